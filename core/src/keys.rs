@@ -94,7 +94,7 @@ pub const ROLE: &str = "kerf.dev/role";
 /// Value of [`ROLE`] on the leader's pod.
 pub const LEADER: &str = "leader";
 
-/// Name of the ConfigMap, in kerf's namespace, in which the extender's leader says what pods wait for.
+/// Name of the ConfigMap, in kerf's namespace, in which the extender's leader writes its epoch.
 pub const DEMAND: &str = "kerf-demand";
 
 /// The key in it under which the document is.

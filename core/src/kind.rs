@@ -56,6 +56,35 @@ impl Kind {
     }
 }
 
+/// By what something is counted that is about a pod: the value of the label `kind` of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum KindLabel {
+    /// It gets no slice.
+    #[default]
+    None,
+    /// Several kinds may serve it, and none is chosen yet.
+    Any,
+    /// The kind of its first slice.
+    Of(Kind),
+}
+
+impl KindLabel {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Kind::ALL.map(Self::Of).into_iter().chain([Self::Any, Self::None])
+    }
+
+    /// As metrics have it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Any => "any",
+            Self::Of(kind) => kind.as_str(),
+        }
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

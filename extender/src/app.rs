@@ -7,7 +7,7 @@ use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
 use crate::metrics::Metrics;
 use crate::routes::{self, Shared};
 use crate::term::{Standing, Term};
-use crate::{confirm, demand, node_policies, plugin_layout, timers, waited, wake, watch};
+use crate::{another_kind, confirm, former_epoch, node_policies, plugin_layout, timers, wake, watch};
 use anyhow::Context;
 use kerf_core::packing::Terms;
 use kerf_runtime::admin::{self, Readiness};
@@ -267,8 +267,8 @@ impl Replica {
         let waking = tokio::spawn(wake::run(term.clone()));
         let timing = tokio::spawn(timers::run(term.clone()));
         let filling = tokio::spawn(node_policies::run(term.clone()));
-        let publishing = tokio::spawn(demand::run(term.clone(), self.namespace.clone()));
-        let consoling = tokio::spawn(waited::run(term.clone(), self.rights.recreate));
+        let succeeding = tokio::spawn(former_epoch::run(term.clone(), self.namespace.clone()));
+        let advising = tokio::spawn(another_kind::run(term.clone()));
         let configuring = plugin_layout::run(term.clone(), self.plugin.clone(), layouts);
         let configuring = tokio::spawn(async move {
             if lays_out {
@@ -315,7 +315,7 @@ impl Replica {
         }
         let in_order = term.with(|index| index.leaves_nothing_under_way());
         term.stop.cancel();
-        for task in [watching, confirming, waking, timing, filling, publishing, consoling, configuring] {
+        for task in [watching, confirming, waking, timing, filling, succeeding, advising, configuring] {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the term failed");
             }

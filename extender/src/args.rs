@@ -73,9 +73,9 @@ pub struct RightsArgs {
     /// Whether movable pods are evicted to make room for bigger ones.
     #[arg(long, default_value_t = true, action = ArgAction::Set, overrides_with = "moves")]
     pub moves: bool,
-    /// Whether pods that wait long are deleted where their policy says waiting.then=recreate. Without it they are told.
-    #[arg(long, default_value_t = true, action = ArgAction::Set, overrides_with = "recreate")]
-    pub recreate: bool,
+    /// Deprecated and ignored: no pending pod is deleted any more. The next version does not know the flag.
+    #[arg(long, hide = true, action = ArgAction::Set, overrides_with = "recreate")]
+    pub recreate: Option<bool>,
     /// Whether nodes that NVIDIA's device plugin serves get the layouts of policies with spec.plugin.
     #[arg(long, default_value_t = true, action = ArgAction::Set, overrides_with = "layouts")]
     pub layouts: bool,
@@ -120,8 +120,16 @@ mod tests {
     #[test]
     fn of_a_right_that_is_given_twice_the_last_holds() {
         let of = |flags: &[&str]| ExtenderArgs::parse_from([&["kerf-extender"], flags].concat()).rights;
-        assert!(of(&[]).layouts && of(&[]).moves && of(&[]).recreate);
+        assert!(of(&[]).layouts && of(&[]).moves);
         assert!(of(&["--layouts=false", "--layouts=true"]).layouts);
         assert!(!of(&["--moves=false"]).moves);
+    }
+
+    #[test]
+    fn the_manifests_of_the_version_before_start_this_one() {
+        for flags in [&["--recreate=false"][..], &["--recreate=false", "--recreate=true"]] {
+            let args = [&["kerf-extender"], flags].concat();
+            assert!(ExtenderArgs::try_parse_from(args).is_ok(), "{flags:?}");
+        }
     }
 }

@@ -62,6 +62,16 @@ impl BindError {
     }
 }
 
+/// What a bound pod's owner is told.
+fn note(node: &NodeName, assignment: &AssignmentDocument) -> String {
+    let slice = |slice: &AssignedSlice| {
+        format!("{} ({}) of {} for container {}", slice.id, slice.shape, slice.gpu, slice.container)
+    };
+    let slices: Vec<String> = assignment.slices.iter().map(slice).collect();
+    let passed = assignment.passed.iter().map(|kind| format!("; {kind}"));
+    format!("on node {node}: slice {}{}", slices.join(", slice "), passed.collect::<String>())
+}
+
 /// A pod on its way to a node.
 #[derive(Debug, Clone)]
 pub struct Bind {
@@ -172,11 +182,7 @@ impl Bind {
 
     /// Tells the pod's owner which slices it has got.
     async fn tell(self, term: Arc<Term>, assignment: AssignmentDocument) {
-        let slice = |slice: &AssignedSlice| {
-            format!("{} ({}) of {} for container {}", slice.id, slice.shape, slice.gpu, slice.container)
-        };
-        let slices: Vec<String> = assignment.slices.iter().map(slice).collect();
-        let note = format!("on node {}: slice {}", self.node, slices.join(", slice "));
+        let note = note(&self.node, &assignment);
         events::tell(&term.client, &self.key, &self.uid, Topic::SlicesAssigned, note).await;
     }
 
@@ -264,5 +270,30 @@ impl Bind {
             promise.slices.iter().map(|s| format!("{} ({}) on {}", s.id, s.shape, s.gpu)).collect();
         let (pod, node, slices) = (&self.key, &self.node, slices.join(", "));
         tracing::info!(%pod, uid = %self.uid, %node, slices, source, revision, "reserved");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_core::contract::PassedKind;
+    use kerf_core::kind::Kind;
+    use kerf_core::testing::h100_shape;
+
+    #[test]
+    fn a_bound_pods_owner_is_told_its_slices_and_what_was_passed_over() {
+        let slice = AssignedSlice {
+            container: "main".to_owned(),
+            id: "s1".into(),
+            gpu: "GPU-0".into(),
+            shape: h100_shape("1g.10gb", 0),
+        };
+        let mut assignment =
+            AssignmentDocument { version: 1, slices: vec![slice], devices: Vec::new(), passed: Vec::new() };
+        let plain = "on node n: slice s1 (1g.10gb at 0:1) of GPU-0 for container main";
+        assert_eq!(note(&"n".into(), &assignment), plain);
+        assignment.passed.push(PassedKind { kind: Kind::Mps, full: 12, never: 0, excluded: 0, tainted: 0 });
+        let passed = format!("{plain}; mps was preferred: no free capacity on 12 nodes");
+        assert_eq!(note(&"n".into(), &assignment), passed);
     }
 }

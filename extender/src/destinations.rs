@@ -1,6 +1,8 @@
 //! To which nodes the next pod of a controller may go, as kube-scheduler will see it.
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
+use kerf_core::keys;
+use kerf_core::kind::Kind;
 use kerf_core::names::NodeName;
 use kerf_core::request::{NodeLabel, NodeSelection};
 use kerf_runtime::machine::keeps_away;
@@ -24,14 +26,45 @@ impl Destinations {
         labels: Option<&BTreeMap<String, String>>,
         taints: Option<&[Taint]>,
     ) -> bool {
+        self.admit_but_for(node, labels, taints, |_| false)
+    }
+
+    /// The same whichever kinds of slice the node has: kerf requires those of a pod's name, by labels of the agents.
+    #[must_use]
+    pub fn admit_by_any_kind(
+        &self,
+        node: &NodeName,
+        labels: Option<&BTreeMap<String, String>>,
+        taints: Option<&[Taint]>,
+    ) -> bool {
+        let is_of_kinds = |key: &str| Kind::ALL.into_iter().any(|kind| keys::node_kind_label(kind) == key);
+        self.admit_but_for(node, labels, taints, is_of_kinds)
+    }
+
+    fn admit_but_for(
+        &self,
+        node: &NodeName,
+        labels: Option<&BTreeMap<String, String>>,
+        taints: Option<&[Taint]>,
+        is_ignored: impl Fn(&str) -> bool,
+    ) -> bool {
         let is_chosen = self.chosen.is_all()
             || labels.is_some_and(|labels| {
-                let label = |key: &str| labels.get(key).map_or(NodeLabel::Missing, |it| NodeLabel::Is(it));
-                self.chosen.selects(node.as_str(), label)
+                self.chosen.selects(node.as_str(), |key| match labels.get(key) {
+                    _ if is_ignored(key) => NodeLabel::Unknown,
+                    Some(value) => NodeLabel::Is(value),
+                    None => NodeLabel::Missing,
+                })
             });
-        let mut foes = taints.unwrap_or_default().iter().filter(|taint| keeps_away(taint));
-        is_chosen && foes.all(|taint| self.tolerated.iter().any(|toleration| tolerates(toleration, taint)))
+        is_chosen && !is_tainted_for(taints.unwrap_or_default(), &self.tolerated)
     }
+}
+
+/// Whether a node's taints keep those pods away that tolerate only these.
+#[must_use]
+pub fn is_tainted_for(taints: &[Taint], tolerated: &[Toleration]) -> bool {
+    let is_tolerated = |taint: &Taint| tolerated.iter().any(|toleration| tolerates(toleration, taint));
+    taints.iter().any(|taint| keeps_away(taint) && !is_tolerated(taint))
 }
 
 /// As k8s.io/api has it (`core/v1/toleration.go`, `ToleratesTaint`); an operator that is newer tolerates nothing here.

@@ -20,10 +20,8 @@ pub enum Topic {
     QuotaFull,
     /// It waits, and evicting others would not help it.
     NobodyPreempted,
-    /// It waits for a kind of slice that stays full while another has room.
+    /// It is pending for a kind of slice that has no free capacity while another has.
     AnotherKindHasRoom,
-    /// It was deleted so that its controller makes another, for which is chosen anew.
-    ChosenAnew,
     /// It is bound, with these slices.
     SlicesAssigned,
     /// It is bound with an MPS share, and its processes may be root: the daemon obeys them.
@@ -34,11 +32,10 @@ pub enum Topic {
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 6] = [
         Self::QuotaFull,
         Self::NobodyPreempted,
         Self::AnotherKindHasRoom,
-        Self::ChosenAnew,
         Self::SlicesAssigned,
         Self::MayCommandMps,
         Self::MovedForAnother,
@@ -51,7 +48,6 @@ impl Topic {
             Self::QuotaFull => "QuotaFull",
             Self::NobodyPreempted => "NobodyPreempted",
             Self::AnotherKindHasRoom => "AnotherKindHasRoom",
-            Self::ChosenAnew => "ChosenAnew",
             Self::SlicesAssigned => "SlicesAssigned",
             Self::MayCommandMps => "MayCommandMps",
             Self::MovedForAnother => "MovedForAnother",
@@ -62,7 +58,6 @@ impl Topic {
     fn action(self) -> &'static str {
         match self {
             Self::QuotaFull | Self::NobodyPreempted | Self::AnotherKindHasRoom => "Scheduling",
-            Self::ChosenAnew => "Deleting",
             Self::SlicesAssigned | Self::MayCommandMps => "Binding",
             Self::MovedForAnother => "Evicting",
         }
@@ -75,7 +70,6 @@ impl Topic {
             Self::QuotaFull
             | Self::NobodyPreempted
             | Self::AnotherKindHasRoom
-            | Self::ChosenAnew
             | Self::MayCommandMps
             | Self::MovedForAnother => "Warning",
         }

@@ -1,11 +1,13 @@
 //! Which nodes can serve a pod now, and which of them is best. Answered from memory: no API call, no wait.
 
 use crate::ask::Ask;
-use crate::cluster_index::ClusterIndex;
-use kerf_core::kind::Kind;
+use crate::cluster_index::{ClusterIndex, Offer};
+use crate::tentative::KindChoice;
+use k8s_openapi::api::core::v1::Toleration;
+use kerf_core::kind::KindLabel;
 use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::packing::{Cost, Refusal};
+use kerf_core::packing::{Place, Rank, Refusal, Selection, choose_place};
 use kerf_core::static_node::Devices;
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -27,22 +29,29 @@ pub struct Candidate {
     pub ask: Result<Ask, Refusal>,
     /// What its containers ask of NVIDIA's device plugin.
     pub devices: Devices,
+    /// The taints that it tolerates.
+    pub tolerations: Vec<Toleration>,
     /// The node for which the scheduler has preempted others, which it offers alone before it offers all.
     pub nominated: Option<NodeName>,
 }
 
 impl Candidate {
-    /// The kind of its first slice, by which it is counted.
+    /// By what it is counted.
     #[must_use]
-    pub fn kind(&self) -> Option<Kind> {
-        self.ask.as_ref().ok().and_then(|ask| ask.document.kind())
+    pub fn kind(&self) -> KindLabel {
+        self.ask.as_ref().map(|ask| ask.document.kind_label()).unwrap_or_default()
+    }
+
+    /// Whether the scheduler offers only the node for which it has preempted others.
+    fn is_nominated_alone(&self, offered: &[&str]) -> bool {
+        self.nominated.as_ref().is_some_and(|name| offered == [name.as_str()])
     }
 }
 
 /// Every offered node's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Filtered<'n> {
-    /// Nodes that can serve the pod, in the order in which they were offered.
+    /// Nodes that serve the pod by the best kinds that any of them has for it, in the order in which they were offered.
     pub fitting: Vec<&'n str>,
     /// The others.
     pub refused: Vec<(&'n str, Refusal)>,
@@ -71,30 +80,40 @@ pub fn filter<'n>(
         index.refused(&pod.uid, &pod.key, ask, offered, true);
         return none(offered, refusal);
     }
-    let mut filtered = Filtered { fitting: Vec::with_capacity(offered.len()), refused: Vec::new() };
-    let mut best: Option<(Cost, &str)> = None;
-    for &name in offered {
-        match index.cost(name, &pod.uid, ask) {
-            Ok(cost) => {
-                filtered.fitting.push(name);
-                best = Some(best.map_or((cost, name), |b| b.min((cost, name))));
-            }
-            Err(refusal) => filtered.refused.push((name, refusal)),
-        }
-    }
-    if let Some((_, name)) = best {
-        expect(index, pod, ask, name, now);
+    let nodes = offered.iter().copied();
+    let selection = choose_place(nodes, |name| index.place(name, &pod.uid, ask));
+    let Selection { best, equal, outranked, mut refused } = selection;
+    if let Some((name, place)) = best {
+        let choice = choice(index, pod, ask, place, offered);
+        expect(index, pod, ask, choice, name, now);
     } else {
-        let quota = filtered.refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
+        let quota = refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
         index.refused(&pod.uid, &pod.key, ask, offered, quota);
         // All nodes may follow in the same cycle, and one of them have room.
-        let is_alone = pod.nominated.as_ref().is_some_and(|name| offered == [name.as_str()]);
-        let waits = is_alone || waits_for_preempted(index, pod, ask);
+        let waits = pod.is_nominated_alone(offered) || waits_for_preempted(index, pod, ask);
         if index.is_moved_for(&pod.uid, now) || !waits {
             index.make_room(&promisee(index, pod), ask, offered, now);
         }
     }
-    filtered
+    refused.extend(outranked.into_iter().map(|name| (name, Refusal::Outranked)));
+    Filtered { fitting: equal, refused }
+}
+
+/// The kinds of a place, and those that are passed over for it.
+fn choice(
+    index: &mut ClusterIndex,
+    pod: &Candidate,
+    ask: &Ask,
+    place: Place,
+    offered: &[&str],
+) -> KindChoice {
+    let plan = place.rank.plan(&ask.document).unwrap_or_default();
+    if place.rank == Rank::BEST {
+        return plan.into();
+    }
+    let is_complete = !pod.is_nominated_alone(offered);
+    let offer = Offer { nodes: offered, is_complete, tolerated: &pod.tolerations };
+    KindChoice { passed: index.passed(ask, &plan, offer), plan }
 }
 
 /// The score of each of `offered`, which passed the filter: the best place first, equal ones by name. No two are equal,
@@ -107,25 +126,27 @@ pub fn prioritize<'n>(
 ) -> Vec<(&'n str, i64)> {
     let favourite = index.place_of(&pod.uid).or(index.expected_on(&pod.uid)).cloned();
     let favourite = favourite.as_ref().map(NodeName::as_str).filter(|name| offered.contains(name));
-    if favourite.is_none() {
-        index.drop_tentative(&pod.uid);
-    }
-    let mut ranked: Vec<(bool, Option<Cost>, &str)> = Vec::with_capacity(offered.len());
+    let before = if favourite.is_none() { index.drop_tentative(&pod.uid) } else { None };
+    let mut ranked: Vec<(bool, Option<Place>, &str)> = Vec::with_capacity(offered.len());
     for &name in offered {
-        let cost = match &pod.ask {
-            Ok(ask) => index.cost(name, &pod.uid, ask),
-            Err(_) => index.plain_fit(name, &pod.uid, &pod.devices),
+        let place = match &pod.ask {
+            Ok(ask) => index.place(name, &pod.uid, ask),
+            Err(_) => {
+                let cost = index.plain_fit(name, &pod.uid, &pod.devices);
+                cost.map(|cost| Place { rank: Rank::BEST, cost })
+            }
         };
-        let cost = cost.ok();
-        ranked.push((favourite != Some(name), cost, name));
+        ranked.push((favourite != Some(name), place.ok(), name));
     }
-    // `None` is greater than any cost here: those that cannot serve the pod any more come last.
-    ranked.sort_by_key(|(other, cost, name)| (*other, cost.is_none(), *cost, *name));
-    if let (None, Ok(ask), Some((_, Some(_), name))) = (favourite, &pod.ask, ranked.first()) {
-        expect(index, pod, ask, name, now);
+    // `None` is greater than any place here: those that cannot serve the pod any more come last.
+    ranked.sort_by_key(|(other, place, name)| (*other, place.is_none(), *place, *name));
+    if let (None, Ok(ask), Some((_, Some(place), name))) = (favourite, &pod.ask, ranked.first()) {
+        let plan = place.rank.plan(&ask.document).unwrap_or_default();
+        let same = before.map(|tentative| tentative.choice).filter(|choice| choice.plan == plan);
+        expect(index, pod, ask, same.unwrap_or_else(|| plan.into()), name, now);
     }
-    let scored = ranked.iter().rev().zip(1_i64..).map(|((other, cost, name), rank)| {
-        let serves = cost.is_some() || !other;
+    let scored = ranked.iter().rev().zip(1_i64..).map(|((other, place, name), rank)| {
+        let serves = place.is_some() || !other;
         (*name, if serves { rank.saturating_mul(STEP) } else { 0 })
     });
     scored.collect()
@@ -180,8 +201,15 @@ fn none<'n>(offered: &[&'n str], refusal: Refusal) -> Filtered<'n> {
     Filtered { fitting: Vec::new(), refused: offered.iter().map(|name| (*name, refusal)).collect() }
 }
 
-fn expect(index: &mut ClusterIndex, pod: &Candidate, ask: &Ask, name: &str, now: Instant) {
-    index.expect(promisee(index, pod), ask.clone(), &NodeName::new(name), now);
+fn expect(
+    index: &mut ClusterIndex,
+    pod: &Candidate,
+    ask: &Ask,
+    choice: KindChoice,
+    name: &str,
+    now: Instant,
+) {
+    index.expect(promisee(index, pod), ask.clone(), choice, &NodeName::new(name), now);
 }
 
 fn promisee(index: &ClusterIndex, pod: &Candidate) -> Promisee {

@@ -1,14 +1,18 @@
 use super::*;
 use crate::cluster_index::{Progress, Promise, UNCERTAIN};
 use crate::compute::Compute;
-use crate::pod::KnownPod;
+use crate::pod::{KnownPod, SlicedPod};
 use crate::tentative::LIFETIME;
-use kerf_core::contract::GpuNodeSpec;
+use k8s_openapi::api::core::v1::Taint;
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, PassedKind, RequestDocument};
+use kerf_core::keys;
+use kerf_core::kind::Kind;
 use kerf_core::packing::Terms;
 use kerf_core::packing::fraction::CpuMilli;
+use kerf_core::resource::ResourceName;
 use kerf_core::static_node::Devices;
-use kerf_core::testing::{node_status, request, slice_status};
-use kerf_core::units::MemoryMib;
+use kerf_core::testing::{node_status, request, request_sized, slice_status};
+use kerf_core::units::{MemoryMib, SizeGb};
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::json;
 use std::sync::Arc;
@@ -27,6 +31,7 @@ pub(crate) fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
 pub(crate) fn pod(name: &str, resource: &str) -> Candidate {
     Candidate {
         devices: Devices::new(),
+        tolerations: Vec::new(),
         nominated: None,
         uid: PodUid::new(format!("uid-{name}")),
         key: PodKey::new("default", name),
@@ -70,6 +75,7 @@ pub(crate) fn unbound(pod: &Candidate) -> KnownPod {
         deleting: false,
         gated: false,
         movable_to: None,
+        pending_to: None,
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: None,
         facts: Arc::default(),
@@ -113,7 +119,7 @@ fn one_movable_pod_restarts_elsewhere_to_make_room_for_a_bigger_one() {
 pub(super) fn write_and_report(index: &mut ClusterIndex, name: &str, models: &[&str], held: bool) {
     let Some((_, spec)) = index.begin_write(&name.into()) else { return };
     index.wrote(&name.into(), spec.revision);
-    let mut status = node_status(models);
+    let mut status = GpuNodeStatus { neutral_up_to: Some(SizeGb(80)), ..node_status(models) };
     status.slices = spec.slices.iter().map(|s| slice_status(s, held)).collect();
     status.observed_revision = spec.revision;
     let mut node = GpuNode::new(&name.into());
@@ -237,12 +243,12 @@ fn a_pod_with_cpu_on_one_node_leaves_what_a_share_costs_on_another() {
     let mut index = two_nodes();
     let (first, second) = (share(&mut index, "a", 3000), share(&mut index, "b", 100));
     let ask = second.ask.clone().unwrap();
-    let cost = |index: &mut ClusterIndex| index.cost("n2", &second.uid, &ask).unwrap();
+    let cost = |index: &mut ClusterIndex| index.place("n2", &second.uid, &ask).unwrap();
     // Both nodes are known.
-    index.cost("n1", &second.uid, &ask).unwrap();
+    index.place("n1", &second.uid, &ask).unwrap();
     let before = cost(&mut index);
     bind(&mut index, &first, "n1");
-    index.cost("n1", &second.uid, &ask).unwrap();
+    index.place("n1", &second.uid, &ask).unwrap();
     assert_eq!(cost(&mut index), before);
 }
 
@@ -490,6 +496,7 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
         deleting: false,
         gated: false,
         movable_to: None,
+        pending_to: None,
         request: Some(request(WHOLE, 1).to_json().into()),
         policy: None,
         facts: Arc::default(),
@@ -500,4 +507,241 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
     index.pods_listed();
     assert_eq!(index.wake(now), [(waiting.uid, waiting.key)]);
     assert!(index.wake(now).is_empty());
+}
+
+/// A pod that asks for 8 GB, by whichever of these kinds is free first.
+pub(crate) fn of_kinds(name: &str, kinds: &[Kind]) -> Candidate {
+    asking(name, &neutral(8, kinds))
+}
+
+/// A pod with this request.
+pub(crate) fn asking(name: &str, document: &RequestDocument) -> Candidate {
+    Candidate { ask: Ask::read(Some(&document.to_json())), ..pod(name, SMALL) }
+}
+
+/// A request for this size by these kinds.
+pub(crate) fn neutral(gb: u32, kinds: &[Kind]) -> RequestDocument {
+    let mut document = request_sized(ResourceName::Neutral(SizeGb(gb)), SizeGb(gb), 1);
+    document.containers[0].kinds = kinds.to_vec();
+    document
+}
+
+/// A listed cluster of these nodes, whose kubelets know neutral names.
+pub(crate) fn neutral_cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
+    let mut index = cluster(&[]);
+    for (name, models) in nodes {
+        show_neutral(&mut index, name, models, Some(SizeGb(80)));
+    }
+    index.nodes_listed();
+    index.pods_listed();
+    index.wake(Instant::now());
+    index
+}
+
+fn show_neutral(index: &mut ClusterIndex, name: &str, models: &[&str], neutral_up_to: Option<SizeGb>) {
+    let mut node = GpuNode::new(&name.into());
+    node.status = Some(json!(GpuNodeStatus { neutral_up_to, ..node_status(models) }));
+    index.show_node(&node);
+}
+
+const MPS_FIRST: &[Kind] = &[Kind::Mps, Kind::Mig];
+
+/// The kind of the slice that a pod is promised.
+fn kind_of(promise: &Promise) -> Kind {
+    promise.slices[0].shape.kind()
+}
+
+#[test]
+fn nodes_of_the_first_kind_with_room_are_returned_and_the_others_are_outranked() {
+    let mut index =
+        neutral_cluster(&[("mig", &["H100-80GB"]), ("t4-1", &["T4-16GB"]), ("t4-2", &["T4-16GB"])]);
+    let nodes = ["mig", "t4-1", "t4-2"];
+    let now = Instant::now();
+    let filtered = filter(&mut index, &of_kinds("a", MPS_FIRST), &nodes, now);
+    assert_eq!(filtered.fitting, ["t4-1", "t4-2"]);
+    assert_eq!(filtered.refused, [("mig", Refusal::Outranked)]);
+    let filtered = filter(&mut index, &of_kinds("b", &[Kind::Mig, Kind::Mps]), &nodes, now);
+    assert_eq!(filtered.fitting, ["mig"]);
+}
+
+#[test]
+fn the_next_kind_is_taken_where_no_node_of_the_first_is_offered() {
+    let mut index = neutral_cluster(&[("mig", &["H100-80GB"]), ("t4", &["T4-16GB"])]);
+    let taint =
+        Taint { key: "spot".to_owned(), value: None, effect: "NoSchedule".to_owned(), ..Taint::default() };
+    index.show_taints("t4".into(), vec![taint]);
+    let (a, now) = (of_kinds("a", MPS_FIRST), Instant::now());
+    assert_eq!(choose(&mut index, &a, &["mig"], now).as_deref(), Some("mig"));
+    assert_eq!(kind_of(&bind(&mut index, &a, "mig")), Kind::Mig);
+    write_and_report(&mut index, "mig", &["H100-80GB"], false);
+    let Progress::Ready(assignment) = index.progress(&a.uid, &"mig".into()) else { panic!("not ready") };
+    let passed = PassedKind { kind: Kind::Mps, full: 0, never: 1, excluded: 1, tainted: 1 };
+    assert_eq!(assignment.passed, [passed]);
+}
+
+#[test]
+fn a_preferred_kind_that_is_full_is_passed_over_and_told() {
+    let mut index = neutral_cluster(&[("mig", &["H100-80GB"]), ("t4", &["T4-16GB"])]);
+    let (nodes, now) = (["mig", "t4"], Instant::now());
+    // A T4 has 15 GB for shares.
+    let first = of_kinds("first", &[Kind::Mps]);
+    choose(&mut index, &first, &nodes, now);
+    bind(&mut index, &first, "t4");
+    let next = of_kinds("next", MPS_FIRST);
+    assert_eq!(choose(&mut index, &next, &nodes, now).as_deref(), Some("mig"));
+    bind(&mut index, &next, "mig");
+    write_and_report(&mut index, "mig", &["H100-80GB"], false);
+    let Progress::Ready(assignment) = index.progress(&next.uid, &"mig".into()) else { panic!("not ready") };
+    assert_eq!(
+        assignment.passed,
+        [PassedKind { kind: Kind::Mps, full: 1, never: 1, excluded: 0, tainted: 0 }]
+    );
+    index.pod_gone(&next.uid);
+    let best = of_kinds("best", &[Kind::Mig]);
+    choose(&mut index, &best, &nodes, now);
+    bind(&mut index, &best, "mig");
+    write_and_report(&mut index, "mig", &["H100-80GB"], false);
+    let Progress::Ready(assignment) = index.progress(&best.uid, &"mig".into()) else { panic!("not ready") };
+    assert_eq!(assignment.passed, [], "its first kind is told of by nobody");
+}
+
+/// A node with both kinds: one GPU in MIG mode and one that is shared.
+const MIXED: &[&str] = &["H100-80GB", "T4-16GB"];
+
+#[test]
+fn a_bind_keeps_the_kind_that_filter_chose() {
+    let mut index = neutral_cluster(&[("n", MIXED)]);
+    let (a, b, now) = (of_kinds("a", MPS_FIRST), of_kinds("b", MPS_FIRST), Instant::now());
+    assert_eq!(choose(&mut index, &a, &["n"], now).as_deref(), Some("n"));
+    // Somebody else takes the share before the first one is bound; a filter does not see a bind under way elsewhere.
+    let taker = of_kinds("taker", &[Kind::Mps]);
+    index.show_pod(unbound(&taker));
+    bind(&mut index, &taker, "n");
+    assert_eq!(
+        index.reserve(&a.uid, &a.key, &"n".into(), a.ask.clone().ok()),
+        Err(Refusal::NoRoom.into()),
+        "it is filtered anew, and not given the place that another was told of"
+    );
+    assert_eq!(choose(&mut index, &b, &["n"], now).as_deref(), Some("n"));
+    assert_eq!(kind_of(&bind(&mut index, &b, "n")), Kind::Mig, "its filter knew");
+    assert_eq!(choose(&mut index, &a, &["n"], now).as_deref(), Some("n"));
+    index.pod_gone(&taker.uid);
+    assert_eq!(
+        kind_of(&bind(&mut index, &a, "n")),
+        Kind::Mig,
+        "by the second filter, though a share is free"
+    );
+}
+
+#[test]
+fn a_pod_that_no_filter_sent_is_bound_by_the_best_kind_of_its_node() {
+    let mut index = neutral_cluster(&[("n", MIXED)]);
+    let kinds = ["a", "b"].map(|name| {
+        let pod = of_kinds(name, MPS_FIRST);
+        index.show_pod(unbound(&pod));
+        kind_of(&bind(&mut index, &pod, "n"))
+    });
+    assert_eq!(kinds, [Kind::Mps, Kind::Mig]);
+}
+
+#[test]
+fn two_pods_on_their_way_to_one_node_are_told_of_different_kinds() {
+    let mut index = neutral_cluster(&[("n", MIXED)]);
+    let now = Instant::now();
+    let pods = ["a", "b"].map(|name| of_kinds(name, MPS_FIRST));
+    for pod in &pods {
+        assert_eq!(choose(&mut index, pod, &["n"], now).as_deref(), Some("n"));
+    }
+    let kinds = pods.each_ref().map(|pod| kind_of(&bind(&mut index, pod, "n")));
+    assert_eq!(kinds, [Kind::Mps, Kind::Mig]);
+}
+
+#[test]
+fn a_waiting_pod_takes_what_is_free_first() {
+    let mut index = neutral_cluster(&[("mig", &["H100-80GB"]), ("t4", &["T4-16GB"])]);
+    let (nodes, now) = (["mig", "t4"], Instant::now());
+    let (big, share) = (pod("big", WHOLE), of_kinds("share", &[Kind::Mps]));
+    for (pod, node) in [(&big, "mig"), (&share, "t4")] {
+        assert_eq!(choose(&mut index, pod, &nodes, now).as_deref(), Some(node));
+        bind(&mut index, pod, node);
+    }
+    let pending = of_kinds("pending", MPS_FIRST);
+    let filtered = filter(&mut index, &pending, &nodes, now);
+    assert_eq!(filtered.refused, [("mig", Refusal::NoRoom), ("t4", Refusal::NoRoom)]);
+    assert!(index.wake(now).is_empty());
+    index.pod_gone(&big.uid);
+    assert_eq!(index.wake(now), [(pending.uid.clone(), pending.key.clone())]);
+    assert_eq!(choose(&mut index, &pending, &nodes, now).as_deref(), Some("mig"));
+    assert_eq!(kind_of(&bind(&mut index, &pending, "mig")), Kind::Mig);
+}
+
+#[test]
+fn a_name_that_is_not_registered_is_refused() {
+    let mut index = neutral_cluster(&[]);
+    show_neutral(&mut index, "before", &["T4-16GB"], None);
+    show_neutral(&mut index, "small", &["T4-16GB"], Some(SizeGb(7)));
+    show_neutral(&mut index, "n", &["T4-16GB"], Some(SizeGb(16)));
+    let filtered = filter(&mut index, &of_kinds("a", MPS_FIRST), &["before", "small", "n"], Instant::now());
+    assert_eq!(filtered.fitting, ["n"]);
+    let unknown = Refusal::NameNotRegistered;
+    assert_eq!(filtered.refused, [("before", unknown), ("small", unknown)]);
+}
+
+#[test]
+fn a_pod_that_needs_a_user_namespace_goes_only_to_nodes_that_have_them() {
+    let mut index = neutral_cluster(&[("old", &["T4-16GB"]), ("new", &["T4-16GB"])]);
+    let document = RequestDocument { user_namespace: true, ..neutral(8, &[Kind::Mps]) };
+    let (a, now) = (asking("a", &document), Instant::now());
+    assert_eq!(filter(&mut index, &a, &["old", "new"], now).fitting, ["old", "new"]);
+    index.show_user_namespaces(&"old".into(), false);
+    assert_eq!(filter(&mut index, &a, &["old", "new"], now).refused, [("old", Refusal::NoUserNamespaces)]);
+    show_neutral(&mut index, "old", &["T4-16GB"], Some(SizeGb(80)));
+    index.remove_node(&"old".into());
+    show_neutral(&mut index, "old", &["T4-16GB"], Some(SizeGb(80)));
+    assert_eq!(filter(&mut index, &a, &["old", "new"], now).fitting, ["new"], "its Node is the same");
+    index.show_user_namespaces(&"old".into(), true);
+    assert_eq!(filter(&mut index, &a, &["old", "new"], now).fitting, ["old", "new"]);
+}
+
+#[test]
+fn a_nominated_node_is_ranked_among_the_offered_ones_only() {
+    let mut index = neutral_cluster(&[("mig", &["H100-80GB"]), ("t4", &["T4-16GB"])]);
+    let now = Instant::now();
+    let a = Candidate { nominated: Some("mig".into()), ..of_kinds("a", MPS_FIRST) };
+    assert_eq!(filter(&mut index, &a, &["mig"], now).fitting, ["mig"], "the scheduler offers it alone");
+    bind(&mut index, &a, "mig");
+    write_and_report(&mut index, "mig", &["H100-80GB"], false);
+    let Progress::Ready(assignment) = index.progress(&a.uid, &"mig".into()) else { panic!("not ready") };
+    let passed = PassedKind { kind: Kind::Mps, full: 0, never: 1, excluded: 0, tainted: 0 };
+    assert_eq!(assignment.passed, [passed], "nobody asked about the other");
+    index.pod_gone(&a.uid);
+    assert_eq!(filter(&mut index, &a, &["mig", "t4"], now).fitting, ["t4"]);
+}
+
+#[test]
+fn shares_by_a_neutral_name_fill_a_gpu_as_those_by_their_own_name_do() {
+    let mut index = neutral_cluster(&[("n1", &["T4-16GB"]), ("n2", &["T4-16GB"])]);
+    let now = Instant::now();
+    let mut place = |name: &str, kind: Kind| {
+        let pod = asking(name, &neutral(4, &[kind]));
+        index.show_pod(unbound(&pod));
+        let node = choose(&mut index, &pod, &["n1", "n2"], now).unwrap();
+        bind(&mut index, &pod, &node);
+        node
+    };
+    assert_eq!(["a", "b", "c"].map(|name| place(name, Kind::Mps)), ["n1", "n1", "n1"]);
+    assert_eq!(place("d", Kind::TimeSlicing), "n2");
+}
+
+#[test]
+fn a_pod_is_counted_by_any_kind_until_it_has_a_slice() {
+    let mut index = neutral_cluster(&[("mig", &["H100-80GB"])]);
+    let a = of_kinds("a", MPS_FIRST);
+    let request = a.ask.as_ref().unwrap().text.clone();
+    let metadata = json!({"name": "a", "namespace": "default", "uid": "uid-a", "annotations": {keys::REQUEST: *request}});
+    index.show_pod(serde_json::from_value::<SlicedPod>(json!({"metadata": metadata})).unwrap().into());
+    assert_eq!((a.kind(), index.counted(&a.uid).kind), (KindLabel::Any, KindLabel::Any));
+    choose(&mut index, &a, &["mig"], Instant::now());
+    bind(&mut index, &a, "mig");
+    assert_eq!(index.counted(&a.uid).kind, KindLabel::Of(Kind::Mig));
 }

@@ -15,8 +15,8 @@
 //! | [`timers`] | what is due by time alone |
 //! | [`upkeep`] | what is due without anybody asking |
 //! | [`waiting`], [`wake`] | which refused pods have room now, and that the scheduler hears of it |
-//! | [`demand`] | that the webhook hears what pods wait for |
-//! | [`waited`] | what becomes of those that wait long for what stays full |
+//! | [`another_kind`] | which pending pods another kind of slice would serve, were they created anew |
+//! | [`former_epoch`] | which epoch a former leader had |
 //! | [`node_policies`] | what nodes may cut, by the admins' documents |
 //! | [`plugin_layout`] | how NVIDIA's device plugin is configured on the nodes that it serves |
 //! | [`node_writer`] | how specs are written |
@@ -28,6 +28,7 @@
 //! | [`metrics`] | what is counted |
 #![forbid(unsafe_code)]
 
+pub mod another_kind;
 pub mod app;
 pub mod args;
 pub mod ask;
@@ -36,11 +37,11 @@ pub mod binding;
 pub mod cluster_index;
 pub mod compute;
 pub mod confirm;
-pub mod demand;
 pub mod destinations;
 pub mod events;
 pub mod evict;
 pub mod filter;
+pub mod former_epoch;
 pub mod in_force;
 pub mod in_time;
 pub mod leader;
@@ -56,7 +57,6 @@ pub mod term;
 pub mod timers;
 pub mod upkeep;
 pub mod usage;
-pub mod waited;
 pub mod waiting;
 pub mod wake;
 pub mod watch;

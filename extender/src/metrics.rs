@@ -10,7 +10,7 @@ use crate::cluster_index::Stages;
 use crate::pod::Counted;
 use crate::term::Standing;
 use jiff::Timestamp;
-use kerf_core::kind::Kind;
+use kerf_core::kind::{Kind, KindLabel};
 use kerf_runtime::histogram::histogram;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -102,7 +102,7 @@ impl Metrics {
     /// Every series of a closed list is there from the start.
     fn begin_at_zero(&self) {
         for &verb in Verb::ALL {
-            for kind in Kind::labels() {
+            for kind in KindLabel::all().map(KindLabel::as_str) {
                 drop(self.durations.get_or_create(&VerbLabels { verb, kind }));
             }
             for &outcome in Outcome::ALL {
@@ -137,22 +137,22 @@ impl Metrics {
     }
 
     /// A request about a pod that gets slices of this kind was answered.
-    pub fn answered(&self, verb: Verb, kind: Option<Kind>, outcome: Outcome, after: Duration) {
+    pub fn answered(&self, verb: Verb, kind: KindLabel, outcome: Outcome, after: Duration) {
         self.requests.get_or_create(&RequestLabels { verb, outcome }).inc();
-        let labels = VerbLabels { verb, kind: Kind::label(kind) };
+        let labels = VerbLabels { verb, kind: kind.as_str() };
         self.durations.get_or_create(&labels).observe(after.as_secs_f64());
     }
 
     /// A pod has its first reservation.
     pub fn reserved(&self, pod: Counted, now: Timestamp) {
-        if let (Some(kind), Some(waited)) = (pod.kind, pod.age(now)) {
+        if let (KindLabel::Of(kind), Some(waited)) = (pod.kind, pod.age(now)) {
             self.stage(Stage::Reserved, kind, waited);
         }
     }
 
     /// A pod was bound, after these stages as far as they were seen.
     pub fn bound(&self, pod: Counted, stages: Stages, now: Timestamp) {
-        let Some(kind) = pod.kind else { return };
+        let KindLabel::Of(kind) = pod.kind else { return };
         if let Some(took) = pod.age(now) {
             let labels = KindLabels { kind: kind.as_str() };
             self.created_to_bound.get_or_create(&labels).observe(took.as_secs_f64());

@@ -1,12 +1,16 @@
 //! Who is evicted for whom, and who is not.
 
-use super::tests::{HALF, SMALL, WHOLE, bound, cluster, pod, run, write_and_report};
+use super::tests::{
+    HALF, SMALL, WHOLE, asking, bound, cluster, neutral, neutral_cluster, pod, run, write_and_report,
+};
 use super::{Candidate, filter};
 use crate::cluster_index::ClusterIndex;
 use crate::compute::Compute;
 use crate::destinations::Destinations;
 use crate::pod::KnownPod;
 use k8s_openapi::api::core::v1::Taint;
+use kerf_core::contract::RequestDocument;
+use kerf_core::kind::Kind;
 use kerf_core::packing::fraction::CpuMilli;
 use kerf_core::request::NodeSelection;
 use kerf_core::units::MemoryMib;
@@ -174,4 +178,35 @@ fn nobody_is_evicted_while_the_scheduler_asks_for_the_nominated_node_alone() {
     assert!(filter(&mut index, &whole, &["n1"], now).fitting.is_empty());
     assert!(index.take_effects().evictions.is_empty());
     assert_eq!(evicted_for(&mut index, &whole, now), ["a"]);
+}
+
+#[test]
+fn a_pod_of_any_kind_moves_another_only_for_a_gpu_instance_that_it_may_have() {
+    let now = Instant::now();
+    let mps_on_h100 = [("H100-80GB".to_owned(), vec![Kind::Mps])];
+    for (kinds, kinds_by_model, evicted) in [
+        (&[Kind::Mps, Kind::Mig][..], &[][..], &["a"][..]),
+        (&[Kind::Mps, Kind::Whole], &[], &[]),
+        (&[Kind::Mps, Kind::Mig], &mps_on_h100, &[]),
+    ] {
+        let mut index = neutral_cluster(&NODES.map(|name| (name, H100)));
+        for (name, resource, node, movable) in
+            [("a", SMALL, "n1", true), ("full", WHOLE, "n2", false), ("half", HALF, "n3", false)]
+        {
+            let pod = pod(name, resource);
+            filter(&mut index, &pod, &[node], now);
+            run(&mut index, &pod, node, movable);
+        }
+        index.take_effects();
+        let kinds_by_model = kinds_by_model.iter().cloned().collect();
+        let any = asking("any", &RequestDocument { kinds_by_model, ..neutral(80, kinds) });
+        assert_eq!(evicted_for(&mut index, &any, now), evicted, "{kinds:?}");
+        index.pod_gone(&pod("a", SMALL).uid);
+        let fitting = filter(&mut index, &any, &NODES, now).fitting;
+        assert_eq!(fitting.is_empty(), evicted.is_empty());
+        if !evicted.is_empty() {
+            let promise = index.reserve(&any.uid, &any.key, &"n1".into(), None).unwrap();
+            assert_eq!(promise.slices[0].shape.kind(), Kind::Mig);
+        }
+    }
 }

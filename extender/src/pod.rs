@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kerf_core::keys;
-use kerf_core::kind::Kind;
+use kerf_core::kind::KindLabel;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
@@ -77,8 +77,8 @@ pub struct PodSpecView {
 /// By what a pod is counted in metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counted {
-    /// The kind of its first slice.
-    pub kind: Option<Kind>,
+    /// The kind of its first slice, as far as it is known.
+    pub kind: KindLabel,
     /// When it was created. The API server notes whole seconds: a pod that a watch shows as it comes is taken to be created then,
     /// within the second that is noted.
     pub created: Option<Timestamp>,
@@ -118,6 +118,8 @@ pub struct KnownPod {
     pub gated: bool,
     /// Where it may be restarted: its owner allows it, and it has a controller that starts another. `None` if it must stay.
     pub movable_to: Option<Arc<Destinations>>,
+    /// Where it may go, while it has no node.
+    pub pending_to: Option<Arc<Destinations>>,
     /// The text of its request document.
     pub request: Option<Arc<str>>,
     /// The policy that the document names.
@@ -158,13 +160,14 @@ impl From<SlicedPod> for KnownPod {
         let asks_for_nothing = asks_for_nothing(&spec.init_containers, &spec.containers);
         let compute = compute(&spec);
         let node = spec.node_name.filter(|name| !name.is_empty());
+        let is_pending = node.is_none();
         let mut annotations = metadata.annotations.unwrap_or_default();
         let request = annotations.remove(keys::REQUEST);
         let ask = request.as_deref().and_then(|text| Ask::read(Some(text)).ok());
         let chosen = ask.as_ref().and_then(|ask| ask.document.chosen.as_ref());
         let policy = chosen.map(|chosen| Arc::from(chosen.policy.as_str()));
         let counted = Counted {
-            kind: ask.as_ref().and_then(|ask| ask.document.kind()),
+            kind: ask.as_ref().map(|ask| ask.document.kind_label()).unwrap_or_default(),
             created: metadata.creation_timestamp.map(|created| created.0),
         };
         let facts = PodFacts {
@@ -183,6 +186,7 @@ impl From<SlicedPod> for KnownPod {
             chosen: NodeSelection::of_template(&spec.node_selector, spec.affinity.as_ref()),
             tolerated: spec.tolerations.unwrap_or_default(),
         };
+        let destinations = (movable || is_pending).then(|| Arc::new(destinations()));
         Self {
             uid: PodUid::new(metadata.uid.unwrap_or_default()),
             key: PodKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
@@ -194,7 +198,8 @@ impl From<SlicedPod> for KnownPod {
             asks_for_nothing: asks_for_nothing && request.is_none(),
             deleting: metadata.deletion_timestamp.is_some(),
             gated: !spec.scheduling_gates.is_empty(),
-            movable_to: movable.then(|| Arc::new(destinations())),
+            pending_to: destinations.clone().filter(|_| is_pending),
+            movable_to: destinations.filter(|_| movable),
             request: request.map(Arc::from),
             policy,
             facts: Arc::new(facts),
@@ -268,6 +273,7 @@ mod tests {
             deleting: true,
             gated: true,
             movable_to: Some(Arc::default()),
+            pending_to: None,
             request: Some("{}".into()),
             policy: None,
             facts: Arc::new(PodFacts {
@@ -303,7 +309,7 @@ mod tests {
     fn a_pod_is_counted_by_its_first_slice() {
         let document = kerf_core::testing::request("nvidia.com/mig-1g.10gb", 1).to_json();
         let pod = known(json!({"metadata": {"name": "a", "annotations": {"kerf.dev/request": document}}}));
-        assert_eq!(pod.counted.kind, Some(Kind::Mig));
+        assert_eq!(pod.counted.kind, KindLabel::Of(kerf_core::kind::Kind::Mig));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use kerf_core::kind::Kind;
+use kerf_core::kind::KindLabel;
 use kerf_core::packing::Refusal;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -76,10 +76,10 @@ async fn filter(State(shared): State<Shared>, body: Bytes) -> Response {
 }
 
 /// The answer, the kind of slice that the pod is to get, and how it is counted.
-type Answer = (Response, Option<Kind>, Outcome);
+type Answer = (Response, KindLabel, Outcome);
 
 fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
-    let failed = |text: &str, outcome| (json(&FilterResult::error(text)), None, outcome);
+    let failed = |text: &str, outcome| (json(&FilterResult::error(text)), KindLabel::None, outcome);
     let Some(term) = shared.standing.term() else { return failed(NOT_LEADER, Outcome::NotLeader) };
     let args: ExtenderArgs<'_> = match serde_json::from_slice(body) {
         Ok(args) => args,
@@ -87,7 +87,7 @@ fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
     };
     let Some(offered) = args.node_names() else { return failed(NO_NAMES, Outcome::BadRequest) };
     if args.asks_for_nothing() {
-        return (json(&FilterResult::all(offered)), None, Outcome::Ok);
+        return (json(&FilterResult::all(offered)), KindLabel::None, Outcome::Ok);
     }
     let pod = args.candidate();
     let filtered = term.with(|index| filter::filter(index, &pod, &offered, now));
@@ -110,7 +110,7 @@ async fn prioritize(State(shared): State<Shared>, body: Bytes) -> Response {
 
 /// The scheduler passes over errors here, so an empty list says the same.
 fn prioritize_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
-    let nothing = |outcome| (json::<[HostPriority<'_>]>(&[]), None, outcome);
+    let nothing = |outcome| (json::<[HostPriority<'_>]>(&[]), KindLabel::None, outcome);
     let Some(term) = shared.standing.term() else { return nothing(Outcome::NotLeader) };
     let Ok(args) = serde_json::from_slice::<ExtenderArgs<'_>>(body) else {
         return nothing(Outcome::BadRequest);
@@ -132,15 +132,19 @@ async fn bind(State(shared): State<Shared>, body: Bytes) -> Response {
     json(&BindResult { error })
 }
 
-async fn bind_answer(shared: &Shared, body: &[u8]) -> (String, Option<Kind>, Outcome) {
-    let Some(term) = shared.standing.term() else { return (NOT_LEADER.to_owned(), None, Outcome::NotLeader) };
+async fn bind_answer(shared: &Shared, body: &[u8]) -> (String, KindLabel, Outcome) {
+    let failed = |text: String, outcome| (text, KindLabel::None, outcome);
+    let Some(term) = shared.standing.term() else { return failed(NOT_LEADER.to_owned(), Outcome::NotLeader) };
     let args: BindArgs = match serde_json::from_slice(body) {
         Ok(args) => args,
-        Err(error) => return (unreadable(&error), None, Outcome::BadRequest),
+        Err(error) => return failed(unreadable(&error), Outcome::BadRequest),
     };
     let bind = Bind::from(args);
-    let kind = term.with(|index| index.counted(&bind.uid)).kind;
-    match bind::bind(&term, bind, shared.bind_timeout).await {
+    let uid = bind.uid.clone();
+    let bound = bind::bind(&term, bind, shared.bind_timeout).await;
+    // By now it has its slice, if it gets one.
+    let kind = term.with(|index| index.counted(&uid)).kind;
+    match bound {
         Ok(()) => (String::new(), kind, Outcome::Ok),
         Err(error) => (error.to_string(), kind, error.outcome()),
     }

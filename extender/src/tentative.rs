@@ -7,10 +7,10 @@
 use crate::ask::Ask;
 use crate::usage::{Entry, Usage};
 use hashbrown::HashMap;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, PassedKind, SliceState};
 use kerf_core::ledger::{self, Promisee};
 use kerf_core::names::{NodeName, PodUid, SliceId};
-use kerf_core::packing::Fleet;
+use kerf_core::packing::{Fleet, KindPlan};
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
@@ -25,12 +25,29 @@ pub struct Tentative {
     pub pod: Promisee,
     /// What it asks for.
     pub ask: Ask,
+    /// By which kinds it is to be served.
+    pub choice: KindChoice,
     /// When the guess ends.
     pub until: Instant,
     /// Who are leaving the place.
     pub leaving: Option<Leaving>,
     /// What the pod is charged, where somebody counts.
     pub charged: Option<Entry>,
+}
+
+/// By which kinds a pod is to be served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KindChoice {
+    /// The kinds.
+    pub plan: KindPlan,
+    /// Those that its policy prefers and that were passed over.
+    pub passed: Vec<PassedKind>,
+}
+
+impl From<KindPlan> for KindChoice {
+    fn from(plan: KindPlan) -> Self {
+        Self { plan, passed: Vec::new() }
+    }
 }
 
 /// Pods that leave their slices. They are nobody's only once the agent says so, and expected to be from the first.
@@ -74,6 +91,12 @@ impl Tentatives {
         self.by_pod.insert(tentative.pod.uid.clone(), node.clone());
         tentative.charged.iter().for_each(|entry| self.usage.add(entry));
         self.by_node.entry(node.clone()).or_default().push(tentative);
+    }
+
+    /// A pod's probable place.
+    #[cfg(test)]
+    pub fn get(&self, uid: &PodUid) -> Option<&Tentative> {
+        self.by_node.get(self.by_pod.get(uid)?)?.iter().find(|tentative| tentative.pod.uid == *uid)
     }
 
     /// The node on which a pod has a place.
@@ -142,10 +165,11 @@ impl Tentatives {
     ) -> Cow<'s, GpuNodeSpec> {
         let mut view = Cow::Borrowed(spec);
         for tentative in self.by_node.get(node).into_iter().flatten() {
-            let Tentative { pod, ask, leaving, .. } = tentative;
+            let Tentative { pod, ask, choice, leaving, .. } = tentative;
+            let request = ask.document.planned(&choice.plan);
             let next = match leaving.as_ref().map(|leaving| leaving.gone(&view, status)) {
-                Some((spec, status)) => ledger::reserve(&spec, &status, &ask.document, pod, fleet),
-                None => ledger::reserve(&view, status, &ask.document, pod, fleet),
+                Some((spec, status)) => ledger::reserve(&spec, &status, &request, pod, fleet),
+                None => ledger::reserve(&view, status, &request, pod, fleet),
             };
             view = next.map_or(view, Cow::Owned);
         }
@@ -160,7 +184,8 @@ mod tests {
 
     fn tentative(pod: &str, until: Instant) -> Tentative {
         let ask = Ask::read(Some(&request("nvidia.com/mig-3g.40gb", 1).to_json())).unwrap();
-        Tentative { pod: promisee(pod), ask, until, leaving: None, charged: None }
+        let choice = KindChoice::default();
+        Tentative { pod: promisee(pod), ask, choice, until, leaving: None, charged: None }
     }
 
     fn pods(tentatives: &Tentatives) -> Vec<String> {

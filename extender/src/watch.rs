@@ -117,6 +117,7 @@ fn tell_machine(term: &Arc<Term>, event: Event<NodeView>) {
                 .show_allocatable(node.name(), Some(node.allocatable().map(Compute::of).unwrap_or_default()));
             index.show_static(node.name(), node.static_node());
             index.show_taints(node.name(), node.taints().to_vec());
+            index.show_user_namespaces(&node.name(), node.has_user_namespaces());
             index.show_labels(node.name(), Some(node.metadata.labels.unwrap_or_default()));
         }),
         Event::Delete(node) => term.with(|index| {
@@ -125,6 +126,7 @@ fn tell_machine(term: &Arc<Term>, event: Event<NodeView>) {
             index.show_allocatable(node.name(), None);
             index.show_static(node.name(), None);
             index.show_taints(node.name(), Vec::new());
+            index.show_user_namespaces(&node.name(), true);
             index.show_labels(node.name(), None);
         }),
         Event::Init => term.with(ClusterIndex::machines_listing),

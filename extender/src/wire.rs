@@ -7,12 +7,13 @@ pub use preempt::{MetaVictims, PreemptArgs, PreemptResult};
 
 use crate::ask::Ask;
 use crate::filter::{Candidate, Filtered};
+use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
 use kerf_core::static_node::Devices;
-use kerf_runtime::plugin_pod::{ContainerView, asks_for_nothing, devices};
+use kerf_runtime::plugin_pod::{ContainerView, asks_by_neutral_name, asks_for_nothing, devices};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -60,6 +61,8 @@ struct WireSpec<'a> {
     priority_class_name: Option<Text<'a>>,
     #[serde(borrow, default)]
     service_account_name: Option<Text<'a>>,
+    #[serde(default)]
+    tolerations: Option<Vec<Toleration>>,
     #[serde(default)]
     init_containers: Option<Vec<ContainerView>>,
     #[serde(default)]
@@ -144,6 +147,7 @@ impl WirePod<'_> {
             key: PodKey::new(&*metadata.namespace.0, &*metadata.name.0),
             ask: Ask::read(request.map(|text| &*text.0)).map(|ask| self.with_facts(ask)),
             devices: if request.is_some() { Devices::new() } else { self.devices() },
+            tolerations: self.spec.as_ref().and_then(|spec| spec.tolerations.clone()).unwrap_or_default(),
             nominated: nominated.filter(|name| !name.0.is_empty()).map(|name| NodeName::new(&*name.0)),
         }
     }
@@ -154,9 +158,11 @@ impl WirePod<'_> {
         request.is_none() && asks_for_nothing(init_containers, containers)
     }
 
+    /// A pod that asks by a neutral name too is nobody's but kerf's: a static node would start it without that slice.
     fn devices(&self) -> Devices {
         let (init_containers, containers) = self.containers();
-        devices(init_containers, containers)
+        let is_kerfs = asks_by_neutral_name(init_containers, containers);
+        if is_kerfs { Devices::new() } else { devices(init_containers, containers) }
     }
 
     fn containers(&self) -> (&[ContainerView], &[ContainerView]) {

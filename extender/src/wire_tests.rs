@@ -104,3 +104,31 @@ fn a_bind_is_read() {
         BindArgs { pod_name: "a".into(), pod_namespace: "ns".into(), pod_uid: "u".into(), node: "n1".into() };
     assert_eq!(serde_json::from_str::<BindArgs>(text).unwrap(), expected);
 }
+
+/// NVIDIA's device plugin would give it the device, and nobody the slice.
+#[test]
+fn a_pod_with_a_neutral_name_and_no_request_is_nobodys() {
+    for (requests, devices) in [
+        (serde_json::json!({"nvidia.com/gpu": "1"}), 1),
+        (serde_json::json!({"nvidia.com/gpu": "1", "kerf.dev/gpu-10gb": "0"}), 1),
+        (serde_json::json!({"nvidia.com/gpu": "1", "kerf.dev/gpu-10gb": "1"}), 0),
+        (serde_json::json!({"kerf.dev/gpu-10gb": "1"}), 0),
+    ] {
+        let mut pod = pod(&serde_json::json!(null));
+        pod["spec"]["containers"][0]["resources"]["requests"] = requests.clone();
+        let text = args(&pod, &serde_json::json!([]));
+        let args: ExtenderArgs<'_> = serde_json::from_str(&text).unwrap();
+        let candidate = args.candidate();
+        assert_eq!((args.asks_for_nothing(), candidate.ask), (false, Err(Refusal::NotAdmitted)));
+        assert_eq!(candidate.devices.len(), devices, "{requests}");
+    }
+}
+
+#[test]
+fn the_taints_that_a_pod_tolerates_are_read() {
+    let mut pod = pod(&serde_json::json!(null));
+    pod["spec"]["tolerations"] = serde_json::json!([{"key": "spot", "operator": "Exists"}]);
+    let text = args(&pod, &serde_json::json!([]));
+    let args: ExtenderArgs<'_> = serde_json::from_str(&text).unwrap();
+    assert_eq!(args.candidate().tolerations[0].key.as_deref(), Some("spot"));
+}

@@ -152,6 +152,13 @@ pub fn asks_for_nothing(init_containers: &[ContainerView], containers: &[Contain
     requests.all(|(name, count)| !is_managed(name) || parse_count(&count.0) == Some(0))
 }
 
+/// Whether a pod with these init containers and containers asks by a neutral name, which no node has but those with kerf's agent.
+#[must_use]
+pub fn asks_by_neutral_name(init_containers: &[ContainerView], containers: &[ContainerView]) -> bool {
+    let mut requests = init_containers.iter().chain(containers).flat_map(ContainerView::requests);
+    requests.any(|(name, count)| name.starts_with(keys::SIZE_PREFIX) && parse_count(&count.0) != Some(0))
+}
+
 /// Whether a pod with these annotations has slices that an agent of kerf's made.
 #[must_use]
 pub fn has_slices(annotations: &BTreeMap<String, String>) -> bool {

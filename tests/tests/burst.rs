@@ -23,7 +23,7 @@ const FEW: usize = 2;
 const LANE: &str = "lane";
 const OTHER: &str = "b";
 
-/// Nobody who waits is made anew: who waits for a full kind waits on.
+/// Who waits for a full kind waits on.
 const POLICY: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -31,7 +31,6 @@ metadata: {name: burst}
 spec:
   defaultIsolation: none
   isolation: {none: [mig, mps]}
-  waiting: {afterSeconds: 3600, then: tell}
 ";
 
 /// Two H100, of which MIG makes fourteen, beside three H200 that are shared.

@@ -289,7 +289,7 @@ fn extender() -> Vec<Row> {
     rows.extend([
         is('a', "extender.moves", json!(false), &role("moves"), "/kind", Value::Null),
         has('a', "extender.moves", json!(false), EXTENDER, ARGS, "--moves=false"),
-        is('a', "extender.recreate", json!(true), &role("recreate"), "/kind", json!("ClusterRole")),
+        is('a', "extender.recreate", json!(true), &role("recreate"), "/kind", Value::Null),
         is('a', "extender.layouts", json!(true), &role("layouts"), "/kind", json!("ClusterRole")),
         same("extender.clusterIP", json!("10.96.0.77"), "v1 Service kerf-extender", "/spec/clusterIP"),
         is(
@@ -594,7 +594,7 @@ fn all_objects_and_pods_have_the_standard_labels() {
     let values = json!({
         "commonLabels": {"team": "gpu"}, "networkPolicy": {"enabled": true}, "criticalPodsQuota": true,
         "webhook": {"certificates": "cert-manager", "excludedNamespaceLabel": "off"},
-        "extender": {"layouts": true, "recreate": true},
+        "extender": {"layouts": true},
         "monitoring": {"podMonitor": {"enabled": true}, "rules": {"enabled": true}, "dashboard": {"enabled": true}},
     });
     let lasting =

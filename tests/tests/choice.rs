@@ -1,4 +1,4 @@
-//! Which kind of slice a pod is given: by what has room beside those who wait already, and again when that has changed.
+//! Which kind of slice a pod is given: by what has room beside those who wait already.
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
@@ -6,9 +6,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodSchedulingGate};
 use kerf_core::contract::{Demand, Reason};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{
-    Cluster, ClusterOptions, NAMESPACE, NodeSpec, owned, pod, request_of, resource_of, wait,
-};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, pod, request_of, resource_of, wait};
 use kerf_tests::oracle::Truth;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -20,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MIG: &str = "nvidia.com/mig-1g.10gb";
 const MPS: &str = "nvidia.com/gpu-2gb";
 
-/// Memory is fenced by MIG if it has room, else by MPS; who has waited for two seconds for what stays full is made anew.
+/// Memory is fenced by MIG if it has room, else by MPS.
 const POLICY: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -28,7 +26,6 @@ metadata: {name: choice}
 spec:
   defaultIsolation: memory
   isolation: {memory: [mig, mps], none: [time-slicing]}
-  waiting: {afterSeconds: 2, then: recreate}
 ";
 
 /// An H100, of which MIG makes seven, beside a T4, which has room for seven shares of two GB.
@@ -93,41 +90,6 @@ async fn a_burst_is_spread_over_the_kinds_that_have_room() -> anyhow::Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_what_stays_full_is_told_or_made_anew() -> anyhow::Result<()> {
-    let folder = tempfile::tempdir()?;
-    let cluster = cluster(&folder).await?;
-    for number in 0..14 {
-        let name = format!("p{number}");
-        cluster.create(&small(&name)).await?;
-        cluster.running(&name).await?;
-        // The extender's next word, ten times a second at most, says that the pod waits no longer.
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-    // Everything is full: they wait for the policy's first choice.
-    for pod in [small("told"), owned(small("anew"))] {
-        assert_eq!(resource_of(&cluster.create(&pod).await?)?, MIG);
-    }
-    let both = BTreeMap::from([(MIG.to_owned(), 2)]);
-    wait(PATIENCE, "two to wait", async || Ok(pending(&cluster).await? == both)).await?;
-
-    // What comes free is of the other kind, and one place: it goes to the one that a controller makes anew.
-    let shared = cluster.pods().list(&kube::api::ListParams::default()).await?.items;
-    let shared =
-        shared.iter().find(|pod| resource_of(pod).is_ok_and(|name| name == MPS)).context("no share")?;
-    cluster.delete(shared.metadata.name.as_deref().unwrap_or_default()).await?;
-    cluster.event("told", "nvidia.com/gpu-2gb has room for 1 more: create the pod anew").await?;
-    cluster.event("anew", "it is deleted so that its controller makes another").await?;
-    let gone = async || Ok(cluster.pods().get_opt("anew").await?.is_none());
-    wait(PATIENCE, "anew to be deleted", gone).await?;
-    // As its controller would.
-    assert_eq!(resource_of(&cluster.create(&owned(small("anew-2"))).await?)?, MPS);
-    cluster.running("anew-2").await?;
-    assert_eq!(cluster.phase("told").await?, "Pending", "who has no controller stays");
-    sound(&cluster).await?;
-    cluster.stop().await
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn room_of_a_cordoned_node_attracts_nobody() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let cluster = cluster_of(&folder, &[("h1", Model::H100), ("h2", Model::H100), ("t4", Model::T4)]).await?;
@@ -145,8 +107,6 @@ async fn room_of_a_cordoned_node_attracts_nobody() -> anyhow::Result<()> {
     cluster.running("new").await?;
     let later = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
     cluster.pods().patch("early", &PatchParams::default(), &later).await?;
-    cluster.event("early", "nvidia.com/gpu-2gb has room for 6 more: create the pod anew").await?;
-
     cluster.cordon("h2", false).await?;
     cluster.running("early").await?;
     sound(&cluster).await?;

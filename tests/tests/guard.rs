@@ -500,7 +500,6 @@ async fn the_extender_writes_of_nodes_and_pods_what_it_is_for() -> anyhow::Resul
         (["label", "pod", "sliced", "team=vision"], "the label team"),
         (["label", "pod", "plain", "kerf.dev/role=leader"], "the label kerf.dev/role"),
         (["annotate", "pod", "sliced", "example.com/note=1"], "the annotation example.com/note"),
-        (["delete", "pod", "plain", "--wait=false"], "deletes no pod that kerf has not admitted"),
     ] {
         let message = refused(&extender(&arguments).await?)?;
         assert!(message.contains(why), "{arguments:?}: {message}");
@@ -509,7 +508,6 @@ async fn the_extender_writes_of_nodes_and_pods_what_it_is_for() -> anyhow::Resul
     let message = refused(&extender(&["patch", "pod", "sliced", "-p", &image]).await?)?;
     assert!(message.contains("does not write spec"), "{message}");
     taken(&extender(&["annotate", "pod", "sliced", &format!("{}=now", keys::ROOM)]).await?)?;
-    taken(&extender(&["delete", "pod", "sliced", "--wait=false"]).await?)?;
     let evict = async |namespace: &str, pod: &str| {
         let metadata = json!({"name": pod, "namespace": namespace});
         let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata,

@@ -110,17 +110,13 @@ fn the_first_expression_is_that_of_the_policies_in_values() {
 fn a_policy_for_which_the_extender_has_no_right_is_refused_by_name() {
     let policy = |kind: &str, spec: Value| json!({"p.yaml": {"apiVersion": "kerf.dev/v1alpha1", "kind": kind, "metadata": {"name": "p"}, "spec": spec}});
     let layout = policy("GpuNodePolicy", json!({"plugin": {"timeSlicing": {"replicas": 4}}}));
-    let recreate = policy("GpuPolicy", json!({"waiting": {"then": "recreate"}}));
-    for (files, right) in [(layout, "extender.layouts"), (recreate, "extender.recreate")] {
-        let files = format!("policies.files={files}");
-        let error = template("kerf-system", &["--set-json", &files]).unwrap_err().to_string();
-        assert!(error.contains(&format!("set {right}=true")), "{error}");
-        let yaml =
-            template("kerf-system", &["--set-json", &files, "--set", &format!("{right}=true")]).unwrap();
-        let role = right.replace("extender.", "kerf-extender-");
-        let roles = objects(&yaml).unwrap().into_iter().filter(|object| object["metadata"]["name"] == *role);
-        assert_eq!(roles.count(), 2, "a ClusterRole and its binding");
-    }
+    let files = format!("policies.files={layout}");
+    let error = template("kerf-system", &["--set-json", &files]).unwrap_err().to_string();
+    assert!(error.contains("set extender.layouts=true"), "{error}");
+    let yaml = template("kerf-system", &["--set-json", &files, "--set", "extender.layouts=true"]).unwrap();
+    let objects = objects(&yaml).unwrap().into_iter();
+    let roles = objects.filter(|object| object["metadata"]["name"] == "kerf-extender-layouts");
+    assert_eq!(roles.count(), 2, "a ClusterRole and its binding");
     let yaml = template("kerf-system", &["--set", "extender.moves=false"]).unwrap();
     assert!(yaml.contains("--moves=false") && !yaml.contains("name: kerf-extender-moves"));
 }

@@ -21,7 +21,7 @@ const GPU: &str = "nvidia.com/gpu";
 const SHARED: &str = "nvidia.com/gpu.shared";
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 
-/// One kind for each class, so that it is known which node serves a pod. Who waits is not made anew.
+/// One kind for each class, so that it is known which node serves a pod.
 const POLICY: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -29,7 +29,6 @@ metadata: {name: static}
 spec:
   defaultIsolation: memory
   isolation: {hardware: [mig, whole], memory: [mps], none: [time-slicing]}
-  waiting: {afterSeconds: 3600, then: tell}
 ";
 
 /// A node's GPU feature discovery labels: product, memory, count, replicas, strategy.

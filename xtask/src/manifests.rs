@@ -80,17 +80,12 @@ fn base(workspace: &Workspace) -> anyhow::Result<Files> {
     Ok(split(&template(workspace, &[])?))
 }
 
-/// The rights of the extender that it has not by default, each in a component.
+/// The rights of the extender that it has not by default, in a component.
 fn rights(workspace: &Workspace) -> anyhow::Result<Files> {
-    let mut files = Files::new();
-    for right in ["layouts", "recreate"] {
-        let made = split(&template(workspace, &["--set", &format!("extender.{right}=true")])?);
-        let rights = made.get(Path::new(&format!("deploy/base/extender/{right}.yaml")));
-        let rights = rights.with_context(|| format!("the chart has no extender/{right}.yaml"))?;
-        files
-            .insert(PathBuf::from(format!("deploy/components/extender-{right}/rights.yaml")), rights.clone());
-    }
-    Ok(files)
+    let made = split(&template(workspace, &["--set", "extender.layouts=true"])?);
+    let rights = made.get(Path::new("deploy/base/extender/layouts.yaml"));
+    let rights = rights.context("the chart has no extender/layouts.yaml")?;
+    Ok([(PathBuf::from("deploy/components/extender-layouts/rights.yaml"), rights.clone())].into())
 }
 
 /// What `helm template` writes for deploy/base, with further arguments.

@@ -14,9 +14,8 @@ const RBAC: [(&str, &str); 3] = [
 ];
 
 /// What the extender may do beyond placing pods, by its flags, with the rights for it.
-const EXTENDERS: [(&str, &str); 3] = [
+const EXTENDERS: [(&str, &str); 2] = [
     ("moves", include_str!("../../../deploy/base/extender/moves.yaml")),
-    ("recreate", include_str!("../../../deploy/components/extender-recreate/rights.yaml")),
     ("layouts", include_str!("../../../deploy/components/extender-layouts/rights.yaml")),
 ];
 
@@ -168,10 +167,12 @@ mod tests {
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
         };
-        for right in ["create pods/binding", "create pods/eviction", "delete pods"] {
+        for right in ["create pods/binding", "create pods/eviction"] {
             assert!(of("kerf-extender").contains(&right.to_owned()), "{right}");
         }
-        assert!(!of("kerf-extender").contains(&"patch nodes".to_owned()));
+        for right in ["patch nodes", "delete pods"] {
+            assert!(!of("kerf-extender").contains(&right.to_owned()), "{right}");
+        }
         assert!(
             of("kerf-extender")
                 .contains(&"update leases.coordination.k8s.io kerf-extender in kerf-system".to_owned())

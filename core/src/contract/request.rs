@@ -1,7 +1,7 @@
 //! The request document: what a pod asks for, normalised by the webhook. The user's spelling is never read again.
 
 use super::Chosen;
-use crate::kind::{IsolationClass, Kind};
+use crate::kind::{IsolationClass, Kind, KindLabel};
 use crate::mig::Profile;
 use crate::request::{Claim, GpuSelection, Role, held};
 use crate::resource::ResourceName;
@@ -257,6 +257,13 @@ impl RequestDocument {
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
         self.containers.first().and_then(ContainerRequest::only_kind)
+    }
+
+    /// By what the pod is counted before it has a slice.
+    #[must_use]
+    pub fn kind_label(&self) -> KindLabel {
+        let label = |first: &ContainerRequest| first.only_kind().map_or(KindLabel::Any, KindLabel::Of);
+        self.containers.first().map_or(KindLabel::None, label)
     }
 
     /// Whether both say the same, whenever the choice was made and by whom.

@@ -114,9 +114,10 @@ pub struct PolicySpec {
     /// The runtime class of pods that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
-    /// What is done with pods that wait long.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub waiting: WaitingRule,
+    /// Ignored: the kind of a pod's slices is chosen where the pod goes, and no pending pod is deleted. The next version refuses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
+    pub waiting: Option<WaitingRule>,
     /// Whether pods may be moved for others.
     #[serde(default, skip_serializing_if = "is_default")]
     pub preemption: PreemptionRule,

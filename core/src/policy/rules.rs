@@ -1,4 +1,4 @@
-//! The parts of a policy's `spec` that say how pods may ask, and what is done with those that wait.
+//! The parts of a policy's `spec` that say how pods may ask, and what they may have.
 
 use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
@@ -123,14 +123,14 @@ pub enum RootContainers {
     Allow,
 }
 
-/// What is done with a pod whose kind of slice stays full.
+/// What earlier versions did with a pod whose kind of slice stayed full. Ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct WaitingRule {
-    /// After how many seconds of waiting.
+    /// After how many seconds.
     pub after_seconds: u32,
-    /// What is done then.
+    /// What.
     pub then: WaitedLong,
 }
 
@@ -140,16 +140,15 @@ impl Default for WaitingRule {
     }
 }
 
-/// What is done with a pod that has waited long, while another kind of its class has room.
+/// What earlier versions did with a pod that waited long, while another kind of its class had room. Ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitedLong {
-    /// An Event names the kind that has room.
+    /// An Event.
     #[default]
     Tell,
-    /// A pod that a controller other than a Job owns is deleted, so that its controller's next pod is chosen for anew. Others
-    /// are told: a Job counts a deleted pod as failed.
+    /// Its deletion.
     Recreate,
 }
 

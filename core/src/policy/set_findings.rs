@@ -66,6 +66,11 @@ pub enum SetFault {
         "without mig, kerf ignores limits like nvidia.com/mig-1g.10gb, and on managed nodes such pods take slices outside the policy; add mig, unless NVIDIA's device plugin serves all nodes"
     )]
     WithoutMig,
+    /// A field that says what is done with pods that wait.
+    #[error(
+        "kerf ignores this since it chooses the kind of a pod's slices where the pod goes, and the next version refuses it; remove it"
+    )]
+    Waiting,
 }
 
 impl SetFault {
@@ -75,7 +80,7 @@ impl SetFault {
         match self {
             Self::SameName(_) | Self::SecondWeights(_) => Weight::Refused,
             Self::NeverReached(_) => Weight::CheckFails,
-            Self::UnknownModel(_) | Self::WithoutMig => Weight::Warning,
+            Self::UnknownModel(_) | Self::WithoutMig | Self::Waiting => Weight::Warning,
         }
     }
 }
@@ -152,6 +157,8 @@ fn of_pods(pods: &[Policy], index: usize) -> Vec<Finding> {
     let takes_mig = pods[index].spec().dialects.contains(&Dialect::Mig);
     let without_mig = Finding { policy, field: Field::of("spec.dialects"), fault: SetFault::WithoutMig };
     findings.extend((!takes_mig).then_some(without_mig));
+    let waiting = Finding { policy, field: Field::of("spec.waiting"), fault: SetFault::Waiting };
+    findings.extend(spec.waiting.is_some().then_some(waiting));
     findings
 }
 

@@ -5,7 +5,7 @@ use crate::ask::Ask;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::ledger::{self, Promisee};
 use kerf_core::names::{GpuUuid, PodUid};
-use kerf_core::packing::{Fleet, Refusal};
+use kerf_core::packing::{Fleet, KindPlan, Refusal};
 use std::collections::BTreeSet;
 
 /// One change of a node's spec.
@@ -17,6 +17,8 @@ pub enum Change {
         pod: Promisee,
         /// What it asks for.
         ask: Ask,
+        /// By which kinds it is served, and no others.
+        plan: KindPlan,
     },
     /// Give a pod's slices back.
     Release(PodUid),
@@ -46,12 +48,12 @@ impl Change {
         fleet: &Fleet,
     ) -> Result<Option<GpuNodeSpec>, Refusal> {
         match (self, status) {
-            (Self::Reserve { pod, ask }, _) if ledger::reserved(spec, &pod.uid).next().is_some() => {
+            (Self::Reserve { pod, ask, .. }, _) if ledger::reserved(spec, &pod.uid).next().is_some() => {
                 tracing::trace!(pod = %pod.key, request = %ask.text, "reserved already");
                 Ok(None)
             }
-            (Self::Reserve { pod, ask }, Some(status)) => {
-                ledger::reserve(spec, status, &ask.document, pod, fleet).map(Some)
+            (Self::Reserve { pod, ask, plan }, Some(status)) => {
+                ledger::reserve(spec, status, &ask.document.planned(plan), pod, fleet).map(Some)
             }
             (Self::Reserve { .. }, None) => Err(Refusal::UnreadableStatus),
             (Self::Release(uid), _) => Ok(ledger::release(spec, uid)),

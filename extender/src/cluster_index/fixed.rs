@@ -6,7 +6,7 @@ use crate::ask::Ask;
 use crate::pod::KnownPod;
 use crate::usage::Entry;
 use hashbrown::HashSet;
-use kerf_core::contract::{AssignedDevices, AssignmentDocument, Held};
+use kerf_core::contract::{AssignedDevices, AssignmentDocument};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Cost, Refusal};
 use kerf_core::policy::Charge;
@@ -33,6 +33,7 @@ impl ClusterIndex {
                 self.show_static(name, None);
             }
             self.shut.retain(|name| shown.contains(name));
+            self.without_user_namespaces.retain(|name| shown.contains(name));
         }
     }
 
@@ -313,14 +314,6 @@ impl ClusterIndex {
         let was_there = released.is_some();
         self.statics_changed(released);
         was_there
-    }
-
-    /// What pods hold of static nodes, or are promised.
-    #[must_use]
-    pub fn static_held(&self) -> Held {
-        let names = self.statics.names().filter(|name| self.is_static(name));
-        let held = names.map(|name| (name.clone(), self.statics.taken(name.as_str(), None)));
-        held.filter(|(_, devices)| !devices.is_empty()).collect()
     }
 
     /// What pods with kerf's label hold of a static node, or are promised, each with what it is charged.

@@ -54,16 +54,17 @@ struct Known {
 }
 
 impl Fractions {
-    /// What a share costs on a node that can serve it; `None` if the ask is for something else.
+    /// What a share costs on a node that can serve it; `None` for what is no share.
     pub(super) fn cost(
         &mut self,
         name: &NodeName,
         node: &IndexedNode,
         machine: Machine,
-        ask: &Ask,
+        shape: Shape,
         wants: Compute,
     ) -> Option<Cost> {
-        let (sharing, size) = share(ask)?;
+        let sharing = sharing(shape.kind())?;
+        let size = shape.size();
         if self.known.get(name).is_none_or(|known| known.seen != node.seen() || known.machine != machine) {
             self.show(name, node, machine);
         }
@@ -75,9 +76,9 @@ impl Fractions {
         Some(self.nodes.costs(&request).on(known.id).unwrap_or(LAST))
     }
 
-    /// Tells of a pod that came.
-    pub(super) fn learn(&mut self, ask: &Ask, wants: Compute) {
-        let Some((sharing, size)) = share(ask) else { return };
+    /// Takes in what pods ask for: one wants this share.
+    pub(super) fn learn(&mut self, (kind, size): (Kind, SizeGb), wants: Compute) {
+        let Some(sharing) = sharing(kind) else { return };
         let gpu = self.known.values().map(|known| known.gpu).min();
         let Some(gpus) = gpu.and_then(|gpu| Part::new(milli(size, gpu), sharing)).map(GpuDemand::Part) else {
             return;
@@ -130,10 +131,10 @@ fn taken(shape: Shape, gpu: MemoryMib) -> Request {
     Request { cpu: nothing.cpu, memory: nothing.memory, gpus, models: ModelSet::ANY }
 }
 
-/// The one share that a pod asks for.
-fn share(ask: &Ask) -> Option<(Sharing, SizeGb)> {
+/// The one slice that a pod asks for, where its kind is known before its place.
+pub(super) fn only_slice(ask: &Ask) -> Option<(Kind, SizeGb)> {
     match ask.document.containers.as_slice() {
-        [only] if only.count == 1 => Some((sharing(only.only_kind()?)?, only.resource.size()?)),
+        [only] if only.count == 1 => Some((only.only_kind()?, only.resource.size()?)),
         _ => None,
     }
 }

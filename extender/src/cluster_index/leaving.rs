@@ -9,18 +9,19 @@ use hashbrown::HashSet;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState, WantedSlice};
 use kerf_core::inventory::is_idle;
 use kerf_core::ledger::{self, Promisee};
-use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::names::{NodeName, PodKey};
+use kerf_core::packing::{Fit, KindPlan, fit};
 use kerf_core::policy::Charge;
 
 impl ClusterIndex {
-    /// The first of `offered` nodes where a pod fits once those are gone who are leaving, and who they are. Places where
-    /// others are expected are theirs.
+    /// The first of `offered` nodes where a pod fits once those are gone who are leaving, by which kinds, and who they are. Places
+    /// where others are expected are theirs.
     pub(super) fn place_being_left(
         &self,
         pod: &Promisee,
         ask: &Ask,
         offered: &[&str],
-    ) -> Option<(NodeName, Leaving)> {
+    ) -> Option<(NodeName, KindPlan, Leaving)> {
         let staying = self.pods.values().filter(|pod| !pod.ended && !pod.deleting);
         let staying: HashSet<_> = staying.filter_map(|pod| Some((pod.node.as_ref()?, &pod.key))).collect();
         offered.iter().find_map(|name| {
@@ -33,9 +34,9 @@ impl ClusterIndex {
             }
             let view = self.tentatives.laid_over(name, spec, status, &self.fleet);
             let (spec, status) = leaving.gone(&view, status);
-            let next = ledger::reserve(&spec, &status, &ask.document, pod, &self.fleet).ok()?;
-            self.within_quota_for(ask, charge(&next, &pod.uid)).ok()?;
-            Some((name.clone(), leaving))
+            let fit = fit(&node.inventory_of(&spec, &status), &ask.document, &self.fleet).ok()?;
+            self.within_quota_for(ask, charge(&fit)).ok()?;
+            Some((name.clone(), fit.rank.plan(&ask.document)?, leaving))
         })
     }
 
@@ -62,8 +63,7 @@ impl ClusterIndex {
     }
 }
 
-/// What a pod is charged for the slices that it has in a spec.
-fn charge(spec: &GpuNodeSpec, uid: &PodUid) -> Charge {
-    let slices = ledger::reserved(spec, uid);
-    slices.filter_map(|s| Some(Charge::of_slice(s.reservation.as_ref()?.resource, s.shape))).sum()
+/// What a pod is charged for a place.
+pub(super) fn charge(fit: &Fit) -> Charge {
+    fit.slices.iter().map(|slice| Charge::of_slice(slice.resource, slice.shape)).sum()
 }

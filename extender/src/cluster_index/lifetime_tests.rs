@@ -47,7 +47,14 @@ fn only_a_bind_renews_the_lifetime() {
 fn a_filter_does_not_renew_the_lifetime() {
     let (mut index, start) = (index(), Instant::now());
     let ask = known("a", None).ask();
-    let pod = Candidate { uid: uid("a"), key: key(), ask, devices: Devices::new(), nominated: None };
+    let pod = Candidate {
+        uid: uid("a"),
+        key: key(),
+        ask,
+        devices: Devices::new(),
+        tolerations: Vec::new(),
+        nominated: None,
+    };
     reserve(&mut index, "a");
     index.tick(start);
     for quarter in 1..4 {

@@ -3,10 +3,10 @@
 //! It is told what happened and by whom, and answers; it reads no clock and does no I/O. What the outside must do next
 //! it leaves in its [`Effects`]: nodes whose spec is to be written, binds that must look again, pods to be looked up.
 
+mod admitted;
+mod another_kind;
 mod blocking;
-mod budget;
 mod change;
-mod demand;
 mod effects;
 mod fixed;
 mod fractions;
@@ -17,13 +17,13 @@ mod moving;
 mod node;
 mod node_policies;
 mod others;
+mod passed;
 mod pending;
 mod pods;
 mod posting;
 mod preempting;
 mod promises;
 mod quotas;
-mod refused;
 mod silence;
 mod spec_state;
 mod standing;
@@ -37,9 +37,11 @@ pub use effects::{Effects, Released, Why};
 pub use journey::Stages;
 pub use lifetime::Limits;
 pub use moving::Eviction;
+use node::Found;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
-pub use pending::Pending;
+pub use passed::Offer;
+pub use pending::{Pending, pending_slices};
 pub use posting::UNCERTAIN;
 pub use preempting::NobodyPreempted;
 pub use promises::{Progress, Promise, Unreservable};
@@ -54,8 +56,9 @@ use crate::upkeep;
 use crate::waiting::Waiting;
 use hashbrown::{HashMap, HashSet};
 use k8s_openapi::api::core::v1::Taint;
+use kerf_core::contract::PassedKind;
 use kerf_core::names::{NodeName, PodUid};
-use kerf_core::packing::{Cost, Fleet, Refusal, Terms};
+use kerf_core::packing::{Fleet, Place, Rank, Refusal, Terms};
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::BTreeMap;
 
@@ -78,6 +81,8 @@ pub struct ClusterIndex {
     labels: HashMap<NodeName, BTreeMap<String, String>>,
     /// Those that take no new pods: they are cordoned, or lost.
     shut: HashSet<NodeName>,
+    /// Those on which no pod can run in a user namespace.
+    without_user_namespaces: HashSet<NodeName>,
     pods: HashMap<PodUid, KnownPod>,
     /// The node on which each promised pod has its slices.
     places: HashMap<PodUid, NodeName>,
@@ -90,6 +95,8 @@ pub struct ClusterIndex {
     moves_nobody: bool,
     /// Pods with a reservation and no Binding yet.
     journeys: HashMap<PodUid, journey::Journey>,
+    /// The preferred kinds that were passed over for pods with a reservation and no Binding yet, where there are any.
+    passed: HashMap<PodUid, Vec<PassedKind>>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
     posting: HashMap<PodUid, posting::Post>,
     /// When reservations were of use.
@@ -111,8 +118,6 @@ pub struct ClusterIndex {
     quotas: quotas::Quotas,
     /// What pods were told for which nobody is preempted.
     told: preempting::Told,
-    /// What pods wait for.
-    demand: demand::Seen,
     effects: Effects,
 }
 
@@ -127,8 +132,8 @@ struct Listing {
     awaited: Awaited,
 }
 
-/// What must be known too before anything is answered: for static nodes the Nodes and the pods without kerf's label, and by which
-/// epoch a former leader has spoken to the webhook.
+/// What must be known too before anything is answered: for static nodes the Nodes and the pods without kerf's label, and the epoch
+/// that a former leader wrote.
 #[derive(Debug, Default)]
 struct Awaited {
     machines: bool,
@@ -210,7 +215,10 @@ impl ClusterIndex {
             _ => {
                 self.remove_node(&name);
                 self.statics.release_on(&name);
-                self.nodes.insert(name.clone(), IndexedNode::of(shown));
+                let has_namespaces = self.has_user_namespaces(&name);
+                let mut node = IndexedNode::of(shown);
+                node.user_namespaces = has_namespaces;
+                self.nodes.insert(name.clone(), node);
             }
         }
         self.settle(&name);
@@ -261,30 +269,50 @@ impl ClusterIndex {
         }
     }
 
-    /// What it costs to serve a pod's `ask` on a node.
-    pub fn cost(&mut self, name: &str, uid: &PodUid, ask: &Ask) -> Result<Cost, Refusal> {
+    /// Whether pods may run in user namespaces on the Node of this name.
+    pub fn show_user_namespaces(&mut self, name: &NodeName, has_them: bool) {
+        if has_them {
+            self.without_user_namespaces.remove(name);
+        } else {
+            self.without_user_namespaces.insert(name.clone());
+        }
+        let has_them = self.has_user_namespaces(name);
+        if let Some(node) = self.nodes.get_mut(name).filter(|node| node.user_namespaces != has_them) {
+            node.user_namespaces = has_them;
+            self.touch(name);
+        }
+    }
+
+    /// `None` where nothing says that there are none.
+    fn has_user_namespaces(&self, name: &NodeName) -> Option<bool> {
+        self.without_user_namespaces.contains(name).then_some(false)
+    }
+
+    /// The best place for a pod's `ask` on a node.
+    pub fn place(&mut self, name: &str, uid: &PodUid, ask: &Ask) -> Result<Place, Refusal> {
         if !self.nodes.contains_key(name) {
-            return self.static_cost(name, uid, ask);
+            let cost = self.static_cost(name, uid, ask)?;
+            return Ok(Place { rank: Rank::BEST, cost });
         }
         let found = self.nodes.get_key_value_mut(name);
         let (key, node) = found.ok_or(Refusal::NoAgent)?;
-        let cost = node.cost(key, ask, &self.tentatives, &self.fleet)?;
+        let Found { place, only } = node.place(key, ask, &self.tentatives, &self.fleet)?;
         let machine = machine(&self.allocatable, &self.others, key, node);
         let wanted = self.pods.get(uid).map(|pod| pod.compute).unwrap_or_default();
-        let shared = self.fractions.cost(key, node, machine, ask, wanted);
+        let shared = only.and_then(|shape| self.fractions.cost(key, node, machine, shape, wanted));
         if let Some(node) = self.nodes.get(name) {
             self.within_quota_on(node, ask)?;
         }
-        Ok(shared.unwrap_or(cost))
+        Ok(Place { cost: shared.unwrap_or(place.cost), ..place })
     }
 
-    /// Answers must wait for the epoch by which a former leader has told the webhook what pods wait for.
+    /// Answers must wait for the epoch that a former leader wrote.
     pub fn await_former_epoch(&mut self) {
         self.listing.awaited.former_epoch = true;
     }
 
-    /// A former leader has told it by this epoch; `None` if nobody has. This one rises over it, or the webhook would not hear
-    /// it: nodes with a spec, which tells of epochs too, may be missing.
+    /// A former leader wrote this epoch; `None` if none did. This one rises over it: nodes with a spec, which has an epoch too, may
+    /// be missing.
     pub fn rise_over(&mut self, former: Option<u64>) {
         self.listing.awaited.former_epoch = false;
         if former.is_none() {

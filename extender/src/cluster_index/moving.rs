@@ -7,12 +7,11 @@
 use super::{ClusterIndex, IndexedNode, machine};
 use crate::ask::Ask;
 use crate::tentative::{Leaving, Tentative};
-use kerf_core::contract::{ContainerRequest, GpuNodeStatus, WantedSlice};
+use kerf_core::contract::{ContainerRequest, GpuNodeStatus, GpuStatus, RequestDocument, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::ledger::{Promisee, reserved};
 use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
-use kerf_core::packing::{FleetGpu, PlaceId};
-use kerf_core::request::GpuSelection;
+use kerf_core::packing::{FleetGpu, KindPlan, PlaceId, plans};
 use std::collections::HashMap as Map;
 use std::time::{Duration, Instant};
 
@@ -48,6 +47,8 @@ pub(super) enum Moving {
 #[derive(Debug, Clone)]
 pub(super) struct Begun {
     evicted: PodUid,
+    /// By which the pod is to be served.
+    plan: KindPlan,
     leaving: Leaving,
     node: NodeName,
     until: Instant,
@@ -71,26 +72,34 @@ impl ClusterIndex {
         if ask.document.moves_nobody || self.moves_nobody {
             return;
         }
-        let Some(request) = single_instance(ask) else { return };
-        let Some((evicted, node)) = self.find_move(request, &ask.document.gpus, offered) else { return };
+        let Some((request, plan)) = single_instance(ask) else { return };
+        let Some((evicted, node)) = self.find_move(&request, &ask.document, offered) else { return };
         // Whoever does not leave in time holds a move up, and does not prevent it.
         let left = if until > now { self.place_being_left(pod, ask, offered) } else { None };
-        if let Some((node, leaving)) = left {
+        if let Some((node, plan, leaving)) = left {
             self.moving.insert(pod.uid.clone(), Moving::Awaiting(until));
-            return self.expect_after(pod, ask, &node, leaving, until);
+            return self.expect_after(pod, ask, plan, &node, leaving, until);
         }
-        self.evict(pod, ask, evicted, node, now);
+        self.evict(pod, ask, plan, (evicted, node), now);
     }
 
-    fn evict(&mut self, pod: &Promisee, ask: &Ask, evicted: PodUid, node: NodeName, now: Instant) {
+    fn evict(
+        &mut self,
+        pod: &Promisee,
+        ask: &Ask,
+        plan: KindPlan,
+        (evicted, node): (PodUid, NodeName),
+        now: Instant,
+    ) {
         let Some(key) = self.pods.get(&evicted).map(|p| p.key.clone()) else { return };
         let spec = self.nodes.get(&node).and_then(IndexedNode::working);
         let slices =
             spec.into_iter().flat_map(|spec| reserved(spec, &evicted)).map(|s| s.id.clone()).collect();
         let leaving = Leaving { pods: vec![evicted.clone()], slices };
         let until = now + PATIENCE;
-        self.expect_after(pod, ask, &node, leaving.clone(), until);
-        let begun = Begun { evicted: evicted.clone(), leaving, node: node.clone(), until, refused: false };
+        self.expect_after(pod, ask, plan.clone(), &node, leaving.clone(), until);
+        let begun =
+            Begun { evicted: evicted.clone(), plan, leaving, node: node.clone(), until, refused: false };
         self.moving.insert(pod.uid.clone(), Moving::Begun(begun));
         self.effects.evictions.push(Eviction {
             uid: evicted,
@@ -112,7 +121,7 @@ impl ClusterIndex {
             self.moving.insert(pod.uid.clone(), Moving::Begun(begun.clone()));
         }
         if begun.until > now && (is_gone || !begun.refused) {
-            self.expect_after(pod, ask, &begun.node, begun.leaving, begun.until);
+            self.expect_after(pod, ask, begun.plan, &begun.node, begun.leaving, begun.until);
         } else if begun.until <= now && !is_gone {
             self.moving.remove(&pod.uid);
         }
@@ -135,11 +144,19 @@ impl ClusterIndex {
         }
     }
 
-    fn expect_after(&mut self, pod: &Promisee, ask: &Ask, node: &NodeName, leaving: Leaving, until: Instant) {
+    fn expect_after(
+        &mut self,
+        pod: &Promisee,
+        ask: &Ask,
+        plan: KindPlan,
+        node: &NodeName,
+        leaving: Leaving,
+        until: Instant,
+    ) {
         self.drop_tentative(&pod.uid);
         let charged = self.expected_charge(node, pod, ask);
         let (pod, ask, leaving) = (pod.clone(), ask.clone(), Some(leaving));
-        self.tentatives.put(node, Tentative { pod, ask, until, leaving, charged });
+        self.tentatives.put(node, Tentative { pod, ask, choice: plan.into(), until, leaving, charged });
         self.touch(node);
     }
 
@@ -147,10 +164,10 @@ impl ClusterIndex {
     fn find_move(
         &mut self,
         request: &ContainerRequest,
-        gpus: &GpuSelection,
+        document: &RequestDocument,
         offered: &[&str],
     ) -> Option<(PodUid, NodeName)> {
-        let movable = self.movable(gpus, offered);
+        let movable = self.movable(document, offered);
         if movable.is_empty() {
             return None;
         }
@@ -182,7 +199,11 @@ impl ClusterIndex {
 
     /// The places of pods that may be moved, on these GPUs: bound, with one instance, their owner's word on them. Not of
     /// those that want more than their slice's name says: another place by this name may not do for them.
-    fn movable(&self, gpus: &GpuSelection, offered: &[&str]) -> Map<(FleetGpu, PlaceId), (PodUid, NodeName)> {
+    fn movable(
+        &self,
+        document: &RequestDocument,
+        offered: &[&str],
+    ) -> Map<(FleetGpu, PlaceId), (PodUid, NodeName)> {
         let pods = self.pods.iter().filter(|(_, pod)| pod.movable_to.is_some() && pod.node.is_some());
         let pods = pods.filter(|(_, pod)| !pod.ended && !pod.deleting);
         let pods = pods.filter(|(_, pod)| pod.ask().as_ref().is_ok_and(asks_by_name_alone));
@@ -192,7 +213,7 @@ impl ClusterIndex {
             let mut slices = reserved(node.working()?, uid);
             let (slice, None): (&WantedSlice, _) = (slices.next()?, slices.next()) else { return None };
             let (_, gpu) = node.fleet_gpus.iter().find(|(uuid, _)| *uuid == slice.gpu)?;
-            if !is_admitted(node, &slice.gpu, gpus) {
+            if !is_admitted(node, &slice.gpu, document) {
                 return None;
             }
             let place = self.fleet.place(*gpu, slice.shape.instance()?)?;
@@ -202,24 +223,31 @@ impl ClusterIndex {
     }
 }
 
-/// Whether a GPU of the node is of those that a pod may have.
-fn is_admitted(node: &IndexedNode, gpu: &GpuUuid, gpus: &GpuSelection) -> bool {
-    let admits = |status: &GpuNodeStatus| {
-        status.gpus.iter().any(|known| known.uuid == *gpu && gpus.admits(gpu, &known.model))
+/// Whether a GPU of the node is of those of which a pod may have a GPU instance.
+fn is_admitted(node: &IndexedNode, gpu: &GpuUuid, document: &RequestDocument) -> bool {
+    let admits = |known: &GpuStatus| {
+        document.gpus.admits(gpu, &known.model) && document.allows(Kind::Mig, &known.model)
     };
-    gpus.is_all() || node.status.as_ref().is_ok_and(admits)
+    let of_gpus =
+        |status: &GpuNodeStatus| status.gpus.iter().any(|known| known.uuid == *gpu && admits(known));
+    is_of_any_gpu(document) || node.status.as_ref().is_ok_and(of_gpus)
+}
+
+/// Whether a pod may have slices of all GPUs.
+fn is_of_any_gpu(document: &RequestDocument) -> bool {
+    document.gpus.is_all() && document.kinds_by_model.is_empty()
 }
 
 /// Whether any slice of its name on any GPU will do for the pod.
 fn asks_by_name_alone(ask: &Ask) -> bool {
     let by_name = |container: &ContainerRequest| container.memory.is_none() && container.compute.is_none();
-    ask.document.gpus.is_all() && ask.document.containers.iter().all(by_name)
+    is_of_any_gpu(&ask.document) && ask.document.containers.iter().all(by_name)
 }
 
-/// The request of a pod that wants one GPU instance and nothing else.
-fn single_instance(ask: &Ask) -> Option<&ContainerRequest> {
-    match ask.document.containers.as_slice() {
-        [only] if only.count == 1 && only.only_kind() == Some(Kind::Mig) => Some(only),
+/// The request of a pod that wants one GPU instance and nothing else, or may be served so, and the plan that says so.
+fn single_instance(ask: &Ask) -> Option<(ContainerRequest, KindPlan)> {
+    plans(&ask.document).into_iter().find_map(|plan| match &*ask.document.planned(&plan).containers {
+        [only] if only.count == 1 && only.only_kind() == Some(Kind::Mig) => Some((only.clone(), plan)),
         _ => None,
-    }
+    })
 }

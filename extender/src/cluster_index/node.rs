@@ -2,15 +2,18 @@
 
 use super::change::Change;
 use super::effects::{Released, Why};
+use super::leaving::charge;
 use super::spec_state::SpecState;
 use crate::ask::Ask;
 use crate::compute::Compute;
 use crate::tentative::Tentatives;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState, SliceStatus, WantedSlice};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Shape, SliceState, SliceStatus, WantedSlice};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
 use kerf_core::keys;
+use kerf_core::kind::Kind;
+use kerf_core::ledger;
 use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
-use kerf_core::packing::{Cost, Fleet, FleetGpu, Refusal, fit};
+use kerf_core::packing::{Fit, Fleet, FleetGpu, KindPlan, Place, Refusal, fit};
 use kerf_core::policy::Charge;
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +47,28 @@ pub struct IndexedNode {
     pub filled_by: Option<String>,
     /// The node's GPUs in the fleet.
     pub fleet_gpus: Vec<(GpuUuid, FleetGpu)>,
+    /// Whether pods may run in user namespaces there; `None` while its Node is not known.
+    pub user_namespaces: Option<bool>,
     view: View,
+}
+
+/// A pod's place on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// How good it is.
+    pub place: Place,
+    /// The shape of the pod's slice, if it gets only one and asks for it by size.
+    pub only: Option<Shape>,
+}
+
+impl From<Fit> for Found {
+    fn from(fit: Fit) -> Self {
+        let only = match fit.slices.as_slice() {
+            [slice] if slice.resource.size().is_some() => Some(slice.shape),
+            _ => None,
+        };
+        Self { place: fit.place(), only }
+    }
 }
 
 /// What filters see of a node.
@@ -53,8 +77,10 @@ struct View {
     stale: bool,
     inventory: NodeInventory,
     /// What the last asks came to, as of this version of the fleet.
-    results: Vec<(Arc<str>, Result<Cost, Refusal>)>,
+    results: Vec<(Arc<str>, Result<Found, Refusal>)>,
     version: u64,
+    /// Whether a plan of one of the last asks fits, at whatever price.
+    plans: Vec<(Arc<str>, KindPlan, Result<(), Refusal>)>,
     /// Rises with every inventory.
     seen: u64,
 }
@@ -75,6 +101,7 @@ impl IndexedNode {
             is_silent: false,
             filled_by: filled_by(node),
             fleet_gpus: Vec::new(),
+            user_namespaces: None,
             view: View { stale: true, ..View::default() },
         }
     }
@@ -83,6 +110,13 @@ impl IndexedNode {
     #[must_use]
     pub fn working(&self) -> Option<&GpuNodeSpec> {
         self.spec.as_ref().ok().map(SpecState::working)
+    }
+
+    /// The kind of a pod's first slice in the working spec.
+    #[must_use]
+    pub fn kind_of(&self, uid: &PodUid) -> Option<Kind> {
+        let first = ledger::reserved(self.working()?, uid).next()?;
+        Some(first.shape.kind())
     }
 
     /// The pods that have slices in the working spec now.
@@ -145,19 +179,16 @@ impl IndexedNode {
         }
     }
 
-    /// What it costs to serve `ask` here, beside all promises and probable places. Answers from the last results while
+    /// The best place for `ask` here, beside all promises and probable places. Answers from the last results while
     /// what is taken and idle here has not changed, nor what things cost in the fleet.
-    pub fn cost(
+    pub fn place(
         &mut self,
         name: &NodeName,
         ask: &Ask,
         tentatives: &Tentatives,
         fleet: &Fleet,
-    ) -> Result<Cost, Refusal> {
-        self.serving()?;
-        if std::mem::take(&mut self.view.stale) {
-            self.refresh(name, tentatives, fleet)?;
-        }
+    ) -> Result<Found, Refusal> {
+        self.bring_up_to_date(name, tentatives, fleet)?;
         if std::mem::replace(&mut self.view.version, fleet.version()) != fleet.version() {
             // What does not fit does not fit at any price.
             self.view.results.retain(|(_, result)| result.is_err());
@@ -165,25 +196,40 @@ impl IndexedNode {
         if let Some((_, known)) = self.view.results.iter().find(|(text, _)| *text == ask.text) {
             return *known;
         }
-        let result = fit(&self.view.inventory, &ask.document, fleet).map(|fit| fit.cost);
-        if self.view.results.len() == KEPT_RESULTS {
-            self.view.results.drain(..1);
+        let result = fit(&self.view.inventory, &ask.document, fleet).map(Found::from);
+        keep(&mut self.view.results, (ask.text.clone(), result));
+        result
+    }
+
+    /// Whether `ask` could be served here by this one of its plans.
+    pub fn place_by(
+        &mut self,
+        name: &NodeName,
+        ask: &Ask,
+        plan: &KindPlan,
+        tentatives: &Tentatives,
+        fleet: &Fleet,
+    ) -> Result<(), Refusal> {
+        self.bring_up_to_date(name, tentatives, fleet)?;
+        let is_same = |(text, known, _): &&(_, KindPlan, _)| *text == ask.text && known == plan;
+        if let Some((_, _, known)) = self.view.plans.iter().find(is_same) {
+            return *known;
         }
-        self.view.results.push((ask.text.clone(), result));
+        let result = fit(&self.view.inventory, &ask.document.planned(plan), fleet).map(drop);
+        keep(&mut self.view.plans, (ask.text.clone(), plan.clone(), result));
         result
     }
 
     /// How an ask fits by what the agent has shown last, whether it serves or not.
-    pub fn shown_fit(&self, ask: &Ask, fleet: &Fleet) -> Result<Cost, Refusal> {
+    pub fn shown_fit(&self, ask: &Ask, fleet: &Fleet) -> Result<Fit, Refusal> {
         let spec = self.spec.as_ref().map_err(|refusal| *refusal)?;
         let status = self.status.as_ref().map_err(|refusal| *refusal)?;
-        fit(&NodeInventory::of(spec.working(), status), &ask.document, fleet).map(|fit| fit.cost)
+        fit(&self.inventory_of(spec.working(), status), &ask.document, fleet)
     }
 
-    /// What a pod would be charged for its place here, as of the last cost.
+    /// What a pod would be charged for its place here, as of the last place.
     pub fn charge(&self, ask: &Ask, fleet: &Fleet) -> Result<Charge, Refusal> {
-        let fit = fit(&self.view.inventory, &ask.document, fleet)?;
-        Ok(fit.slices.iter().map(|slice| Charge::of_slice(slice.resource, slice.shape)).sum())
+        Ok(charge(&fit(&self.view.inventory, &ask.document, fleet)?))
     }
 
     /// The working spec after a change; `None` if nothing changes.
@@ -192,7 +238,7 @@ impl IndexedNode {
         change.apply(spec.working(), self.status.as_ref().ok(), fleet)
     }
 
-    /// The GPUs with all promises and probable places, as of the last cost.
+    /// The GPUs with all promises and probable places, as of the last place.
     #[must_use]
     pub fn inventory(&self) -> &NodeInventory {
         &self.view.inventory
@@ -220,15 +266,44 @@ impl IndexedNode {
         }
     }
 
+    /// The GPUs by a spec and a status.
+    pub fn inventory_of(&self, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> NodeInventory {
+        NodeInventory { user_namespaces: self.user_namespaces, ..NodeInventory::of(spec, status) }
+    }
+
+    fn bring_up_to_date(
+        &mut self,
+        name: &NodeName,
+        tentatives: &Tentatives,
+        fleet: &Fleet,
+    ) -> Result<(), Refusal> {
+        self.serving()?;
+        if std::mem::take(&mut self.view.stale) {
+            self.refresh(name, tentatives, fleet)?;
+        }
+        Ok(())
+    }
+
     fn refresh(&mut self, name: &NodeName, tentatives: &Tentatives, fleet: &Fleet) -> Result<(), Refusal> {
-        let (spec, status) = self.readable()?;
+        let (spec, status) = match (&self.spec, &self.status) {
+            (Ok(spec), Ok(status)) => (spec, status),
+            (Err(refusal), _) | (_, Err(refusal)) => return Err(*refusal),
+        };
         let view = tentatives.laid_over(name, spec.working(), status, fleet);
-        let inventory = NodeInventory::of(&view, status);
+        let inventory = self.inventory_of(&view, status);
         if inventory != self.view.inventory {
             self.view = View { inventory, seen: self.view.seen + 1, ..View::default() };
         }
         Ok(())
     }
+}
+
+/// Remembers one result more, and no more than [`KEPT_RESULTS`].
+fn keep<T>(results: &mut Vec<T>, result: T) {
+    if results.len() == KEPT_RESULTS {
+        results.drain(..1);
+    }
+    results.push(result);
 }
 
 /// What may have become of a slice of which the agent has said nothing yet.

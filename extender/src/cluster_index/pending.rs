@@ -5,7 +5,10 @@ use crate::ask::Ask;
 use crate::metrics::PendingReason;
 use crate::pod::{Counted, KnownPod};
 use hashbrown::HashMap;
+use kerf_core::contract::RequestDocument;
 use kerf_core::names::PodUid;
+use kerf_core::resource::ResourceName;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A pod that is pending.
@@ -15,57 +18,71 @@ pub struct Pending {
     pub uid: PodUid,
     /// By what it is counted.
     pub counted: Counted,
+    /// The text of its request document.
+    pub request: Arc<str>,
     /// Why.
     pub reason: PendingReason,
 }
 
+/// What nodes make of the requests of pods that the scheduler did not ask about, by the request's text: pods of a template have the
+/// same.
+type Chances = HashMap<Arc<str>, Option<(Ask, PendingReason)>>;
+
 impl ClusterIndex {
     /// The admitted pods that are not bound yet.
     pub fn pending(&mut self) -> Vec<Pending> {
-        let unasked = self.unasked();
-        let held_back: HashMap<&PodUid, bool> =
-            self.waiting.pods().map(|waiter| (&waiter.uid, waiter.held_back)).collect();
-        let reason = |pod: &KnownPod| {
-            let uid = &pod.uid;
-            if pod.gated {
-                return PendingReason::Gated;
-            }
-            if self.place_of(uid).is_some() || self.is_posting(uid) {
-                return PendingReason::Reserved;
-            }
-            match held_back.get(uid) {
-                Some(true) => PendingReason::Quota,
-                Some(false) => PendingReason::Full,
-                // It is expected on a node, or was not asked about.
-                None => unasked.get(uid).copied().unwrap_or(PendingReason::Room),
-            }
-        };
-        let pods = self.demand.pods().filter_map(|uid| self.pods.get(uid));
-        let pods = pods.filter(|pod| pod.node.is_none() && !pod.ended && !pod.deleting);
-        pods.map(|pod| Pending { uid: pod.uid.clone(), counted: pod.counted, reason: reason(pod) }).collect()
+        let mut chances = Chances::new();
+        let mut pending = Vec::new();
+        for (pod, known) in self.with_known_reasons() {
+            let Some(request) = pod.request.clone() else { continue };
+            let reason = known.unwrap_or_else(|| self.reason_of_nodes(&pod, &request, &mut chances));
+            pending.push(Pending { counted: self.counted(&pod.uid), uid: pod.uid, request, reason });
+        }
+        pending
     }
 
-    /// Those about which the scheduler did not ask, or not since there may be room for them. Nodes are asked once for all
-    /// pods of a template.
-    fn unasked(&mut self) -> HashMap<PodUid, PendingReason> {
-        let mut chances: HashMap<Arc<str>, Option<(Ask, PendingReason)>> = HashMap::new();
-        let mut found = HashMap::new();
-        for KnownPod { uid, request, facts, .. } in self.not_asked_about() {
-            let Some(text) = request else { continue };
-            let chance = chances.entry(text).or_insert_with_key(|text| {
-                let ask = Ask::read(Some(text)).ok()?;
-                let chance = self.chance(&uid, &ask);
-                Some((ask, chance))
-            });
-            let Some((ask, chance)) = chance.clone() else { continue };
-            let is_within = self.within_quota(&ask.of(facts)).is_ok();
-            found.insert(uid, if is_within { chance } else { PendingReason::Quota });
+    fn with_known_reasons(&self) -> Vec<(KnownPod, Option<PendingReason>)> {
+        let held_back: HashMap<&PodUid, bool> =
+            self.waiting.pods().map(|waiter| (&waiter.uid, waiter.held_back)).collect();
+        let known = |pod: &KnownPod| self.known_reason(pod, held_back.get(&pod.uid).copied());
+        self.admitted().map(|pod| (pod.clone(), known(pod))).collect()
+    }
+
+    /// Why a pod is pending, as far as that is known without a look at the nodes.
+    fn known_reason(&self, pod: &KnownPod, held_back: Option<bool>) -> Option<PendingReason> {
+        if pod.gated {
+            return Some(PendingReason::Gated);
         }
-        found
+        if self.place_of(&pod.uid).is_some() || self.is_posting(&pod.uid) {
+            return Some(PendingReason::Reserved);
+        }
+        match held_back {
+            Some(true) => Some(PendingReason::Quota),
+            Some(false) => Some(PendingReason::Full),
+            None => self.expected_on(&pod.uid).map(|_| PendingReason::Room),
+        }
+    }
+
+    /// The same for a pod about which the scheduler did not ask, or not since there may be room for it.
+    fn reason_of_nodes(
+        &mut self,
+        pod: &KnownPod,
+        request: &Arc<str>,
+        chances: &mut Chances,
+    ) -> PendingReason {
+        let chance = chances.entry(request.clone()).or_insert_with(|| {
+            let ask = Ask::read(Some(request)).ok()?;
+            let chance = self.chance(&pod.uid, &ask);
+            Some((ask, chance))
+        });
+        // Every node refuses a request that nobody can read.
+        let Some((ask, chance)) = chance.clone() else { return PendingReason::Never };
+        let is_within = self.within_quota(&ask.of(pod.facts.clone())).is_ok();
+        if is_within { chance } else { PendingReason::Quota }
     }
 
     fn chance(&mut self, uid: &PodUid, ask: &Ask) -> PendingReason {
-        let has_room = self.open_nodes().iter().any(|name| self.cost(name.as_str(), uid, ask).is_ok());
+        let has_room = self.open_nodes().iter().any(|name| self.place(name.as_str(), uid, ask).is_ok());
         if has_room {
             PendingReason::Room
         } else if self.may_be_served(uid, ask) {
@@ -74,6 +91,23 @@ impl ClusterIndex {
             PendingReason::Never
         }
     }
+}
+
+/// The slices of those pods that capacity alone keeps pending, by resource name.
+#[must_use]
+pub fn pending_slices(pending: &[Pending]) -> BTreeMap<ResourceName, u32> {
+    let mut slices = BTreeMap::new();
+    let mut templates: HashMap<&str, Option<RequestDocument>> = HashMap::new();
+    let wants = |reason| matches!(reason, PendingReason::Room | PendingReason::Full | PendingReason::Never);
+    for pod in pending.iter().filter(|pod| wants(pod.reason)) {
+        let read = |text: &&str| RequestDocument::parse(text).ok();
+        let Some(document) = templates.entry(&pod.request).or_insert_with_key(read) else { continue };
+        for holding in &*document.holdings() {
+            let count: &mut u32 = slices.entry(holding.resource).or_default();
+            *count = count.saturating_add(holding.count);
+        }
+    }
+    slices
 }
 
 #[cfg(test)]

@@ -37,6 +37,17 @@ fn a_pod_is_pending_for_the_first_reason_that_keeps_it() {
         ("reserved", PendingReason::Reserved),
     ];
     assert_eq!(reasons(&mut index), expected.map(|(pod, reason)| (pod.to_owned(), reason)).into());
+    let small = "nvidia.com/mig-1g.10gb".parse().unwrap();
+    assert_eq!(pending_slices(&index.pending()), [(small, 2)].into(), "of those that find room, or none");
+}
+
+#[test]
+fn a_pod_with_an_unreadable_request_is_pending_for_ever() {
+    let mut index = index();
+    index.show_pod(KnownPod { request: Some("10Gi".into()), ..known("a", None) });
+    index.show_pod(KnownPod { request: None, ..known("past-kerf", None) });
+    assert_eq!(reasons(&mut index), [("a".to_owned(), PendingReason::Never)].into());
+    assert_eq!(pending_slices(&index.pending()), BTreeMap::new());
 }
 
 #[test]

@@ -4,11 +4,15 @@
 //! whose label somebody removes leaves the watch and runs on.
 
 use super::statics::Shower;
-use super::{ClusterIndex, Why};
+use super::{ClusterIndex, Why, fractions};
+use crate::ask::Ask;
 use crate::pod::{Counted, KnownPod};
 use hashbrown::HashSet;
 use kerf_core::contract::{RequestDocument, RootProcesses};
+use kerf_core::kind::{Kind, KindLabel};
+use kerf_core::ledger::reserved;
 use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::units::SizeGb;
 use std::time::Instant;
 
 impl ClusterIndex {
@@ -63,10 +67,22 @@ impl ClusterIndex {
         }
     }
 
-    /// By what a pod is counted, as far as it is known.
+    /// By what a pod is counted, as far as it is known: with a slice, by the slice's kind.
     #[must_use]
     pub fn counted(&self, uid: &PodUid) -> Counted {
-        self.pods.get(uid).map(|pod| pod.counted).unwrap_or_default()
+        let counted = self.pods.get(uid).map(|pod| pod.counted).unwrap_or_default();
+        let node = self.places.get(uid).and_then(|name| self.nodes.get(name));
+        let kind = node.and_then(|node| node.kind_of(uid)).map(KindLabel::Of);
+        Counted { kind: kind.unwrap_or(counted.kind), ..counted }
+    }
+
+    /// Kind and size of a pod's slice, if only its place says the kind, and it has a reservation of only one.
+    pub(super) fn slice_of_any_kind(&self, uid: &PodUid, ask: &Ask) -> Option<(Kind, SizeGb)> {
+        let name = self.places.get(uid).filter(|_| ask.document.kind_label() == KindLabel::Any)?;
+        let node = self.nodes.get(name)?;
+        let mut slices = reserved(node.working()?, uid);
+        let (Some(slice), None) = (slices.next(), slices.next()) else { return None };
+        Some((slice.shape.kind(), slice.shape.size()))
     }
 
     /// Whether an MPS daemon obeys the pod's processes, which its policy allows.
@@ -74,7 +90,10 @@ impl ClusterIndex {
     pub fn may_command_mps(&self, uid: &PodUid) -> bool {
         let text = self.pods.get(uid).and_then(|pod| pod.request.as_deref());
         let document = text.and_then(|text| RequestDocument::parse(text).ok());
-        document.is_some_and(|document| document.root_processes == RootProcesses::Allowed)
+        let is_allowed = document.is_some_and(|document| document.root_processes == RootProcesses::Allowed);
+        let spec = self.places.get(uid).and_then(|name| self.nodes.get(name)?.working());
+        let mut kinds = spec.into_iter().flat_map(|spec| reserved(spec, uid)).map(|slice| slice.shape.kind());
+        is_allowed && (spec.is_none() || kinds.any(|kind| kind == Kind::Mps))
     }
 
     /// The API server has no such pod.
@@ -88,6 +107,7 @@ impl ClusterIndex {
         self.quotas.forget(uid);
         self.told.forget(uid);
         self.drop_tentative(uid);
+        self.passed.remove(uid);
         let changed = self.statics.gone(uid);
         self.statics_changed(changed);
         self.release(uid, Why::Gone);
@@ -134,11 +154,12 @@ impl ClusterIndex {
             self.quotas.forget(&pod.uid);
             self.told.forget(&pod.uid);
             self.drop_tentative(&pod.uid);
+            self.passed.remove(&pod.uid);
         }
         let uid = pod.uid.clone();
         if let (false, Ok(ask)) = (self.pods.contains_key(&uid), pod.ask()) {
-            self.fractions.learn(&ask, pod.compute);
-            self.demand.arrived(&uid, &ask);
+            let slice = fractions::only_slice(&ask).or_else(|| self.slice_of_any_kind(&uid, &ask));
+            slice.into_iter().for_each(|slice| self.fractions.learn(slice, pod.compute));
         }
         self.note_holder(&pod, Shower::Sliced);
         let before = self.pods.insert(uid.clone(), pod);

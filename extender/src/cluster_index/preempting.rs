@@ -4,6 +4,7 @@
 //! told to be free. The scheduler looks at a pod that waits for CPU when another pod is deleted and not when an agent
 //! tells of a slice, so a "not yet" of those moments would hold for minutes.
 
+use super::leaving::charge;
 use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
 use crate::tentative::Leaving;
@@ -11,11 +12,9 @@ use hashbrown::HashMap;
 use kerf_core::contract::{
     GpuNodeSpec, GpuNodeStatus, Holder, Reservation, SliceState, SliceStatus, WantedSlice,
 };
-use kerf_core::inventory::NodeInventory;
 use kerf_core::ledger::reserved;
 use kerf_core::names::{NodeName, PodKey, PodUid, SliceId};
 use kerf_core::packing::{Refusal, fit};
-use kerf_core::policy::Charge;
 use kerf_core::static_node::Devices;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -68,9 +67,8 @@ impl ClusterIndex {
             Leaving { pods: vec![pod.clone()], slices: own_slices(&spec, &status, pod) }.gone(&spec, &status)
         });
         let status = without_those_who_left(node, &spec, status);
-        let fit = fit(&NodeInventory::of(&spec, &status), &ask.document, &self.fleet)?;
-        let charge = fit.slices.iter().map(|slice| Charge::of_slice(slice.resource, slice.shape)).sum();
-        self.within_quota_for(ask, charge)
+        let fit = fit(&node.inventory_of(&spec, &status), &ask.document, &self.fleet)?;
+        self.within_quota_for(ask, charge(&fit))
     }
 
     /// The same for a pod that asks NVIDIA's device plugin and not kerf.

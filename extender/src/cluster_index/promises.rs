@@ -4,11 +4,11 @@ use super::journey::is_ready;
 use super::{Change, ClusterIndex, IndexedNode, Released, Why};
 use crate::ask::Ask;
 use crate::metrics::PromiseState;
-use crate::tentative::{LIFETIME, Tentative};
-use kerf_core::contract::{AssignedSlice, AssignmentDocument, GpuNodeSpec, WantedSlice};
+use crate::tentative::{KindChoice, LIFETIME, Tentative};
+use kerf_core::contract::{AssignedSlice, AssignmentDocument, GpuNodeSpec, PassedKind, WantedSlice};
 use kerf_core::ledger::{Promisee, reserved};
 use kerf_core::names::{NodeName, PodKey, PodUid, SliceId};
-use kerf_core::packing::Refusal;
+use kerf_core::packing::{Refusal, fit};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
@@ -60,7 +60,8 @@ pub enum Progress {
 
 impl ClusterIndex {
     /// Promises slices on a node to a pod. A pod that has a promise there keeps it. `ask` is what was read from the API
-    /// server, where the caller has asked it.
+    /// server, where the caller has asked it. The pod is served by the kinds that a filter chose for it, else by the best that the
+    /// node has; if it has none of the chosen ones left, the pod is refused and has to be filtered anew.
     pub fn reserve(
         &mut self,
         uid: &PodUid,
@@ -78,7 +79,8 @@ impl ClusterIndex {
             return Ok(Promise { slices, cut: BTreeSet::new(), kept: true });
         }
         let known = self.statics.promised(uid).and_then(|promised| promised.ask.clone());
-        let ask = match self.drop_tentative(uid).or(ask).or(known) {
+        let (expected, choice) = self.drop_tentative(uid).map(|t| (t.ask, t.choice)).unzip();
+        let ask = match expected.or(ask).or(known) {
             Some(ask) => ask,
             None => self.pods.get(uid).ok_or(Unreservable::UnknownPod)?.ask()?,
         };
@@ -88,7 +90,8 @@ impl ClusterIndex {
         let pod = Promisee { uid: uid.clone(), key: key.clone(), epoch: self.epoch };
         let node = self.nodes.get(name).ok_or(Refusal::NoAgent)?;
         node.serving()?;
-        let reserve = Change::Reserve { pod, ask: ask.clone() };
+        let KindChoice { plan, passed } = choice.map_or_else(|| self.best_kinds(node, &ask), Ok)?;
+        let reserve = Change::Reserve { pod, ask: ask.clone(), plan };
         self.may_promise(node, &ask, &reserve)?;
         let node = self.nodes.get_mut(name).ok_or(Refusal::NoAgent)?;
         node.failures.remove(uid);
@@ -98,7 +101,32 @@ impl ClusterIndex {
         let slices: Vec<_> = reserved(spec.working(), uid).cloned().collect();
         let cut = slices.iter().map(|s| s.id.clone()).filter(|id| !existing.contains(id)).collect();
         self.settle(name);
+        self.note_choice(uid, &ask, passed);
         Ok(Promise { slices, cut, kept: false })
+    }
+
+    /// The best kinds that a node has for a pod which no filter has sent there.
+    fn best_kinds(&self, node: &IndexedNode, ask: &Ask) -> Result<KindChoice, Refusal> {
+        if !ask.document.containers.iter().any(|container| container.resource.is_neutral()) {
+            return Ok(KindChoice::default());
+        }
+        let spec = node.working().ok_or(Refusal::UnreadableSpec)?;
+        let status = node.status.as_ref().map_err(|refusal| *refusal)?;
+        let fit = fit(&node.inventory_of(spec, status), &ask.document, &self.fleet)?;
+        Ok(fit.rank.plan(&ask.document).unwrap_or_default().into())
+    }
+
+    /// A pod was promised slices of the chosen kinds.
+    fn note_choice(&mut self, uid: &PodUid, ask: &Ask, passed: Vec<PassedKind>) {
+        if passed.is_empty() {
+            self.passed.remove(uid);
+        } else {
+            self.passed.insert(uid.clone(), passed);
+        }
+        // Pods whose name says the kind are learned from as they come.
+        if let Some((slice, pod)) = self.slice_of_any_kind(uid, ask).zip(self.pods.get(uid)) {
+            self.fractions.learn(slice, pod.compute);
+        }
     }
 
     /// How far the promise of a pod on a node is.
@@ -120,7 +148,8 @@ impl ClusterIndex {
         let ready =
             |slice: &WantedSlice| node.status.as_ref().is_ok_and(|status| is_ready(status, slice, uid));
         if reserved(committed, uid).all(ready) {
-            return Progress::Ready(assignment(committed, uid));
+            let passed = self.passed.get(uid).cloned().unwrap_or_default();
+            return Progress::Ready(assignment(committed, uid, passed));
         }
         let revision = committed.revision;
         self.clear_the_way(uid, name);
@@ -142,6 +171,7 @@ impl ClusterIndex {
     /// The pod is bound. The watch will show the same later.
     pub fn bound(&mut self, uid: &PodUid, key: &PodKey, node: &NodeName) {
         self.posting.remove(uid);
+        self.passed.remove(uid);
         self.uses.note_bound(uid);
         if !self.places.contains_key(uid) {
             return;
@@ -158,6 +188,7 @@ impl ClusterIndex {
             deleting: false,
             gated: false,
             movable_to: None,
+            pending_to: None,
             request: None,
             policy: None,
             facts: std::sync::Arc::default(),
@@ -167,11 +198,11 @@ impl ClusterIndex {
         self.pods.insert(uid.clone(), pod);
     }
 
-    /// Says where a pod will most probably be bound.
-    pub fn expect(&mut self, pod: Promisee, ask: Ask, name: &NodeName, now: Instant) {
+    /// Says where a pod will most probably be bound, and by which kinds it is served there.
+    pub fn expect(&mut self, pod: Promisee, ask: Ask, choice: KindChoice, name: &NodeName, now: Instant) {
         self.drop_tentative(&pod.uid);
         let charged = self.expected_charge(name, &pod, &ask);
-        let tentative = Tentative { pod, ask, until: now + LIFETIME, leaving: None, charged };
+        let tentative = Tentative { pod, ask, choice, until: now + LIFETIME, leaving: None, charged };
         self.tentatives.put(name, tentative);
         self.touch(name);
     }
@@ -182,11 +213,11 @@ impl ClusterIndex {
         self.tentatives.node_of(uid)
     }
 
-    /// Expects a pod no longer, and gives what it asked for.
-    pub fn drop_tentative(&mut self, uid: &PodUid) -> Option<Ask> {
+    /// Expects a pod no longer, and gives what was expected.
+    pub fn drop_tentative(&mut self, uid: &PodUid) -> Option<Tentative> {
         let (node, tentative) = self.tentatives.take(uid)?;
         self.touch(&node);
-        Some(tentative.ask)
+        Some(tentative)
     }
 
     /// Drops expectations that did not come true in time, and agents that have not followed in time.
@@ -237,7 +268,7 @@ impl ClusterIndex {
     }
 }
 
-fn assignment(spec: &GpuNodeSpec, uid: &PodUid) -> AssignmentDocument {
+fn assignment(spec: &GpuNodeSpec, uid: &PodUid, passed: Vec<PassedKind>) -> AssignmentDocument {
     let slices = reserved(spec, uid).filter_map(|slice| {
         Some(AssignedSlice {
             container: slice.reservation.as_ref()?.container.clone(),
@@ -246,5 +277,5 @@ fn assignment(spec: &GpuNodeSpec, uid: &PodUid) -> AssignmentDocument {
             shape: slice.shape,
         })
     });
-    AssignmentDocument { version: 1, slices: slices.collect(), devices: Vec::new(), passed: Vec::new() }
+    AssignmentDocument { version: 1, slices: slices.collect(), devices: Vec::new(), passed }
 }

@@ -62,6 +62,7 @@ fn pod(name: &str, request: RequestDocument, policy: &str) -> Candidate {
     let ask = Ask::read(Some(&RequestDocument { chosen, ..request }.to_json()));
     Candidate {
         devices: Devices::new(),
+        tolerations: Vec::new(),
         nominated: None,
         uid: PodUid::new(format!("uid-{name}")),
         key: PodKey::new("team", name),
@@ -87,6 +88,7 @@ fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
         deleting: false,
         gated: false,
         movable_to: None,
+        pending_to: None,
         request: Some(ask.text),
         policy: ask.document.chosen.as_ref().map(|chosen| chosen.policy.as_str().into()),
         facts: ask.facts,

@@ -36,10 +36,10 @@ pub(super) struct Quotas {
 
 /// Whose quota a pod is charged to.
 #[derive(Debug, Clone)]
-pub(super) struct Payer {
-    pub namespace: String,
-    pub policy: Arc<str>,
-    pub cap: Cap,
+struct Payer {
+    namespace: String,
+    policy: Arc<str>,
+    cap: Cap,
 }
 
 /// A pod that waits for its namespace's quota.
@@ -120,29 +120,13 @@ impl Quotas {
 
     /// Who pays for a pod; `None` if nobody counts.
     fn payer(&self, ask: &Ask) -> Option<Payer> {
-        let under = self.limited.then(|| self.under_ask(ask))?;
-        self.payer_under(under, &ask.facts.namespace)
-    }
-
-    /// The same for a pod that the watch has shown.
-    pub(super) fn payer_of(&self, pod: &KnownPod) -> Option<Payer> {
-        let under = self.limited.then(|| self.under_of(Some(pod)))?;
-        self.payer_under(under, &pod.facts.namespace)
-    }
-
-    fn payer_under(&self, under: Under, namespace: &str) -> Option<Payer> {
-        let Under::Policy(policy) = under else { return None };
+        let Under::Policy(policy) = self.limited.then(|| self.under_ask(ask))? else { return None };
         let cap = *self.caps.get(&policy).filter(|cap| !cap.is_unlimited())?;
-        Some(Payer { namespace: namespace.to_owned(), policy, cap })
-    }
-
-    /// Whether a quota limits anybody.
-    pub(super) fn is_limited(&self) -> bool {
-        self.limited
+        Some(Payer { namespace: ask.facts.namespace.clone(), policy, cap })
     }
 
     /// What a payer's pods hold or are promised.
-    pub(super) fn held(&self, payer: &Payer) -> Charge {
+    fn held(&self, payer: &Payer) -> Charge {
         self.usage.of(&payer.namespace, &payer.policy)
     }
 

@@ -25,7 +25,7 @@ fn status(spec: &GpuNodeSpec, observed: u64) -> GpuNodeStatus {
 
 fn cost(index: &mut ClusterIndex) -> Result<(), Refusal> {
     let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
-    index.cost("n", &uid("other"), &ask).map(|_| ())
+    index.place("n", &uid("other"), &ask).map(|_| ())
 }
 
 #[test]

@@ -5,7 +5,7 @@ use kerf_core::testing::{node_status, promisee, request};
 
 fn reserve(pod: &str, resource: &str) -> Change {
     let ask = Ask::read(Some(&request(resource, 1).to_json())).unwrap();
-    Change::Reserve { pod: promisee(pod), ask }
+    Change::Reserve { pod: promisee(pod), ask, plan: kerf_core::packing::KindPlan::default() }
 }
 
 fn pods(spec: &GpuNodeSpec) -> Vec<&str> {

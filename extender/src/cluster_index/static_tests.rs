@@ -8,7 +8,6 @@ use kerf_core::kind::Kind;
 use kerf_core::ledger::Promisee;
 use kerf_core::names::PodKey;
 use kerf_core::policy::{Cap, PodFacts, Policies};
-use kerf_core::request::GpuSelection;
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::{Devices, PluginName, StaticNode};
 use kerf_core::testing::{node_status, request, request_sized, static_node};
@@ -49,7 +48,14 @@ fn candidate(name: &str, request: RequestDocument) -> Candidate {
     let facts = PodFacts { namespace: "team".to_owned(), ..PodFacts::default() };
     let ask = Ask::read(Some(&RequestDocument { chosen, ..request }.to_json())).unwrap();
     let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("team", name));
-    Candidate { uid, key, ask: Ok(ask.of(Arc::new(facts))), devices: Devices::new(), nominated: None }
+    Candidate {
+        uid,
+        key,
+        ask: Ok(ask.of(Arc::new(facts))),
+        devices: Devices::new(),
+        tolerations: Vec::new(),
+        nominated: None,
+    }
 }
 
 fn ten(name: &str) -> Candidate {
@@ -97,7 +103,7 @@ fn refusals(filtered: &Filtered<'_>) -> Vec<Refusal> {
 }
 
 fn held(index: &ClusterIndex, node: &str) -> u32 {
-    index.static_held().get(node).and_then(|held| held.get(&PluginName::Gpu)).copied().unwrap_or(0)
+    index.statics.taken(node, None).get(&PluginName::Gpu).copied().unwrap_or(0)
 }
 
 /// Another pod, that asks NVIDIA's device plugin and not kerf.
@@ -333,7 +339,6 @@ fn a_node_is_managed_as_long_as_it_has_a_gpu_node_and_what_is_held_there_counts_
     let mut index = cluster(&[("n", mps())]);
     bind(&mut index, &ten("a"), "n");
     index.show_node(&GpuNode::new(&"n".into()));
-    assert!(index.static_held().is_empty());
     assert_eq!(refusals(&filter(&mut index, &ten("b"), &["n"], Instant::now())), [Refusal::AgentNotReady]);
     index.remove_node(&"n".into());
     assert_eq!(held(&index, "n"), 1);
@@ -346,7 +351,14 @@ fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
     let plain = |name: &str| {
         let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("team", name));
         let devices = Devices::from([(PluginName::Gpu, 1)]);
-        Candidate { uid, key, ask: Err(Refusal::NotAdmitted), devices, nominated: None }
+        Candidate {
+            uid,
+            key,
+            ask: Err(Refusal::NotAdmitted),
+            devices,
+            tolerations: Vec::new(),
+            nominated: None,
+        }
     };
     let pod = |name: &str, node| shown(name, node, "Pending", &one_gpu(), None);
     for name in ["a", "b"] {
@@ -359,7 +371,7 @@ fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
     index.show_other(&pod("a", Some("n")));
     index.hide_other(&plain("a").uid);
     assert_eq!(filter(&mut index, &plain("c"), &["n"], Instant::now()).fitting, ["n"]);
-    assert!(index.refused_pods().is_empty(), "nothing is written on a pod that is not kerf's");
+    assert!(index.waiting.pods().next().is_none(), "nothing is written on a pod that is not kerf's");
 }
 
 #[test]
@@ -423,21 +435,6 @@ fn a_leader_answers_once_nodes_and_all_pods_were_listed() {
     assert!(index.is_listed());
 }
 
-#[test]
-fn the_demand_tells_what_is_held_and_who_still_waits() {
-    let mut index = cluster(&[("n", mps())]);
-    let (promised, waits) = (ten("promised"), ten("waits"));
-    reserve(&mut index, &promised, "n").unwrap();
-    index.show_pod(kerfs(&waits, None));
-    let demand = index.demand();
-    assert_eq!(demand.pending, [(MPS, 1)].into());
-    assert_eq!(demand.held, [("n".into(), [(PluginName::Gpu, 1)].into())].into());
-    let mut supply = kerf_core::policy::SupplyIndex::default();
-    index.show_supply(&mut supply);
-    let supply = supply.supply().holding(Arc::new(demand.held));
-    assert_eq!(supply.room(MPS, SizeGb(10), &GpuSelection::default()).room, 7);
-}
-
 proptest! {
     /// Whatever comes in whatever order: what is promised and held is never more than there is, as long as only this index
     /// promises; and it is what the pods that live have.
@@ -474,7 +471,7 @@ proptest! {
                     }
                 }
                 _ => {
-                    index.expect(Promisee { uid: pod.uid.clone(), key: pod.key.clone(), epoch: 1 }, pod.ask.clone().unwrap(), &"n".into(), now);
+                    index.expect(Promisee { uid: pod.uid.clone(), key: pod.key.clone(), epoch: 1 }, pod.ask.clone().unwrap(), crate::tentative::KindChoice::default(), &"n".into(), now);
                 }
             }
             let promised = pods.iter().filter(|pod| index.place_of(&pod.uid).is_some()).count();

@@ -48,6 +48,7 @@ pub(super) fn known(pod: &str, node: Option<&str>) -> KnownPod {
         deleting: false,
         gated: false,
         movable_to: None,
+        pending_to: None,
         request: Some(request(SMALL, 1).to_json().into()),
         policy: None,
         facts: Arc::default(),
@@ -196,12 +197,12 @@ fn show_policy(index: &mut ClusterIndex, spec: &GpuNodeSpec, policy: &str, are: 
 fn a_policy_counts_from_the_moment_it_is_shown() {
     let mut index = index();
     let ask = Ask::read(Some(&request(SMALL, 1).to_json())).unwrap();
-    assert!(index.cost("n", &uid("a"), &ask).is_ok());
+    assert!(index.place("n", &uid("a"), &ask).is_ok());
     let shares_only = r#"{"gpus": [{"kinds": ["mps", "time-slicing"]}]}"#;
     show_policy(&mut index, &GpuNodeSpec::default(), shares_only, &[]);
-    assert_eq!(index.cost("n", &uid("a"), &ask), Err(Refusal::NeverFits));
+    assert_eq!(index.place("n", &uid("a"), &ask), Err(Refusal::NeverFits));
     show_policy(&mut index, &GpuNodeSpec::default(), "{}", &[]);
-    assert!(index.cost("n", &uid("a"), &ask).is_ok());
+    assert!(index.place("n", &uid("a"), &ask).is_ok());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::ask::Ask;
 use crate::waiting::Waiter;
 use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::packing::{Cost, Refusal};
+use kerf_core::packing::{Place, Refusal, Selection, choose_place};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
@@ -37,8 +37,8 @@ impl ClusterIndex {
             if let Some((node, _)) = &own {
                 self.touch(node);
             }
-            if let Some(name) = self.room_for(&mut waiter, &changed) {
-                woken.push(self.call(waiter, &name, now));
+            if let Some((name, place)) = self.room_for(&mut waiter, &changed) {
+                woken.push(self.call(waiter, &name, place, now));
                 continue;
             }
             if let Some((node, tentative)) = own {
@@ -51,27 +51,26 @@ impl ClusterIndex {
     }
 
     /// The best node for a pod of those that changed; of all, if its namespace's quota kept it from them until now.
-    fn room_for(&mut self, waiter: &mut Waiter, changed: &BTreeSet<NodeName>) -> Option<NodeName> {
+    fn room_for(&mut self, waiter: &mut Waiter, changed: &BTreeSet<NodeName>) -> Option<(NodeName, Place)> {
         let quota_was_full = waiter.held_back;
         waiter.held_back = self.within_quota(&waiter.ask).is_err();
         if waiter.held_back {
             return None;
         }
-        let mut best: Option<(Cost, &NodeName)> = None;
-        let near = waiter.offered.iter().filter(|name| quota_was_full || changed.contains(*name));
-        for name in near {
-            match self.cost(name.as_str(), &waiter.uid, &waiter.ask) {
-                Ok(cost) => best = Some(best.map_or((cost, name), |b| b.min((cost, name)))),
-                Err(refusal) => waiter.held_back |= refusal == Refusal::QuotaFull,
-            }
-        }
-        best.map(|(_, name)| name.clone())
+        let Waiter { offered, uid, ask, .. } = &*waiter;
+        let near = offered.iter().filter(|name| quota_was_full || changed.contains(*name));
+        let Selection { best, refused, .. } =
+            choose_place(near, |name: &NodeName| self.place(name.as_str(), uid, ask));
+        let best = best.map(|(name, place)| (name.clone(), place));
+        waiter.held_back |= refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
+        best
     }
 
-    fn call(&mut self, waiter: Waiter, node: &NodeName, now: Instant) -> (PodUid, PodKey) {
+    fn call(&mut self, waiter: Waiter, node: &NodeName, place: Place, now: Instant) -> (PodUid, PodKey) {
         let (uid, key) = (waiter.uid.clone(), waiter.key.clone());
         let promisee = Promisee { uid: uid.clone(), key: key.clone(), epoch: self.epoch() };
-        self.expect(promisee, waiter.ask.clone(), node, now);
+        let plan = place.rank.plan(&waiter.ask.document).unwrap_or_default();
+        self.expect(promisee, waiter.ask.clone(), plan.into(), node, now);
         self.waiting.call(waiter, node);
         (uid, key)
     }

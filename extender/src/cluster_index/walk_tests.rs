@@ -8,14 +8,15 @@ use super::*;
 use crate::ask::Ask;
 use crate::filter::{Candidate, filter, prioritize};
 use kerf_core::contract::{Chosen, GpuNodeSpec, GpuNodeStatus, RequestDocument, SliceStatus};
+use kerf_core::kind::Kind;
 use kerf_core::ledger::reserved;
 use kerf_core::mig::Geometry;
 use kerf_core::names::PodKey;
-use kerf_core::packing::Terms;
+use kerf_core::packing::{KindPlan, Terms};
 use kerf_core::policy::{Cap, Charge, PodFacts, Policies};
 use kerf_core::static_node::Devices;
 use kerf_core::testing::{node_status, request, slice_status};
-use kerf_core::units::MemoryMib;
+use kerf_core::units::{MemoryMib, SizeGb};
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -24,8 +25,20 @@ use std::time::{Duration, Instant};
 
 const NODES: [(&str, &[&str]); 3] =
     [("h100", &["H100-80GB", "H100-80GB"]), ("a100", &["A100-40GB"]), ("t4", &["T4-16GB"])];
-const ASKS: [&str; 6] =
-    ["mig-1g.10gb", "mig-1g.5gb", "mig-3g.40gb", "mig-7g.80gb", "gpu-8gb", "gpu-4gb.shared"];
+const ASKS: [&str; 9] = [
+    "nvidia.com/mig-1g.10gb",
+    "nvidia.com/mig-1g.5gb",
+    "nvidia.com/mig-3g.40gb",
+    "nvidia.com/mig-7g.80gb",
+    "nvidia.com/gpu-8gb",
+    "nvidia.com/gpu-4gb.shared",
+    "kerf.dev/gpu-4gb",
+    "kerf.dev/gpu-5gb",
+    "kerf.dev/gpu-16gb",
+];
+/// The kinds that may serve a neutral name, by the number of the pod.
+const KINDS: [&[Kind]; 3] =
+    [&[Kind::Mps, Kind::Mig], &[Kind::Mig, Kind::TimeSlicing], &[Kind::TimeSlicing, Kind::Mps, Kind::Whole]];
 
 /// The namespace that has a quota, its policy and what it may hold. An H100 alone has more.
 const TEAM: &str = "team";
@@ -100,8 +113,8 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let nodes =
-            NODES.map(|(name, gpus)| (NodeName::new(name), (GpuNodeSpec::default(), node_status(gpus))));
+        let status = |gpus| GpuNodeStatus { neutral_up_to: Some(SizeGb(80)), ..node_status(gpus) };
+        let nodes = NODES.map(|(name, gpus)| (NodeName::new(name), (GpuNodeSpec::default(), status(gpus))));
         let mut world = Self {
             index: ClusterIndex::default(),
             epoch: 0,
@@ -201,7 +214,10 @@ impl World {
         // The others are charged by what is known of the pod.
         let named = namespace == TEAM && count == 1;
         let chosen = named.then(|| Chosen { policy: POLICY.to_owned(), ..Chosen::default() });
-        let document = RequestDocument { chosen, ..request(&format!("nvidia.com/{resource}"), count) };
+        let mut document = RequestDocument { chosen, ..request(resource, count) };
+        for container in document.containers.iter_mut().filter(|container| container.resource.is_neutral()) {
+            container.kinds = KINDS[self.created % KINDS.len()].to_vec();
+        }
         let facts = PodFacts { namespace: namespace.to_owned(), ..PodFacts::default() };
         let ask = Ask::read(Some(&document.to_json())).map(|ask| ask.of(Arc::new(facts)));
         let candidate = Candidate {
@@ -209,6 +225,7 @@ impl World {
             key: PodKey::new(namespace, name),
             ask,
             devices: Devices::new(),
+            tolerations: Vec::new(),
             nominated: None,
         };
         let uid = candidate.uid.clone();
@@ -231,9 +248,11 @@ impl World {
         if pod.bound.is_some() {
             return;
         }
-        let Some(node) = pod.sent else { return self.schedule(uid) };
-        if self.index.reserve(uid, &pod.candidate.key, &node, pod.candidate.ask.clone().ok()).is_err() {
-            self.schedule(uid);
+        let Some(node) = pod.sent.clone() else { return self.schedule(uid) };
+        let expected = self.index.tentatives.get(uid).map(|expected| expected.choice.plan.clone());
+        match self.index.reserve(uid, &pod.candidate.key, &node, pod.candidate.ask.clone().ok()) {
+            Ok(promise) => check_kinds(&pod, &promise, expected.filter(|_| !promise.kept)),
+            Err(_) => self.schedule(uid),
         }
     }
 
@@ -357,6 +376,18 @@ impl World {
     }
 }
 
+/// Every slice is of a kind that may serve its name, and of the one that the pod's filter chose.
+fn check_kinds(pod: &Pod, promise: &Promise, expected: Option<KindPlan>) {
+    let document = &pod.candidate.ask.as_ref().unwrap().document;
+    for slice in &promise.slices {
+        let (kind, reservation) = (slice.shape.kind(), slice.reservation.as_ref().unwrap());
+        let container = document.containers.iter().find(|c| c.name == reservation.container).unwrap();
+        assert!(container.may_be(kind), "{} got {kind} for {}", pod.candidate.key, container.resource);
+        let chosen = expected.as_ref().and_then(|plan| plan.kind(container.resource));
+        assert!(chosen.is_none_or(|chosen| chosen == kind), "{}: {chosen:?}, not {kind}", pod.candidate.key);
+    }
+}
+
 /// Once all reports are in, every held slice is its holder's, and nothing is promised to pods that are gone.
 fn check_at_rest(world: &mut World) {
     for _ in 0..4 {
@@ -406,6 +437,7 @@ fn known(pod: &Pod) -> KnownPod {
         deleting: false,
         gated: false,
         movable_to: None,
+        pending_to: None,
         request: pod.candidate.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: pod
             .candidate
@@ -460,6 +492,6 @@ fn the_walks_do_bind_pods() {
         world.take(&Step::LookAll);
         world.check();
     }
-    // One whole GPU, or the small ones on it; and one of the two kinds of share.
+    // One whole GPU, or the small ones on it; and one of the two kinds of share, whoever asks for it by a neutral name too.
     assert!(world.bindings >= 6, "{} bound", world.bindings);
 }

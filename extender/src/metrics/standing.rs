@@ -3,12 +3,11 @@
 //! Series by node are there for managed nodes that serve no pods, and for no others.
 
 use super::labels::{PendingReason, PromiseState, Unserved};
-use crate::cluster_index::{ClusterIndex, Pending, QuotaUse};
+use crate::cluster_index::{ClusterIndex, Pending, QuotaUse, pending_slices};
 use crate::term::{Standing, Term};
 use hashbrown::HashMap;
 use jiff::Timestamp;
-use kerf_core::contract::Slices;
-use kerf_core::kind::Kind;
+use kerf_core::kind::KindLabel;
 use kerf_core::names::{NodeName, PodUid};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, EncodeMetric};
@@ -54,7 +53,6 @@ pub(super) struct OfTheTerm {
 /// What is read of the index under its lock.
 struct Seen {
     promises: [(PromiseState, usize); 3],
-    slices: Slices<u32>,
     pending: Vec<Pending>,
     conditions: BTreeMap<(&'static str, &'static str), usize>,
     managed: usize,
@@ -66,7 +64,6 @@ impl Seen {
     fn of(index: &mut ClusterIndex) -> Self {
         Self {
             promises: index.promise_counts(),
-            slices: index.demand().pending,
             pending: index.pending(),
             conditions: index.condition_counts(),
             managed: index.managed_nodes(),
@@ -93,11 +90,11 @@ impl OfTheTerm {
         // Whatever a panic left behind is looked at anew here.
         let mut since = self.room_since.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *since);
-        let mut longest: BTreeMap<_, _> = Kind::labels().map(|kind| (kind, Duration::ZERO)).collect();
+        let mut longest: BTreeMap<_, _> = labels().map(|kind| (kind, Duration::ZERO)).collect();
         for pod in pending.iter().filter(|pod| pod.reason == PendingReason::Room) {
             let began = before.get(&pod.uid).copied().unwrap_or(now);
             since.insert(pod.uid.clone(), began);
-            let longest = longest.entry(Kind::label(pod.counted.kind)).or_default();
+            let longest = longest.entry(pod.counted.kind.as_str()).or_default();
             *longest = (*longest).max(now.saturating_duration_since(began));
         }
         longest
@@ -122,7 +119,8 @@ impl OfTheTerm {
         let promises = seen.promises.map(|(state, count)| (StateLabels { state }, count));
         gauges(encoder, "kerf_extender_reservations", help, promises)?;
         let help = "Slices of admitted pods that were not promised any yet and could be, by resource name";
-        let slices = seen.slices.iter().map(|(name, count)| ([("resource", name.to_string())], *count));
+        let slices = pending_slices(&seen.pending);
+        let slices = slices.iter().map(|(name, count)| ([("resource", name.to_string())], *count));
         gauges(encoder, "kerf_extender_pending_slices", help, slices)?;
         encode_pending(&seen.pending, Timestamp::now(), encoder)?;
         let help = "The longest time for which a node has had room for a pending pod without a break";
@@ -133,12 +131,17 @@ impl OfTheTerm {
     }
 }
 
+/// All values of the label `kind`.
+fn labels() -> impl Iterator<Item = &'static str> {
+    KindLabel::all().map(KindLabel::as_str)
+}
+
 /// Every kind and reason, those of no pod as zero.
 fn encode_pending(pending: &[Pending], now: Timestamp, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let keys = Kind::labels().flat_map(|kind| PendingReason::ALL.iter().map(move |reason| (kind, *reason)));
+    let keys = labels().flat_map(|kind| PendingReason::ALL.iter().map(move |reason| (kind, *reason)));
     let mut groups: BTreeMap<_, _> = keys.map(|key| (key, Group::default())).collect();
     for pod in pending {
-        let group = groups.entry((Kind::label(pod.counted.kind), pod.reason)).or_default();
+        let group = groups.entry((pod.counted.kind.as_str(), pod.reason)).or_default();
         group.count += 1;
         group.oldest = group.oldest.max(pod.counted.age(now).unwrap_or_default());
     }
@@ -211,10 +214,11 @@ fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
 mod tests {
     use super::*;
     use crate::pod::Counted;
+    use kerf_core::kind::Kind;
 
     fn pod(name: &str, reason: PendingReason) -> Pending {
-        let counted = Counted { kind: Some(Kind::Mps), created: None };
-        Pending { uid: name.into(), counted, reason }
+        let counted = Counted { kind: KindLabel::Of(Kind::Mps), created: None };
+        Pending { uid: name.into(), counted, request: "{}".into(), reason }
     }
 
     /// A busy cluster always has a pod that has just found room: none of them is passed over.

@@ -12,10 +12,10 @@ async fn what_is_counted_is_shown_under_its_name() {
     let client = ApiStandIn::new().client();
     let (policies, stop) = (InForce::default(), CancellationToken::new());
     standing.begin(Term::new(client, metrics.clone(), 1, Terms::default(), policies, stop));
-    metrics.answered(Verb::Bind, Some(Kind::Mig), Outcome::TimedOut, Duration::from_secs(4));
+    metrics.answered(Verb::Bind, KindLabel::Of(Kind::Mig), Outcome::TimedOut, Duration::from_secs(4));
     metrics.wrote(Write::Conflict);
     let (created, bound) = (Timestamp::from_second(10).unwrap(), Timestamp::from_second(13).unwrap());
-    let pod = Counted { kind: Some(Kind::Whole), created: Some(created) };
+    let pod = Counted { kind: KindLabel::Of(Kind::Whole), created: Some(created) };
     let stages = Stages { accepted: Some(Duration::from_secs(2)), ..Stages::default() };
     metrics.bound(pod, stages, bound);
     metrics.bound(Counted { created: None, ..pod }, Stages::default(), bound);
@@ -35,6 +35,7 @@ async fn what_is_counted_is_shown_under_its_name() {
         r#"kerf_extender_requests_total{verb="filter",outcome="refused"} 0"#,
         "kerf_extender_leader 1",
         r#"kerf_extender_pending_pods{kind="mps",reason="full"} 0"#,
+        r#"kerf_extender_pending_pods{kind="any",reason="full"} 0"#,
         r#"kerf_extender_oldest_pending_seconds{kind="mig",reason="quota"} 0.0"#,
         r#"kerf_extender_unused_room_seconds{kind="mig"} 0.0"#,
         r#"kerf_gpunode_condition{condition="Uncontested",status="False"} 0"#,

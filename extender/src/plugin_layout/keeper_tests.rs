@@ -190,7 +190,7 @@ async fn static_nodes_are_closed_from_the_beginning_where_there_are_policies_and
         let (metrics, _) = crate::metrics::Metrics::new(&Arc::new(Standing::default()));
         let stop = CancellationToken::new();
         let term = Term::new(api.client(), metrics, 1, Terms::default(), policies, stop);
-        assert_ne!(begins(&term, RightsArgs { moves: true, recreate: true, layouts }), is_open);
+        assert_ne!(begins(&term, RightsArgs { moves: true, recreate: None, layouts }), is_open);
         term.with(|index| index.show_static("n".into(), Some(static_node(&[], &[("gpu", 4)]))));
         assert_eq!(term.with(|index| index.is_open(&"n".into())), is_open);
     }

@@ -1,13 +1,13 @@
 //! A Node as the leader watches it: for its layout, what it has for pods, and whether it takes any. Nothing else of a Node is read or kept.
 
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeRuntimeHandler};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::keys;
 use kerf_core::names::NodeName;
 use kerf_core::nvidia_keys::is_plugin_resource;
 use kerf_core::plugin_layout::{Condition, Holders, SeenNode};
-use kerf_runtime::machine::{Machine, MachineSpec, MachineStatus};
+use kerf_runtime::machine::{Machine, MachineInfo, MachineSpec, MachineStatus};
 use kube::Resource;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -34,22 +34,28 @@ struct StatusView {
     #[serde(default)]
     conditions: Option<Vec<NodeCondition>>,
     #[serde(default)]
+    runtime_handlers: Option<Vec<NodeRuntimeHandler>>,
+    #[serde(default)]
     node_info: Option<InfoView>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct InfoView {
     #[serde(rename = "bootID", default)]
     boot: String,
+    #[serde(default)]
+    kernel_version: String,
 }
 
 impl NodeView {
-    /// What it has for pods.
+    /// What it has for pods, and can do.
     #[must_use]
     pub fn into_machine(self) -> Machine {
         let status = self.status.map(|status| {
-            let StatusView { capacity, allocatable, .. } = status;
-            MachineStatus { capacity, allocatable, ..MachineStatus::default() }
+            let StatusView { capacity, allocatable, runtime_handlers, node_info, .. } = status;
+            let node_info = node_info.map(|info| MachineInfo { kernel_version: info.kernel_version });
+            MachineStatus { capacity, allocatable, runtime_handlers, node_info }
         });
         Machine { metadata: self.metadata, spec: self.spec, status }
     }

@@ -10,6 +10,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use kerf_core::kind::KindLabel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -50,9 +51,15 @@ pub(super) async fn preempt(State(shared): State<Shared>, body: Bytes) -> Respon
 
 /// An error ends the preemption: nobody is evicted, and the pod waits. It has no field in the answer, so its HTTP status tells.
 async fn answer(shared: &Shared, body: &[u8]) -> Answer {
-    let bad = |text: String| ((StatusCode::BAD_REQUEST, text).into_response(), None, Outcome::BadRequest);
+    let bad = |text: String| {
+        ((StatusCode::BAD_REQUEST, text).into_response(), KindLabel::None, Outcome::BadRequest)
+    };
     let Some(term) = shared.standing.term() else {
-        return ((StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER).into_response(), None, Outcome::NotLeader);
+        return (
+            (StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER).into_response(),
+            KindLabel::None,
+            Outcome::NotLeader,
+        );
     };
     let args: PreemptArgs<'_> = match serde_json::from_slice(body) {
         Ok(args) => args,
@@ -60,7 +67,7 @@ async fn answer(shared: &Shared, body: &[u8]) -> Answer {
     };
     let Some(plans) = args.nodes() else { return bad(NO_VICTIMS.to_owned()) };
     if args.asks_for_nothing() {
-        return (json(&args.leave(None)), None, Outcome::Ok);
+        return (json(&args.leave(None)), KindLabel::None, Outcome::Ok);
     }
     let pod = args.candidate();
     let decided = decide(&term, &shared.lag, &pod, &plans).await;

@@ -19,7 +19,7 @@ use crate::pods::resource_of;
 use crate::random::Random;
 use crate::static_node::StaticServer;
 
-/// MIG on the managed node, replicas by time on the static ones. Nobody who waits is made anew.
+/// MIG on the managed node, replicas by time on the static ones.
 const POLICY: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -27,7 +27,6 @@ metadata: {name: leaders}
 spec:
   defaultIsolation: memory
   isolation: {hardware: [mig, whole], memory: [mps], none: [time-slicing]}
-  waiting: {afterSeconds: 3600, then: tell}
 ";
 /// A Lease that others may take after three seconds. A cut-off leader's requests arrive later than they may live, so that the fence
 /// is needed too.

@@ -1,15 +1,18 @@
-//! Who waits without hope of a node.
+//! For whom there is no hope of a node.
 
-use super::super::tests::{index, known, reserve, uid};
+use super::super::tests::{index, known};
 use super::*;
+use crate::metrics::PendingReason;
 use kerf_core::contract::{ConditionStatus, GpuNodeSpec, GpuNodeStatus};
 use kerf_core::kind::Kind;
-use kerf_core::testing::{node_status, request};
+use kerf_core::testing::node_status;
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::json;
 
-fn refused(index: &mut ClusterIndex) -> Vec<String> {
-    let mut names: Vec<_> = index.refused_pods().into_iter().map(|(_, pod, _)| pod.name).collect();
+/// The pods that no node could ever serve.
+fn hopeless(index: &mut ClusterIndex) -> Vec<String> {
+    let never = index.pending().into_iter().filter(|pod| pod.reason == PendingReason::Never);
+    let mut names: Vec<_> = never.map(|pod| pod.uid.as_str().trim_start_matches("uid-").to_owned()).collect();
     names.sort();
     names
 }
@@ -33,19 +36,7 @@ fn not_ready(mut status: GpuNodeStatus) -> GpuNodeStatus {
 }
 
 #[test]
-fn only_pods_that_were_refused_and_have_nothing_are_looked_at() {
-    let mut index = index();
-    let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
-    for pod in ["a", "quota", "promised"] {
-        index.show_pod(known(pod, None));
-        index.refused(&uid(pod), &PodKey::new("default", pod), &ask, &["n"], pod == "quota");
-    }
-    reserve(&mut index, "promised");
-    assert_eq!(refused(&mut index), ["a"]);
-}
-
-#[test]
-fn a_pod_that_no_node_could_serve_waits_though_nobody_was_asked_about_it() {
+fn a_node_could_serve_a_pod_once_its_agent_is_there_and_a_cordoned_one_is_offered_to_nobody() {
     let mut index = index();
     index.remove_node(&"n".into());
     for pod in [
@@ -57,19 +48,19 @@ fn a_pod_that_no_node_could_serve_waits_though_nobody_was_asked_about_it() {
     ] {
         index.show_pod(pod);
     }
-    assert_eq!(refused(&mut index), ["a", "b"], "there is no node at all");
+    assert_eq!(hopeless(&mut index), ["a", "b"], "there is no node at all");
     show(&mut index, "t4", &node_status(&["T4-16GB"]));
     show(&mut index, "h100", &without_mig());
     show(&mut index, "dead", &not_ready(without_mig()));
-    assert_eq!(refused(&mut index), ["a", "b"]);
+    assert_eq!(hopeless(&mut index), ["a", "b"]);
     show(&mut index, "starts", &not_ready(node_status(&["H100-80GB"])));
-    assert!(refused(&mut index).is_empty(), "it could, once its agent is there");
+    assert!(hopeless(&mut index).is_empty(), "it could, once its agent is there");
     show(&mut index, "starts", &node_status(&["H100-80GB"]));
-    assert!(refused(&mut index).is_empty());
+    assert!(hopeless(&mut index).is_empty());
     index.show_shut("starts".into(), true);
-    assert_eq!(refused(&mut index), ["a", "b"], "a cordoned node is offered to nobody");
+    assert_eq!(hopeless(&mut index), ["a", "b"], "a cordoned node is offered to nobody");
     index.show_shut("starts".into(), false);
-    assert!(refused(&mut index).is_empty());
+    assert!(hopeless(&mut index).is_empty());
 }
 
 #[test]

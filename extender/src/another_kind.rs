@@ -1,0 +1,68 @@
+//! Which pending pods another kind of slice would serve, were they created anew: an Event says so, once a pod.
+//!
+//! The webhook writes a name that says its kind where only one kind could be meant when the pod was created. Nodes that came later
+//! may serve it by another, and the limits of a pod cannot be changed.
+
+use crate::events::{self, Topic};
+use crate::term::Term;
+use kerf_core::names::PodUid;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// How often pending pods are looked at.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
+/// For how long a pod is pending before it is told: a node may join, or a pod end, at any moment.
+const PENDING_LIMIT: Duration = Duration::from_mins(5);
+
+/// What is remembered of pending pods.
+#[derive(Debug, Default)]
+struct Memory {
+    since: BTreeMap<PodUid, Instant>,
+    told: BTreeSet<PodUid>,
+}
+
+impl Memory {
+    /// The pods that have been pending for [`PENDING_LIMIT`] without a break and were not told yet, with how long they have been.
+    fn due(&mut self, pending: Vec<PodUid>, now: Instant) -> BTreeMap<PodUid, Duration> {
+        let before = std::mem::take(&mut self.since);
+        let since = |uid: PodUid| (uid.clone(), before.get(&uid).copied().unwrap_or(now));
+        self.since = pending.into_iter().map(since).collect();
+        self.told.retain(|uid| self.since.contains_key(uid));
+        let pending = self.since.iter().map(|(uid, since)| (uid, now.saturating_duration_since(*since)));
+        let due = pending.filter(|(uid, pending)| *pending >= PENDING_LIMIT && !self.told.contains(*uid));
+        due.map(|(uid, pending)| (uid.clone(), pending)).collect()
+    }
+}
+
+/// Looks at pending pods until the term ends.
+pub async fn run(term: Arc<Term>) {
+    let mut memory = Memory::default();
+    loop {
+        tokio::select! {
+            () = term.stop.cancelled() => return,
+            () = sleep(POLL_INTERVAL) => {}
+        }
+        look(&term, &mut memory, Instant::now()).await;
+    }
+}
+
+async fn look(term: &Arc<Term>, memory: &mut Memory, now: Instant) {
+    let found = term.with(|index| {
+        if !index.is_listed() {
+            return Vec::new();
+        }
+        let due = memory.due(index.unplaced(), now);
+        index.served_by_another_kind(&due)
+    });
+    for (uid, pod, found) in found {
+        tracing::info!(%pod, %uid, %found, "another kind has room");
+        events::tell(&term.client, &pod, &uid, Topic::AnotherKindHasRoom, found.to_string()).await;
+        memory.told.insert(uid);
+    }
+}
+
+#[cfg(test)]
+#[path = "another_kind_tests.rs"]
+mod tests;

@@ -1,0 +1,40 @@
+//! The admitted pods that have no node yet, and whether a node could serve one of them at all.
+
+use super::ClusterIndex;
+use crate::ask::Ask;
+use crate::pod::KnownPod;
+use kerf_core::names::{NodeName, PodUid};
+use kerf_core::packing::Refusal;
+
+impl ClusterIndex {
+    /// The admitted pods that live and are not bound.
+    pub(super) fn admitted(&self) -> impl Iterator<Item = &KnownPod> {
+        let pods = self.pods.values().filter(|pod| pod.request.is_some() && pod.node.is_none());
+        pods.filter(|pod| !pod.ended && !pod.deleting)
+    }
+
+    /// Whether a node could serve a pod, now or when others have left. What is not known of a node could; one that takes no
+    /// new pods is offered to nobody.
+    pub(super) fn may_be_served(&mut self, uid: &PodUid, ask: &Ask) -> bool {
+        self.open_nodes().iter().any(|name| {
+            let refusal = match self.place(name.as_str(), uid, ask) {
+                // By the GPUs that its agent showed last, so that a node which never comes back does not stand for a hope.
+                Err(Refusal::AgentNotReady | Refusal::AgentSilent) => {
+                    self.nodes.get(name).and_then(|node| node.shown_fit(ask, &self.fleet).err())
+                }
+                place => place.err(),
+            };
+            !matches!(refusal, Some(Refusal::NeverFits | Refusal::NotSelected | Refusal::NoAgent))
+        })
+    }
+
+    /// The nodes with GPUs that take new pods.
+    pub(super) fn open_nodes(&self) -> Vec<NodeName> {
+        let names = self.nodes.keys().chain(self.statics.names()).filter(|name| !self.shut.contains(*name));
+        names.cloned().collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "admitted_tests.rs"]
+mod tests;

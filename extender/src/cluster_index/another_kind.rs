@@ -1,0 +1,139 @@
+//! Whether a pod whose name says its kind would be served by another kind of its class.
+
+use super::ClusterIndex;
+use crate::ask::Ask;
+use crate::pod::KnownPod;
+use hashbrown::HashMap;
+use kerf_core::contract::{ContainerRequest, RequestDocument, RootProcesses};
+use kerf_core::kind::Kind;
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::packing::Place;
+use kerf_core::policy::{Policies, Policy};
+use kerf_core::resource::{ResourceName, neutral_size};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A pod that another kind would serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnotherKind {
+    container: String,
+    /// The name that the container has.
+    name: ResourceName,
+    pending: Duration,
+    /// The kind that would serve it, and where.
+    kind: Kind,
+    node: NodeName,
+}
+
+impl fmt::Display for AnotherKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { container, name, pending, kind, node } = self;
+        let seconds = pending.as_secs();
+        write!(
+            f,
+            "no node has free capacity of {name} for container {container}, which has been pending for {seconds} s; {node} could serve it by {kind}: create the pod anew (of a Job, the Job), and it can be given that"
+        )
+    }
+}
+
+/// The open nodes that would serve a request by other kinds, the best first; none where a node serves it as it is.
+type Alternatives = HashMap<Arc<str>, Option<(Ask, Vec<(Place, NodeName)>)>>;
+
+impl ClusterIndex {
+    /// The pods that could be scheduled, and that no node is to serve as far as is known.
+    #[must_use]
+    pub fn unplaced(&self) -> Vec<PodUid> {
+        let is_unplaced = |pod: &&KnownPod| {
+            let uid = &pod.uid;
+            !pod.gated
+                && self.place_of(uid).is_none()
+                && !self.is_posting(uid)
+                && self.expected_on(uid).is_none()
+        };
+        self.admitted().filter(is_unplaced).map(|pod| pod.uid.clone()).collect()
+    }
+
+    /// Of pods that have been pending for so long, those that another kind would serve, on a node to which they may go.
+    pub fn served_by_another_kind(
+        &mut self,
+        pending: &BTreeMap<PodUid, Duration>,
+    ) -> Vec<(PodUid, PodKey, AnotherKind)> {
+        let mut known = Alternatives::new();
+        let mut found = Vec::new();
+        for (uid, pending) in pending {
+            let Some(pod) = self.pods.get(uid).cloned() else { continue };
+            if let Some(other) = self.another_kind_for(&pod, *pending, &mut known) {
+                found.push((pod.uid, pod.key, other));
+            }
+        }
+        found
+    }
+
+    fn another_kind_for(
+        &mut self,
+        pod: &KnownPod,
+        pending: Duration,
+        known: &mut Alternatives,
+    ) -> Option<AnotherKind> {
+        let ask = pod.ask().ok()?;
+        self.within_quota(&ask).ok()?;
+        let alternatives = known.entry(ask.text.clone()).or_insert_with(|| self.alternatives(&pod.uid, &ask));
+        let (anew, places) = alternatives.as_ref()?;
+        let may_go = |name: &NodeName| {
+            let (labels, taints) = (self.labels.get(name), self.taints.get(name).map(Vec::as_slice));
+            pod.pending_to.as_ref().is_some_and(|to| to.admit_by_any_kind(name, labels, taints))
+        };
+        let (place, node) = places.iter().find(|(_, name)| may_go(name))?;
+        let plan = place.rank.plan(&anew.document)?;
+        let mut pairs = ask.document.containers.iter().zip(&anew.document.containers);
+        let (container, kind) = pairs.find_map(|(before, after)| {
+            let kind = plan.kind(after.resource).filter(|kind| before.only_kind() != Some(*kind))?;
+            Some((before, kind))
+        })?;
+        let (name, node) = (container.resource, node.clone());
+        Some(AnotherKind { container: container.name.clone(), name, pending, kind, node })
+    }
+
+    fn alternatives(&mut self, uid: &PodUid, ask: &Ask) -> Option<(Ask, Vec<(Place, NodeName)>)> {
+        let anew = by_any_kind(&ask.document, self.quotas.policies())?;
+        let anew = Ask::read(Some(&anew.to_json())).ok()?.of(ask.facts.clone());
+        let open = self.open_nodes();
+        if open.iter().any(|name| self.place(name.as_str(), uid, ask).is_ok()) {
+            return None;
+        }
+        let place = |name: NodeName| Some((self.place(name.as_str(), uid, &anew).ok()?, name));
+        let mut places: Vec<(Place, NodeName)> = open.into_iter().filter_map(place).collect();
+        places.sort();
+        Some((anew, places))
+    }
+}
+
+/// The same request by all kinds of its class; `None` if the pod names its kinds itself, or its policy is gone.
+fn by_any_kind(document: &RequestDocument, policies: &Policies) -> Option<RequestDocument> {
+    let chosen = document.chosen.as_ref()?;
+    let policy = policies.pods.iter().find(|policy| policy.name() == chosen.policy)?;
+    let mut anew = document.clone();
+    anew.kinds_by_model.clone_from(&policy.spec().kinds_by_model);
+    let is_chosen = |container: &ContainerRequest| {
+        let name = container.resource;
+        let is_fixed = name.is_neutral() || name.is_plugins() || container.profile.is_some();
+        !is_fixed && !chosen.named.contains(&container.name)
+    };
+    for container in anew.containers.iter_mut().filter(|container| is_chosen(container)) {
+        container.kinds = kinds(policy, document, container);
+        container.resource = ResourceName::Neutral(neutral_size(container.size_gb)?);
+    }
+    (anew.containers != document.containers).then_some(anew)
+}
+
+/// The kinds of the pod's class by which a container may be served.
+fn kinds(policy: &Policy, document: &RequestDocument, container: &ContainerRequest) -> Vec<Kind> {
+    let may = |kind: &Kind| match kind {
+        Kind::Mps => document.root_processes != RootProcesses::KeptOut,
+        Kind::TimeSlicing => container.compute.is_none(),
+        Kind::Mig | Kind::Whole => true,
+    };
+    policy.kinds(document.isolation).unwrap_or_default().iter().copied().filter(may).collect()
+}

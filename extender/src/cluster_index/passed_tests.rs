@@ -1,0 +1,69 @@
+//! How the nodes are counted that do not serve a pod by a kind that it prefers.
+
+use super::super::tests::uid;
+use super::*;
+use crate::filter::tests::{neutral_cluster, of_kinds};
+use k8s_openapi::api::core::v1::Taint;
+use kerf_core::names::PodKey;
+use serde_json::json;
+
+const T4: &[&str] = &["T4-16GB"];
+
+fn taint(effect: &str) -> Vec<Taint> {
+    vec![serde_json::from_value(json!({"key": "spot", "effect": effect})).unwrap()]
+}
+
+/// Three T4s that are free, one of them tainted and one tainted for a while, one that is full, and an H100 in MIG mode.
+fn index() -> ClusterIndex {
+    let nodes = ["free", "spot", "slow", "full"].map(|name| (name, T4));
+    let h100: (&str, &[&str]) = ("mig", &["H100-80GB"]);
+    let mut index = neutral_cluster(&[&nodes[..], &[h100]].concat());
+    index.show_taints("spot".into(), taint("NoSchedule"));
+    index.show_taints("slow".into(), taint("PreferNoSchedule"));
+    let share = of_kinds("share", &[Kind::Mps]);
+    index.reserve(&share.uid, &share.key, &"full".into(), share.ask.ok()).unwrap();
+    index
+}
+
+fn passed(index: &mut ClusterIndex, kinds: &[Kind], chosen: Kind, offer: Offer<'_>) -> Vec<PassedKind> {
+    let ask = of_kinds("a", kinds).ask.unwrap();
+    let mut plans = plans(&ask.document).into_iter();
+    let plan = plans.find(|plan| plan.kinds().all(|(_, kind)| kind == chosen)).unwrap();
+    index.passed(&ask, &plan, offer)
+}
+
+#[test]
+fn each_node_is_counted_once_by_what_keeps_the_pod_from_it() {
+    let mut index = index();
+    let offer = Offer { nodes: &["mig", "full"], is_complete: true, tolerated: &[] };
+    let kinds = [Kind::Mps, Kind::TimeSlicing, Kind::Mig];
+    let mps = PassedKind { kind: Kind::Mps, full: 1, never: 1, excluded: 3, tainted: 1 };
+    // What is time-sliced is shared in one way only.
+    let time_slicing = PassedKind { kind: Kind::TimeSlicing, ..mps };
+    assert_eq!(passed(&mut index, &kinds, Kind::Mig, offer), [mps, time_slicing]);
+    assert_eq!(passed(&mut index, &kinds, Kind::TimeSlicing, offer), [mps]);
+    assert_eq!(passed(&mut index, &kinds, Kind::Mps, offer), []);
+    let tolerated = [serde_json::from_value(json!({"operator": "Exists"})).unwrap()];
+    let tolerant = Offer { tolerated: &tolerated, ..offer };
+    assert_eq!(
+        passed(&mut index, &kinds[..2], Kind::TimeSlicing, tolerant),
+        [PassedKind { tainted: 0, ..mps }]
+    );
+    let nominated = Offer { is_complete: false, nodes: &["mig"], ..offer };
+    let alone = PassedKind { full: 0, excluded: 0, tainted: 0, ..mps };
+    assert_eq!(passed(&mut index, &[Kind::Mps, Kind::Mig], Kind::Mig, nominated), [alone]);
+}
+
+/// What was counted before is remembered by node, and no longer than it is true.
+#[test]
+fn a_node_that_changes_is_counted_anew() {
+    let mut index = index();
+    let offer = Offer { nodes: &["mig", "full"], is_complete: true, tolerated: &[] };
+    let full = |index: &mut ClusterIndex| passed(index, &[Kind::Mps, Kind::Mig], Kind::Mig, offer)[0].full;
+    assert_eq!(full(&mut index), 1);
+    index.pod_gone(&uid("share"));
+    assert_eq!(full(&mut index), 0);
+    let share = of_kinds("again", &[Kind::Mps]);
+    index.reserve(&share.uid, &PodKey::new("default", "again"), &"free".into(), share.ask.ok()).unwrap();
+    assert_eq!(full(&mut index), 1);
+}

@@ -1,0 +1,153 @@
+//! The epoch of the former leader, beyond what the Lease and the nodes' specs say: a term writes its own into a ConfigMap.
+//!
+//! Where the Lease was deleted and all nodes are static, no other object has an epoch. A leader without it would take the cluster
+//! for a new one, and bind pods while Bindings of the former leader may be under way.
+
+use crate::in_time::{Unanswered, in_time};
+use crate::term::Term;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kerf_core::keys;
+use kube::api::{Api, Patch, PatchParams};
+use serde::Deserialize;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+const VERSION: u32 = 1;
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause before a request that failed is made again.
+const BACKOFF: Duration = Duration::from_secs(1);
+/// How often the index is asked whether the epoch is final: it may rise until everything is listed.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Deserialize)]
+struct Document {
+    version: u32,
+    epoch: u64,
+}
+
+/// Reads the former epoch, and writes the term's own once it is final.
+pub async fn run(term: Arc<Term>, namespace: String) {
+    let api = Api::<ConfigMap>::namespaced(term.client.clone(), &namespace);
+    tokio::select! {
+        () = term.stop.cancelled() => {}
+        () = exchange(&term, &api) => {}
+    }
+}
+
+async fn exchange(term: &Arc<Term>, api: &Api<ConfigMap>) {
+    let former = until_answered("read", || in_time(TIMEOUT, api.get_opt(keys::DEMAND))).await;
+    term.with(|index| index.rise_over(former.as_ref().and_then(epoch_in)));
+    term.listed.notify_one();
+    while !term.with(|index| index.is_listed()) {
+        sleep(POLL_INTERVAL).await;
+    }
+    let object = object(term.with(|index| index.epoch()));
+    let params = PatchParams::apply("kerf-extender").force();
+    let patch = Patch::Apply(&object);
+    until_answered("write", || in_time(TIMEOUT, api.patch(keys::DEMAND, &params, &patch))).await;
+}
+
+/// Makes a request until it is answered as wished.
+async fn until_answered<T, F>(what: &str, request: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, Unanswered>>,
+{
+    loop {
+        match request().await {
+            Ok(answer) => return answer,
+            Err(error) => {
+                tracing::warn!(%error, config_map = keys::DEMAND, "failed to {what} the leader's epoch");
+            }
+        }
+        sleep(BACKOFF).await;
+    }
+}
+
+fn epoch_in(object: &ConfigMap) -> Option<u64> {
+    let text = object.data.as_ref()?.get(keys::DEMAND_DOCUMENT)?;
+    let read = serde_json::from_str::<Document>(text).inspect_err(
+        |error| tracing::warn!(%error, config_map = keys::DEMAND, "the former leader's epoch cannot be read"),
+    );
+    read.ok().filter(|document| document.version == VERSION).map(|document| document.epoch)
+}
+
+fn object(epoch: u64) -> serde_json::Value {
+    // The version before reads nothing without the empty fields, and would miss the epoch after a rollback.
+    let document = json!({"version": VERSION, "epoch": epoch, "pending": {}, "arrived": {}});
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": keys::DEMAND},
+        "data": {keys::DEMAND_DOCUMENT: document.to_string()},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api_stand_in::{ApiStandIn, Fault};
+    use crate::cluster_index::ClusterIndex;
+    use crate::in_force::InForce;
+    use crate::metrics::Metrics;
+    use http::Method;
+    use kerf_core::packing::Terms;
+    use kerf_runtime::shutdown::CancellationToken;
+    use tokio::time::timeout;
+
+    const PATH: &str = "/api/v1/namespaces/kerf-system/configmaps/kerf-demand";
+
+    fn config_map(document: &str) -> ConfigMap {
+        let data = [(keys::DEMAND_DOCUMENT.to_owned(), document.to_owned())];
+        ConfigMap { data: Some(data.into()), ..ConfigMap::default() }
+    }
+
+    fn written(api: &ApiStandIn) -> Option<u64> {
+        epoch_in(&serde_json::from_value(api.get(PATH)?).unwrap())
+    }
+
+    /// The Lease was deleted, and there is no GpuNode whose spec has an epoch.
+    #[tokio::test]
+    async fn a_leader_whose_lease_was_lost_rises_over_the_epoch_that_was_written_and_writes_its_own_once() {
+        let api = ApiStandIn::new();
+        api.put(PATH, object(7));
+        api.fail([Fault::Answer(500)]);
+        let (metrics, _) = Metrics::new(&Arc::default());
+        let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
+        let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
+        term.with(|index| {
+            index.await_former_epoch();
+            index.nodes_listed();
+            index.pods_listed();
+        });
+        assert!(!term.with(|index| index.is_listed()), "it answers by no epoch that may be too low");
+        timeout(TIMEOUT, run(term.clone(), "kerf-system".to_owned())).await.unwrap();
+        assert_eq!((written(&api), term.with(|index| index.epoch())), (Some(8), 8));
+        assert_eq!(api.requests(&Method::PATCH), 2, "the first failed");
+    }
+
+    #[test]
+    fn an_epoch_that_is_known_to_be_higher_stays() {
+        for (former, epoch) in [(None, 3), (Some(2), 3), (Some(3), 4), (Some(9), 10)] {
+            let mut index = ClusterIndex::new(3, Terms::default());
+            index.rise_over(former);
+            assert_eq!(index.epoch(), epoch, "{former:?}");
+        }
+    }
+
+    #[test]
+    fn the_version_before_wrote_more_and_reads_what_this_one_writes() {
+        let before = r#"{"arrived":{},"epoch":7,"pending":{"nvidia.com/gpu":1},"revisions":{},"version":1}"#;
+        assert_eq!(epoch_in(&config_map(before)), Some(7));
+        let text = object(8)["data"][keys::DEMAND_DOCUMENT].as_str().unwrap().to_owned();
+        assert_eq!(text, r#"{"arrived":{},"epoch":8,"pending":{},"version":1}"#);
+    }
+
+    #[test]
+    fn what_nobody_can_read_has_no_epoch() {
+        for text in ["", "{}", r#"{"version":2,"epoch":7}"#] {
+            assert_eq!(epoch_in(&config_map(text)), None, "{text}");
+        }
+        assert_eq!(epoch_in(&ConfigMap::default()), None);
+    }
+}

@@ -200,10 +200,11 @@ impl Shape {
         }
     }
 
-    /// Whether a slice of this shape can be offered under a name.
+    /// Whether a slice of this shape can be offered under a name. Under a neutral name any can: its reservation decides.
     #[must_use]
     pub fn keeps(self, name: ResourceName) -> bool {
         match (self, name) {
+            (_, ResourceName::Neutral(_)) => true,
             (Self::Mig { profile, part: MigPart::Whole, .. }, name) => name.is_kept_by(profile),
             (Self::Mig { profile, part: MigPart::Compute(part), .. }, ResourceName::Compute(compute)) => {
                 compute.of() == profile && compute.compute() == part.compute
@@ -279,5 +280,14 @@ mod tests {
         assert_eq!(kept(MigPart::Replica { replica: 1 }), [false, false, true]);
         let other = "nvidia.com/mig-2g.20gb.shared".parse().unwrap();
         assert!(!Shape::of_instance(instance, MigPart::Replica { replica: 1 }).keeps(other));
+    }
+
+    #[test]
+    fn under_a_neutral_name_every_kind_and_size_is_offered() {
+        let name = "kerf.dev/gpu-10gb".parse().unwrap();
+        let whole = Shape::Whole { size_gb: SizeGb(80) };
+        for shape in [h100_shape("2g.20gb", 0), whole, Shape::mps(SizeGb(9))] {
+            assert!(shape.keeps(name), "{shape}");
+        }
     }
 }

@@ -13,6 +13,7 @@ mod illness;
 mod lingering;
 mod names;
 mod notes;
+mod offering;
 mod pause;
 mod pods;
 mod reach;
@@ -90,6 +91,7 @@ use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
+use kerf_core::offer::Bindable;
 use kerf_core::resource::ResourceName;
 use retry::Retries;
 use share::Share;
@@ -164,6 +166,7 @@ pub struct Node {
     /// Reserved slices that their pods have got.
     kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
+    bindable: Bindable,
     retries: Retries<Task>,
     under_way: UnderWay,
     obstacles: BTreeMap<SliceId, Obstruction>,
@@ -219,7 +222,9 @@ impl Node {
         let slices = status.into_iter().flat_map(|status| &status.slices);
         let origins = slices.filter_map(|s| Some((replica::mig_device(s.device.as_ref()?), s.id.clone()?)));
         let had = status.into_iter().flat_map(|status| &status.gpus).map(|gpu| gpu.uuid.clone()).collect();
-        Self { origins: origins.collect(), before: status.cloned(), had, settings, ..Self::default() }
+        let (origins, before) = (origins.collect(), status.cloned());
+        let bindable = status.map(offering::bindable).unwrap_or_default();
+        Self { origins, before, had, bindable, settings, ..Self::default() }
     }
 
     /// Takes a spec, unless a leader wrote it whose time is over.

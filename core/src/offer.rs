@@ -9,7 +9,7 @@
 //! | A pod is offered its slices under all names at once, when all exist and are served. | A pod that is still being cut blocks no other, and no two pods wait for each other. |
 //! | A pod that may be bound stays offered until a container has its slices or its reservation is released. | Its Binding may be under way: the kubelet would give it another pod's slices. |
 //! | A slice that was allocated counts as offered until the kubelet shows its pod as admitted. | The kubelet may yet reject the pod and hand the device to the next one. |
-//! | A held slice is granted to nobody else while slices of another worth are offered under its name. | The kubelet frees what a pod held before the agent sees the pod end. |
+//! | Under a name nothing is granted that is not worth what is offered. | The kubelet frees what a pod held before the agent sees the pod end, and takes the list without it later. |
 //!
 //! A pod that must be alone is offered its own slices only: nothing else of the name is free meanwhile. So its MPS shares are
 //! of one GPU, its slices are of different GPUs, and on GPUs that it selects.
@@ -51,40 +51,68 @@ pub struct Offer {
     pub healthy: BTreeMap<ResourceName, BTreeSet<DeviceId>>,
     /// Slices of complete pods that must wait until others of their name are allocated.
     pub waiting: BTreeSet<SliceId>,
-    /// Held devices that are granted to no other container: they are not worth what their name offers.
-    pub ungranted: BTreeSet<DeviceId>,
+    /// Devices that no container gets by this name, though a kubelet may know them as healthy and free: they are not worth what
+    /// the name offers now.
+    pub ungranted: BTreeMap<ResourceName, BTreeSet<DeviceId>>,
 }
 
-/// The pods that may be bound: the kubelet has been offered all their slices, so that the extender may have sent their Binding.
+/// What is known of the Bindings of pods that have reservations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Bindable(BTreeSet<PodUid>);
+pub struct Bindings(BTreeMap<PodUid, Binding>);
 
-impl Bindable {
-    /// Adds the pods whose slices the kubelet all acknowledges now, and those that are bound, and drops those without a
-    /// reservation. `reserved` has each reserved slice, and whether the kubelet has acknowledged it or a container has it.
-    pub fn update<'r>(
-        &mut self,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Binding {
+    /// The kubelet has been offered all the pod's slices: the extender may have sent its Binding.
+    Possible,
+    /// The API server shows it.
+    Made,
+    /// The pod was bound, and has ended.
+    Over,
+}
+
+impl Bindings {
+    /// What is known when these slices are reserved and these pods are bound. With each reservation comes whether the kubelet has
+    /// acknowledged its slice, or a container has it.
+    #[must_use]
+    pub fn updated<'r>(
+        &self,
         reserved: impl IntoIterator<Item = (&'r Reservation, bool)>,
         is_bound: impl Fn(&PodUid) -> bool,
-    ) {
+    ) -> Self {
         let mut acknowledged: BTreeMap<&PodUid, bool> = BTreeMap::new();
         for (reservation, is_acknowledged) in reserved {
             *acknowledged.entry(&reservation.uid).or_insert(true) &= is_acknowledged;
         }
-        let may_be_bound = |(uid, all): &(&PodUid, bool)| *all || is_bound(uid) || self.0.contains(*uid);
-        self.0 = acknowledged.into_iter().filter(may_be_bound).map(|(uid, _)| uid.clone()).collect();
+        let binding = |(uid, all): (&PodUid, bool)| {
+            let binding = match self.0.get(uid) {
+                _ if is_bound(uid) => Binding::Made,
+                Some(Binding::Made | Binding::Over) => Binding::Over,
+                Some(Binding::Possible) => Binding::Possible,
+                None if all => Binding::Possible,
+                None => return None,
+            };
+            Some((uid.clone(), binding))
+        };
+        Self(acknowledged.into_iter().filter_map(binding).collect())
     }
 
-    /// Whether the pod may be bound.
+    /// Whether the kubelet may be about to allocate for the pod.
     #[must_use]
-    pub fn contains(&self, uid: &PodUid) -> bool {
-        self.0.contains(uid)
+    pub fn may_be(&self, uid: &PodUid) -> bool {
+        matches!(self.0.get(uid), Some(Binding::Possible | Binding::Made))
+    }
+
+    /// Whether the pod has ended, and only its reservation is left.
+    #[must_use]
+    pub fn is_over(&self, uid: &PodUid) -> bool {
+        self.0.get(uid) == Some(&Binding::Over)
     }
 }
 
-impl FromIterator<PodUid> for Bindable {
+/// Pods whose slices were all ready.
+impl FromIterator<PodUid> for Bindings {
     fn from_iter<I: IntoIterator<Item = PodUid>>(pods: I) -> Self {
-        Self(pods.into_iter().collect())
+        Self(pods.into_iter().map(|uid| (uid, Binding::Possible)).collect())
     }
 }
 
@@ -156,6 +184,15 @@ impl<'a> Open<'a> {
     fn goes_with(&self, name: ResourceName, claim: &Claim<'_>) -> bool {
         self.0.get(&name).into_iter().flatten().all(|open| open.goes_with(claim))
     }
+
+    /// The slices that are not as good as what is open under the name.
+    fn unlike(&self, name: ResourceName, slices: &[ExistingSlice]) -> BTreeSet<DeviceId> {
+        // What was just allocated by the name is open itself: an init container may hand it on.
+        let is_handed_on = |slice: &&ExistingSlice| slice.held_as == Some(name) && !slice.settled;
+        let others = slices.iter().filter(|slice| !is_handed_on(slice));
+        let unlike = others.filter(|slice| !self.goes_with(name, &Claim::of(slice)));
+        unlike.map(|slice| slice.device.clone()).collect()
+    }
 }
 
 /// A pod and what it has reserved and no container has yet.
@@ -184,22 +221,23 @@ impl<'a> Pod<'a> {
 fn pods<'a>(
     slices: &'a [ExistingSlice],
     missing: &[&'a Reservation],
-    bindable: &Bindable,
+    bindings: &Bindings,
 ) -> impl Iterator<Item = Pod<'a>> {
     let mut order: BTreeMap<&PodUid, usize> = BTreeMap::new();
     let mut pods: Vec<Pod<'a>> = Vec::new();
     let mut place = |pods: &mut Vec<Pod<'a>>, uid: &'a PodUid| {
         *order.entry(uid).or_insert_with(|| {
-            pods.push(Pod { may_be_bound: bindable.contains(uid), ..Pod::default() });
+            pods.push(Pod { may_be_bound: bindings.may_be(uid), ..Pod::default() });
             pods.len() - 1
         })
     };
+    let is_open = |reservation: &&Reservation| !bindings.is_over(&reservation.uid);
     for slice in slices.iter().filter(|slice| slice.held_as.is_none()) {
-        let Some(reservation) = &slice.reservation else { continue };
+        let Some(reservation) = slice.reservation.as_ref().filter(is_open) else { continue };
         let place = place(&mut pods, &reservation.uid);
         pods[place].slices.push((reservation.resource, slice));
     }
-    for reservation in missing {
+    for reservation in missing.iter().filter(|reservation| is_open(reservation)) {
         let place = place(&mut pods, &reservation.uid);
         pods[place].missing.push(reservation);
     }
@@ -209,7 +247,7 @@ fn pods<'a>(
 
 /// The offer for `slices`, which come in the order of their reservations, beside reservations whose slices are `missing`.
 #[must_use]
-pub fn offer(slices: &[ExistingSlice], missing: &[&Reservation], bindable: &Bindable) -> Offer {
+pub fn offer(slices: &[ExistingSlice], missing: &[&Reservation], bindings: &Bindings) -> Offer {
     let mut offer = Offer::default();
     let mut open = Open::default();
     let held = || slices.iter().filter_map(|slice| Some((slice.held_as?, slice)));
@@ -219,7 +257,7 @@ pub fn offer(slices: &[ExistingSlice], missing: &[&Reservation], bindable: &Bind
             open.add(name, Claim::of(slice));
         }
     }
-    for pod in pods(slices, missing, bindable) {
+    for pod in pods(slices, missing, bindings) {
         if !pod.may_be_bound && !pod.is_complete() {
             continue;
         }
@@ -233,9 +271,7 @@ pub fn offer(slices: &[ExistingSlice], missing: &[&Reservation], bindable: &Bind
             offer.waiting.extend(waiting.map(|(_, slice)| slice.id.clone()));
         }
     }
-    let settled = held().filter(|(_, slice)| slice.settled);
-    let unlike = settled.filter(|(name, slice)| !open.goes_with(*name, &Claim::of(slice)));
-    offer.ungranted = unlike.map(|(_, slice)| slice.device.clone()).collect();
+    offer.ungranted = open.0.keys().map(|name| (*name, open.unlike(*name, slices))).collect();
     offer
 }
 

@@ -416,7 +416,7 @@ impl Node {
     fn lists(
         &mut self,
         existing: &[ExistingSlice],
-        ungranted: &BTreeSet<DeviceId>,
+        ungranted: &DevicesByName,
     ) -> BTreeMap<ResourceName, Vec<ListedDevice>> {
         if !self.named && (self.is_recovering() || self.is_closed()) {
             return BTreeMap::new();
@@ -424,20 +424,23 @@ impl Node {
         self.named |= self.health.nvml.is_well();
         let grants: BTreeMap<&DeviceId, &ExistingSlice> = existing.iter().map(|s| (&s.device, s)).collect();
         let granted = |id: &DeviceId| grants.get(id).and_then(|slice| self.grant(slice));
-        let is_granted =
-            |id: &DeviceId, listing| self.grants && listing != Listing::Revoked && !ungranted.contains(id);
         let reservation = |id: &DeviceId| grants.get(id)?.reservation.as_ref();
         let closeness = Closeness::of(&self.gpu_statuses());
-        let listed = |(id, listing): (&DeviceId, Listing)| ListedDevice {
+        let is_granted = |name, id: &DeviceId, listing| {
+            let is_unlike = ungranted.get(&name).is_some_and(|devices| devices.contains(id));
+            self.grants && listing != Listing::Revoked && !is_unlike
+        };
+        let listed = |name, id: &DeviceId, listing| ListedDevice {
             id: id.clone(),
             healthy: listing == Listing::Healthy,
             held: self.account.is_held(id),
-            grant: if is_granted(id, listing) { granted(id) } else { None },
+            grant: if is_granted(name, id, listing) { granted(id) } else { None },
             reserved_for: reservation(id).map(|reservation| reservation.uid.clone()),
             numa: self.gpu_of(id).and_then(|gpu| gpu.topology.numa),
             closeness: closeness.clone(),
         };
-        self.advertised.lists().map(|(name, devices)| (name, devices.map(listed).collect())).collect()
+        let lists = self.advertised.lists();
+        lists.map(|(name, list)| (name, list.map(|(id, l)| listed(name, id, l)).collect())).collect()
     }
 
     fn grant(&self, slice: &ExistingSlice) -> Option<Grant> {

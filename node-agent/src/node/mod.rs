@@ -44,6 +44,8 @@ mod init_tests;
 #[cfg(test)]
 mod lingering_tests;
 #[cfg(test)]
+mod offering_tests;
+#[cfg(test)]
 mod parts_tests;
 #[cfg(test)]
 mod pause_tests;
@@ -91,7 +93,7 @@ use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
-use kerf_core::offer::Bindable;
+use kerf_core::offer::Bindings;
 use kerf_core::resource::ResourceName;
 use retry::Retries;
 use share::Share;
@@ -166,7 +168,7 @@ pub struct Node {
     /// Reserved slices that their pods have got.
     kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
-    bindable: Bindable,
+    bindings: Bindings,
     retries: Retries<Task>,
     under_way: UnderWay,
     obstacles: BTreeMap<SliceId, Obstruction>,
@@ -223,8 +225,8 @@ impl Node {
         let origins = slices.filter_map(|s| Some((replica::mig_device(s.device.as_ref()?), s.id.clone()?)));
         let had = status.into_iter().flat_map(|status| &status.gpus).map(|gpu| gpu.uuid.clone()).collect();
         let (origins, before) = (origins.collect(), status.cloned());
-        let bindable = status.map(offering::bindable).unwrap_or_default();
-        Self { origins, before, had, bindable, settings, ..Self::default() }
+        let bindings = status.map(offering::possible_bindings).unwrap_or_default();
+        Self { origins, before, had, bindings, settings, ..Self::default() }
     }
 
     /// Takes a spec, unless a leader wrote it whose time is over.

@@ -3,7 +3,7 @@ use super::*;
 use crate::contract::{GpuNodeSpec, WantedSlice};
 use crate::ledger;
 use crate::names::{DeviceId, PodUid};
-use crate::offer::{Bindable, ExistingSlice, offer};
+use crate::offer::{Bindings, ExistingSlice, offer};
 use crate::request::Role;
 use crate::testing::{node_status, promisee, request};
 use crate::units::SizeGb;
@@ -150,7 +150,7 @@ impl Kubelet {
             served: true,
             reservation: slice.reservation.clone(),
         };
-        offer(&self.spec.slices.iter().map(existing).collect::<Vec<_>>(), &[], &Bindable::default())
+        offer(&self.spec.slices.iter().map(existing).collect::<Vec<_>>(), &[], &Bindings::default())
     }
 
     fn pick<T: Clone>(&mut self, from: &[T]) -> T {

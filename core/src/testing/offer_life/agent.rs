@@ -3,7 +3,7 @@
 use super::{Devices, Life, NAMES, Slice, Stage};
 use crate::contract::Reservation;
 use crate::names::{DeviceId, PodUid, SliceId};
-use crate::offer::{Bindable, ExistingSlice, offer};
+use crate::offer::{Bindings, ExistingSlice, offer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A device that a container was given, and that the kubelet has not shown since.
@@ -26,10 +26,12 @@ pub(super) struct Agent {
     /// What the kubelet lists, and what its checkpoint has of pods that the API server shows.
     listed: BTreeMap<DeviceId, (PodUid, usize)>,
     recorded: BTreeMap<DeviceId, (PodUid, usize)>,
+    /// Reserved slices that their pods have got. If they have them no more, they have ended.
+    kept: BTreeMap<SliceId, PodUid>,
     /// Bound pods, and whether they are admitted.
     pods: BTreeMap<PodUid, bool>,
-    pub(super) bindable: Bindable,
-    pub(super) ungranted: BTreeSet<DeviceId>,
+    pub(super) bindings: Bindings,
+    ungranted: Devices,
     /// The status: for whom slices are ready.
     pub(super) ready: BTreeMap<SliceId, PodUid>,
 }
@@ -61,6 +63,11 @@ impl Agent {
         self.held_as(device).is_some() || self.sent.iter().any(|sent| sent.contains(device))
     }
 
+    /// Whether a container gets the device by the name.
+    pub(super) fn grants(&self, name: usize, device: &DeviceId) -> bool {
+        !self.ungranted[name].contains(device)
+    }
+
     /// A container is being given the device.
     pub(super) fn allocate(&mut self, name: usize, device: &DeviceId) {
         let before = self.owned(device).map(|(uid, _)| uid.clone());
@@ -82,32 +89,41 @@ impl Agent {
             held_as: self.held_as(&slice.device).map(|name| NAMES[name]),
             settled: self.is_settled(&slice.device),
             served: slice.served,
-            reservation: slice.reservation.clone(),
+            reservation: slice.reservation.clone().filter(|r| self.kept.get(&slice.id) != Some(&r.uid)),
         }
     }
 
     fn update(&mut self, slices: &[Slice]) {
         self.clock += 1;
-        let mut bindable = std::mem::take(&mut self.bindable);
+        self.note_kept(slices);
         let reserved = slices.iter().filter_map(|slice| {
             let name = name_of(slice.reservation.as_ref()?);
             let is_held = self.held_as(&slice.device).is_some();
             let acknowledged = slice.made && (is_held || self.is_acknowledged(name, &slice.device));
             Some((slice.reservation.as_ref()?, acknowledged))
         });
-        bindable.update(reserved, |uid| self.pods.contains_key(uid));
-        self.bindable = bindable;
+        self.bindings = self.bindings.updated(reserved, |uid| self.pods.contains_key(uid));
         let existing: Vec<_> = slices.iter().filter(|s| s.made).map(|slice| self.existing(slice)).collect();
         let missing = slices.iter().filter(|slice| !slice.made);
         let missing: Vec<&Reservation> = missing.filter_map(|slice| slice.reservation.as_ref()).collect();
-        let offered = offer(&existing, &missing, &self.bindable);
-        self.ungranted = offered.ungranted;
+        let offered = offer(&existing, &missing, &self.bindings);
+        self.ungranted = NAMES.map(|name| offered.ungranted.get(&name).cloned().unwrap_or_default());
         self.sent = NAMES.map(|name| offered.healthy.get(&name).cloned().unwrap_or_default());
         let healthy: BTreeSet<DeviceId> = self.sent.iter().flatten().cloned().collect();
         self.since.retain(|device, _| healthy.contains(device));
         for device in healthy {
             self.since.entry(device).or_insert(self.clock);
         }
+    }
+
+    fn note_kept(&mut self, slices: &[Slice]) {
+        let kept = slices.iter().filter_map(|slice| {
+            let uid = slice.pod()?;
+            let is_its = self.holder(&slice.device).is_some_and(|(holder, _)| holder == *uid);
+            let is_kept = self.kept.get(&slice.id) == Some(uid) || is_its && self.pods.contains_key(uid);
+            is_kept.then(|| (slice.id.clone(), uid.clone()))
+        });
+        self.kept = kept.collect();
     }
 
     fn ready(&self, slices: &[Slice]) -> BTreeMap<SliceId, PodUid> {
@@ -166,8 +182,9 @@ impl Life {
 
     /// The agent's process ends and comes back: it knows its last status, the API server's pods and the kubelet's account.
     pub(super) fn restart_agent(&mut self) {
-        let bindable = self.agent.ready.values().cloned().collect();
-        self.agent = Agent { clock: self.agent.clock, bindable, ..Agent::default() };
+        let ready = self.slices.iter().filter(|slice| self.agent.held_as(&slice.device).is_none());
+        let bindings = ready.filter_map(|slice| self.agent.ready.get(&slice.id).cloned()).collect();
+        self.agent = Agent { clock: self.agent.clock, bindings, ..Agent::default() };
         self.kubelet.taken = Devices::default();
         self.tell_pods();
         self.tell_holders(false);
@@ -176,6 +193,7 @@ impl Life {
     /// The kubelet's process ends and comes back: it has its checkpoint, and no list.
     pub(super) fn restart_kubelet(&mut self) {
         self.kubelet.restart();
-        self.agent.seen = None;
+        (self.agent.seen, self.agent.kept) = (None, BTreeMap::new());
+        self.tell_pods();
     }
 }

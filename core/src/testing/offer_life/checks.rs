@@ -19,7 +19,7 @@ impl Life {
         wares.sort_unstable();
         let is_own = held.iter().all(|(_, slice)| slice.pod() == Some(&pod.uid));
         self.outcome.admitted += 1;
-        self.outcome.otherwise += u64::from(wares != pod.wares || pod.alone && !is_own);
+        self.outcome.otherwise += usize::from(wares != pod.wares || pod.alone && !is_own);
     }
 
     fn slice(&self, device: &DeviceId) -> Option<&Slice> {
@@ -112,7 +112,7 @@ impl Life {
 
     /// Where no pod can be bound or is being admitted, the first that is complete is listed.
     fn check_progress(&self) -> Result<(), String> {
-        let may_be_bound = |pod: &Pod| self.agent.bindable.contains(&pod.uid) || pod.stage == Stage::Bound;
+        let may_be_bound = |pod: &Pod| self.agent.bindings.may_be(&pod.uid) || pod.stage == Stage::Bound;
         let mut held = self.slices.iter().filter(|slice| self.is_held(slice));
         if self.pods.iter().any(may_be_bound) || held.any(|slice| !self.agent.is_settled(&slice.device)) {
             return Ok(());

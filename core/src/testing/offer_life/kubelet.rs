@@ -86,10 +86,15 @@ impl Kubelet {
 }
 
 impl Life {
-    /// The kubelet takes the newest list of a name.
+    /// The kubelet takes the newest list of a name, or of both, and may be asked at once.
     pub(super) fn take_list(&mut self, draw: &mut Draw) {
-        let name = draw.below(2);
-        self.kubelet.taken[name].clone_from(&self.agent.sent[name]);
+        let which = draw.below(4);
+        for name in (0..2).filter(|name| which > 1 || *name == which) {
+            self.kubelet.taken[name].clone_from(&self.agent.sent[name]);
+        }
+        if draw.one_in(2) {
+            self.acknowledge();
+        }
     }
 
     /// The kubelet goes on with the pod that it admits, or begins with one that is bound: it allocates for one container.
@@ -184,7 +189,7 @@ impl Life {
         if !devices.iter().all(is_there) {
             return Err(Rejection::Other);
         }
-        if devices.iter().any(|device| self.agent.ungranted.contains(device)) {
+        if !devices.iter().all(|device| self.agent.grants(name, device)) {
             return Err(Rejection::Ungranted);
         }
         devices.iter().for_each(|device| self.agent.allocate(name, device));

@@ -16,6 +16,7 @@ use crate::units::SizeGb;
 use agent::Agent;
 use kubelet::Kubelet;
 use std::collections::BTreeSet;
+use std::ops::AddAssign;
 use ware::{WARES, Ware};
 
 /// The names by which pods ask.
@@ -35,13 +36,22 @@ pub type Step = (u8, u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// Pods that the kubelet admitted.
-    pub admitted: u64,
+    pub admitted: usize,
     /// Of them those that hold otherwise than they had reserved.
-    pub otherwise: u64,
+    pub otherwise: usize,
     /// Pods that were refused because the kubelet picked a device that it had freed before the agent saw its pod end.
-    pub refused: u64,
+    pub refused: usize,
     /// Pods that the kubelet rejected for another reason.
-    pub rejected: u64,
+    pub rejected: usize,
+}
+
+impl AddAssign for Outcome {
+    fn add_assign(&mut self, other: Self) {
+        self.admitted += other.admitted;
+        self.otherwise += other.otherwise;
+        self.refused += other.refused;
+        self.rejected += other.rejected;
+    }
 }
 
 /// A slice that the spec has.
@@ -213,25 +223,34 @@ impl Life {
         });
     }
 
+    /// A slice is made, or all of its pod, or what was not served is served.
     fn make(&mut self, draw: &mut Draw) {
-        let is_kept_back = draw.one_in(5);
-        let number = self.number();
-        let unmade = self.slices.iter_mut().filter(|slice| !slice.made && slice.reservation.is_some());
-        if let Some(slice) = draw.of(unmade) {
+        let (is_kept_back, is_all) = (draw.one_in(8), draw.one_in(2));
+        let is_lacking = |slice: &&Slice| slice.reservation.is_some() && !(slice.made && slice.served);
+        let lacking: Vec<usize> =
+            (0..self.slices.len()).filter(|at| is_lacking(&&self.slices[*at])).collect();
+        let Some(first) = draw.of(lacking.iter().copied()) else { return };
+        let uid = self.slices[first].pod().cloned();
+        for at in lacking {
+            if at != first && !(is_all && self.slices[at].pod() == uid.as_ref()) {
+                continue;
+            }
+            let number = self.number();
+            let slice = &mut self.slices[at];
+            if !slice.made {
+                slice.device = DeviceId::new(format!("d{number}"));
+            }
             (slice.made, slice.served) = (true, !is_kept_back);
-            slice.device = DeviceId::new(format!("d{number}"));
         }
     }
 
-    /// What is made is served no more, or again; or it is lost.
+    /// What is made is served no more, or it is lost.
     fn change_service(&mut self, draw: &mut Draw) {
-        let is_lost = draw.one_in(4);
+        let is_lost = draw.one_in(3);
         let kubelet = &self.kubelet;
         if let Some(slice) = draw.of(self.slices.iter_mut().filter(|slice| slice.made)) {
-            if is_lost && !kubelet.has(&slice.device) {
-                slice.made = false;
-            }
-            slice.served = !slice.served;
+            slice.served = false;
+            slice.made = !is_lost || kubelet.has(&slice.device);
         }
     }
 
@@ -252,7 +271,7 @@ impl Life {
     /// A bind runs into its timeout, or is tried again.
     fn end_bind(&mut self, draw: &mut Draw) {
         if let Some(pod) = draw.of(self.pods.iter_mut().filter(|pod| pod.stage == Stage::Pending)) {
-            pod.bind_open = !pod.bind_open;
+            pod.bind_open ^= true;
         }
     }
 

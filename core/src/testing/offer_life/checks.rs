@@ -119,7 +119,7 @@ impl Life {
         }
         let pods = self.slices.iter().filter_map(Slice::pod);
         let pods = pods.filter_map(|uid| self.pods.iter().find(|pod| pod.uid == *uid));
-        let mut complete = pods.filter(|pod| self.is_complete(pod));
+        let mut complete = pods.filter(|pod| self.is_complete(pod) && !self.agent.bindings.is_over(&pod.uid));
         match complete.next().filter(|pod| !self.of(pod).all(|slice| self.is_listed(slice))) {
             Some(pod) => Err(format!("pod {} is complete and the first, and not listed", pod.uid)),
             None => Ok(()),

@@ -287,4 +287,13 @@ mod tests {
         let other = "nvidia.com/mig-2g.20gb.shared".parse().unwrap();
         assert!(!Shape::of_instance(instance, MigPart::Replica { replica: 1 }).keeps(other));
     }
+
+    #[test]
+    fn under_a_neutral_name_every_kind_and_size_is_offered() {
+        let name = "kerf.dev/gpu-10gb".parse().unwrap();
+        let whole = Shape::Whole { size_gb: SizeGb(80) };
+        for shape in [h100_shape("2g.20gb", 0), whole, Shape::mps(SizeGb(9))] {
+            assert!(shape.keeps(name), "{shape}");
+        }
+    }
 }

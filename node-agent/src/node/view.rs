@@ -151,6 +151,9 @@ impl Node {
         ExistingSlice {
             id,
             held_as: self.account.held_as(&device),
+            settled: self.is_settled(&device),
+            // Known only once all that exists is.
+            served: false,
             reservation: wanted.and_then(|w| self.open_reservation(w, &device)).cloned(),
             device,
             shape,

@@ -1,0 +1,199 @@
+//! The agent of a life: what it knows of kubelet and pods, and what it makes the kubelet's lists of.
+
+use super::{Devices, Life, NAMES, Slice, Stage};
+use crate::contract::Reservation;
+use crate::names::{DeviceId, PodUid, SliceId};
+use crate::offer::{Bindings, ExistingSlice, offer};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A device that a container was given, and that the kubelet has not shown since.
+#[derive(Debug)]
+struct Allocation {
+    name: usize,
+    at: u64,
+    before: Option<PodUid>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Agent {
+    clock: u64,
+    /// The healthy devices of the last lists, and since when they are healthy.
+    pub(super) sent: Devices,
+    since: BTreeMap<DeviceId, u64>,
+    /// What the kubelet has acknowledged, and when it was asked.
+    seen: Option<(u64, Devices)>,
+    allocated: BTreeMap<DeviceId, Allocation>,
+    /// What the kubelet lists, and what its checkpoint has of pods that the API server shows.
+    listed: BTreeMap<DeviceId, (PodUid, usize)>,
+    recorded: BTreeMap<DeviceId, (PodUid, usize)>,
+    /// Reserved slices that their pods have got. If they have them no more, they have ended.
+    kept: BTreeMap<SliceId, PodUid>,
+    /// Bound pods, and whether they are admitted.
+    pods: BTreeMap<PodUid, bool>,
+    pub(super) bindings: Bindings,
+    ungranted: Devices,
+    /// The status: for whom slices are ready.
+    pub(super) ready: BTreeMap<SliceId, PodUid>,
+}
+
+impl Agent {
+    fn owned(&self, device: &DeviceId) -> Option<&(PodUid, usize)> {
+        self.recorded.get(device).filter(|(uid, _)| self.pods.contains_key(uid))
+    }
+
+    /// The pod that has the device, as far as is known, and the name by which it asked.
+    pub(super) fn holder(&self, device: &DeviceId) -> Option<(PodUid, usize)> {
+        self.listed.get(device).or_else(|| self.owned(device)).cloned()
+    }
+
+    /// The name under which somebody has the device.
+    pub(super) fn held_as(&self, device: &DeviceId) -> Option<usize> {
+        let allocated = self.allocated.get(device).map(|allocation| allocation.name);
+        allocated.or_else(|| self.holder(device).map(|(_, name)| name))
+    }
+
+    /// Whether the kubelet keeps it for its holder.
+    pub(super) fn is_settled(&self, device: &DeviceId) -> bool {
+        let is_admitted = |(uid, _): &(PodUid, usize)| self.pods.get(uid) == Some(&true);
+        let is_shown = self.listed.contains_key(device) || self.owned(device).is_some_and(is_admitted);
+        !self.allocated.contains_key(device) && is_shown
+    }
+
+    pub(super) fn knows(&self, device: &DeviceId) -> bool {
+        self.held_as(device).is_some() || self.sent.iter().any(|sent| sent.contains(device))
+    }
+
+    /// Whether a container gets the device by the name.
+    pub(super) fn grants(&self, name: usize, device: &DeviceId) -> bool {
+        !self.ungranted[name].contains(device)
+    }
+
+    /// A container is being given the device.
+    pub(super) fn allocate(&mut self, name: usize, device: &DeviceId) {
+        let before = self.owned(device).map(|(uid, _)| uid.clone());
+        self.allocated.insert(device.clone(), Allocation { name, at: self.clock, before });
+    }
+
+    fn is_acknowledged(&self, name: usize, device: &DeviceId) -> bool {
+        let since = self.since.get(device).filter(|_| self.sent[name].contains(device));
+        let seen = since.zip(self.seen.as_ref());
+        seen.is_some_and(|(since, (asked, seen))| asked >= since && seen[name].contains(device))
+    }
+
+    fn existing(&self, slice: &Slice) -> ExistingSlice {
+        ExistingSlice {
+            id: slice.id.clone(),
+            device: slice.device.clone(),
+            shape: slice.ware.shape(),
+            model: slice.ware.model().to_owned(),
+            held_as: self.held_as(&slice.device).map(|name| NAMES[name]),
+            settled: self.is_settled(&slice.device),
+            served: slice.served,
+            reservation: slice.reservation.clone().filter(|r| self.kept.get(&slice.id) != Some(&r.uid)),
+        }
+    }
+
+    fn update(&mut self, slices: &[Slice]) {
+        self.clock += 1;
+        self.note_kept(slices);
+        let reserved = slices.iter().filter_map(|slice| {
+            let name = name_of(slice.reservation.as_ref()?);
+            let is_held = self.held_as(&slice.device).is_some();
+            let acknowledged = slice.made && (is_held || self.is_acknowledged(name, &slice.device));
+            Some((slice.reservation.as_ref()?, acknowledged))
+        });
+        self.bindings = self.bindings.updated(reserved, |uid| self.pods.contains_key(uid));
+        let existing: Vec<_> = slices.iter().filter(|s| s.made).map(|slice| self.existing(slice)).collect();
+        let missing = slices.iter().filter(|slice| !slice.made);
+        let missing: Vec<&Reservation> = missing.filter_map(|slice| slice.reservation.as_ref()).collect();
+        let offered = offer(&existing, &missing, &self.bindings);
+        self.ungranted = NAMES.map(|name| offered.ungranted.get(&name).cloned().unwrap_or_default());
+        self.sent = NAMES.map(|name| offered.healthy.get(&name).cloned().unwrap_or_default());
+        let healthy: BTreeSet<DeviceId> = self.sent.iter().flatten().cloned().collect();
+        self.since.retain(|device, _| healthy.contains(device));
+        for device in healthy {
+            self.since.entry(device).or_insert(self.clock);
+        }
+    }
+
+    fn note_kept(&mut self, slices: &[Slice]) {
+        let kept = slices.iter().filter_map(|slice| {
+            let uid = slice.pod()?;
+            let is_its = self.holder(&slice.device).is_some_and(|(holder, _)| holder == *uid);
+            let is_kept = self.kept.get(&slice.id) == Some(uid) || is_its && self.pods.contains_key(uid);
+            is_kept.then(|| (slice.id.clone(), uid.clone()))
+        });
+        self.kept = kept.collect();
+    }
+
+    fn ready(&self, slices: &[Slice]) -> BTreeMap<SliceId, PodUid> {
+        let ready = slices.iter().filter(|slice| slice.made).filter_map(|slice| {
+            let reservation = slice.reservation.as_ref()?;
+            let by_others = self.holder(&slice.device).is_some_and(|(uid, _)| uid != reservation.uid);
+            let is_ready = !by_others && self.is_acknowledged(name_of(reservation), &slice.device);
+            is_ready.then(|| (slice.id.clone(), reservation.uid.clone()))
+        });
+        ready.collect()
+    }
+}
+
+/// The number of the name that was reserved.
+pub(super) fn name_of(reservation: &Reservation) -> usize {
+    usize::from(reservation.resource != NAMES[0])
+}
+
+impl Life {
+    /// The agent makes the lists and the status.
+    pub(super) fn decide(&mut self) {
+        self.agent.update(&self.slices);
+        self.agent.ready = self.agent.ready(&self.slices);
+        for pod in self.pods.iter_mut().filter(|pod| pod.stage == Stage::Pending) {
+            let mut own = self.slices.iter().filter(|slice| slice.pod() == Some(&pod.uid));
+            pod.was_ready |= own.all(|slice| self.agent.ready.get(&slice.id) == Some(&pod.uid));
+        }
+    }
+
+    /// The kubelet says what it may hand out.
+    pub(super) fn acknowledge(&mut self) {
+        self.agent.seen = Some((self.agent.clock, self.kubelet.taken.clone()));
+    }
+
+    /// The API server shows the pods.
+    pub(super) fn tell_pods(&mut self) {
+        let bound = self.pods.iter().filter(|pod| matches!(pod.stage, Stage::Bound | Stage::Running));
+        self.agent.pods = bound.map(|pod| (pod.uid.clone(), pod.stage == Stage::Running)).collect();
+    }
+
+    /// The kubelet's List and checkpoint; `late`: so long after Allocate that what nobody shows was refused.
+    pub(super) fn tell_holders(&mut self, late: bool) {
+        let agent = &mut self.agent;
+        (agent.listed, agent.recorded) = self.kubelet.account(&self.pods);
+        let lacks =
+            self.pods.iter().any(|pod| pod.stage == Stage::Bound && agent.pods.contains_key(&pod.uid));
+        let mut allocated = std::mem::take(&mut agent.allocated);
+        allocated.retain(|device, allocation| {
+            let owner = agent.owned(device).map(|(uid, _)| uid);
+            let is_shown =
+                agent.listed.contains_key(device) || owner.is_some() && owner != allocation.before.as_ref();
+            agent.clock <= allocation.at || !is_shown && !(late && !lacks)
+        });
+        agent.allocated = allocated;
+    }
+
+    /// The agent's process ends and comes back: it knows its last status, the API server's pods and the kubelet's account.
+    pub(super) fn restart_agent(&mut self) {
+        let ready = self.slices.iter().filter(|slice| self.agent.held_as(&slice.device).is_none());
+        let bindings = ready.filter_map(|slice| self.agent.ready.get(&slice.id).cloned()).collect();
+        self.agent = Agent { clock: self.agent.clock, bindings, ..Agent::default() };
+        self.kubelet.taken = Devices::default();
+        self.tell_pods();
+        self.tell_holders(false);
+    }
+
+    /// The kubelet's process ends and comes back: it has its checkpoint, and no list.
+    pub(super) fn restart_kubelet(&mut self) {
+        self.kubelet.restart();
+        (self.agent.seen, self.agent.kept) = (None, BTreeMap::new());
+        self.tell_pods();
+    }
+}

@@ -1,0 +1,52 @@
+//! What is offered to the kubelet, and to which pods.
+
+use super::{Node, NodePod};
+use kerf_core::contract::{GpuNodeStatus, Reservation, SliceState, WantedSlice};
+use kerf_core::names::{DeviceId, PodUid};
+use kerf_core::offer::{Bindings, ExistingSlice, Offer, offer};
+use std::collections::BTreeSet;
+
+impl Node {
+    /// The offer, for these slices that exist, of which some are not served.
+    pub(super) fn offered(&mut self, existing: &mut [ExistingSlice], unserved: &BTreeSet<DeviceId>) -> Offer {
+        self.note_bindings();
+        existing.iter_mut().for_each(|slice| slice.served = !unserved.contains(&slice.device));
+        let missing = self.spec.slices.iter().filter(|wanted| self.is_missing(wanted));
+        let missing: Vec<&Reservation> = missing.filter_map(|wanted| wanted.reservation.as_ref()).collect();
+        offer(existing, &missing, &self.bindings)
+    }
+
+    /// Whether there is nothing that could be offered for the slice: somebody else may have what exists.
+    fn is_missing(&self, wanted: &WantedSlice) -> bool {
+        self.device_of(wanted).is_none_or(|device| self.account.is_doubted(&device))
+    }
+
+    /// Notes which pods are bound or may be. While no spec can be read, what was known stays.
+    fn note_bindings(&mut self) {
+        if !self.health.spec.is_well() {
+            return;
+        }
+        let acknowledged = |wanted: &WantedSlice, name| {
+            let device = self.device_of(wanted);
+            device.is_some_and(|d| self.account.is_held(&d) || self.advertised.is_acknowledged(name, &d))
+        };
+        let reserved = self.spec.slices.iter().filter_map(|wanted| {
+            let reservation = wanted.reservation.as_ref()?;
+            Some((reservation, acknowledged(wanted, reservation.resource)))
+        });
+        let is_bound = |uid: &PodUid| self.pods.as_ref().is_some_and(|pods| pods.contains_key(uid));
+        self.bindings = self.bindings.updated(reserved, is_bound);
+    }
+
+    /// Whether the kubelet keeps the device for the container that has it.
+    pub(super) fn is_settled(&self, device: &DeviceId) -> bool {
+        let is_admitted = |uid: &PodUid| self.pods.as_ref()?.get(uid).map(|pod: &NodePod| pod.admitted);
+        self.account.is_settled(device, |uid| is_admitted(uid).unwrap_or_default())
+    }
+}
+
+/// What an earlier process of the agent has made possible: pods whose slices were ready, and that have not all of them yet.
+pub(super) fn possible_bindings(status: &GpuNodeStatus) -> Bindings {
+    let ready = status.slices.iter().filter(|slice| slice.state == SliceState::Ready);
+    ready.filter_map(|slice| slice.ready_for.clone()).collect()
+}

@@ -7,7 +7,7 @@ use kerf_core::kind::Kind;
 use kerf_core::names::{GpuUuid, NodeName};
 use kerf_core::packing::{KindPlan, Rank, Refusal, SchedulerVerdict, Selection, choose_place};
 use kerf_core::resource::ResourceName;
-use kerf_core::static_node::Devices;
+use kerf_core::static_node::{Devices, PluginName};
 use kerf_runtime::destinations::Destinations;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ impl Serialize for Taken {
         match self {
             Self::Slices(slices) => slices.serialize(serializer),
             Self::Devices(devices) => {
-                let device = |(name, count): (&_, &u32)| serde_json::json!({"resource": ToString::to_string(name), "count": count});
+                let device = |(name, count): (&PluginName, &u32)| serde_json::json!({"resource": name.to_string(), "count": count});
                 serializer.collect_seq(devices.iter().map(device))
             }
         }

@@ -107,7 +107,7 @@ impl Nodes {
 
     /// Whether labels and taints of the nodes are known.
     pub fn know_machines(&self) -> bool {
-        self.names().all(|name| self.machines.contains_key(name))
+        self.names().next().is_some() && self.names().all(|name| self.machines.contains_key(name))
     }
 
     /// What keeps a pod from a node, whatever its GPUs have.

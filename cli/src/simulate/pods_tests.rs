@@ -107,7 +107,7 @@ fn a_manifest_is_decided_by_the_policies() {
     let lines: Vec<String> = placed.table(false).lines().map(str::to_owned).collect();
     assert!(lines[1].starts_with("default/gpu     a30   mig   0    1g.6gb at "), "{lines:#?}");
     assert!(lines[2].ends_with("asks for no slice"), "{lines:#?}");
-    assert!(lines[3].contains("refused: ") && lines[3].contains("maxCount"), "{lines:#?}");
+    assert!(lines[3].contains("refused: container main: 17 slices are more than the 16"), "{lines:#?}");
 }
 
 #[test]

@@ -21,9 +21,8 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     if let Seen::Unknown(why) = &seen.resource_quotas {
         return vec![unknown("the ResourceQuotas of all namespaces", why)];
     }
-    let limited: Vec<(&ResourceQuota, Vec<ResourceName>)> =
-        seen.resource_quotas.all().iter().map(|quota| (quota, limited(quota))).collect();
-    let mut limited = limited.into_iter().filter(|(_, names)| !names.is_empty()).peekable();
+    let limited = seen.resource_quotas.all().iter().map(|quota| (quota, limited(quota)));
+    let mut limited = limited.filter(|(_, names)| !names.is_empty()).peekable();
     // What pods get is not known without the policies and the GPUs, of which other groups tell.
     let (Some(_), Ok(policies), Some(nodes)) = (limited.peek(), policies(seen), seen.gpu_nodes.found())
     else {
@@ -32,12 +31,12 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     let statuses: Vec<GpuNodeStatus> =
         nodes.iter().filter_map(|node: &GpuNode| node.read_status().ok().flatten()).collect();
     let supply = Supply::of(&statuses);
-    let evaded = limited.flat_map(|(quota, names)| evaded(quota, &names, &policies, &supply));
-    let evaded: Vec<Finding> = evaded.collect();
-    if evaded.is_empty() {
+    let findings: Vec<Finding> =
+        limited.flat_map(|(quota, names)| evaded(quota, &names, &policies, &supply)).collect();
+    if findings.is_empty() {
         return vec![Finding::fine("pods get the names that ResourceQuotas limit")];
     }
-    evaded
+    findings
 }
 
 /// The names of slices of a size that a quota limits.

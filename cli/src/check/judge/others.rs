@@ -57,11 +57,10 @@ fn classes(seen: &Observed) -> Vec<Finding> {
         );
         Some(match name {
             Ok(name) if !name.is_neutral() && knows_neutral => {
-                let size = "kerf.dev/gpu-<N>gb";
                 let becomes = if name.size().is_some() {
-                    format!("kerf gives no pod that name: pods that ask for it by kerf get {size}")
+                    "kerf gives no pod that name: pods that ask kerf for such a slice get kerf.dev/gpu-<N>gb"
                 } else {
-                    format!("kerf refuses pods that ask for it by this name; by size they get {size}")
+                    "kerf refuses pods that ask for it by this name; by size they get kerf.dev/gpu-<N>gb"
                 };
                 let keep = "leave it if pods of the class are to be served without kerf; otherwise";
                 Finding::warning(format!("{told}; {becomes}"), format!("{keep}: {free}"))

@@ -206,6 +206,9 @@ mod tests {
             Refusal::LeaderChanged,
             Refusal::SlicesLeft,
             Refusal::NoRoom,
+            Refusal::NameNotRegistered,
+            Refusal::NoUserNamespaces,
+            Refusal::Outranked,
         ];
         let number = |refusal: Refusal| match refusal {
             Refusal::NotAdmitted => 0,
@@ -227,8 +230,11 @@ mod tests {
             Refusal::LeaderChanged => 16,
             Refusal::SlicesLeft => 17,
             Refusal::NoRoom => 18,
+            Refusal::NameNotRegistered => 19,
+            Refusal::NoUserNamespaces => 20,
+            Refusal::Outranked => 21,
         };
-        assert_eq!(all.map(number).to_vec(), (0..19).collect::<Vec<_>>());
+        assert_eq!(all.map(number).to_vec(), (0..22).collect::<Vec<_>>());
         let text = include_str!("../../docs/events.md");
         for refusal in all {
             assert!(text.contains(&format!("| `{refusal}` |")), "{refusal}");

@@ -127,6 +127,11 @@ impl ContainerRequest {
         }
     }
 
+    fn wants(&self) -> Wants {
+        let Self { profile, size_gb, memory, compute, .. } = *self;
+        Wants { profile, size_gb, memory, compute }
+    }
+
     /// Whether the container needs several GPUs, and not only several slices.
     #[must_use]
     pub fn needs_distinct_gpus(&self) -> bool {
@@ -147,6 +152,15 @@ impl ContainerRequest {
     pub fn may_be(&self, kind: Kind) -> bool {
         self.resource.kind().map_or_else(|| self.kinds.contains(&kind), |own| own == kind)
     }
+}
+
+/// What a container wants of each of its slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wants {
+    profile: Option<Profile>,
+    size_gb: SizeGb,
+    memory: Option<MemoryMib>,
+    compute: Option<ComputePercent>,
 }
 
 /// A resource name as two fields: what the limits carry, and the kind where the name does not say it.
@@ -208,14 +222,12 @@ impl RequestDocument {
     /// An ordinary init container holds what the containers after it leave over of its slices, most often nothing; it stays
     /// the pod's until the pod ends, because the kubelet gives it to nobody else before.
     ///
-    /// The kubelet gives any slice of a name to any of the pod's containers that asks by this name. So where one of them
-    /// wants the name's own profile and no other, all of them get it.
+    /// The kubelet gives any slice of a name to any of the pod's containers that asks by this name. So each of them gets what
+    /// the most demanding of them wants: the profile that one of them names, the largest size, and the most memory and compute.
     #[must_use]
     pub fn holdings(&self) -> Cow<'_, [ContainerRequest]> {
-        let exact: BTreeMap<ResourceName, Profile> =
-            self.containers.iter().filter_map(|c| Some((c.resource, c.profile?))).collect();
         let as_it_is =
-            |c: &ContainerRequest| c.role != Role::Init && c.profile == exact.get(&c.resource).copied();
+            |c: &ContainerRequest| c.role != Role::Init && c.wants() == self.most_wanted(c.resource);
         if self.containers.iter().all(as_it_is) {
             return Cow::Borrowed(&self.containers);
         }
@@ -223,10 +235,22 @@ impl RequestDocument {
         let claims: Vec<Claim> = self.containers.iter().map(claim).collect();
         let held = self.containers.iter().zip(held(&claims)).filter(|(_, count)| *count > 0);
         let holding = |(container, count): (&ContainerRequest, u32)| {
-            let profile = exact.get(&container.resource).copied();
-            ContainerRequest { profile, count, ..container.clone() }
+            let Wants { profile, size_gb, memory, compute } = self.most_wanted(container.resource);
+            ContainerRequest { profile, size_gb, memory, compute, count, ..container.clone() }
         };
         Cow::Owned(held.map(holding).collect())
+    }
+
+    /// The most that any container wants of a slice of this name.
+    fn most_wanted(&self, name: ResourceName) -> Wants {
+        let containers = self.containers.iter().filter(|container| container.resource == name);
+        let nothing = Wants { profile: None, size_gb: SizeGb::ANY, memory: None, compute: None };
+        containers.map(ContainerRequest::wants).fold(nothing, |one, other| Wants {
+            profile: one.profile.max(other.profile),
+            size_gb: one.size_gb.max(other.size_gb),
+            memory: one.memory.max(other.memory),
+            compute: one.compute.max(other.compute),
+        })
     }
 
     /// The kind of the pod's first slice, by which the pod is counted; `None` if it asks for none, or if several kinds may serve it.
@@ -328,6 +352,27 @@ mod tests {
         let asked = [load.clone(), container("warm", Role::Init, 1), container("main", Role::App, 1)];
         let document = document(asked.to_vec());
         assert_eq!(*document.holdings(), [ContainerRequest { count: 2, ..load }, asked[2].clone()]);
+    }
+
+    #[test]
+    fn what_has_one_name_has_the_largest_size() {
+        let of = |role, size, memory, compute| ContainerRequest {
+            resource: ResourceName::Neutral(SizeGb(14)),
+            size_gb: SizeGb(size),
+            memory,
+            compute: ComputePercent::new(compute),
+            ..container("main", role, 1)
+        };
+        let memory = Some(MemoryMib(13_500));
+        let asked = vec![
+            of(Role::Init, 14, memory, 0),
+            of(Role::App, 13, None, 30),
+            of(Role::App, 13, Some(MemoryMib(1)), 20),
+            container("other", Role::App, 1),
+        ];
+        let most = of(Role::App, 14, memory, 30);
+        let other = asked[3].clone();
+        assert_eq!(*document(asked).holdings(), [most.clone(), most, other]);
     }
 
     #[test]

@@ -200,10 +200,12 @@ impl Shape {
         }
     }
 
-    /// Whether a slice of this shape can be offered under a name.
+    /// Whether a slice of this shape can be offered under a name. Under a neutral one each can that is no part of a GPU
+    /// instance: what serves it, the pod's request says, and neither the name nor the shape.
     #[must_use]
     pub fn keeps(self, name: ResourceName) -> bool {
         match (self, name) {
+            (_, ResourceName::Neutral(_)) => self.mig_part().is_whole(),
             (Self::Mig { profile, part: MigPart::Whole, .. }, name) => name.is_kept_by(profile),
             (Self::Mig { profile, part: MigPart::Compute(part), .. }, ResourceName::Compute(compute)) => {
                 compute.of() == profile && compute.compute() == part.compute
@@ -277,6 +279,11 @@ mod tests {
         assert_eq!(kept(MigPart::Whole), [true, false, false]);
         assert_eq!(kept(part), [false, true, false]);
         assert_eq!(kept(MigPart::Replica { replica: 1 }), [false, false, true]);
+        let neutral = ResourceName::Neutral(SizeGb(10));
+        assert!(!Shape::of_instance(instance, part).keeps(neutral));
+        for shape in [Shape::mig(instance), Shape::mps(SizeGb(10)), Shape::Whole { size_gb: SizeGb(15) }] {
+            assert!(shape.keeps(neutral), "{shape}");
+        }
         let other = "nvidia.com/mig-2g.20gb.shared".parse().unwrap();
         assert!(!Shape::of_instance(instance, MigPart::Replica { replica: 1 }).keeps(other));
     }

@@ -26,6 +26,8 @@ pub struct NodeInventory {
     pub closeness: Closeness,
     /// The largest neutral name that the node's kubelet knows; none from agents of earlier versions.
     pub neutral_up_to: Option<SizeGb>,
+    /// Whether pods may run in user namespaces there. `None` where the Node was not looked at: then they may.
+    pub user_namespaces: Option<bool>,
 }
 
 /// One GPU.
@@ -95,7 +97,12 @@ impl NodeInventory {
     #[must_use]
     pub fn of(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Self {
         let gpus = status.gpus.iter().map(|gpu| gpu_inventory(gpu, spec, status)).collect();
-        Self { gpus, closeness: Closeness::of(&status.gpus), neutral_up_to: status.neutral_up_to }
+        Self {
+            gpus,
+            closeness: Closeness::of(&status.gpus),
+            neutral_up_to: status.neutral_up_to,
+            user_namespaces: None,
+        }
     }
 }
 

@@ -6,9 +6,7 @@ use super::mig::has_compute;
 use crate::contract::{ContainerRequest, Shape};
 use crate::inventory::{GpuInventory, NodeInventory};
 use crate::request::GpuSelection;
-use crate::resource::ResourceName;
 use crate::units::MemoryMib;
-use std::borrow::Cow;
 
 /// What a pod wants of one of its slices.
 pub(super) struct Exacting<'r> {
@@ -54,22 +52,4 @@ fn memory(gpu: &GpuInventory, shape: Shape) -> Option<MemoryMib> {
             Some(shape.memory_of(gpu.memory))
         }
     }
-}
-
-/// The holdings, each with the most that any of the pod's containers wants by its name: the kubelet gives any slice of a
-/// name to any of them.
-pub(super) fn levelled<'r>(
-    containers: &[ContainerRequest],
-    holdings: Cow<'r, [ContainerRequest]>,
-) -> Cow<'r, [ContainerRequest]> {
-    if containers.iter().all(|container| container.memory.is_none() && container.compute.is_none()) {
-        return holdings;
-    }
-    let of = |name: ResourceName| containers.iter().filter(move |container| container.resource == name);
-    let mut levelled = holdings.into_owned();
-    for holding in &mut levelled {
-        holding.memory = of(holding.resource).filter_map(|container| container.memory).max();
-        holding.compute = of(holding.resource).filter_map(|container| container.compute).max();
-    }
-    Cow::Owned(levelled)
 }

@@ -1,22 +1,25 @@
 //! Whether a node has room for a whole pod, and the best places on it. All or nothing per pod.
 
-use super::exacting::{Exacting, levelled};
-use super::{Cost, Fleet, Spread, instance, layout, share};
+use super::exacting::Exacting;
+use super::plan::{Rank, own_name, plans};
+use super::{Cost, Fleet, Refusal, Spread, instance, layout, share};
 use crate::contract::{ContainerRequest, RequestDocument, Shape};
 use crate::inventory::{GpuInventory, NodeInventory, Occupancy, PlacedSlice};
+use crate::kind::Kind;
 use crate::names::{GpuUuid, SliceId};
 use crate::request::GpuSelection;
 use crate::resource::ResourceName;
 use std::borrow::Cow;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
-use thiserror::Error;
 
 /// The places of all of a pod's slices on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fit {
     /// In the order of the request.
     pub slices: Vec<Placed>,
+    /// Which of the request's plans they follow: the first one that fits the node.
+    pub rank: Rank,
     /// What they cost together.
     pub cost: Cost,
 }
@@ -47,88 +50,68 @@ pub enum Source {
     Cut(Vec<SliceId>),
 }
 
-/// Why a node cannot serve a request. Texts are constant, so that the scheduler's event groups them over nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Error)]
-pub enum Refusal {
-    /// The pod has no request document.
-    #[error(
-        "pod was not admitted by kerf's webhook: create it anew while the webhook runs, or name another scheduler"
-    )]
-    NotAdmitted,
-    /// The pod's request document cannot be read.
-    #[error("pod's kerf.dev/request annotation cannot be read: create the pod anew")]
-    UnreadableRequest,
-    /// The node has no GpuNode.
-    #[error("no kerf agent on the node")]
-    NoAgent,
-    /// The GpuNode's status cannot be read.
-    #[error("GpuNode status cannot be read, the node counts as full: update its agent")]
-    UnreadableStatus,
-    /// The GpuNode's spec cannot be read.
-    #[error(
-        "GpuNode spec cannot be read, the node counts as full: update kerf's extender or correct the spec"
-    )]
-    UnreadableSpec,
-    /// The agent does not serve the node.
-    #[error("kerf agent not ready")]
-    AgentNotReady,
-    /// The agent says that it serves the node, and has not taken in what was written to its GpuNode for a while.
-    #[error("kerf agent does not follow its GpuNode: look at its pod on the node")]
-    AgentSilent,
-    /// The pod has a reservation on another node.
-    #[error("slice is reserved for the pod on another node")]
-    ReservedElsewhere,
-    /// The pod's namespace holds as much as its policy allows.
-    #[error("GPU quota of the pod's namespace is full")]
-    QuotaFull,
-    /// The pod asks for more than its namespace may ever hold.
-    #[error("more than the whole GPU quota of the pod's namespace: ask for less")]
-    OverQuota,
-    /// No GPU of the node can ever serve it in its present mode.
-    #[error("no GPU of the kind and size that is requested")]
-    NeverFits,
-    /// A GPU of the node could serve it, but for the models and UUIDs that the pod names.
-    #[error("no GPU of the model or UUID that is requested")]
-    NotSelected,
-    /// The pod wants more slices than the node could hold empty.
-    #[error("more slices requested than the node can hold: ask for fewer")]
-    CountNeverFits,
-    /// A container needs several GPUs, and the node has too few that could serve it.
-    #[error(
-        "not enough different GPUs: ask for fewer, or by kerf.dev/gpu-count for slices that may be of one GPU"
-    )]
-    TooFewGpus,
-    /// A container wants several replicas of NVIDIA's device plugin, which gives no more for more of them.
-    #[error("more than one replica of NVIDIA's device plugin in one container: ask for one")]
-    OneReplica,
-    /// The node is static, and NVIDIA's device plugin is given another layout there.
-    #[error("NVIDIA's device plugin is given a new layout on the node")]
-    LayoutChanging,
-    /// The node is static, and a leader of the extender that vanished may have a Binding to it under way.
-    #[error(
-        "kerf's extender has a new leader, which waits until no Binding of the former one can be under way: about a minute"
-    )]
-    LeaderChanged,
-    /// The node is static now, and pods hold slices there that kerf's agent made when it was managed.
-    #[error("pods still hold slices of kerf's agent on the node, which NVIDIA's device plugin serves now")]
-    SlicesLeft,
-    /// What would fit is in use.
-    #[error("GPU slices in use")]
-    NoRoom,
+/// The best places for `request` on `node`, a node of `fleet`, by the first of its plans that fits there.
+pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
+    fit_first(node, request, &by_plan(request), fleet)
 }
 
-/// The best places for `request` on `node`, a node of `fleet`.
-pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
-    place_all(node, request, fleet).map_err(|refusal| explain(node, request, refusal, fleet))
+/// The request by each of its plans.
+pub(super) fn by_plan(request: &RequestDocument) -> Vec<Cow<'_, RequestDocument>> {
+    plans(request).iter().map(|plan| request.planned(plan)).collect()
+}
+
+/// The same as [`fit`], for a request whose plans are known.
+///
+/// The node is full if it is full by any plan, because a pod may end. Otherwise the first plan's refusal counts; but a plan with a
+/// kind that no GPU of the node has or can serve says nothing of the others.
+pub(super) fn fit_first(
+    node: &NodeInventory,
+    request: &RequestDocument,
+    by_plan: &[Cow<'_, RequestDocument>],
+    fleet: &Fleet,
+) -> Result<Fit, Refusal> {
+    may_run(node, request)?;
+    let has = |kind| node.gpus.iter().any(|gpu| gpu.kinds.contains(&kind));
+    let has_kinds =
+        |planned: &RequestDocument| planned.containers.iter().all(|c| c.only_kind().is_some_and(has));
+    let mut refused = Vec::new();
+    for (place, planned) in by_plan.iter().enumerate().filter(|(_, planned)| has_kinds(planned)) {
+        match place_all(node, planned, fleet) {
+            Ok(fit) => return Ok(Fit { rank: Rank::at(place), ..fit }),
+            Err(refusal) => refused.push((planned, refusal)),
+        }
+    }
+    let mut first = Refusal::NeverFits;
+    for (planned, refusal) in refused {
+        match explain(node, planned, refusal, fleet) {
+            Refusal::NoRoom => return Err(Refusal::NoRoom),
+            other if first == Refusal::NeverFits => first = other,
+            _ => {}
+        }
+    }
+    Err(first)
+}
+
+/// Whether the node can run the pod at all, whatever its GPUs have.
+fn may_run(node: &NodeInventory, request: &RequestDocument) -> Result<(), Refusal> {
+    let names = request.containers.iter().map(|container| container.resource);
+    let neutral = names.filter(|name| name.is_neutral()).filter_map(ResourceName::size).max();
+    if neutral > node.neutral_up_to {
+        return Err(Refusal::NameNotRegistered);
+    }
+    if request.user_namespace && node.user_namespaces == Some(false) {
+        return Err(Refusal::NoUserNamespaces);
+    }
+    Ok(())
 }
 
 fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
-    let holdings = levelled(&request.containers, request.holdings());
+    let holdings = request.holdings();
     let spreads = spreads(request);
     let empty = || Placing {
         node: node.clone(),
         fleet,
-        gpus: &request.gpus,
+        request,
         spreads: &spreads,
         together: BTreeMap::new(),
         spots: Vec::new(),
@@ -141,8 +124,10 @@ fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> 
     })?;
     let cost = placing.cost();
     // Whole GPUs are of different GPUs whichever the kubelet picks.
-    let spread = spreads.keys().filter(|name| **name != ResourceName::Whole).copied();
-    let mut alone: BTreeSet<ResourceName> = spread.collect();
+    let whole: BTreeSet<ResourceName> =
+        holdings.iter().filter(|holding| is_whole(holding)).map(|holding| holding.resource).collect();
+    let mut alone: BTreeSet<ResourceName> =
+        spreads.keys().filter(|name| !whole.contains(name)).copied().collect();
     let Placing { node, mut spots, .. } = placing;
     let deceived = |spot: &&Spot| {
         let pod = Exacting { gpus: &request.gpus, holding: &holdings[spot.holding] };
@@ -158,7 +143,11 @@ fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> 
         shape: candidate.shape,
         source: candidate.source,
     });
-    Ok(Fit { slices: slices.collect(), cost })
+    Ok(Fit { slices: slices.collect(), rank: Rank::BEST, cost })
+}
+
+fn is_whole(holding: &ContainerRequest) -> bool {
+    holding.only_kind() == Some(Kind::Whole)
 }
 
 /// The holdings' numbers, the largest first: a small slice at its best place may be in the only way of two larger ones
@@ -175,12 +164,24 @@ fn largest_first(holdings: &[ContainerRequest]) -> Vec<usize> {
 
 /// The names whose slices do not lie on whichever GPUs.
 fn spreads(request: &RequestDocument) -> BTreeMap<ResourceName, Spread> {
-    let spread = |name: ResourceName| {
-        let containers = request.containers.iter().filter(|container| container.resource == name);
-        Spread::of(name, containers.map(|container| (container.count, container.distinct_gpus)))
+    let spread = |of: &ContainerRequest| {
+        let containers = request.containers.iter().filter(|container| container.resource == of.resource);
+        let spread = Spread::of(of.only_kind(), containers.map(|c| (c.count, c.distinct_gpus)));
+        (of.resource, spread)
     };
-    let names = request.containers.iter().map(|container| container.resource);
-    names.map(|name| (name, spread(name))).filter(|(_, spread)| *spread != Spread::Any).collect()
+    request.containers.iter().map(spread).filter(|(_, spread)| *spread != Spread::Any).collect()
+}
+
+/// Whether a slice for this holding may be of this GPU, by the GPUs that the pod selects and by what its policy says of the
+/// model.
+fn may_have(
+    request: &RequestDocument,
+    gpus: &GpuSelection,
+    holding: &ContainerRequest,
+    gpu: &GpuInventory,
+) -> bool {
+    gpus.admits(&gpu.uuid, &gpu.model)
+        && holding.only_kind().is_some_and(|kind| request.allows(kind, &gpu.model))
 }
 
 /// How many places are tried for a pod whose slices lie on GPUs in no simple order.
@@ -191,7 +192,7 @@ const TRIES: u32 = 256;
 struct Placing<'f> {
     node: NodeInventory,
     fleet: &'f Fleet,
-    gpus: &'f GpuSelection,
+    request: &'f RequestDocument,
     spreads: &'f BTreeMap<ResourceName, Spread>,
     /// The GPUs that the slices of a name go to, for names of which each is on another.
     together: BTreeMap<ResourceName, Vec<usize>>,
@@ -228,13 +229,13 @@ impl Placing<'_> {
     /// of all of them. What costs less comes first; it is a choice among places that cost the same.
     fn choose_closest(&mut self, holding: &ContainerRequest, holdings: &[ContainerRequest]) {
         let name = holding.resource;
-        let apart = name == ResourceName::Whole || self.spread(name) == Spread::DistinctGpus;
+        let apart = is_whole(holding) || self.spread(name) == Spread::DistinctGpus;
         if !apart || !self.node.closeness.tells_apart() || self.together.contains_key(&name) {
             return;
         }
         let of_name = holdings.iter().filter(|other| other.resource == name);
         let count = of_name.fold(0, |sum: usize, other| sum.saturating_add(other.count as usize));
-        let may = |_: usize, gpu: &GpuInventory| self.gpus.admits(&gpu.uuid, &gpu.model);
+        let may = |_: usize, gpu: &GpuInventory| may_have(self.request, &self.request.gpus, holding, gpu);
         let places = places(&self.node, holding, self.fleet, may);
         self.together.insert(name, closest(&self.node, &places, count));
     }
@@ -271,7 +272,7 @@ impl Placing<'_> {
         let others = || self.spots.iter().filter(|spot| spot.resource == resource).map(|spot| spot.gpu);
         let may = |index: usize, gpu: &GpuInventory| {
             only.is_none_or(|only| only == index)
-                && self.gpus.admits(&gpu.uuid, &gpu.model)
+                && may_have(self.request, &self.request.gpus, holding, gpu)
                 && spread.admits(index, others())
         };
         let together = self.together.get(&resource);
@@ -338,10 +339,12 @@ fn explain(node: &NodeInventory, request: &RequestDocument, refusal: Refusal, fl
     if place_all(&empty, request, fleet).is_ok() {
         return refusal;
     }
-    let containers = levelled(&request.containers, Cow::Borrowed(&request.containers));
+    let holdings = request.holdings();
     let one_each = |gpus: &GpuSelection| {
-        let may = |_: usize, gpu: &GpuInventory| gpus.admits(&gpu.uuid, &gpu.model);
-        containers.iter().all(|container| best(&empty, container, fleet, may).is_ok())
+        holdings.iter().all(|holding| {
+            let may = |_: usize, gpu: &GpuInventory| may_have(request, gpus, holding, gpu);
+            best(&empty, holding, fleet, may).is_ok()
+        })
     };
     if one_each(&request.gpus) {
         let mut on_any = request.clone();
@@ -426,8 +429,9 @@ fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> O
     if let Some(layout) = &gpu.layout {
         return layout::candidate(gpu, layout, request);
     }
-    match request.resource {
-        ResourceName::Mig(_) => instance::candidate(gpu, request, fleet),
+    let name = own_name(request)?;
+    match name {
+        ResourceName::Mig(_) | ResourceName::Neutral(_) => instance::candidate(gpu, request, fleet),
         ResourceName::Compute(profile) => instance::part(gpu, profile, request, fleet),
         ResourceName::MigReplica(profile) => instance::replica(gpu, profile, request, fleet),
         ResourceName::Whole => share::whole(gpu, request),
@@ -435,12 +439,11 @@ fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> O
         | ResourceName::TimeSlicing(_)
         | ResourceName::Replica
         | ResourceName::MpsReplica => {
-            let shape = share::shape(gpu, request)?;
+            let shape = share::shape(gpu, name, request)?;
             let suffices = request.memory.is_none_or(|memory| shape.size().share_memory() >= memory);
             if suffices { share::candidate(gpu, shape) } else { None }
         }
-        // What kind of slice it is to be has not been chosen.
-        ResourceName::Neutral(_) | ResourceName::Plugin(..) => None,
+        ResourceName::Plugin(..) => None,
     }
 }
 

@@ -6,6 +6,7 @@ use super::Cost;
 use super::exacting::suffices;
 use super::fit::{Candidate, Source};
 use super::mig::serving;
+use super::plan::own_name;
 use super::share::{self, is_worth_whole};
 use crate::contract::{ContainerRequest, GpuRule, LaidOut, MigPart, Shape};
 use crate::inventory::GpuInventory;
@@ -169,10 +170,12 @@ pub(super) fn candidate(
 
 fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool {
     let replicas = gpu.rule.replicas(shape.kind());
-    let is_meant = match (request.resource, shape) {
-        (ResourceName::Mig(_), Shape::Mig { profile, part: MigPart::Whole, .. }) => {
-            serving(&gpu.table, request).any(|serving| serving == profile)
-        }
+    let Some(name) = own_name(request) else { return false };
+    let is_meant = match (name, shape) {
+        (
+            ResourceName::Mig(_) | ResourceName::Neutral(_),
+            Shape::Mig { profile, part: MigPart::Whole, .. },
+        ) => serving(&gpu.table, request).any(|serving| serving == profile),
         (ResourceName::Whole, Shape::Whole { size_gb }) => {
             is_worth_whole(request.size_gb, size_gb, request.distinct_gpus)
         }

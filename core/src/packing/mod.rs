@@ -2,6 +2,7 @@
 //!
 //! The cost is what the fleet loses by it: [`Fleet`] knows what is left of it. [`fit`] places a whole pod on one node.
 
+mod choose_place;
 mod cost;
 mod exacting;
 mod fit;
@@ -10,18 +11,23 @@ pub mod fraction;
 mod instance;
 mod layout;
 mod mig;
+mod plan;
+mod refusal;
 mod room;
 mod share;
 mod spread;
 mod terms;
 mod warm;
 
+pub use choose_place::{Place, Selection, choose_among, choose_place};
 pub use cost::Cost;
-pub use fit::{Fit, Placed, Refusal, Source, fit};
+pub use fit::{Fit, Placed, Source, fit};
 pub use fleet::{ClassId, Fleet, FleetGpu, Move};
 pub use layout::laid_out;
 pub(crate) use layout::{Standing, missing};
 pub use mig::{Choice, Cut, PlaceId, PlaceSet};
+pub use plan::{KindPlan, Rank, plans};
+pub use refusal::Refusal;
 pub use room::room;
 pub use share::is_worth_whole;
 pub use spread::Spread;

@@ -16,10 +16,10 @@ const OPENS_A_GPU: i64 = 500_000;
 const START: i64 = 4;
 const END: i64 = 16;
 
-/// The share that a request is served by on `gpu`, where the GPU has such.
-pub(super) fn shape(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Shape> {
-    let kind = request.only_kind()?;
-    match request.resource {
+/// The share of this name that a request is served by on `gpu`, where the GPU has such.
+pub(super) fn shape(gpu: &GpuInventory, name: ResourceName, request: &ContainerRequest) -> Option<Shape> {
+    let kind = name.kind()?;
+    match name {
         ResourceName::Replica => gpu.replica(kind),
         ResourceName::MpsReplica => gpu.replica(kind).filter(|share| {
             let has = |least| gpu.rule.mps.limits_compute() && share.compute() >= Some(least);

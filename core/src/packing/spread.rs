@@ -1,7 +1,6 @@
 //! How a pod's slices of one name lie on a node's GPUs.
 
 use crate::kind::Kind;
-use crate::resource::ResourceName;
 
 /// How a pod's slices of one name lie on a node's GPUs.
 ///
@@ -19,11 +18,12 @@ pub enum Spread {
 }
 
 impl Spread {
-    /// Of the slices of `name`, by the containers that want them: how many each wants, and whether of different GPUs.
+    /// Of the slices of one name, which are of this kind, by the containers that want them: how many each wants, and whether of
+    /// different GPUs.
     #[must_use]
-    pub fn of(name: ResourceName, containers: impl IntoIterator<Item = (u32, bool)>) -> Self {
+    pub fn of(kind: Option<Kind>, containers: impl IntoIterator<Item = (u32, bool)>) -> Self {
         let several = containers.into_iter().filter(|(count, _)| *count > 1);
-        let spreads = several.map(|(_, distinct)| match name.kind() {
+        let spreads = several.map(|(_, distinct)| match kind {
             _ if distinct => Self::DistinctGpus,
             Some(Kind::Mps) => Self::OneGpu,
             _ => Self::Any,

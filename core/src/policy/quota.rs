@@ -153,6 +153,8 @@ mod tests {
         let (small, whole) = ("nvidia.com/mig-1g.10gb".parse().unwrap(), "nvidia.com/gpu".parse().unwrap());
         let large = h100_shape("3g.40gb", 0);
         assert_eq!(Charge::of_slice(small, large), Charge { memory_gb: 10, slices: 1 });
+        let neutral = ResourceName::Neutral(SizeGb(14));
+        assert_eq!(Charge::of_slice(neutral, large), Charge { memory_gb: 14, slices: 1 });
         let gpu = Shape::Whole { size_gb: SizeGb(80) };
         assert_eq!(Charge::of_slice(whole, gpu), Charge { memory_gb: 80, slices: 1 });
     }
@@ -162,6 +164,9 @@ mod tests {
         assert_eq!(Charge::least(&request("nvidia.com/mig-1g.10gb", 3)), Charge { memory_gb: 30, slices: 3 });
         let whole = request_sized(ResourceName::Whole, SizeGb(20), 2);
         assert_eq!(Charge::least(&whole), Charge { memory_gb: 40, slices: 2 });
+        let neutral = request_sized(ResourceName::Neutral(SizeGb(14)), SizeGb(13), 2);
+        assert_eq!(Charge::least(&neutral), Charge { memory_gb: 28, slices: 2 }, "whatever serves it");
+        assert!(!depends_on_place(&neutral));
         assert!(depends_on_place(&whole) && !depends_on_place(&request("nvidia.com/gpu-8gb", 1)));
     }
 

@@ -40,14 +40,17 @@ pub struct Choice {
     pub cost: Cost,
 }
 
-/// The profiles that serve a request: that which the user wrote, or the plain ones that take the fewest memory slices.
+/// The profiles that serve a request: that which the user wrote, or the plain ones that take the fewest memory slices. A neutral
+/// name asks for memory alone.
 pub fn serving(table: &MigTable, request: &ContainerRequest) -> impl Iterator<Item = Profile> {
     let is_meant = move |e: &ProfileEntry| match request.profile {
         Some(profile) => e.profile == profile,
-        None => request.resource.is_kept_by(e.profile) && e.profile.size() >= request.size_gb,
+        None if request.resource.is_neutral() => e.profile.is_plain(),
+        None => request.resource.is_kept_by(e.profile),
     };
     let serves = move |e: &&ProfileEntry| {
         is_meant(e)
+            && e.profile.size() >= request.size_gb
             && request.memory.is_none_or(|memory| e.memory >= memory)
             && request.compute.is_none_or(|compute| has_compute(table, e.profile.compute(), compute))
     };

@@ -19,7 +19,7 @@ pub(in crate::policy) fn needed<'c>(
         (claim, request.distinct_gpus)
     });
     let (claims, distinct): (Vec<Claim>, Vec<bool>) = before.chain([(claim, distinct)]).unzip();
-    let spread = Spread::of(claim.resource, claims.iter().map(|claim| claim.count).zip(distinct));
+    let spread = Spread::of(claim.resource.kind(), claims.iter().map(|claim| claim.count).zip(distinct));
     Several { count: held(&claims).into_iter().fold(0, u32::saturating_add), spread }
 }
 

@@ -1,0 +1,194 @@
+//! The kinds of a pod's slices, where its resource names do not say them, and the order in which they are tried.
+
+use crate::contract::{ContainerRequest, RequestDocument};
+use crate::kind::Kind;
+use crate::mig::Profile;
+use crate::resource::{ResourceName, share_size};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+/// So many neutral names of a pod are combined each with each: four kinds each make 64 plans. A pod has more of them hardly
+/// ever, and each plan may be tried on each node.
+const NAMES_COMBINED: usize = 3;
+
+/// One kind for each neutral name of a pod, in the order of its containers; empty where its names say their kinds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KindPlan(Vec<(ResourceName, Kind)>);
+
+impl KindPlan {
+    /// The kind that serves a neutral name; `None` for a name that is not neutral, or not the pod's.
+    #[must_use]
+    pub fn kind(&self, name: ResourceName) -> Option<Kind> {
+        self.0.iter().find(|(planned, _)| *planned == name).map(|(_, kind)| *kind)
+    }
+
+    /// The kinds, one for each neutral name.
+    pub fn kinds(&self) -> impl Iterator<Item = (ResourceName, Kind)> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+/// A plan's position in [`plans`]: the lower the better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Rank(u16);
+
+impl Rank {
+    /// The rank of the first plan.
+    pub const BEST: Self = Self(0);
+
+    /// The rank of the plan at this place of [`plans`].
+    pub(super) fn at(place: usize) -> Self {
+        Self(u16::try_from(place).unwrap_or(u16::MAX))
+    }
+
+    /// The plan of this rank; `None` if the request has fewer.
+    #[must_use]
+    pub fn plan(self, request: &RequestDocument) -> Option<KindPlan> {
+        plans(request).into_iter().nth(usize::from(self.0))
+    }
+}
+
+/// The plans of a request, the best first: every combination of the kinds that may serve its neutral names, the first name's
+/// first kind first. A single empty plan where no name is neutral; none where no kind may serve all containers of a name.
+#[must_use]
+pub fn plans(request: &RequestDocument) -> Vec<KindPlan> {
+    let mut plans = vec![KindPlan::default()];
+    let mut names: Vec<ResourceName> = Vec::new();
+    for name in request.containers.iter().map(|container| container.resource) {
+        if !name.is_neutral() || names.contains(&name) {
+            continue;
+        }
+        names.push(name);
+        let kinds = common_kinds(request, name);
+        plans = plans.into_iter().flat_map(|plan| extended(plan, name, &kinds)).collect();
+    }
+    plans
+}
+
+/// A plan with each kind that it may have for one name more.
+fn extended(plan: KindPlan, name: ResourceName, kinds: &[Kind]) -> Vec<KindPlan> {
+    let follows = plan.0.get(NAMES_COMBINED - 1).map(|(_, kind)| *kind);
+    let kinds = match follows.filter(|kind| kinds.contains(kind)) {
+        Some(kind) => vec![kind],
+        None if follows.is_some() => kinds.iter().copied().take(1).collect(),
+        None => kinds.to_vec(),
+    };
+    let with = |kind| KindPlan(plan.0.iter().copied().chain([(name, kind)]).collect());
+    kinds.into_iter().map(with).collect()
+}
+
+/// The kinds that may serve all containers of a neutral name, in the order of the first of them: the kubelet gives any device
+/// of a name to any of them. None where they want different profiles.
+fn common_kinds(request: &RequestDocument, name: ResourceName) -> Vec<Kind> {
+    let containers = || request.containers.iter().filter(|container| container.resource == name);
+    let profiles: BTreeSet<Profile> = containers().filter_map(|container| container.profile).collect();
+    let may = |kind: &Kind| profiles.len() < 2 && containers().all(|container| container.may_be(*kind));
+    let mut kinds: Vec<Kind> = Kind::ALL.into_iter().filter(may).collect();
+    let order = containers().next().map(|container| container.kinds.as_slice()).unwrap_or_default();
+    kinds.sort_by_key(|kind| order.iter().position(|ordered| ordered == kind));
+    kinds
+}
+
+impl RequestDocument {
+    /// The request by a plan: only the planned kind may serve each neutral name.
+    #[must_use]
+    pub fn planned(&self, plan: &KindPlan) -> Cow<'_, Self> {
+        let is_planned = |container: &ContainerRequest| {
+            plan.kind(container.resource).is_none_or(|kind| container.kinds == [kind])
+        };
+        if self.containers.iter().all(is_planned) {
+            return Cow::Borrowed(self);
+        }
+        let mut planned = self.clone();
+        for container in &mut planned.containers {
+            if let Some(kind) = plan.kind(container.resource) {
+                container.kinds = vec![kind];
+            }
+        }
+        Cow::Owned(planned)
+    }
+
+    /// Whether the pod's policy allows slices of `kind` on GPUs of this model.
+    #[must_use]
+    pub fn allows(&self, kind: Kind, model: &str) -> bool {
+        self.kinds_by_model.get(model).is_none_or(|kinds| kinds.contains(&kind))
+    }
+}
+
+/// The name by which a slice of the planned kind is asked for, where the request's name is neutral: a share has as many GiB as
+/// its name says. It stays neutral for a GPU instance, whose profile depends on the GPU.
+pub(super) fn own_name(request: &ContainerRequest) -> Option<ResourceName> {
+    match (request.resource, request.only_kind()?) {
+        (ResourceName::Neutral(_), Kind::Whole) => Some(ResourceName::Whole),
+        (ResourceName::Neutral(_), kind @ (Kind::Mps | Kind::TimeSlicing)) => {
+            let memory = request.memory.map(crate::units::MemoryMib::nominal);
+            ResourceName::share(kind, share_size(request.size_gb.max(memory.unwrap_or(request.size_gb)))?)
+        }
+        (name, _) => Some(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::request;
+    use Kind::{Mig, Mps, TimeSlicing, Whole};
+
+    fn pod(containers: &[(u32, &[Kind])]) -> RequestDocument {
+        let mut pod = request("nvidia.com/mig-1g.10gb", 1);
+        let own = pod.containers[0].clone();
+        let neutral = |(size, kinds): &(u32, &[Kind])| ContainerRequest {
+            resource: ResourceName::Neutral(crate::units::SizeGb(*size)),
+            kinds: kinds.to_vec(),
+            ..own.clone()
+        };
+        pod.containers.extend(containers.iter().map(neutral));
+        pod
+    }
+
+    fn kinds(pod: &RequestDocument) -> Vec<Vec<Kind>> {
+        plans(pod).iter().map(|plan| plan.kinds().map(|(_, kind)| kind).collect()).collect()
+    }
+
+    #[test]
+    fn a_pod_without_neutral_names_has_one_plan_which_changes_nothing() {
+        let pod = pod(&[]);
+        assert_eq!(plans(&pod), [KindPlan::default()]);
+        assert!(matches!(pod.planned(&plans(&pod)[0]), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn the_kinds_of_the_first_name_change_last() {
+        let two = pod(&[(10, &[Mps, Mig]), (20, &[Mig, Whole]), (10, &[Mig, Mps])]);
+        assert_eq!(kinds(&two), [[Mps, Mig], [Mps, Whole], [Mig, Mig], [Mig, Whole]]);
+        let planned = two.planned(&plans(&two)[1]).into_owned();
+        let of: Vec<_> = planned.containers.iter().map(ContainerRequest::only_kind).collect();
+        assert_eq!(of, [Some(Mig), Some(Mps), Some(Whole), Some(Mps)]);
+        assert_eq!(Rank::at(1).plan(&two), Some(plans(&two).remove(1)));
+        assert_eq!(Rank::at(4).plan(&two), None);
+        assert_eq!(plans(&planned), [plans(&two).remove(1)], "a planned request has this plan only");
+        assert!(matches!(planned.planned(&plans(&planned)[0]), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn kinds_that_are_listed_twice_count_once_and_what_serves_no_container_makes_no_plan() {
+        assert_eq!(kinds(&pod(&[(10, &[Mps, Mig, Mps])])), [[Mps], [Mig]]);
+        assert!(plans(&pod(&[(10, &[])])).is_empty());
+        let mut unlike = pod(&[(20, &[Mig]), (20, &[Mig])]);
+        unlike.containers[1].profile = "1g.20gb".parse().ok();
+        assert_eq!(kinds(&unlike), [[Mig]]);
+        unlike.containers[2].profile = "2g.20gb".parse().ok();
+        assert!(plans(&unlike).is_empty(), "no instance is of two profiles");
+    }
+
+    #[test]
+    fn from_the_fourth_name_on_a_name_follows_the_third_where_it_may() {
+        let all: &[Kind] = &Kind::ALL;
+        let five = pod(&[(1, all), (2, all), (3, all), (4, all), (5, &[TimeSlicing, Mps])]);
+        let kinds = kinds(&five);
+        assert_eq!(kinds.len(), 64);
+        assert_eq!(kinds[0], [Mig, Mig, Mig, Mig, TimeSlicing]);
+        assert_eq!(kinds[2], [Mig, Mig, Mps, Mps, Mps]);
+        assert_eq!(kinds[63], [TimeSlicing; 5]);
+    }
+}

@@ -36,7 +36,7 @@ impl Case {
     pub fn random(number: u64) -> Self {
         // Numbers that follow each other begin alike.
         let mut dice = Dice(Random::new((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-        let nodes = (0..=dice.below(4)).map(|_| dice.node()).collect();
+        let nodes = (0..=1 + dice.below(5)).map(|_| dice.node()).collect();
         Self { nodes, pod: dice.pod() }
     }
 }
@@ -61,7 +61,7 @@ impl Dice {
         let config = MockConfig::new().gpus(model, 1, mode);
         // A configuration of one GPU of a known model boots.
         let mut state = MockState::first_boot(&config).unwrap_or_else(|error| unreachable!("{error}"));
-        let fill = self.below(10);
+        let fill = self.below(8);
         if by_mig {
             let plain = model.profiles().iter().filter(|profile| !profile.media_extension);
             let names: Vec<&str> = plain.map(|profile| profile.name.as_str()).collect();
@@ -70,7 +70,7 @@ impl Dice {
                 let _ = state.cut(0, self.of(&names));
             }
             // Holes, as after pods that ended.
-            state.gpus[0].instances.retain(|_| self.percent(75));
+            state.gpus[0].instances.retain(|_| self.percent(60));
         }
         let shares = if by_mig { Vec::new() } else { self.shares(model) };
         CaseGpu { state: state.gpus.remove(0), shares }
@@ -80,12 +80,12 @@ impl Dice {
         let total = u32::try_from(model.total_mib() / 1024).unwrap_or(0);
         let kind = self.of(&[Kind::Mps, Kind::TimeSlicing, Kind::Whole]);
         if kind == Kind::Whole {
-            return self.percent(50).then_some((kind, total)).into_iter().collect();
+            return self.percent(30).then_some((kind, total)).into_iter().collect();
         }
         let mut shares = Vec::new();
         // Two GB are kept free.
         let mut left = total.saturating_sub(2);
-        for _ in 0..self.below(8) {
+        for _ in 0..self.below(6) {
             let size = self.of(&SIZES[..7]).min(left);
             if size > 0 {
                 shares.push((kind, size));
@@ -113,9 +113,9 @@ impl Dice {
             isolation,
             kinds,
             cpu: self.of(&[1, 8, 32]),
-            zone: self.percent(40).then(|| self.of(&ZONES)),
-            apart: self.percent(40),
-            tolerates: self.percent(30),
+            zone: self.percent(30).then(|| self.of(&ZONES)),
+            apart: self.percent(30),
+            tolerates: self.percent(40),
         }
     }
 }
@@ -133,6 +133,6 @@ mod tests {
             let kind = case.pod.kinds.iter().copied().find(|kind| !case.nodes_with(*kind).is_empty());
             *best.entry(kind).or_default() += 1;
         }
-        assert!(best.len() == 5 && best.values().all(|count| *count >= 20), "{best:?}");
+        assert!(best.len() == 5 && best.values().all(|count| *count >= 10), "{best:?}");
     }
 }

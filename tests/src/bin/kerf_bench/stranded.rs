@@ -28,13 +28,13 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.scheduled <= args.cases, "--scheduled is of --cases");
     let cases: Vec<Case> = (args.first..args.first + args.cases).map(Case::random).collect();
     let decided = cases.iter().map(decide).collect::<anyhow::Result<Vec<_>>>()?;
-    let mut figures = tell("core's decision", args.first, &decided);
+    let mut figures = tell("core's decision", args.first, &cases, &decided);
     let chosen = &cases[..usize::try_from(args.scheduled)?];
     if !chosen.is_empty() {
         let scene = Scene::start().await?;
         let outcome = scene.judge(chosen).await?;
         scene.stop().await?;
-        figures.extend(tell("the scheduler", args.first, &outcome.verdicts));
+        figures.extend(tell("the scheduler", args.first, chosen, &outcome.verdicts));
         print(&format!("# bound, but not in the first scheduling cycle: {:?}", outcome.late));
     }
     print_figures(&figures);
@@ -42,7 +42,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Prints how pods fared, and those that fared wrongly.
-fn tell(by: &str, first: u64, verdicts: &[Verdict]) -> Vec<Figure> {
+fn tell(by: &str, first: u64, cases: &[Case], verdicts: &[Verdict]) -> Vec<Figure> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for (number, verdict) in (first..).zip(verdicts) {
         *counts.entry(format!("{verdict:?}")).or_default() += 1;
@@ -50,7 +50,15 @@ fn tell(by: &str, first: u64, verdicts: &[Verdict]) -> Vec<Figure> {
             print(&format!("case {number}, by {by}: {verdict:?}"));
         }
     }
-    print(&format!("# {} pods by {by}: {counts:?}", verdicts.len()));
+    let is_later = |(case, verdict): &(&Case, &Verdict)| match verdict {
+        Verdict::Served(kind) => case.pod.kinds.first() != Some(kind),
+        _ => false,
+    };
+    let later = cases.iter().zip(verdicts).filter(is_later).count();
+    print(&format!(
+        "# {} pods by {by}: {counts:?}; {later} by a kind that is not their first",
+        verdicts.len()
+    ));
     let count = |is: fn(&Verdict) -> bool| {
         let count = verdicts.iter().filter(|verdict| is(verdict)).count();
         f64::from(u32::try_from(count).unwrap_or(u32::MAX))

@@ -59,9 +59,9 @@ fn kind_of(pod: &Pod) -> anyhow::Result<Kind> {
     Ok(assignment(pod)?.slices.first().context("no slice is assigned")?.shape.kind())
 }
 
-/// MIG passed over on these numbers of nodes: full, not offered, and of these tainted.
-fn mig_passed(full: u32, excluded: u32, tainted: u32) -> Vec<PassedKind> {
-    vec![PassedKind { kind: Kind::Mig, full, never: 0, excluded, tainted }]
+/// MIG passed over: the T4 never has it, and this many nodes that have it were not offered, one of them for its taint.
+fn mig_passed(excluded: u32) -> Vec<PassedKind> {
+    vec![PassedKind { kind: Kind::Mig, full: 0, never: 1, excluded, tainted: 1 }]
 }
 
 struct Scene {
@@ -158,10 +158,13 @@ impl Scene {
 
     async fn a_tainted_kind_is_passed_over_at_once(&self) -> anyhow::Result<()> {
         self.is_named(NEUTRAL).await?;
-        self.shares_the_t4_at_once(&asks("other", "8Gi"), &mig_passed(0, 1, 1)).await?;
+        self.shares_the_t4_at_once(&asks("other", "8Gi"), &mig_passed(1)).await?;
         let message = self.told("other", "SlicesAssigned").await?;
-        ensure!(message.contains("mps") || message.contains("MPS"), "{message}");
-        ensure!(message.contains("mig") && message.contains("taint"), "{message}");
+        ensure!(message.contains("MPS share"), "{message}");
+        ensure!(
+            message.contains("mig was preferred: ") && message.contains("excluded by taints"),
+            "{message}"
+        );
         let tolerates = json!({"spec": {"tolerations": [{"key": TEAM, "operator": "Exists"}]}});
         let (pod, node, kind) = self.run(&with(&asks("theirs", "8Gi"), &tolerates)?).await?;
         ensure!((node.as_str(), kind) == (A100, Kind::Mig), "theirs is on {node} by {kind}");
@@ -180,7 +183,7 @@ impl Scene {
 
     /// CPU, a volume of another zone, another pod: each keeps the pod from the nodes that have MIG.
     async fn what_the_scheduler_excludes_is_passed_over_at_once(&self) -> anyhow::Result<()> {
-        let excluded = mig_passed(0, 2, 1);
+        let excluded = mig_passed(2);
         let busy = with(&with_cpu(&pod("busy", &[]), "127")?, &json!({"spec": {"nodeName": H100}}))?;
         self.cluster.create(&busy).await?;
         self.cluster.running("busy").await?;

@@ -120,7 +120,8 @@ pub fn node_kind_label(kind: crate::kind::Kind) -> String {
     format!("{GROUP}/{kind}-max-gb")
 }
 
-/// Node label: the size in GB of the largest slice that the node can have by any kind under a neutral name.
+/// Node label, written by the agent: the largest neutral name that a slice of the node can have by any kind, by its size in GB.
+/// That is at least the slice's own size: a slice of 15 GB is the largest of `kerf.dev/gpu-16gb`.
 pub const NODE_MAX_GB: &str = "kerf.dev/gpu-max-gb";
 
 /// Node label: the name of the layout of NVIDIA's device plugin that a node is to have; an admin sets it.

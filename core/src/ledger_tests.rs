@@ -1,6 +1,8 @@
 use super::*;
 use crate::contract::{Holder, Shape, SliceStatus};
+use crate::kind::Kind;
 use crate::testing::{h100_shape, node_status, promisee, request, slice_status, wanted};
+use crate::units::SizeGb;
 
 fn ids(spec: &GpuNodeSpec) -> Vec<(String, Option<String>)> {
     let pod = |s: &WantedSlice| s.reservation.as_ref().map(|r| r.pod.clone());
@@ -17,6 +19,29 @@ fn a_reservation_is_made_once() {
     let once = reserve_for(&GpuNodeSpec::default(), &status, "a");
     assert_eq!(reserve_for(&once, &status, "a"), once);
     assert_eq!(ids(&once), [("s1".into(), Some("a".into()))]);
+}
+
+#[test]
+fn a_slice_under_a_neutral_name_is_used_again_under_any_name_of_its_kind() {
+    let mut status = node_status(&["H100-80GB"]);
+    status.neutral_up_to = Some(SizeGb(80));
+    let mut neutral = request("kerf.dev/gpu-10gb", 1);
+    neutral.containers[0].kinds = vec![Kind::Mps, Kind::Mig];
+    let ask = |spec: &GpuNodeSpec, request: &RequestDocument, pod: &str| {
+        reserve(spec, &status, request, &promisee(pod), &Fleet::default()).unwrap()
+    };
+    let name = |spec: &GpuNodeSpec| spec.slices[0].reservation.as_ref().unwrap().resource.to_string();
+    let spec = ask(&GpuNodeSpec::default(), &neutral, "a");
+    assert_eq!(
+        (spec.slices[0].shape, name(&spec)),
+        (h100_shape("1g.10gb", 6), "kerf.dev/gpu-10gb".to_owned())
+    );
+    let idle = release(&spec, &promisee("a").uid).unwrap();
+    for request in [&neutral, &request("nvidia.com/mig-1g.10gb", 1)] {
+        let again = ask(&idle, request, "b");
+        assert_eq!(ids(&again), [("s1".into(), Some("b".into()))]);
+        assert_eq!(name(&again), request.containers[0].resource.to_string());
+    }
 }
 
 #[test]

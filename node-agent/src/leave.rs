@@ -228,8 +228,8 @@ fn restore_now(open: OpenGpus, record: &Record, modes: &Modes) -> Result<(), Str
 
 /// Removes the labels that the agent owns; `kerf.dev/managed` is the admin's.
 async fn remove_labels(nodes: &Api<Node>, node: &NodeName, no_gfd_labels: bool) -> Result<(), String> {
-    let owned: BTreeSet<String> =
-        Kind::ALL.into_iter().map(keys::node_kind_label).chain([keys::NODE_MODEL.to_owned()]).collect();
+    let others = [keys::NODE_MODEL, keys::NODE_MAX_GB].map(str::to_owned);
+    let owned: BTreeSet<String> = Kind::ALL.into_iter().map(keys::node_kind_label).chain(others).collect();
     let result = async {
         let object = nodes.get_metadata(node.as_str()).await?;
         let others = gfd_labels::of_nfd(object.metadata.annotations.as_ref());

@@ -254,7 +254,7 @@ impl Reconciler {
         let whole = self.registered.len() == self.plugins.len();
         match failed {
             Some(error) => self.node.on_registration(Err(error)),
-            None if whole => self.node.on_registration(Ok(())),
+            None if whole => self.node.on_registration(Ok(self.lists.keys().copied().collect())),
             None => {}
         }
         self.outlets.watched.send_modify(|watched| watched.number += 1);

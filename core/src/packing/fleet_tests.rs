@@ -38,14 +38,14 @@ fn node(fleet: &Fleet, gpu: FleetGpu, model: &str) -> NodeInventory {
         table: table(model),
         slices: held.chain(cut.idle.iter().map(idle)).collect(),
     };
-    NodeInventory { gpus: vec![gpu], ..NodeInventory::default() }
+    NodeInventory { gpus: vec![gpu], neutral_up_to: Some(SizeGb(278)), ..NodeInventory::default() }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
     fn the_best_place_is_the_cheapest_of_all_gpus(
-        steps in prop::collection::vec((0_usize..8, 0_usize..64, 0_u8..4), 1..120)
+        steps in prop::collection::vec((0_usize..9, 0_usize..64, 0_u8..4), 1..120)
     ) {
         let models = ["H100-80GB", "H100-80GB", "H100-80GB", "A30-24GB", "H200-141GB"];
         let mut fleet = Fleet::default();
@@ -53,6 +53,7 @@ proptest! {
         let asks: Vec<_> = ["1g.10gb", "3g.40gb", "7g.80gb", "1g.10gb+me", "2g.12gb"].map(exact).into_iter()
             .chain(["nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.20gb", "nvidia.com/mig-1g.5gb"]
                 .map(|name| request(name, 1).containers.remove(0)))
+            .chain([ContainerRequest { kinds: vec![Kind::Mig], ..request("kerf.dev/gpu-14gb", 1).containers.remove(0) }])
             .collect();
         let mut running = Vec::new();
         for (ask, leave, kind) in steps {

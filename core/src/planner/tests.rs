@@ -208,6 +208,25 @@ fn promised(mut slice: WantedSlice) -> WantedSlice {
     slice
 }
 
+/// Planner and checker read shapes: a neutral name says nothing of what the slice is.
+#[test]
+fn a_slice_of_any_shape_may_be_promised_under_a_neutral_name() {
+    let neutral = |shape| {
+        let mut slice = promised(wanted(&[shape]).remove(0));
+        slice.reservation.as_mut().unwrap().resource = "kerf.dev/gpu-10gb".parse().unwrap();
+        let text = serde_json::to_string(&slice).unwrap();
+        assert_eq!(serde_json::from_str::<WantedSlice>(&text).unwrap(), slice);
+        slice
+    };
+    let on_h100 = steps(&gpu(&[]), &[neutral(h100_shape("1g.10gb", 6))]);
+    assert_eq!(on_h100, (vec!["create 1g.10gb at 6:1 on GPU-0 for s0".into()], vec![]));
+    let whole = Shape::Whole { size_gb: SizeGb(15) };
+    for shape in [Shape::mps(SizeGb(10)), Shape::TimeSlicing { size_gb: SizeGb(10) }, whole] {
+        let (made, refused) = steps(&t4(&[]), &[neutral(shape)]);
+        assert_eq!((made, refused), (vec![format!("start {shape} s0 on GPU-0")], vec![]));
+    }
+}
+
 #[test]
 fn the_mode_is_switched_once_nothing_is_held_or_promised() {
     let shape = h100_shape("1g.10gb", 6);

@@ -12,6 +12,7 @@ use crate::kubelet_api::deviceplugin::registration_client::RegistrationClient;
 use crate::kubelet_api::{API_VERSION, KUBELET_SOCKET};
 use crate::reconcile::Events;
 use futures::StreamExt as _;
+use kerf_core::nvidia_keys;
 use kerf_core::resource::ResourceName;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -245,16 +246,28 @@ impl Run {
     }
 }
 
-/// The file name of a name's socket. The part before the slash is the same for all.
+/// The file name of a name's socket, without the prefix of most: what follows it another name has after another prefix.
 fn endpoint(name: ResourceName) -> String {
     let text = name.to_string();
-    let short = text.rsplit_once('/').map_or(text.as_str(), |(_, short)| short);
-    format!("kerf-{short}.sock")
+    let short = text.strip_prefix(nvidia_keys::PREFIX).unwrap_or(&text);
+    format!("kerf-{}.sock", short.replace('/', "-"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kerf_core::resource::all_names;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_two_names_have_one_socket() {
+        let names = all_names();
+        let sockets: BTreeSet<String> = names.iter().copied().map(endpoint).collect();
+        assert_eq!(sockets.len(), names.len());
+        assert!(sockets.contains("kerf-gpu-10gb.sock") && sockets.contains("kerf-kerf.dev-gpu-10gb.sock"));
+        let is_file = |socket: &String| socket.starts_with("kerf-") && !socket.contains('/');
+        assert!(sockets.iter().all(is_file), "{sockets:?}");
+    }
 
     #[tokio::test]
     async fn a_kubelet_that_does_not_answer_a_registration_holds_no_end_up() {

@@ -75,6 +75,21 @@ fn a_slice_that_is_promised_under_a_name_which_the_node_does_not_serve_fails_at_
     assert!(text.contains("nvidia.com/mig-7g.141gb is no name that this node serves"), "{text}");
 }
 
+#[test]
+fn a_pod_that_was_promised_a_slice_under_another_models_name_gets_it() {
+    const FIVE: &str = "nvidia.com/mig-1g.5gb";
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let spec = vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", FIVE)))];
+    scene.want(spec.clone());
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready);
+    scene.allocate("a", FIVE, "MIG-1");
+    // Its promise is gone before the pod is.
+    scene.restart_agent(None);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Held);
+    assert_eq!(devices(&scene.kubelet), ["MIG-1"]);
+}
+
 /// A node whose neighbours are looked for.
 fn watched() -> Scene {
     Scene::of(FakeGpus::new(&["H100-80GB"]), Settings { others: true, ..Settings::default() })

@@ -14,9 +14,27 @@ use kerf_core::units::SizeGb;
 use proptest::prelude::*;
 use std::time::Duration;
 
-const NAMES: [&str; 3] = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb", "nvidia.com/mig-7g.80gb"];
+/// The names that pods ask by.
+struct Names {
+    mig: [&'static str; 3],
+    share: &'static str,
+    whole: &'static str,
+}
 
-/// What a spec may want: the profile's name in `NAMES`, and where.
+const CONCRETE: Names = Names {
+    mig: ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb", "nvidia.com/mig-7g.80gb"],
+    share: "nvidia.com/gpu-4gb",
+    whole: "nvidia.com/gpu",
+};
+
+/// One name is that of GPU instances, MPS shares, time slices and a GPU as a whole.
+const NEUTRAL: Names = Names {
+    mig: ["kerf.dev/gpu-4gb", "kerf.dev/gpu-40gb", "kerf.dev/gpu-80gb"],
+    share: "kerf.dev/gpu-4gb",
+    whole: "kerf.dev/gpu-4gb",
+};
+
+/// What a spec may want: the profile's name in `Names::mig`, and where.
 const SHAPES: [(usize, &str, u8, u8); 7] = [
     (0, "1g.10gb", 0, 1),
     (0, "1g.10gb", 4, 1),
@@ -27,11 +45,7 @@ const SHAPES: [(usize, &str, u8, u8); 7] = [
     (1, "7g.80gb", 0, 8),
 ];
 
-/// What it may want of the GPU without MIG: MPS shares, and at times all of it.
-const SHARE: &str = "nvidia.com/gpu-4gb";
-const WHOLE: &str = "nvidia.com/gpu";
-
-/// How many of these shares there are at most.
+/// How many shares of the GPU without MIG there are at most.
 const MOST_SHARES: usize = 3;
 
 type Lists = BTreeMap<ResourceName, BTreeMap<DeviceId, bool>>;
@@ -53,6 +67,8 @@ impl Identity {
 
 struct Pod {
     name: ResourceName,
+    /// Whether it has a GPU as a whole.
+    whole: bool,
     since: Instant,
     /// Whether the kubelet lists it already.
     listed: bool,
@@ -60,6 +76,7 @@ struct Pod {
 }
 
 struct Life {
+    names: &'static Names,
     node: Node,
     gpus: FakeGpus,
     now: Instant,
@@ -92,11 +109,11 @@ struct Life {
 }
 
 impl Life {
-    fn new() -> Self {
+    fn new(names: &'static Names) -> Self {
         let gpus = FakeGpus::new(&["H100-80GB", "T4-16GB"]);
         let mut node = Node::default();
         node.on_observed(Ok(gpus.gpus()));
-        node.on_registration(Ok(()));
+        node.on_registration(Ok(node.resource_names()));
         node.on_pods(NodePods::new());
         let (sent, taken) = (Lists::new(), Lists::new());
         let (now, spec) = (Instant::now(), GpuNodeSpec::default());
@@ -104,6 +121,7 @@ impl Life {
         let (granted, picked) = (BTreeSet::new(), None);
         let strangers = 0;
         Self {
+            names,
             node,
             gpus,
             now,
@@ -176,18 +194,20 @@ impl Life {
         let place = Placement { start, size };
         let stays = |w: &WantedSlice| w.shape.instance().is_some_and(|i| !i.placement.overlaps(place));
         self.spec.slices.retain(stays);
-        let reservation = self.promise(NAMES[name], choice >= 16);
+        let reservation = self.promise(self.names.mig[name], choice >= 16);
         let shape = Shape::Mig { profile: profile.parse().unwrap(), start, size, part: MigPart::Whole };
         self.add(0, shape, reservation);
     }
 
-    /// The extender wants a share of the other GPU, or all of it, and takes back what is in its way.
+    /// The extender wants a share of the other GPU, by MPS or, under a neutral name, in time slices, or all of it, and takes back what is in its way.
     fn want_share(&mut self, choice: usize) {
         let is_whole = choice == 39;
         let (name, shape) = if is_whole {
-            (WHOLE, Shape::Whole { size_gb: SizeGb(15) })
+            (self.names.whole, Shape::Whole { size_gb: SizeGb(15) })
+        } else if choice.is_multiple_of(2) && self.names.share == self.names.whole {
+            (self.names.share, Shape::TimeSlicing { size_gb: SizeGb(4) })
         } else {
-            (SHARE, Shape::mps(SizeGb(4)))
+            (self.names.share, Shape::mps(SizeGb(4)))
         };
         let stays = |w: &WantedSlice| w.gpu == uuid(0) || !is_whole && w.shape == shape;
         self.spec.slices.retain(stays);
@@ -244,7 +264,7 @@ impl Life {
             self.taken.clear();
             (self.allocatable, self.holders) = (None, None);
             self.node.on_registration(Err("the kubelet has restarted".into()));
-            self.node.on_registration(Ok(()));
+            self.node.on_registration(Ok(self.node.resource_names()));
         }
     }
 
@@ -347,7 +367,8 @@ impl Life {
         }
         self.picked = None;
         self.node.on_allocated(name, vec![device.clone()], self.now);
-        self.pods.insert(device, Pod { name, since: self.now, listed: false, identity });
+        let whole = self.node.shares.get(&device).is_some_and(|s| matches!(s.shape, Shape::Whole { .. }));
+        self.pods.insert(device, Pod { name, whole, since: self.now, listed: false, identity });
     }
 
     fn list_pod(&mut self, choice: usize) {
@@ -457,7 +478,7 @@ impl Life {
         self.note_admitted();
         self.unpick();
         self.node.on_observed(Ok(self.gpus.gpus()));
-        self.node.on_registration(Ok(()));
+        self.node.on_registration(Ok(self.node.resource_names()));
         if choice == 0 {
             self.tell_spec();
         }
@@ -497,7 +518,7 @@ impl Life {
     fn check(&self) {
         let there: Vec<_> = self.gpus.gpus().into_iter().flat_map(|g| g.instances).collect();
         let of_shares: Vec<_> = self.pods.iter().filter(|(d, _)| share::slice_of(d).is_some()).collect();
-        let wholes = of_shares.iter().filter(|(_, pod)| pod.name.to_string() == WHOLE).count();
+        let wholes = of_shares.iter().filter(|(_, pod)| pod.whole).count();
         assert!(wholes == 0 || of_shares.len() == 1, "a GPU is given twice");
         assert!(of_shares.len() <= MOST_SHARES, "a GPU is given too often");
         for (device, pod) in &self.pods {
@@ -575,9 +596,10 @@ proptest! {
     #[test]
     fn no_device_goes_that_a_pod_has_and_in_the_end_all_that_is_wanted_is_there(
         begins in prop::option::of(16_usize..32),
+        neutral in any::<bool>(),
         actions in prop::collection::vec((0_u8..20, 0_usize..40), 0..120)
     ) {
-        let mut life = Life::new();
+        let mut life = Life::new(if neutral { &NEUTRAL } else { &CONCRETE });
         if let Some(choice) = begins {
             life.begin_with_init_container(choice);
         }
@@ -615,7 +637,7 @@ const LIVES: [&[(u8, usize)]; 3] = [
 #[test]
 fn lives_that_went_wrong_once_go_well() {
     for actions in LIVES {
-        let mut life = Life::new();
+        let mut life = Life::new(&CONCRETE);
         for (action, choice) in actions {
             life.act(*action, *choice);
         }
@@ -625,7 +647,7 @@ fn lives_that_went_wrong_once_go_well() {
 
 #[test]
 fn a_whole_gpu_whose_pod_was_not_seen_to_end_is_free_in_the_end() {
-    let mut life = Life::new();
+    let mut life = Life::new(&CONCRETE);
     life.begin_with_init_container(16);
     for (action, choice) in
         [(0, 0), (0, 0), (0, 39), (3, 0), (0, 0), (5, 0), (6, 0), (0, 32), (11, 0), (12, 0)]

@@ -212,11 +212,10 @@ impl Node {
     }
 
     fn kept(&self) -> Option<Kept> {
-        self.knew.then(|| Kept {
-            daemons: self.wanted_daemons(),
-            reach: self.wanted_reach(),
-            limits: self.wanted_limits(),
-            spared: self.spared(),
+        self.knew.then(|| {
+            let daemons = self.wanted_daemons();
+            let spared = self.spared(&daemons);
+            Kept { daemons, reach: self.wanted_reach(), limits: self.wanted_limits(), spared }
         })
     }
 

@@ -233,7 +233,7 @@ fn what_an_init_container_has_instead_of_what_its_pod_was_promised_stays_until_t
         if restarts {
             let status = scene.settle();
             scene.start_agent(Some(&status));
-            scene.node.on_registration(Ok(()));
+            scene.node.on_registration(Ok(scene.node.resource_names()));
             scene.node.on_pods(pods(true));
             scene.acknowledge();
             scene.list_holders();
@@ -282,7 +282,7 @@ fn sharing(settings: Settings) -> Scene {
 /// The agent comes back, and hears of the pods and of what the kubelet lists.
 fn come_back(scene: &mut Scene, status: Option<&GpuNodeStatus>) {
     scene.start_agent(status);
-    scene.node.on_registration(Ok(()));
+    scene.node.on_registration(Ok(scene.node.resource_names()));
     scene.node.on_pods(pods_of(FOUR, true));
     scene.acknowledge();
     scene.list_holders();
@@ -334,7 +334,7 @@ fn a_share_that_nobody_has_any_more_ends_after_a_restart() {
     let mut scene = sharing(Settings::default());
     scene.held.clear();
     scene.start_agent(None);
-    scene.node.on_registration(Ok(()));
+    scene.node.on_registration(Ok(scene.node.resource_names()));
     scene.node.on_pods(NodePods::new());
     scene.acknowledge();
     scene.list_holders();

@@ -57,7 +57,7 @@ fn a_pod_that_is_gone_when_the_agent_is_started_may_run_on() {
     let (mut scene, status) = held();
     scene.held.clear();
     scene.start_agent(Some(&status));
-    scene.node.on_registration(Ok(()));
+    scene.node.on_registration(Ok(scene.node.resource_names()));
     scene.list_holders();
     scene.want(one("b"));
     scene.node.on_pods(NodePods::new());

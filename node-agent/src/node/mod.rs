@@ -196,6 +196,8 @@ pub struct Node {
     grants: bool,
     /// Whether names were ever registered.
     named: bool,
+    /// The names that the kubelet has taken since it was started.
+    registered: BTreeSet<ResourceName>,
     recalled: Recalled,
     recovering: Option<Instant>,
     /// Why the record could not be written, and when it is tried again.
@@ -333,14 +335,14 @@ impl Node {
         self.others = Some(others);
     }
 
-    /// All names are registered with the kubelet, or not.
-    pub fn on_registration(&mut self, result: Result<(), String>) {
+    /// Takes which names are registered with the kubelet, once all are, or why not all are.
+    pub fn on_registration(&mut self, result: Result<BTreeSet<ResourceName>, String>) {
         self.advertised.forget_acknowledgements();
         // A kubelet that has lost its checkpoint allocates anew.
         self.kept.clear();
-        self.health.registration = match result {
-            Ok(()) => Neighbour::Well,
-            Err(error) => Neighbour::Ill(error),
+        (self.registered, self.health.registration) = match result {
+            Ok(names) => (names, Neighbour::Well),
+            Err(error) => (BTreeSet::new(), Neighbour::Ill(error)),
         };
     }
 
@@ -417,8 +419,13 @@ impl Node {
     #[must_use]
     pub fn resource_names(&self) -> BTreeSet<ResourceName> {
         let rules = self.gpus.iter().map(|gpu| (gpu, self.rule(gpu)));
+        // Pods were given these before the node's GPUs or kerf's version changed.
         let held = self.account.devices().map(|(_, held)| held.name);
-        names::resource_names(rules).into_iter().chain(held).collect()
+        let here = self.spec.slices.iter().filter(|wanted| self.gpu(&wanted.gpu).is_some());
+        let reserved = here.filter_map(|wanted| Some((wanted.reservation.as_ref()?.resource, wanted.shape)));
+        let reserved =
+            reserved.filter(|(name, shape)| names::is_kept_by(*name, *shape)).map(|(name, _)| name);
+        names::resource_names(rules).into_iter().chain(held).chain(reserved).collect()
     }
 
     /// The node labels that the agent owns; `None` for one that must not be there. Empty until NVML has been read: pods wait for

@@ -4,24 +4,26 @@
 
 use crate::gpu::Gpu;
 use kerf_core::accounting::beside_shares;
-use kerf_core::contract::GpuRule;
+use kerf_core::contract::{GpuRule, Shape};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::mig::{ComputeProfile, MigTable, Profile, catalog};
-use kerf_core::resource::{ResourceName, SHARE_SIZES};
+use kerf_core::resource::{NEUTRAL_SIZES, ResourceName, SHARE_SIZES, neutral_size};
 use kerf_core::units::SizeGb;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every name that a slice of these GPUs can be offered under: under MIG the profiles that are present and the plain
-/// profiles of other models whose promise one of them keeps; else the GPU as a whole, and all sizes of shares that fit.
-/// What policy's rule adds is asked for by names of its own. Kinds that it does not allow have their names all the same: it
-/// may change, and a name must be there before a pod is.
+/// Every name that a slice of these GPUs can be offered under: the neutral names up to the largest GPU; under MIG the profiles
+/// of the GPU; else the GPU as a whole, and all sizes of shares that fit. What policy's rule adds is asked for by names of its
+/// own. Kinds that policy does not allow have their names all the same: policy may change, and a name must be there before a
+/// pod is.
 pub(crate) fn resource_names<'g>(gpus: impl Iterator<Item = (&'g Gpu, GpuRule)>) -> BTreeSet<ResourceName> {
     let mut names = BTreeSet::new();
     for (gpu, rule) in gpus {
+        let largest = neutral_step(gpu.memory.nominal());
+        names.extend(neutral_names().take_while(|(size, _)| *size <= largest).map(|(_, name)| name));
         if let Some(table) = &gpu.table {
             let present: Vec<_> = table.entries().iter().map(|e| e.profile).collect();
-            names.extend(instance_names(&present));
+            names.extend(present.iter().copied().map(ResourceName::Mig));
             if rule.mig.time_slicing.is_some() {
                 names.extend(present.iter().copied().map(ResourceName::MigReplica));
             }
@@ -38,10 +40,28 @@ pub(crate) fn resource_names<'g>(gpus: impl Iterator<Item = (&'g Gpu, GpuRule)>)
     names
 }
 
-fn instance_names(present: &[Profile]) -> impl Iterator<Item = ResourceName> {
-    let known = catalog::profiles().into_iter().filter(|profile| profile.is_plain()).map(ResourceName::Mig);
-    let kept = known.filter(|name| present.iter().any(|profile| name.is_kept_by(*profile)));
-    kept.chain(present.iter().copied().map(ResourceName::Mig))
+/// The neutral names with their sizes, ascending.
+fn neutral_names() -> impl Iterator<Item = (SizeGb, ResourceName)> {
+    NEUTRAL_SIZES.into_iter().map(|size| (size, ResourceName::Neutral(size)))
+}
+
+/// The neutral size of a slice that is as large as this; the largest for what is larger than all.
+fn neutral_step(size: SizeGb) -> SizeGb {
+    let [.., largest] = NEUTRAL_SIZES;
+    neutral_size(size).unwrap_or(largest)
+}
+
+/// The largest size of which the neutral name is among `registered`, with those of all smaller sizes.
+pub(crate) fn neutral_up_to(registered: &BTreeSet<ResourceName>) -> Option<SizeGb> {
+    neutral_names().take_while(|(_, name)| registered.contains(name)).map(|(size, _)| size).last()
+}
+
+/// Whether a slice of this shape can be offered under a name. A neutral name stands for all sizes above the next smaller one.
+pub(crate) fn is_kept_by(name: ResourceName, shape: Shape) -> bool {
+    match name {
+        ResourceName::Neutral(size) => neutral_step(shape.size()) >= size,
+        name => shape.keeps(name),
+    }
 }
 
 fn parts(profile: Profile) -> impl Iterator<Item = ResourceName> {
@@ -71,6 +91,9 @@ pub(crate) fn labels<'g>(
         let largest = able.filter_map(|(gpu, _)| largest(gpu, kind)).max();
         labels.insert(keys::node_kind_label(kind), largest.map(|size| size.0.to_string()));
     }
+    let slices = gpus.iter().flat_map(|(gpu, kinds)| kinds.iter().filter_map(|kind| largest(gpu, *kind)));
+    let largest = slices.max().map(neutral_step);
+    labels.insert(keys::NODE_MAX_GB.to_owned(), largest.map(|size| size.0.to_string()));
     labels
 }
 
@@ -97,22 +120,30 @@ mod tests {
     }
 
     #[test]
-    fn a_mig_node_serves_its_own_profiles_and_the_smaller_ones_of_other_models() {
+    fn a_node_registers_the_ladder_and_no_other_models_profiles() {
         let names = texts(&["H100-80GB"]);
-        for name in
-            ["mig-1g.10gb", "mig-1g.10gb.me", "mig-7g.80gb", "mig-1g.5gb", "mig-1g.18gb", "mig-3g.20gb"]
-        {
-            assert!(names.contains(&format!("nvidia.com/{name}")), "{name} in {names:?}");
+        assert_eq!(names.len(), 30, "7 profiles and 23 sizes up to 80 GB: {names:?}");
+        let has = |name: &str| names.iter().any(|known| known == name);
+        for name in ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.me", "nvidia.com/mig-7g.80gb"] {
+            assert!(has(name), "{name} in {names:?}");
         }
-        for name in ["mig-7g.141gb", "mig-1g.5gb.me", "gpu-10gb"] {
-            assert!(!names.contains(&format!("nvidia.com/{name}")), "{name} in {names:?}");
+        for name in ["nvidia.com/mig-1g.5gb", "nvidia.com/mig-1g.18gb", "nvidia.com/gpu-10gb"] {
+            assert!(!has(name), "{name} in {names:?}");
         }
+        assert!(
+            has("kerf.dev/gpu-1gb") && has("kerf.dev/gpu-80gb") && !has("kerf.dev/gpu-96gb"),
+            "{names:?}"
+        );
+        let names = texts(&["T4-16GB", "H200-141GB"]);
+        assert!(names.contains(&"kerf.dev/gpu-141gb".to_owned()), "{names:?}");
     }
 
     #[test]
     fn a_node_without_mig_serves_all_shares_that_fit() {
         let names = texts(&["T4-16GB"]);
-        assert_eq!(names.len(), 27, "13 sizes up to 14 GB, two kinds, and the whole");
+        let sizes = |prefix: &str| names.iter().filter(|name| name.starts_with(prefix)).count();
+        assert_eq!(sizes("nvidia.com/"), 27, "13 sizes up to 14 GB, two kinds, and the whole");
+        assert_eq!(sizes("kerf.dev/"), 14, "the whole GPU of 15 GB is one of 16 GB: {names:?}");
         assert!(names.contains(&"nvidia.com/gpu-14gb.shared".to_owned()));
         assert!(!names.contains(&"nvidia.com/gpu-16gb".to_owned()), "the GPU has 15 GiB");
     }
@@ -127,9 +158,12 @@ mod tests {
         assert_eq!(labels[keys::NODE_MODEL].as_deref(), Some("H100-80GB"));
         assert_eq!(labels["kerf.dev/mig-max-gb"].as_deref(), Some("80"));
         assert_eq!(labels["kerf.dev/mps-max-gb"], None);
+        assert_eq!(labels["kerf.dev/gpu-max-gb"].as_deref(), Some("80"));
         let labels = of(&["A100-40GB", "T4-16GB"]);
         assert_eq!(labels["kerf.dev/whole-max-gb"].as_deref(), Some("15"));
         assert_eq!(labels[keys::NODE_MODEL].as_deref(), Some("mixed"));
         assert_eq!(labels["kerf.dev/time-slicing-max-gb"].as_deref(), Some("14"));
+        let labels = of(&["T4-16GB"]);
+        assert_eq!(labels["kerf.dev/gpu-max-gb"].as_deref(), Some("16"), "the whole GPU has a name of 16 GB");
     }
 }

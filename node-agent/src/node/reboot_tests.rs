@@ -54,7 +54,7 @@ fn run_all(scene: &mut Scene) -> Vec<String> {
 
 /// The kubelet, the API server and the leader are heard.
 fn hear_all(scene: &mut Scene, wanted: Vec<WantedSlice>) {
-    scene.node.on_registration(Ok(()));
+    scene.node.on_registration(Ok(scene.node.resource_names()));
     scene.node.on_pods(NodePods::new());
     scene.acknowledge();
     scene.list_holders();

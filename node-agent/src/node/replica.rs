@@ -86,7 +86,8 @@ impl Node {
     /// Replicas that containers hold exist, whatever the spec says; those of MIG devices that are gone do not. Each is called as
     /// the wanted slice at its place is.
     pub(super) fn adopt_replicas(&mut self) {
-        let by_turns = |name: ResourceName| matches!(name, ResourceName::MigReplica(_));
+        // Under a MIG device's own name such an id is of NVIDIA's device plugin, which gives the device by turns.
+        let by_turns = |name: ResourceName| matches!(name, ResourceName::MigReplica(_)) || name.is_neutral();
         let held = self.account.devices().filter(|(_, held)| by_turns(held.name));
         let held: BTreeMap<DeviceId, Share> =
             held.filter_map(|(device, _)| Some((device.clone(), self.replica(device)?))).collect();

@@ -3,7 +3,7 @@ use super::*;
 use crate::access::{AccessGrant, Target};
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuBackend as _, Process};
-use crate::node::{Decision, Settings};
+use crate::node::{Decision, Recalled, Settings};
 use kerf_core::contract::{Condition, GpuRule, MigReplicas, MigRule, SliceState};
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::units::MemoryMib;
@@ -268,4 +268,22 @@ fn an_instance_that_is_gone_takes_its_replicas_along() {
     scene.observe();
     let status = scene.settle();
     assert_eq!(slice(&status, "s0").device, Some(DeviceId::new("MIG-2::0")), "it was made anew");
+}
+
+#[test]
+fn a_replica_under_a_neutral_name_is_served_and_adopted_as_one() {
+    const NEUTRAL: &str = "kerf.dev/gpu-10gb";
+    let mut scene = scene();
+    let of = |pod| vec![wanted("s0", turn(1), Some((pod, NEUTRAL)))];
+    scene.want(of("p0"));
+    scene.settle();
+    scene.allocate("p0", NEUTRAL, "MIG-1::1");
+    // The record is lost.
+    scene.record = Recalled::default();
+    scene.restart_agent(None);
+    scene.want(of("p0"));
+    scene.observe();
+    let status = scene.settle();
+    let held = slice(&status, "s0");
+    assert_eq!((held.state, held.shape, status.slices.len()), (SliceState::Held, turn(1), 1));
 }

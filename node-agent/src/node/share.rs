@@ -3,9 +3,10 @@
 //!
 //! So an id means the same slice before and after a restart of the agent, and is never used for another one.
 
-use super::Node;
+use super::names::is_kept_by;
 use super::replica::{MIG_PREFIX, replica_of};
-use kerf_core::contract::{GpuNodeStatus, GpuRule, Shape};
+use super::{Held, Node};
+use kerf_core::contract::{GpuNodeStatus, GpuRule, Shape, WantedSlice};
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::resource::ResourceName;
 use kerf_core::units::{MemoryMib, SizeGb};
@@ -60,7 +61,7 @@ fn is_number(text: &str) -> bool {
 }
 
 /// The shape of a share that a container holds under this name, on a GPU with this memory, of which so much is usable. One of
-/// equal shares whose number policy no longer says may be all of it.
+/// equal shares whose number policy no longer says may be all of it, and so may one of which the name says no kind.
 pub(crate) fn shape_of(
     name: ResourceName,
     memory: MemoryMib,
@@ -71,9 +72,8 @@ pub(crate) fn shape_of(
         ResourceName::Mig(_)
         | ResourceName::Compute(_)
         | ResourceName::MigReplica(_)
-        | ResourceName::Neutral(_)
         | ResourceName::Plugin(..) => None,
-        ResourceName::Whole => Some(Shape::Whole { size_gb: memory.nominal() }),
+        ResourceName::Whole | ResourceName::Neutral(_) => Some(Shape::Whole { size_gb: memory.nominal() }),
         ResourceName::Replica | ResourceName::MpsReplica => {
             let kind = name.kind()?;
             let all = || Shape::share(kind, SizeGb(u32::try_from(memory.0 / 1024).unwrap_or(1).max(1)));
@@ -91,6 +91,13 @@ pub(super) fn shares_of(status: &GpuNodeStatus) -> Shares {
     let is_share = |shape: Shape| shape.instance().is_none() || shape.replica().is_some();
     let shares = status.slices.iter().filter(|slice| is_share(slice.shape));
     shares.filter_map(|slice| Some((slice.device.clone()?, slice.shape))).collect()
+}
+
+/// Whether a device by the name of a wanted slice is that slice, for one that is held. The numbers of slices begin anew with a
+/// GpuNode that is made anew, and a neutral name does not tell the one from the other: the pod does.
+fn may_be(wanted: &WantedSlice, held: &Held) -> bool {
+    let is_its = || wanted.reservation.as_ref().is_none_or(|promised| promised.key() == held.holder.key());
+    is_kept_by(held.name, wanted.shape) && (!held.name.is_neutral() || is_its())
 }
 
 impl Node {
@@ -118,6 +125,17 @@ impl Node {
         self.recalled.shares.clone().unwrap_or_default().into_iter().chain(existing).collect()
     }
 
+    /// The GPUs of which a container holds something that only a neutral name tells of. It may be a client of an MPS daemon that an
+    /// earlier process started, or under a limit that it set.
+    pub(super) fn with_unknown_shares(&self) -> impl Iterator<Item = &GpuUuid> {
+        let by_name = |held: &Held, shape| held.name.is_neutral() && matches!(shape, Shape::Whole { .. });
+        let unknown = self.shares.iter().filter(move |(device, share)| {
+            let held = self.account.holder(device);
+            held.is_some_and(|held| by_name(held, share.shape)) && !self.is_wanted_share(device, share)
+        });
+        unknown.map(|(_, share)| &share.gpu)
+    }
+
     /// Shares that containers hold exist, whatever the spec says and whether or not the agent was restarted.
     pub(super) fn adopt_shares(&mut self) {
         for (device, held) in self.account.devices() {
@@ -127,8 +145,8 @@ impl Node {
             if known.is_some() && known != by_name {
                 continue;
             }
-            let wanted = self.spec.slices.iter().find(|w| w.id == id && w.gpu == gpu).map(|w| w.shape);
-            let wanted = wanted.filter(|shape| shape.keeps(held.name));
+            let wanted = self.spec.slices.iter().find(|w| w.id == id && w.gpu == gpu);
+            let wanted = wanted.filter(|wanted| may_be(wanted, held)).map(|wanted| wanted.shape);
             let Some(shape) = wanted.or(known).or(by_name) else { continue };
             self.shares.insert(device.clone(), Share { gpu, id, shape });
         }

@@ -15,6 +15,7 @@ const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
 const WHOLE_NAME: &str = "nvidia.com/gpu";
 const FOUR: &str = "nvidia.com/gpu-4gb";
 const FOUR_SHARED: &str = "nvidia.com/gpu-4gb.shared";
+const NEUTRAL: &str = "kerf.dev/gpu-4gb";
 
 fn mps(size: u32) -> Shape {
     Shape::mps(SizeGb(size))
@@ -357,6 +358,89 @@ fn a_held_share_is_what_the_spec_tells_of_it_once_it_does() {
     let status = scene.settle();
     let held = slice(&status, "s1");
     assert_eq!((held.state, held.shape, status.slices.len()), (SliceState::Held, half, 1));
+}
+
+#[test]
+fn a_share_under_a_neutral_name_is_what_the_record_or_its_pods_promise_tells_of_it() {
+    for shape in [mps(4), time_slice(4), WHOLE] {
+        let spec = vec![wanted("s1", shape, Some(("a", NEUTRAL)))];
+        for (record, spec) in [(true, vec![]), (false, spec.clone())] {
+            let mut scene = held_under_a_neutral_name(shape);
+            if !record {
+                scene.record = Recalled::default();
+            }
+            scene.restart_agent(None);
+            scene.decide();
+            scene.want(spec);
+            let status = scene.settle();
+            let held = slice(&status, "s1");
+            assert_eq!((held.state, held.shape, status.slices.len()), (SliceState::Held, shape, 1));
+        }
+    }
+}
+
+/// A share that pod `a` has as `s1`.
+fn held_under_a_neutral_name(shape: Shape) -> Scene {
+    let mut scene = scene(&["T4-16GB"]);
+    scene.want(vec![wanted("s1", shape, Some(("a", NEUTRAL)))]);
+    scene.settle();
+    serve(&mut scene);
+    scene.settle();
+    scene.allocate("a", NEUTRAL, "GPU-0::1");
+    scene.settle();
+    scene
+}
+
+#[test]
+fn nothing_is_offered_beside_a_share_that_only_its_neutral_name_tells_of() {
+    for shape in [mps(4), time_slice(4), WHOLE] {
+        let mut scene = held_under_a_neutral_name(shape);
+        scene.record = Recalled::default();
+        scene.restart_agent(None);
+        // A GpuNode made anew begins with the first number, for another pod and another kind.
+        let other = if shape == mps(4) { time_slice(4) } else { mps(4) };
+        scene.want(vec![wanted("s1", other, Some(("b", NEUTRAL))), wanted("s2", mps(4), Some(("c", FOUR)))]);
+        scene.observe();
+        let status = scene.settle();
+        let held = status.slices.iter().find(|s| s.state == SliceState::Held).unwrap();
+        assert_eq!((held.shape, held.holder.as_ref().unwrap().pod.as_str()), (WHOLE, "a"));
+        assert!(status.slices.iter().all(|s| s.ready_for.is_none()), "{:?}", status.slices);
+        assert_eq!(devices(&scene.kubelet), ["GPU-0::1"], "its holder may restart its container");
+        // It may be a client of a daemon that an earlier process has started.
+        assert_eq!(scene.decide().kept.unwrap().spared.gpus, [uuid(0)].into());
+        scene.free("GPU-0::1");
+        scene.settle();
+        serve(&mut scene);
+        scene.now += Duration::from_secs(5);
+        let status = scene.settle();
+        let ready = status.slices.iter().filter(|s| s.state == SliceState::Ready).count();
+        assert!(ready == 1 || shape != mps(4) && ready == 2, "{:?}", status.slices);
+        assert!(scene.decide().kept.unwrap().spared.gpus.is_empty());
+    }
+}
+
+#[test]
+fn a_container_gets_what_its_device_is_whatever_the_name() {
+    for (model, shape, name, device) in [
+        ("T4-16GB", mps(4), FOUR, "GPU-0::1"),
+        ("T4-16GB", time_slice(4), FOUR_SHARED, "GPU-0::1"),
+        ("T4-16GB", WHOLE, WHOLE_NAME, "GPU-0::1"),
+        ("H100-80GB", super::tests::mig("1g.10gb", 0, 1), super::tests::ONE, "MIG-1"),
+    ] {
+        let [by_kind, neutral] = [name, NEUTRAL].map(|name| {
+            let mut scene = scene(&[model]);
+            scene.want(vec![wanted("s1", shape, Some(("a", name)))]);
+            scene.settle();
+            serve(&mut scene);
+            scene.settle();
+            scene.allocate("a", name, device);
+            let Decision { lists, kept, mut status, .. } = scene.decide();
+            let device = lists[&name.parse().unwrap()][0].clone();
+            status.slices.iter_mut().for_each(|slice| slice.resource = None);
+            (device, kept, status.slices, scene.node.told_as_gfd_does())
+        });
+        assert_eq!(neutral, by_kind, "{shape}");
+    }
 }
 
 #[test]

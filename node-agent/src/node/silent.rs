@@ -6,11 +6,11 @@
 //! NVML's fails.
 
 use super::health::Neighbour;
-use super::{Node, share};
+use super::{Node, WantedDaemon, share};
 use crate::gpu::{Gpu, MigMode, Silent};
 use kerf_core::contract::{GpuStatus, Reservation, WantedSlice};
 use kerf_core::names::{DeviceId, GpuUuid};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long: a driver that is just being loaded needs a few seconds for each GPU.
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// What slices on a silent GPU have in place of a reason.
 pub(super) const TEXT: &str = "its GPU has not answered since the agent was started";
 
-/// What is left as it is, wanted or not: what there is of GPUs that may be the silent ones.
+/// What is left as it is, wanted or not: what there is of GPUs that may be the silent ones, and of those whose shares are not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Spared {
     /// The GPUs: their MPS daemons and limits stay.
@@ -40,9 +40,17 @@ impl Node {
         self.gpus.iter().filter(|gpu| gpu.fault.is_none()).map(|gpu| gpu.uuid.clone()).collect()
     }
 
+    /// What is left as it is. A GPU with a known MPS share has its daemon anyway.
+    pub(super) fn spared(&self, daemons: &BTreeMap<GpuUuid, WantedDaemon>) -> Spared {
+        let mut spared = self.spared_of_silent();
+        let unknown = self.with_unknown_shares().filter(|gpu| !daemons.contains_key(*gpu));
+        spared.gpus.extend(unknown.cloned());
+        spared
+    }
+
     /// What pods may have of GPUs that do not answer. Nothing once all have answered that NVML counts: then what is not
     /// among them is not on the node.
-    pub(super) fn spared(&self) -> Spared {
+    fn spared_of_silent(&self) -> Spared {
         if self.silent.is_empty() {
             return Spared::default();
         }

@@ -33,7 +33,7 @@ impl Node {
             .map(|(gpu, shape, device, id)| self.unwanted_status(gpu, shape, device, id));
         let slices: Vec<_> = wanted.chain(unwanted).collect();
         GpuNodeStatus {
-            neutral_up_to: None,
+            neutral_up_to: super::names::neutral_up_to(&self.registered),
             observed_revision: self.spec.revision,
             observed_epoch: self.observed_epoch().unwrap_or_default(),
             gpus: self.gpu_statuses(),
@@ -289,8 +289,9 @@ impl Node {
     }
 }
 
-/// A status of which nothing is known to have changed but that nobody serves: no slice is ready.
+/// A status of which nothing is known to have changed but that nobody serves: no slice is ready, and no name is registered.
 pub(crate) fn unserved(mut status: GpuNodeStatus, condition: Condition) -> GpuNodeStatus {
+    status.neutral_up_to = None;
     for slice in &mut status.slices {
         slice.ready_for = None;
         if slice.state == SliceState::Ready {

@@ -97,7 +97,7 @@ impl Scene {
 
     pub(super) fn restart_agent(&mut self, status: Option<&GpuNodeStatus>) {
         self.start_agent(status);
-        self.node.on_registration(Ok(()));
+        self.node.on_registration(Ok(self.node.resource_names()));
         self.node.on_pods(NodePods::new());
         self.acknowledge();
         self.list_holders();
@@ -563,7 +563,7 @@ fn what_pods_have_is_listed_before_the_api_server_answers_and_nobody_else_gets_i
     scene.allocate("a", ONE, "MIG-1");
     scene.settle();
     scene.start_agent(None);
-    scene.node.on_registration(Ok(()));
+    scene.node.on_registration(Ok(scene.node.resource_names()));
     assert_eq!(devices(&scene.decide().healthy), Vec::<&str>::new(), "the kubelet was not heard");
     scene.list_holders();
     let decision = scene.decide();
@@ -584,7 +584,7 @@ fn what_cannot_be_used_is_not_listed_for_its_holder_either() {
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
     scene.start_agent(None);
-    scene.node.on_registration(Ok(()));
+    scene.node.on_registration(Ok(scene.node.resource_names()));
     let what = crate::gpu::GpuTrouble::Xid(79);
     scene.node.on_trouble(crate::gpu::GpuEvent { gpu: Some(uuid(0)), what, gi: None, ci: None }, scene.now);
     scene.list_holders();
@@ -672,9 +672,32 @@ fn after_a_restart_of_the_kubelet_nothing_is_ready_until_it_acknowledges_again()
     let status = scene.decide().status;
     assert!(!status.is_ready());
     assert_eq!(slice(&status, "s1").ready_for, None);
-    scene.node.on_registration(Ok(()));
+    scene.node.on_registration(Ok(scene.node.resource_names()));
     scene.acknowledge();
     assert_eq!(slice(&scene.decide().status, "s1").state, SliceState::Ready);
+}
+
+#[test]
+fn a_name_is_reported_once_it_is_registered() {
+    let told = |scene: &mut Scene| scene.decide().status.neutral_up_to.map(|size| size.0);
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![]);
+    let status = scene.settle();
+    assert_eq!(status.neutral_up_to, Some(SizeGb(80)));
+    scene.start_agent(Some(&status));
+    assert_eq!(told(&mut scene), None, "an earlier process has registered them");
+    scene.want(vec![]);
+    scene.node.on_pods(NodePods::new());
+    scene.list_holders();
+    assert_eq!(told(&mut scene), None);
+    let mut names = scene.node.resource_names();
+    names.remove(&ResourceName::Neutral(SizeGb(16)));
+    scene.node.on_registration(Ok(names));
+    assert_eq!(told(&mut scene), Some(14), "16 GB is still to come");
+    scene.node.on_registration(Err("the kubelet has restarted".into()));
+    assert_eq!(told(&mut scene), None);
+    scene.node.on_registration(Ok(scene.node.resource_names()));
+    assert_eq!(told(&mut scene), Some(80));
 }
 
 #[test]

@@ -124,7 +124,10 @@ impl Node {
     /// The limits that the driver should put on the memory of pods' cgroups, where policy wants that.
     pub(super) fn wanted_limits(&self) -> Limits {
         let mut limits = Limits::new();
-        for gpu in self.gpus.iter().filter(|gpu| self.rule(gpu).time_slicing.memory_limits) {
+        // A pod with a share that is not known keeps the limit that it has.
+        let unknown: BTreeSet<&GpuUuid> = self.with_unknown_shares().collect();
+        let known = self.gpus.iter().filter(|gpu| !unknown.contains(&gpu.uuid));
+        for gpu in known.filter(|gpu| self.rule(gpu).time_slicing.memory_limits) {
             for (uid, cgroup) in self.usage.get(&gpu.uuid).into_iter().flat_map(|u| &u.cgroups) {
                 if let Some(given) = self.given(gpu, uid) {
                     limits.insert((gpu.uuid.clone(), cgroup.clone()), given);

@@ -208,7 +208,7 @@ impl Node {
         if is_anothers { SliceId::new(device.as_str()) } else { id.clone() }
     }
 
-    fn is_wanted_share(&self, device: &DeviceId, share: &Share) -> bool {
+    pub(super) fn is_wanted_share(&self, device: &DeviceId, share: &Share) -> bool {
         let mut named = self.spec.slices.iter().filter(|w| w.id == share.id && w.gpu == share.gpu);
         named.any(|w| self.device_of(w).as_ref() == Some(device))
     }

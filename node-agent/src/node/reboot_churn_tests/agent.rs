@@ -44,7 +44,7 @@ impl World {
     /// What the agent hears without asking; and with the kubelet, which has taken its names.
     pub(super) fn hear(&mut self, with_kubelet: bool) {
         if with_kubelet && !self.kubelet.registered {
-            self.node.on_registration(Ok(()));
+            self.node.on_registration(Ok(self.node.resource_names()));
             self.kubelet.registered = true;
         }
         self.tell_pods();

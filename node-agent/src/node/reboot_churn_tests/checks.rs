@@ -3,12 +3,11 @@
 use super::World;
 use super::leader::TURNS;
 use crate::node::replica::{mig_device, replica_of};
-use crate::node::{Daemon, Decision};
+use crate::node::{Daemon, Decision, ShareGrant};
 use kerf_core::contract::{GpuNodeStatus, Shape, SliceState};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::planner::Step;
-use kerf_core::resource::ResourceName;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl World {
@@ -17,10 +16,12 @@ impl World {
         let gpus = self.gpus.gpus();
         let there: BTreeSet<&DeviceId> =
             gpus.iter().flat_map(|g| &g.instances).flat_map(|i| i.devices().map(|(.., d)| d)).collect();
-        let mut shares: BTreeMap<GpuUuid, Vec<ResourceName>> = BTreeMap::new();
+        let mut shares: BTreeMap<GpuUuid, Vec<&ShareGrant>> = BTreeMap::new();
         for (device, pod) in self.kubelet.pods.iter().filter(|(_, pod)| !pod.stale) {
             if let Some((gpu, _)) = super::share::slice_of(device) {
-                shares.entry(gpu).or_default().push(pod.name);
+                let share = pod.share.as_ref().unwrap();
+                assert!(pod.name.kind().is_none_or(|kind| kind == share.kind), "{pod:?}");
+                shares.entry(gpu).or_default().push(share);
             } else {
                 assert!(there.contains(&mig_device(device)), "{device} went from under {}", pod.key);
             }
@@ -32,13 +33,13 @@ impl World {
             assert!(there.contains(foreign), "what somebody else has made was destroyed");
         }
         self.check_turns();
-        for (uuid, names) in shares {
+        for (uuid, shares) in shares {
             let gpu = gpus.iter().find(|g| g.uuid == uuid).unwrap();
-            let kinds: BTreeSet<Kind> = names.iter().map(|name| name.kind().unwrap()).collect();
-            let size = |name: &ResourceName| name.size().map_or(gpu.memory.0, |size| size.share_memory().0);
-            assert!(!gpu.mig.is_on(), "{names:?} are served on {uuid} in MIG mode");
-            assert_eq!(kinds.len(), 1, "{names:?} of {uuid} are held at once");
-            assert!(names.iter().map(size).sum::<u64>() <= gpu.memory.0, "{names:?} of {uuid} are too much");
+            let kinds: BTreeSet<Kind> = shares.iter().map(|share| share.kind).collect();
+            assert!(!gpu.mig.is_on(), "{shares:?} are served on {uuid} in MIG mode");
+            assert_eq!(kinds.len(), 1, "{shares:?} of {uuid} are held at once");
+            let sum: u64 = shares.iter().map(|share| share.memory.0).sum();
+            assert!(sum <= gpu.memory.0, "{shares:?} of {uuid} are too much");
         }
     }
 

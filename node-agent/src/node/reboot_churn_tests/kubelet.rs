@@ -2,7 +2,7 @@
 //! keeps its checkpoint of who has what over its own restarts and the node's.
 
 use super::World;
-use crate::node::{Allocatable, Held, Holders, ListedDevice, NodePod, NodePods, Recorded};
+use crate::node::{Allocatable, Held, Holders, ListedDevice, NodePod, NodePods, Recorded, ShareGrant};
 use kerf_core::contract::Holder;
 use kerf_core::names::{DeviceId, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
@@ -16,6 +16,8 @@ type Lists = BTreeMap<ResourceName, BTreeMap<DeviceId, bool>>;
 pub(super) struct Pod {
     pub(super) name: ResourceName,
     pub(super) key: PodKey,
+    /// What its container was given, where that is a share.
+    pub(super) share: Option<ShareGrant>,
     uid: PodUid,
     since: Instant,
     listed: bool,
@@ -43,7 +45,7 @@ pub(super) struct Kubelet {
     pub(super) registered: bool,
     sent: Lists,
     pub(super) taken: Lists,
-    granted: BTreeSet<(ResourceName, DeviceId)>,
+    granted: BTreeMap<(ResourceName, DeviceId), Option<ShareGrant>>,
     picked: Option<(ResourceName, DeviceId, PodKey, PodUid)>,
     pub(super) pods: BTreeMap<DeviceId, Pod>,
     /// Pods that are bound to the node, by the API server.
@@ -62,7 +64,9 @@ impl Kubelet {
             self.sent.insert(*name, list.iter().map(|d| (d.id.clone(), d.healthy)).collect());
         }
         let all = lists.iter().flat_map(|(name, list)| list.iter().map(move |d| (*name, d)));
-        self.granted = all.filter(|(_, d)| d.grant.is_some()).map(|(name, d)| (name, d.id.clone())).collect();
+        let granted =
+            all.filter_map(|(name, d)| Some(((name, d.id.clone()), d.grant.as_ref()?.share.clone())));
+        self.granted = granted.collect();
     }
 
     pub(super) fn sends(&self) -> impl Iterator<Item = (ResourceName, &DeviceId, bool)> {
@@ -139,13 +143,13 @@ impl World {
     pub(super) fn allocate(&mut self) {
         let Some((name, device, key, uid)) = self.kubelet.picked.take() else { return };
         let taken = self.kubelet.pods.contains_key(&device);
-        if taken || !self.kubelet.granted.contains(&(name, device.clone())) {
-            return self.bury(&key, &uid);
-        }
+        let granted = self.kubelet.granted.get(&(name, device.clone())).cloned();
+        let Some(share) = granted.filter(|_| !taken) else { return self.bury(&key, &uid) };
         self.tally.allocations += 1;
         self.node.on_allocated(name, vec![device.clone()], self.now);
         self.gpus.set_processes(&device, true);
-        let pod = Pod { name, key, uid, since: self.now, listed: false, recorded: false, stale: false };
+        let pod =
+            Pod { name, key, share, uid, since: self.now, listed: false, recorded: false, stale: false };
         self.kubelet.pods.insert(device, pod);
     }
 
@@ -186,7 +190,7 @@ impl World {
             self.kubelet.registered = false;
             self.node.on_registration(Err("the kubelet was restarted".into()));
         }
-        self.node.on_registration(Ok(()));
+        self.node.on_registration(Ok(self.node.resource_names()));
         self.kubelet.registered = true;
     }
 

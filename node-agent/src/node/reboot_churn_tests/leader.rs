@@ -9,7 +9,7 @@ use kerf_core::kind::Kind;
 use kerf_core::ledger;
 use kerf_core::mig::{ComputeInstance, ComputeProfile};
 use kerf_core::names::{PodUid, SliceId};
-use kerf_core::resource::ResourceName;
+use kerf_core::resource::{ResourceName, neutral_size};
 use kerf_core::units::SizeGb;
 
 use crate::gpu::fake::uuid;
@@ -90,6 +90,10 @@ fn name(shape: Shape) -> ResourceName {
     }
 }
 
+fn neutral_name(shape: Shape) -> ResourceName {
+    ResourceName::Neutral(neutral_size(shape.size()).unwrap())
+}
+
 /// Whether a slice that is wanted has to go for another on its GPU.
 fn is_in_the_way(old: Shape, new: Shape) -> bool {
     let is_one_instance = old.instance() == new.instance();
@@ -119,7 +123,7 @@ impl World {
             namespace: "ns".into(),
             pod: format!("p{number}"),
             container: "main".into(),
-            resource: name(shape),
+            resource: if self.neutral { neutral_name(shape) } else { name(shape) },
             alone: choice % 31 == 30,
             epoch: 1,
         });

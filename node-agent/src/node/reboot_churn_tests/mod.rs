@@ -44,6 +44,8 @@ struct Tally {
 struct World {
     node: Node,
     settings: Settings,
+    /// Whether pods ask by neutral names, of which each is that of slices of several kinds.
+    neutral: bool,
     gpus: FakeGpus,
     now: Instant,
     /// What is wrong with the world, until it settles.
@@ -73,7 +75,7 @@ struct Upset {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(neutral: bool) -> Self {
         let settings = Settings {
             mps: Some("/mps".into()),
             access: true,
@@ -84,6 +86,7 @@ impl World {
         let mut world = Self {
             node: Node::default(),
             settings,
+            neutral,
             gpus: FakeGpus::new(&MODELS),
             now: Instant::now(),
             upset: Upset { hindered: true, ..Upset::default() },
@@ -190,8 +193,8 @@ impl World {
     }
 }
 
-fn live(actions: &[(u8, u16)]) -> Tally {
-    let mut world = World::new();
+fn live(neutral: bool, actions: &[(u8, u16)]) -> Tally {
+    let mut world = World::new(neutral);
     for phase in actions.chunks(PHASE) {
         for (action, choice) in phase {
             world.act(*action, usize::from(*choice));
@@ -202,14 +205,14 @@ fn live(actions: &[(u8, u16)]) -> Tally {
 }
 
 /// Lives until there were `enough`, the tally of all of them.
-fn lives(enough: impl Fn(&Tally) -> bool) -> Tally {
+fn lives(neutral: bool, enough: impl Fn(&Tally) -> bool) -> Tally {
     let tally = std::cell::Cell::new(Tally::default());
     let strategy = prop::collection::vec((any::<u8>(), any::<u16>()), 1..LONGEST);
     while !enough(&tally.get()) {
         let config =
             Config { cases: 1, max_shrink_iters: 500, failure_persistence: None, ..Config::default() };
         let run = TestRunner::new(config).run(&strategy, |actions| {
-            let (all, one) = (tally.get(), live(&actions));
+            let (all, one) = (tally.get(), live(neutral, &actions));
             tally.set(Tally {
                 lives: all.lives + one.lives,
                 reboots: all.reboots + one.reboots,
@@ -233,7 +236,13 @@ fn upheavals(tally: &Tally) -> u64 {
 
 #[test]
 fn whatever_happens_to_a_node_nothing_held_is_lost_and_in_the_end_all_agree() {
-    let tally = lives(|tally| upheavals(tally) >= 400);
+    let tally = lives(false, |tally| upheavals(tally) >= 400);
+    println!("{tally:?}");
+}
+
+#[test]
+fn the_same_holds_under_names_that_tell_no_kind() {
+    let tally = lives(true, |tally| upheavals(tally) >= 400);
     println!("{tally:?}");
 }
 
@@ -241,7 +250,7 @@ fn whatever_happens_to_a_node_nothing_held_is_lost_and_in_the_end_all_agree() {
 #[test]
 #[ignore = "takes minutes: cargo xtask bench reboots"]
 fn ten_thousand_reboots_restarts_and_repartitions() {
-    let tally = lives(|tally| upheavals(tally) >= 10_000);
+    let tally = lives(false, |tally| upheavals(tally) >= 10_000);
     let Tally { lives, reboots, restarts, cuts, allocations } = tally;
     println!(
         "{} upheavals in {lives} lives: {reboots} reboots, {restarts} restarts of the agent, {cuts} repartitions; \

@@ -1,5 +1,6 @@
 //! `decide`: what one decision costs as the fleet grows, and whether any decision or plan is illegal.
 
+mod choice;
 mod churn;
 mod cost;
 mod fraction;
@@ -35,8 +36,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     print_costs(&costs);
     let share = fraction::run()?;
+    let (choice, chosen) = choice::run()?;
     eprintln!("# decide: {} decisions and plans", args.plans);
-    let found = plans::run(args.plans)?;
+    let mut found = plans::run(args.plans)?;
     print("");
     print(&format!(
         "{} decisions and {} plans on {} GPU models: {} illegal",
@@ -45,8 +47,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         found.models,
         found.illegal.len()
     ));
+    found.illegal.extend(chosen.illegal);
     let mut bars = bars(&costs, found.illegal.len());
-    bars.push(share);
+    bars.extend([share, choice]);
     print_bars(&bars);
     ensure!(found.illegal.is_empty(), "illegal decisions or plans; the first: {}", found.illegal[0]);
     Ok(())

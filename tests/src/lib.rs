@@ -12,6 +12,7 @@ pub mod control_plane;
 pub mod docs;
 pub mod fault_matrix;
 pub mod fuzz;
+pub mod gpu_nodes;
 pub mod gpu_operator;
 pub mod kubelet;
 pub mod kubelet_rules;
@@ -29,5 +30,7 @@ pub mod random;
 pub mod real_node;
 pub mod services;
 pub mod static_node;
+pub mod stranded;
+pub mod volumes;
 
 pub use percentile::percentile;

@@ -1,13 +1,14 @@
 //! What must always hold in a cluster, recomputed from the simulated NVML's placements and the kubelets' accounts.
 //!
 //! Shares no code with kerf-core's packing or planning: places are counted by the simulated NVML's own rules, memory by
-//! the numbers in resource names. Only the spelling of documents is core's.
+//! the numbers in resource names. A neutral name says no kind: there the kind is what the held device is, a MIG device or the share
+//! that the GpuNode has under its number. Only the spelling of documents is core's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::{GpuNodeSpec, Shape};
+use kerf_core::contract::{ContainerRequest, GpuNodeSpec, Shape};
 use kerf_nvml_mock::{GpuState, MockState};
 use kerf_runtime::gpu_node::GpuNode;
 use kube::Client;
@@ -15,6 +16,7 @@ use kube::api::{Api, ListParams};
 
 use crate::cluster::{Cluster, GpuServer, StandInNode};
 use crate::kubelet::PodKey;
+use crate::pods::request_of;
 
 /// A node as its GPUs and its kubelet tell it, with the promises that are on their way.
 struct NodeTruth {
@@ -77,6 +79,7 @@ impl Truth {
                 }
             }
             found.extend(node.overcommitted());
+            found.extend(node.held_otherwise());
         }
         found
     }
@@ -110,9 +113,25 @@ impl Truth {
     fn could_run(&self, pod: &Pod) -> Option<String> {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let (resource, count) = asked(pod)?;
-        let place = self.nodes.iter().find_map(|node| node.place_for(&resource, count))?;
+        let place = self.nodes.iter().find_map(|node| {
+            ways(pod, &resource).iter().find_map(|(kind, gb)| node.place_for(kind, *gb, count))
+        })?;
         Some(format!("{name} is pending with {count}x {resource}, though {place}"))
     }
+}
+
+/// By what kinds, and of what size, a pod may have what it asks for: its name says one, or its request document lists them.
+fn ways(pod: &Pod, resource: &str) -> Vec<(String, u64)> {
+    if let Some(kind) = kind_of(resource) {
+        return gigabytes(resource).map(|gb| (kind.to_owned(), gb)).into_iter().collect();
+    }
+    // A pod without a readable document has no room anywhere.
+    let containers = request_of(pod).map(|document| document.containers).unwrap_or_default();
+    let of_name = containers.iter().find(|container| container.resource.to_string() == resource);
+    let listed = |c: &ContainerRequest| {
+        c.kinds.iter().map(|kind| (kind.to_string(), u64::from(c.size_gb.0))).collect()
+    };
+    of_name.map(listed).unwrap_or_default()
 }
 
 fn phase(pod: &Pod) -> &str {
@@ -131,7 +150,7 @@ fn key(pod: &Pod) -> (&str, &str) {
 fn asked(pod: &Pod) -> Option<(String, usize)> {
     let containers = &pod.spec.as_ref()?.containers;
     let limits = containers.iter().filter_map(|c| c.resources.as_ref()?.limits.as_ref()).flatten();
-    let mut gpu = limits.filter(|(name, _)| name.starts_with("nvidia.com/"));
+    let mut gpu = limits.filter(|(name, _)| name.starts_with("nvidia.com/") || name.starts_with(NEUTRAL));
     gpu.next().and_then(|(name, count)| Some((name.clone(), count.0.parse().ok()?)))
 }
 
@@ -148,15 +167,38 @@ fn mig_uuids(gpu: &GpuState) -> impl Iterator<Item = &str> {
     gpu.instances.iter().flat_map(|i| &i.compute).map(|c| c.uuid.as_str())
 }
 
+const MIG: &str = "mig";
 const WHOLE: &str = "whole";
+const MPS: &str = "mps";
+const TIME_SLICING: &str = "time-slicing";
+/// How a name of no kind begins.
+const NEUTRAL: &str = "kerf.dev/gpu-";
 
-/// The kind of share that a resource name stands for.
-fn share_kind(resource: &str) -> &'static str {
+/// The kind that a resource name stands for; a neutral one stands for none.
+fn kind_of(resource: &str) -> Option<&'static str> {
     match resource {
-        "nvidia.com/gpu" => WHOLE,
-        name if name.ends_with(".shared") => "time-slicing",
-        _ => "mps",
+        name if name.starts_with(NEUTRAL) => None,
+        "nvidia.com/gpu" => Some(WHOLE),
+        name if name.contains("/mig-") => Some(MIG),
+        name if name.ends_with(".shared") => Some(TIME_SLICING),
+        _ => Some(MPS),
     }
+}
+
+/// The kind and the size in GB that a GpuNode has for a slice.
+fn worth(shape: Shape) -> (&'static str, u64) {
+    let gb = |size: kerf_core::units::SizeGb| u64::from(size.0);
+    match shape {
+        Shape::Mig { profile, .. } => (MIG, gb(profile.size())),
+        Shape::Whole { size_gb } => (WHOLE, gb(size_gb)),
+        Shape::Mps { size_gb, .. } => (MPS, gb(size_gb)),
+        Shape::TimeSlicing { size_gb } => (TIME_SLICING, gb(size_gb)),
+    }
+}
+
+/// The GPU and the number of a share's device id, `<GPU>::<n>`.
+fn share_of(device: &str) -> Option<(&str, &str)> {
+    device.split_once("::").filter(|(gpu, _)| gpu.starts_with("GPU-"))
 }
 
 /// The N of `…Ngb…`.
@@ -202,43 +244,108 @@ impl NodeTruth {
         found
     }
 
-    /// MiB of the shares held on a GPU, and of what kinds they are. A whole GPU is all of it.
-    fn shares_on(&self, gpu: &GpuState) -> (u64, BTreeSet<&'static str>) {
-        let here = self.held.iter().filter(|(id, _)| id.starts_with(gpu.uuid.as_str()));
-        let names: Vec<&String> = here.map(|(_, (resource, _))| resource).collect();
-        let memory = |name: &&String| match share_kind(name) {
-            WHOLE => Some(gpu.model.total_mib()),
-            _ => gigabytes(name).map(|gb| gb * 1024),
-        };
-        (names.iter().filter_map(memory).sum(), names.iter().map(|name| share_kind(name)).collect())
+    /// Pods that hold, by neutral names, other slices than those that they were promised, as far as the promise still stands.
+    fn held_otherwise(&self) -> Vec<String> {
+        let mut held: BTreeMap<&PodKey, Vec<_>> = BTreeMap::new();
+        for (device, (resource, pod)) in &self.held {
+            if kind_of(resource).is_none() {
+                held.entry(pod).or_default().push(self.held_worth(device, resource));
+            }
+        }
+        let otherwise = held.into_iter().filter_map(|(pod, held)| {
+            let mut promised = self.promised_to(pod);
+            let all = format!("{promised:?}");
+            // A pod that ends has no promise any more.
+            let wrong = held.iter().filter(|worth| match promised.iter().position(|p| p == *worth) {
+                Some(at) => {
+                    promised.swap_remove(at);
+                    false
+                }
+                None => all != "[]",
+            });
+            let wrong: Vec<_> = wrong.collect();
+            let text = || format!("{pod:?} holds {wrong:?} on {}, and was promised {all}", self.name);
+            (!wrong.is_empty()).then(text)
+        });
+        otherwise.collect()
     }
 
-    /// Where `count` slices of this name could go now, counting idle slices as free.
-    fn place_for(&self, resource: &str, count: usize) -> Option<String> {
-        let gb = gigabytes(resource)?;
+    /// The worths of what a pod is promised by neutral names.
+    fn promised_to(&self, pod: &PodKey) -> Vec<Option<(&'static str, u64)>> {
+        let slices = self.spec.slices.iter();
+        let theirs = slices.filter(|slice| {
+            slice.reservation.as_ref().is_some_and(|r| {
+                r.namespace == pod.namespace
+                    && r.pod == pod.name
+                    && kind_of(&r.resource.to_string()).is_none()
+            })
+        });
+        theirs.map(|slice| Some(worth(slice.shape))).collect()
+    }
+
+    /// The kind and size of a held device: by its name, or by what it is; `None` if nobody says that any more.
+    fn held_worth(&self, device: &str, resource: &str) -> Option<(&'static str, u64)> {
+        if let Some(kind) = kind_of(resource) {
+            return Some((kind, gigabytes(resource).unwrap_or_default()));
+        }
+        if let Some((gpu, number)) = share_of(device) {
+            let id = format!("s{number}");
+            let is_it = |s: &&kerf_core::contract::WantedSlice| s.id.as_str() == id && s.gpu.as_str() == gpu;
+            return self.spec.slices.iter().find(is_it).map(|slice| worth(slice.shape));
+        }
+        let gpu = self.gpus.gpus.iter().find(|gpu| gpu.uuid == device);
+        if let Some(gpu) = gpu {
+            return Some((WHOLE, gpu.model.total_mib().div_ceil(1024)));
+        }
+        let instance = self.gpus.gpus.iter().find_map(|gpu| {
+            let instance = gpu.instances.iter().find(|i| i.compute.iter().any(|c| c.uuid == device))?;
+            gpu.model.profile(instance.profile_id)
+        });
+        instance.and_then(|profile| Some((MIG, gigabytes(&profile.name)?)))
+    }
+
+    /// MiB of the shares held on a GPU, and of what kinds they are. A whole GPU is all of it, and so is what nobody can say.
+    fn shares_on(&self, gpu: &GpuState) -> (u64, BTreeSet<&'static str>) {
+        let here = self.held.iter().filter(|(id, _)| id.starts_with(gpu.uuid.as_str()));
+        let here: Vec<_> =
+            here.map(|(id, (resource, _))| self.held_worth(id, resource).unwrap_or((WHOLE, 0))).collect();
+        let memory = |(kind, gb): &(&str, u64)| match *kind {
+            WHOLE => gpu.model.total_mib(),
+            _ => gb * 1024,
+        };
+        (here.iter().map(memory).sum(), here.iter().map(|(kind, _)| *kind).collect())
+    }
+
+    /// Where `count` slices of this kind and size could go now, counting idle slices as free.
+    fn place_for(&self, kind: &str, gb: u64, count: usize) -> Option<String> {
         let mut left = count;
         for gpu in &self.gpus.gpus {
-            let here = if resource.contains("/mig-") {
-                self.instances_free(gpu, gb)
-            } else {
-                self.shares_free(gpu, resource, gb)
+            let here = match kind {
+                MIG => self.instances_free(gpu, gb),
+                WHOLE => usize::from(self.is_free_whole(gpu, gb)),
+                kind => self.shares_free(gpu, kind, gb),
             };
             left = left.saturating_sub(here);
             if left == 0 {
-                return Some(format!("{} of {} has room", gpu.uuid, self.name));
+                return Some(format!("{} of {} has room for {gb} GB by {kind}", gpu.uuid, self.name));
             }
         }
         None
     }
 
-    fn shares_free(&self, gpu: &GpuState, resource: &str, gb: u64) -> usize {
+    /// A GPU is given as a whole for more than half of its memory.
+    fn is_free_whole(&self, gpu: &GpuState, gb: u64) -> bool {
+        let total = gpu.model.total_mib().div_ceil(1024);
+        !gpu.mig.current && self.shares_on(gpu).0 == 0 && gb <= total && 2 * gb > total
+    }
+
+    fn shares_free(&self, gpu: &GpuState, kind: &str, gb: u64) -> usize {
         if gpu.mig.current {
             return 0;
         }
         let (used, kinds) = self.shares_on(gpu);
-        let same_kind = kinds.iter().all(|kind| *kind == share_kind(resource));
         let free = gpu.model.total_mib().saturating_sub(used) / (gb * 1024);
-        if same_kind { usize::try_from(free).unwrap_or(0) } else { 0 }
+        if kinds.iter().all(|here| *here == kind) { usize::try_from(free).unwrap_or(0) } else { 0 }
     }
 
     /// How many instances of the smallest fitting profiles could be created, one after the other, beside those in use.

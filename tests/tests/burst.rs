@@ -1,29 +1,28 @@
-//! A burst of pods through two replicas of the webhook at once, beyond what the preferred kind of slice has room for.
+//! A burst of pods through two replicas of the webhook at once, beyond what the preferred kind of slice has room for: as many as fit
+//! get it, and the others the next kind.
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
+use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
+use kerf_core::kind::Kind;
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, request_of, resource_of, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, wait};
 use kerf_tests::oracle::Truth;
-use kube::api::ListParams;
+use kube::api::{ListParams, PostParams};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_mins(5);
-const MIG: &str = "nvidia.com/mig-1g.10gb";
-/// What two H100 have of it.
+const NEUTRAL: &str = "kerf.dev/gpu-2gb";
+/// What two H100 have by MIG.
 const MIG_ROOM: usize = 14;
 const BURST: usize = 100;
-/// How many may be sent to a kind beyond its room: those that one replica admits after a word of the extender's that the other
-/// has not heard yet, a few milliseconds.
-const FEW: usize = 2;
 /// The label by which pods go to the one replica or the other.
 const LANE: &str = "lane";
 const OTHER: &str = "b";
 
-/// Who waits for a full kind waits on.
 const POLICY: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -54,23 +53,17 @@ fn small(number: usize) -> Pod {
     pod
 }
 
-/// How many pods each replica gave which name.
-type Given = BTreeMap<String, BTreeMap<String, usize>>;
-
-fn given(pods: &[Pod]) -> anyhow::Result<Given> {
-    let mut given = Given::new();
-    for pod in pods {
-        let by = request_of(pod)?.admitted_by().context("who admitted it is not told")?.to_owned();
-        *given.entry(by).or_default().entry(resource_of(pod)?).or_default() += 1;
+/// The kinds of all pods' slices, with those that each was preferred to.
+async fn kinds(cluster: &Cluster) -> anyhow::Result<BTreeMap<(Kind, Vec<Kind>), usize>> {
+    let mut kinds = BTreeMap::new();
+    for pod in cluster.pods().list(&ListParams::default()).await?.items {
+        let text = pod.metadata.annotations.as_ref().and_then(|all| all.get(keys::ASSIGNMENT));
+        let document: AssignmentDocument = serde_json::from_str(text.context("no assignment")?)?;
+        let passed = document.passed.iter().map(|passed| passed.kind).collect();
+        let kind = document.slices.first().context("no slice")?.shape.kind();
+        *kinds.entry((kind, passed)).or_insert(0) += 1;
     }
-    Ok(given)
-}
-
-/// The pods that no node was found for.
-async fn waiting(cluster: &Cluster) -> anyhow::Result<Vec<Pod>> {
-    let mut pods = cluster.pods().list(&ListParams::default()).await?.items;
-    pods.retain(|pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none()));
-    Ok(pods)
+    Ok(kinds)
 }
 
 /// Slices that two pods were promised, or pods that were promised other than one.
@@ -93,33 +86,26 @@ async fn promised_wrongly(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_burst_through_two_replicas_does_not_wait_for_a_full_kind() -> anyhow::Result<()> {
+async fn as_many_as_fit_get_the_first_kind_and_nobody_waits() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let cluster = cluster(&folder).await?;
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let pods: Vec<Pod> = (0..BURST).map(small).collect();
-    let made = try_join_all(pods.iter().map(|pod| cluster.create(pod))).await?;
-
-    let given = given(&made)?;
-    assert_eq!(given.len(), 2, "{given:?}");
-    assert!(given.values().all(|names| names.values().sum::<usize>() == BURST / 2), "{given:?}");
-    // The replicas share what was left at the extender's last word.
-    let mig: usize = given.values().filter_map(|names| names.get(MIG)).sum();
-    let few = mig.saturating_sub(MIG_ROOM);
-    assert!(few <= FEW, "{mig} pods were sent to {MIG_ROOM} places: {given:?}");
-    for pod in &made {
-        let waits = request_of(pod)?.chosen.context("how it was chosen is not recorded")?.waits;
-        assert!(waits.is_empty(), "there was room: {waits:?}");
+    for lane in &pods[..2] {
+        let is_neutral = async || Ok(resource_of(&cluster.pods().create(&dry_run, lane).await?)? == NEUTRAL);
+        wait(PATIENCE, "both replicas to know both kinds", is_neutral).await?;
     }
-    let bound = wait(PATIENCE, "all others to be bound", async || Ok(waiting(&cluster).await?.len() <= few));
-    bound.await.with_context(|| format!("{given:?}"))?;
-    for pod in waiting(&cluster).await? {
-        assert_eq!(resource_of(&pod)?, MIG);
-    }
+    try_join_all(pods.iter().map(|pod| cluster.create(pod))).await?;
+    let run = async || {
+        let truth = Truth::observe(&cluster).await?;
+        Ok(truth.is_settled() && truth.count("Running") == BURST)
+    };
+    wait(PATIENCE, "all pods to run", run).await?;
 
-    let settled = async || Ok(Truth::observe(&cluster).await?.is_settled());
-    wait(PATIENCE, "all that are bound to run", settled).await?;
+    let given = kinds(&cluster).await?;
+    let expected = [((Kind::Mig, vec![]), MIG_ROOM), ((Kind::Mps, vec![Kind::Mig]), BURST - MIG_ROOM)];
+    assert_eq!(given, expected.into());
     let truth = Truth::observe(&cluster).await?;
-    assert_eq!(truth.count("Running"), BURST - few);
     let wrong = [truth.violations(), truth.unexplained(), promised_wrongly(&cluster).await?].concat();
     anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     cluster.stop().await

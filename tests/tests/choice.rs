@@ -1,114 +1,303 @@
-//! Which kind of slice a pod is given: by what has room beside those who wait already.
+//! The kind of a pod's slice is chosen where the pod goes: by what the nodes have that kube-scheduler leaves for it, and as long as it
+//! waits by what comes free.
 
-use anyhow::Context as _;
-use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodSchedulingGate};
-use kerf_core::contract::{Demand, Reason};
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota, Taint};
+use kerf_core::contract::{AssignmentDocument, PassedKind};
 use kerf_core::keys;
+use kerf_core::kind::Kind;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, pod, request_of, resource_of, wait};
+use kerf_tests::admission::set_match_condition;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, root, wait};
 use kerf_tests::oracle::Truth;
+use kerf_tests::volumes::{ZONE, bound_in_zone};
 use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
-use std::collections::BTreeMap;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const MIG: &str = "nvidia.com/mig-1g.10gb";
-const MPS: &str = "nvidia.com/gpu-2gb";
+/// An A100, which one team has for itself.
+const A100: &str = "a100";
+const T4: &str = "t4";
+const H100: &str = "h100";
+const TEAM: &str = "team";
+const NEUTRAL: &str = "kerf.dev/gpu-8gb";
+/// How long a pod waits by a concrete name before it is told of another kind.
+const TOLD_AFTER: &str = "--another-kind-after=2s";
 
-/// Memory is fenced by MIG if it has room, else by MPS.
-const POLICY: &str = "
-apiVersion: kerf.dev/v1alpha1
-kind: GpuPolicy
-metadata: {name: choice}
-spec:
-  defaultIsolation: memory
-  isolation: {memory: [mig, mps], none: [time-slicing]}
-";
-
-/// An H100, of which MIG makes seven, beside a T4, which has room for seven shares of two GB.
-async fn cluster(folder: &tempfile::TempDir) -> anyhow::Result<Cluster> {
-    cluster_of(folder, &[("h100", Model::H100), ("t4", Model::T4)]).await
+fn asks(name: &str, memory: &str) -> Pod {
+    pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, "memory")])
 }
 
-/// Nodes with one GPU each.
-async fn cluster_of(folder: &tempfile::TempDir, nodes: &[(&str, Model)]) -> anyhow::Result<Cluster> {
-    let policy = folder.path().join("policy.yaml");
-    std::fs::write(&policy, POLICY)?;
-    let nodes = nodes.iter().map(|(name, model)| NodeSpec::new(name, *model, 1));
-    let mut options = ClusterOptions::new(nodes.collect());
-    options.control_plane.controller_manager = false;
-    options.policy = Some(policy);
-    Cluster::start(options, |_| ()).await
+/// The pod with these fields besides.
+fn with(pod: &Pod, fields: &Value) -> anyhow::Result<Pod> {
+    let mut document = serde_json::to_value(pod)?;
+    json_patch::merge(&mut document, fields);
+    Ok(serde_json::from_value(document)?)
 }
 
-fn small(name: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, "2Gi"), (keys::ISOLATION, "memory")])
+/// The pod with one container that requests so much CPU.
+fn with_cpu(pod: &Pod, cpu: &str) -> anyhow::Result<Pod> {
+    let main = json!({"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}});
+    with(pod, &json!({"spec": {"containers": [main]}}))
 }
 
-async fn pending(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, u32>> {
-    let api = Api::<ConfigMap>::namespaced(cluster.plane().client(), NAMESPACE);
-    let data = api.get(keys::DEMAND).await?.data.unwrap_or_default();
-    let demand = Demand::parse(data.get(keys::DEMAND_DOCUMENT).context("no demand is published")?)?;
-    Ok(demand.pending.into_iter().map(|(name, count)| (name.to_string(), count)).collect())
+fn kept_for_the_team() -> NodeSpec {
+    let mut node = NodeSpec::new(A100, Model::A100Gb40, 1);
+    let (key, value, effect) = (TEAM.to_owned(), Some("ml".to_owned()), "NoSchedule".to_owned());
+    node.taints.push(Taint { key, value, effect, time_added: None });
+    node
 }
 
-async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
-    let violations = Truth::observe(cluster).await?.violations();
-    anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
-    Ok(())
+fn assignment(pod: &Pod) -> anyhow::Result<AssignmentDocument> {
+    let text = pod.metadata.annotations.as_ref().and_then(|all| all.get(keys::ASSIGNMENT));
+    Ok(serde_json::from_str(text.context("the pod has no assignment")?)?)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_burst_is_spread_over_the_kinds_that_have_room() -> anyhow::Result<()> {
-    let folder = tempfile::tempdir()?;
-    let cluster = cluster(&folder).await?;
-    let pods: Vec<Pod> = (0..12).map(|number| small(&format!("p{number}"))).collect();
-    let made = try_join_all(pods.iter().map(|pod| cluster.create(pod))).await?;
-    let mut given: BTreeMap<String, usize> = BTreeMap::new();
-    for pod in &made {
-        *given.entry(resource_of(pod)?).or_default() += 1;
+fn kind_of(pod: &Pod) -> anyhow::Result<Kind> {
+    Ok(assignment(pod)?.slices.first().context("no slice is assigned")?.shape.kind())
+}
+
+/// MIG passed over: the T4 never has it, and this many nodes that have it were not offered, one of them for its taint.
+fn mig_passed(excluded: u32) -> Vec<PassedKind> {
+    vec![PassedKind { kind: Kind::Mig, full: 0, never: 1, excluded, tainted: 1 }]
+}
+
+struct Scene {
+    cluster: Cluster,
+    _policies: tempfile::TempDir,
+}
+
+impl Scene {
+    /// A cluster whose only node is the team's.
+    async fn start() -> anyhow::Result<Self> {
+        let policies = tempfile::tempdir()?;
+        std::fs::copy(root().join("policies/default.yaml"), policies.path().join("90-default.yaml"))?;
+        let mut options = ClusterOptions::new(vec![kept_for_the_team()]);
+        options.control_plane.controller_manager = false;
+        options.policy = Some(policies.path().to_owned());
+        options.extender_flags.push(TOLD_AFTER.to_owned());
+        Ok(Self { cluster: Cluster::start(options, |_| ()).await?, _policies: policies })
     }
-    // MIG has room for seven. It may be fewer: until the extender's next word a pod counts as admitted and as promised.
-    let of = |name: &str| given.get(name).copied().unwrap_or_default();
-    assert!((1..=7).contains(&of(MIG)) && of(MIG) + of(MPS) == 12, "{given:?}");
-    for pod in made.iter().filter(|pod| resource_of(pod).is_ok_and(|name| name == MPS)) {
-        let passed = request_of(pod)?.chosen.context("how it was chosen is not recorded")?.passed;
-        assert!(
-            matches!(passed[..], [ref mig] if matches!(mig.reason, Reason::Full { resource, .. } if resource.to_string() == MIG)),
-            "{passed:?}"
+
+    /// Creates the pod, waits until it runs, and says where and by which kind.
+    async fn run(&self, pod: &Pod) -> anyhow::Result<(Pod, String, Kind)> {
+        self.cluster.create(pod).await?;
+        self.placed(pod.metadata.name.as_deref().unwrap_or_default()).await
+    }
+
+    async fn placed(&self, name: &str) -> anyhow::Result<(Pod, String, Kind)> {
+        let running = self.cluster.running(name).await?;
+        let node = running.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+        let kind = kind_of(&running)?;
+        Ok((running, node, kind))
+    }
+
+    /// The same for a pod that goes to the T4 by MPS, in its first scheduling cycle, although MIG is preferred.
+    async fn shares_the_t4_at_once(&self, pod: &Pod, passed: &[PassedKind]) -> anyhow::Result<()> {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let (pod, node, kind) = self.run(pod).await?;
+        ensure!((node.as_str(), kind) == (T4, Kind::Mps), "{name} is on {node} by {kind}");
+        ensure!(assignment(&pod)?.passed == passed, "{name}: {:?}", assignment(&pod)?.passed);
+        let failed = self.events(&name, "FailedScheduling").await?;
+        ensure!(failed.is_empty(), "{name} waited: {failed:?}");
+        Ok(())
+    }
+
+    /// The pod waits, and for a reason.
+    async fn waits(&self, pod: &Pod) -> anyhow::Result<()> {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let created = self.cluster.create(pod).await?;
+        ensure!(resource_of(&created)? == NEUTRAL, "{name} has {}", resource_of(&created)?);
+        self.told(name, "FailedScheduling").await?;
+        ensure!(self.cluster.phase(name).await? == "Pending", "{name} runs");
+        Ok(())
+    }
+
+    async fn events(&self, pod: &str, reason: &str) -> anyhow::Result<Vec<String>> {
+        let about = ListParams::default().fields(&format!("involvedObject.name={pod},reason={reason}"));
+        let events = Api::<Event>::default_namespaced(self.cluster.plane().client()).list(&about).await?;
+        Ok(events.items.into_iter().filter_map(|event| event.message).collect())
+    }
+
+    /// The message of the pod's Event of this reason, once it is there.
+    async fn told(&self, pod: &str, reason: &str) -> anyhow::Result<String> {
+        let told = async || Ok(!self.events(pod, reason).await?.is_empty());
+        wait(PATIENCE, &format!("an Event {reason} on {pod}"), told).await?;
+        self.events(pod, reason).await?.pop().context("the Event is gone")
+    }
+
+    /// Waits until the webhook gives a pod of 8 GiB this name.
+    async fn is_named(&self, name: &str) -> anyhow::Result<()> {
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let given = async || {
+            Ok(resource_of(&self.cluster.pods().create(&dry_run, &asks("probe", "8Gi")).await?)? == name)
+        };
+        wait(PATIENCE, &format!("pods of 8 GiB to be given {name}"), given).await
+    }
+
+    async fn sound(&self) -> anyhow::Result<()> {
+        let violations = Truth::observe(&self.cluster).await?.violations();
+        ensure!(violations.is_empty(), "{}", violations.join("\n"));
+        Ok(())
+    }
+
+    /// Where one name alone can be meant the pod has that, and is told when another kind has room for it.
+    async fn who_has_a_concrete_name_is_told_of_another_kind(&mut self) -> anyhow::Result<()> {
+        self.is_named("nvidia.com/mig-2g.10gb").await?;
+        self.cluster.create(&asks("early", "8Gi")).await?;
+        self.told("early", "FailedScheduling").await?;
+        ensure!(self.events("early", "AnotherKindHasRoom").await?.is_empty(), "nothing else has any");
+        self.cluster.add_node(NodeSpec::new(T4, Model::T4, 1).with_label(ZONE, "b")).await?;
+        let message = self.told("early", "AnotherKindHasRoom").await?;
+        ensure!(message.contains("mps") && message.contains("create the pod anew"), "{message}");
+        ensure!(self.cluster.phase("early").await? == "Pending", "nobody deletes it");
+        self.cluster.delete("early").await
+    }
+
+    async fn a_tainted_kind_is_passed_over_at_once(&self) -> anyhow::Result<()> {
+        self.is_named(NEUTRAL).await?;
+        self.shares_the_t4_at_once(&asks("other", "8Gi"), &mig_passed(1)).await?;
+        let message = self.told("other", "SlicesAssigned").await?;
+        ensure!(message.contains("MPS share"), "{message}");
+        ensure!(
+            message.contains("mig was preferred: ") && message.contains("excluded by taints"),
+            "{message}"
         );
+        let tolerates = json!({"spec": {"tolerations": [{"key": TEAM, "operator": "Exists"}]}});
+        let (pod, node, kind) = self.run(&with(&asks("theirs", "8Gi"), &tolerates)?).await?;
+        ensure!((node.as_str(), kind) == (A100, Kind::Mig), "theirs is on {node} by {kind}");
+        ensure!(assignment(&pod)?.passed.is_empty(), "nothing is better");
+        self.sound().await
     }
-    for pod in &pods {
-        cluster.running(pod.metadata.name.as_deref().unwrap_or_default()).await?;
+
+    async fn a_node_that_joins_is_taken(&mut self) -> anyhow::Result<()> {
+        let later = with(&asks("later", "8Gi"), &json!({"metadata": {"labels": {"app": "first"}}}))?;
+        self.waits(&later).await?;
+        self.cluster.add_node(NodeSpec::new(H100, Model::H100, 1).with_label(ZONE, "a")).await?;
+        let (_, node, kind) = self.placed("later").await?;
+        ensure!((node.as_str(), kind) == (H100, Kind::Mig), "later is on {node} by {kind}");
+        Ok(())
     }
-    wait(PATIENCE, "nobody to wait", async || Ok(pending(&cluster).await?.is_empty())).await?;
-    sound(&cluster).await?;
-    cluster.stop().await
+
+    /// CPU, a volume of another zone, another pod: each keeps the pod from the nodes that have MIG.
+    async fn what_the_scheduler_excludes_is_passed_over_at_once(&self) -> anyhow::Result<()> {
+        let excluded = mig_passed(2);
+        let busy = with(&with_cpu(&pod("busy", &[]), "127")?, &json!({"spec": {"nodeName": H100}}))?;
+        self.cluster.create(&busy).await?;
+        self.cluster.running("busy").await?;
+        self.shares_the_t4_at_once(&with_cpu(&asks("cpu", "4Gi"), "2")?, &excluded).await?;
+        self.cluster.delete("cpu").await?;
+        self.cluster.delete("busy").await?;
+
+        bound_in_zone(&self.cluster.plane().client(), "data", "b").await?;
+        let volume = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+        let mounts = with(&asks("volume", "4Gi"), &json!({"spec": {"volumes": volume}}))?;
+        self.shares_the_t4_at_once(&mounts, &excluded).await?;
+        self.cluster.delete("volume").await?;
+
+        let term = json!({"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "kubernetes.io/hostname"});
+        let apart = json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
+        let apart = json!({"spec": {"affinity": {"podAntiAffinity": apart}}});
+        self.shares_the_t4_at_once(&with(&asks("apart", "4Gi"), &apart)?, &excluded).await?;
+        self.cluster.delete("apart").await?;
+        self.sound().await
+    }
+
+    async fn who_waits_takes_what_is_free_first(&self) -> anyhow::Result<()> {
+        let filler = [(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware"), (keys::GPU_COUNT, "6")];
+        self.run(&pod("filler", &filler)).await?;
+        for name in ["one", "two"] {
+            self.waits(&asks(name, "8Gi")).await?;
+        }
+        self.cluster.delete("other").await?;
+        let runs = async |name: &str| Ok::<_, anyhow::Error>(self.cluster.phase(name).await? == "Running");
+        wait(PATIENCE, "one of two to run", async || Ok(runs("one").await? || runs("two").await?)).await?;
+        let (first, second) = if runs("one").await? { ("one", "two") } else { ("two", "one") };
+        let (_, node, kind) = self.placed(first).await?;
+        ensure!((node.as_str(), kind) == (T4, Kind::Mps), "{first} is on {node} by {kind}");
+        self.cluster.delete("filler").await?;
+        let (_, node, kind) = self.placed(second).await?;
+        ensure!((node.as_str(), kind) == (H100, Kind::Mig), "{second} is on {node} by {kind}");
+        self.sound().await?;
+        self.cluster.delete(first).await?;
+        self.cluster.delete(second).await
+    }
+
+    async fn a_policy_that_changes_and_a_node_that_opens_are_taken(&self) -> anyhow::Result<()> {
+        self.cluster.cordon(H100, true).await?;
+        let policy = self.cluster.policy_file().join("50-pool.yaml");
+        let only_time_slices = "apiVersion: kerf.dev/v1alpha1\nkind: GpuNodePolicy\nmetadata: {name: pool}\n\
+            spec:\n  match: {names: [t4]}\n  gpus:\n  - kinds: [time-slicing]\n";
+        std::fs::write(&policy, only_time_slices)?;
+        let has = async |kinds: &[Kind]| {
+            let has = async || {
+                let status = self.cluster.gpu_node(T4).await?.read_status()?.context("no status")?;
+                Ok(status.gpus.iter().all(|gpu| gpu.kinds == kinds))
+            };
+            wait(PATIENCE, &format!("the T4 to have the kinds {kinds:?}"), has).await
+        };
+        has(&[Kind::TimeSlicing]).await?;
+        self.waits(&asks("policy", "8Gi")).await?;
+        std::fs::remove_file(&policy)?;
+        let (_, node, kind) = self.placed("policy").await?;
+        ensure!((node.as_str(), kind) == (T4, Kind::Mps), "policy is on {node} by {kind}");
+        self.waits(&asks("opens", "8Gi")).await?;
+        self.cluster.cordon(H100, false).await?;
+        let (_, node, kind) = self.placed("opens").await?;
+        ensure!((node.as_str(), kind) == (H100, Kind::Mig), "opens is on {node} by {kind}");
+        self.sound().await
+    }
+
+    /// A ResourceQuota on a neutral name, as its controller would have read it.
+    async fn a_resource_quota_counts_a_neutral_name(&self) -> anyhow::Result<()> {
+        let name = format!("requests.{}", NEUTRAL.replace("8gb", "4gb"));
+        let quota = json!({"metadata": {"name": "gpus"}, "spec": {"hard": {&name: "1"}}});
+        let quotas = Api::<ResourceQuota>::default_namespaced(self.cluster.plane().client());
+        quotas.create(&PostParams::default(), &serde_json::from_value(quota)?).await?;
+        let read = Patch::Merge(json!({"status": {"hard": {&name: "1"}, "used": {&name: "0"}}}));
+        quotas.patch_status("gpus", &PatchParams::default(), &read).await?;
+        self.run(&asks("within", "4Gi")).await?;
+        let refused = self.cluster.refusal(&asks("beyond", "4Gi")).await?;
+        ensure!(refused.contains("exceeded quota: gpus") && refused.contains(&name), "{refused}");
+        self.run(&asks("of-another-size", "8Gi")).await?;
+        Ok(())
+    }
+
+    /// A later webhook could write the limit: the guard refuses such a pod, and the extender where there is no guard.
+    async fn a_neutral_name_without_a_document_is_refused(&self) -> anyhow::Result<()> {
+        let client = self.cluster.plane().client();
+        set_match_condition(&client, "false").await?;
+        let main = json!({"name": "main", "image": "none", "resources": {"limits": {NEUTRAL: "1"}}});
+        let bare = json!({"spec": {"containers": [main], "schedulerName": "kerf-scheduler"}});
+        let bare = with(&pod("bare", &[]), &bare)?;
+        let refused = async || {
+            let refusal = self.cluster.dry_run_refusal(&bare).await?;
+            Ok(refusal.is_some_and(|text| text.contains("the webhook of kerf has not decided on this pod")))
+        };
+        wait(PATIENCE, "the guard to refuse the pod", refused).await?;
+        let guard = ["validatingadmissionpolicybinding", "undecided-pods.guard.kerf.dev"];
+        self.cluster.plane().kubectl(&[&["delete"], &guard[..]].concat()).await?;
+        let taken = async || Ok(self.cluster.dry_run_refusal(&bare).await?.is_none());
+        wait(PATIENCE, "the guard to be gone", taken).await?;
+        self.cluster.create(&bare).await?;
+        self.cluster.event("bare", "pod was not admitted by kerf's webhook").await?;
+        ensure!(self.cluster.phase("bare").await? == "Pending", "it runs without a GPU");
+        self.sound().await
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn room_of_a_cordoned_node_attracts_nobody() -> anyhow::Result<()> {
-    let folder = tempfile::tempdir()?;
-    let cluster = cluster_of(&folder, &[("h1", Model::H100), ("h2", Model::H100), ("t4", Model::T4)]).await?;
-    // Of equal nodes the first by name.
-    cluster.create(&pod("whole", &[(keys::GPU_MEMORY, "80Gi"), (keys::ISOLATION, "memory")])).await?;
-    let whole = cluster.running("whole").await?;
-    assert_eq!(whole.spec.and_then(|spec| spec.node_name).as_deref(), Some("h1"));
-    let mut early = small("early");
-    early.spec.get_or_insert_default().scheduling_gates =
-        Some(vec![PodSchedulingGate { name: "example.com/later".to_owned() }]);
-    assert_eq!(resource_of(&cluster.create(&early).await?)?, MIG);
-
-    cluster.cordon("h2", true).await?;
-    assert_eq!(resource_of(&cluster.create(&small("new")).await?)?, MPS);
-    cluster.running("new").await?;
-    let later = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
-    cluster.pods().patch("early", &PatchParams::default(), &later).await?;
-    cluster.cordon("h2", false).await?;
-    cluster.running("early").await?;
-    sound(&cluster).await?;
-    cluster.stop().await
+async fn the_kind_is_chosen_where_the_pod_goes() -> anyhow::Result<()> {
+    let mut scene = Scene::start().await?;
+    scene.who_has_a_concrete_name_is_told_of_another_kind().await?;
+    scene.a_tainted_kind_is_passed_over_at_once().await?;
+    scene.a_node_that_joins_is_taken().await?;
+    scene.what_the_scheduler_excludes_is_passed_over_at_once().await?;
+    scene.who_waits_takes_what_is_free_first().await?;
+    scene.a_policy_that_changes_and_a_node_that_opens_are_taken().await?;
+    scene.a_resource_quota_counts_a_neutral_name().await?;
+    scene.a_neutral_name_without_a_document_is_refused().await?;
+    scene.cluster.stop().await
 }

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kerf_core::contract::GpuNodeSpec;
 use kerf_core::keys;
-use kerf_core::names::NodeName;
-use kerf_core::testing::{node_status, request, slice_status};
+use kerf_core::testing::{node_status, request};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
 use kerf_tests::cluster::{UNGUARDED, root, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
+use kerf_tests::gpu_nodes::{NodeObject, play_agents};
 use kerf_tests::process::Child;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -53,7 +53,8 @@ impl Scene {
         plane.kubectl(&["apply", "--server-side", "-k", &manifests, UNGUARDED]).await?;
         plane.definitions_established().await?;
         for n in 0..nodes {
-            create_node(&plane, &format!("node-{n:02}"), gpus).await?;
+            let node = NodeObject::new(&format!("node-{n:02}"));
+            node.create(&plane.client(), &node_status(gpus)).await?;
         }
         tokio::spawn(play_agents(Api::all(plane.client())));
         let (extender, address) = spawn(&plane, "127.0.0.1:0").await?;
@@ -117,42 +118,6 @@ impl Scene {
     async fn stop(mut self) -> anyhow::Result<()> {
         self.extender.terminate(Duration::from_secs(5))?;
         self.plane.stop().await
-    }
-}
-
-async fn create_node(plane: &ControlPlane, name: &str, gpus: &[&str]) -> anyhow::Result<()> {
-    let room = json!({"cpu": "64", "memory": "512Gi", "pods": "250"});
-    let node = json!({
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-        "status": {"capacity": room, "allocatable": room},
-    });
-    let params = PostParams::default();
-    Api::<Node>::all(plane.client()).create(&params, &serde_json::from_value(node)?).await?;
-    let api = Api::<GpuNode>::all(plane.client());
-    api.create(&params, &GpuNode::new(&NodeName::new(name))).await?;
-    let status = json!({"status": node_status(gpus)});
-    api.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
-    Ok(())
-}
-
-/// Says of every wanted slice that it is ready for whom it is promised to.
-async fn play_agents(api: Api<GpuNode>) {
-    let mut answered: BTreeMap<NodeName, u64> = BTreeMap::new();
-    let mut nodes =
-        Box::pin(watcher(api.clone(), watcher::Config::default()).default_backoff().applied_objects());
-    while let Some(event) = nodes.next().await {
-        let Ok(node) = event else { continue };
-        let (Ok(spec), Ok(Some(status))) = (node.read_spec(), node.read_status()) else { continue };
-        if answered.insert(node.name(), spec.revision) == Some(spec.revision) || spec.revision == 0 {
-            continue;
-        }
-        let slices = spec.slices.iter().map(|s| slice_status(s, false)).collect();
-        let status = GpuNodeStatus { slices, observed_revision: spec.revision, ..status };
-        let (api, name) = (api.clone(), node.name());
-        let patch = Patch::Merge(json!({"status": status}));
-        if let Err(error) = api.patch_status(name.as_str(), &PatchParams::default(), &patch).await {
-            eprintln!("failed to write the status of {name}: {error}");
-        }
     }
 }
 

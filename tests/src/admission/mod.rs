@@ -1,6 +1,7 @@
 //! The webhook's replicas as processes behind a proxy, under a load of admissions: what a Deployment, a Service and a
 //! cluster's users are to it. Knows nothing of GPUs' agents: the inventory is written by hand where one is wanted.
 
+mod allowing;
 mod inventory;
 mod load;
 mod outage;
@@ -8,6 +9,7 @@ mod proxy;
 mod scene;
 mod secret_volume;
 
+pub use allowing::AllowingWebhook;
 pub use inventory::create_gpu_nodes;
 pub use load::{Load, Sample, asking, failures, plain};
 pub use outage::{

@@ -81,15 +81,24 @@ impl Cluster {
 
     async fn wait_until_serving(&self) -> anyhow::Result<()> {
         for node in &self.nodes {
-            wait(
-                Duration::from_mins(1),
-                &format!("node {} to be served by its agent", node.name()),
-                async || Ok(self.gpu_node(node.name()).await?.read_status()?.is_some_and(|s| s.is_ready())),
-            )
-            .await
-            .with_context(|| node.agent_log())?;
+            self.is_served(node).await?;
         }
         wait(Duration::from_secs(30), "the webhook to answer", async || Ok(self.admits(&probe()).await)).await
+    }
+
+    async fn is_served(&self, node: &GpuServer) -> anyhow::Result<()> {
+        let served =
+            async || Ok(self.gpu_node(node.name()).await?.read_status()?.is_some_and(|s| s.is_ready()));
+        let what = format!("node {} to be served by its agent", node.name());
+        wait(Duration::from_mins(1), &what, served).await.with_context(|| node.agent_log())
+    }
+
+    /// One more GPU node joins; waits until its agent serves it.
+    pub async fn add_node(&mut self, spec: NodeSpec) -> anyhow::Result<()> {
+        let node = GpuServer::start(&self.plane, spec).await?;
+        self.is_served(&node).await?;
+        self.nodes.push(node);
+        Ok(())
     }
 
     /// Whether a pod comes out of admission with a request document.

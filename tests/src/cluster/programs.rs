@@ -47,14 +47,18 @@ pub(super) async fn webhook_for(
     let (child, url) = replica(plane, policy, &format!("{WEBHOOK}-{}", label.1)).await?;
     let api = Api::<MutatingWebhookConfiguration>::all(plane.client());
     let pods = api.get(CONFIGURATION).await?.webhooks.unwrap_or_default().into_iter().next();
-    let mut theirs = json!(pods.context("the webhook's configuration is empty")?);
+    let pods = json!(pods.context("the webhook's configuration is empty")?);
+    let mut theirs = pods.clone();
     theirs["name"] = json!(format!("{}.pods.kerf.dev", label.1));
     theirs["clientConfig"]["url"] = json!(url);
-    let selector =
-        |operator| json!({"matchExpressions": [{"key": label.0, "operator": operator, "values": [label.1]}]});
-    theirs["objectSelector"] = selector("In");
+    let requirement = |operator| json!({"key": label.0, "operator": operator, "values": [label.1]});
+    theirs["objectSelector"] = json!({"matchExpressions": [requirement("In")]});
+    // What other replicas have stays theirs.
+    let of_others = pods["objectSelector"]["matchExpressions"].as_array().cloned().unwrap_or_default();
+    let of_none = [of_others, vec![requirement("NotIn")]].concat();
+    let of_none = json!({"matchExpressions": of_none});
     let patch = json!([
-        {"op": "add", "path": "/webhooks/0/objectSelector", "value": selector("NotIn")},
+        {"op": "add", "path": "/webhooks/0/objectSelector", "value": of_none},
         {"op": "add", "path": "/webhooks/-", "value": theirs},
     ]);
     patch_configuration(plane, &patch).await?;

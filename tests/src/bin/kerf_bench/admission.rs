@@ -13,6 +13,7 @@ use kerf_tests::admission::{AdmissionScene, Load, Sample, asking, create_gpu_nod
 use kerf_tests::cluster::wait;
 
 use crate::admission_metrics::{Histogram, scrape};
+use crate::beside_nothing;
 use crate::process::{peak_mib, resident_mib};
 use crate::report::{Figure, Latency, print, print_figures};
 
@@ -41,6 +42,9 @@ pub struct Args {
     /// `GpuNodes` of eight GPUs in the inventory.
     #[arg(long, default_value_t = 1000)]
     nodes: u32,
+    /// Measures, in place of all else, the handler beside one that allows everything.
+    #[arg(long)]
+    beside_nothing: bool,
 }
 
 /// Measures and prints.
@@ -49,6 +53,12 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     scene.add_replica(&[]).await?;
     print(&format!("# {} GpuNodes are written", args.nodes));
     create_gpu_nodes(scene.plane(), args.nodes).await?;
+    if args.beside_nothing {
+        let round = Duration::from_millis(args.round_ms);
+        let figures = beside_nothing::measure(&scene, args.rate, args.pairs, round).await?;
+        print_figures(&figures);
+        return scene.stop().await;
+    }
     let mut figures = latency(&scene, args).await?;
     // The one that was there while they came, and one that lists them all at its start.
     let grown = resident_mib(process(&scene)?)?;

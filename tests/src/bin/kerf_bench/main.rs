@@ -6,6 +6,8 @@ mod accept;
 mod admission;
 mod admission_metrics;
 mod agent;
+mod beside_nothing;
+mod burst;
 mod churn;
 mod dashboard;
 mod faults;
@@ -15,6 +17,7 @@ mod leaders;
 mod outage;
 mod process;
 mod report;
+mod stranded;
 mod walk;
 
 use clap::{Parser, Subcommand};
@@ -32,6 +35,10 @@ enum Bench {
     Walk(walk::Args),
     /// A job list through the real scheduler, beside what `kerf simulate` decides for it.
     Accept(accept::Args),
+    /// A burst of pods beyond the first kind's room, through three webhooks and two extenders.
+    Burst(burst::Args),
+    /// Pods that wait though a kind that they may have has room where they may go, in random clusters.
+    Stranded(stranded::Args),
     /// Random creates and deletes on the demo's nodes, every invariant recomputed after each round.
     Churn(churn::Args),
     /// The node agent by itself: how soon a slice is ready, and what it costs at rest.
@@ -57,6 +64,8 @@ async fn main() -> anyhow::Result<()> {
     match Args::parse().bench {
         Bench::Walk(args) => walk::run(&args).await,
         Bench::Accept(args) => accept::run(&args).await,
+        Bench::Burst(args) => Box::pin(burst::run(&args)).await,
+        Bench::Stranded(args) => Box::pin(stranded::run(&args)).await,
         Bench::Churn(args) => churn::run(&args).await,
         Bench::Agent(args) => agent::run(&args).await,
         Bench::Faults(args) => faults::run(&args).await,

@@ -1,0 +1,138 @@
+//! Cases from random numbers, about half of whose nodes are closed to the pod or full.
+
+use kerf_core::kind::{IsolationClass, Kind};
+use kerf_nvml_mock::{MigMode, MockConfig, MockState, Model};
+
+use super::{Case, CaseGpu, CaseNode, CasePod};
+use crate::random::Random;
+
+const MODELS: [Model; 7] =
+    [Model::H100, Model::A100Gb40, Model::H200, Model::A30, Model::L40S, Model::L4, Model::T4];
+const ZONES: [&str; 2] = ["a", "b"];
+const SIZES: [u32; 12] = [1, 2, 4, 5, 6, 8, 10, 12, 13, 20, 24, 40];
+const CPUS: [u32; 3] = [4, 16, 64];
+
+struct Dice(Random);
+
+impl Dice {
+    /// A number below `bound`.
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.0.draw() >> 33).unwrap_or(0) % bound.max(1)
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    /// True in so many of a hundred.
+    fn percent(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+}
+
+impl Case {
+    /// The case of this number: always the same one.
+    #[must_use]
+    pub fn random(number: u64) -> Self {
+        // Numbers that follow each other begin alike.
+        let mut dice = Dice(Random::new((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let nodes = (0..=1 + dice.below(5)).map(|_| dice.node()).collect();
+        Self { nodes, pod: dice.pod() }
+    }
+}
+
+impl Dice {
+    fn node(&mut self) -> CaseNode {
+        let gpus = (0..=self.below(2)).map(|_| self.gpu()).collect();
+        CaseNode {
+            gpus,
+            tainted: self.percent(30),
+            cpu: self.of(&CPUS),
+            zone: self.of(&ZONES),
+            has_neighbour: self.percent(25),
+            knows_neutral_names: self.percent(95),
+        }
+    }
+
+    fn gpu(&mut self) -> CaseGpu {
+        let model = self.of(&MODELS);
+        let by_mig = model.has_mig() && self.percent(70);
+        let mode = if by_mig { MigMode::Enabled } else { MigMode::Disabled };
+        let config = MockConfig::new().gpus(model, 1, mode);
+        // A configuration of one GPU of a known model boots.
+        let mut state = MockState::first_boot(&config).unwrap_or_else(|error| unreachable!("{error}"));
+        let fill = self.below(8);
+        if by_mig {
+            let plain = model.profiles().iter().filter(|profile| !profile.media_extension);
+            let names: Vec<&str> = plain.map(|profile| profile.name.as_str()).collect();
+            for _ in 0..fill {
+                // What has no place is not there.
+                let _ = state.cut(0, self.of(&names));
+            }
+            // Holes, as after pods that ended.
+            state.gpus[0].instances.retain(|_| self.percent(60));
+        }
+        let shares = if by_mig { Vec::new() } else { self.shares(model) };
+        CaseGpu { state: state.gpus.remove(0), shares }
+    }
+
+    fn shares(&mut self, model: Model) -> Vec<(Kind, u32)> {
+        let total = u32::try_from(model.total_mib() / 1024).unwrap_or(0);
+        let kind = self.of(&[Kind::Mps, Kind::TimeSlicing, Kind::Whole]);
+        if kind == Kind::Whole {
+            return self.percent(30).then_some((kind, total)).into_iter().collect();
+        }
+        let mut shares = Vec::new();
+        // Two GB are kept free.
+        let mut left = total.saturating_sub(2);
+        for _ in 0..self.below(6) {
+            let size = self.of(&SIZES[..7]).min(left);
+            if size > 0 {
+                shares.push((kind, size));
+                left -= size;
+            }
+        }
+        shares
+    }
+
+    fn pod(&mut self) -> CasePod {
+        let isolation = self.of(&IsolationClass::ALL);
+        let mut kinds = match isolation {
+            IsolationClass::Hardware => vec![Kind::Mig, Kind::Whole],
+            IsolationClass::Memory => vec![Kind::Mig, Kind::Mps, Kind::Whole],
+            IsolationClass::None => vec![Kind::TimeSlicing, Kind::Mps, Kind::Mig, Kind::Whole],
+        };
+        // An admin's order, and kinds that a policy leaves out.
+        let first = self.below(kinds.len());
+        kinds.rotate_left(first);
+        if self.percent(30) && kinds.len() > 2 {
+            kinds.pop();
+        }
+        CasePod {
+            gb: self.of(&SIZES),
+            isolation,
+            kinds,
+            cpu: self.of(&[1, 8, 32]),
+            zone: self.percent(30).then(|| self.of(&ZONES)),
+            apart: self.percent(30),
+            tolerates: self.percent(40),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn cases_are_of_all_sorts() {
+        let mut best: BTreeMap<Option<Kind>, usize> = BTreeMap::new();
+        for number in 0..500 {
+            let case = Case::random(number);
+            let kind = case.pod.kinds.iter().copied().find(|kind| !case.nodes_with(*kind).is_empty());
+            *best.entry(kind).or_default() += 1;
+        }
+        assert!(best.len() == 5 && best.values().all(|count| *count >= 10), "{best:?}");
+    }
+}

@@ -1,0 +1,224 @@
+//! The same through kube-scheduler and the extender: all cases side by side in one control plane, each pod kept to its own nodes by
+//! a label. Pods come with their request document, for the webhook sees no inventory; agents are played.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::{Event, Pod, Taint};
+use kerf_core::contract::AssignmentDocument;
+use kerf_core::keys;
+use kerf_core::kind::Kind;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::task::AbortHandle;
+
+use super::{Case, CaseNode, Verdict};
+use crate::admission::set_match_condition;
+use crate::cluster::{Cluster, ClusterOptions, wait};
+use crate::gpu_nodes::{NodeObject, play_agents};
+use crate::volumes::{ZONE, bound_in_zone};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// By when a pod that has room must be bound: kube-scheduler's longest backoff, and some.
+const BOUND_BY: Duration = Duration::from_secs(20);
+/// How many clusters are made at once.
+const AT_ONCE: usize = 8;
+const CASE: &str = "example.com/case";
+const TEAM: &str = "example.com/team";
+const NEIGHBOUR: &str = "example.com/neighbour-of";
+
+/// A cluster without kubelets.
+pub struct Scene {
+    cluster: Cluster,
+    agents: AbortHandle,
+}
+
+/// What became of the pods.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// For each case.
+    pub verdicts: Vec<Verdict>,
+    /// Pods that were bound, but not in their first scheduling cycle.
+    pub late: Vec<String>,
+}
+
+impl Scene {
+    /// Starts it. Without the guard and the webhook: this plays agents and webhook with an admin's rights.
+    pub async fn start() -> anyhow::Result<Self> {
+        let mut options = ClusterOptions::new(Vec::new());
+        options.control_plane.controller_manager = false;
+        options.control_plane.priority_and_fairness = false;
+        let cluster = Cluster::start(options, |_| ()).await?;
+        let plane = cluster.plane();
+        plane.kubectl(&["delete", "validatingadmissionpolicybinding", "--all"]).await?;
+        set_match_condition(&plane.client(), "false").await?;
+        let probe = pod(0, &Case::random(0))?;
+        let pods = cluster.pods();
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let as_it_is = async || {
+            let made = pods.create(&dry_run, &probe).await?;
+            Ok(made.metadata.annotations == probe.metadata.annotations)
+        };
+        wait(PATIENCE, "guard and webhook to be gone", as_it_is).await?;
+        let agents = tokio::spawn(play_agents(Api::<GpuNode>::all(plane.client()))).abort_handle();
+        Ok(Self { cluster, agents })
+    }
+
+    /// Makes the cases' clusters, lets them be seen, creates all pods, and judges once nothing changes any more.
+    pub async fn judge(&self, cases: &[Case]) -> anyhow::Result<Outcome> {
+        let client = self.cluster.plane().client();
+        let make = async |(number, case): (usize, &Case)| make(&client, number, case).await;
+        stream::iter(cases.iter().enumerate())
+            .map(make)
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<()>()
+            .await?;
+        // A pod is decided on by what the extender has seen.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let pods = Api::<Pod>::default_namespaced(client);
+        let create = async |(number, case): (usize, &Case)| {
+            pods.create(&PostParams::default(), &pod(number, case)?)
+                .await
+                .map(drop)
+                .map_err(anyhow::Error::from)
+        };
+        stream::iter(cases.iter().enumerate())
+            .map(create)
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<()>()
+            .await?;
+        let began = Instant::now();
+        loop {
+            let outcome = self.look(&pods, cases).await?;
+            let is_over = began.elapsed() > BOUND_BY;
+            let stranded = outcome.iter().flatten().any(|verdict| matches!(verdict, Verdict::Stranded(_)));
+            if let (Some(verdicts), true) = (outcome.into_iter().collect(), is_over || !stranded) {
+                return Ok(Outcome { verdicts, late: self.late().await? });
+            }
+            ensure!(began.elapsed() < 2 * PATIENCE, "kube-scheduler has not looked at each pod");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// For each case the verdict; `None` for a pod that kube-scheduler has not looked at.
+    async fn look(&self, pods: &Api<Pod>, cases: &[Case]) -> anyhow::Result<Vec<Option<Verdict>>> {
+        let listed = pods.list(&ListParams::default().labels(keys::SLICED)).await?.items;
+        let mut verdicts = vec![None; cases.len()];
+        for pod in listed {
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            let number: usize = name.trim_start_matches("pod-").parse()?;
+            let case = cases.get(number).context("a pod of no case")?;
+            let given = given(&pod)?;
+            verdicts[number] = (given.is_some() || is_refused(&pod)).then(|| case.judge(given));
+        }
+        Ok(verdicts)
+    }
+
+    /// Bound pods for which kube-scheduler found no node at first.
+    async fn late(&self) -> anyhow::Result<Vec<String>> {
+        let failed = ListParams::default().fields("reason=FailedScheduling");
+        let events = Api::<Event>::default_namespaced(self.cluster.plane().client());
+        let failed = events.list(&failed).await?.items;
+        let failed: Vec<String> = failed.into_iter().filter_map(|event| event.involved_object.name).collect();
+        let pods = Api::<Pod>::default_namespaced(self.cluster.plane().client());
+        let bound = pods.list(&ListParams::default().labels(keys::SLICED)).await?.items;
+        let bound = bound.into_iter().filter(|pod| node_of(pod).is_some());
+        Ok(bound.filter_map(|pod| pod.metadata.name).filter(|name| failed.contains(name)).collect())
+    }
+
+    /// Ends everything in order.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.agents.abort();
+        self.cluster.stop().await
+    }
+}
+
+fn node_name(number: usize, place: usize) -> String {
+    format!("case-{number}-{place}")
+}
+
+async fn make(client: &Client, number: usize, case: &Case) -> anyhow::Result<()> {
+    for (place, node) in case.nodes.iter().enumerate() {
+        let mut object = NodeObject::new(&node_name(number, place));
+        object.cpu = node.cpu.to_string();
+        object.labels =
+            [(CASE.to_owned(), number.to_string()), (ZONE.to_owned(), node.zone.to_owned())].into();
+        object.taints = taint(node).into_iter().collect();
+        object.create(client, &node.status()?).await?;
+        if node.has_neighbour {
+            let neighbour = json!({
+                "metadata": {"name": format!("neighbour-{number}-{place}"), "labels": {NEIGHBOUR: number.to_string()}},
+                "spec": {"nodeName": object.name, "containers": [{"name": "main", "image": "none"}]},
+            });
+            let pods = Api::<Pod>::default_namespaced(client.clone());
+            pods.create(&PostParams::default(), &serde_json::from_value(neighbour)?).await?;
+        }
+    }
+    match case.pod.zone {
+        Some(zone) => bound_in_zone(client, &format!("volume-{number}"), zone).await,
+        None => Ok(()),
+    }
+}
+
+fn taint(node: &CaseNode) -> Option<Taint> {
+    let (key, effect) = (TEAM.to_owned(), "NoSchedule".to_owned());
+    node.tainted.then(|| Taint { key, effect, value: None, time_added: None })
+}
+
+/// As the webhook would leave it.
+fn pod(number: usize, case: &Case) -> anyhow::Result<Pod> {
+    let asked = &case.pod;
+    let limits = json!({"cpu": asked.cpu.to_string(), asked.name().to_string(): "1"});
+    let mut spec = json!({
+        "schedulerName": "kerf-scheduler",
+        "nodeSelector": {CASE: number.to_string()},
+        "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
+    });
+    if asked.tolerates {
+        spec["tolerations"] = json!([{"key": TEAM, "operator": "Exists"}]);
+    }
+    if asked.zone.is_some() {
+        let claim = json!({"claimName": format!("volume-{number}")});
+        spec["volumes"] = json!([{"name": "data", "persistentVolumeClaim": claim}]);
+    }
+    if asked.apart {
+        spec["affinity"] = apart(number);
+    }
+    let pod = json!({
+        "metadata": {
+            "name": format!("pod-{number}"),
+            "labels": {keys::SLICED: "true"},
+            "annotations": {keys::REQUEST: asked.request().to_json()},
+        },
+        "spec": spec,
+    });
+    Ok(serde_json::from_value(pod)?)
+}
+
+fn apart(number: usize) -> Value {
+    let selector = json!({"matchLabels": {NEIGHBOUR: number.to_string()}});
+    let term = json!({"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"});
+    json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+fn is_refused(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
+}
+
+/// The place of the pod's node among its case's, and the kind of its slice.
+fn given(pod: &Pod) -> anyhow::Result<Option<(usize, Kind)>> {
+    let Some(node) = node_of(pod) else { return Ok(None) };
+    let place = node.rsplit('-').next().context("the node has no number")?.parse()?;
+    let text = pod.metadata.annotations.as_ref().and_then(|all| all.get(keys::ASSIGNMENT));
+    let assigned: AssignmentDocument = serde_json::from_str(text.context("a bound pod has no assignment")?)?;
+    let slice = assigned.slices.first().context("no slice is assigned")?;
+    Ok(Some((place, slice.shape.kind())))
+}

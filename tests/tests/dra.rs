@@ -1,0 +1,111 @@
+//! Beside DRA: a DeviceClass may claim a name that kerf's pods would have (NVIDIA's DRA driver's chart claims `nvidia.com/gpu`). From
+//! then on kube-scheduler looks for such devices in ResourceSlices, and passes over nodes that have none, whatever the extender says.
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate};
+use kerf_core::contract::AssignmentDocument;
+use kerf_core::keys;
+use kerf_core::kind::Kind;
+use kerf_nvml_mock::Model;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, request_of, resource_of, root, wait};
+use kerf_tests::oracle::Truth;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const SMALL: &str = "nvidia.com/mig-1g.10gb";
+const NEUTRAL: &str = "kerf.dev/gpu-10gb";
+
+/// The shipped policy, with `nvidia.com/gpu` for kerf.
+async fn cluster() -> anyhow::Result<Cluster> {
+    let folder = tempfile::tempdir()?;
+    let policy = folder.path().join("policy.yaml");
+    let shipped = std::fs::read_to_string(root().join("policies/default.yaml"))?;
+    let with_dialects = shipped.replacen("  # dialects:", "  dialects:", 1);
+    ensure!(with_dialects != shipped, "the shipped policy does not offer the dialects");
+    std::fs::write(&policy, with_dialects)?;
+    let mut options = ClusterOptions::new(vec![NodeSpec::new("h100", Model::H100, 1)]);
+    options.control_plane.controller_manager = false;
+    options.policy = Some(policy);
+    Cluster::start(options, |_| ()).await
+}
+
+fn by_size(name: &str) -> Pod {
+    pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")])
+}
+
+fn by_name(name: &str, limit: &str) -> anyhow::Result<Pod> {
+    let mut pod = pod(name, &[]);
+    let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
+    container.resources = Some(serde_json::from_value(json!({"limits": {limit: "1"}}))?);
+    Ok(pod)
+}
+
+fn gated(mut pod: Pod) -> Pod {
+    let gate = PodSchedulingGate { name: "example.com/later".to_owned() };
+    pod.spec.get_or_insert_default().scheduling_gates = Some(vec![gate]);
+    pod
+}
+
+async fn class(cluster: &Cluster, name: &str, resource: &str) -> anyhow::Result<()> {
+    let class = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
+        "metadata": {"name": name}, "spec": {"extendedResourceName": resource},
+    });
+    cluster.plane().apply(&class.to_string()).await.map(drop)
+}
+
+/// Waits until the webhook gives a pod by size this name.
+async fn is_named(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let given = async || Ok(resource_of(&cluster.pods().create(&dry_run, &by_size("probe")).await?)? == name);
+    wait(PATIENCE, &format!("pods by size to be given {name}"), given).await
+}
+
+async fn runs_on_a_small_instance(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    let running = cluster.running(name).await?;
+    let text = running.metadata.annotations.as_ref().and_then(|all| all.get(keys::ASSIGNMENT));
+    let assigned: AssignmentDocument = serde_json::from_str(text.context("no assignment")?)?;
+    let shape = assigned.slices.first().context("no slice is assigned")?.shape;
+    ensure!(shape.kind() == Kind::Mig && shape.to_string().starts_with("1g.10gb"), "{name} has {shape}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_a_device_class_claims_are_given_to_no_pod() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    is_named(&cluster, SMALL).await?;
+    let early = cluster.create(&gated(by_size("early"))).await?;
+    assert_eq!(resource_of(&early)?, SMALL);
+
+    class(&cluster, "mig.example.com", SMALL).await?;
+    class(&cluster, "gpu.example.com", "nvidia.com/gpu").await?;
+    is_named(&cluster, NEUTRAL).await?;
+    // What the names in use are spared: kube-scheduler itself passes over the only node.
+    let open = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
+    cluster.pods().patch("early", &PatchParams::default(), &open).await?;
+    cluster.event("early", "0/1 nodes are available").await?;
+
+    let sized = cluster.create(&by_size("sized")).await?;
+    let asked = &request_of(&sized)?.containers[0];
+    assert_eq!((asked.resource.to_string().as_str(), &asked.kinds[..]), (NEUTRAL, &[Kind::Mig][..]));
+    let profiled = cluster.create(&by_name("profiled", SMALL)?).await?;
+    let asked = &request_of(&profiled)?.containers[0];
+    assert_eq!(asked.resource.to_string(), NEUTRAL);
+    assert_eq!(asked.profile.map(|profile| profile.to_string()).as_deref(), Some("1g.10gb"));
+    for name in ["sized", "profiled"] {
+        runs_on_a_small_instance(&cluster, name).await?;
+    }
+    let refused = cluster.refusal(&by_name("whole", "nvidia.com/gpu")?).await?;
+    assert!(refused.contains("gpu.example.com") && refused.contains("nvidia.com/gpu"), "{refused}");
+    assert_eq!(cluster.phase("early").await?, "Pending");
+
+    // Without the classes everything is as before.
+    cluster.plane().kubectl(&["delete", "deviceclass", "mig.example.com", "gpu.example.com"]).await?;
+    runs_on_a_small_instance(&cluster, "early").await?;
+    is_named(&cluster, SMALL).await?;
+    let violations = Truth::observe(&cluster).await?.violations();
+    ensure!(violations.is_empty(), "{}", violations.join("\n"));
+    cluster.stop().await
+}

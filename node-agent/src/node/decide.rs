@@ -309,6 +309,7 @@ impl Node {
                     let Some(device) = self.startable_replica(gpu, *shape, now) else { continue };
                     tracing::info!(%gpu, slice = %id, %shape, "replica started");
                     let replica = Share { gpu: gpu.clone(), id: id.clone(), shape: *shape };
+                    self.made.insert(device.clone());
                     self.shares.insert(device, replica);
                     return true;
                 }
@@ -322,6 +323,7 @@ impl Node {
                     tracing::info!(%gpu, slice = %id, %shape, "share started");
                     let share = Share { gpu: gpu.clone(), id: id.clone(), shape: *shape };
                     let device = share::device_id(gpu, id);
+                    self.made.insert(device.clone());
                     self.shares.insert(device, share);
                     return true;
                 }

@@ -159,8 +159,8 @@ pub struct Node {
     cut_off: BTreeMap<PodKey, PodUid>,
     /// What such pods had, and those of which nobody saw how they ended.
     lingered: lingering::Lingered,
-    /// What existed when it was first seen that nobody knows who holds what.
-    found: Option<BTreeSet<DeviceId>>,
+    /// What this process has made while the kubelet's checkpoint was never read: nobody held it before.
+    made: BTreeSet<DeviceId>,
     /// Reserved slices that their pods have got.
     kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
@@ -360,6 +360,7 @@ impl Node {
                 // The spec may want it no more by now.
                 for (.., device) in created.devices() {
                     self.origins.entry(device.clone()).or_insert_with(|| id.clone());
+                    self.made.insert(device.clone());
                 }
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.uuid == *gpu) {
                     gpu.instances.retain(|i| !i.instance.placement.overlaps(created.instance.placement));

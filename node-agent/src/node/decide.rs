@@ -434,7 +434,6 @@ impl Node {
         let grants: BTreeMap<&DeviceId, &ExistingSlice> = existing.iter().map(|s| (&s.device, s)).collect();
         let granted = |id: &DeviceId| grants.get(id).and_then(|slice| self.grant(slice));
         let reservation = |id: &DeviceId| grants.get(id)?.reservation.as_ref();
-        let closeness = Closeness::of(&self.gpu_statuses());
         let listed = |(id, listing): (&DeviceId, Listing)| ListedDevice {
             id: id.clone(),
             healthy: listing == Listing::Healthy,
@@ -442,7 +441,7 @@ impl Node {
             grant: if listing == Listing::Revoked || !self.grants { None } else { granted(id) },
             reserved_for: reservation(id).map(|reservation| reservation.uid.clone()),
             numa: self.gpu_of(id).and_then(|gpu| gpu.topology.numa),
-            closeness: closeness.clone(),
+            closeness: self.closeness.clone(),
         };
         self.advertised.lists().map(|(name, devices)| (name, devices.map(listed).collect())).collect()
     }

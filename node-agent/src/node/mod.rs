@@ -86,6 +86,7 @@ use crate::gpu::{Compute, Gpu, GpuError, GpuInstance, Silent};
 use advertise::Advertised;
 use health::{Health, Neighbour};
 use holders::Account;
+use kerf_core::closeness::Closeness;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::mig::{ComputeInstance, Instance};
@@ -149,6 +150,8 @@ pub struct Node {
     /// The object that the spec was read from, so that a GpuNode made anew may begin with a lower epoch.
     spec_uid: Option<String>,
     gpus: Vec<Gpu>,
+    /// How close they are to each other.
+    closeness: Closeness,
     shares: BTreeMap<DeviceId, Share>,
     /// The names that specs have given to MIG devices, to tell a slice on its way out from one that nobody asked for.
     origins: BTreeMap<DeviceId, SliceId>,
@@ -272,6 +275,7 @@ impl Node {
                     }
                 }
                 self.gpus = gpus;
+                self.closeness = Closeness::of(&self.gpu_statuses());
                 self.look_at_instances();
                 self.had.extend(self.gpus.iter().map(|gpu| gpu.uuid.clone()));
                 self.forget_ills_of_gone();

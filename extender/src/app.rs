@@ -248,7 +248,7 @@ impl Replica {
         term.with(|index| {
             index.set_limits(self.limits);
             index.await_former_epoch();
-            index.succeed(held.former(), held.since());
+            index.succeed(held.former(), held.since().into_std());
         });
         if !self.rights.moves {
             term.with(ClusterIndex::move_nobody);

@@ -253,6 +253,16 @@ fn a_pod_with_cpu_on_one_node_leaves_what_a_share_costs_on_another() {
 }
 
 #[test]
+fn what_many_pods_ask_for_changes_what_a_share_costs() {
+    let mut index = two_nodes();
+    let pod = share(&mut index, "a", 100);
+    let ask = pod.ask.clone().unwrap();
+    let before = index.cost("n1", &pod.uid, &ask).unwrap();
+    (0..40).for_each(|n| drop(share(&mut index, &format!("with-cpu-{n}"), 3000)));
+    assert_ne!(index.cost("n1", &pod.uid, &ask).unwrap(), before);
+}
+
+#[test]
 fn a_node_without_cpu_is_the_last_for_a_share() {
     assert_eq!(shares("nvidia.com/gpu-4gb", true), ["n2", "n2", "n2"]);
 }

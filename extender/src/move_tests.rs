@@ -4,6 +4,7 @@ use super::tests::{
     HALF, SMALL, WHOLE, asking, bound, cluster, neutral, neutral_cluster, pod, run, write_and_report,
 };
 use super::{Candidate, filter};
+use crate::ask::Ask;
 use crate::cluster_index::ClusterIndex;
 use crate::compute::Compute;
 use crate::destinations::Destinations;
@@ -59,6 +60,20 @@ fn without_the_right_to_evict_nobody_moves() {
         run(&mut index, &half, "n3", false);
         index.take_effects();
         assert_eq!(evicted_for(&mut index, &pod("whole", WHOLE), now), evicted, "{has_right}");
+    }
+}
+
+#[test]
+fn only_a_pod_on_a_gpu_that_will_do_is_evicted() {
+    let now = Instant::now();
+    let pods = [("a", SMALL, "n1", true), ("full", WHOLE, "n2", false), ("half", HALF, "n3", false)];
+    for (model, evicted) in [("H100-80GB", vec!["a"]), ("A100-80GB", vec![])] {
+        let mut index = running(&pods, now);
+        let mut whole = pod("whole", WHOLE);
+        let mut document = whole.ask.unwrap().document.as_ref().clone();
+        document.gpus.models = vec![model.to_owned()];
+        whole.ask = Ask::read(Some(&document.to_json()));
+        assert_eq!(evicted_for(&mut index, &whole, now), evicted, "{model}");
     }
 }
 

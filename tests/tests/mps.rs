@@ -65,7 +65,7 @@ fn timings() -> Timings {
 }
 
 fn wanted(gib: u64, threads: u8) -> Wanted {
-    Wanted { limit: MemoryMib(gib * 1024), threads, exclusive: true }
+    Wanted { limit: MemoryMib(gib * 1024), threads, exclusive: true, in_use: false }
 }
 
 fn serving(wanted: &Wanted) -> State {
@@ -328,6 +328,20 @@ async fn a_word_that_takes_long_once_is_no_reason_to_restart() {
     node.order(GPU, clients(&[7001]));
     let status = agent.until(GPU, |s| s.is_some_and(|s| s.clients == [7001].into())).await.unwrap();
     assert_eq!((status.state, status.generation), (serving(&want), 1));
+}
+
+#[tokio::test]
+async fn a_daemon_that_hangs_while_pods_use_the_gpu_is_not_killed() {
+    let node = Node::new();
+    let used = Wanted { in_use: true, ..wanted(10, 14) };
+    let agent = node.agent(each([GPU], &used));
+    agent.until_serving(GPU, &used).await;
+    let hang = WordFault { word: "get_server_list".to_owned(), fault: Fault::HangBefore, times: None };
+    node.order(GPU, Orders { faults: vec![hang], ..Orders::default() });
+    let waits = |state: &State| matches!(state, State::Ill { text, .. } if text.contains("only when they have ended"));
+    agent.until(GPU, |s| s.is_some_and(|s| waits(&s.state))).await;
+    node.order(GPU, Orders::default());
+    assert_eq!(agent.until_serving(GPU, &used).await.generation, 1);
 }
 
 #[tokio::test]

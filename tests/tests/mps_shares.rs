@@ -169,7 +169,46 @@ async fn a_root_container_beside_an_mps_daemon_is_separated_or_told_of_where_pol
         }
         let reasons = reasons(&cluster, name).await?;
         assert_eq!(reasons.contains("MayCommandMps"), warned, "{name}: {reasons:?}");
+        debug(&cluster, name, separated.is_some(), label.is_some()).await?;
         cluster.delete(name).await?;
     }
+    let mut gated = sharing("gated", &root, None)?;
+    let gates = json!([{"name": "example.com/later"}]);
+    gated.spec.as_mut().context("no spec")?.scheduling_gates = Some(serde_json::from_value(gates)?);
+    cluster.create(&gated).await?;
+    debug(&cluster, "gated", true, false).await?;
     cluster.stop().await
+}
+
+/// Adds containers to a pod that runs, without doing it: by whether the pod has a user namespace, and whether its policy allows all.
+async fn debug(cluster: &Cluster, pod: &str, separated: bool, allowed: bool) -> anyhow::Result<()> {
+    let fenced = json!({"runAsUser": 1000, "allowPrivilegeEscalation": false});
+    let escalating = json!({"runAsNonRoot": true});
+    let tracing = json!({"runAsUser": 1000, "allowPrivilegeEscalation": false, "capabilities": {"add": ["SYS_PTRACE"]}});
+    let mounting = json!({"capabilities": {"add": ["NET_ADMIN", "cap_sys_admin"]}});
+    let user_alone = json!({"runAsUser": 0, "runAsNonRoot": true, "allowPrivilegeEscalation": false});
+    for (context, in_namespace, outside) in [
+        (json!({}), true, false),
+        (fenced, true, true),
+        (json!({"runAsNonRoot": true, "allowPrivilegeEscalation": false}), true, true),
+        (user_alone, true, false),
+        (escalating, true, false),
+        (tracing, true, false),
+        (mounting, false, false),
+        (json!({"privileged": true}), false, false),
+    ] {
+        let container = json!({"name": "debug", "image": "none", "securityContext": context});
+        let patch = json!({"spec": {"ephemeralContainers": [container]}}).to_string();
+        let subresource = "--subresource=ephemeralcontainers";
+        let arguments = ["patch", "pod", pod, subresource, "--dry-run=server", "-p", &patch];
+        let output = cluster.plane().kubectl_output(&arguments, "").await?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        let taken = allowed || if separated { in_namespace } else { outside };
+        ensure!(output.status.success() == taken, "{pod}, {context}: {text}");
+        ensure!(
+            taken || text.contains("ephemeral container debug: its processes could command the MPS daemon"),
+            "{text}"
+        );
+    }
+    Ok(())
 }

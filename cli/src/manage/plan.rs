@@ -6,6 +6,7 @@ use super::refused::Refused;
 use super::selects::{Labels, selects};
 use crate::uninstall::job::is_ready;
 use k8s_openapi::api::core::v1::{Node, PodSpec};
+use kerf_core::managed::is_managed;
 use kerf_core::names::PodKey;
 use kerf_core::{keys, nvidia_keys};
 use kerf_runtime::plugin_pod::PluginPod;
@@ -118,11 +119,15 @@ impl Cluster {
     }
 }
 
-/// Whether the labels show no MIG manager at work: it must not be ended in the middle of a cut.
+/// Whether the labels show no MIG manager at work: it must not be ended in the middle of a cut. On a managed node kerf's agent
+/// pauses DCGM and its like by the same labels.
 fn mig_manager_rests(node: &str, labels: &Labels) -> Result<(), Refused> {
+    let is_of_agent = |key: &str| is_managed(labels) && nvidia_keys::DEPLOY_CLIENTS.contains(&key);
     let is_busy = |(key, value): &(&String, &String)| {
         key.as_str() == nvidia_keys::MIG_STATE && matches!(value.as_str(), "pending" | "rebooting")
-            || key.starts_with(nvidia_keys::DEPLOY_PREFIX) && value.as_str() == nvidia_keys::DEPLOY_PAUSED
+            || key.starts_with(nvidia_keys::DEPLOY_PREFIX)
+                && value.as_str() == nvidia_keys::DEPLOY_PAUSED
+                && !is_of_agent(key)
     };
     match labels.iter().find(is_busy) {
         None => Ok(()),

@@ -145,3 +145,18 @@ fn what_must_not_be_handed_over_is_refused_by_name() {
     }
     assert!(Plan::new(&cluster(vec![]), &busy("nvidia.com/mig.config.state", "success")).is_ok());
 }
+
+#[test]
+fn what_kerfs_agent_pauses_for_a_cut_is_no_mig_managers_work() {
+    let managed = |paused: &str| {
+        let labels = json!({"kerf.dev/managed": "true", paused: "paused-for-mig-change"});
+        Plan::new(&cluster(vec![]), &observed(&labels, vec![]))
+    };
+    assert!(managed("nvidia.com/gpu.deploy.dcgm-exporter").is_ok());
+    // The agent leaves the device plugin's label alone, and the MIG manager pauses it with the others.
+    let refused = managed("nvidia.com/gpu.deploy.device-plugin").unwrap_err().to_string();
+    assert!(
+        refused.contains("(label nvidia.com/gpu.deploy.device-plugin=paused-for-mig-change)"),
+        "{refused}"
+    );
+}

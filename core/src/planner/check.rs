@@ -9,6 +9,7 @@ use crate::kind::Kind;
 use crate::mig::{ComputeInstance, Instance, Profile};
 use crate::names::{GpuUuid, SliceId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::discriminant;
 use thiserror::Error;
 
 /// The names of the profiles of which a GPU holds one in all (MIG user guide, media extensions).
@@ -101,6 +102,18 @@ impl<'o> State<'o> {
         self.gpu.uuid.clone()
     }
 
+    /// The wanted slices without those that want a GPU instance in another way than an earlier one: these get nothing, and what
+    /// stands for them goes.
+    fn first_come(&self) -> impl Iterator<Item = &'o WantedSlice> {
+        let instance = |w: &WantedSlice| w.shape.instance().map(|instance| (instance, w.shape.mig_part()));
+        let is_alike = move |w: &&WantedSlice| {
+            let Some((wanted, part)) = instance(w) else { return true };
+            let mut of_it = self.wanted.iter().filter_map(|w| instance(w)).filter(|(i, _)| *i == wanted);
+            of_it.next().is_none_or(|(_, first)| discriminant(&first) == discriminant(&part))
+        };
+        self.wanted.iter().copied().filter(is_alike)
+    }
+
     /// Whether a switch of the mode is due: then nobody was promised anything, and idle slices are nobody's loss.
     fn may_clear(&self) -> bool {
         self.gpu.allowed.switch_to.is_some() && self.wanted.iter().all(|w| w.reservation.is_none())
@@ -140,7 +153,7 @@ impl<'o> State<'o> {
         };
         // What is there is wanted if a slice wants just this: the whole of an unshared instance, or one of its parts.
         let there = &self.instances[place].1;
-        let meant = |w: &&&WantedSlice| {
+        let meant = |w: &WantedSlice| {
             w.shape.instance() == Some(instance)
                 && match (part, w.shape.part()) {
                     (Some(part), wanted) => wanted == Some(part),
@@ -148,7 +161,7 @@ impl<'o> State<'o> {
                     (None, Some(wanted)) => there.iter().flatten().any(|p| *p == wanted),
                 }
         };
-        if !self.may_clear() && self.wanted.iter().find(meant).is_some() {
+        if !self.may_clear() && self.first_come().any(meant) {
             return Err(Violation::Wanted(uuid, text));
         }
         if !self.may_clear() && !self.misses_something() {
@@ -215,7 +228,7 @@ impl<'o> State<'o> {
         if self.gpu.shares.iter().any(|s| s.id == *id && s.held) || replicas.any(|r| r.id == *id && r.held) {
             return Err(Violation::Held(uuid, text));
         }
-        if !self.may_clear() && self.wanted.iter().any(|w| w.id == *id) {
+        if !self.may_clear() && self.first_come().any(|w| w.id == *id) {
             return Err(Violation::Wanted(uuid, text));
         }
         self.shares.remove(id).map(drop).ok_or(Violation::Missing(uuid, text))

@@ -114,6 +114,33 @@ fn an_instance_is_one_pods_or_many_pods_by_turns() {
     assert_eq!(both.1, ["s1: it cannot exist beside the other slices: memory slices 0:1 are taken"]);
 }
 
+/// The first of two that want an instance in different ways has it, and what stands for the second is in the way.
+#[test]
+fn what_the_second_wants_goes_for_the_first_and_the_rest_of_the_node_is_cut() {
+    let mut there = served(&[(0, false)]);
+    there.gpus[0].instances[0].replicas[0].id = SliceId::new("s1");
+    let (whole, other) = (h100_shape("1g.10gb", 0), h100_shape("3g.40gb", 4));
+    let (steps, refused) = planned(&there, &wanted(&[whole, replica(0), other]));
+    assert_eq!(steps, ["end share s1 on GPU-0", "create 3g.40gb at 4:4 on GPU-0 for s2"]);
+    assert_eq!(refused, ["s1: it cannot exist beside the other slices: memory slices 0:1 are taken"]);
+
+    let of_big = |compute| {
+        let part = ComputeInstance { start: 0, compute };
+        Shape::of_instance(other.instance().unwrap(), MigPart::Compute(part))
+    };
+    let mut there = otherwise(true);
+    there.gpus[0].instances[0].parts[0].held = false;
+    for first in [other, Shape::of_instance(other.instance().unwrap(), MigPart::Replica { replica: 0 })] {
+        let (steps, _) = planned(&there, &wanted(&[first, of_big(1), whole]));
+        let (gone, made) = ("destroy 3g.40gb at 4:4 on GPU-0", "create 1g.10gb at 0:1 on GPU-0 for s2");
+        assert_eq!((steps[0].as_str(), steps.contains(&made.to_owned())), (gone, true), "{steps:?}");
+    }
+    let mut there = otherwise(false);
+    there.gpus[0].instances[0].held = false;
+    let (steps, _) = planned(&there, &wanted(&[of_big(1), other, whole]));
+    assert_eq!((steps[0].as_str(), steps.len()), ("destroy 3g.40gb at 4:4 on GPU-0", 3), "{steps:?}");
+}
+
 #[test]
 fn an_instance_goes_after_its_replicas_and_never_while_one_is_held() {
     let big = wanted(&[h100_shape("7g.80gb", 0)]);

@@ -10,10 +10,9 @@ use kube::client::Body;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Instant;
 use thiserror::Error;
 use tokio::sync::watch;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 /// The deadline of one term. Clones share it.
 #[derive(Debug, Clone)]
@@ -60,7 +59,7 @@ impl Deadline {
             let at = *changes.borrow_and_update();
             let Some(at) = at.filter(|at| Instant::now() < *at) else { return };
             tokio::select! {
-                () = sleep_until(at.into()) => {}
+                () = sleep_until(at) => {}
                 // The sender lives in `self`.
                 _changed = changes.changed() => {}
             }

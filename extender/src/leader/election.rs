@@ -2,7 +2,8 @@
 //!
 //! Other replicas' clocks are not trusted: a Lease has expired when it has not changed for its duration while we looked.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// A Lease as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]

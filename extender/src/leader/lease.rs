@@ -6,8 +6,8 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kerf_runtime::shutdown::CancellationToken;
 use kube::api::{Api, ObjectMeta, PostParams};
-use std::time::{Duration, Instant};
-use tokio::time::{sleep, sleep_until, timeout, timeout_at};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 /// Which Lease, by whom, for how long.
 #[derive(Debug, Clone)]
@@ -123,7 +123,7 @@ impl Candidate {
     pub async fn keep(&self, held: &mut Held, stop: &CancellationToken) {
         // Each wait ends at the deadline, and after each the clock decides: a process that was frozen renews nothing.
         while let Some(deadline) = held.deadline.at().filter(|at| Instant::now() < *at) {
-            let within = |wait| deadline.min(Instant::now() + wait).into();
+            let within = |wait| deadline.min(Instant::now() + wait);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sleep_until(within(self.settings.renew_every())) => {}
@@ -159,7 +159,7 @@ impl Candidate {
         let params = PostParams::default();
         let replace = self.api.replace(&self.settings.name, &params, &lease);
         let until = deadline.min(Instant::now() + PATIENCE);
-        match timeout_at(until.into(), replace).await {
+        match timeout_at(until, replace).await {
             Ok(Ok(_)) => tracing::info!(lease = self.name(), "lease released"),
             Ok(Err(error)) => tracing::warn!(lease = self.name(), %error, "failed to release the lease"),
             Err(_) => tracing::warn!(lease = self.name(), "failed to release the lease in time"),

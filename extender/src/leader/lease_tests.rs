@@ -84,7 +84,8 @@ async fn a_leader_stops_when_another_took_the_lease() {
     assert_eq!(holder(&api), "b", "what is another's is not released");
 }
 
-#[tokio::test]
+/// With a clock of its own: on a machine that has too much to do the writes alone take longer than the margin.
+#[tokio::test(start_paused = true)]
 async fn a_leader_that_cannot_renew_gives_up_before_another_may_take_over() {
     let api = ApiStandIn::new();
     let a = &mut candidate(&api, "a");
@@ -92,12 +93,11 @@ async fn a_leader_that_cannot_renew_gives_up_before_another_may_take_over() {
     let began = Instant::now();
     api.fail([Fault::Answer(500); 20]);
     a.keep(&mut held, &CancellationToken::new()).await;
-    let took = began.elapsed();
-    assert!(took >= Duration::from_millis(1900) && took < Duration::from_millis(2950), "{took:?}");
+    assert_eq!(began.elapsed().as_millis() / 100, 20, "another may lead after 3 s");
 }
 
 /// A wait of its own, the pause between renewals or a time-out, does not count: the deadline is the Lease's.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_leader_whose_renewal_hangs_gives_up_at_the_deadline() {
     let api = ApiStandIn::new();
     let a = &mut candidate(&api, "a");
@@ -106,11 +106,7 @@ async fn a_leader_whose_renewal_hangs_gives_up_at_the_deadline() {
     api.fail([Fault::Answer(500), Fault::Answer(500), Fault::NoReply]);
     a.keep(&mut held, &CancellationToken::new()).await;
     assert!(held.deadline().has_passed());
-    let took = began.elapsed();
-    assert!(
-        took < Duration::from_millis(2950),
-        "another may lead after 3 s, and this one stopped after {took:?}"
-    );
+    assert_eq!(began.elapsed().as_millis() / 100, 20, "another may lead after 3 s");
 }
 
 #[tokio::test]

@@ -256,8 +256,11 @@ fn endpoint(name: ResourceName) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubelet_api::deviceplugin::Empty;
+    use crate::kubelet_api::deviceplugin::registration_server::{Registration, RegistrationServer};
     use kerf_core::resource::all_names;
     use std::collections::BTreeSet;
+    use tonic::{Request, Response, Status};
 
     #[test]
     fn no_two_names_have_one_socket() {
@@ -267,6 +270,34 @@ mod tests {
         assert!(sockets.contains("kerf-gpu-10gb.sock") && sockets.contains("kerf-kerf.dev-gpu-10gb.sock"));
         let is_file = |socket: &String| socket.starts_with("kerf-") && !socket.contains('/');
         assert!(sockets.iter().all(is_file), "{sockets:?}");
+    }
+
+    /// A kubelet that takes every registration.
+    struct Willing;
+
+    #[tonic::async_trait]
+    impl Registration for Willing {
+        async fn register(&self, _: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+            Ok(Response::new(Empty {}))
+        }
+    }
+
+    #[tokio::test]
+    async fn names_are_registered_anew_when_a_socket_was_removed_and_not_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let kubelet = UnixListener::bind(folder.path().join(KUBELET_SOCKET)).unwrap();
+        let serving = Server::builder().add_service(RegistrationServer::new(Willing));
+        tokio::spawn(serving.serve_with_incoming(UnixListenerStream::new(kubelet)));
+        let (events, _queue) = Events::channel();
+        let (_lists, list) = watch::channel(List::default());
+        let name = "nvidia.com/mig-1g.10gb".parse().unwrap();
+        let names = [Served { name, list, allocations: Allocations::default() }];
+        let stop = CancellationToken::new();
+        let mut run = Run::start(folder.path(), &names, &events, &stop).await.unwrap();
+        tokio::time::pause();
+        assert!(tokio::time::timeout(LOOK * 3 / 2, run.keep(&stop)).await.is_err(), "all is as it was");
+        std::fs::remove_file(folder.path().join(endpoint(name))).unwrap();
+        assert_eq!(run.keep(&stop).await, "a socket of the agent's was removed");
     }
 
     #[tokio::test]

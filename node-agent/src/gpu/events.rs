@@ -25,6 +25,11 @@ impl Reopen {
     pub fn ask(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
+
+    /// Whether that was asked for since the last call.
+    fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// Starts the thread. It closes NVML and ends within [`WAIT`] after `stop`.
@@ -64,7 +69,7 @@ fn watch_once(
     stop: &CancellationToken,
 ) -> Result<(), GpuError> {
     let mut watch = EventWatch::open(&library.find())?;
-    while !stop.is_cancelled() && !reopen.0.swap(false, Ordering::Relaxed) {
+    while !stop.is_cancelled() && !reopen.take() {
         if watch.gpus() == 0 {
             std::thread::sleep(WAIT);
             // NVML may count more of them when it is opened anew.
@@ -86,6 +91,15 @@ fn watch_once(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_watch_is_opened_anew_once_for_each_time_that_it_is_asked_for() {
+        let reopen = Reopen::default();
+        assert!(!reopen.take());
+        reopen.ask();
+        reopen.clone().ask();
+        assert!(reopen.take() && !reopen.take());
+    }
 
     #[test]
     fn a_watch_is_opened_again_at_once_and_one_that_fails_at_once_ever_more_seldom() {

@@ -3,7 +3,7 @@
 use super::loss::Losses;
 use super::{ComputeModes, Observed, Paths, State, Targets, Timings, Wanted, supervise};
 use crate::gpu::{ComputeMode, GpuError, GpuThread};
-use crate::node::{Daemon, Daemons, Kept};
+use crate::node::{Daemon, Daemons, Kept, WantedDaemon};
 use crate::reconcile::{Event, Events};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -81,7 +81,8 @@ pub async fn keep(
 
 fn by_target(kept: &Kept) -> Targets {
     let wanted = kept.daemons.iter().map(|(gpu, daemon)| {
-        let wanted = Wanted { limit: daemon.limit, threads: daemon.threads, exclusive: daemon.exclusive };
+        let WantedDaemon { limit, threads, exclusive, in_use } = *daemon;
+        let wanted = Wanted { limit, threads, exclusive, in_use };
         (gpu.as_str().to_owned(), wanted)
     });
     let spared = kept.spared.gpus.iter().map(ToString::to_string).collect();

@@ -47,6 +47,9 @@ pub struct Wanted {
     pub threads: u8,
     /// Whether the GPU is in `EXCLUSIVE_PROCESS` mode meanwhile, so that nothing gets past the daemon.
     pub exclusive: bool,
+    /// Whether processes of pods run on the GPU. A daemon that does not answer is then not killed, for its server's clients would
+    /// lose their work.
+    pub in_use: bool,
 }
 
 /// The daemons that should run, by what they see: the UUID of a GPU or of a MIG device, as `CUDA_VISIBLE_DEVICES` has it.

@@ -209,7 +209,7 @@ mod tests {
     async fn an_agent_that_is_killed_between_the_mode_and_the_daemon_leaves_no_mode() {
         let root = tempfile::tempdir().unwrap();
         let modes = Modes::default();
-        let wanted = Wanted { limit: MemoryMib(1024), threads: 100, exclusive: true };
+        let wanted = Wanted { limit: MemoryMib(1024), threads: 100, exclusive: true, in_use: false };
         let wanted = [(GPU.to_owned(), wanted)].into();
         let first = agent(root.path(), &modes, Targets { wanted, ..Targets::default() });
         modes.was_set.notified().await;

@@ -18,6 +18,8 @@ pub struct WantedDaemon {
     pub threads: u8,
     /// Whether the GPU is in `EXCLUSIVE_PROCESS` mode meanwhile.
     pub exclusive: bool,
+    /// Whether processes of pods ran on the GPU at the last look: they lose their work if the daemon is killed.
+    pub in_use: bool,
 }
 
 /// What a GPU's MPS daemon does.
@@ -113,7 +115,8 @@ impl Node {
             let shares = shares.filter(is_served);
             let needs = shares.map(|s| self.needed(gpu, &s.id)).reduce(Needed::max)?;
             let (limit, threads) = (needs.memory, needs.threads(gpu.memory));
-            Some(WantedDaemon { limit, threads, exclusive: self.rule(gpu).mps.exclusive })
+            let in_use = self.usage.get(&gpu.uuid).is_some_and(|usage| !usage.pods.is_empty());
+            Some(WantedDaemon { limit, threads, exclusive: self.rule(gpu).mps.exclusive, in_use })
         };
         self.gpus.iter().filter_map(|gpu| Some((gpu.uuid.clone(), wanted(gpu)?))).collect()
     }

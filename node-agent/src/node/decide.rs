@@ -297,6 +297,7 @@ impl Node {
                     let Some(device) = self.startable_replica(gpu, *shape, now) else { continue };
                     tracing::info!(%gpu, slice = %id, %shape, "replica started");
                     let replica = Share { gpu: gpu.clone(), id: id.clone(), shape: *shape };
+                    self.made.insert(device.clone());
                     self.shares.insert(device, replica);
                     return true;
                 }
@@ -310,6 +311,7 @@ impl Node {
                     tracing::info!(%gpu, slice = %id, %shape, "share started");
                     let share = Share { gpu: gpu.clone(), id: id.clone(), shape: *shape };
                     let device = share::device_id(gpu, id);
+                    self.made.insert(device.clone());
                     self.shares.insert(device, share);
                     return true;
                 }
@@ -424,7 +426,6 @@ impl Node {
         let grants: BTreeMap<&DeviceId, &ExistingSlice> = existing.iter().map(|s| (&s.device, s)).collect();
         let granted = |id: &DeviceId| grants.get(id).and_then(|slice| self.grant(slice));
         let reservation = |id: &DeviceId| grants.get(id)?.reservation.as_ref();
-        let closeness = Closeness::of(&self.gpu_statuses());
         let is_granted = |name, id: &DeviceId, listing| {
             let is_unlike = ungranted.get(&name).is_some_and(|devices| devices.contains(id));
             self.grants && listing != Listing::Revoked && !is_unlike
@@ -436,7 +437,7 @@ impl Node {
             grant: if is_granted(name, id, listing) { granted(id) } else { None },
             reserved_for: reservation(id).map(|reservation| reservation.uid.clone()),
             numa: self.gpu_of(id).and_then(|gpu| gpu.topology.numa),
-            closeness: closeness.clone(),
+            closeness: self.closeness.clone(),
         };
         let lists = self.advertised.lists();
         lists.map(|(name, list)| (name, list.map(|(id, l)| listed(name, id, l)).collect())).collect()

@@ -118,22 +118,22 @@ impl Node {
         self.account.occupy(occupied);
     }
 
-    /// Where the kubelet's checkpoint was never read an init container may hold what existed before and nobody accounts for. Of
-    /// pods that are bound their promises do: an earlier process has offered them.
+    /// While the kubelet's checkpoint was never read, an init container may hold what this process has not made and no other
+    /// source accounts for. A GPU may answer late, so it does not matter when it was first seen. The reservations of bound pods
+    /// account for their slices: an earlier process has offered them.
     fn unaccounted(&mut self) -> BTreeMap<DeviceId, Option<Held>> {
         if !self.account.is_blind() {
-            self.found = None;
+            self.made.clear();
             return BTreeMap::new();
         }
         let existing = self.existing();
-        let all = || existing.iter().map(|slice| slice.device.clone()).collect();
-        let found = self.found.get_or_insert_with(all).clone();
         let is_bound = |uid| self.pods.as_ref().is_none_or(|pods| pods.contains_key(uid));
         let promised =
             self.spec.slices.iter().filter(|w| w.reservation.as_ref().is_some_and(|r| is_bound(&r.uid)));
         let promised: BTreeSet<DeviceId> = promised.filter_map(|wanted| self.device_of(wanted)).collect();
         let is_open = |slice: &&ExistingSlice| {
-            slice.held_as.is_none() && found.contains(&slice.device) && !promised.contains(&slice.device)
+            let device = &slice.device;
+            slice.held_as.is_none() && !self.made.contains(device) && !promised.contains(device)
         };
         existing.iter().filter(is_open).map(|slice| (slice.device.clone(), None)).collect()
     }

@@ -4,6 +4,7 @@ use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use kerf_core::contract::{Condition, Holder, Shape, SliceState, WantedSlice};
+use kerf_core::kind::Kind;
 use kerf_core::names::PodUid;
 use kerf_core::units::SizeGb;
 use std::time::Duration;
@@ -449,6 +450,40 @@ fn where_the_kubelets_checkpoint_was_never_read_what_nobody_accounts_for_is_occu
     assert_eq!(failing(&status, Condition::ALLOCATIONS_KNOWN), None);
     assert!(status.slices.iter().find(of_it).is_none_or(|s| s.state == SliceState::Idle), "{status:?}");
     assert_eq!(slice(&status, "s3").state, SliceState::Ready);
+}
+
+#[test]
+fn where_the_kubelets_checkpoint_was_never_read_nothing_starts_beside_a_share_of_before() {
+    // The GPU answers before the kubelet or after it; the agent has its record, or one that is older than the share.
+    for (gpu_is_late, record_is_old) in [(false, false), (true, false), (false, true)] {
+        let mut scene = sharing(Settings::default());
+        scene.held.clear();
+        let status = scene.settle();
+        if record_is_old {
+            scene.record.shares = Some(Shares::new());
+        }
+        scene.recorded = Err("there is none".into());
+        if gpu_is_late {
+            scene.node = Node::remembering(Some(&status), scene.settings.clone());
+            scene.node.recall(scene.record.clone(), scene.now);
+            scene.node.on_pods(pods_of(FOUR, true));
+            scene.list_holders();
+            scene.decide();
+            scene.observe();
+            scene.node.on_registration(Ok(()));
+            scene.acknowledge();
+        } else {
+            come_back(&mut scene, Some(&status));
+        }
+        let slice_of_time = Shape::share(Kind::TimeSlicing, SizeGb(4)).unwrap();
+        scene.want(vec![wanted("s9", slice_of_time, Some(("c", "nvidia.com/gpu-4gb.shared")))]);
+        let status = scene.settle();
+        assert_eq!(slice(&status, "s2").state, SliceState::Held, "{gpu_is_late} {record_is_old}");
+        assert_eq!(slice(&status, "s9").device, None, "{gpu_is_late} {record_is_old}");
+        scene.recorded = Ok(Vec::new());
+        scene.end_pods();
+        assert_eq!(slice(&scene.settle(), "s9").state, SliceState::Ready, "it is read again");
+    }
 }
 
 #[test]

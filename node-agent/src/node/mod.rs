@@ -89,6 +89,7 @@ use crate::gpu::{Compute, Gpu, GpuError, GpuInstance, Silent};
 use advertise::Advertised;
 use health::{Health, Neighbour};
 use holders::Account;
+use kerf_core::closeness::Closeness;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::mig::{ComputeInstance, Instance};
@@ -153,6 +154,8 @@ pub struct Node {
     /// The object that the spec was read from, so that a GpuNode made anew may begin with a lower epoch.
     spec_uid: Option<String>,
     gpus: Vec<Gpu>,
+    /// How close they are to each other.
+    closeness: Closeness,
     shares: BTreeMap<DeviceId, Share>,
     /// The names that specs have given to MIG devices, to tell a slice on its way out from one that nobody asked for.
     origins: BTreeMap<DeviceId, SliceId>,
@@ -163,8 +166,8 @@ pub struct Node {
     cut_off: BTreeMap<PodKey, PodUid>,
     /// What such pods had, and those of which nobody saw how they ended.
     lingered: lingering::Lingered,
-    /// What existed when it was first seen that nobody knows who holds what.
-    found: Option<BTreeSet<DeviceId>>,
+    /// What this process has made while the kubelet's checkpoint was never read: nobody held it before.
+    made: BTreeSet<DeviceId>,
     /// Reserved slices that their pods have got.
     kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
@@ -281,6 +284,7 @@ impl Node {
                     }
                 }
                 self.gpus = gpus;
+                self.closeness = Closeness::of(&self.gpu_statuses());
                 self.look_at_instances();
                 self.had.extend(self.gpus.iter().map(|gpu| gpu.uuid.clone()));
                 self.forget_ills_of_gone();
@@ -369,6 +373,7 @@ impl Node {
                 // The spec may want it no more by now.
                 for (.., device) in created.devices() {
                     self.origins.entry(device.clone()).or_insert_with(|| id.clone());
+                    self.made.insert(device.clone());
                 }
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.uuid == *gpu) {
                     gpu.instances.retain(|i| !i.instance.placement.overlaps(created.instance.placement));

@@ -1,6 +1,6 @@
 //! Compute instances that share a GPU instance.
 
-use super::tests::{ONE, Scene, devices, slice, wanted};
+use super::tests::{ONE, Scene, devices, mig, slice, wanted};
 use super::*;
 use crate::gpu::fake::uuid;
 use crate::gpu::{GpuBackend as _, NvmlCode};
@@ -144,4 +144,22 @@ fn a_part_that_is_held_stays_through_a_restart_though_the_spec_is_lost() {
     let held = status.slices.iter().find(|s| s.device == Some(DeviceId::new("MIG-2"))).unwrap();
     assert_eq!((held.state, held.shape), (SliceState::Held, part(1, 1)));
     assert_eq!(devices(&scene.kubelet), ["MIG-2"]);
+}
+
+#[test]
+fn an_instance_at_the_place_with_compute_instances_of_others_fails_the_slice_and_an_unfinished_one_does_not()
+{
+    for (compute, is_others) in [(Compute::Foreign, true), (Compute::Missing, false)] {
+        let mut scene = Scene::new(&["H100-80GB"]);
+        scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+        scene.settle();
+        let mut gpus = scene.gpus.gpus();
+        gpus[0].instances[0].compute = compute;
+        scene.node.on_observed(Ok(gpus));
+        let status = scene.decide().status;
+        let found = slice(&status, "s1");
+        let state = if is_others { SliceState::Failed } else { SliceState::Preparing };
+        assert_eq!(found.state, state);
+        assert_eq!(found.message.as_ref().is_some_and(|m| m.contains("that kerf did not make")), is_others);
+    }
 }

@@ -29,7 +29,7 @@ pub struct Recalled {
     pub spec: GpuNodeSpec,
     /// The object's UID.
     pub uid: Option<String>,
-    /// The shares that existed, wanted or not; `None` where no record tells.
+    /// The shares that existed, wanted or not, where a record tells.
     pub shares: Option<Shares>,
     /// The GPUs whose MIG mode was on when they were seen last: the next load of the driver may lack it.
     pub mig_on: BTreeSet<GpuUuid>,
@@ -87,9 +87,11 @@ impl Node {
         self.spec_uid.clone_from(&recalled.uid);
         self.recall_ills(&recalled.ills, now);
         self.recalled = recalled;
-        // The record is newer than the status; where there is none, the status has to do.
-        let told = || self.before.as_ref().map(share::shares_of).unwrap_or_default();
-        self.recalled.shares = Some(self.recalled.shares.take().unwrap_or_else(told));
+        // The record is newer than the status as a rule. But a share is offered while it is still being recorded, and no pod is
+        // bound to it before a status tells of it: together they have all that a container may hold.
+        let mut shares = self.before.as_ref().map(share::shares_of).unwrap_or_default();
+        shares.extend(self.recalled.shares.take().unwrap_or_default());
+        self.recalled.shares = Some(shares);
     }
 
     /// Notes which GPUs' MIG mode is on. Of the lost ones forgets those whose has come back, or is of no use any more: what becomes

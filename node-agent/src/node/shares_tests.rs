@@ -58,7 +58,7 @@ fn a_share_is_offered_when_the_daemon_serves_within_its_limit() {
     assert_eq!(slice(&status, "s1").state, SliceState::Preparing);
     assert!(slice(&status, "s1").message.as_ref().unwrap().contains("being started"));
     let wanted_daemon = daemon(&mut scene).unwrap();
-    assert_eq!(wanted_daemon, WantedDaemon { limit: gib(4), threads: 26, exclusive: true });
+    assert_eq!(wanted_daemon, WantedDaemon { limit: gib(4), threads: 26, exclusive: true, in_use: false });
     scene.node.on_daemons(serving(1, gib(3)));
     scene.settle();
     assert_eq!(devices(&scene.kubelet), Vec::<&str>::new(), "its limit is too low");
@@ -536,7 +536,15 @@ fn equal_mps_shares_have_one_limit_which_is_the_servers() {
     scene.want(["s1", "s2"].map(|id| wanted(id, half, Some((id, NAME)))).into());
     scene.observe();
     scene.settle();
-    assert_eq!(daemon(&mut scene).unwrap(), WantedDaemon { limit: gib(7), threads: 50, exclusive: true });
+    let pods = BTreeMap::from([(PodUid::new("a-uid"), MemoryMib(300))]);
+    let usage = GpuUsage { pods, ..GpuUsage::default() };
+    scene.node.on_usage(Usage::from([(uuid(0), usage)]));
+    assert!(daemon(&mut scene).unwrap().in_use, "its processes would lose their work");
+    scene.node.on_usage(Usage::from([(uuid(0), GpuUsage::default())]));
+    assert_eq!(
+        daemon(&mut scene).unwrap(),
+        WantedDaemon { limit: gib(7), threads: 50, exclusive: true, in_use: false }
+    );
     serve(&mut scene);
     let status = scene.settle();
     assert!(status.slices.iter().all(|s| s.state == SliceState::Ready), "{:?}", status.slices);

@@ -198,9 +198,11 @@ fn a_gpu_that_others_use_is_not_given_as_a_whole() {
     let mut scene = Scene::new(&["T4-16GB"]);
     scene.node.on_usage(usage(&[], &[("/usr/bin/Xorg", 300)]));
     scene.want(vec![wanted("s1", Shape::Whole { size_gb: SizeGb(15) }, Some(("a", "nvidia.com/gpu")))]);
-    scene.settle();
+    let why = "processes that kerf knows no slice of use the GPU's memory";
+    let told = |status: &GpuNodeStatus| (slice(status, "s1").state, slice(status, "s1").message.clone());
+    assert_eq!(told(&scene.settle()), (SliceState::Preparing, Some(why.to_owned())), "they may end");
     scene.now += Duration::from_secs(2);
-    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Failed);
+    assert_eq!(told(&scene.settle()), (SliceState::Failed, Some(why.to_owned())));
 }
 
 #[test]

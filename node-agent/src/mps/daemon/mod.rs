@@ -1,7 +1,7 @@
 //! What is to be done next about one target's daemon, from what is known of it. No I/O; the time comes in.
 //!
 //! ```text
-//! Unknown ─look─▶ Down ─spawn─▶ Running ─(hung, hopeless)─▶ Doomed ─kill─▶ Unknown
+//! Unknown ─look─▶ Down ─spawn─▶ Running ─(hung and unused, hopeless)─▶ Doomed ─kill─▶ Unknown
 //!                  │              └─(not wanted)─▶ Leaving ─(too slow)─▶ Doomed
 //!                  └─(not wanted; compute mode put back)─▶ Gone
 //! ```

@@ -47,7 +47,7 @@ pub(super) struct Running {
     last_verified: Option<Verified>,
     pub serving_since: Option<Instant>,
     pub trouble: Option<Trouble>,
-    /// Why it has to be restarted.
+    /// Why it has to be restarted, once no process of a pod runs on the GPU.
     hopeless: Option<Trouble>,
 }
 
@@ -102,7 +102,12 @@ impl Running {
 
     pub fn next(&mut self, now: Instant, wanted: &Wanted, timings: &Timings) -> Turn {
         if let Some(trouble) = &self.hopeless {
-            return Turn::Restart(trouble.clone());
+            if !wanted.in_use {
+                return Turn::Restart(trouble.clone());
+            }
+            // Its server serves its clients without it, and a container that floods the daemon with words must not be able to
+            // end its neighbours' work.
+            self.trouble = Some(Trouble::Unresponsive);
         }
         if now < self.resume_at {
             return Turn::Wait(self.resume_at);
@@ -221,6 +226,7 @@ impl Running {
 
     pub fn answered(&mut self, now: Instant, word: Word, answer: &Answer) {
         self.answered = true;
+        self.hopeless = None;
         match (word, answer) {
             (Word::ServerList, Answer::Servers(found)) => {
                 self.servers.retain(|own, _| found.contains(own));
@@ -267,10 +273,9 @@ impl Running {
 
     fn unanswered(&mut self, now: Instant, word: Word, timings: &Timings) {
         if !self.answered {
-            if now >= self.ready_by {
-                self.hopeless = Some(Trouble::NotReady(timings.start_timeout));
-            }
-            self.next_round(now + timings.start_poll);
+            let is_late = now >= self.ready_by;
+            self.hopeless = is_late.then_some(Trouble::NotReady(timings.start_timeout));
+            self.next_round(now + if is_late { timings.probe_every } else { timings.start_poll });
             return;
         }
         self.failures += 1;

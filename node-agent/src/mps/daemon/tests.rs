@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::time::{Duration, Instant};
 
 fn wanted(gib: u64, threads: u8, exclusive: bool) -> Wanted {
-    Wanted { limit: MemoryMib(gib * 1024), threads, exclusive }
+    Wanted { limit: MemoryMib(gib * 1024), threads, exclusive, in_use: false }
 }
 
 fn serving(wanted: &Wanted) -> State {
@@ -173,6 +173,41 @@ fn three_failed_probes_in_a_row_are_a_hang_and_fewer_are_not() {
 }
 
 #[test]
+fn a_daemon_that_does_not_answer_is_killed_only_when_no_process_of_a_pod_is_left() {
+    let idle = wanted(10, 14, false);
+    let in_use = Wanted { in_use: true, ..idle.clone() };
+    // It hangs while the agent watches it, or before the agent was started.
+    for restarts in [false, true] {
+        let (mut world, mut daemon) = settled(&in_use);
+        let hang = |world: &mut World, hung| world.process.as_mut().unwrap().hung = hung;
+        hang(&mut world, true);
+        if restarts {
+            daemon = Daemon::new(world.now, world.timings.clone());
+            daemon.want(world.now, Some(in_use.clone()));
+        }
+        run_for(&mut world, &mut daemon, 40);
+        world.actions.clear();
+        run_for(&mut world, &mut daemon, 60);
+        assert_eq!(count(&world, &Action::Kill), 0);
+        assert!(world.actions.len() < 10, "it is probed as often as ever: {:?}", said(&world));
+        let State::Ill { text, fault: false } = daemon.status().state else {
+            panic!("{:?}", daemon.status())
+        };
+        assert!(text.contains("only when they have ended"), "{text}");
+        hang(&mut world, false);
+        run_for(&mut world, &mut daemon, 10);
+        assert_eq!((daemon.status().state, daemon.status().generation), (serving(&in_use), 1));
+        hang(&mut world, true);
+        run_for(&mut world, &mut daemon, 40);
+        assert_eq!(count(&world, &Action::Kill), 0);
+        daemon.want(world.now, Some(idle.clone()));
+        run_for(&mut world, &mut daemon, 6);
+        assert_eq!(count(&world, &Action::Kill), 1);
+        assert_eq!((daemon.status().state, daemon.status().generation), (serving(&idle), 2));
+    }
+}
+
+#[test]
 fn an_ended_daemon_is_started_anew_ever_more_slowly_until_one_stays() {
     let (mut world, mut daemon) = settled(&wanted(10, 14, true));
     let (mut pauses, mut ill) = (Vec::new(), Vec::new());
@@ -297,7 +332,8 @@ enum Blow {
 }
 
 fn blows() -> impl Strategy<Value = Blow> {
-    let wants = (1u64..4, 1u8..=100, any::<bool>()).prop_map(|(gib, threads, x)| wanted(gib, threads, x));
+    let wants = (1u64..4, 1u8..=100, any::<bool>(), any::<bool>())
+        .prop_map(|(gib, threads, x, in_use)| Wanted { in_use, ..wanted(gib, threads, x) });
     let few = || 0u32..3;
     prop_oneof![
         3 => proptest::option::weighted(0.7, wants).prop_map(Blow::Want),
@@ -343,7 +379,7 @@ impl Play {
         let want = self.want.clone();
         self.world.run(&mut self.daemon, until, |world, state| {
             if let State::Serving { limit, threads } = state {
-                let said = Wanted { limit: *limit, threads: *threads, exclusive: false };
+                let said = Wanted { limit: *limit, threads: *threads, exclusive: false, in_use: false };
                 assert!(
                     world.process.is_none() || world.holds(&said),
                     "{said:?} is said, {:?} holds",
@@ -409,6 +445,9 @@ proptest! {
         for blow in blows {
             play.strike(blow);
         }
+        // One that hangs is replaced once nobody uses it.
+        let unused = play.want.take().map(|want| Wanted { in_use: false, ..want });
+        play.strike(Blow::Want(unused));
         // A hang is seen after 24 s and a fault in a server that does not shut down after 20; each may come after what
         // was wrong before it has been tried again.
         play.run(Duration::from_secs(90));

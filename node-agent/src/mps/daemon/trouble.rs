@@ -19,6 +19,11 @@ pub(in crate::mps) enum Trouble {
         "the MPS daemon did not answer {word} ({failures} failed probes in a row); it is killed and started anew"
     )]
     Hung { word: Word, failures: u32 },
+    #[error(
+        "the MPS daemon does not answer; processes of pods run on its GPU, so it is killed and started anew only when they \
+         have ended"
+    )]
+    Unresponsive,
     #[error("the MPS daemon did not answer within {0:?} of its start; it is killed and started anew")]
     NotReady(Duration),
     #[error(

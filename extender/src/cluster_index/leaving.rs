@@ -8,7 +8,6 @@ use crate::tentative::Leaving;
 use hashbrown::HashSet;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState, WantedSlice};
 use kerf_core::inventory::is_idle;
-use kerf_core::ledger::{self, Promisee};
 use kerf_core::names::{NodeName, PodKey};
 use kerf_core::packing::{Fit, KindPlan, fit};
 use kerf_core::policy::Charge;
@@ -18,7 +17,6 @@ impl ClusterIndex {
     /// where others are expected are theirs.
     pub(super) fn place_being_left(
         &self,
-        pod: &Promisee,
         ask: &Ask,
         offered: &[&str],
     ) -> Option<(NodeName, KindPlan, Leaving)> {

@@ -75,7 +75,7 @@ impl ClusterIndex {
         let Some((request, plan)) = single_instance(ask) else { return };
         let Some((evicted, node)) = self.find_move(&request, &ask.document, offered) else { return };
         // Whoever does not leave in time holds a move up, and does not prevent it.
-        let left = if until > now { self.place_being_left(pod, ask, offered) } else { None };
+        let left = if until > now { self.place_being_left(ask, offered) } else { None };
         if let Some((node, plan, leaving)) = left {
             self.moving.insert(pod.uid.clone(), Moving::Awaiting(until));
             return self.expect_after(pod, ask, plan, &node, leaving, until);

@@ -257,9 +257,9 @@ fn what_many_pods_ask_for_changes_what_a_share_costs() {
     let mut index = two_nodes();
     let pod = share(&mut index, "a", 100);
     let ask = pod.ask.clone().unwrap();
-    let before = index.cost("n1", &pod.uid, &ask).unwrap();
+    let before = index.place("n1", &pod.uid, &ask).unwrap();
     (0..40).for_each(|n| drop(share(&mut index, &format!("with-cpu-{n}"), 3000)));
-    assert_ne!(index.cost("n1", &pod.uid, &ask).unwrap(), before);
+    assert_ne!(index.place("n1", &pod.uid, &ask).unwrap(), before);
 }
 
 #[test]

@@ -470,7 +470,7 @@ fn where_the_kubelets_checkpoint_was_never_read_nothing_starts_beside_a_share_of
             scene.list_holders();
             scene.decide();
             scene.observe();
-            scene.node.on_registration(Ok(()));
+            scene.node.on_registration(Ok(scene.node.resource_names()));
             scene.acknowledge();
         } else {
             come_back(&mut scene, Some(&status));

@@ -1,26 +1,22 @@
-//! Which kind of slice a pod is given: by what has room beside those who wait already, and again when that has changed.
+//! Which kind of slice a pod gets where several may serve it: the first of its policy's order that is free on a node which the
+//! scheduler offers, chosen when the pod is scheduled.
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodSchedulingGate};
-use kerf_core::contract::{Demand, Reason};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
+use kerf_core::kind::Kind;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{
-    Cluster, ClusterOptions, NAMESPACE, NodeSpec, owned, pod, request_of, resource_of, wait,
-};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of};
 use kerf_tests::oracle::Truth;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
-use std::collections::BTreeMap;
-use std::time::Duration;
+use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(30);
-const MIG: &str = "nvidia.com/mig-1g.10gb";
-const MPS: &str = "nvidia.com/gpu-2gb";
+/// What an H100 serves by MIG and a T4 by MPS.
+const NEUTRAL: &str = "kerf.dev/gpu-2gb";
 
-/// Memory is fenced by MIG if it has room, else by MPS; who has waited for two seconds for what stays full is made anew.
 const POLICY: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -28,34 +24,51 @@ metadata: {name: choice}
 spec:
   defaultIsolation: memory
   isolation: {memory: [mig, mps], none: [time-slicing]}
-  waiting: {afterSeconds: 2, then: recreate}
 ";
 
 /// An H100, of which MIG makes seven, beside a T4, which has room for seven shares of two GB.
 async fn cluster(folder: &tempfile::TempDir) -> anyhow::Result<Cluster> {
-    cluster_of(folder, &[("h100", Model::H100), ("t4", Model::T4)]).await
-}
-
-/// Nodes with one GPU each.
-async fn cluster_of(folder: &tempfile::TempDir, nodes: &[(&str, Model)]) -> anyhow::Result<Cluster> {
     let policy = folder.path().join("policy.yaml");
     std::fs::write(&policy, POLICY)?;
-    let nodes = nodes.iter().map(|(name, model)| NodeSpec::new(name, *model, 1));
-    let mut options = ClusterOptions::new(nodes.collect());
+    let nodes = [("h100", Model::H100), ("t4", Model::T4)];
+    let nodes = nodes.map(|(name, model)| NodeSpec::new(name, model, 1).with_label("zone", name));
+    let mut options = ClusterOptions::new(nodes.into());
     options.control_plane.controller_manager = false;
     options.policy = Some(policy);
     Cluster::start(options, |_| ()).await
 }
 
-fn small(name: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, "2Gi"), (keys::ISOLATION, "memory")])
+/// A pod of two GB with this spec beside its container.
+fn small(name: &str, spec: Value) -> anyhow::Result<Pod> {
+    let mut value = serde_json::to_value(pod(name, &[(keys::GPU_MEMORY, "2Gi")]))?;
+    value["metadata"]["labels"] = json!({"app": "choice"});
+    if let (Some(own), Value::Object(more)) = (value["spec"].as_object_mut(), spec) {
+        own.extend(more);
+    }
+    Ok(serde_json::from_value(value)?)
 }
 
-async fn pending(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, u32>> {
-    let api = Api::<ConfigMap>::namespaced(cluster.plane().client(), NAMESPACE);
-    let data = api.get(keys::DEMAND).await?.data.unwrap_or_default();
-    let demand = Demand::parse(data.get(keys::DEMAND_DOCUMENT).context("no demand is published")?)?;
-    Ok(demand.pending.into_iter().map(|(name, count)| (name.to_string(), count)).collect())
+/// The kind that a pod has, by its assignment, once it runs.
+async fn kind_of(cluster: &Cluster, name: &str) -> anyhow::Result<Kind> {
+    let running = cluster.running(name).await?;
+    let annotations = running.metadata.annotations.unwrap_or_default();
+    let text = annotations.get(keys::ASSIGNMENT).context("no assignment")?;
+    let assignment: AssignmentDocument = serde_json::from_str(text)?;
+    Ok(assignment.slices.first().context("no slice")?.shape.kind())
+}
+
+/// The kind that a new pod gets.
+async fn given(cluster: &Cluster, name: &str, spec: Value) -> anyhow::Result<Kind> {
+    let made = cluster.create(&small(name, spec)?).await?;
+    anyhow::ensure!(resource_of(&made)? == NEUTRAL, "{:?}", resource_of(&made));
+    kind_of(cluster, name).await
+}
+
+async fn taint(cluster: &Cluster, taints: Value) -> anyhow::Result<()> {
+    let nodes = Api::<Node>::all(cluster.plane().client());
+    let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
+    nodes.patch("h100", &PatchParams::default(), &patch).await?;
+    Ok(())
 }
 
 async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
@@ -65,90 +78,62 @@ async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_burst_is_spread_over_the_kinds_that_have_room() -> anyhow::Result<()> {
+async fn a_burst_fills_one_kind_and_goes_on_to_the_next() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let cluster = cluster(&folder).await?;
-    let pods: Vec<Pod> = (0..12).map(|number| small(&format!("p{number}"))).collect();
-    let made = try_join_all(pods.iter().map(|pod| cluster.create(pod))).await?;
-    let mut given: BTreeMap<String, usize> = BTreeMap::new();
-    for pod in &made {
-        *given.entry(resource_of(pod)?).or_default() += 1;
+    let names: Vec<String> = (0..12).map(|number| format!("p{number}")).collect();
+    let pods = names.iter().map(|name| small(name, json!({}))).collect::<anyhow::Result<Vec<_>>>()?;
+    for made in try_join_all(pods.iter().map(|pod| cluster.create(pod))).await? {
+        assert_eq!(resource_of(&made)?, NEUTRAL);
     }
-    // MIG has room for seven. It may be fewer: until the extender's next word a pod counts as admitted and as promised.
-    let of = |name: &str| given.get(name).copied().unwrap_or_default();
-    assert!((1..=7).contains(&of(MIG)) && of(MIG) + of(MPS) == 12, "{given:?}");
-    for pod in made.iter().filter(|pod| resource_of(pod).is_ok_and(|name| name == MPS)) {
-        let passed = request_of(pod)?.chosen.context("how it was chosen is not recorded")?.passed;
-        assert!(
-            matches!(passed[..], [ref mig] if matches!(mig.reason, Reason::Full { resource, .. } if resource.to_string() == MIG)),
-            "{passed:?}"
-        );
+    let mut mig = 0;
+    for name in &names {
+        mig += usize::from(kind_of(&cluster, name).await? == Kind::Mig);
     }
-    for pod in &pods {
-        cluster.running(pod.metadata.name.as_deref().unwrap_or_default()).await?;
-    }
-    wait(PATIENCE, "nobody to wait", async || Ok(pending(&cluster).await?.is_empty())).await?;
+    assert_eq!(mig, 7);
     sound(&cluster).await?;
     cluster.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_what_stays_full_is_told_or_made_anew() -> anyhow::Result<()> {
+async fn a_tainted_kind_is_passed_over_at_once() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let cluster = cluster(&folder).await?;
-    for number in 0..14 {
-        let name = format!("p{number}");
-        cluster.create(&small(&name)).await?;
-        cluster.running(&name).await?;
-        // The extender's next word, ten times a second at most, says that the pod waits no longer.
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-    // Everything is full: they wait for the policy's first choice.
-    for pod in [small("told"), owned(small("anew"))] {
-        assert_eq!(resource_of(&cluster.create(&pod).await?)?, MIG);
-    }
-    let both = BTreeMap::from([(MIG.to_owned(), 2)]);
-    wait(PATIENCE, "two to wait", async || Ok(pending(&cluster).await? == both)).await?;
-
-    // What comes free is of the other kind, and one place: it goes to the one that a controller makes anew.
-    let shared = cluster.pods().list(&kube::api::ListParams::default()).await?.items;
-    let shared =
-        shared.iter().find(|pod| resource_of(pod).is_ok_and(|name| name == MPS)).context("no share")?;
-    cluster.delete(shared.metadata.name.as_deref().unwrap_or_default()).await?;
-    cluster.event("told", "nvidia.com/gpu-2gb has room for 1 more: create the pod anew").await?;
-    cluster.event("anew", "it is deleted so that its controller makes another").await?;
-    let gone = async || Ok(cluster.pods().get_opt("anew").await?.is_none());
-    wait(PATIENCE, "anew to be deleted", gone).await?;
-    // As its controller would.
-    assert_eq!(resource_of(&cluster.create(&owned(small("anew-2"))).await?)?, MPS);
-    cluster.running("anew-2").await?;
-    assert_eq!(cluster.phase("told").await?, "Pending", "who has no controller stays");
+    taint(&cluster, json!([{"key": "dedicated", "value": "prod", "effect": "NoSchedule"}])).await?;
+    assert_eq!(given(&cluster, "tainted", json!({})).await?, Kind::Mps);
+    let tolerations = json!([{"key": "dedicated", "operator": "Exists"}]);
+    assert_eq!(given(&cluster, "tolerant", json!({"tolerations": tolerations})).await?, Kind::Mig);
+    taint(&cluster, json!(null)).await?;
+    assert_eq!(given(&cluster, "zone", json!({"nodeSelector": {"zone": "t4"}})).await?, Kind::Mps);
+    let selector = json!({"labelSelector": {"matchLabels": {"app": "choice"}}, "topologyKey": "zone"});
+    cluster.delete("tainted").await?;
+    cluster.delete("zone").await?;
+    let apart = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [selector]}});
+    assert_eq!(given(&cluster, "apart", json!({"affinity": apart})).await?, Kind::Mps);
     sound(&cluster).await?;
     cluster.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn room_of_a_cordoned_node_attracts_nobody() -> anyhow::Result<()> {
+async fn a_kind_without_cpu_is_passed_over_at_once() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    let cluster = cluster_of(&folder, &[("h1", Model::H100), ("h2", Model::H100), ("t4", Model::T4)]).await?;
-    // Of equal nodes the first by name.
-    cluster.create(&pod("whole", &[(keys::GPU_MEMORY, "80Gi"), (keys::ISOLATION, "memory")])).await?;
-    let whole = cluster.running("whole").await?;
-    assert_eq!(whole.spec.and_then(|spec| spec.node_name).as_deref(), Some("h1"));
-    let mut early = small("early");
-    early.spec.get_or_insert_default().scheduling_gates =
-        Some(vec![PodSchedulingGate { name: "example.com/later".to_owned() }]);
-    assert_eq!(resource_of(&cluster.create(&early).await?)?, MIG);
-
-    cluster.cordon("h2", true).await?;
-    assert_eq!(resource_of(&cluster.create(&small("new")).await?)?, MPS);
-    cluster.running("new").await?;
-    let later = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
-    cluster.pods().patch("early", &PatchParams::default(), &later).await?;
-    cluster.event("early", "nvidia.com/gpu-2gb has room for 6 more: create the pod anew").await?;
-
-    cluster.cordon("h2", false).await?;
-    cluster.running("early").await?;
+    let cluster = cluster(&folder).await?;
+    let node = Api::<Node>::all(cluster.plane().client()).get("h100").await?;
+    let allocatable = node.status.and_then(|status| status.allocatable).unwrap_or_default();
+    let cpu = allocatable.get("cpu").context("the node has no CPU")?.0.clone();
+    let mut all = pod("all-cpu", &[]);
+    if let Some(spec) = &mut all.spec {
+        spec.node_selector = Some([("zone".to_owned(), "h100".to_owned())].into());
+        spec.containers[0].resources = serde_json::from_value(json!({"requests": {"cpu": cpu}}))?;
+    }
+    cluster.create(&all).await?;
+    cluster.running("all-cpu").await?;
+    let mut needy = small("needy", json!({}))?;
+    if let Some(spec) = &mut needy.spec {
+        spec.containers[0].resources = serde_json::from_value(json!({"requests": {"cpu": "100m"}}))?;
+    }
+    cluster.create(&needy).await?;
+    assert_eq!(kind_of(&cluster, "needy").await?, Kind::Mps);
     sound(&cluster).await?;
     cluster.stop().await
 }

@@ -29,7 +29,6 @@ metadata: {name: static}
 spec:
   defaultIsolation: memory
   isolation: {hardware: [mig, whole], memory: [mps], none: [time-slicing]}
-  waiting: {afterSeconds: 3600, then: tell}
 ";
 
 /// A node's GPU feature discovery labels: product, memory, count, replicas, strategy.

@@ -180,15 +180,9 @@ fn decision(document: &RequestDocument) -> Vec<String> {
         }
     }
     lines.extend(containers.iter().map(container));
-    match chosen {
-        None => lines.push("  not recorded: which policy matched, and what was passed over".to_owned()),
-        Some(chosen) if chosen.passed.is_empty() => {
-            lines.push("  nothing that the policy prefers was passed over".to_owned());
-        }
-        Some(chosen) => lines.extend(chosen.passed.iter().map(|passed| format!("  passed over: {passed}"))),
+    if chosen.is_none() {
+        lines.push("  not recorded: which policy matched".to_owned());
     }
-    let waits = chosen.iter().flat_map(|chosen| &chosen.waits);
-    lines.extend(waits.map(|first| format!("  all kinds were full, so it waits for the first: {first}")));
     let listed = [
         ("only on GPUs of model", gpus.models.join(", ")),
         ("not on GPUs of model", gpus.not_models.join(", ")),

@@ -185,10 +185,17 @@ impl Outcome {
         let mut lines = vec![format!("  isolation {}", request.isolation)];
         if let Some(chosen) = &request.chosen {
             lines.extend(chosen.dialect.iter().map(|dialect| format!("  asked in the dialect {dialect}")));
-            lines.extend(chosen.passed.iter().map(|passed| format!("  passed over: {passed}")));
         }
         let containers = request.containers.iter();
-        lines.extend(containers.map(|c| format!("  container {} gets {}x {}", c.name, c.count, c.resource)));
+        lines.extend(containers.map(|c| {
+            let kinds: Vec<&str> = c.kinds.iter().map(|kind| kind.as_str()).collect();
+            let first = if kinds.is_empty() {
+                String::new()
+            } else {
+                format!(", by the first of {} that is free", kinds.join(", "))
+            };
+            format!("  container {} gets {}x {}{first}", c.name, c.count, c.resource)
+        }));
         lines.extend(warnings.iter().map(|warning| format!("  warning: {warning}")));
         lines
     }

@@ -114,9 +114,10 @@ pub struct PolicySpec {
     /// The runtime class of pods that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
-    /// What is done with pods that wait long.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub waiting: WaitingRule,
+    /// Has no meaning any more: a pod that waits takes whichever kind of its class is free first.
+    #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<WaitingRule>,
     /// Whether pods may be moved for others.
     #[serde(default, skip_serializing_if = "is_default")]
     pub preemption: PreemptionRule,

@@ -43,7 +43,6 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
     errors.extend(twice(&sidecars, &spec.sidecars));
     let runtime_class = spec.runtime_class_name.as_ref();
     errors.extend(runtime_class.and_then(|class| name(&Field::of("spec.runtimeClassName"), class)));
-    errors.extend(zero("spec.waiting.afterSeconds", Some(spec.waiting.after_seconds)));
     for (profile, weight) in spec.packing.weights.iter().filter(|(_, w)| !(1..=10_000).contains(*w)) {
         let field = Field::of("spec.packing.weights").key(profile.to_string());
         errors.push(PolicyFault::Weight(*weight).of(field));

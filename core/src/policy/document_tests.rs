@@ -82,7 +82,7 @@ fn every_mistake_names_its_field() {
         json!({"maxPerPod": {"memoryGb": 0, "slices": 0}}),
         json!({"sizes": {"minGb": 20}, "maxPerPod": {"memoryGb": 10}}),
         json!({"maxPerPod": {"memoryGb": 80, "slices": 2}, "quota": {"memoryGb": 40, "slices": 1}}),
-        json!({"fractionOfGb": 0, "runtimeClassName": "Nvidia", "waiting": {"afterSeconds": 0}}),
+        json!({"fractionOfGb": 0, "runtimeClassName": "Nvidia"}),
         json!({"packing": {"weights": {"7g.80gb": 0, "1g.10gb": 20000}}}),
         json!({"defaultIsolation": null}),
         json!({"extends": "other"}),

@@ -20,7 +20,6 @@ mod set;
 mod set_findings;
 mod signature;
 mod supply;
-mod waited;
 
 pub use choose::{Choice, Denied, Warning, choose};
 pub use document::{Metadata, Policy, PolicyDocument, PolicySpec, Toleration};
@@ -38,5 +37,4 @@ pub use rules::{
 };
 pub use set::{NodeRule, NodeRules, Policies, Undecided};
 pub use set_findings::{Finding, PolicyIndex, SetFault, Weight};
-pub use supply::{Asked, Room, Several, Supply, SupplyIndex};
-pub use waited::{Alternative, alternative};
+pub use supply::{Asked, MappedNames, Supply, SupplyIndex};

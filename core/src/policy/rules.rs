@@ -123,33 +123,27 @@ pub enum RootContainers {
     Allow,
 }
 
-/// What is done with a pod whose kind of slice stays full.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What earlier versions did with a pod whose kind of slice stayed full. It is read and ignored.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct WaitingRule {
     /// After how many seconds of waiting.
-    pub after_seconds: u32,
-    /// What is done then.
-    pub then: WaitedLong,
+    #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
+    pub after_seconds: Option<u32>,
+    /// What was done then.
+    #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
+    pub then: Option<WaitedLong>,
 }
 
-impl Default for WaitingRule {
-    fn default() -> Self {
-        Self { after_seconds: 300, then: WaitedLong::default() }
-    }
-}
-
-/// What is done with a pod that has waited long, while another kind of its class has room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// What earlier versions did then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitedLong {
-    /// An Event names the kind that has room.
-    #[default]
+    /// They wrote an Event.
     Tell,
-    /// A pod that a controller other than a Job owns is deleted, so that its controller's next pod is chosen for anew. Others
-    /// are told: a Job counts a deleted pod as failed.
+    /// They deleted the pod, so that its controller's next pod was chosen for anew.
     Recreate,
 }
 

@@ -109,6 +109,10 @@ fn every_finding_names_its_field() {
             pod_policy("b", json!({"models": ["T5"]})),
             pod_policy("c", json!({"kindsByModel": {"T6": ["mps"]}})),
             pod_policy("d", json!({"match": {"namespaces": ["c"]}, "dialects": ["nvidia"]})),
+            pod_policy(
+                "e",
+                json!({"isolation": {"memory": ["mps"]}, "sizes": {"minGb": 140}, "waiting": {"then": "recreate"}}),
+            ),
         ],
         nodes: vec![node_rules("n", json!({"gpus": [{"select": {"models": ["T4-16GB", "T5"]}}]}))],
     };

@@ -4,7 +4,7 @@ use super::tls::{age, content};
 use super::{Finding, Observed, Seen, pods, policies, unknown};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use kerf_core::policy::{Policy, WaitedLong};
+use kerf_core::policy::Policy;
 use kerf_runtime::tls;
 
 const PROGRAM: &str = "kerf-extender";
@@ -26,19 +26,14 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
 fn without_rights(seen: &Observed) -> Vec<Finding> {
     let Ok(policies) = policies::policies(seen) else { return Vec::new() };
     let mut findings = Vec::new();
-    let mut without = |what: &str, policy: &str, says: &str, instead: &str| {
-        findings.push(Finding::failure(
-            format!("policy {policy} says {says}, and the extender runs with --{what}=false: {instead}"),
-            format!("set extender.{what}=true in the chart's values, or with kustomize add the component deploy/components/extender-{what}"),
-        ));
-    };
     if let Some((rules, _)) = policies.layouts().next().filter(|_| !seen.extender_may("layouts")) {
-        without("layouts", &rules.name, "spec.plugin", "its nodes do not get the layout");
-    }
-    let recreates = |policy: &&Policy| policy.spec().waiting.then == WaitedLong::Recreate;
-    if let Some(policy) = policies.pods.iter().find(recreates).filter(|_| !seen.extender_may("recreate")) {
-        let says = "spec.waiting.then: recreate";
-        without("recreate", policy.name(), says, "pods that wait long are told by an Event only");
+        findings.push(Finding::failure(
+            format!(
+                "policy {} says spec.plugin, and the extender runs with --layouts=false: its nodes do not get the layout",
+                rules.name
+            ),
+            "set extender.layouts=true in the chart's values, or with kustomize add the component deploy/components/extender-layouts",
+        ));
     }
     let moves = |policy: &&Policy| policy.spec().preemption.movable_by_default;
     if let Some(policy) = policies.pods.iter().find(moves).filter(|_| !seen.extender_may("moves")) {

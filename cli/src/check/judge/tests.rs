@@ -297,13 +297,13 @@ const FAULTS: &[(&str, Break)] = &[
         let Seen::Found(maps) = &mut seen.config_maps else { return };
         let texts = maps[1].data.as_mut().unwrap();
         let text = texts.get_mut("default.yaml").unwrap();
-        *text = text.replace("then: tell", "then: recreate").replace("Default: false", "Default: true");
+        *text = text.replace("Default: false", "Default: true");
         let layout = "apiVersion: kerf.dev/v1alpha1\nkind: GpuNodePolicy\nmetadata: {name: four}\nspec: {match: {labels: {a: b}}, plugin: {timeSlicing: {replicas: 4}}}\n";
         texts.insert("layouts.yaml".to_owned(), layout.to_owned());
         let mut extender = deployment("kerf-extender", "--moves=false");
         let arguments =
             &mut extender.spec.as_mut().unwrap().template.spec.as_mut().unwrap().containers[0].args;
-        arguments.as_mut().unwrap().extend(["--layouts=false", "--recreate=false"].map(str::to_owned));
+        arguments.as_mut().unwrap().push("--layouts=false".to_owned());
         seen.deployments = Seen::Found(vec![extender]);
     }),
     ("no caBundle", |seen| {

@@ -3,16 +3,15 @@
 pub mod offer_life;
 
 use crate::contract::{
-    Condition, ConditionStatus, ContainerRequest, GpuNodeStatus, GpuStatus, Holder, MigPart, REQUEST_VERSION,
-    RequestDocument, RootProcesses, Shape, SliceState, SliceStatus, WantedSlice,
+    Condition, ConditionStatus, ContainerRequest, GpuNodeStatus, GpuStatus, Holder, MigPart, RequestDocument,
+    Shape, SliceState, SliceStatus, WantedSlice,
 };
 use crate::kind::{IsolationClass, Kind};
 use crate::ledger::Promisee;
 use crate::mig::catalog;
 use crate::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use crate::nvidia_keys::PREFIX;
-use crate::request::{GpuSelection, Role};
-use crate::resource::ResourceName;
+use crate::resource::{ResourceName, neutral_size};
 use crate::static_node::StaticNode;
 use crate::units::{MemoryMib, SizeGb};
 
@@ -55,6 +54,13 @@ pub fn node_status(models: &[&str]) -> GpuNodeStatus {
     }
 }
 
+/// The same of a node whose kubelet knows the neutral names up to its largest GPU.
+#[must_use]
+pub fn with_neutral_names(status: GpuNodeStatus) -> GpuNodeStatus {
+    let largest = status.gpus.iter().map(|gpu| gpu.memory.nominal()).max();
+    GpuNodeStatus { neutral_up_to: largest.and_then(neutral_size), ..status }
+}
+
 /// The UUID of a sample node's GPU.
 #[must_use]
 pub fn gpu_uuid(index: usize) -> GpuUuid {
@@ -74,32 +80,8 @@ pub fn request(resource: &str, count: u32) -> RequestDocument {
 /// A pod with one container `main` that asks for `count` slices of `size` by this resource name.
 #[must_use]
 pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> RequestDocument {
-    let container = ContainerRequest {
-        name: "main".to_owned(),
-        role: Role::App,
-        size_gb: size,
-        profile: None,
-        count,
-        resource,
-        kinds: Vec::new(),
-        memory: None,
-        compute: None,
-        distinct_gpus: false,
-    };
-    RequestDocument {
-        static_nodes: false,
-        version: REQUEST_VERSION,
-        isolation: IsolationClass::None,
-        containers: vec![container],
-        gpus: GpuSelection::default(),
-        moves_nobody: false,
-        nodes: [].into(),
-        asked: None,
-        kinds_by_model: [].into(),
-        user_namespace: false,
-        root_processes: RootProcesses::default(),
-        chosen: None,
-    }
+    let main = ContainerRequest { name: "main".to_owned(), count, ..ContainerRequest::of(resource, size) };
+    RequestDocument::of(IsolationClass::None, vec![main])
 }
 
 /// The pod `name` of namespace `default`, whose UID is its name with `uid-` before it.

@@ -4,7 +4,7 @@
 use crate::patch::{clear, mend, patch};
 use json_patch::PatchOperation;
 use kerf_core::admission::{decide, restored};
-use kerf_core::contract::{Chosen, Reason, RequestDocument, Slices};
+use kerf_core::contract::RequestDocument;
 use kerf_core::policy::{Namespace, Policies, Supply};
 use serde_json::Value;
 
@@ -39,30 +39,6 @@ pub enum Admission {
     },
 }
 
-impl Admission {
-    /// The slices that the pod is to get, if it is admitted anew.
-    pub(crate) fn slices(&self) -> Option<Slices<u32>> {
-        let Self::Patched { document, .. } = self else { return None };
-        Some(document.slices())
-    }
-
-    /// Whether a kind that would be better is full.
-    pub(crate) fn meets_full(&self) -> bool {
-        let Self::Patched { document, .. } = self else { return false };
-        let passed = |chosen: &Chosen| {
-            !chosen.waits.is_empty()
-                || chosen.passed.iter().any(|passed| matches!(passed.reason, Reason::Full { .. }))
-        };
-        document.chosen.as_ref().is_some_and(passed)
-    }
-
-    /// Whether the pod is let in to wait for a kind that is full.
-    pub(crate) fn waits(&self) -> bool {
-        let Self::Patched { document, .. } = self else { return false };
-        document.chosen.as_ref().is_some_and(|chosen| !chosen.waits.is_empty())
-    }
-}
-
 /// Decides on `pod`, a Pod's JSON, which is created in `namespace`.
 #[must_use]
 pub fn admit<'n>(
@@ -71,19 +47,7 @@ pub fn admit<'n>(
     policies: &Policies,
     supply: &Supply,
 ) -> Admission {
-    admit_by("", pod, namespace, policies, supply)
-}
-
-/// The same by a replica of this name, which the document tells.
-#[must_use]
-pub(crate) fn admit_by<'n>(
-    by: &str,
-    pod: &Value,
-    namespace: impl Into<Namespace<'n>>,
-    policies: &Policies,
-    supply: &Supply,
-) -> Admission {
-    let mut admitted = match decide(pod, namespace, policies, supply) {
+    let admitted = match decide(pod, namespace, policies, supply) {
         Ok(None) => return mended(clear(pod, policies), restored(pod).warning(false).into_iter().collect()),
         Ok(Some(admitted)) => admitted,
         Err(refusal) => {
@@ -91,9 +55,6 @@ pub(crate) fn admit_by<'n>(
         }
     };
     if !admitted.again {
-        if let Some(chosen) = &mut admitted.document.chosen {
-            by.clone_into(&mut chosen.by);
-        }
         let ops = patch(pod, &admitted.document, admitted.policy, policies, &admitted.fit);
         return Admission::Patched {
             ops,
@@ -112,6 +73,8 @@ fn mended(ops: Vec<PatchOperation>, warnings: Vec<String>) -> Admission {
 mod dialect_tests;
 #[cfg(test)]
 mod forging_tests;
+#[cfg(test)]
+mod names_tests;
 #[cfg(test)]
 mod property_tests;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::args::Args;
 use crate::certificate::Keeper;
 use crate::metrics::Metrics;
 use crate::routes::{Webhook, routes};
-use crate::{demand_watch, match_conditions, namespaces, policy_events, supply_watch};
+use crate::{match_conditions, namespaces, policy_events, supply_watch};
 use anyhow::Context;
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::policy_file::PolicyStore;
@@ -12,7 +12,6 @@ use kerf_runtime::serve;
 use kerf_runtime::shutdown::CancellationToken;
 use kerf_runtime::tls::{Clients, ServingCertificate};
 use prometheus_client::registry::Registry;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -33,10 +32,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
     policy.register(&mut registry);
-    let replica = replica();
-    tracing::info!(replica, "the name by which request documents tell who admitted a pod");
-    let (publisher, supply) = supply_watch::channel(&replica);
-
+    let (publisher, supply) = supply_watch::channel();
     // What the program does it does until the end, which comes a grace after the stop.
     let end = CancellationToken::new();
     let mut tasks = JoinSet::new();
@@ -45,12 +41,6 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let (followed, ended) = (policy.clone(), end.clone());
     tasks.spawn(async move {
         followed.watch(ended).await;
-        Ok(())
-    });
-    let namespace = args.tls.tls_secret.namespace.clone();
-    let demand = demand_watch::follow(client.clone(), namespace, publisher.clone(), end.clone());
-    tasks.spawn(async {
-        demand.await;
         Ok(())
     });
     let configuration = args.tls.configuration.clone();
@@ -72,7 +62,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
         kept.await;
         Ok(())
     });
-    let follow = supply_watch::follow(client.clone(), publisher, end.clone());
+    let follow = supply_watch::follow(client.clone(), publisher, args.neutral_names, end.clone());
     tasks.spawn(async {
         follow.await;
         Ok(())
@@ -88,11 +78,6 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     end.cancel();
     while tasks.join_next().await.is_some() {}
     result
-}
-
-/// A name that no other run of the program has: one that was started again has admitted nothing yet.
-fn replica() -> String {
-    format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 
 /// The stop, and the end that follows it.

@@ -26,6 +26,11 @@ pub struct Args {
     /// force need them.
     #[arg(long, value_enum, default_value_t)]
     pub match_conditions: MatchConditions,
+    /// Whether a pod that several kinds of slice may serve gets a neutral name, `kerf.dev/gpu-<N>gb`, for which the extender chooses
+    /// the kind.
+    #[arg(long, value_enum, default_value_t)]
+    pub neutral_names: NeutralNames,
+
     /// How long requests are still served after SIGTERM, not ready, until nobody sends any more.
     #[arg(long, default_value = "5s")]
     pub grace: SignedDuration,
@@ -47,6 +52,17 @@ pub enum MatchConditions {
     #[default]
     Auto,
     /// Whoever owns the configuration, such as a controller that puts manifests back.
+    Off,
+}
+
+/// Whether pods get neutral names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum NeutralNames {
+    /// Once an agent has reported that its kubelet knows them, or while there is no agent.
+    #[default]
+    Auto,
+    /// Never: the first kind of the policy's order is chosen when the pod is created. For clusters whose own scheduler does not
+    /// send such pods to the extender yet.
     Off,
 }
 

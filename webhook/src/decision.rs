@@ -1,7 +1,7 @@
 //! What is decided on an object: in `admit` for Pods, in `templates` for what makes Pods.
 
 use crate::admit::Admission;
-use crate::metrics::Outcome;
+use crate::metrics::{ANY_KIND, Outcome};
 use crate::review::{Request, Verdict};
 use crate::templates::qualify;
 use json_patch::PatchOperation;
@@ -49,11 +49,11 @@ impl Decision {
         }
     }
 
-    /// The kind of slice that a pod gets.
-    pub fn kind(&self) -> Option<Kind> {
+    /// The kind of slice that a pod gets, for metrics: `any` where the extender chooses it, `none` for what gets no slice now.
+    pub fn kind(&self) -> &'static str {
         match self {
-            Self::Pod(Admission::Patched { document, .. }) => document.kind(),
-            Self::Pod(_) | Self::Template(_) => None,
+            Self::Pod(Admission::Patched { document, .. }) => document.kind().map_or(ANY_KIND, Kind::as_str),
+            Self::Pod(_) | Self::Template(_) => Kind::label(None),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Mutating admission: a request for GPU memory, however it is spelled, becomes one concrete resource.
+//! Mutating admission: a request for GPU memory, however it is spelled, becomes one resource.
 //!
 //! | module | what it decides |
 //! |---|---|
@@ -11,9 +11,8 @@
 //! | `routes` | HTTP: one question, one answer, one log line |
 //! | `match_conditions` | that the API server sends the pods here that the policies in force take, and no others |
 //! | `policy_events` | what becomes of policy files, as Events |
-//! | `supply_watch` | what the cluster's GPUs can serve, from the `GpuNodes` |
+//! | `supply_watch` | what the cluster's GPUs can serve, from the `GpuNodes` and Nodes, and which names DRA serves |
 //! | `namespaces` | the labels of namespaces, while a policy asks for them |
-//! | `demand_watch`, `recent` | what of it pods wait for already, by the extender's word and by what was admitted here |
 //! | `certificate`, `ca_bundle` | the certificate, and that the API server trusts it |
 //! | [`app`], [`args`], `metrics` | the program |
 #![forbid(unsafe_code)]
@@ -25,15 +24,12 @@ pub mod args;
 mod ca_bundle;
 mod certificate;
 mod decision;
-mod demand_watch;
 mod edit;
 mod match_conditions;
 mod metrics;
 mod namespaces;
 mod patch;
-mod patience;
 mod policy_events;
-mod recent;
 mod review;
 mod routes;
 mod supply_watch;

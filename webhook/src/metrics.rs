@@ -18,6 +18,9 @@ const DURATIONS_MS: [f64; 20] = [
     250.0,
 ];
 
+/// The kind of pods for which the extender chooses it.
+pub(crate) const ANY_KIND: &str = "any";
+
 /// What became of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Outcome {
@@ -89,7 +92,7 @@ impl Metrics {
             refusals: Family::default(),
             expiry: Expiry::default(),
         };
-        for kind in Kind::labels() {
+        for kind in Kind::labels().chain([ANY_KIND]) {
             drop(metrics.durations.get_or_create(&KindLabel { kind }));
         }
         for reason in Refusal::REASONS {
@@ -122,9 +125,9 @@ impl Metrics {
         self.refusals.get_or_create(&ReasonLabels { reason }).inc();
     }
 
-    /// Counts one request, of a pod that gets a slice of this kind, or of none.
-    pub fn count(&self, outcome: Outcome, kind: Option<Kind>, took: Duration) {
+    /// Counts one request, by what [`Decision::kind`](crate::decision::Decision::kind) says of it.
+    pub fn count(&self, outcome: Outcome, kind: &'static str, took: Duration) {
         self.admissions.get_or_create(&Labels { outcome }).inc();
-        self.durations.get_or_create(&KindLabel { kind: Kind::label(kind) }).observe(took.as_secs_f64());
+        self.durations.get_or_create(&KindLabel { kind }).observe(took.as_secs_f64());
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn patch(
 ) -> Vec<PatchOperation> {
     let restored = restored(pod);
     let mut edit = Edit::new(&restored.pod);
-    if let Some(former) = restored.former.as_ref().filter(|former| !former.decides_as(document)) {
+    if let Some(former) = restored.former.as_ref().filter(|former| *former != document) {
         affinity::withdraw(&mut edit, former, policies);
     }
     carry(&mut edit, document, fit);

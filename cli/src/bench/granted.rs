@@ -50,7 +50,7 @@ pub enum Mismatch {
     },
     /// Another kind was chosen.
     #[error(
-        "pod {pod} was given {got} and not {wanted}{why}; the policy for its namespace decides (kerf policy explain)"
+        "pod {pod} was given {got} and not {wanted}; the policy for its namespace decides (kerf policy explain)"
     )]
     Kind {
         /// The pod.
@@ -59,8 +59,6 @@ pub enum Mismatch {
         got: String,
         /// The kind that was wanted.
         wanted: Kind,
-        /// What was passed over.
-        why: String,
     },
     /// The slice is on another GPU.
     #[error("pod {pod} has its slice on {got} and not on {wanted}, where the others are")]
@@ -92,10 +90,8 @@ pub fn chosen(pod: &Pod, expected: &Expected) -> Result<(), Mismatch> {
     if asked.is_some_and(|asked| asked.may_be(expected.kind)) {
         return Ok(());
     }
-    let passed = request.chosen.iter().flat_map(|chosen| chosen.passed.iter().chain(&chosen.waits));
-    let why: Vec<String> = passed.map(|passed| format!(" ({passed})")).collect();
     let got = asked.map_or_else(|| "nothing".to_owned(), |asked| asked.resource.to_string());
-    Err(Mismatch::Kind { pod: name, got, wanted: expected.kind, why: why.concat() })
+    Err(Mismatch::Kind { pod: name, got, wanted: expected.kind })
 }
 
 /// What the pod was given; `None` while it waits.

@@ -7,6 +7,7 @@ use crate::counted::counted;
 use crate::input::{self, InputError, documents};
 use crate::output::{Format, Report, render};
 use anyhow::{Context as _, bail, ensure};
+use kerf_core::kind::Kind;
 use kerf_core::policy::{Policies, Supply};
 use kerf_runtime::policy_file;
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,8 @@ struct Expected {
     policy: Option<String>,
     /// What each container that asks gets, as in `2x nvidia.com/mig-1g.10gb`; one slice without the number.
     containers: Option<BTreeMap<String, String>>,
+    /// The kinds that may serve each container whose name is neutral, first choice first.
+    kinds: Option<BTreeMap<String, Vec<Kind>>>,
     /// A part of the text by which the pod is refused.
     refused: Option<String>,
     /// A part of a warning.
@@ -256,6 +259,12 @@ fn containers(verdict: &Verdict) -> BTreeMap<String, String> {
     gets.collect()
 }
 
+fn kinds(verdict: &Verdict) -> BTreeMap<String, Vec<Kind>> {
+    let Verdict::Served { document, .. } = verdict else { return BTreeMap::new() };
+    let open = document.containers.iter().filter(|container| !container.kinds.is_empty());
+    open.map(|container| (container.name.clone(), container.kinds.clone())).collect()
+}
+
 fn got(policy: &str, verdict: &Verdict) -> String {
     let policy = if policy.is_empty() { "no policy" } else { policy };
     let what = match verdict {
@@ -286,6 +295,13 @@ fn differences(expected: &Expected, policy: &str, verdict: &Verdict) -> Vec<Stri
             let wanted = wanted.into_iter().map(|(name, gets)| format!("{name} gets {gets}"));
             differ("containers", &wanted.collect::<Vec<_>>().join(", "));
         }
+    }
+    if let Some(wanted) = expected.kinds.as_ref().filter(|wanted| **wanted != kinds(verdict)) {
+        let wanted = wanted.iter().map(|(name, kinds)| {
+            let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+            format!("{name} by {}", kinds.join(", "))
+        });
+        differ("kinds", &wanted.collect::<Vec<_>>().join("; "));
     }
     let refused = matches!(verdict, Verdict::Refused(_));
     match (&expected.refused, verdict) {

@@ -205,17 +205,15 @@ impl fmt::Display for Move {
     }
 }
 
-/// What the nodes of a snapshot can serve, and what of it is left. Nodes may stand beside the `GpuNodes` (`kubectl get
-/// gpunodes,nodes -o json`): of those that NVIDIA's device plugin serves all counts as free.
+/// What the nodes of a snapshot can serve. Nodes may stand beside the `GpuNodes` (`kubectl get gpunodes,nodes -o json`): those that
+/// NVIDIA's device plugin serves count too.
 pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
     let mut index = SupplyIndex::default();
     for node in read(json)? {
-        index.show(NodeName::new(node.name), &node.spec, &node.status, node.ready);
+        index.show(NodeName::new(node.name), &node.spec, &node.status);
     }
     for machine in machines(json)? {
         index.show_static(machine.name(), machine.static_node());
-        index.show_labels(&machine.name(), Some(machine.labels()));
-        index.show_shut(machine.name(), machine.is_shut());
         index.show_user_namespaces(&machine.name(), machine.has_user_namespaces());
     }
     Ok(index.supply())

@@ -6,7 +6,7 @@ use crate::kind::Kind;
 use crate::mig::catalog;
 use crate::policy::{PolicyDocument, SupplyIndex};
 use crate::static_node;
-use crate::testing::{node_status, static_node};
+use crate::testing::{node_status, static_node, with_neutral_names};
 use proptest::prelude::*;
 use serde_json::{Map, json};
 use std::collections::BTreeMap;
@@ -26,14 +26,14 @@ fn policies(spec: Value) -> Policies {
     Policies { pods: vec![document.try_into().unwrap()], nodes: Vec::new() }
 }
 
-/// Nodes of these models, each in the pool of its place, and static nodes with these products.
-fn supply(models: &[&str], products: &[usize]) -> (Supply, Vec<static_node::StaticNode>) {
+/// Nodes of these models, whose kubelets know neutral names or not, and static nodes with these products.
+fn supply(models: &[&str], products: &[usize], is_neutral: bool) -> (Supply, Vec<static_node::StaticNode>) {
     let mut index = SupplyIndex::default();
     for (place, model) in models.iter().enumerate() {
         let name = format!("n{place}").as_str().into();
-        index.show(name, &crate::contract::GpuNodeSpec::default(), &node_status(&[model]), true);
-        let pool = [("pool".to_owned(), if place % 2 == 0 { "a" } else { "b" }.to_owned())].into();
-        index.show_labels(&format!("n{place}").as_str().into(), Some(&pool));
+        let status = node_status(&[model]);
+        let status = if is_neutral { with_neutral_names(status) } else { status };
+        index.show(name, &crate::contract::GpuNodeSpec::default(), &status);
     }
     let of_product = |product: &usize| {
         let (product, memory) = PRODUCTS[*product];
@@ -137,19 +137,23 @@ proptest! {
     #[test]
     fn no_pod_gets_a_model_a_kind_or_a_node_that_its_policy_excludes(
         spec in spec(), pod in pod(), managed in prop::collection::vec(prop::sample::select(&MODELS[..4]), 0..4),
-        products in prop::collection::vec(0..PRODUCTS.len(), 0..3),
+        products in prop::collection::vec(0..PRODUCTS.len(), 0..3), is_neutral in any::<bool>(),
     ) {
         let document = serde_json::from_value::<PolicyDocument>(json!({
             "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "bound"}, "spec": spec.clone(),
         })).unwrap();
         prop_assume!(document.problems().is_empty());
-        let (supply, statics) = supply(&managed, &products);
+        let (supply, statics) = supply(&managed, &products, is_neutral);
         let policies = policies(spec.clone());
         let Ok(Some(Admitted { document, .. })) = decide(&pod, "web", &policies, &supply) else { return Ok(()) };
         let models = catalog::MODELS.iter().map(|model| model.name).chain(MODELS);
         for model in models.filter(|model| document.gpus.admits_model(model)) {
+            let on_model = |kind: &Kind| document.kinds_by_model.get(model).is_none_or(|kinds| kinds.contains(kind));
             for container in &document.containers {
-                prop_assert!(allows(&spec, model, container.only_kind().unwrap()), "{model} {container:?} {:?}", document.gpus);
+                let kinds = Kind::ALL.into_iter().filter(|kind| container.may_be(*kind));
+                for kind in kinds.filter(|kind| !container.resource.is_neutral() || on_model(kind)) {
+                    prop_assert!(allows(&spec, model, kind), "{model} {container:?} {:?}", document.gpus);
+                }
             }
         }
         for node in statics.iter().filter(|node| static_node::suits(node, &document).is_ok()) {
@@ -173,7 +177,7 @@ fn became(spec: &Value, managed: &[&str], limits: &[&str], annotations: Value) -
         .enumerate()
         .map(|(place, name)| json!({"name": format!("c{place}"), "resources": {"limits": {*name: "1"}}}));
     let pod = json!({"metadata": {"annotations": annotations}, "spec": {"containers": containers.collect::<Vec<_>>()}});
-    match decide(&pod, "web", &policies(spec.clone()), &supply(managed, &[]).0) {
+    match decide(&pod, "web", &policies(spec.clone()), &supply(managed, &[], false).0) {
         Ok(admitted) => {
             let document = admitted.unwrap().document;
             let names = document.containers.iter().map(|container| container.resource.to_string());
@@ -202,7 +206,7 @@ fn a_kind_is_skipped_that_no_model_serves_which_the_pod_may_have() {
     for (policy, managed, limits, annotations, expected) in [
         (json!({}), &all[..], &[ten][..], json!({}), "nvidia.com/mig-1g.10gb on "),
         (json!({"models": ["T4-16GB"]}), &all, &[ten], json!({}), "nvidia.com/gpu-10gb on T4-16GB"),
-        (json!({"models": ["T4-16GB"]}), &[], &[ten], json!({}), "nvidia.com/gpu-10gb on T4-16GB"),
+        (json!({"models": ["T4-16GB"]}), &[], &[ten], json!({}), "kerf.dev/gpu-10gb on T4-16GB"),
         (json!({"models": ["A30-24GB"]}), &all, &[ten], json!({}), "nvidia.com/mig-2g.12gb on A30-24GB"),
         (by_kind.clone(), &all, &[ten], json!({}), "nvidia.com/mig-2g.12gb on  not H100-80GB"),
         (json!({"kindsByModel": {"T4-16GB": ["whole"]}}), &all[2..], &[ten], json!({}), "nvidia.com/gpu on "),

@@ -19,11 +19,10 @@ pub use unseen::Unseen;
 use crate::contract::RequestDocument;
 use crate::kind::Kind;
 use crate::policy::{self, Choice, Denied, Namespace, Policies, Policy, Supply, Undecided};
-use crate::request::{self, AskError, KnownModels, NodeSelection, PodAsk, PodView, Reading, Want};
+use crate::request::{self, AskError, KnownModels, PodAsk, PodView, Reading};
 use root::Root;
 use serde::Deserialize;
 use serde_json::Value;
-use std::borrow::Cow;
 use thiserror::Error;
 
 /// A pod that goes in with slices.
@@ -110,47 +109,23 @@ pub fn decide<'p, 'n>(
     let Some(mut ask) = read(&restored, &view, &reading)? else { return Ok(None) };
     let policy = policy.ok_or_else(|| Refusal::NoPolicy(namespace.name.to_owned()))?;
     let unknown = request::resolve_models(&view, &mut ask.gpus, || KnownModels::of(supply, policies))?;
-    let selected = supply.selected(&nodes(&view, policy)?);
-    let rule = policy.spec().mps.root_containers;
-    let root = Root::of(&restored.pod, rule, selected.without_user_namespaces());
-    let choose_by = |policy: &Policy, ask: &PodAsk| -> Result<Choice, Denied> {
-        let mut choice = policy::choose(policy, &selected, ask)?;
+    check_nodes(&view, policy)?;
+    let choose = |policy: &Policy| -> Result<Choice, Denied> {
+        let mut choice = policy::choose(policy, supply, &ask)?;
         choice.document.asked = Some(request::asked_limits(&view));
         choice.document.nodes.clone_from(&policy.spec().node_selector);
-        if let Some(chosen) = &mut choice.document.chosen {
-            chosen.selects_nodes = matches!(selected, Cow::Owned(_));
-        }
+        choice.document.user_namespace = restored.pod["spec"]["hostUsers"] == false;
         Ok(choice)
     };
-    let choose = |ask: &PodAsk| -> Result<Choice, Refusal> {
-        let without_mps = || choose_by(&policy.without(Kind::Mps), ask);
-        Ok(root.settle(rule, choose_by(policy, ask)?, without_mps).map_err(Unfit::Root)?)
-    };
-    let mut choice = choose(&ask)?;
-    if restored.former.as_ref().is_some_and(|former| former.asks_as(&choice.document)) {
-        // The sizes are settled: by what the pod carries, levelling would come to others.
-        for (container, decided) in ask.containers.iter_mut().zip(&choice.document.containers) {
-            container.carried = restored.carried_by(&container.name);
-            container.memory = decided.memory;
-            if let Want::Size(size) = &mut container.want {
-                *size = decided.size_gb;
-            }
-        }
-        choice = choose(&ask)?;
-    }
+    let root = Root::of(&restored.pod, policy.spec().mps.root_containers);
+    let without_mps = || choose(&policy.without(Kind::Mps));
+    let (root, choice) = root.settle(choose(policy)?, supply, without_mps).map_err(Unfit::Root)?;
     let Choice { document, warnings } = choice;
     let fit = fit(&restored.pod, &document, policy)?.with_root(&root, &document);
-    let again = restored.former.as_ref().is_some_and(|former| former.decides_as(&document));
+    let again = restored.former.as_ref().is_some_and(|former| *former == document);
     if again {
-        // It says how the choice came about, which nobody can tell any more.
         let warnings = restored.warning(true).into_iter().chain(fit.warnings()).collect();
-        return Ok(Some(Admitted {
-            policy,
-            document: restored.former.unwrap_or(document),
-            again,
-            fit,
-            warnings,
-        }));
+        return Ok(Some(Admitted { policy, document, again, fit, warnings }));
     }
     let unknown = unknown.iter().map(ToString::to_string);
     let warnings = unknown.chain(warnings.iter().map(ToString::to_string));
@@ -184,8 +159,8 @@ fn denied<'p>(
     Err(Denied::Nothing { policy, reason }.into())
 }
 
-/// The nodes that the pod may be on, by its own words and by its policy's.
-fn nodes(view: &PodView, policy: &Policy) -> Result<NodeSelection, Denied> {
+/// Refuses a pod that selects other nodes than its policy does.
+fn check_nodes(view: &PodView, policy: &Policy) -> Result<(), Denied> {
     let required = &policy.spec().node_selector;
     let other = required.iter().find_map(|(key, wanted)| {
         let found = view.spec.node_selector.get(key).filter(|found| *found != wanted)?;
@@ -196,7 +171,7 @@ fn nodes(view: &PodView, policy: &Policy) -> Result<NodeSelection, Denied> {
             policy: policy.name().to_owned(),
         })
     });
-    other.map_or_else(|| Ok(NodeSelection::of(&view.spec).with_labels(required)), Err)
+    other.map_or(Ok(()), Err)
 }
 
 #[cfg(test)]

@@ -134,12 +134,6 @@ impl Restored<'_> {
         Some(named)
     }
 
-    /// The name that a container's limits carried for its slices.
-    pub(super) fn carried_by(&self, container: &str) -> Option<ResourceName> {
-        let containers = self.former.iter().flat_map(|former| &former.containers);
-        containers.into_iter().find(|request| request.name == container).map(|request| request.resource)
-    }
-
     /// What the user should know of the fields that the pod loses. One that is decided on as `before` keeps its document.
     #[must_use]
     pub fn warning(&self, as_before: bool) -> Option<String> {

@@ -8,10 +8,10 @@
 //! that the pod's root owns it, and only the mount is read-only. Such a process makes it writable and removes the socket of
 //! the daemon (seen with Kubernetes 1.36, containerd 2.4 and Linux 6.18).
 
-use crate::contract::{RequestDocument, RootProcesses};
+use crate::contract::{ContainerRequest, RequestDocument, RootProcesses};
 use crate::kind::Kind;
 use crate::names::NodeName;
-use crate::policy::{Choice, Denied, RootContainers};
+use crate::policy::{Choice, Denied, RootContainers, Supply};
 use serde_json::Value;
 use std::fmt;
 
@@ -20,8 +20,8 @@ use std::fmt;
 pub(super) enum Root {
     /// It obeys none of them.
     Fenced,
-    /// It obeys none of them once the pod has a user namespace, which nothing forbids.
-    Separable,
+    /// It obeys none of them once the pod has a user namespace, which nothing in the pod forbids.
+    Separable(Exposed),
     /// It may obey some.
     Exposed(Exposed),
 }
@@ -32,6 +32,7 @@ pub struct Exposed {
     container: String,
     gap: Gap,
     obstacle: Obstacle,
+    rule: RootContainers,
 }
 
 /// What lets a container's processes be root, or become it.
@@ -58,7 +59,7 @@ enum Obstacle {
     Device(String),
     /// None would help: the container may mount in its own.
     Mounting,
-    /// A node with MPS that has none.
+    /// A node that may serve the pod and has none.
     Node(NodeName),
 }
 
@@ -71,56 +72,69 @@ const HOST_NAMESPACES: [&str; 3] = ["hostNetwork", "hostPID", "hostIPC"];
 const OWN_VOLUMES: [&str; 5] = ["configMap", "downwardAPI", "emptyDir", "projected", "secret"];
 
 impl Root {
-    /// Reads a Pod's JSON. `without` is a node with MPS that has no user namespaces, if there is one that the pod may be on.
-    pub(super) fn of(pod: &Value, rule: RootContainers, without: Option<&NodeName>) -> Self {
+    /// Reads a Pod's JSON.
+    pub(super) fn of(pod: &Value, rule: RootContainers) -> Self {
         let spec = &pod["spec"];
         let lists = ["initContainers", "containers"].into_iter();
         let mut containers = lists.flat_map(|list| spec[list].as_array().into_iter().flatten());
+        let exposed = |container, gap, obstacle| Exposed { container, gap, obstacle, rule };
         if let Some(container) = containers.clone().find(|container| may_mount(container)) {
             let gap = gap(spec, container).unwrap_or(Gap::Capabilities);
-            return Self::Exposed(Exposed {
-                container: name_of(container),
-                gap,
-                obstacle: Obstacle::Mounting,
-            });
+            return Self::Exposed(exposed(name_of(container), gap, Obstacle::Mounting));
         }
         if spec["hostUsers"] == false {
             return Self::Fenced;
         }
         let gap = containers.find_map(|container| Some((name_of(container), gap(spec, container)?)));
         let Some((container, gap)) = gap else { return Self::Fenced };
-        let found = match rule {
-            RootContainers::Isolate => obstacle(spec, without),
-            RootContainers::Refuse | RootContainers::Allow => obstacle(spec, None).or(Some(Obstacle::Unsaid)),
-        };
-        found.map_or(Self::Separable, |obstacle| Self::Exposed(Exposed { container, gap, obstacle }))
+        match obstacle(spec) {
+            Some(obstacle) => Self::Exposed(exposed(container, gap, obstacle)),
+            None if rule == RootContainers::Isolate => {
+                Self::Separable(exposed(container, gap, Obstacle::Unsaid))
+            }
+            None => Self::Exposed(exposed(container, gap, Obstacle::Unsaid)),
+        }
     }
 
-    /// What is given to the pod, by what was chosen for it: `without` chooses anew as if there were no MPS.
+    /// What is given to the pod, by what was chosen for it: `without_mps` chooses anew as if there were no MPS.
+    ///
+    /// A user namespace is the pod's from its creation, whatever kind it gets: where several kinds may serve it, every node that
+    /// has one of them must have user namespaces.
     pub(super) fn settle(
-        &self,
-        rule: RootContainers,
+        self,
         mut choice: Choice,
-        without: impl FnOnce() -> Result<Choice, Denied>,
-    ) -> Result<Choice, Exposed> {
-        let Self::Exposed(exposed) = self else { return Ok(choice) };
-        if !has_mps(&choice.document) {
-            return Ok(choice);
+        supply: &Supply,
+        without_mps: impl FnOnce() -> Result<Choice, Denied>,
+    ) -> Result<(Self, Choice), Exposed> {
+        if !choice.document.containers.iter().any(|container| container.may_be(Kind::Mps)) {
+            return Ok((self, choice));
         }
-        match rule {
-            RootContainers::Refuse => return Err(exposed.clone()),
+        let exposed = match self {
+            Self::Fenced => return Ok((self, choice)),
+            Self::Exposed(exposed) => exposed,
+            Self::Separable(exposed) => match supply.without_user_namespaces(&choice.document) {
+                Some(node) => Exposed { obstacle: Obstacle::Node(node.clone()), ..exposed },
+                None => {
+                    choice.document.user_namespace = true;
+                    return Ok((Self::Separable(exposed), choice));
+                }
+            },
+        };
+        let is_named = |request: &ContainerRequest| request.only_kind() == Some(Kind::Mps);
+        match exposed.rule {
             RootContainers::Allow => choice.document.root_processes = RootProcesses::Allowed,
-            RootContainers::Isolate => {
-                choice = without().map_err(|_| exposed.clone())?;
+            RootContainers::Refuse if choice.document.containers.iter().any(is_named) => return Err(exposed),
+            RootContainers::Refuse | RootContainers::Isolate => {
+                choice = without_mps().map_err(|_| exposed.clone())?;
                 choice.document.root_processes = RootProcesses::KeptOut;
             }
         }
-        Ok(choice)
+        Ok((Self::Exposed(exposed), choice))
     }
 
     /// Whether the pod is put into a user namespace for what it gets.
     pub(super) fn separates(&self, document: &RequestDocument) -> bool {
-        *self == Self::Separable && has_mps(document)
+        matches!(self, Self::Separable(_)) && document.user_namespace
     }
 
     /// What the user should know of it.
@@ -132,10 +146,6 @@ impl Root {
             RootProcesses::KeptOut => Some(format!("{exposed}; kind mps is passed over for the pod")),
         }
     }
-}
-
-fn has_mps(document: &RequestDocument) -> bool {
-    document.containers.iter().any(|container| container.may_be(Kind::Mps))
 }
 
 fn name_of(container: &Value) -> String {
@@ -169,7 +179,7 @@ fn may_mount(container: &Value) -> bool {
         || names.any(|name| ["ALL", "SYS_ADMIN"].contains(&name.trim_start_matches("CAP_")))
 }
 
-fn obstacle(spec: &Value, without: Option<&NodeName>) -> Option<Obstacle> {
+fn obstacle(spec: &Value) -> Option<Obstacle> {
     let host = HOST_NAMESPACES.into_iter().find(|key| spec[key] == true);
     let list = |at: &'static str| spec[at].as_array().into_iter().flatten();
     let mut containers = ["initContainers", "containers"].into_iter().flat_map(list);
@@ -181,7 +191,7 @@ fn obstacle(spec: &Value, without: Option<&NodeName>) -> Option<Obstacle> {
     let host = host.map(Obstacle::HostNamespace);
     let volume = || list("volumes").find(|volume| !is_own(volume)).map(|v| Obstacle::Volume(name_of(v)));
     let device = || containers.find(has_devices).map(|container| Obstacle::Device(name_of(container)));
-    host.or_else(volume).or_else(device).or_else(|| without.cloned().map(Obstacle::Node))
+    host.or_else(volume).or_else(device)
 }
 
 /// Whether the kubelet makes the volume itself. An `emptyDir` of huge pages is of another file system.
@@ -193,7 +203,7 @@ fn is_own(volume: &Value) -> bool {
 
 impl fmt::Display for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { container, gap, obstacle } = self;
+        let Self { container, gap, obstacle, .. } = self;
         write!(
             f,
             "container {container}: its processes could command the MPS daemon that the pod shares with others, for {gap} and {obstacle}"
@@ -212,7 +222,7 @@ impl Exposed {
             }
             Obstacle::Device(_) => "remove volumeDevices".to_owned(),
             Obstacle::Mounting => "remove privileged, and SYS_ADMIN and ALL from capabilities.add".to_owned(),
-            Obstacle::Node(_) => "select other nodes".to_owned(),
+            Obstacle::Node(_) => "ask an admin to bring user namespaces to the node".to_owned(),
         };
         format!(
             "{instead}, or set runAsNonRoot: true and allowPrivilegeEscalation: false and add no capabilities in every container"
@@ -244,7 +254,9 @@ impl fmt::Display for Obstacle {
                 f.write_str("CAP_SYS_ADMIN makes the daemon's folder writable in a user namespace too")
             }
             Self::Device(name) => write!(f, "volumeDevices of container {name} allow no user namespace"),
-            Self::Node(node) => write!(f, "node {node}, where MPS is, has no user namespaces (kerf check)"),
+            Self::Node(node) => {
+                write!(f, "node {node}, which may serve the pod, has no user namespaces (kerf check)")
+            }
         }
     }
 }

@@ -2,7 +2,7 @@ use super::super::decide;
 use super::*;
 use crate::contract::GpuNodeSpec;
 use crate::policy::{Policies, PolicyDocument, Supply, SupplyIndex};
-use crate::testing::node_status;
+use crate::testing::{node_status, request, with_neutral_names};
 use serde_json::json;
 
 /// A pod that asks for 4 GB with this spec, and this security context of its container.
@@ -19,7 +19,11 @@ fn restricted() -> Value {
 }
 
 fn root(spec: Value, context: Value) -> Root {
-    Root::of(&pod(spec, context), RootContainers::Isolate, None)
+    Root::of(&pod(spec, context), RootContainers::Isolate)
+}
+
+fn is_separable(root: &Root) -> bool {
+    matches!(root, Root::Separable(_))
 }
 
 fn is_exposed(root: &Root) -> bool {
@@ -56,8 +60,8 @@ fn a_pod_without_root_in_any_container_needs_no_user_namespace() {
         (json!({"containers": [{"name": "side"}]}), restricted(), false),
         (json!({"initContainers": [{"name": "i"}]}), restricted(), false),
     ] {
-        let expected = if fenced { Root::Fenced } else { Root::Separable };
-        assert_eq!(root(spec.clone(), context.clone()), expected, "{spec} {context}");
+        let found = root(spec.clone(), context.clone());
+        assert_eq!((&found == &Root::Fenced, is_separable(&found)), (fenced, !fenced), "{spec} {context}");
     }
 }
 
@@ -72,7 +76,7 @@ fn a_user_namespace_is_set_where_nothing_forbids_it() {
         json!({"name": "v", "downwardAPI": {}}),
         json!({"name": "v", "projected": {"sources": []}}),
     ] {
-        assert_eq!(root(volume(own.clone()), json!({})), Root::Separable, "{own}");
+        assert!(is_separable(&root(volume(own.clone()), json!({}))), "{own}");
     }
     for (spec, part) in [
         (json!({"hostUsers": true}), "spec.hostUsers is true"),
@@ -121,27 +125,27 @@ fn a_user_namespace_does_not_fence_a_container_that_may_mount() {
         assert!(is_exposed(&root(beside, restricted())), "{context} in a container beside");
     }
     let others = adding(&["SYS_PTRACE", "MKNOD", "DAC_READ_SEARCH", "NET_ADMIN"]);
-    assert_eq!(root(json!({}), others.clone()), Root::Separable);
+    assert!(is_separable(&root(json!({}), others.clone())));
     assert_eq!(root(json!({"hostUsers": false}), others), Root::Fenced);
 }
 
 #[test]
 fn only_isolate_puts_a_pod_into_a_user_namespace() {
     for rule in [RootContainers::Refuse, RootContainers::Allow] {
-        let plain = Root::of(&pod(json!({}), json!({})), rule, None);
+        let plain = Root::of(&pod(json!({}), json!({})), rule);
         assert!(is_exposed(&plain));
-        assert_eq!(Root::of(&pod(json!({"hostUsers": false}), json!({})), rule, None), Root::Fenced);
-        assert_eq!(Root::of(&pod(json!({}), restricted()), rule, None), Root::Fenced);
+        assert_eq!(Root::of(&pod(json!({"hostUsers": false}), json!({})), rule), Root::Fenced);
+        assert_eq!(Root::of(&pod(json!({}), restricted()), rule), Root::Fenced);
     }
 }
 
 /// The cluster: a T4 for shares alone on a node with user namespaces or without, and an H100 in MIG mode where `mig` says so.
 fn supply(users: bool, mig: bool) -> Supply {
     let mut index = SupplyIndex::default();
-    index.show("t4".into(), &GpuNodeSpec::default(), &node_status(&["T4-16GB"]), true);
+    index.show("t4".into(), &GpuNodeSpec::default(), &node_status(&["T4-16GB"]));
     index.show_user_namespaces(&"t4".into(), users);
     if mig {
-        index.show("h100".into(), &GpuNodeSpec::default(), &node_status(&["H100-80GB"]), true);
+        index.show("h100".into(), &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
         index.show_user_namespaces(&"h100".into(), false);
     }
     index.supply()
@@ -226,7 +230,7 @@ fn a_pod_that_names_mps_or_whose_policy_has_nothing_else_is_refused_with_the_rem
     assert!(refusal.contains("container main") && refusal.contains("; remove spec.hostPID"), "{refusal}");
     assert_eq!(outcome("isolate", &supply(true, true), &named(json!({}))).map(|found| found.1), Ok(true));
     let refusal = outcome("isolate", &supply(false, true), &named(json!({}))).unwrap_err();
-    assert!(refusal.contains("node t4, where MPS is, has no user namespaces"), "{refusal}");
+    assert!(refusal.contains("node t4, which may serve the pod, has no user namespaces"), "{refusal}");
 }
 
 #[test]
@@ -255,17 +259,69 @@ fn what_was_decided_is_decided_again_in_the_same_way() {
     }
 }
 
-#[test]
-fn a_node_that_is_not_known_to_lack_them_has_user_namespaces() {
+/// What becomes of a pod that asks for 10 GB in a cluster of a T4 and an H100 where neutral names are known: its name, its kinds,
+/// whether it is put into a user namespace, and what follows from its root processes.
+fn open_outcome(rule: &str, without: &[&str], spec: Value) -> (String, Vec<Kind>, bool, RootProcesses) {
     let mut index = SupplyIndex::default();
-    index.show("t4".into(), &GpuNodeSpec::default(), &node_status(&["T4-16GB"]), true);
-    assert_eq!(index.supply().without_user_namespaces(), None);
-    assert!(index.show_user_namespaces(&"t4".into(), false));
-    assert!(!index.show_user_namespaces(&"t4".into(), false), "nothing changed");
-    assert_eq!(index.supply().without_user_namespaces(), Some(&"t4".into()));
-    assert!(index.show_user_namespaces(&"t4".into(), true));
-    assert_eq!(index.supply().without_user_namespaces(), None);
-    index.show_user_namespaces(&"t4".into(), false);
-    index.retain_static(|name| name.as_str() != "t4");
-    assert_eq!(index.supply().without_user_namespaces(), None, "a node that is gone says nothing");
+    for (name, model) in [("t4", "T4-16GB"), ("h100", "H100-80GB")] {
+        index.show(name.into(), &GpuNodeSpec::default(), &with_neutral_names(node_status(&[model])));
+    }
+    for name in without {
+        index.show_user_namespaces(&(*name).into(), false);
+    }
+    let policies = policies(rule);
+    let admitted = decide(&pod(spec, json!({})), "default", &policies, &index.supply()).unwrap().unwrap();
+    let main = &admitted.document.containers[0];
+    assert_eq!(admitted.document.user_namespace, admitted.fit.user_namespace);
+    let root = admitted.document.root_processes;
+    (main.resource.to_string(), main.kinds.clone(), admitted.fit.user_namespace, root)
+}
+
+#[test]
+fn where_several_kinds_may_serve_a_pod_with_root_mps_is_one_only_if_all_its_nodes_keep_it_apart() {
+    use RootProcesses::{Allowed, Harmless, KeptOut};
+    let neutral = || "kerf.dev/gpu-4gb".to_owned();
+    let both = || vec![Kind::Mps, Kind::Mig];
+    let mig = || ("nvidia.com/mig-1g.10gb".to_owned(), Vec::new());
+    let host = || json!({"hostNetwork": true});
+    assert_eq!(open_outcome("isolate", &[], json!({})), (neutral(), both(), true, Harmless));
+    for without in [&["t4"][..], &["h100"], &["t4", "h100"]] {
+        let (name, kinds) = mig();
+        assert_eq!(open_outcome("isolate", without, json!({})), (name, kinds, false, KeptOut), "{without:?}");
+    }
+    for (rule, spec) in [("isolate", host()), ("refuse", host()), ("refuse", json!({}))] {
+        let (name, kinds) = mig();
+        assert_eq!(open_outcome(rule, &[], spec), (name, kinds, false, KeptOut), "{rule}");
+    }
+    assert_eq!(open_outcome("allow", &[], host()), (neutral(), both(), false, Allowed));
+}
+
+#[test]
+fn a_pod_that_is_in_a_user_namespace_says_so_to_the_extender() {
+    let admitted = |spec: Value, context| {
+        let pod = pod(spec, context);
+        decide(&pod, "default", &policies("isolate"), &supply(true, true)).unwrap().unwrap().document
+    };
+    assert!(admitted(json!({}), json!({})).user_namespace, "kerf puts it there");
+    assert!(admitted(json!({"hostUsers": false}), restricted()).user_namespace, "it is there itself");
+    assert!(!admitted(json!({}), restricted()).user_namespace);
+}
+
+#[test]
+fn for_mps_alone_some_node_with_user_namespaces_is_enough() {
+    let mut index = SupplyIndex::default();
+    let share = request("nvidia.com/gpu-4gb", 1);
+    for name in ["a", "b"] {
+        index.show(name.into(), &GpuNodeSpec::default(), &node_status(&["T4-16GB"]));
+    }
+    index.show("h100".into(), &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
+    index.show_user_namespaces(&"h100".into(), false);
+    assert_eq!(index.supply().without_user_namespaces(&share), None);
+    assert!(index.show_user_namespaces(&"a".into(), false));
+    assert!(!index.show_user_namespaces(&"a".into(), false), "nothing changed");
+    assert_eq!(index.supply().without_user_namespaces(&share), None, "the pod can go to the other");
+    assert!(index.show_user_namespaces(&"b".into(), false));
+    assert_eq!(index.supply().without_user_namespaces(&share), Some(&"a".into()));
+    index.retain_static(|name| name.as_str() != "b");
+    assert_eq!(index.supply().without_user_namespaces(&share), None, "a node that is gone says nothing");
 }

@@ -102,12 +102,6 @@ impl Demand {
 }
 
 impl RequestDocument {
-    /// The replica of the webhook that admitted the pod, where it is known.
-    #[must_use]
-    pub fn admitted_by(&self) -> Option<&str> {
-        self.chosen.as_ref().map(|chosen| &*chosen.by).filter(|by| !by.is_empty())
-    }
-
     /// How many slices of each name are promised to such a pod.
     #[must_use]
     pub fn slices(&self) -> Slices<u32> {

@@ -26,7 +26,7 @@ mod status;
 mod status_wire;
 
 pub use assignment::{AssignedDevices, AssignedSlice, AssignmentDocument, PassedKind};
-pub use chosen::{Chosen, PassedOver, Reason};
+pub use chosen::Chosen;
 pub use demand::{DEMAND_VERSION, Demand, Held, Revisions, Slices, UnreadableDemand};
 pub use layout::{IllegalLayout, LaidOut, Layout};
 pub use mig_part::MigPart;

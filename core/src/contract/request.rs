@@ -110,21 +110,27 @@ pub struct ContainerRequest {
 }
 
 impl ContainerRequest {
-    /// A request for one instance of exactly this profile.
+    /// A request for one slice of this name and size.
     #[must_use]
-    pub fn exact(profile: Profile) -> Self {
+    pub fn of(resource: ResourceName, size_gb: SizeGb) -> Self {
         Self {
             name: String::new(),
             role: Role::App,
-            size_gb: profile.size(),
-            profile: Some(profile),
+            size_gb,
+            profile: None,
             count: 1,
-            resource: ResourceName::Mig(profile),
+            resource,
             kinds: Vec::new(),
             memory: None,
             compute: None,
             distinct_gpus: false,
         }
+    }
+
+    /// A request for one instance of exactly this profile.
+    #[must_use]
+    pub fn exact(profile: Profile) -> Self {
+        Self { profile: Some(profile), ..Self::of(ResourceName::Mig(profile), profile.size()) }
     }
 
     fn wants(&self) -> Wants {
@@ -208,6 +214,25 @@ pub enum UnreadableRequest {
 }
 
 impl RequestDocument {
+    /// A document that says nothing but what these containers ask for.
+    #[must_use]
+    pub fn of(isolation: IsolationClass, containers: Vec<ContainerRequest>) -> Self {
+        Self {
+            version: REQUEST_VERSION,
+            isolation,
+            containers,
+            gpus: GpuSelection::default(),
+            moves_nobody: false,
+            static_nodes: false,
+            nodes: BTreeMap::new(),
+            asked: None,
+            kinds_by_model: BTreeMap::new(),
+            user_namespace: false,
+            root_processes: RootProcesses::default(),
+            chosen: None,
+        }
+    }
+
     /// Reads the annotation's text.
     pub fn parse(text: &str) -> Result<Self, UnreadableRequest> {
         let document: Self = serde_json::from_str(text)?;
@@ -264,34 +289,6 @@ impl RequestDocument {
     pub fn kind_label(&self) -> KindLabel {
         let label = |first: &ContainerRequest| first.only_kind().map_or(KindLabel::Any, KindLabel::Of);
         self.containers.first().map_or(KindLabel::None, label)
-    }
-
-    /// Whether both say the same, whenever the choice was made and by whom.
-    #[must_use]
-    pub fn decides_as(&self, other: &Self) -> bool {
-        self.decision() == other.decision()
-    }
-
-    /// Whether both say the same but for the names that were chosen, and the GPUs that follow from these.
-    #[must_use]
-    pub fn asks_as(&self, other: &Self) -> bool {
-        let request = |document: &Self| {
-            let mut request = Self {
-                static_nodes: false,
-                gpus: GpuSelection::default(),
-                root_processes: RootProcesses::default(),
-                ..document.decision()
-            };
-            for container in &mut request.containers {
-                container.resource = ResourceName::Whole;
-            }
-            request
-        };
-        request(self) == request(other)
-    }
-
-    fn decision(&self) -> Self {
-        Self { chosen: self.chosen.as_ref().map(Chosen::without_circumstances), ..self.clone() }
     }
 
     /// The annotation's text.

@@ -75,10 +75,7 @@ fn a_status_without_an_epoch_is_of_the_first() {
 
 /// A request with all that it may say.
 fn full_request() -> RequestDocument {
-    let name = "nvidia.com/gpu-10gb";
-    let passed = |reason| PassedOver { container: "main".to_owned(), kind: Kind::Mig, reason };
-    let full = Reason::Full { resource: name.parse().unwrap(), room: 1, pending: 2, together: Some(1) };
-    let mut request = request(name, 2);
+    let mut request = request("nvidia.com/gpu-10gb", 2);
     request.containers[0].distinct_gpus = true;
     RequestDocument {
         gpus: GpuSelection { models: vec!["T4-16GB".to_owned()], ..GpuSelection::default() },
@@ -86,12 +83,8 @@ fn full_request() -> RequestDocument {
         asked: Some([("main".to_owned(), [("gpu-10gb".to_owned(), "1".to_owned())].into())].into()),
         chosen: Some(Chosen {
             policy: "default".to_owned(),
-            by: "replica".to_owned(),
             dialect: Some("nvidia".to_owned()),
-            passed: vec![passed(Reason::NotServed), passed(full)],
             named: vec!["main".to_owned()],
-            selects_nodes: true,
-            waits: vec![passed(full)],
         }),
         root_processes: RootProcesses::Allowed,
         ..request
@@ -142,7 +135,7 @@ fn a_field_that_another_program_knows_and_this_one_does_not_is_overlooked() {
         overlooks(&demand, &["pending", "arrived", "replica"], |value| Demand::parse(&from(&value)).unwrap()),
         overlooks(&assignment, &[], |value| serde_json::from_value(value).unwrap()),
     ];
-    assert!(counts.iter().sum::<usize>() > 20, "{counts:?}");
+    assert!(counts.iter().sum::<usize>() >= 20, "{counts:?}");
 }
 
 #[test]

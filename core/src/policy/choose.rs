@@ -1,28 +1,25 @@
-//! From an ask to a request document: the first kind in the policy's order that the cluster has room for.
+//! From an ask to a request document: the name of each container's slices, by the policy and by what there is in the cluster.
 
 mod by_name;
+mod candidates;
 mod class;
 mod denied;
 mod distinct;
 mod level;
 mod names;
-mod together;
 mod warning;
-mod way;
 
+pub(super) use candidates::may_serve;
 pub use denied::Denied;
 pub use warning::Warning;
-pub(super) use way::{Way, needed};
 
-use super::{Asked, Policy, Room, Supply};
-use crate::contract::{
-    Chosen, ContainerRequest, PassedOver, REQUEST_VERSION, Reason, RequestDocument, RootProcesses,
-};
+use super::{Asked, Policy, Supply};
+use crate::contract::{Chosen, ContainerRequest, RequestDocument};
 use crate::kind::{IsolationClass, Kind};
-use crate::request::{Claim, ContainerAsk, GpuSelection, PodAsk, Want};
+use crate::request::{ContainerAsk, GpuSelection, PodAsk, Want};
 use crate::resource::ResourceName;
 use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
-use names::{Need, conceivable, largest, served, strongest_class};
+use names::{Need, conceivable, largest, strongest_class};
 use std::collections::BTreeMap;
 
 /// How a request will be served.
@@ -34,37 +31,43 @@ pub struct Choice {
     pub warnings: Vec<Warning>,
 }
 
-/// Chooses how `ask` is served.
+/// Chooses how `ask` is served. The same ask is chosen for alike whatever is in use.
 pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, Denied> {
-    let plain = outlook(policy, supply, ask);
-    let Outlook { mut choice, .. } = match level::levelled(ask) {
-        Some(levelled) => level::better(policy, ask, plain, outlook(policy, supply, &levelled))?,
-        None => plain?,
+    let plain = on_one_sort_of_node(policy, supply, ask).map(|(choice, _)| choice);
+    let levelled = || -> Option<Choice> {
+        let (levelled, raised) = level::levelled(ask)?;
+        let (mut choice, _) = on_one_sort_of_node(policy, supply, &levelled).ok()?;
+        choice.warnings.extend(raised);
+        let is_better = |plain: &Choice| level::is_less(&choice.document, &plain.document);
+        plain.as_ref().map_or(true, is_better).then_some(choice)
     };
+    let mut choice = levelled().map_or(plain, Ok)?;
     let containers = &choice.document.containers;
     let fixed = containers.iter().any(|container| container.resource.is_plugins());
     choice.document.static_nodes = fixed || supply.may_serve_statically(&choice.document);
     Ok(choice)
 }
 
-/// What would be chosen for these very sizes.
-fn outlook(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied> {
-    if ask.containers.len() > 1 && supply.has_static() {
-        together::on_one_sort_of_node(policy, supply, ask)
-    } else {
-        on(policy, supply, ask)
+/// All of a pod's slices are of one node, and no static node is like a managed one. So a pod of several containers is chosen
+/// for by the managed nodes, and by static nodes that are alike where these serve all of it and the managed ones do not.
+fn on_one_sort_of_node(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), Denied> {
+    if ask.containers.len() <= 1 || !supply.has_static() {
+        return on(policy, supply, ask);
     }
+    let managed = on(policy, &supply.without_static(), ask);
+    if matches!(managed, Ok((_, true))) {
+        return managed;
+    }
+    let groups = supply.static_groups();
+    let fixed = groups.iter().filter_map(|group| Some((group, on(policy, group, ask).ok()?)));
+    let fixed = fixed.filter(|(group, (choice, _))| group.serves_statically(&choice.document));
+    // Where no node has as many devices, some that are not well may come back.
+    let fixed = fixed.min_by_key(|(group, (choice, _))| !group.holds_statically(&choice.document));
+    fixed.map_or(managed, |(_, found)| Ok(found))
 }
 
-/// A choice, and whether there is room for all of it.
-#[derive(Debug)]
-struct Outlook {
-    choice: Choice,
-    has_room: bool,
-}
-
-/// Chooses container by container, whichever nodes they would be served by.
-fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied> {
+/// Chooses container by container, whichever nodes they would be served by. With whether some GPU serves each of them.
+fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), Denied> {
     let class = class::class(policy, supply, ask);
     let kinds = kinds(policy, class)?;
     let beyond = || Denied::Models {
@@ -88,36 +91,28 @@ fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied>
             break choosing.made;
         }
     };
-    let Made { containers, passed, waits, short, mut warnings } = made;
+    let Made { containers, is_unserved, mut warnings } = made;
     let beyond = policy.models_beyond(&ask.gpus);
     if !beyond.is_empty() {
         warnings.push(Warning::ModelsBeyond(join(&beyond), policy.name().to_owned()));
     }
     warnings.extend(ask.ignored.iter().cloned().map(Warning::Ignored));
+    let is_open = containers.iter().any(|container| container.resource.is_neutral());
+    let kinds_by_model = if is_open { policy.spec().kinds_by_model.clone() } else { BTreeMap::new() };
+    let chosen = Chosen {
+        policy: policy.name().to_owned(),
+        dialect: ask.dialect.map(|dialect| dialect.to_string()),
+        named: named(ask),
+    };
     let document = RequestDocument {
-        version: REQUEST_VERSION,
-        isolation: class,
-        containers,
         gpus,
         moves_nobody: !policy.spec().preemption.moves_others,
-        static_nodes: false,
-        nodes: BTreeMap::new(),
-        asked: None,
-        kinds_by_model: BTreeMap::new(),
-        user_namespace: false,
-        root_processes: RootProcesses::default(),
-        chosen: Some(Chosen {
-            policy: policy.name().to_owned(),
-            by: String::new(),
-            dialect: ask.dialect.map(|dialect| dialect.to_string()),
-            passed,
-            named: named(ask),
-            selects_nodes: false,
-            waits,
-        }),
+        kinds_by_model,
+        chosen: Some(chosen),
+        ..RequestDocument::of(class, containers)
     };
     check_pod(policy, &document, |name| supply.at_most(name, &document.gpus))?;
-    Ok(Outlook { choice: Choice { document, warnings }, has_room: !short })
+    Ok((Choice { document, warnings }, !is_unserved))
 }
 
 /// The containers that name their kind of slice.
@@ -188,15 +183,6 @@ fn check_pod(
     }
 }
 
-/// Whether a container is given what `way` has, when its turn comes.
-///
-/// Pending pods take their part of the room. But for the name that the pod carries its own first choice counts among them, so all of
-/// the room counts. A forged name gains nothing: the way has room, and none that the policy prefers is enough.
-fn is_given(container: &ContainerAsk, way: &Way) -> bool {
-    let is_carried = container.carried == Some(way.resource);
-    way.is_enough(|room| if is_carried { room.room } else { room.left() })
-}
-
 /// The choice for one pod, container by container.
 struct Choosing<'c> {
     policy: &'c Policy,
@@ -211,10 +197,8 @@ struct Choosing<'c> {
 #[derive(Default)]
 struct Made {
     containers: Vec<ContainerRequest>,
-    passed: Vec<PassedOver>,
-    waits: Vec<PassedOver>,
-    /// Whether there is no room now for some of it.
-    short: bool,
+    /// Whether no GPU serves one of them.
+    is_unserved: bool,
     warnings: Vec<Warning>,
 }
 
@@ -223,6 +207,8 @@ struct Made {
 struct Named {
     size: SizeGb,
     resource: ResourceName,
+    /// The kinds that may serve it, where the name is neutral.
+    kinds: Vec<Kind>,
     served: bool,
     gpus: GpuSelection,
 }
@@ -230,125 +216,46 @@ struct Named {
 impl Choosing<'_> {
     fn container(&mut self, container: &ContainerAsk) -> Result<(), Denied> {
         check_count(self.policy, &container.name, container.count)?;
-        let Named { size, resource, served, gpus } = match container.want {
+        let named = match container.want {
             Want::Size(size) => self.by_size(container, size)?,
             _ => self.by_name(container)?,
         };
-        self.gpus = gpus;
-        if !resource.kind().is_some_and(|kind| self.kinds.contains(&kind))
-            || strongest_class(resource) < self.class
-        {
-            let (policy, kinds) = (self.policy.name().to_owned(), join(self.kinds));
-            let container = container.name.clone();
-            return Err(Denied::Kind { container, resource, class: self.class, policy, kinds });
-        }
-        let is_by_turns =
-            resource.kind() == Some(Kind::TimeSlicing) || matches!(resource, ResourceName::MigReplica(_));
-        if is_by_turns && container.compute.is_some() {
-            return Err(self.no_compute(container));
-        }
-        self.warn(container, size, resource, served);
+        self.check_kind(container, named.resource)?;
+        let named = self.unmapped(container, named)?;
+        self.gpus.clone_from(&named.gpus);
+        self.made.is_unserved |= !named.served;
+        self.warn(container, &named);
+        let Named { size, resource, kinds, .. } = named;
         self.made.containers.push(ContainerRequest {
             name: container.name.clone(),
             role: container.role,
-            size_gb: size,
             profile: match container.want {
                 Want::Profile(profile) => Some(profile),
                 _ => None,
             },
             count: container.count,
-            resource,
-            kinds: Vec::new(),
+            kinds,
             memory: container.memory,
             compute: container.compute.filter(|_| resource != ResourceName::Whole),
             distinct_gpus: container.distinct_gpus,
+            ..ContainerRequest::of(resource, size)
         });
         Ok(())
     }
 
-    /// The first kind that has room; else the first that some node can ever serve; else the first that some GPU can, which is
-    /// too few for what is wanted; else the first that is conceivable.
-    fn by_size(&mut self, container: &ContainerAsk, asked: SizeGb) -> Result<Named, Denied> {
-        check_size(self.policy, &container.name, asked)?;
-        let size = self.stepped(&container.name, asked);
-        let kinds = self.kinds_for(container)?;
-        let allowed: Vec<(Kind, GpuSelection)> =
-            kinds.iter().filter_map(|kind| Some((*kind, self.policy.gpus_for(*kind, &self.gpus)?))).collect();
-        if allowed.is_empty() {
-            return Err(self.no_model(container, &join(&kinds)));
+    /// Whether the kind that a name says keeps what the pod asks. The kinds of a neutral name are chosen so.
+    fn check_kind(&self, container: &ContainerAsk, resource: ResourceName) -> Result<(), Denied> {
+        let Some(kind) = resource.kind() else { return Ok(()) };
+        if !self.kinds.contains(&kind) || strongest_class(resource) < self.class {
+            let (policy, kinds) = (self.policy.name().to_owned(), join(self.kinds));
+            let container = container.name.clone();
+            return Err(Denied::Kind { container, resource, class: self.class, policy, kinds });
         }
-        let need = |gpus| Need { asked: names::asked(container, size), gpus };
-        let mut passed = Vec::new();
-        let mut first: Option<(usize, Named)> = None;
-        let mut too_small: Option<(usize, Named)> = None;
-        for kind in &*kinds {
-            let pass = |reason| PassedOver { container: container.name.clone(), kind: *kind, reason };
-            let Some((_, gpus)) = allowed.iter().find(|(allowed, _)| allowed == kind) else {
-                passed.push(pass(Reason::NotServed));
-                continue;
-            };
-            let need = need(gpus);
-            let named = |way: &Way| Named { size, resource: way.resource, served: true, gpus: gpus.clone() };
-            let resources = self.ways(*kind, &need, container.count);
-            let ways: Vec<Way> =
-                resources.into_iter().map(|name| self.way(container, name, &need.asked, gpus)).collect();
-            if let Some(way) = ways.iter().find(|way| is_given(container, way)) {
-                self.made.short |= !way.is_enough(Room::left);
-                self.fall_back(way.resource, passed);
-                return Ok(named(way));
-            }
-            let large = ways.iter().find(|way| way.is_ever_enough(self.supply, &need.asked, gpus));
-            let Some(way) = large.or(ways.first()) else {
-                passed.push(pass(Reason::NotServed));
-                continue;
-            };
-            let waits = if large.is_some() { &mut first } else { &mut too_small };
-            waits.get_or_insert_with(|| (passed.len(), named(way)));
-            passed.push(pass(way.full()));
+        let is_by_turns = kind == Kind::TimeSlicing || matches!(resource, ResourceName::MigReplica(_));
+        if is_by_turns && container.compute.is_some() {
+            return Err(self.no_compute(container));
         }
-        let is_ever_enough = first.is_some();
-        if let Some((before, named)) = first.or(too_small) {
-            let waits = passed.get(before).cloned();
-            passed.truncate(before);
-            self.fall_back(named.resource, passed);
-            self.made.warnings.extend(waits.clone().map(Warning::Waits));
-            self.made.waits.extend(waits);
-            self.made.warnings.extend(self.distinct_warning(container).filter(|_| !is_ever_enough));
-            self.made.short = true;
-            return Ok(named);
-        }
-        self.made.short = true;
-        self.want_one_replica(container, &allowed, &need(&self.gpus).asked)?;
-        let found = allowed.iter().find_map(|(kind, gpus)| {
-            let resource = conceivable(*kind, &need(gpus))?;
-            Some((*kind, Named { size, resource, served: false, gpus: gpus.clone() }))
-        });
-        let (kind, named) = found.ok_or_else(|| self.no_slice(&kinds, container, &need(&self.gpus)))?;
-        passed.truncate(kinds.iter().position(|tried| *tried == kind).unwrap_or(0));
-        self.made.passed.extend(passed);
-        Ok(named)
-    }
-
-    /// The names by which a kind serves the need: what managed nodes are cut for, then what static nodes have, the smallest
-    /// first.
-    fn ways(&self, kind: Kind, need: &Need, count: u32) -> Vec<ResourceName> {
-        let mut ways: Vec<_> = served(self.supply, kind, need).into_iter().collect();
-        let fixed = self.supply.fixed(kind, &need.asked, count, need.gpus);
-        ways.extend(fixed.into_iter().filter(|name| !ways.contains(name)).collect::<Vec<_>>());
-        ways
-    }
-
-    /// What there is of a name for a container, after those that were chosen for before it.
-    fn way(
-        &self,
-        container: &ContainerAsk,
-        resource: ResourceName,
-        asked: &Asked,
-        gpus: &GpuSelection,
-    ) -> Way {
-        let claim = Claim { role: container.role, resource, count: container.count };
-        let needed = needed(&self.made.containers, claim, container.distinct_gpus);
-        Way::of(self.supply, resource, asked, gpus, needed)
+        Ok(())
     }
 
     /// `asked`, or the next larger step of the policy's, within the largest that it allows.
@@ -363,38 +270,40 @@ impl Choosing<'_> {
         size
     }
 
-    /// Records the kinds that were passed over for `resource`, and tells of them.
-    fn fall_back(&mut self, resource: ResourceName, passed: Vec<PassedOver>) {
-        let told = passed.iter().map(|passed| Warning::FellBack(passed.clone(), resource));
-        self.made.warnings.extend(told);
-        self.made.passed.extend(passed);
-    }
-
-    fn warn(&mut self, container: &ContainerAsk, size: SizeGb, resource: ResourceName, served: bool) {
+    fn warn(&mut self, container: &ContainerAsk, named: &Named) {
+        let Named { size, resource, .. } = *named;
+        let (name, asked) = (|| container.name.clone(), names::asked(container, size));
+        let may_be_mig = resource.kind() == Some(Kind::Mig) || named.kinds.contains(&Kind::Mig);
         let distinct = self.distinct_warning(container);
         let warnings = &mut self.made.warnings;
-        let name = container.name.clone();
-        if !served && !self.supply.is_empty() {
-            warnings.push(Warning::NoSupply(name.clone(), resource, size, self.class));
+        if !named.served && !self.supply.is_empty() {
+            warnings.push(Warning::NoSupply(name(), resource, size, self.class));
             warnings.extend(distinct);
         }
-        if resource.kind() == Some(Kind::Mig) && container.count > 1 {
-            warnings.push(Warning::SeveralInstances(name.clone(), container.count, resource));
+        if may_be_mig && container.count > 1 {
+            warnings.push(Warning::SeveralInstances(name(), container.count, resource));
         }
-        if let ResourceName::Mig(profile) = resource {
+        let profile = match (resource, container.want) {
+            (ResourceName::Mig(profile), _) | (_, Want::Profile(profile)) => Some(profile),
+            _ if named.kinds.contains(&Kind::Mig) => {
+                self.supply.fitting_profiles(&asked, &self.gpus).first().copied()
+            }
+            _ => None,
+        };
+        if let Some(profile) = profile.filter(|_| !resource.is_plugins()) {
             let memory = self.supply.memory_of(profile, &self.gpus);
-            warnings.extend(less(memory, container, size, resource));
-        } else if resource.is_plugins() && size != SizeGb::ANY {
-            let asked = names::asked(container, size);
+            warnings.extend(less(memory, container, size, ResourceName::Mig(profile)));
+        }
+        let given = if resource.is_plugins() && size != SizeGb::ANY {
             let offer = self.supply.fixed_least(resource, &asked, &self.gpus);
             let memory = offer.and_then(|offer| offer.memory);
-            let given = offer.and_then(|offer| offer.size).filter(|given| *given > size);
             warnings.extend(less(memory, container, size, resource));
-            warnings.extend(given.map(|given| Warning::RoundedUp(name, size, given)));
+            offer.and_then(|offer| offer.size)
         } else {
-            let more = resource.size().filter(|given| *given > size);
-            warnings.extend(more.map(|given| Warning::RoundedUp(name, size, given)));
-        }
+            resource.size().filter(|_| resource.kind() != Some(Kind::Mig))
+        };
+        let given = given.filter(|given| *given > size);
+        warnings.extend(given.map(|given| Warning::RoundedUp(name(), size, given)));
     }
 
     /// Why no kind of the class can be thought of that serves the need.
@@ -402,7 +311,7 @@ impl Choosing<'_> {
         let allowed = |kind: &Kind| Some((*kind, self.policy.gpus_for(*kind, need.gpus)?));
         let allowed: Vec<(Kind, GpuSelection)> = kinds.iter().filter_map(allowed).collect();
         let without = |gpus| Need { asked: Asked { compute: None, ..need.asked }, gpus };
-        if allowed.iter().any(|(kind, gpus)| conceivable(*kind, &without(gpus)).is_some()) {
+        if allowed.iter().any(|(kind, gpus)| !conceivable(*kind, &without(gpus)).is_empty()) {
             return self.no_compute(container);
         }
         let (name, kinds) = (container.name.clone(), join(kinds));

@@ -114,9 +114,9 @@ pub struct PolicySpec {
     /// The runtime class of pods that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
-    /// Ignored: the kind of a pod's slices is chosen where the pod goes, and no pending pod is deleted. The next version refuses it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Has no meaning any more: a pod that waits takes whichever kind of its class is free first.
     #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<WaitingRule>,
     /// Whether pods may be moved for others.
     #[serde(default, skip_serializing_if = "is_default")]

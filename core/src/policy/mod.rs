@@ -37,4 +37,4 @@ pub use rules::{
 };
 pub use set::{NodeRule, NodeRules, Policies, Undecided};
 pub use set_findings::{Finding, PolicyIndex, SetFault, Weight};
-pub use supply::{Asked, Room, Several, Supply, SupplyIndex};
+pub use supply::{Asked, MappedNames, Supply, SupplyIndex};

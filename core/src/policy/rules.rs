@@ -123,32 +123,27 @@ pub enum RootContainers {
     Allow,
 }
 
-/// What earlier versions did with a pod whose kind of slice stayed full. Ignored.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What earlier versions did with a pod whose kind of slice stayed full. It is read and ignored.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct WaitingRule {
-    /// After how many seconds.
-    pub after_seconds: u32,
-    /// What.
-    pub then: WaitedLong,
+    /// After how many seconds of waiting.
+    #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
+    pub after_seconds: Option<u32>,
+    /// What was done then.
+    #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
+    pub then: Option<WaitedLong>,
 }
 
-impl Default for WaitingRule {
-    fn default() -> Self {
-        Self { after_seconds: 300, then: WaitedLong::default() }
-    }
-}
-
-/// What earlier versions did with a pod that waited long, while another kind of its class had room. Ignored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// What earlier versions did then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WaitedLong {
-    /// An Event.
-    #[default]
+    /// They wrote an Event.
     Tell,
-    /// Its deletion.
+    /// They deleted the pod, so that its controller's next pod was chosen for anew.
     Recreate,
 }
 

@@ -1,8 +1,11 @@
 //! What is wrong, or doubtful, between the policies of a set, each of which is good by itself.
 
+use super::choose::may_serve;
 use super::document_field::Field;
 use super::{Dialect, NodeRules, Policies, Policy};
+use crate::kind::IsolationClass;
 use crate::mig::catalog;
+use crate::units::SizeGb;
 use std::collections::BTreeMap;
 use std::fmt;
 use thiserror::Error;
@@ -66,9 +69,14 @@ pub enum SetFault {
         "without mig, kerf ignores limits like nvidia.com/mig-1g.10gb, and on managed nodes such pods take slices outside the policy; add mig, unless NVIDIA's device plugin serves all nodes"
     )]
     WithoutMig,
-    /// A field that says what is done with pods that wait.
+    /// A class whose kinds cannot serve even the smallest size.
     #[error(
-        "kerf ignores this since it chooses the kind of a pod's slices where the pod goes, and the next version refuses it; remove it"
+        "none of these kinds can have {0}, the smallest size that the policy allows, on any model that it allows; add a kind, allow smaller sizes, or remove the class"
+    )]
+    NoSizeFits(SizeGb),
+    /// A field of an earlier version.
+    #[error(
+        "this field has no meaning any more and will be refused by the next version: a pod that waits takes whichever kind of its class is free first; remove it"
     )]
     Waiting,
 }
@@ -79,7 +87,7 @@ impl SetFault {
     pub fn weight(&self) -> Weight {
         match self {
             Self::SameName(_) | Self::SecondWeights(_) => Weight::Refused,
-            Self::NeverReached(_) => Weight::CheckFails,
+            Self::NeverReached(_) | Self::NoSizeFits(_) => Weight::CheckFails,
             Self::UnknownModel(_) | Self::WithoutMig | Self::Waiting => Weight::Warning,
         }
     }
@@ -157,9 +165,23 @@ fn of_pods(pods: &[Policy], index: usize) -> Vec<Finding> {
     let takes_mig = pods[index].spec().dialects.contains(&Dialect::Mig);
     let without_mig = Finding { policy, field: Field::of("spec.dialects"), fault: SetFault::WithoutMig };
     findings.extend((!takes_mig).then_some(without_mig));
+    findings.extend(no_size_fits(policy, &pods[index]));
     let waiting = Finding { policy, field: Field::of("spec.waiting"), fault: SetFault::Waiting };
-    findings.extend(spec.waiting.is_some().then_some(waiting));
+    findings.extend(spec.waiting.as_ref().map(|_| waiting));
     findings
+}
+
+/// The classes of a policy whose kinds serve none of its sizes.
+fn no_size_fits(index: PolicyIndex, policy: &Policy) -> Vec<Finding> {
+    let spec = policy.spec();
+    let smallest = spec.sizes.min_gb.unwrap_or(SizeGb(1));
+    let idle = spec.isolation.iter().filter(|(_, kinds)| !may_serve(policy, kinds, smallest));
+    let found = |class: &IsolationClass| Finding {
+        policy: index,
+        field: Field::of("spec.isolation").key(class.to_string()),
+        fault: SetFault::NoSizeFits(smallest),
+    };
+    idle.map(|(class, _)| found(class)).collect()
 }
 
 fn of_nodes(nodes: &[NodeRules], index: usize) -> Vec<Finding> {

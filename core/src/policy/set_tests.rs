@@ -111,7 +111,7 @@ fn every_finding_names_its_field() {
             pod_policy("d", json!({"match": {"namespaces": ["c"]}, "dialects": ["nvidia"]})),
             pod_policy(
                 "e",
-                json!({"match": {"namespaces": ["e"]}, "waiting": {"afterSeconds": 300, "then": "tell"}}),
+                json!({"isolation": {"memory": ["mps"]}, "sizes": {"minGb": 140}, "waiting": {"then": "recreate"}}),
             ),
         ],
         nodes: vec![node_rules("n", json!({"gpus": [{"select": {"models": ["T4-16GB", "T5"]}}]}))],

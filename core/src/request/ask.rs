@@ -4,7 +4,6 @@ use super::{AskError, GpuSelection, Role};
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::{ComputeProfile, Profile};
 use crate::policy::{DEFAULT_SIDECARS, Dialect, PolicySpec};
-use crate::resource::ResourceName;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -41,8 +40,6 @@ pub struct ContainerAsk {
     pub memory: Option<MemoryMib>,
     /// The least share of a GPU's compute that each slice must have.
     pub compute: Option<ComputePercent>,
-    /// The name that the pod carries for it since it was admitted before. The choice keeps it where it could choose it.
-    pub carried: Option<ResourceName>,
     /// Whether each slice must be of another GPU, as a count is meant in other systems' words.
     pub distinct_gpus: bool,
 }
@@ -79,7 +76,6 @@ impl ContainerAsk {
             by,
             memory: None,
             compute: None,
-            carried: None,
             distinct_gpus: false,
         }
     }

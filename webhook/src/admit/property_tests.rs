@@ -3,7 +3,7 @@
 use super::*;
 use kerf_core::kind::{IsolationClass, Kind};
 use kerf_core::policy::PolicyDocument;
-use kerf_core::testing::node_status;
+use kerf_core::testing::{node_status, with_neutral_names};
 use kerf_runtime::policy_file;
 use proptest::prelude::*;
 use serde_json::{Map, json};
@@ -22,7 +22,10 @@ fn supply() -> impl Strategy<Value = Supply> {
         vec!["H100-80GB", "A100-40GB", "H200-141GB", "T4-16GB", "L40S-48GB"],
         0..=5,
     );
-    models.prop_map(|models| Supply::of(&[node_status(&models)]))
+    (models, any::<bool>()).prop_map(|(models, is_neutral)| {
+        let status = node_status(&models);
+        Supply::of(&[if is_neutral { with_neutral_names(status) } else { status }])
+    })
 }
 
 /// How one container asks.

@@ -73,6 +73,7 @@ cases! {
     "compute denied" => Refusal::Policy(Denied::Compute { .. }),
     "several GPUs" => Refusal::Policy(Denied::DistinctGpus { .. }),
     "several replicas" => Refusal::Policy(Denied::Replicas { .. }),
+    "mapped to DRA" => Refusal::Policy(Denied::Mapped { .. }),
     "scheduler" => Refusal::Unfit(Unfit::Scheduler { .. }),
     "environment" => Refusal::Unfit(Unfit::Environment { .. }),
     "root beside an MPS daemon" => Refusal::Unfit(Unfit::Root(_)),
@@ -357,9 +358,11 @@ fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
         );
     }
     let pod = limited("plain", "kerf.dev/gpu-10gb", "2");
-    for (place, refusal) in [
-        ("where only MPS replicas of NVIDIA's device plugin serve it", of_replicas(&pod, &in_force)),
-        ("in a namespace that was just created", of_unknown_namespace(&pod)),
+    let gpu = limited("plain", "nvidia.com/gpu", "1");
+    for (place, pod, refusal) in [
+        ("where only MPS replicas of NVIDIA's device plugin serve it", &pod, of_replicas(&pod, &in_force)),
+        ("in a namespace that was just created", &pod, of_unknown_namespace(&pod)),
+        ("where a policy has the dialect `nvidia` and a DeviceClass maps the name", &gpu, of_mapped(&gpu)),
     ] {
         let name = case(&refusal);
         reached.insert(name);
@@ -401,6 +404,18 @@ fn of_replicas(pod: &Value, in_force: &Policies) -> Refusal {
     let mut index = SupplyIndex::default();
     index.show_static("n".into(), Some(static_node(&labels, &[("gpu", 8)])));
     decide(pod, "default", in_force, &index.supply()).unwrap_err()
+}
+
+/// The refusal that needs a `DeviceClass`.
+fn of_mapped(pod: &Value) -> Refusal {
+    let policy: PolicyDocument = serde_json::from_value(json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "gpus"},
+        "spec": {"defaultIsolation": "hardware", "isolation": {"hardware": ["whole"]}, "dialects": ["mig", "nvidia"]},
+    }))
+    .unwrap();
+    let in_force = Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() };
+    let mapped = [("nvidia.com/gpu".to_owned(), "gpu.nvidia.com".to_owned())].into();
+    decide(pod, "default", &in_force, &Supply::default().mapped(std::sync::Arc::new(mapped))).unwrap_err()
 }
 
 /// The refusal that needs a watch which is behind.

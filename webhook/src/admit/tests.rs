@@ -1,6 +1,6 @@
 use super::*;
 use kerf_core::policy::PolicyDocument;
-use kerf_core::testing::node_status;
+use kerf_core::testing::{node_status, with_neutral_names};
 use serde_json::json;
 
 fn policy_with(spec: &Value) -> Policies {
@@ -425,35 +425,38 @@ fn a_pod_is_decided_on_by_the_policy_that_is_for_it_now() {
     assert!(message.contains("10 GB is more than the 5 GB"), "{message}");
 }
 
+/// A limit of the same text asks before admission and is given after it: it is read as the ask again, and stays.
 #[test]
-fn the_kind_is_chosen_by_the_nodes_that_the_pod_may_be_on() {
-    let mut index = kerf_core::policy::SupplyIndex::default();
-    for (name, model, pool) in [("h100", "H100-80GB", "a"), ("t4", "T4-16GB", "b")] {
-        index.show(name.into(), &kerf_core::contract::GpuNodeSpec::default(), &node_status(&[model]), true);
-        index.show_labels(&name.into(), Some(&[("pool".to_owned(), pool.to_owned())].into()));
-    }
-    let resource = |spec: Value| {
-        let mut pod = pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({}));
-        json_patch::merge(&mut pod["spec"], &spec);
-        match admit(&pod, "default", &policy(), &index.supply()) {
-            Admission::Patched { document, .. } => {
-                let selects_nodes = document.chosen.unwrap().selects_nodes;
-                (document.containers[0].resource.to_string(), selects_nodes)
-            }
-            other => panic!("{other:?}"),
-        }
-    };
-    for (pool, name, selects_nodes) in [
-        ("a", "nvidia.com/mig-1g.10gb", true),
-        ("b", "nvidia.com/gpu-10gb", true),
-        ("to come", "nvidia.com/mig-1g.10gb", false),
+fn a_neutral_name_that_was_asked_and_given_goes_in_as_it_is() {
+    let supply = Supply::of(&[with_neutral_names(node_status(&["H100-80GB", "T4-16GB"]))]);
+    let admitted = |pod: &Value| admit(pod, "default", &policy(), &supply);
+    let limit = |name: &str| pod(&json!({}), &limits(name, "1"));
+    for (before, given) in [
+        (limit("kerf.dev/gpu-10gb"), "kerf.dev/gpu-10gb"),
+        (limit("gpu-10gb"), "kerf.dev/gpu-10gb"),
+        (limit("kerf.dev/gpu-13gb"), "kerf.dev/gpu-14gb"),
+        (pod(&json!({"kerf.dev/gpu-memory": "13Gi"}), &json!({})), "kerf.dev/gpu-14gb"),
     ] {
-        let expected = (name.to_owned(), selects_nodes);
-        assert_eq!(resource(json!({"nodeSelector": {"pool": pool}})), expected);
-        let term = json!({"matchExpressions": [{"key": "pool", "operator": "In", "values": [pool]}]});
-        let required =
-            json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}});
-        assert_eq!(resource(json!({"affinity": {"nodeAffinity": required}})), expected);
+        let mut after = before.clone();
+        let Admission::Patched { ops, .. } = admitted(&before) else { panic!("{:?}", admitted(&before)) };
+        json_patch::patch(&mut after, &ops).unwrap();
+        let limits = after["spec"]["containers"][0]["resources"]["limits"].as_object().unwrap();
+        let ours: Vec<&String> = limits.keys().filter(|name| *name != "cpu").collect();
+        assert_eq!(ours, [given], "{before}");
+        assert_eq!(admitted(&after), Admission::Untouched, "{before}");
+        let mut bound = after.clone();
+        bound["spec"]["nodeName"] = json!("n1");
+        bound["metadata"]["annotations"]["kerf.dev/assignment"] = json!("{}");
+        let Admission::Mended { ops, .. } = admitted(&bound) else { panic!("{:?}", admitted(&bound)) };
+        json_patch::patch(&mut bound, &ops).unwrap();
+        assert_eq!(bound, after, "a copy of a running pod");
+        // A tool that strips annotations leaves the limit, which asks for the size of its name.
+        let mut stripped = after.clone();
+        stripped["metadata"].as_object_mut().unwrap().remove("annotations");
+        let Admission::Patched { document, .. } = admitted(&stripped) else {
+            panic!("{:?}", admitted(&stripped))
+        };
+        assert_eq!(document.containers[0].resource.to_string(), given);
     }
 }
 

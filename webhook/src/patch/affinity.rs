@@ -148,7 +148,9 @@ fn selecting(edit: &Edit) -> Vec<String> {
 fn sizes(document: &RequestDocument) -> Vec<Value> {
     let mut largest: BTreeMap<Option<Kind>, SizeGb> = BTreeMap::new();
     for container in &document.containers {
-        let promised = container.resource.size().unwrap_or(container.size_gb);
+        // A neutral name may be of a larger size than its node has: 90 GB of a GPU of 94 are kerf.dev/gpu-96gb.
+        let promised = container.resource.size().filter(|_| !container.resource.is_neutral());
+        let promised = promised.unwrap_or(container.size_gb);
         let size = largest.entry(container.resource.kind()).or_insert(promised);
         *size = promised.max(*size);
     }

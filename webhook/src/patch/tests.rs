@@ -7,6 +7,7 @@ use kerf_core::request::GpuSelection;
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::PluginName;
 use kerf_core::testing::request;
+use kerf_core::units::SizeGb;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -306,7 +307,17 @@ fn what_a_variable_may_do_depends_on_what_the_container_holds() {
         patch(&pod(&json!({"containers": containers})), document, &policy(&json!({}))).is_err()
     };
     let mps = document("nvidia.com/gpu-10gb");
+    let open = |kinds: &[Kind]| {
+        let mut open = document("kerf.dev/gpu-10gb");
+        open.containers[0].kinds = kinds.to_vec();
+        open
+    };
+    let (whole_or_mig, whole_alone) = (open(&[Kind::Whole, Kind::Mig]), open(&[Kind::Whole]));
     for (document, container, name, value, expected) in [
+        (&whole_or_mig, "main", "NVIDIA_VISIBLE_DEVICES", "all", true),
+        (&whole_or_mig, "main", "CUDA_MPS_LOG_DIRECTORY", "/x", true),
+        (&whole_alone, "main", "NVIDIA_VISIBLE_DEVICES", "all", true),
+        (&whole_alone, "main", "CUDA_MPS_LOG_DIRECTORY", "/x", false),
         (&mps, "main", "CUDA_MPS_LOG_DIRECTORY", "/x", true),
         (&mps, "main", "NVIDIA_VISIBLE_DEVICES", "void", true),
         (&mps, "side", "NVIDIA_VISIBLE_DEVICES", "all", true),
@@ -317,6 +328,17 @@ fn what_a_variable_may_do_depends_on_what_the_container_holds() {
     ] {
         assert_eq!(refused(document, container, name, value), expected, "{container} {name}={value}");
     }
+}
+
+/// Agents that know no neutral names do not write the label.
+#[test]
+fn a_neutral_pod_goes_to_nodes_that_have_its_size_by_any_kind() {
+    let mut open = document("kerf.dev/gpu-96gb");
+    open.containers[0].size_gb = SizeGb(90);
+    open.containers[0].kinds = vec![Kind::Mps, Kind::Whole];
+    let (pod, _) = patched(&pod(&json!({})), &open, &policy(&json!({})));
+    let expected = json!([{"key": "kerf.dev/gpu-max-gb", "operator": "Gt", "values": ["89"]}]);
+    assert_eq!(terms(&pod["spec"])[0]["matchExpressions"], expected);
 }
 
 fn resource() -> impl Strategy<Value = String> {

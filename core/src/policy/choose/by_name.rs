@@ -1,9 +1,9 @@
 //! Containers that name what they want.
 
-use super::names::{self, exists, largest};
-use super::{Choosing, Named, Way, check_size, is_given};
+use super::names::{exists, largest};
+use super::{Choosing, Named, check_size};
 use crate::kind::Kind;
-use crate::policy::{Asked, Denied, Room};
+use crate::policy::{Asked, Denied};
 use crate::request::{ContainerAsk, GpuSelection, Want};
 use crate::resource::{ResourceName, share_size};
 use crate::static_node::PluginName;
@@ -33,7 +33,6 @@ impl Choosing<'_> {
         if named.size != SizeGb::ANY {
             check_size(self.policy, &container.name, named.size)?;
         }
-        self.made.short |= !(named.served && self.has_room(container, &named));
         Ok(named)
     }
 
@@ -80,7 +79,7 @@ impl Choosing<'_> {
                 let (resource, any) = (ResourceName::Replica, Asked::of(SizeGb::ANY));
                 let fixed = supply.fixed(Kind::TimeSlicing, &any, container.count, &gpus);
                 let is_fixed = fixed.iter().any(|name| name.plugin_name() == Some(PluginName::Shared));
-                let served = is_fixed || supply.without_static().room(resource, SizeGb::ANY, &gpus).room > 0;
+                let served = is_fixed || supply.has_managed(resource, &gpus);
                 (SizeGb::ANY, resource, served)
             }
             Want::MpsReplica => {
@@ -92,18 +91,17 @@ impl Choosing<'_> {
             }
         };
         let may_come = served || exists(resource, &gpus);
-        Ok(may_come.then_some(Named { size, resource, served, gpus }))
+        Ok(may_come.then_some(Named { size, resource, kinds: Vec::new(), served, gpus }))
     }
 
     /// What static nodes offer under a plugin's name, and managed ones whose GPUs are shared out in equal MPS shares, where what
-    /// kerf means by it is not served, or is full: the first kind of the policy's order that has room.
+    /// kerf means by it is not served: the first kind of the policy's order that is.
     fn by_plugins_name(&self, container: &ContainerAsk, name: PluginName) -> Result<Named, Denied> {
         let plain = self.plain(container)?;
-        let has_room = |named: &&Named| is_given(container, &self.way_of(container, named));
         let is_allowed = |plain: &&Named| {
             plain.served && plain.resource.kind().is_some_and(|kind| self.kinds.contains(&kind))
         };
-        if let Some(plain) = plain.as_ref().filter(is_allowed).filter(has_room) {
+        if let Some(plain) = plain.as_ref().filter(is_allowed) {
             return Ok(plain.clone());
         }
         let most = self.policy.spec().sizes.max_gb;
@@ -116,7 +114,7 @@ impl Choosing<'_> {
                 None => SizeGb::ANY,
             };
             let served = self.supply.fixed_least(resource, &Asked::of(size), &gpus).is_some();
-            served.then_some(Named { size, resource, served, gpus })
+            served.then_some(Named { size, resource, kinds: Vec::new(), served, gpus })
         };
         let managed = |kind: &Kind| {
             let gpus = self.policy.gpus_for(*kind, &self.gpus)?;
@@ -124,7 +122,7 @@ impl Choosing<'_> {
             let is_small = most.is_none_or(|most| self.supply.at_most(resource, &gpus) <= Some(most));
             let served =
                 *kind == Kind::Mps && is_small && self.supply.has_replica(*kind, container.compute, &gpus);
-            served.then_some(Named { size: SizeGb::ANY, resource, served, gpus })
+            served.then_some(Named { size: SizeGb::ANY, resource, kinds: Vec::new(), served, gpus })
         };
         let own = if name == PluginName::Gpu { Kind::Whole } else { Kind::TimeSlicing };
         // Of several instances or replicas nothing says that they are of different GPUs.
@@ -140,9 +138,8 @@ impl Choosing<'_> {
             let gives = self.supply.fixed(kind, &asked, container.count, &named.gpus);
             gives.contains(&named.resource)
         };
-        let fitting = || offered.iter().filter(is_for_one);
-        let found = fitting().find(has_room);
-        let found = found.or(plain.as_ref().filter(|plain| plain.served)).or_else(|| fitting().next());
+        let fitting = || offered.iter().find(is_for_one);
+        let found = fitting().or(plain.as_ref().filter(|plain| plain.served));
         match (found, offered.first(), &plain) {
             (Some(found), _, _) => Ok(found.clone()),
             (None, Some(replica), _) => Err(one_replica(container, replica.resource)),
@@ -162,15 +159,6 @@ impl Choosing<'_> {
             |(kind, gpus): &(Kind, GpuSelection)| self.supply.fixed(*kind, asked, 1, gpus).into_iter().next();
         let replica = allowed.iter().find_map(one).filter(|_| container.count > 1);
         replica.map_or(Ok(()), |replica| Err(one_replica(container, replica)))
-    }
-
-    fn has_room(&self, container: &ContainerAsk, named: &Named) -> bool {
-        self.way_of(container, named).is_enough(Room::left)
-    }
-
-    fn way_of(&self, container: &ContainerAsk, named: &Named) -> Way {
-        let asked = names::asked(container, named.size);
-        self.way(container, named.resource, &asked, &named.gpus)
     }
 }
 

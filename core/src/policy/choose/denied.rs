@@ -196,6 +196,18 @@ pub enum Denied {
         /// The name.
         resource: ResourceName,
     },
+    /// The scheduler serves the name by DRA.
+    #[error(
+        "container {container}: DeviceClass {class} maps {resource} to DRA (spec.extendedResourceName), so the scheduler would not ask kerf for it; ask by size, for instance by metadata.annotations[kerf.dev/gpu-memory], or ask an admin to remove the field from the class; while the chart's webhook.neutralNames is off, or no agent of this version runs, kerf has no other name for a size"
+    )]
+    Mapped {
+        /// The container.
+        container: String,
+        /// What it would carry.
+        resource: ResourceName,
+        /// The `DeviceClass`.
+        class: String,
+    },
     /// Several GPUs, in another system's words, by kinds of which a process uses one slice.
     #[error(
         "container {container}: {by} asks for {count} different GPUs, and policy {policy} serves isolation {class} by {kinds}; a process uses one MIG instance or one MPS daemon{compute}; {instead}, or ask an admin to add {missing} to spec.isolation.{class}"

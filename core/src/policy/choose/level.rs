@@ -3,9 +3,8 @@
 //! The kubelet gives an init container's devices to a later container only under the same name. An init container with 5 GB
 //! and an app container with 4 GB have two names, and the pod would hold 9 GB to its end; with 5 GB each it holds 5 GB.
 
-use super::{Denied, Outlook, Warning};
+use super::Warning;
 use crate::contract::{ContainerRequest, RequestDocument};
-use crate::policy::Policy;
 use crate::request::{Claim, ContainerAsk, PodAsk, Role, Want, held};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 
@@ -23,22 +22,44 @@ fn level(ask: &ContainerAsk) -> Option<Level> {
     }
 }
 
-/// `ask` with sizes that were raised to others of the pod, so that the pod holds less in all; `None` if nothing is to be won.
-pub(super) fn levelled(ask: &PodAsk) -> Option<PodAsk> {
+/// `ask` with sizes that were raised to others of the pod, so that the pod holds less in all, and a warning for each.
+///
+/// Which kinds may serve it is not known here, nor needed: each slice that the pod holds afterwards is no larger than one that it
+/// would hold otherwise, and none of these counts twice. So it holds no more by any kind, if each size has a name of its own; where
+/// some have one name, see [`is_less`]. `None` if nothing is to be won.
+pub(super) fn levelled(ask: &PodAsk) -> Option<(PodAsk, Vec<Warning>)> {
     let has_init = ask.containers.iter().any(|container| container.role == Role::Init);
-    let mut levels: Vec<Option<Level>> = ask.containers.iter().map(level).collect();
-    if !has_init || levels.iter().flatten().count() > CONTAINERS_LIMIT {
+    let asked: Vec<Option<Level>> = ask.containers.iter().map(level).collect();
+    if !has_init || asked.iter().flatten().count() > CONTAINERS_LIMIT {
         return None;
     }
-    let before = cost(ask, &levels);
-    let mut least = before;
-    while let Some((cost, better)) = best_step(ask, &levels).filter(|(cost, _)| *cost < least) {
+    let before = held_at(ask, &asked);
+    let (mut levels, mut least) = (asked.clone(), cost(&before));
+    while let Some((cost, better)) = best_step(ask, &levels, &before).filter(|(cost, _)| *cost < least) {
         (least, levels) = (cost, better);
     }
-    (least < before).then(|| {
-        let containers = ask.containers.iter().zip(levels).map(|(container, level)| raised(container, level));
-        PodAsk { containers: containers.collect(), ..ask.clone() }
-    })
+    let pairs = ask.containers.iter().zip(asked.iter().zip(&levels));
+    let raised_sizes = pairs.filter_map(|(container, (asked, given))| {
+        let (asked, given) = ((*asked)?.0, (*given)?.0);
+        (given > asked).then(|| Warning::Levelled(container.name.clone(), asked, given))
+    });
+    let warnings = raised_sizes.collect();
+    let containers = ask.containers.iter().zip(levels).map(|(container, level)| raised(container, level));
+    let containers: Vec<ContainerAsk> = containers.collect();
+    (containers != ask.containers).then(|| (PodAsk { containers, ..ask.clone() }, warnings))
+}
+
+/// Whether a pod holds less by the names of `after` than by those of `before`, and nothing that is larger.
+pub(super) fn is_less(after: &RequestDocument, before: &RequestDocument) -> bool {
+    let asked = |holding: &ContainerRequest| holding.size_gb;
+    let given = |holding: &ContainerRequest| holding.resource.size().unwrap_or(holding.size_gb);
+    let held = |document: &RequestDocument, size: fn(&ContainerRequest) -> SizeGb| -> Vec<(Level, u32)> {
+        let level =
+            |holding: &ContainerRequest| (size(holding), None, holding.compute, holding.distinct_gpus);
+        document.holdings().iter().map(|holding| (level(holding), holding.count)).collect()
+    };
+    cost(&held(after, given)) < cost(&held(before, given))
+        && [asked, given].into_iter().all(|size| is_within(&held(after, size), &held(before, size)))
 }
 
 fn raised(container: &ContainerAsk, level: Option<Level>) -> ContainerAsk {
@@ -50,7 +71,11 @@ fn raised(container: &ContainerAsk, level: Option<Level>) -> ContainerAsk {
 
 /// The levels after the best single step, and what the pod holds then: an init container and another container get the larger
 /// size of the two, and with them the init containers that have the size of either.
-fn best_step(ask: &PodAsk, levels: &[Option<Level>]) -> Option<(u64, Vec<Option<Level>>)> {
+fn best_step(
+    ask: &PodAsk,
+    levels: &[Option<Level>],
+    before: &[(Level, u32)],
+) -> Option<(u64, Vec<Option<Level>>)> {
     let is_init =
         |index: usize| ask.containers.get(index).is_some_and(|container| container.role == Role::Init);
     let all = || levels.iter().enumerate().filter_map(|(index, level)| Some((index, (*level)?)));
@@ -61,75 +86,46 @@ fn best_step(ask: &PodAsk, levels: &[Option<Level>]) -> Option<(u64, Vec<Option<
         let next = levels.iter().enumerate();
         let next: Vec<_> =
             next.map(|(index, now)| now.map(|now| if is_meant(index, now) { raised } else { now })).collect();
-        (cost(ask, &next), next)
+        let held = held_at(ask, &next);
+        is_within(&held, before).then(|| (cost(&held), next))
     };
     let inits = all().filter(|(index, _)| is_init(*index));
     let pairs = inits.flat_map(|(_, init)| all().map(move |(other, level)| (init, other, level)));
     // A share of compute is never raised: it may make another kind necessary.
     let pairs = pairs.filter(|(init, _, level)| init != level && (init.2, init.3) == (level.2, level.3));
-    pairs.map(|(init, other, level)| step(init, other, level)).min_by_key(|(cost, _)| *cost)
+    pairs.filter_map(|(init, other, level)| step(init, other, level)).min_by_key(|(cost, _)| *cost)
 }
 
-/// What the pod holds of what it asks by size, in GB, if containers with the same level have one name.
-fn cost(ask: &PodAsk, levels: &[Option<Level>]) -> u64 {
+/// How many slices of each level the pod holds of what it asks by size, if containers with the same level have one name.
+fn held_at(ask: &PodAsk, levels: &[Option<Level>]) -> Vec<(Level, u32)> {
     let claim = |(container, level): (&ContainerAsk, &Option<Level>)| {
         let (role, count) = (container.role, container.count);
         level.map(|resource| Claim { role, resource, count })
     };
     let claims: Vec<Claim<Level>> = ask.containers.iter().zip(levels).filter_map(claim).collect();
-    held(&claims)
-        .into_iter()
-        .zip(&claims)
-        .map(|(count, claim)| u64::from(count) * u64::from(claim.resource.0.0))
-        .sum()
+    claims.iter().map(|claim| claim.resource).zip(held(&claims)).filter(|(_, count)| *count > 0).collect()
 }
 
-/// The choice for levelled sizes where it is no worse in any way and holds less, else the one for the sizes as they were asked.
-pub(super) fn better(
-    policy: &Policy,
-    ask: &PodAsk,
-    plain: Result<Outlook, Denied>,
-    levelled: Result<Outlook, Denied>,
-) -> Result<Outlook, Denied> {
-    match (plain, levelled) {
-        (Ok(plain), Ok(levelled)) if !is_better(policy, &plain, &levelled) => Ok(plain),
-        (_, Ok(levelled)) => Ok(told(ask, levelled)),
-        (plain, Err(_)) => plain,
-    }
+/// What slices come to, in GB.
+fn cost(held: &[(Level, u32)]) -> u64 {
+    held.iter().map(|(level, count)| u64::from(*count) * u64::from(level.0.0)).sum()
 }
 
-fn is_better(policy: &Policy, plain: &Outlook, levelled: &Outlook) -> bool {
-    let (before, after) = (&plain.choice.document, &levelled.choice.document);
-    let kinds = policy.kinds(before.isolation).unwrap_or_default();
-    let rank =
-        |container: &ContainerRequest| kinds.iter().position(|kind| container.only_kind() == Some(*kind));
-    let mut both = before.containers.iter().zip(&after.containers);
-    let given = |container: &ContainerRequest| container.resource.size().unwrap_or(container.size_gb);
-    let asked = |container: &ContainerRequest| container.size_gb;
-    before.isolation == after.isolation
-        && levelled.has_room >= plain.has_room
-        && both.all(|(before, after)| rank(after) <= rank(before))
-        && sum(after, given) < sum(before, given)
-        && sum(after, asked) <= sum(before, asked)
-}
-
-/// What the pod holds in GB, by one way to see the size of a slice.
-fn sum(document: &RequestDocument, size: impl Fn(&ContainerRequest) -> SizeGb) -> u64 {
-    document.holdings().iter().map(|holding| u64::from(holding.count) * u64::from(size(holding).0)).sum()
-}
-
-/// The same with a warning for each container that gets more than it asked.
-fn told(ask: &PodAsk, mut outlook: Outlook) -> Outlook {
-    let pairs = ask.containers.iter().zip(&outlook.choice.document.containers);
-    let raised = pairs.filter_map(|(asked, given)| match asked.want {
-        Want::Size(size) if given.size_gb > size => {
-            Some(Warning::Levelled(asked.name.clone(), size, given.size_gb))
-        }
-        _ => None,
-    });
-    let raised: Vec<Warning> = raised.collect();
-    outlook.choice.warnings.extend(raised);
-    outlook
+/// Whether each slice of `after` can be matched to one of `before` that has all of it, and none to two.
+fn is_within(after: &[(Level, u32)], before: &[(Level, u32)]) -> bool {
+    let (mut after, mut free) = (after.to_vec(), before.to_vec());
+    // What is enough for the largest is enough for the others.
+    after.sort_unstable_by(|a, b| b.cmp(a));
+    free.sort_unstable();
+    after.into_iter().all(|(level, count)| {
+        let has_all = |of: &Level| of.0 >= level.0 && of.1 >= level.1 && (of.2, of.3) == (level.2, level.3);
+        let missing = free.iter_mut().filter(|(of, _)| has_all(of)).fold(count, |missing, (_, free)| {
+            let taken = missing.min(*free);
+            *free -= taken;
+            missing - taken
+        });
+        missing == 0
+    })
 }
 
 #[cfg(test)]

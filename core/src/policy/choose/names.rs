@@ -2,10 +2,10 @@
 
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::{Profile, catalog};
-use crate::policy::supply::has_compute;
+use crate::policy::supply::{has_compute, smallest};
 use crate::policy::{Asked, Supply};
 use crate::request::{ContainerAsk, GpuSelection};
-use crate::resource::{ResourceName, SHARE_SIZES, share_size};
+use crate::resource::{ResourceName, SHARE_SIZES, neutral_size, share_size};
 use crate::units::{LARGEST_SIZE, SizeGb};
 use std::collections::BTreeSet;
 
@@ -23,9 +23,19 @@ pub(super) fn asked(container: &ContainerAsk, size: SizeGb) -> Asked {
 }
 
 impl Need<'_> {
+    /// The nominal size that has all of it.
+    fn size(&self) -> SizeGb {
+        self.asked.memory.map_or(self.asked.size, |memory| memory.nominal().max(self.asked.size))
+    }
+
+    /// The neutral name of a slice that has all of it.
+    pub fn neutral(&self) -> Option<ResourceName> {
+        neutral_size(self.size()).map(ResourceName::Neutral)
+    }
+
     /// The size of a share that has all of it: one has as many GiB as its name says.
     fn share(&self) -> Option<SizeGb> {
-        share_size(self.asked.memory.map_or(self.asked.size, |memory| memory.nominal().max(self.asked.size)))
+        share_size(self.size())
     }
 
     /// The nominal size of a GPU that surely has the memory. One of 80 GB may have a little less than 80 GiB.
@@ -45,58 +55,59 @@ pub(super) fn strongest_class(resource: ResourceName) -> IsolationClass {
     }
 }
 
-/// The name by `kind`, if some GPU of the cluster serves it.
-pub(super) fn served(supply: &Supply, kind: Kind, need: &Need) -> Option<ResourceName> {
+/// The names by `kind` that some GPU of a managed node serves, the smallest first.
+pub(super) fn served(managed: &Supply, kind: Kind, need: &Need) -> Vec<ResourceName> {
+    let Need { asked, gpus } = *need;
     match kind {
-        Kind::Mig => {
-            let profile =
-                supply.fitting_profile(need.asked.size, need.asked.memory, need.asked.compute, need.gpus);
-            profile.map(ResourceName::Mig)
-        }
+        Kind::Mig => managed.fitting_profiles(&asked, gpus).into_iter().map(ResourceName::Mig).collect(),
         // Who has a time slice has all of the GPU's compute at times, and no part of it always.
-        Kind::TimeSlicing if need.asked.compute.is_some() => None,
+        Kind::TimeSlicing if asked.compute.is_some() => Vec::new(),
         Kind::Mps | Kind::TimeSlicing => {
-            let size =
-                need.share().filter(|size| supply.has_share(kind, *size, need.asked.compute, need.gpus))?;
-            ResourceName::share(kind, size)
+            let size = need.share().filter(|size| managed.has_share(kind, *size, asked.compute, gpus));
+            size.and_then(|size| ResourceName::share(kind, size)).into_iter().collect()
         }
         Kind::Whole => {
-            let asked = Asked { size: need.whole(), ..need.asked };
-            supply.has_whole(&asked, need.gpus).then_some(ResourceName::Whole)
+            let is_served = managed.has_whole(&Asked { size: need.whole(), ..asked }, gpus);
+            is_served.then_some(ResourceName::Whole).into_iter().collect()
         }
     }
 }
 
-/// The name by `kind` on some GPU that exists at all: for a cluster that is scaled to zero.
-pub(super) fn conceivable(kind: Kind, need: &Need) -> Option<ResourceName> {
+/// The names by `kind` on GPUs that exist at all, the smallest first: for a cluster that is scaled to zero.
+pub(super) fn conceivable(kind: Kind, need: &Need) -> Vec<ResourceName> {
+    let is_small = || Some(need.asked.size) <= largest(kind, need.gpus);
     match kind {
-        Kind::Mig => conceivable_profile(need).map(ResourceName::Mig),
-        Kind::TimeSlicing if need.asked.compute.is_some() => None,
+        Kind::Mig => conceivable_profiles(need).into_iter().map(ResourceName::Mig).collect(),
+        Kind::TimeSlicing if need.asked.compute.is_some() => Vec::new(),
         Kind::Mps | Kind::TimeSlicing => {
-            let size = need.share().filter(|_| Some(need.asked.size) <= largest(kind, need.gpus))?;
-            ResourceName::share(kind, size)
+            let size = need.share().filter(|_| is_small());
+            size.and_then(|size| ResourceName::share(kind, size)).into_iter().collect()
         }
-        Kind::Whole => (Some(need.asked.size) <= largest(kind, need.gpus)).then_some(ResourceName::Whole),
+        Kind::Whole => is_small().then_some(ResourceName::Whole).into_iter().collect(),
     }
 }
 
-fn conceivable_profile(need: &Need) -> Option<Profile> {
-    let plain = |profile: &Profile| profile.is_plain() && profile.size() >= need.asked.size;
-    let smallest = |profile: &Profile| (profile.size(), profile.compute());
-    if need.asked.memory.is_none() && need.asked.compute.is_none() {
-        return profiles(need.gpus).into_iter().filter(plain).min_by_key(smallest);
-    }
-    let tables = models(need.gpus).filter_map(catalog::GpuModel::mig_table);
-    let fits = tables.flat_map(|table| {
+/// The smallest profile of each model that has all of it, each once.
+fn conceivable_profiles(need: &Need) -> Vec<Profile> {
+    let Asked { size, memory, compute, .. } = need.asked;
+    let fitting = |model: &catalog::GpuModel| {
+        let table = model.mig_table().unwrap_or_default();
         let most = table.entries().iter().map(|entry| entry.profile.compute()).max().unwrap_or(1);
-        let fits = |entry: &crate::mig::ProfileEntry| {
-            need.asked.memory.is_none_or(|memory| entry.memory >= memory)
-                && need.asked.compute.is_none_or(|compute| has_compute(entry.profile, most, compute))
+        let fits = |entry: &&crate::mig::ProfileEntry| {
+            memory.is_none_or(|memory| entry.memory >= memory)
+                && compute.is_none_or(|compute| has_compute(entry.profile, most, compute))
         };
-        let fitting = table.entries().iter().filter(|entry| fits(entry)).map(|entry| entry.profile);
-        fitting.filter(plain).collect::<Vec<_>>()
-    });
-    fits.min_by_key(smallest)
+        let entries = table.entries().iter().filter(fits).map(|entry| entry.profile);
+        // Of profiles under other drivers no more than the name is known.
+        let is_plain_ask = memory.is_none() && compute.is_none();
+        let others = model.other_names().iter().map(|(_, profile)| *profile).filter(|_| is_plain_ask);
+        let large = entries.chain(others).filter(|profile| profile.is_plain() && profile.size() >= size);
+        large.min_by_key(smallest)
+    };
+    let mut profiles: Vec<Profile> = models(need.gpus).filter_map(fitting).collect();
+    profiles.sort_unstable_by_key(smallest);
+    profiles.dedup();
+    profiles
 }
 
 /// The known models that a pod may have; all of them where it may have one that is not known.

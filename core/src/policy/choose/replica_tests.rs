@@ -14,9 +14,9 @@ fn shared(model: &str, rule: &Value, others: &[&str]) -> Supply {
     let mut index = SupplyIndex::default();
     let policy = serde_json::from_value(json!({"gpus": [rule]})).unwrap();
     let spec = GpuNodeSpec { policy, ..GpuNodeSpec::default() };
-    index.show("shared".into(), &spec, &node_status(&[model]), true);
+    index.show("shared".into(), &spec, &node_status(&[model]));
     if !others.is_empty() {
-        index.show("whole".into(), &GpuNodeSpec::default(), &node_status(others), true);
+        index.show("whole".into(), &GpuNodeSpec::default(), &node_status(others));
     }
     index.supply()
 }
@@ -115,8 +115,6 @@ fn a_turn_on_a_mig_device_is_given_to_who_names_it_and_asks_for_no_fence() {
     assert!(compute.contains("10 %"), "{compute}");
     let unshared = given(&none, &shared("H100-80GB", &json!({"kinds": ["mig"]}), &[]), &ask(want, None));
     assert!(unshared.contains("no GPU that the pod may have serves"), "{unshared}");
-    let room = |name: &str| supply.room(name.parse().unwrap(), SizeGb(10), &GpuSelection::default()).room;
-    assert_eq!((room("nvidia.com/mig-1g.10gb"), room("nvidia.com/mig-1g.10gb.shared")), (7, 21));
 }
 
 proptest! {

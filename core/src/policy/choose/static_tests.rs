@@ -1,14 +1,12 @@
 use super::tests::{ask, policy_with};
 use super::*;
-use crate::contract::{GpuNodeSpec, Held};
-use crate::names::NodeName;
+use crate::contract::GpuNodeSpec;
 use crate::policy::SupplyIndex;
 use crate::request::GpuSelection;
-use crate::static_node::{PluginName, StaticNode, StaticOffer};
-use crate::testing::{node_status, static_node};
+use crate::static_node::{StaticNode, StaticOffer};
+use crate::testing::{node_status, static_node, with_neutral_names};
 use crate::units::ComputePercent;
 use serde_json::json;
-use std::sync::Arc;
 
 /// Layouts of static nodes with two A100-80GB.
 pub(super) const LAYOUTS: [&str; 7] =
@@ -18,7 +16,8 @@ pub(super) const LAYOUTS: [&str; 7] =
 pub(super) fn beside(models: &[&str], layouts: &[&str]) -> Supply {
     let mut index = SupplyIndex::default();
     if !models.is_empty() {
-        index.show("managed".into(), &GpuNodeSpec::default(), &node_status(models), true);
+        let status = with_neutral_names(node_status(models));
+        index.show("managed".into(), &GpuNodeSpec::default(), &status);
     }
     for layout in layouts {
         index.show_static((*layout).into(), Some(node_of(layout)));
@@ -115,21 +114,6 @@ fn a_request_by_size_gets_what_the_layout_has_under_the_plugins_name() {
     }
 }
 
-/// The author of a pod can write a name into it that kerf assigns.
-#[test]
-fn a_name_that_the_pod_carries_gives_no_larger_device() {
-    let supply = beside(&[], &["mig-mixed"]);
-    // There is room for one, and for eight of neither size.
-    for count in [1, 8] {
-        let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Hardware));
-        asking.containers[0].count = count;
-        let honest = told(choose(&policy_with(&json!({})), &supply, &asking));
-        asking.containers[0].carried = Some("nvidia.com/mig-3g.40gb".parse().unwrap());
-        assert_eq!(told(choose(&policy_with(&json!({})), &supply, &asking)), honest);
-        assert!(honest.starts_with("nvidia.com/mig-1g.10gb"), "{honest}");
-    }
-}
-
 #[test]
 fn what_fences_less_than_the_class_is_never_given() {
     for (layout, class) in [
@@ -144,49 +128,15 @@ fn what_fences_less_than_the_class_is_never_given() {
 }
 
 #[test]
-fn the_policys_order_decides_between_kinds_and_room_between_nodes() {
-    let supply = beside(&["T4-16GB"], &["mps-4", "mig-single", "mig-mixed"]);
-    assert_eq!(chosen(&supply, 10, IsolationClass::Memory), "nvidia.com/mig-1g.10gb");
-    let held = |devices: &[(&str, PluginName, u32)]| {
-        let mut held = Held::new();
-        for (name, device, count) in devices {
-            held.entry(NodeName::new(*name)).or_default().insert(*device, *count);
-        }
-        Arc::new(held)
-    };
-    let small = PluginName::Mig("1g.10gb".parse().unwrap());
-    let full = supply.clone().holding(held(&[("mig-mixed", small, 4)]));
-    assert_eq!(
-        chosen(&full, 10, IsolationClass::Memory),
-        "nvidia.com/gpu=mig",
-        "the same kind on another node"
-    );
-    let large = PluginName::Mig("3g.40gb".parse().unwrap());
-    let full = supply.holding(held(&[
-        ("mig-mixed", small, 4),
-        ("mig-mixed", large, 2),
-        ("mig-single", PluginName::Gpu, 14),
-    ]));
-    assert_eq!(
-        chosen(&full, 10, IsolationClass::Memory),
-        "nvidia.com/gpu-10gb | container main: nvidia.com/mig-1g.10gb (mig) has room for 0 more, and 0 are waited for already; it gets nvidia.com/gpu-10gb instead",
-        "a managed node's share before a static one's"
-    );
-}
-
-#[test]
-fn who_waits_is_counted_by_what_is_given_under_a_name_and_not_by_the_name() {
-    let supply = beside(&[], &["mps-4", "whole"]);
-    let mps = ResourceName::Plugin(PluginName::Gpu, Kind::Mps);
-    let waited = supply.wanted([(mps, 8)].into());
-    let room = |name| waited.room(name, SizeGb(60), &GpuSelection::default());
-    assert_eq!((room(ResourceName::Whole).room, room(ResourceName::Whole).pending), (2, 0));
-    let mps = waited.room(mps, SizeGb(20), &GpuSelection::default());
-    assert_eq!((mps.room, mps.pending, mps.left()), (8, 8, 0));
-    assert_eq!(
-        chosen(&waited, 20, IsolationClass::Memory),
-        "nvidia.com/gpu=mps | container main: no GPU that the pod may have serves it by mig; it gets nvidia.com/gpu instead | container main: nvidia.com/gpu (mps) has room for 8 more, and 8 are waited for already; the pod waits for it"
-    );
+fn managed_nodes_are_chosen_before_static_ones_and_of_these_the_policys_first_kind() {
+    let layouts = ["mps-4", "mig-single", "mig-mixed"];
+    assert_eq!(chosen(&beside(&[], &layouts), 10, IsolationClass::Memory), "nvidia.com/mig-1g.10gb");
+    let both = beside(&["L40S-48GB"], &layouts);
+    assert_eq!(chosen(&both, 10, IsolationClass::Memory), "nvidia.com/gpu-10gb", "the only kind of its node");
+    let several = beside(&["H100-80GB", "L40S-48GB"], &layouts);
+    assert_eq!(chosen(&several, 10, IsolationClass::Memory), "kerf.dev/gpu-10gb");
+    let full = beside(&["H100-80GB"], &["mig-mixed"]);
+    assert_eq!(chosen(&full, 10, IsolationClass::Memory), "nvidia.com/mig-1g.10gb", "both have it");
 }
 
 #[test]
@@ -215,7 +165,7 @@ fn several_instances_are_of_one_static_node() {
     };
     assert_eq!(told_of(4).split(" | ").next(), Some("nvidia.com/mig-1g.10gb"));
     assert!(told_of(4).contains("a CUDA process sees one MIG instance"), "{}", told_of(4));
-    assert!(told_of(5).contains("has room for 8 more, of which one pod can have 4"), "{}", told_of(5));
+    assert!(told_of(5).starts_with("nvidia.com/mig-1g.10gb"), "devices may be added: {}", told_of(5));
 }
 
 #[test]
@@ -290,7 +240,8 @@ fn static_nodes_are_told_of_where_they_could_serve_the_name_whatever_there_is_no
         (away("mig-mixed"), &twice, true, "for both containers"),
         (away("whole"), &ask(Want::Whole, None), true, "by name"),
         (beside(&["A100-80GB"], &["mps-4"]), &instances, true, "one with MIG may come"),
-        (beside(&[], &[]), &instances, true, "nothing is known"),
+        (beside(&[], &["whole"]), &instances, true, "there are static nodes alone, and others may come"),
+        (beside(&[], &[]), &instances, false, "nothing is known, and the name is neutral"),
         (beside(&[], &[]), &by_size(10, IsolationClass::None), false, "by size kerf alone slices time"),
         (beside(&[], &[]), &of_one_gpu, false, "no static node serves by UUID"),
         (beside(&[], &[]), &replica, false, "every node of the cluster would be eligible"),

@@ -7,7 +7,6 @@ use crate::testing::node_status;
 use crate::units::{ComputePercent, MemoryMib};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 fn policy() -> Policy {
     policy_with(&json!({}))
@@ -45,7 +44,6 @@ pub(super) fn ask(want: Want, isolation: Option<IsolationClass>) -> PodAsk {
         by: String::new(),
         memory: None,
         compute: None,
-        carried: None,
         distinct_gpus: false,
     };
     PodAsk {
@@ -71,10 +69,7 @@ fn chosen(models: &[&str], gb: u32, isolation: Option<IsolationClass>) -> String
 #[test]
 fn the_first_kind_that_the_cluster_serves_is_taken() {
     assert_eq!(chosen(&["H100-80GB", "T4-16GB"], 9, None), "nvidia.com/mig-1g.10gb");
-    assert_eq!(
-        chosen(&["T4-16GB"], 10, None),
-        "nvidia.com/gpu-10gb | container main: no GPU that the pod may have serves it by mig; it gets nvidia.com/gpu-10gb instead"
-    );
+    assert_eq!(chosen(&["T4-16GB"], 10, None), "nvidia.com/gpu-10gb");
     assert_eq!(
         chosen(&["H100-80GB", "T4-16GB"], 10, Some(IsolationClass::None)),
         "nvidia.com/gpu-10gb.shared"
@@ -125,9 +120,9 @@ fn a_compute_instance_is_given_to_those_who_want_nothing_fenced() {
 }
 
 #[test]
-fn an_empty_cluster_is_served_by_the_policys_order() {
-    assert_eq!(chosen(&[], 10, None), "nvidia.com/mig-1g.10gb");
-    assert_eq!(chosen(&[], 10, Some(IsolationClass::None)), "nvidia.com/gpu-10gb.shared");
+fn in_an_empty_cluster_any_kind_may_come() {
+    assert_eq!(chosen(&[], 10, None), "kerf.dev/gpu-10gb");
+    assert_eq!(chosen(&[], 10, Some(IsolationClass::None)), "kerf.dev/gpu-10gb");
 }
 
 #[test]
@@ -152,128 +147,8 @@ fn an_exact_profile_is_kept_and_a_weak_kind_refused() {
     insta::assert_snapshot!(choose(&policy(), &supply(&["T4-16GB"]), &weak).unwrap_err());
 }
 
-#[test]
-fn the_name_that_the_pod_carries_is_kept_where_its_turn_comes() {
-    let (cluster, none) = (supply(&["H100-80GB", "T4-16GB"]), Supply::default());
-    let full = cluster.wanted(waiting(&[("nvidia.com/mig-1g.10gb", 7), ("nvidia.com/gpu-10gb", 1)]));
-    for (carried, supply, kept) in [
-        ("nvidia.com/mig-1g.10gb", &cluster, "nvidia.com/mig-1g.10gb"),
-        ("nvidia.com/gpu-10gb", &full, "nvidia.com/gpu-10gb"),
-        // The policy prefers another kind, which has room.
-        ("nvidia.com/gpu-10gb", &cluster, "nvidia.com/mig-1g.10gb"),
-        // Larger than it was asked, of a kind that the class does not have, and where nothing serves it.
-        ("nvidia.com/mig-7g.80gb", &cluster, "nvidia.com/mig-1g.10gb"),
-        ("nvidia.com/gpu-10gb.shared", &cluster, "nvidia.com/mig-1g.10gb"),
-        ("nvidia.com/gpu-10gb", &none, "nvidia.com/mig-1g.10gb"),
-    ] {
-        let mut asking = ask(Want::Size(SizeGb(10)), None);
-        asking.containers[0].carried = Some(carried.parse().unwrap());
-        assert_eq!(resource_of(&choose(&policy(), supply, &asking).unwrap()), kept, "{carried}");
-    }
-}
-
 fn resource_of(choice: &Choice) -> String {
     choice.document.containers[0].resource.to_string()
-}
-
-/// What pods wait for already.
-fn waiting(names: &[(&str, u32)]) -> BTreeMap<ResourceName, u32> {
-    names.iter().map(|(name, count)| (name.parse().unwrap(), *count)).collect()
-}
-
-#[test]
-fn a_kind_whose_room_is_waited_for_is_passed_over_and_that_is_recorded_and_told() {
-    let ten = ask(Want::Size(SizeGb(10)), None);
-    let of = |names: &[(&str, u32)]| {
-        let supply = supply(&["H100-80GB", "T4-16GB"]).wanted(waiting(names));
-        let choice = choose(&policy(), &supply, &ten).unwrap();
-        (resource_of(&choice), choice)
-    };
-    assert_eq!(of(&[("nvidia.com/mig-1g.10gb", 6)]).0, "nvidia.com/mig-1g.10gb", "one of seven is left");
-    let (resource, choice) = of(&[("nvidia.com/mig-1g.10gb", 7)]);
-    assert_eq!(resource, "nvidia.com/gpu-10gb");
-    let chosen = choice.document.chosen.clone().unwrap();
-    assert_eq!((chosen.policy.as_str(), chosen.passed.len()), ("default", 1));
-    assert!(matches!(chosen.passed[0].reason, Reason::Full { room: 7, pending: 7, .. }));
-    insta::assert_snapshot!(choice.warnings[0].to_string(), @"container main: nvidia.com/mig-1g.10gb (mig) has room for 7 more, and 7 are waited for already; it gets nvidia.com/gpu-10gb instead");
-    let (resource, choice) = of(&[("nvidia.com/mig-1g.10gb", 7), ("nvidia.com/gpu-10gb", 1)]);
-    assert_eq!(resource, "nvidia.com/mig-1g.10gb", "all are full: it waits for the first");
-    let chosen = choice.document.chosen.unwrap();
-    assert_eq!(chosen.passed, []);
-    assert!(matches!(
-        chosen.waits[..],
-        [PassedOver { kind: Kind::Mig, reason: Reason::Full { pending: 7, .. }, .. }]
-    ));
-    insta::assert_snapshot!(choice.warnings[0].to_string(), @"container main: nvidia.com/mig-1g.10gb (mig) has room for 7 more, and 7 are waited for already; the pod waits for it");
-}
-
-/// Nodes with these GPUs each.
-fn nodes(nodes: &[&[&str]]) -> Supply {
-    Supply::of(&nodes.iter().map(|models| node_status(models)).collect::<Vec<_>>())
-}
-
-#[test]
-fn several_slices_are_of_one_node_and_several_shares_of_one_gpu() {
-    let several = |count, gb, supply: &Supply| {
-        let mut several = ask(Want::Size(SizeGb(gb)), None);
-        several.containers[0].count = count;
-        choose(&policy(), supply, &several).unwrap()
-    };
-    let (h100, l40s) = (&["H100-80GB"][..], &["L40S-48GB"][..]);
-    let two = nodes(&[h100, h100]);
-    for (count, gb, supply, expected) in [
-        (7, 10, &two, "nvidia.com/mig-1g.10gb"),
-        (4, 20, &nodes(&[&["H100-80GB", "H100-80GB"], l40s]), "nvidia.com/mig-1g.20gb"),
-        (5, 20, &nodes(&[h100, h100]), "nvidia.com/mig-1g.20gb"),
-        (8, 5, &nodes(&[h100, h100, l40s]), "nvidia.com/gpu-5gb"),
-        (8, 5, &nodes(&[h100, &["T4-16GB", "T4-16GB", "T4-16GB"]]), "nvidia.com/mig-1g.10gb"),
-    ] {
-        assert_eq!(resource_of(&several(count, gb, supply)), expected, "{count} of {gb} GB");
-    }
-    let choice = several(8, 5, &nodes(&[h100, h100, l40s]));
-    insta::assert_snapshot!(choice.warnings[0].to_string(), @"container main: nvidia.com/mig-1g.10gb (mig) has room for 14 more, of which one pod can have 7, and 0 are waited for already; it gets nvidia.com/gpu-5gb instead");
-    // Shares are waited for, since no node could ever have eight of the slices.
-    let full = nodes(&[h100, h100, l40s]).wanted(waiting(&[("nvidia.com/gpu-5gb", 9)]));
-    let choice = several(8, 5, &full);
-    assert_eq!(resource_of(&choice), "nvidia.com/gpu-5gb");
-    assert!(matches!(choice.document.chosen.unwrap().waits[..], [PassedOver { kind: Kind::Mps, .. }]));
-}
-
-#[test]
-fn the_containers_of_a_pod_take_room_from_each_other() {
-    let mut pair = ask(Want::Size(SizeGb(10)), None);
-    pair.containers.push(ContainerAsk { name: "side".into(), ..pair.containers[0].clone() });
-    let supply = supply(&["H100-80GB", "T4-16GB"]).wanted(waiting(&[("nvidia.com/mig-1g.10gb", 6)]));
-    let choice = choose(&policy(), &supply, &pair).unwrap();
-    let names = choice.document.containers.iter().map(|c| c.resource.to_string());
-    assert_eq!(names.collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu-10gb"]);
-}
-
-#[test]
-fn a_slice_of_an_init_containers_is_room_for_those_after_it() {
-    let mut pair = ask(Want::Size(SizeGb(10)), None);
-    pair.containers
-        .insert(0, ContainerAsk { name: "load".into(), role: Role::Init, ..pair.containers[0].clone() });
-    let supply = supply(&["H100-80GB", "T4-16GB"]).wanted(waiting(&[("nvidia.com/mig-1g.10gb", 6)]));
-    let of = |pair: &PodAsk| -> Vec<String> {
-        let choice = choose(&policy(), &supply, pair).unwrap();
-        choice.document.containers.iter().map(|c| c.resource.to_string()).collect()
-    };
-    assert_eq!(of(&pair), ["nvidia.com/mig-1g.10gb"; 2]);
-    pair.containers[0].role = Role::Sidecar;
-    assert_eq!(of(&pair), ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu-10gb"], "it stays beside the others");
-}
-
-#[test]
-fn shares_of_compute_that_are_wanted_already_leave_no_room_for_more() {
-    let half = needing(2, None, Some(50), IsolationClass::Memory);
-    let of = |pending| {
-        let supply = supply(&["T4-16GB"]).wanted(waiting(&[("nvidia.com/gpu-2gb", pending)]));
-        let choice = choose(&policy(), &supply, &half).unwrap();
-        (resource_of(&choice), choice.document.chosen.unwrap().waits.len())
-    };
-    let share = || "nvidia.com/gpu-2gb".to_owned();
-    assert_eq!([0, 1, 2].map(of), [(share(), 0), (share(), 0), (share(), 1)]);
 }
 
 #[test]
@@ -305,7 +180,7 @@ fn a_strict_size_takes_what_really_has_it() {
     };
     assert_eq!(of(&["H100-80GB"], IsolationClass::Memory), "nvidia.com/mig-1g.20gb", "a 1g.10gb has 9984Mi");
     assert_eq!(of(&["T4-16GB"], IsolationClass::Memory), "nvidia.com/gpu-10gb");
-    assert_eq!(of(&[], IsolationClass::None), "nvidia.com/gpu-10gb.shared");
+    assert_eq!(of(&[], IsolationClass::None), "kerf.dev/gpu-10gb");
 }
 
 #[test]
@@ -331,7 +206,7 @@ fn a_share_of_compute_is_not_looked_for_where_no_share_is_limited() {
     let spec =
         GpuNodeSpec { policy: serde_json::from_value(policy_of_node).unwrap(), ..GpuNodeSpec::default() };
     let mut index = SupplyIndex::default();
-    index.show(NodeName::new("n"), &spec, &node_status(&["T4-16GB"]), true);
+    index.show(NodeName::new("n"), &spec, &node_status(&["T4-16GB"]));
     let supply = index.supply();
     let resource = |compute| {
         let ask = needing(10, None, compute, IsolationClass::Memory);
@@ -437,7 +312,6 @@ fn container_ask() -> impl Strategy<Value = ContainerAsk> {
                 by: String::new(),
                 memory,
                 compute,
-                carried: None,
                 distinct_gpus: false,
             }
         },
@@ -451,7 +325,8 @@ fn is_allowed(
     asked: &ContainerAsk,
     given: &ContainerRequest,
 ) -> bool {
-    let (kind, sizes) = (given.resource.kind().unwrap(), policy.spec().sizes);
+    let sizes = policy.spec().sizes;
+    let kinds = given.resource.kind().map_or_else(|| given.kinds.clone(), |kind| vec![kind]);
     let size = (given.size_gb != SizeGb::ANY).then_some(given.size_gb);
     let is_sized = size.is_none_or(|size| {
         sizes.min_gb.is_none_or(|min| min <= size) && sizes.max_gb.is_none_or(|max| size <= max)
@@ -461,12 +336,18 @@ fn is_allowed(
         Want::Profile(profile) => given.resource == ResourceName::Mig(profile),
         Want::Compute(profile) => given.resource == ResourceName::Compute(profile),
         Want::MigReplica(profile) => given.resource == ResourceName::MigReplica(profile),
-        Want::Share(wanted, _) => kind == wanted,
+        Want::Share(wanted, _) => given.only_kind() == Some(wanted),
         Want::Whole | Want::Replica => true,
         Want::MpsReplica => given.resource == ResourceName::MpsReplica,
     };
-    policy.kinds(class).is_some_and(|kinds| kinds.contains(&kind))
-        && strongest_class(given.resource) >= class
+    let keeps = |kind: &Kind| {
+        policy.kinds(class).is_some_and(|kinds| kinds.contains(kind))
+            && (given.resource.is_neutral() || strongest_class(given.resource) >= class)
+            && kind.strongest_class() >= class
+    };
+    !kinds.is_empty()
+        && kinds.iter().all(keeps)
+        && given.resource.is_neutral() != given.kinds.is_empty()
         && given.resource.size().zip(size).is_none_or(|(promised, size)| promised >= size)
         && (is_sized && is_asked && given.count == asked.count && given.count <= policy.max_count())
 }
@@ -478,7 +359,7 @@ proptest! {
         isolation in prop::option::of(prop::sample::select(IsolationClass::ALL.to_vec())),
         models in prop::sample::subsequence(vec!["H100-80GB", "A100-40GB", "H200-141GB", "T4-16GB", "A30-24GB"], 0..=5),
         named in prop::sample::subsequence(vec!["H100-80GB", "T4-16GB"], 0..=2),
-        pending in prop::sample::subsequence(vec![("nvidia.com/mig-1g.10gb", 7), ("nvidia.com/gpu-10gb", 9)], 0..=2),
+        is_neutral in any::<bool>(),
         bounds in prop::sample::select(vec![json!({}), json!({"stepGb": 7}), json!({"minGb": 3, "maxGb": 50, "stepGb": 4})]),
         dialect in prop::option::of(prop::sample::select(Dialect::ALL.to_vec())),
         statics in prop::sample::subsequence(super::static_tests::LAYOUTS.to_vec(), 0..=2),
@@ -489,7 +370,8 @@ proptest! {
         let gpus = GpuSelection { models: named.into_iter().map(str::to_owned).collect(), ..GpuSelection::default() };
         let asking = PodAsk { isolation, containers, gpus, dialect, ignored: Vec::new() };
         let policy = policy_with(&json!({"sizes": bounds}));
-        let supply = super::static_tests::beside(&models, &statics).wanted(waiting(&pending));
+        let supply = super::static_tests::beside(&models, &statics);
+        let supply = if is_neutral { supply } else { supply.with_concrete_names() };
         if let Ok(choice) = choose(&policy, &supply, &asking) {
             let class = choice.document.isolation;
             for (asked, given) in asking.containers.iter().zip(&choice.document.containers) {

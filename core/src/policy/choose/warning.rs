@@ -1,6 +1,5 @@
 //! What a user should know about an accepted request.
 
-use crate::contract::PassedOver;
 use crate::kind::IsolationClass;
 use crate::resource::ResourceName;
 use crate::units::{MemoryMib, SizeGb};
@@ -15,10 +14,6 @@ pub enum Warning {
     DistinctGpus(String, String),
     /// Several MIG instances, of which a process sees one: container, count, name.
     SeveralInstances(String, u32, ResourceName),
-    /// A kind that the policy prefers was passed over for this name.
-    FellBack(PassedOver, ResourceName),
-    /// All kinds are full, and the pod waits for this one.
-    Waits(PassedOver),
     /// The slice has less memory than the size says.
     LessThanNominal(String, SizeGb, ResourceName, MemoryMib),
     /// The size was rounded up to the next that has a name.
@@ -50,10 +45,9 @@ impl fmt::Display for Warning {
             ),
             Self::SeveralInstances(container, count, resource) => write!(
                 f,
-                "container {container}: a CUDA process sees one MIG instance; the {count} of {resource} are for as many processes, each with its own CUDA_VISIBLE_DEVICES"
+                "container {container}: a CUDA process sees one MIG instance; the {count} of {resource} {are} for as many processes, each with its own CUDA_VISIBLE_DEVICES",
+                are = if resource.is_neutral() { "may be instances, which are" } else { "are" }
             ),
-            Self::FellBack(passed, instead) => write!(f, "{passed}; it gets {instead} instead"),
-            Self::Waits(passed) => write!(f, "{passed}; the pod waits for it"),
             Self::LessThanNominal(container, size, resource, memory) => write!(
                 f,
                 "container {container}: {resource} really has {memory}, less than the {}Mi of {} GiB",

@@ -1,34 +1,37 @@
-//! The smallest profile that has all of what a request needs.
+//! The smallest profiles that have all of what a request needs.
 
-use super::Supply;
+use super::gpu::GpuSupply;
+use super::{Asked, Supply};
 use crate::mig::Profile;
 use crate::request::GpuSelection;
-use crate::units::{ComputePercent, MemoryMib, SizeGb};
+use crate::units::{ComputePercent, SizeGb};
+use std::sync::Arc;
 
 impl Supply {
-    /// The smallest plain profile of at least `size`, with so much real memory and such a share of its GPU's compute on some
-    /// GPU that the pod may have: least memory, then least compute.
+    /// The smallest plain profile with all of what is asked, for each sort of GPU of a managed node that the pod may have: each
+    /// once, by least memory, then least compute.
     #[must_use]
-    pub fn fitting_profile(
-        &self,
-        size: SizeGb,
-        memory: Option<MemoryMib>,
-        compute: Option<ComputePercent>,
-        gpus: &GpuSelection,
-    ) -> Option<Profile> {
-        let admitted = self.admitted(gpus);
-        let fitting = admitted.iter().flat_map(|(gpu, _)| {
+    pub fn fitting_profiles(&self, asked: &Asked, gpus: &GpuSelection) -> Vec<Profile> {
+        let fitting = |gpu: &Arc<GpuSupply>| {
             let most = gpu.profiles.iter().map(|(profile, _)| profile.compute()).max().unwrap_or(1);
-            let fits = move |(profile, real): &(Profile, MemoryMib)| {
+            let fits = gpu.profiles.iter().filter(|(profile, real)| {
                 profile.is_plain()
-                    && profile.size() >= size
-                    && memory.is_none_or(|memory| *real >= memory)
-                    && compute.is_none_or(|compute| has_compute(*profile, most, compute))
-            };
-            gpu.profiles.iter().copied().filter(fits).map(|(profile, _)| profile)
-        });
-        fitting.min_by_key(|profile| (profile.size(), profile.compute()))
+                    && profile.size() >= asked.size
+                    && asked.memory.is_none_or(|memory| *real >= memory)
+                    && asked.compute.is_none_or(|compute| has_compute(*profile, most, compute))
+            });
+            fits.map(|(profile, _)| *profile).min_by_key(smallest)
+        };
+        let mut profiles: Vec<Profile> = self.admitted(gpus).iter().filter_map(fitting).collect();
+        profiles.sort_unstable_by_key(smallest);
+        profiles.dedup();
+        profiles
     }
+}
+
+/// The order of profiles: least memory, then least compute.
+pub(in crate::policy) fn smallest(profile: &Profile) -> (SizeGb, u8) {
+    (profile.size(), profile.compute())
 }
 
 /// Whether `profile` has this share of the compute of a GPU whose largest profile has `most` slices.

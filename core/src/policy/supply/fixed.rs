@@ -1,7 +1,7 @@
-//! What static nodes have: slices that NVIDIA's device plugin has fixed, less those that pods hold.
+//! What static nodes have: slices that NVIDIA's device plugin has fixed.
 
 use super::Supply;
-use crate::contract::{ContainerRequest, Held, RequestDocument};
+use crate::contract::{ContainerRequest, RequestDocument};
 use crate::kind::Kind;
 use crate::names::NodeName;
 use crate::packing::is_worth_whole;
@@ -49,12 +49,6 @@ impl Asked {
 }
 
 impl Supply {
-    /// The same supply where pods hold so much of static nodes.
-    #[must_use]
-    pub fn holding(self, held: Arc<Held>) -> Self {
-        Self { held, ..self }
-    }
-
     /// The managed nodes alone.
     #[must_use]
     pub fn without_static(&self) -> Self {
@@ -87,17 +81,10 @@ impl Supply {
         !self.statics.is_empty()
     }
 
-    /// What static nodes that the pod may have offer, with how much of it is free.
-    fn offers(&self, gpus: &GpuSelection) -> impl Iterator<Item = (&StaticOffer, u32)> {
-        let nodes = self.statics.iter().filter(|(_, node)| admits(gpus, &node.model));
-        nodes.flat_map(|(name, node)| {
-            let held = self.held.get(name);
-            let is_shut = self.shut.contains(name);
-            node.offers.iter().map(move |offer| {
-                let held = held.and_then(|held| held.get(&offer.name)).copied().unwrap_or(0);
-                (offer, if is_shut { 0 } else { offer.count.saturating_sub(held) })
-            })
-        })
+    /// What static nodes that the pod may have offer.
+    fn offers(&self, gpus: &GpuSelection) -> impl Iterator<Item = &StaticOffer> {
+        let nodes = self.statics.values().filter(|node| admits(gpus, &node.model));
+        nodes.flat_map(|node| &node.offers)
     }
 
     /// The names by which static nodes serve what is asked by `kind`, the smallest slices first; replicas only for who wants
@@ -107,8 +94,9 @@ impl Supply {
         let serves = |offer: &&StaticOffer| {
             offer.kind == kind && offer.suffices(asked) && (count == 1 || !offer.replicas)
         };
-        let offers = self.offers(gpus).map(|(offer, _)| offer).filter(serves);
-        let mut names: Vec<_> = offers.map(|offer| (offer.size, offer.resource())).collect();
+        let offers = self.offers(gpus).filter(serves);
+        let offers = offers.map(|offer| (offer.size, offer.resource()));
+        let mut names: Vec<_> = offers.filter(|(_, name)| self.mapping(*name).is_none()).collect();
         names.sort_unstable();
         let mut sorted: Vec<ResourceName> = Vec::new();
         for (_, name) in names {
@@ -119,30 +107,11 @@ impl Supply {
         sorted
     }
 
-    /// How many more slices of this name static nodes have that meet what is asked.
+    /// Whether some static node has so many slices of this name that meet what is asked, in use or not. One of which no device is
+    /// well may have any number.
     #[must_use]
-    pub fn fixed_room(&self, name: ResourceName, asked: &Asked, gpus: &GpuSelection) -> u32 {
-        self.fixed_rooms(name, asked, gpus).fold(0, u32::saturating_add)
-    }
-
-    /// The same node by node.
-    pub(super) fn fixed_rooms(
-        &self,
-        name: ResourceName,
-        asked: &Asked,
-        gpus: &GpuSelection,
-    ) -> impl Iterator<Item = u32> {
-        self.fixed_offers(name, asked, gpus).map(|(_, free)| free)
-    }
-
-    /// How many slices of this name each static node has that meet what is asked, free or not.
-    pub(super) fn fixed_counts(
-        &self,
-        name: ResourceName,
-        asked: &Asked,
-        gpus: &GpuSelection,
-    ) -> impl Iterator<Item = u32> {
-        self.fixed_offers(name, asked, gpus).map(|(offer, _)| offer.count)
+    pub fn holds_fixed(&self, name: ResourceName, asked: &Asked, count: u32, gpus: &GpuSelection) -> bool {
+        self.fixed_offers(name, asked, gpus).any(|offer| offer.count == 0 || offer.count >= count)
     }
 
     fn fixed_offers(
@@ -150,11 +119,11 @@ impl Supply {
         name: ResourceName,
         asked: &Asked,
         gpus: &GpuSelection,
-    ) -> impl Iterator<Item = (&StaticOffer, u32)> {
-        self.offers(gpus).filter(move |(offer, _)| offer.is_of(name) && offer.suffices(asked))
+    ) -> impl Iterator<Item = &StaticOffer> {
+        self.offers(gpus).filter(move |offer| offer.is_of(name) && offer.suffices(asked))
     }
 
-    /// The least that static nodes offer under this name, free or not, that meets what is asked.
+    /// The least that static nodes offer under this name that meets what is asked.
     #[must_use]
     pub fn fixed_least(
         &self,
@@ -162,15 +131,14 @@ impl Supply {
         asked: &Asked,
         gpus: &GpuSelection,
     ) -> Option<&StaticOffer> {
-        let offers = self.fixed_offers(name, asked, gpus);
-        offers.map(|(offer, _)| offer).min_by_key(|offer| (offer.size, offer.memory))
+        self.fixed_offers(name, asked, gpus).min_by_key(|offer| (offer.size, offer.memory))
     }
 
     /// The largest that static nodes offer under this name, up to `most`.
     #[must_use]
     pub fn fixed_largest(&self, name: ResourceName, most: SizeGb, gpus: &GpuSelection) -> Option<SizeGb> {
-        let offers = self.offers(gpus).filter(|(offer, _)| offer.is_of(name));
-        offers.filter_map(|(offer, _)| offer.size).filter(|size| *size <= most).max()
+        let offers = self.offers(gpus).filter(|offer| offer.is_of(name));
+        offers.filter_map(|offer| offer.size).filter(|size| *size <= most).max()
     }
 
     /// Whether some static node has enough devices for a whole pod now, were nobody else there.

@@ -37,7 +37,6 @@ pub mod cluster_index;
 pub mod compute;
 pub mod confirm;
 pub mod demand;
-pub mod destinations;
 pub mod events;
 pub mod evict;
 pub mod filter;
@@ -61,6 +60,9 @@ pub mod waiting;
 pub mod wake;
 pub mod watch;
 pub mod wire;
+
+// `kerf explain` reads the same of a pod.
+use kerf_runtime::destinations;
 
 #[cfg(test)]
 mod api_stand_in;

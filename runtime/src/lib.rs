@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod args;
 pub mod cluster_policy;
+pub mod destinations;
 pub mod duration;
 pub mod event_note;
 mod exposition;

@@ -44,6 +44,30 @@ pub struct PassedKind {
     pub tainted: u32,
 }
 
+/// As sentences for people have it: `mps was preferred: no free capacity on 12 nodes, 4 nodes with
+/// free capacity are excluded by taints`.
+impl fmt::Display for PassedKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, full, never, excluded, tainted } = *self;
+        let nodes = |count: u32| if count == 1 { "1 node".to_owned() } else { format!("{count} nodes") };
+        let are = |count: u32| if count == 1 { "is" } else { "are" };
+        let other = excluded.saturating_sub(tainted);
+        let reasons = [
+            (full, format!("no free capacity on {}", nodes(full))),
+            (tainted, format!("{} with free capacity {} excluded by taints", nodes(tainted), are(tainted))),
+            (other, format!("{} with free capacity {} excluded by the scheduler", nodes(other), are(other))),
+            (never, format!("{} cannot serve it", nodes(never))),
+        ];
+        let reasons: Vec<String> =
+            reasons.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
+        write!(f, "{kind} was preferred")?;
+        match reasons.as_slice() {
+            [] => f.write_str(" and no node offers it"),
+            _ => write!(f, ": {}", reasons.join(", ")),
+        }
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it asks about by reference")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
@@ -95,5 +119,25 @@ impl AssignmentDocument {
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::json!(self).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passed_kind_is_told_with_the_nodes_that_did_not_have_it() {
+        let passed = PassedKind { kind: Kind::Mps, full: 0, never: 0, excluded: 0, tainted: 0 };
+        for (passed, text) in [
+            (passed, "mps was preferred and no node offers it"),
+            (PassedKind { full: 12, ..passed }, "mps was preferred: no free capacity on 12 nodes"),
+            (
+                PassedKind { full: 1, never: 3, excluded: 5, tainted: 4, ..passed },
+                "mps was preferred: no free capacity on 1 node, 4 nodes with free capacity are excluded by taints, 1 node with free capacity is excluded by the scheduler, 3 nodes cannot serve it",
+            ),
+        ] {
+            assert_eq!(passed.to_string(), text);
+        }
     }
 }

@@ -1,12 +1,14 @@
-//! To which nodes the next pod of a controller may go, as kube-scheduler will see it.
+//! To which nodes a pod, or the next pod of a controller, may go, as kube-scheduler will see it.
 
+use crate::machine::keeps_away;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use kerf_core::names::NodeName;
-use kerf_core::request::{NodeLabel, NodeSelection};
-use kerf_runtime::machine::keeps_away;
+use kerf_core::request::{NodeLabel, NodeSelection, PodView};
+use serde::Deserialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What a controller's pods say of the nodes that they may be on. Its default is all that have no taint.
+/// What a pod, or a controller's pods, say of the nodes that they may be on. Its default is all that have no taint.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Destinations {
     /// By labels.
@@ -16,6 +18,16 @@ pub struct Destinations {
 }
 
 impl Destinations {
+    /// What a pod says of itself, by its JSON.
+    ///
+    /// # Errors
+    /// When its spec cannot be read.
+    pub fn of_pod(pod: &Value) -> serde_json::Result<Self> {
+        let chosen = NodeSelection::of(&PodView::deserialize(pod)?.spec);
+        let tolerated = Option::<Vec<Toleration>>::deserialize(&pod["spec"]["tolerations"])?;
+        Ok(Self { chosen, tolerated: tolerated.unwrap_or_default() })
+    }
+
     /// Whether a node is one of them. Where its labels are not known and matter, nobody says so.
     #[must_use]
     pub fn admit(

@@ -62,6 +62,8 @@ pub fn documents(path: &Path) -> Result<Vec<Value>, InputError> {
     })
 }
 
-fn is_stdin(path: &Path) -> bool {
+/// Whether a path is that of standard input.
+#[must_use]
+pub fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }

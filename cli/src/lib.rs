@@ -18,6 +18,7 @@ pub mod input;
 pub mod manage;
 pub mod nodes;
 pub mod output;
+pub mod placement;
 pub mod plugin_nodes;
 pub mod policy;
 pub mod progress;

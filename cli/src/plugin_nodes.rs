@@ -12,7 +12,7 @@ use kube::api::{Api, ListParams};
 use std::collections::BTreeMap;
 
 /// A node, and the pods on it that have not ended.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PluginNode {
     /// What the plugin offers.
     pub node: StaticNode,

@@ -3,10 +3,10 @@
 mod argo;
 mod cases;
 mod check;
-mod decide;
+pub(crate) mod decide;
 mod explain;
 mod files;
-mod manifest;
+pub(crate) mod manifest;
 mod template;
 
 use crate::convert;

@@ -1,11 +1,15 @@
-//! `kerf explain` as a user reads it: of a pod that runs, of one that waits for a full kind, and of one that kerf never saw.
+//! `kerf explain` as a user reads it: of a pod that runs, of a pending one, of pods for which a preferred kind was passed over, and of
+//! one that kerf never saw.
 
 use anyhow::{Context as _, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Taint};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
+use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kube::Api;
+use kube::api::ListParams;
 use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
@@ -41,9 +45,11 @@ async fn explained(cluster: &Cluster, name: &str) -> anyhow::Result<Vec<String>>
         .output()?;
     let text = String::from_utf8(output.stdout)?;
     ensure!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    let gpus = cluster.gpu_node("h").await?.read_status()?.context("no status")?.gpus;
-    let text = text.replace(&uid, "UID");
-    let masked = gpus.iter().fold(text, |text, gpu| text.replace(gpu.uuid.as_str(), "GPU"));
+    let mut masked = text.replace(&uid, "UID");
+    for node in Api::<GpuNode>::all(cluster.plane().client()).list(&ListParams::default()).await? {
+        let gpus = node.read_status()?.context("no status")?.gpus;
+        masked = gpus.iter().fold(masked, |text, gpu| text.replace(gpu.uuid.as_str(), "GPU"));
+    }
     Ok(masked.lines().map(without_place).collect())
 }
 
@@ -82,11 +88,10 @@ async fn a_pod_is_told_from_its_request_to_its_slice_or_to_what_it_waits_for() -
             "Pod default/runs, uid UID",
             "Z  Created. The webhook chose for the pod, by policy default and with isolation hardware:",
             "  container main: 7 slices of nvidia.com/mig-1g.10gb, for 10 GB asked",
-            "  nothing that the policy prefers was passed over",
             "Z  Scheduled (kerf-scheduler): Successfully assigned default/runs to h",
             "  Assigned with the Binding:",
-            "  container main: slice s1 (1g.10gb) on GPU",
-            "  container main: slice s7 (1g.10gb) on GPU",
+            "  container main: mig slice s1 (1g.10gb) on GPU",
+            "  container main: mig slice s7 (1g.10gb) on GPU",
             "  Promised on node h, as of revision 1:",
             "  container main: slice s1 (1g.10gb) on GPU; the agent says it is held by container main of default/runs",
             "  container main: slice s7 (1g.10gb) on GPU; the agent says it is held by container main of default/runs",
@@ -111,7 +116,6 @@ async fn a_pod_is_told_from_its_request_to_its_slice_or_to_what_it_waits_for() -
         &[
             "Z  Created. The webhook chose for the pod, by policy default and with isolation hardware:",
             "  container main: 1 slice of nvidia.com/mig-1g.10gb, for 10 GB asked",
-            "  all kinds were full, so it waits for the first: container main: nvidia.com/mig-1g.10gb (mig) has room for 0 more, and 0 are waited for already",
             "  Not recorded: an assignment. The extender has not bound the pod.",
             "  Not recorded: a reservation. No GpuNode promises the pod a slice now.",
             "  By node, not recorded but decided anew by what the nodes say now:",
@@ -136,6 +140,48 @@ async fn a_pod_is_told_from_its_request_to_its_slice_or_to_what_it_waits_for() -
             "  container main asks by nvidia.com/gpu, which is kerf's only where a policy for the pod has nvidia in spec.dialects",
             "  Not recorded: an assignment. The extender has not bound the pod.",
             "  Not recorded: a reservation. No GpuNode promises the pod a slice now.",
+            "  Now Pending.",
+        ],
+    );
+    cluster.stop().await
+}
+
+/// A T4 by MPS, and an A100 with MIG that a taint keeps from pods.
+async fn cluster_with_a_taint() -> anyhow::Result<Cluster> {
+    let mut tainted = NodeSpec::new("h", Model::A100Gb40, 1);
+    let (key, value, effect) = ("team".to_owned(), Some("ml".to_owned()), "NoSchedule".to_owned());
+    tainted.taints.push(Taint { key, value, effect, time_added: None });
+    let mut options = ClusterOptions::new(vec![tainted, NodeSpec::new("t", Model::T4, 1)]);
+    options.control_plane.controller_manager = false;
+    Cluster::start(options, |_| ()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_preferred_kind_that_was_passed_over_is_told_and_so_are_the_nodes_that_are_left_out()
+-> anyhow::Result<()> {
+    let cluster = cluster_with_a_taint().await?;
+    let share = |name: &str| pod(name, &[(keys::GPU_MEMORY, "8Gi"), (keys::ISOLATION, "memory")]);
+    cluster.create(&share("shares")).await?;
+    cluster.running("shares").await?;
+    let said = explained(&cluster, "shares").await?;
+    tells(&said, &["  Assigned with the Binding:", "  container main: mps slice s1 (8gb MPS share) on GPU"]);
+    for part in [
+        "1 slice of kerf.dev/gpu-8gb, for 8 GB asked, by the first of these kinds that is free: mig, mps",
+        "  mig was preferred: 1 node with free capacity is excluded by taints",
+    ] {
+        assert!(said.iter().any(|line| line.contains(part)), "{part:?} is not in:\n{}", said.join("\n"));
+    }
+    let (good, table) = nodes(&cluster, &["t", "-o", "wide"])?;
+    assert!(good && table.contains("kerf.dev/gpu-8gb (mps)"), "{table}");
+
+    cluster.create(&pod("waits", &[(keys::GPU_MEMORY, "12Gi"), (keys::ISOLATION, "hardware")])).await?;
+    cluster.event("waits", "untolerated taint").await?;
+    tells(
+        &explained(&cluster, "waits").await?,
+        &[
+            "  By node, not recorded but decided anew by what the nodes say now:",
+            "  h: left out: the pod does not tolerate its taint team=ml:NoSchedule",
+            "  (CPU, volumes, quotas and the pods before it in the queue are the scheduler's part: see FailedScheduling)",
             "  Now Pending.",
         ],
     );

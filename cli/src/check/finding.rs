@@ -27,6 +27,8 @@ pub enum Group {
     Scheduler,
     /// The admin's policies.
     Policies,
+    /// The namespaces' `ResourceQuotas`.
+    Quotas,
     /// The nodes that kerf's agents serve.
     ManagedNodes,
     /// The nodes that NVIDIA's device plugin serves.
@@ -54,6 +56,7 @@ impl Group {
             Self::Extender => "extender",
             Self::Scheduler => "scheduler",
             Self::Policies => "policies",
+            Self::Quotas => "ResourceQuotas",
             Self::ManagedNodes => "nodes that kerf serves",
             Self::StaticNodes => "nodes that NVIDIA's device plugin serves",
             Self::Others => "others that manage GPUs",

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, PodSpec, Secret, Service, Volume};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, PodSpec, ResourceQuota, Secret, Service, Volume};
 use kerf_core::managed::is_managed;
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::Value;
@@ -118,6 +118,8 @@ pub struct Observed {
     pub foreigners: Seen<Vec<Foreigner>>,
     /// The `ClusterPolicy` that GPU Operator heeds, as JSON.
     pub cluster_policy: Seen<Value>,
+    /// The `ResourceQuotas` of all namespaces.
+    pub resource_quotas: Seen<Vec<ResourceQuota>>,
     /// The `DeviceClasses` of dynamic resource allocation, as JSON.
     pub device_classes: Seen<Vec<Value>>,
 }

@@ -1,17 +1,18 @@
 //! Pods' records as short accounts in the order of time. Pure: records in, accounts out.
 
-use super::again;
 use super::records::{Recorded, Records, is_bound};
 use crate::counted::counted;
 use crate::output::{Format, Report};
+use crate::placement::{Choice, Nodes};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kerf_core::contract::{AssignmentDocument, ContainerRequest, RequestDocument, SliceState, WantedSlice};
 use kerf_core::keys;
+use kerf_core::kind::Kind;
 use kerf_core::request::dialect_of;
+use kerf_runtime::destinations::Destinations;
 use kerf_runtime::gpu_node::GpuNode;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 /// The accounts of several pods.
@@ -65,7 +66,8 @@ enum Topic {
 impl Accounts {
     /// One for each pod.
     pub fn of(records: &Records) -> Self {
-        Self { pods: records.pods.iter().map(|pod| Account::of(pod, records)).collect() }
+        let nodes = records.nodes_for_pods();
+        Self { pods: records.pods.iter().map(|pod| Account::of(pod, records, &nodes)).collect() }
     }
 }
 
@@ -76,7 +78,7 @@ impl Report for Accounts {
 }
 
 impl Account {
-    fn of(recorded: &Recorded, records: &Records) -> Self {
+    fn of(recorded: &Recorded, records: &Records, nodes: &Nodes) -> Self {
         let pod = &recorded.pod;
         let events = recorded.events.iter().flatten().map(event);
         let mut entries: Vec<Entry> = events.chain(scheduled(pod)).collect();
@@ -85,7 +87,7 @@ impl Account {
         entries.insert(0, admission(pod));
         entries.push(assignment(pod));
         entries.extend(reservations(pod, records));
-        entries.extend(by_node(pod, records));
+        entries.extend(by_node(pod, records, nodes));
         entries.push(now(pod));
         entries.extend(without_events(recorded).map(|line| note(Topic::Unknown, line)));
         Self {
@@ -180,15 +182,9 @@ fn decision(document: &RequestDocument) -> Vec<String> {
         }
     }
     lines.extend(containers.iter().map(container));
-    match chosen {
-        None => lines.push("  not recorded: which policy matched, and what was passed over".to_owned()),
-        Some(chosen) if chosen.passed.is_empty() => {
-            lines.push("  nothing that the policy prefers was passed over".to_owned());
-        }
-        Some(chosen) => lines.extend(chosen.passed.iter().map(|passed| format!("  passed over: {passed}"))),
+    if chosen.is_none() {
+        lines.push("  not recorded: which policy matched".to_owned());
     }
-    let waits = chosen.iter().flat_map(|chosen| &chosen.waits);
-    lines.extend(waits.map(|first| format!("  all kinds were full, so it waits for the first: {first}")));
     let listed = [
         ("only on GPUs of model", gpus.models.join(", ")),
         ("not on GPUs of model", gpus.not_models.join(", ")),
@@ -204,7 +200,7 @@ fn decision(document: &RequestDocument) -> Vec<String> {
 }
 
 fn container(container: &ContainerRequest) -> String {
-    let ContainerRequest { name, size_gb, count, resource, memory, compute, profile, .. } = container;
+    let ContainerRequest { name, size_gb, count, resource, kinds, memory, compute, profile, .. } = container;
     let distinct = container.needs_distinct_gpus();
     let slices = counted(*count, "slice");
     let mut line = format!("  container {name}: {slices} of {resource}, for {size_gb} asked");
@@ -216,6 +212,10 @@ fn container(container: &ContainerRequest) -> String {
     ];
     for want in wants.into_iter().flatten() {
         let _infallible = write!(line, ", {want}");
+    }
+    let kinds: Vec<&str> = kinds.iter().map(|kind| Kind::as_str(*kind)).collect();
+    if !kinds.is_empty() {
+        let _infallible = write!(line, ", by the first of these kinds that is free: {}", kinds.join(", "));
     }
     line
 }
@@ -268,15 +268,17 @@ fn assignment(pod: &Pod) -> Entry {
         }
         Some(Ok(document)) => {
             let slices = document.slices.iter().map(|slice| {
+                let kind = slice.shape.kind();
                 format!(
-                    "  container {}: slice {} ({}) on {}",
+                    "  container {}: {kind} slice {} ({}) on {}",
                     slice.container, slice.id, slice.shape, slice.gpu
                 )
             });
             let devices =
                 document.devices.iter().map(|given| format!("  container {}: {given}", given.container));
             let head = "Assigned with the Binding:".to_owned();
-            let lines = std::iter::once(head).chain(slices).chain(devices).collect();
+            let passed = document.passed.iter().map(|passed| format!("  {passed}"));
+            let lines = std::iter::once(head).chain(slices).chain(devices).chain(passed).collect();
             Entry { time: None, topic: Topic::Assignment, lines }
         }
     }
@@ -307,38 +309,41 @@ fn reservations(pod: &Pod, records: &Records) -> Vec<Entry> {
     vec![note(Topic::Reservation, line)]
 }
 
-/// What each node has for a pod that waits. The scheduler records only how many nodes have which reason.
-fn by_node(pod: &Pod, records: &Records) -> Option<Entry> {
+/// What each node has for a pending pod. The scheduler records only how many nodes have which reason.
+fn by_node(pod: &Pod, records: &Records, nodes: &Nodes) -> Option<Entry> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let nodes = records.nodes.as_deref().unwrap_or_default();
-    // What cannot be read promises the pod nothing: such a node is one of those that have no room for it.
-    let specs = nodes.iter().filter_map(|node| node.read_spec().ok());
+    // A spec that cannot be read promises the pod nothing: such a node is one of those that have no room for it.
+    let specs = records.nodes.iter().flatten().filter_map(|node| node.read_spec().ok());
     let is_promised = specs.flat_map(|spec| spec.slices).any(|slice| is_for(&slice, uid));
     let document = RequestDocument::parse(annotation(pod, keys::REQUEST)?).ok()?;
     if is_bound(pod) || is_promised {
         return None;
     }
-    let none = BTreeMap::new();
-    let static_nodes = records.static_nodes.as_ref().unwrap_or(&none);
-    let answers = again::by_node(nodes, static_nodes, &document);
+    let destinations = Destinations::of_pod(&serde_json::to_value(pod).ok()?).ok()?;
+    let choice = Choice::of(nodes, &destinations, &document);
     let unknown = [
         ("the nodes that kerf serves", records.nodes.as_ref().err()),
         ("the nodes that NVIDIA's device plugin serves", records.static_nodes.as_ref().err()),
+        ("labels and taints of the nodes", records.machines.as_ref().err()),
         ("whether MIG devices of these get other names", records.renames_unknown.as_ref()),
     ];
     let unknown: Vec<String> = unknown
         .into_iter()
         .filter_map(|(which, why)| Some(format!("  not known: {which}: {}", why?)))
         .collect();
+    let answers = choice.lines();
     if answers.is_empty() && unknown.is_empty() {
         return None;
     }
+    let best = choice.taken().map(|(name, taken)| format!("  now it would get {taken} of node {name}"));
+    let passed = choice.passed.iter().map(|passed| format!("    {passed}"));
     let head = "By node, not recorded but decided anew by what the nodes say now:".to_owned();
-    let line =
-        |(answer, names): (again::Answer, Vec<String>)| format!("  {}: {answer}", again::listed(&names));
-    let lines = answers.into_iter().map(line).chain(unknown);
-    let rest = "  (taints, labels, CPU, quotas and who waits before it are the scheduler's part: see FailedScheduling)";
-    let lines = std::iter::once(head).chain(lines).chain([rest.to_owned()]);
+    let beside = if nodes.know_machines() { "" } else { "taints, labels, " };
+    let rest = format!(
+        "  ({beside}CPU, volumes, quotas and the pods before it in the queue are the scheduler's part: see FailedScheduling)"
+    );
+    let answers = answers.into_iter().map(|line| format!("  {line}"));
+    let lines = std::iter::once(head).chain(best).chain(passed).chain(answers).chain(unknown).chain([rest]);
     Some(Entry { time: None, topic: Topic::Nodes, lines: lines.collect() })
 }
 

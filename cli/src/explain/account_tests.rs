@@ -43,6 +43,12 @@ fn a_pod_that_waits_is_told_why() {
     insta::assert_snapshot!(explained("waits.yaml"));
 }
 
+/// One was bound by its second kind, one finds no node, and one would be bound by its second kind now.
+#[test]
+fn pods_that_several_kinds_may_serve_are_told_with_their_kinds_and_the_nodes_that_are_left_out() {
+    insta::assert_snapshot!(explained("neutral.yaml"));
+}
+
 #[test]
 fn what_is_not_recorded_is_said_and_not_guessed() {
     insta::assert_snapshot!(explained("stranger.yaml"));

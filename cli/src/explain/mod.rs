@@ -1,9 +1,8 @@
 //! `kerf explain POD`: why a pod is where it is, or why it waits, by what kerf's programs and the scheduler have recorded. It
-//! guesses nothing. What each node has for a pod that waits is recorded by the scheduler in numbers only, so it is decided anew,
+//! guesses nothing. What each node has for a pending pod is recorded by the scheduler in numbers only, so it is decided anew,
 //! which is said.
 
 mod account;
-mod again;
 mod records;
 
 use crate::completion::values;
@@ -28,7 +27,7 @@ Examples:
   kerf explain -A -l app=detector
 
   # What somebody else has recorded
-  kubectl get pods,events,gpunodes -o yaml > records.yaml
+  kubectl get pods,events,gpunodes,nodes -o yaml > records.yaml
   kerf explain -f records.yaml";
 
 /// Which pods, and where their records are.
@@ -52,8 +51,8 @@ pub struct Args {
     /// Pods with these labels, like `app=a,tier!=test`.
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
-    /// Read the records from a file and not from the API server, `-` for standard input: Pods, and where it has them their Events
-    /// and `GpuNodes`, as `kubectl get -o yaml` writes them.
+    /// Read the records from a file and not from the API server, `-` for standard input: Pods, and where it has them their Events,
+    /// `GpuNodes` and Nodes, as `kubectl get -o yaml` writes them.
     #[arg(short, long, alias = "file", value_name = "FILE", conflicts_with_all = ["namespace", "selector", "all_namespaces"])]
     filename: Option<PathBuf>,
     /// The form.

@@ -2,6 +2,7 @@
 
 use crate::failure::NotFound;
 use crate::input::{self, InputError};
+use crate::placement::Nodes;
 use crate::plugin_nodes::{self, PluginNode};
 use anyhow::Context;
 use futures::stream::{self, StreamExt as _};
@@ -29,6 +30,8 @@ pub struct Records {
     pub nodes: Result<Vec<GpuNode>, String>,
     /// The nodes that NVIDIA's device plugin serves, by name, or why they are not known. Where all pods are bound nobody has asked.
     pub static_nodes: Result<BTreeMap<String, PluginNode>, String>,
+    /// The Nodes, by whose labels and taints pods are kept away, or why they are not known. Where all pods are bound nobody has asked.
+    pub machines: Result<Vec<Machine>, String>,
     /// Why it is not known on which of these MIG devices are getting other names.
     pub renames_unknown: Option<String>,
 }
@@ -69,13 +72,15 @@ impl Records {
         let pods: Vec<Recorded> = pods.collect().await;
         let nodes = Api::<GpuNode>::all(client.clone()).list(&ListParams::default()).await;
         let nodes = nodes.map(|list| list.items).map_err(why);
-        // They matter to a pod that waits: the list of all pods is long.
-        let static_nodes = match &nodes {
-            _ if pods.iter().all(|it| is_bound(&it.pod)) => Ok(BTreeMap::new()),
-            Ok(nodes) => static_nodes(&client, nodes).await.map_err(why),
-            Err(_) => Err("only GpuNodes tell which they are".to_owned()),
+        // They matter to a pending pod: the list of all pods is long.
+        let is_pending = pods.iter().any(|it| !is_bound(&it.pod));
+        let machines = if is_pending { machines(&client).await.map_err(why) } else { Ok(Vec::new()) };
+        let static_nodes = match (&nodes, &machines) {
+            (Ok(nodes), Ok(machines)) => static_nodes(&client, nodes, machines).await.map_err(why),
+            (Ok(_), Err(why)) => Err(why.clone()),
+            (Err(_), _) => Err("only GpuNodes tell which they are".to_owned()),
         };
-        let mut records = Self { pods, nodes, static_nodes, renames_unknown: None };
+        let mut records = Self { pods, nodes, static_nodes, machines, renames_unknown: None };
         let unknown = records.close_renamed(&client).await.err();
         records.renames_unknown =
             unknown.map(|error| error.downcast().map_or_else(|other| other.to_string(), why));
@@ -93,6 +98,13 @@ impl Records {
         Ok(())
     }
 
+    /// The nodes to which the pods may go.
+    pub fn nodes_for_pods(&self) -> Nodes {
+        let nodes = Nodes::of_objects(self.nodes.as_deref().unwrap_or_default());
+        let nodes = nodes.with_static(self.static_nodes.iter().flatten());
+        nodes.with_machines(self.machines.iter().flatten().cloned())
+    }
+
     /// Reads a file of YAML documents or one JSON object; a List is what it has.
     pub fn read(path: &Path) -> Result<Self, InputError> {
         let place = input::place(path);
@@ -102,14 +114,17 @@ impl Records {
                 _ => vec![document],
             });
         let (mut pods, mut events, mut nodes) = (Vec::<Pod>::new(), Vec::<Event>::new(), Vec::new());
+        let mut machines = Vec::<Machine>::new();
         for object in objects {
             let kind = object["kind"].as_str().unwrap_or_default().to_owned();
             let parsed = match kind.as_str() {
                 "Pod" => serde_json::from_value(object).map(|pod| pods.push(pod)),
                 "Event" => serde_json::from_value(object).map(|event| events.push(event)),
                 "GpuNode" => serde_json::from_value(object).map(|node| nodes.push(node)),
+                "Node" => serde_json::from_value(object).map(|machine| machines.push(machine)),
                 _ => {
-                    let what = format!("kind {kind:?} is no record of a pod's; write Pod, Event or GpuNode");
+                    let what =
+                        format!("kind {kind:?} is no record of a pod's; write Pod, Event, GpuNode or Node");
                     return Err(InputError::Bad(format!("{place}: {what}")));
                 }
             };
@@ -119,7 +134,8 @@ impl Records {
             return Err(InputError::Bad(format!("{place}: there is no Pod in it")));
         }
         let pods = pods.into_iter().map(|pod| Recorded::new(pod, Ok(events.clone()))).collect();
-        Ok(Self { pods, nodes: Ok(nodes), static_nodes: Ok(BTreeMap::new()), renames_unknown: None })
+        let (nodes, static_nodes, machines) = (Ok(nodes), Ok(BTreeMap::new()), Ok(machines));
+        Ok(Self { pods, nodes, static_nodes, machines, renames_unknown: None })
     }
 }
 
@@ -191,8 +207,15 @@ pub fn is_bound(pod: &Pod) -> bool {
 }
 
 /// Who may see a pod need not see all Nodes and all pods.
-async fn static_nodes(client: &Client, managed: &[GpuNode]) -> kube::Result<BTreeMap<String, PluginNode>> {
-    let machines = Api::<Machine>::all(client.clone()).list(&ListParams::default()).await?.items;
+async fn machines(client: &Client) -> kube::Result<Vec<Machine>> {
+    Ok(Api::<Machine>::all(client.clone()).list(&ListParams::default()).await?.items)
+}
+
+async fn static_nodes(
+    client: &Client,
+    managed: &[GpuNode],
+    machines: &[Machine],
+) -> kube::Result<BTreeMap<String, PluginNode>> {
     let is_managed = |machine: &Machine| managed.iter().any(|node| node.name() == machine.name());
     plugin_nodes::read(client, machines.iter().filter(|machine| !is_managed(machine))).await
 }

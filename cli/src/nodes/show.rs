@@ -109,17 +109,26 @@ impl<'n> GpuReport<'n> {
 impl<'n> SliceReport<'n> {
     fn new(slice: &'n SliceStatus, spec: &'n GpuNodeSpec) -> Self {
         let (pod, container) = owner(spec, slice).unzip();
+        // The agent reports the name once the slice is offered under it; it is promised under it before.
+        let promised =
+            || spec.slices.iter().find(|wanted| Some(&wanted.id) == slice.id.as_ref())?.reservation.as_ref();
         Self {
             id: slice.id.as_ref(),
             shape: slice.shape,
             state: slice.state,
             memory_mib: slice.memory,
             device: slice.device.as_ref(),
-            resource: slice.resource,
+            resource: slice.resource.or_else(|| Some(promised()?.resource)),
             message: slice.message.as_deref(),
             pod,
             container,
         }
+    }
+
+    /// The name under which it stands, with the kind behind a neutral one, which does not say it.
+    fn name(&self) -> Option<String> {
+        let name = self.resource?;
+        Some(if name.is_neutral() { format!("{name} ({})", self.shape.kind()) } else { name.to_string() })
     }
 }
 
@@ -179,6 +188,7 @@ fn wide(shown: &Shown) -> String {
         "STATE",
         "POD",
         "CONTAINER",
+        "RESOURCE",
         "DEVICE",
         "GPU UUID",
         "PCI BUS ID",
@@ -186,8 +196,8 @@ fn wide(shown: &Shown) -> String {
     for node in &shown.managed {
         let Ok((spec, status)) = &node.read else { continue };
         for gpu in status.gpus.iter().map(|gpu| GpuReport::new(gpu, spec, status)) {
-            let mut row = |rest: [String; 7]| {
-                let [slice, shape, memory, state, pod, container, device] = rest;
+            let mut row = |rest: [String; 8]| {
+                let [slice, shape, memory, state, pod, container, resource, device] = rest;
                 let (index, model) = (gpu.index.to_string(), gpu.model.to_owned());
                 columns.row([
                     node.name.clone(),
@@ -199,6 +209,7 @@ fn wide(shown: &Shown) -> String {
                     state,
                     pod,
                     container,
+                    resource,
                     device,
                     gpu.uuid.to_string(),
                     or_dash(gpu.pci_bus_id),
@@ -215,6 +226,7 @@ fn wide(shown: &Shown) -> String {
                     format!("{:?}", slice.state),
                     or_dash(slice.pod.as_ref()),
                     or_dash(slice.container),
+                    or_dash(slice.name()),
                     or_dash(slice.device),
                 ]);
             }

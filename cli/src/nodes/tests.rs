@@ -135,6 +135,23 @@ fn programs_read_json_and_yaml() {
     assert_eq!(json["managed"][0]["gpus"][0]["slices"][0]["pod"], "team-a/detector");
 }
 
+/// A neutral name does not say the kind, which the shape does.
+#[test]
+fn a_slice_stands_under_its_name_and_a_neutral_one_has_its_kind() {
+    let mut node: Value = serde_saphyr::from_str(MIG).unwrap();
+    node["status"]["slices"][0]["resource"] = json!("kerf.dev/gpu-10gb");
+    node["spec"]["slices"][0]["reservation"]["resource"] = json!("kerf.dev/gpu-40gb");
+    let shown = || managed(vec![of_object(&object(node.clone()))]);
+    let table = text(shown(), Format::Wide, draw::WIDTH);
+    let names = ["kerf.dev/gpu-10gb (mig)", " - ", "kerf.dev/gpu-40gb (mig)"];
+    for (line, name) in table.lines().skip(1).zip(names) {
+        assert!(line.contains(name), "{table}");
+    }
+    let json: Value = serde_json::from_str(&text(shown(), Format::Json, 0)).unwrap();
+    let slice = &json["managed"][0]["gpus"][0]["slices"][2];
+    assert_eq!((&slice["resource"], &slice["shape"]["kind"]), (&json!("kerf.dev/gpu-40gb"), &json!("mig")));
+}
+
 /// Compute instances share the place of their GPU instance, by the parts of its compute.
 #[test]
 fn compute_instances_share_their_gpu_instance() {

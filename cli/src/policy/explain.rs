@@ -4,9 +4,11 @@ use super::decide::{Decision, Verdict, decide};
 use super::manifest::{Found, Namespaces, no_pod, pods};
 use crate::input::{self, InputError};
 use crate::output::{Format, Report, lines, render};
+use crate::placement::{Choice, Nodes, Placement};
 use crate::simulate::snapshot;
 use anyhow::Context as _;
 use kerf_core::contract::RequestDocument;
+use kerf_core::packing::Terms;
 use kerf_core::policy::{Mismatch, Policies, Policy, Supply};
 use kerf_runtime::policy_file;
 use serde::Serialize;
@@ -19,7 +21,7 @@ Examples:
   # Which policy is for the pods of a manifest, and what they would get
   kerf policy explain -f deploy/examples/mig-small.yaml --policy policies -n web
 
-  # The same for the GPUs of a cluster
+  # The same for the GPUs of a cluster, and where they would go now
   kubectl get gpunodes,nodes -o json > cluster.json
   kerf policy explain -f deploy/examples/mig-small.yaml --policy policies --gpunodes cluster.json";
 
@@ -37,7 +39,8 @@ pub struct Args {
     /// The namespace of objects that name none.
     #[arg(short, long, default_value = "default")]
     namespace: String,
-    /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. Without it the policy's order decides alone.
+    /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. With it the command says on which node a pod would get which
+    /// kind now, and why no other; without it the policy's order decides alone.
     #[arg(long, value_name = "FILE")]
     gpunodes: Option<PathBuf>,
     /// The form.
@@ -89,14 +92,23 @@ struct Field {
 #[serde(tag = "outcome", rename_all = "lowercase")]
 enum Outcome {
     Untouched,
-    Refused { refusal: String },
-    Served { request: Box<RequestDocument>, warnings: Vec<String> },
+    Refused {
+        refusal: String,
+    },
+    Served {
+        request: Box<RequestDocument>,
+        warnings: Vec<String>,
+        /// Where the pod would go among the nodes of the snapshot, if there is one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        placement: Option<Placement>,
+    },
 }
 
 /// Explains.
 pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let policies = policy_file::read(&args.policy).context("--policy")?;
-    let supply = supply(args.gpunodes.as_deref())?;
+    let cluster = args.gpunodes.as_deref().map(|path| Cluster::read(path, &policies)).transpose()?;
+    let supply = cluster.as_ref().map(|cluster| cluster.supply.clone()).unwrap_or_default();
     let documents = input::documents(&args.filename)?;
     let found: Vec<Found> = documents.iter().flat_map(|d| pods(d, &args.namespace)).collect();
     if found.is_empty() {
@@ -107,7 +119,7 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let explained = found.into_iter().map(|found| {
         let decision = decide(&found.pod, namespaces.get(&found.namespace), &policies, &supply);
         let decision = decision.with_context(|| format!("{found}: failed to read the pod"))?;
-        Ok(ExplainedPod::of(found, &policies, decision))
+        Ok(ExplainedPod::of(found, &policies, decision, cluster.as_ref()))
     });
     let pods = explained.collect::<anyhow::Result<_>>()?;
     Ok(write!(out, "{}", render(&Explained { pods }, args.output)?)?)
@@ -120,8 +132,29 @@ pub(super) fn supply(gpunodes: Option<&Path>) -> anyhow::Result<Supply> {
     Ok(snapshot::supply(&input::read(path)?).map_err(place)?)
 }
 
+/// The cluster of a file of `GpuNodes` and Nodes.
+struct Cluster {
+    supply: Supply,
+    nodes: Nodes,
+}
+
+impl Cluster {
+    fn read(path: &Path, policies: &Policies) -> anyhow::Result<Self> {
+        let text = input::read(path)?;
+        let place = |error| InputError::Bad(format!("{}: {error}", input::place(path)));
+        let terms = Terms { weights: policies.weights(), ..Terms::default() };
+        let (supply, nodes) = (snapshot::supply(&text), snapshot::nodes(&text, terms));
+        Ok(Self { supply: supply.map_err(place)?, nodes: nodes.map_err(place)? })
+    }
+}
+
 impl ExplainedPod {
-    fn of(found: Found, policies: &Policies, Decision { facts, verdict }: Decision) -> Self {
+    fn of(
+        found: Found,
+        policies: &Policies,
+        Decision { facts, verdict }: Decision,
+        cluster: Option<&Cluster>,
+    ) -> Self {
         let passed = policies.passed(&facts).into_iter();
         let passed = passed.take_while(|(_, mismatch)| !matches!(mismatch, Mismatch::UnknownNamespace(_)));
         let not =
@@ -148,7 +181,11 @@ impl ExplainedPod {
             outcome: match verdict {
                 Verdict::Untouched => Outcome::Untouched,
                 Verdict::Refused(refusal) => Outcome::Refused { refusal },
-                Verdict::Served { document, warnings } => Outcome::Served { request: document, warnings },
+                Verdict::Served { document, warnings, destinations } => {
+                    let choice = cluster.map(|it| Choice::of(&it.nodes, &destinations, &document));
+                    let placement = choice.map(|choice| choice.placement());
+                    Outcome::Served { request: document, warnings, placement }
+                }
             },
         }
     }
@@ -177,21 +214,36 @@ impl ExplainedPod {
 
 impl Outcome {
     fn lines(&self) -> Vec<String> {
-        let (request, warnings) = match self {
+        let (request, warnings, placement) = match self {
             Self::Untouched => return vec!["  asks for no slice and is left as it is".to_owned()],
             Self::Refused { refusal } => return vec![format!("  refused: {refusal}")],
-            Self::Served { request, warnings } => (request, warnings),
+            Self::Served { request, warnings, placement } => (request, warnings, placement),
         };
         let mut lines = vec![format!("  isolation {}", request.isolation)];
-        if let Some(chosen) = &request.chosen {
-            lines.extend(chosen.dialect.iter().map(|dialect| format!("  asked in the dialect {dialect}")));
-            lines.extend(chosen.passed.iter().map(|passed| format!("  passed over: {passed}")));
-        }
+        let dialect = request.chosen.iter().flat_map(|chosen| &chosen.dialect);
+        lines.extend(dialect.map(|dialect| format!("  asked in the dialect {dialect}")));
         let containers = request.containers.iter();
         lines.extend(containers.map(|c| format!("  container {} gets {}x {}", c.name, c.count, c.resource)));
+        let several = request.containers.iter().filter(|container| !container.kinds.is_empty());
+        lines.extend(several.map(|container| {
+            let kinds: Vec<&str> = container.kinds.iter().map(|kind| kind.as_str()).collect();
+            format!("    of {} the first kind that is free: {}", container.name, kinds.join(", "))
+        }));
         lines.extend(warnings.iter().map(|warning| format!("  warning: {warning}")));
+        lines.extend(placement.iter().flat_map(placed));
         lines
     }
+}
+
+/// Where a pod would go.
+fn placed(Placement { node, taken, passed, nodes }: &Placement) -> Vec<String> {
+    let place = match (node, taken) {
+        (Some(node), Some(taken)) => format!("  on these nodes: {taken} of node {node}"),
+        _ => "  on these nodes: none serves it now".to_owned(),
+    };
+    let passed = passed.iter().map(|passed| format!("    {passed}"));
+    let nodes = nodes.iter().map(|line| format!("    {line}"));
+    std::iter::once(place).chain(passed).chain(nodes).collect()
 }
 
 /// The fields of a policy that extends another.

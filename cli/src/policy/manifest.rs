@@ -18,7 +18,7 @@ const LOOKED_FOR: &str = "looked for objects of kind Pod; for pod templates, whi
      spec.containers, anywhere in an object; and for Argo's templates with container, script or containerSet";
 
 /// A pod that a manifest has.
-pub(super) struct Found {
+pub(crate) struct Found {
     /// The object: `Pod web/trainer`, `Deployment web/trainer`.
     pub object: String,
     /// Where its template is in the object, if that needs a name: `spec.pytorchReplicaSpecs.Worker.template`.
@@ -43,7 +43,7 @@ impl fmt::Display for Found {
 
 /// The labels of the Namespaces in a manifest, by name.
 #[derive(Debug, Default)]
-pub(super) struct Namespaces(BTreeMap<String, BTreeMap<String, String>>);
+pub(crate) struct Namespaces(BTreeMap<String, BTreeMap<String, String>>);
 
 impl Namespaces {
     /// Those of these documents.
@@ -77,7 +77,7 @@ impl Namespaces {
 }
 
 /// The pods of a document; `namespace` is that of objects that name none. What has no pod has none.
-pub(super) fn pods(document: &Value, namespace: &str) -> Vec<Found> {
+pub(crate) fn pods(document: &Value, namespace: &str) -> Vec<Found> {
     if let Some(items) = document.get("items").and_then(Value::as_array) {
         return items.iter().flat_map(|item| pods(item, namespace)).collect();
     }
@@ -110,7 +110,7 @@ fn named(document: &Value, namespace: &str) -> String {
 }
 
 /// Why there is no pod in these documents.
-pub(super) fn no_pod(documents: &[Value], namespace: &str) -> String {
+pub(crate) fn no_pod(documents: &[Value], namespace: &str) -> String {
     let objects: Vec<String> = documents.iter().map(|document| named(document, namespace)).collect();
     let objects = if objects.is_empty() { "no object".to_owned() } else { objects.join(", ") };
     format!("there is no pod in it, and nothing that makes pods, but {objects}; {LOOKED_FOR}")

@@ -2,6 +2,7 @@
 
 pub mod jobs;
 pub mod openb;
+pub mod pods;
 pub mod replay;
 pub mod snapshot;
 pub mod summary;
@@ -22,6 +23,10 @@ const EXAMPLES: &str = "\
 Examples:
   # How many more of each profile fit on a cluster, and who is in the way
   kubectl get gpunodes -o json | kerf simulate --snapshot -
+
+  # Which kind each pod of a manifest would get on the cluster as it is, on which node, and what was passed over
+  kubectl get gpunodes,nodes -o json > cluster.json
+  kerf simulate --snapshot cluster.json --pods deploy/examples/mig-small.yaml --policy policies
 
   # What kerf decides for a list of jobs on four GPUs
   kerf simulate --gpus 4 --model h100-80gb -f deploy/examples/jobs.txt
@@ -49,18 +54,22 @@ pub struct Args {
     /// gpu_spec` each. The default is standard input.
     #[arg(short, long, value_name = "FILE", default_value = "-", hide_default_value = true)]
     filename: PathBuf,
-    /// Say instead what fits on the nodes of a snapshot by `kubectl get gpunodes -o json`; `-` for standard input.
+    /// Say instead what fits on the nodes of a snapshot by `kubectl get gpunodes,nodes -o json`, or -o yaml; `-` for standard input.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["gpus", "model", "moves", "summary", "filename"])]
     snapshot: Option<PathBuf>,
+    /// Decide the pods of a file on the snapshot, one after the other: manifests, with one pod of each template, or request
+    /// documents as in the annotation `kerf.dev/request`; `-` for standard input. Pods without that annotation need --policy.
+    #[arg(long, value_name = "FILE", requires = "snapshot")]
+    pods: Option<PathBuf>,
     /// Place pods by shares of GPUs instead, on nodes as `sn,cpu_milli,memory_mib,gpu,model`.
     #[arg(long, value_name = "NODES.csv", conflicts_with_all = ["gpus", "model", "moves", "summary", "snapshot", "policy"])]
     openb: Option<PathBuf>,
-    /// Policy file, or a folder of them, for the weights of its `packing`.
+    /// Policy file, or a folder of them, for the weights of its `packing`; with --pods also for what the pods get.
     #[arg(long, alias = "policies", value_name = "PATH")]
     policy: Option<PathBuf>,
-    /// The form.
+    /// The form; `wide`, with --pods alone, has more columns.
     #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_default_value = true,
-        value_parser = Format::parser(&[]))]
+        value_parser = Format::parser(&[Format::Wide]))]
     output: Format,
 }
 
@@ -85,6 +94,15 @@ pub enum InputError {
     /// The snapshot is bad.
     #[error("--snapshot")]
     Snapshot(#[from] snapshot::SnapshotError),
+    /// The pods are bad.
+    #[error(transparent)]
+    Pods(#[from] pods::PodsError),
+    /// There are no more columns.
+    #[error("--output: wide is for --pods alone; leave it out, or write json or yaml")]
+    Wide,
+    /// Both are to be read from standard input.
+    #[error("--snapshot and --pods: only one of them can be standard input; write a file for the other")]
+    OneInput,
     /// The job list is bad.
     #[error("{place}")]
     Jobs {
@@ -102,12 +120,14 @@ enum Simulated {
     Decisions { decisions: Vec<replay::Decision> },
     Summary(summary::Summary),
     Snapshot(snapshot::Snapshot),
+    Pods(pods::Placed),
     Placed { decisions: Vec<openb::Placed> },
 }
 
 impl Report for Simulated {
-    fn text(&self, _format: Format) -> String {
+    fn text(&self, format: Format) -> String {
         match self {
+            Self::Pods(placed) => placed.table(format == Format::Wide),
             Self::Decisions { decisions } => output::lines(decisions),
             Self::Placed { decisions } => output::lines(decisions),
             Self::Summary(summary) => summary.to_string(),
@@ -125,9 +145,19 @@ fn simulated(args: &Args) -> Result<Simulated, InputError> {
     if !(0.0..=1.0).contains(&args.moves) {
         return Err(InputError::Moves(args.moves));
     }
+    if args.output == Format::Wide && args.pods.is_none() {
+        return Err(InputError::Wide);
+    }
     if let Some(nodes) = &args.openb {
         let (nodes, pods) = (input::read(nodes)?, input::read(&args.filename)?);
         return Ok(Simulated::Placed { decisions: openb::run(&nodes, &pods)? });
+    }
+    if let (Some(snapshot), Some(file)) = (&args.snapshot, &args.pods) {
+        if input::is_stdin(snapshot) && input::is_stdin(file) {
+            return Err(InputError::OneInput);
+        }
+        let policies = args.policy.as_deref().map(kerf_runtime::policy_file::read).transpose()?;
+        return Ok(Simulated::Pods(pods::run(snapshot, file, policies.as_ref())?));
     }
     if let Some(file) = &args.snapshot {
         return Ok(Simulated::Snapshot(snapshot::report(&input::read(file)?, terms(args)?)?));

@@ -2,6 +2,8 @@
 //! the largest profile, and what one move would free.
 
 use crate::counted::counted;
+use crate::placement::Nodes;
+use crate::plugin_nodes::{served, with_pods};
 use k8s_openapi::Resource as _;
 use kerf_core::contract::{ContainerRequest, GpuNodeSpec, GpuNodeStatus};
 use kerf_core::inventory::NodeInventory;
@@ -15,7 +17,7 @@ use kerf_runtime::machine::Machine;
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use thiserror::Error;
 
@@ -26,8 +28,8 @@ const NAMED: usize = 10;
 #[derive(Debug, Error)]
 pub enum SnapshotError {
     /// It is no list of objects.
-    #[error("not the JSON of a list: {0}; write it by `kubectl get gpunodes -o json`")]
-    List(serde_json::Error),
+    #[error("no list in JSON or YAML: {0}; write it by `kubectl get gpunodes -o json`")]
+    List(String),
     /// An object is no GpuNode of the version that this program reads.
     #[error(
         "items[{index}].{field}: {found:?}, and this program reads {expected:?}; use the kerf of the cluster's version"
@@ -210,9 +212,7 @@ pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
     for node in read(json)? {
         index.show(NodeName::new(node.name), &node.spec, &node.status, node.ready);
     }
-    for (number, object) in list(json)?.into_iter().enumerate().filter(|(_, object)| is_node(object)) {
-        let machine =
-            Machine::deserialize(object).map_err(|error| SnapshotError::Node { index: number, error })?;
+    for machine in machines(json)? {
         index.show_static(machine.name(), machine.static_node());
         index.show_labels(&machine.name(), Some(machine.labels()));
         index.show_shut(machine.name(), machine.is_shut());
@@ -221,9 +221,37 @@ pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
     Ok(index.supply())
 }
 
-/// The objects of a list: `GpuNodes`, and Nodes beside them.
-fn list(json: &str) -> Result<Vec<Value>, SnapshotError> {
-    serde_json::from_str::<List>(json).map(|list| list.items).map_err(SnapshotError::List)
+/// The same nodes as those to which pods may go.
+pub fn nodes(text: &str, terms: Terms) -> Result<Nodes, SnapshotError> {
+    let read = read(text)?;
+    let managed: BTreeSet<String> = read.iter().map(|node| node.name.clone()).collect();
+    let machines = machines(text)?;
+    let is_static = |machine: &&Machine| !managed.contains(machine.name().as_str());
+    let fixed = machines.iter().filter(is_static);
+    let fixed = fixed.filter_map(|machine| Some((machine.name().to_string(), served(machine)?)));
+    let fixed = with_pods(fixed.collect(), &[]);
+    let named = read.into_iter().map(|node| (NodeName::new(node.name), Ok((node.spec, node.status))));
+    Ok(Nodes::new(named, terms).with_static(&fixed).with_machines(machines))
+}
+
+fn machines(text: &str) -> Result<Vec<Machine>, SnapshotError> {
+    let nodes = list(text)?.into_iter().enumerate().filter(|(_, object)| is_node(object));
+    let read =
+        |(index, object)| Machine::deserialize(object).map_err(|error| SnapshotError::Node { index, error });
+    nodes.map(read).collect()
+}
+
+/// The objects of a list: `GpuNodes`, and Nodes beside them. JSON is read as such, for it may be long.
+fn list(text: &str) -> Result<Vec<Value>, SnapshotError> {
+    let json = serde_json::from_str::<List>(text);
+    let is_json = text.trim_start().starts_with(['{', '[']);
+    match json {
+        Ok(list) => Ok(list.items),
+        Err(error) if is_json => Err(SnapshotError::List(error.to_string())),
+        Err(_) => serde_saphyr::from_str::<List>(text)
+            .map(|list| list.items)
+            .map_err(|error| SnapshotError::List(error.without_snippet().to_string())),
+    }
 }
 
 fn is_node(object: &Value) -> bool {
@@ -233,7 +261,7 @@ fn is_node(object: &Value) -> bool {
 fn read(json: &str) -> Result<Vec<Node>, SnapshotError> {
     let gpu_nodes = list(json)?.into_iter().enumerate().filter(|(_, object)| !is_node(object));
     let read = |(index, object): (usize, Value)| {
-        let object = GpuNode::deserialize(object).map_err(SnapshotError::List)?;
+        let object = GpuNode::deserialize(object).map_err(|error| SnapshotError::List(error.to_string()))?;
         node(index, &object)
     };
     gpu_nodes.map(read).collect()

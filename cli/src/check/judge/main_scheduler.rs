@@ -176,6 +176,28 @@ mod tests {
         assert!(said(&seen).contains(r#"gives pods to the scheduler "mine", which has no profile here"#));
     }
 
+    #[test]
+    fn neutral_names_that_the_scheduler_does_not_know_are_counted_and_fail_where_pods_get_them() {
+        let mut seen = installed();
+        let Seen::Found(maps) = &mut seen.config_maps else { unreachable!() };
+        let text = maps[1].data.as_mut().unwrap().get_mut(KEY).unwrap();
+        let mut found: serde_json::Value = serde_saphyr::from_str(text).unwrap();
+        let names = found["extenders"][0]["managedResources"].as_array_mut().unwrap();
+        names.retain(|name| !name["name"].as_str().unwrap().starts_with("kerf.dev/gpu-"));
+        *text = serde_saphyr::to_string(&found).unwrap();
+        let lacks = "ConfigMap kerf-main-scheduler lacks 28 names of kerf.dev/gpu-<N>gb";
+        let failed = said(&seen);
+        assert!(failed.contains(&format!("✗ {lacks}: the scheduler does not ask")), "{failed}");
+        assert!(failed.contains("until then set webhook.neutralNames=off"), "{failed}");
+        let args = json!([{"name": "main", "args": ["--neutral-names=off"]}]);
+        let webhook = json!({"metadata": {"name": "kerf-webhook"},
+            "spec": {"selector": {}, "template": {"spec": {"containers": args}}}});
+        seen.deployments = Seen::Found(vec![of(webhook)]);
+        let warned = said(&seen);
+        assert!(warned.contains(&format!("! {lacks}, and the webhook gives none")), "{warned}");
+        assert!(warned.contains("then set webhook.neutralNames=auto"), "{warned}");
+    }
+
     /// As an older chart wrote it.
     #[test]
     fn pods_that_wait_for_the_scheduler_that_there_was_must_have_a_profile() {

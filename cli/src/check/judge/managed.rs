@@ -1,5 +1,6 @@
 //! The nodes that kerf serves: each has an agent that is ready, a GpuNode that it keeps, and GPUs that are well.
 
+use super::resources::keeps_neutral_names;
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::observed::{AGENT, is_ready, name_of, trouble_of};
 use crate::counted::counted;
@@ -36,6 +37,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
         findings.insert(0, Finding::fine(format!("{}: agent ready, GPUs well", listed(&good))));
     }
     findings.extend(user_namespaces(seen));
+    findings.extend(without_neutral_names(seen));
     findings.extend(left_over(seen, &names));
     findings
 }
@@ -64,6 +66,36 @@ fn user_namespaces(seen: &Observed) -> Vec<Finding> {
             .insert(0, Finding::fine(format!("{}: pods with MPS shares get user namespaces", listed(&able))));
     }
     findings
+}
+
+/// The nodes whose agents serve and know no neutral names.
+fn without_neutral_names(seen: &Observed) -> Option<Finding> {
+    // Where the CRD prunes what agents report, they may know them: that is a finding of its own.
+    if seen.crd.found().is_some_and(|crd| !keeps_neutral_names(crd)) {
+        return None;
+    }
+    let is_old = |node: &&GpuNode| {
+        let status = node.read_status().ok().flatten();
+        status.is_some_and(|status| {
+            let serves = status.gpus.iter().any(|gpu| !gpu.kinds.is_empty());
+            status.is_ready() && serves && status.neutral_up_to.is_none()
+        })
+    };
+    let old: Vec<String> =
+        seen.gpu_nodes.all().iter().filter(is_old).map(|node| node.name().to_string()).collect();
+    let names: Vec<&str> = old.iter().map(String::as_str).collect();
+    let namespace = &seen.namespace;
+    (!names.is_empty()).then(|| {
+        Finding::warning(
+            format!(
+                "{}: ready, and without status.neutralUpToGb: the agent is of the version before, and the node takes no pod that asks by kerf.dev/gpu-<N>gb",
+                listed(&names)
+            ),
+            format!(
+                "update the agents: helm upgrade, then kubectl -n {namespace} rollout status daemonset/{AGENT}; if they are of this version, read the log of one: the kubelet has not registered the names"
+            ),
+        )
+    })
 }
 
 /// A few names, or their number.

@@ -10,6 +10,7 @@ mod managed;
 mod match_condition;
 mod others;
 mod policies;
+mod quotas;
 mod resources;
 mod rights;
 mod scheduler;
@@ -54,6 +55,7 @@ pub fn after(seen: &Observed) -> Findings {
         (Group::Webhook, webhook::judge(seen)),
         (Group::Extender, extender::judge(seen)),
         (Group::Scheduler, scheduler::judge(seen)),
+        (Group::Quotas, quotas::judge(seen)),
         (Group::ManagedNodes, managed::judge(seen)),
         (Group::StaticNodes, static_nodes::judge(seen)),
         (Group::Others, others::judge(seen)),

@@ -44,18 +44,32 @@ fn foreigners(seen: &Observed) -> Vec<Finding> {
 }
 
 /// `DeviceClasses` by which a name of kerf's is served by dynamic resource allocation: kube-scheduler then makes a claim, and the
-/// pod never comes to kerf's device.
+/// pod never comes to kerf's device. The webhook avoids such a name where it can.
 fn classes(seen: &Observed) -> Vec<Finding> {
+    let knows_neutral = seen.flag_of("kerf-webhook", "--neutral-names") != Some("off");
     let of_class = |class: &serde_json::Value| {
         let resource = class["spec"]["extendedResourceName"].as_str()?;
-        let name = class["metadata"]["name"].as_str().unwrap_or_default();
-        let is_kerfs =
-            resource.parse::<ResourceName>().is_ok() || resource.starts_with(&format!("{}/", keys::GROUP));
-        is_kerfs.then(|| {
-            Finding::failure(
-                format!("DeviceClass {name} has {resource} served by dynamic resource allocation, and that name is kerf's"),
-                format!("kubectl patch deviceclass {name} --type=json -p '[{{\"op\":\"remove\",\"path\":\"/spec/extendedResourceName\"}}]'"),
-            )
+        let class = class["metadata"]["name"].as_str().unwrap_or_default();
+        let name = resource.parse::<ResourceName>();
+        let told = format!("DeviceClass {class} has {resource} served by dynamic resource allocation");
+        let free = format!(
+            "kubectl patch deviceclass {class} --type=json -p '[{{\"op\":\"remove\",\"path\":\"/spec/extendedResourceName\"}}]'"
+        );
+        Some(match name {
+            Ok(name) if !name.is_neutral() && knows_neutral => {
+                let becomes = if name.size().is_some() {
+                    "kerf gives no pod that name: pods that ask kerf for such a slice get kerf.dev/gpu-<N>gb"
+                } else {
+                    "kerf refuses pods that ask for it by this name; by size they get kerf.dev/gpu-<N>gb"
+                };
+                let keep = "leave it if pods of the class are to be served without kerf; otherwise";
+                Finding::warning(format!("{told}; {becomes}"), format!("{keep}: {free}"))
+            }
+            Ok(_) => Finding::failure(format!("{told}, and that name is kerf's"), free),
+            Err(_) if resource.starts_with(&format!("{}/", keys::GROUP)) => {
+                Finding::failure(format!("{told}, and that name is kerf's"), free)
+            }
+            Err(_) => return None,
         })
     };
     seen.device_classes.all().iter().filter_map(of_class).collect()

@@ -23,6 +23,10 @@ const GUARDS: [&str; 11] = [
     "workloads.guard",
 ];
 
+/// What becomes of agents' reports under the CRD of the version before.
+const PRUNED: &str =
+    " and prunes status.neutralUpToGb, so that no node takes pods that several kinds may serve";
+
 /// How many differences are told.
 const TOLD: usize = 3;
 
@@ -59,6 +63,7 @@ fn definition(found: &Value) -> Finding {
     };
     let conditions = found["status"]["conditions"].as_array().into_iter().flatten();
     let established = conditions.into_iter().any(|c| c["type"] == "Established" && c["status"] == "True");
+    let pruned = if keeps_neutral_names(found) { "" } else { PRUNED };
     let different = differences(&of_interest(&shipped), &of_interest(found));
     if let Some(first) = different.first() {
         let more = different.iter().take(TOLD).map(ToString::to_string).collect::<Vec<_>>();
@@ -66,7 +71,7 @@ fn definition(found: &Value) -> Finding {
         let rest = if rest > 0 { format!("; and {rest} more") } else { String::new() };
         debug_assert!(!first.path.is_empty());
         return Finding::failure(
-            format!("the CRD gpunodes.kerf.dev is of another version: {}{rest}", more.join("; ")),
+            format!("the CRD gpunodes.kerf.dev is of another version{pruned}: {}{rest}", more.join("; ")),
             format!("{APPLY}, or use the kerf of the cluster's version"),
         );
     }
@@ -77,6 +82,13 @@ fn definition(found: &Value) -> Finding {
         );
     }
     Finding::fine("the CRD gpunodes.kerf.dev is there and of this version")
+}
+
+/// Whether what agents report of neutral names comes into the `GpuNodes`.
+pub fn keeps_neutral_names(crd: &Value) -> bool {
+    let status = "/schema/openAPIV3Schema/properties/status/properties/neutralUpToGb";
+    let versions = crd["spec"]["versions"].as_array().into_iter().flatten();
+    versions.into_iter().any(|version| version.pointer(status).is_some())
 }
 
 /// What the API server fills in is left out.

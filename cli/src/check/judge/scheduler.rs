@@ -4,8 +4,10 @@ use super::policies::policies;
 use super::{Finding, Observed, Seen, main_scheduler, pods, unknown};
 use crate::check::difference::{Difference, differences};
 use crate::check::observed::name_of;
+use crate::counted::counted;
 use crate::scheduler_config;
 use k8s_openapi::api::core::v1::ConfigMap;
+use kerf_core::keys;
 use kerf_core::policy::Policy;
 use serde_json::{Value, json};
 
@@ -100,6 +102,7 @@ fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
         .into_iter()
         .filter(|it| !is_by_address(seen, it))
         .partition(breaks);
+    let (neutral, heavy): (Vec<_>, Vec<_>) = heavy.into_iter().partition(is_neutral_name);
     let mut findings = Vec::new();
     let remedy = if is_main {
         main_scheduler::remedy(namespace)
@@ -109,6 +112,9 @@ fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
             "write what {print} prints into it, and restart: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
         )
     };
+    if !neutral.is_empty() {
+        findings.push(without_neutral_names(seen, name, neutral.len(), &remedy));
+    }
     if !heavy.is_empty() {
         findings.push(Finding::failure(
             format!("{name} is not what kerf scheduler-config prints: {}", told(&heavy)),
@@ -122,11 +128,34 @@ fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
             ),
             remedy,
         ));
-    } else {
+    } else if neutral.is_empty() {
         findings.push(Finding::fine(format!("{name} is what kerf scheduler-config prints")));
     }
     findings.extend(names(seen, found));
     findings
+}
+
+/// Whether the configuration lacks a neutral name.
+fn is_neutral_name(difference: &Difference) -> bool {
+    let name = difference.path.strip_prefix("extenders[0].managedResources[");
+    difference.found.is_none() && name.is_some_and(|name| name.starts_with(keys::SIZE_PREFIX))
+}
+
+/// A configuration of the version before. It is as it must be until the admin has written the names into it and turned them on.
+fn without_neutral_names(seen: &Observed, name: &str, count: usize, remedy: &str) -> Finding {
+    let what = format!("{name} lacks {} of kerf.dev/gpu-<N>gb", counted(count, "name"));
+    if seen.flag_of("kerf-webhook", "--neutral-names") == Some("off") {
+        return Finding::warning(
+            format!(
+                "{what}, and the webhook gives none (--neutral-names=off): pods wait for the kind that is chosen at their creation"
+            ),
+            format!("{remedy}; then set webhook.neutralNames=auto in the chart's values"),
+        );
+    }
+    Finding::failure(
+        format!("{what}: the scheduler does not ask the extender about pods with these names"),
+        format!("{remedy}; until then set webhook.neutralNames=off in the chart's values"),
+    )
 }
 
 /// The command whose output the configuration should be.

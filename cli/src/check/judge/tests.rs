@@ -72,6 +72,7 @@ fn status() -> Value {
     let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": NOW});
     json!({
         "observedRevision": 3,
+        "neutralUpToGb": 80,
         "gpus": [{"uuid": "GPU-1", "index": 0, "model": "H100-80GB", "memoryMib": 81559, "kinds": ["mps"]}],
         "slices": [],
         "conditions": [
@@ -252,6 +253,23 @@ fn deployment(name: &str, argument: &str) -> k8s_openapi::api::apps::v1::Deploym
     }}))
 }
 
+/// What an agent reports that knows no neutral names.
+fn status_of_an_old_agent() -> Value {
+    let mut status = status();
+    status.as_object_mut().unwrap().remove("neutralUpToGb");
+    status
+}
+
+/// Lets the scheduler's configuration be that of the version before.
+fn without_neutral_names(seen: &mut Observed) {
+    let Seen::Found(maps) = &mut seen.config_maps else { return };
+    let text = maps[0].data.as_mut().unwrap().get_mut("config.yaml").unwrap();
+    let mut configuration: Value = serde_saphyr::from_str(text).unwrap();
+    let names = configuration["extenders"][0]["managedResources"].as_array_mut().unwrap();
+    names.retain(|name| !name["name"].as_str().unwrap().starts_with(keys::SIZE_PREFIX));
+    *text = serde_saphyr::to_string(&configuration).unwrap();
+}
+
 type Break = fn(&mut Observed);
 
 /// One thing broken at a time.
@@ -261,6 +279,12 @@ const FAULTS: &[(&str, Break)] = &[
     ("the CRD is old", |seen| {
         let Seen::Found(crd) = &mut seen.crd else { return };
         crd["spec"]["versions"][0]["subresources"] = json!({});
+    }),
+    ("the CRD prunes what agents report of neutral names", |seen| {
+        let Seen::Found(crd) = &mut seen.crd else { return };
+        let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";
+        crd.pointer_mut(status).unwrap().as_object_mut().unwrap().remove("neutralUpToGb");
+        seen.gpu_nodes = Seen::Found(vec![gpu_node(&status_of_an_old_agent())]);
     }),
     ("a guard is gone", |seen| seen.guards_bound = Seen::Found(Vec::new())),
     ("a right is missing", |seen| seen.rights[0].1 = Seen::Found(false)),
@@ -332,10 +356,23 @@ const FAULTS: &[(&str, Break)] = &[
         let text = maps[0].data.as_mut().unwrap().get_mut("config.yaml").unwrap();
         *text = text.replace("bindVerb: bind", "bindVerb: ''");
     }),
+    ("the scheduler's configuration is of the version before", |seen| without_neutral_names(seen)),
+    ("the same, and the webhook waits for it", |seen| {
+        without_neutral_names(seen);
+        seen.deployments = Seen::Found(vec![deployment("kerf-webhook", "--neutral-names=off")]);
+    }),
     ("the policy names another scheduler", |seen| {
         let Seen::Found(maps) = &mut seen.config_maps else { return };
         let text = maps[1].data.as_mut().unwrap().get_mut("default.yaml").unwrap();
         *text = text.replace("schedulerName: kerf-scheduler", "schedulerName: mine");
+    }),
+    ("a ResourceQuota limits a name that pods do not get", |seen| {
+        let hard = json!({"requests.nvidia.com/mig-1g.10gb": "4", "requests.nvidia.com/gpu": "1"});
+        let quota = json!({"metadata": {"namespace": "ml", "name": "gpus"}, "spec": {"hard": hard}});
+        seen.resource_quotas = Seen::Found(vec![of(quota)]);
+    }),
+    ("an agent of the version before", |seen| {
+        seen.gpu_nodes = Seen::Found(vec![gpu_node(&status_of_an_old_agent())]);
     }),
     ("no agent", |seen| {
         let Seen::Found(pods) = &mut seen.pods else { return };
@@ -423,6 +460,20 @@ const FAULTS: &[(&str, Break)] = &[
         let class = |name: &str, resource: &str| json!({"metadata": {"name": name}, "spec": {"extendedResourceName": resource}});
         seen.device_classes =
             Seen::Found(vec![class("gpu.nvidia.com", "nvidia.com/gpu"), class("nic", "example.com/nic")]);
+    }),
+    ("DeviceClasses take sizes and a share", |seen| {
+        let class = |name: &str, resource: &str| json!({"metadata": {"name": name}, "spec": {"extendedResourceName": resource}});
+        seen.device_classes = Seen::Found(vec![
+            class("ten", "kerf.dev/gpu-10gb"),
+            class("thirteen", "kerf.dev/gpu-13gb"),
+            class("share", "nvidia.com/gpu-10gb"),
+        ]);
+    }),
+    ("a DeviceClass takes a name, and the webhook gives no neutral ones", |seen| {
+        let class =
+            json!({"metadata": {"name": "mig"}, "spec": {"extendedResourceName": "nvidia.com/mig-1g.10gb"}});
+        seen.device_classes = Seen::Found(vec![class]);
+        seen.deployments = Seen::Found(vec![deployment("kerf-webhook", "--neutral-names=off")]);
     }),
     ("programs of another version", |seen| {
         let Seen::Found(pods) = &mut seen.pods else { return };
@@ -517,6 +568,7 @@ fn a_user_who_may_not_look_is_told_so_and_nothing_fails_for_it() {
     (seen.guards, seen.lease, seen.foreigners) =
         (Seen::Unknown(why()), Seen::Unknown(why()), Seen::Unknown(why()));
     (seen.device_classes, seen.probe) = (Seen::Unknown(why()), Probe::Hindered(why()));
+    seen.resource_quotas = Seen::Unknown(why());
     seen.secrets =
         ["kerf-webhook-tls", "kerf-extender-tls"].map(|name| (name.to_owned(), Seen::Unknown(why()))).into();
     let report = after(&seen);

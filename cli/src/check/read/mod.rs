@@ -12,7 +12,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, ResourceQuota, Secret, Service};
 use kerf_runtime::cluster_policy;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -84,6 +84,7 @@ async fn programs(client: &Client, seen: &mut Observed) {
         seen.lease,
         seen.extender_service,
         seen.main_schedulers,
+        seen.resource_quotas,
         seen.probe,
     ) = tokio::join!(
         async { list(&Api::<Pod>::namespaced(client.clone(), &namespace)).await },
@@ -92,6 +93,7 @@ async fn programs(client: &Client, seen: &mut Observed) {
         get(leases.clone(), "kerf-extender"),
         get(Api::<Service>::namespaced(client.clone(), &namespace), "kerf-extender"),
         main_schedulers(client),
+        async { list(&Api::<ResourceQuota>::all(client.clone())).await },
         probe::show(client),
     );
     // A leader's clock may be slow: whether it lives is seen by whether it renews.

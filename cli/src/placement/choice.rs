@@ -1,0 +1,220 @@
+//! What the nodes of a snapshot have for a pod.
+
+use super::{Nodes, listed};
+use k8s_openapi::api::core::v1::Taint;
+use kerf_core::contract::{PassedKind, RequestDocument, Shape};
+use kerf_core::kind::Kind;
+use kerf_core::names::{GpuUuid, NodeName};
+use kerf_core::packing::{KindPlan, Rank, Refusal, SchedulerVerdict, Selection, choose_place};
+use kerf_core::resource::ResourceName;
+use kerf_core::static_node::{Devices, PluginName};
+use kerf_runtime::destinations::Destinations;
+use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Why kube-scheduler does not offer a node for a pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Exclusion {
+    /// By its labels, or its name.
+    Labels,
+    /// By this taint, as kubectl writes it.
+    Taint(String),
+}
+
+impl Exclusion {
+    pub(super) fn of_taint(taint: Taint) -> Self {
+        let value = taint.value.filter(|value| !value.is_empty()).map(|value| format!("={value}"));
+        Self::Taint(format!("{}{}:{}", taint.key, value.unwrap_or_default(), taint.effect))
+    }
+
+    fn verdict(&self) -> SchedulerVerdict {
+        match self {
+            Self::Labels => SchedulerVerdict::Excluded,
+            Self::Taint(_) => SchedulerVerdict::Tainted,
+        }
+    }
+}
+
+impl fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Labels => {
+                f.write_str("left out: the pod's node selector or affinity does not match its labels")
+            }
+            Self::Taint(taint) => write!(f, "left out: the pod does not tolerate its taint {taint}"),
+        }
+    }
+}
+
+/// What a pod would take of a node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Taken {
+    /// Slices of kerf's.
+    Slices(Vec<TakenSlice>),
+    /// Devices of NVIDIA's device plugin.
+    Devices(Devices),
+}
+
+/// A slice that a pod would take.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TakenSlice {
+    /// The container that holds it.
+    pub container: String,
+    /// The name under which the container asks.
+    pub resource: ResourceName,
+    /// The kind.
+    pub kind: Kind,
+    /// What is cut.
+    pub shape: Shape,
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// Its NVML index.
+    pub gpu_index: u32,
+    /// Its model.
+    pub model: String,
+}
+
+impl fmt::Display for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts: Vec<String> = match self {
+            Self::Slices(slices) => {
+                slices.iter().map(|slice| format!("{} on {}", slice.shape, slice.gpu)).collect()
+            }
+            Self::Devices(devices) => devices.iter().map(|(name, count)| format!("{count} {name}")).collect(),
+        };
+        f.write_str(&parts.join(", "))
+    }
+}
+
+impl Serialize for Taken {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Slices(slices) => slices.serialize(serializer),
+            Self::Devices(devices) => {
+                let device = |(name, count): (&PluginName, &u32)| serde_json::json!({"resource": name.to_string(), "count": count});
+                serializer.collect_seq(devices.iter().map(device))
+            }
+        }
+    }
+}
+
+/// Where a pod goes, as programs read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Placement {
+    /// The best node; `None` where no node serves the pod.
+    pub node: Option<NodeName>,
+    /// What it takes there.
+    pub taken: Option<Taken>,
+    /// The kinds that its policy prefers to these.
+    pub passed: Vec<PassedKind>,
+    /// What the nodes have for it, a line for each answer.
+    pub nodes: Vec<String>,
+}
+
+/// What the nodes have for a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The best node.
+    pub best: Option<NodeName>,
+    /// The kinds that the pod gets on it.
+    pub plan: KindPlan,
+    /// The kinds that the pod's policy prefers to these, and what became of them.
+    pub passed: Vec<PassedKind>,
+    /// What the pod would take of each node that serves it by the best one's kinds.
+    pub equal: BTreeMap<NodeName, Taken>,
+    /// What it would take of each node that serves it by kinds that come later.
+    pub outranked: BTreeMap<NodeName, Taken>,
+    /// Nodes that do not serve it.
+    pub refused: Vec<(NodeName, Refusal)>,
+    /// Nodes that kube-scheduler does not offer for it.
+    pub excluded: Vec<(NodeName, Exclusion)>,
+}
+
+impl Choice {
+    /// Of these nodes, for a pod that may go to `pod`'s destinations.
+    pub fn of(nodes: &Nodes, pod: &Destinations, request: &RequestDocument) -> Self {
+        let excluded: BTreeMap<&NodeName, Exclusion> =
+            nodes.names().filter_map(|name| Some((name, nodes.exclusion(name, pod)?))).collect();
+        let offered = nodes.names().filter(|name| !excluded.contains_key(name));
+        let mut taken: BTreeMap<NodeName, Taken> = BTreeMap::new();
+        let Selection { best, equal, outranked, refused } = choose_place(offered, |name| {
+            let (place, found) = nodes.place(name, request)?;
+            taken.insert(name.clone(), found);
+            Ok(place)
+        });
+        let rank = best.map_or(Rank::BEST, |(_, place)| place.rank);
+        let plan = rank.plan(request).unwrap_or_default();
+        let mut passed = Vec::new();
+        if best.is_some() {
+            for (kind, preferred) in plan.preferred(request) {
+                let mut counted = PassedKind::new(kind);
+                for name in nodes.names() {
+                    let verdict = excluded.get(name).map_or(SchedulerVerdict::Offered, Exclusion::verdict);
+                    counted.count(nodes.has_by(name, request, &preferred), verdict);
+                }
+                passed.push(counted);
+            }
+        }
+        let mut of = |names: Vec<&NodeName>| -> BTreeMap<NodeName, Taken> {
+            names.into_iter().filter_map(|name| taken.remove_entry(name)).collect()
+        };
+        Self {
+            best: best.map(|(name, _)| name.clone()),
+            plan,
+            passed,
+            equal: of(equal),
+            outranked: of(outranked),
+            refused: refused.into_iter().map(|(name, refusal)| (name.clone(), refusal)).collect(),
+            excluded: excluded.into_iter().map(|(name, why)| (name.clone(), why)).collect(),
+        }
+    }
+
+    /// What the pod would take of the best node.
+    pub fn taken(&self) -> Option<(&NodeName, &Taken)> {
+        let best = self.best.as_ref()?;
+        Some((best, self.equal.get(best)?))
+    }
+
+    /// The same as programs read it.
+    pub fn placement(&self) -> Placement {
+        let (node, taken) = self.taken().map(|(node, taken)| (node.clone(), taken.clone())).unzip();
+        Placement { node, taken, passed: self.passed.clone(), nodes: self.lines() }
+    }
+
+    /// A line for each answer, with the nodes that give it.
+    pub fn lines(&self) -> Vec<String> {
+        let equal = self.equal.iter().map(|(name, taken)| (name, format!("has room: {taken}")));
+        let outranked = self.outranked.iter().map(|(name, taken)| {
+            (name, format!("has room: {taken}; but another node serves a kind that the pod prefers"))
+        });
+        let refused = self.refused.iter().map(|(name, refusal)| (name, refusal.to_string()));
+        let excluded = self.excluded.iter().map(|(name, why)| (name, why.to_string()));
+        let mut answers: Vec<(String, Vec<&NodeName>)> = Vec::new();
+        for (name, answer) in equal.chain(outranked).chain(refused).chain(excluded) {
+            match answers.iter_mut().find(|(known, _)| *known == answer) {
+                Some((_, names)) => names.push(name),
+                None => answers.push((answer, vec![name])),
+            }
+        }
+        answers.into_iter().map(|(answer, names)| format!("{}: {answer}", listed(&names))).collect()
+    }
+
+    /// Why no node serves the pod, as kube-scheduler counts the nodes' answers.
+    pub fn refusals(&self) -> String {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        let refused = self.refused.iter().map(|(_, refusal)| refusal.to_string());
+        for answer in refused.chain(self.excluded.iter().map(|(_, why)| why.to_string())) {
+            *counts.entry(answer).or_default() += 1;
+        }
+        if counts.is_empty() {
+            return "the snapshot has no node with GPUs".to_owned();
+        }
+        let counts = counts
+            .into_iter()
+            .map(|(answer, count)| format!("{}: {answer}", crate::counted::counted(count, "node")));
+        counts.collect::<Vec<_>>().join("; ")
+    }
+}

@@ -1,0 +1,302 @@
+//! Pods one after the other on the nodes of a snapshot, each decided by the functions that webhook and extender decide with.
+
+use super::snapshot::{self, SnapshotError};
+use crate::columns::{Columns, or_dash};
+use crate::input;
+use crate::placement::{Choice, Nodes, Placement, Taken, TakenSlice};
+use crate::policy::decide::{Verdict, decide};
+use crate::policy::manifest::{Found, Namespaces, no_pod, pods};
+use kerf_core::contract::{RequestDocument, UnreadableRequest};
+use kerf_core::keys;
+use kerf_core::ledger::Promisee;
+use kerf_core::names::{PodKey, PodUid};
+use kerf_core::packing::{Refusal, Terms};
+use kerf_core::policy::{Policies, Supply};
+use kerf_runtime::destinations::Destinations;
+use serde::Serialize;
+use serde_json::Value;
+use std::path::Path;
+use thiserror::Error;
+
+/// The namespace of objects that name none.
+const NAMESPACE: &str = "default";
+
+/// Why pods are not decided.
+#[derive(Debug, Error)]
+pub enum PodsError {
+    /// A file cannot be read.
+    #[error(transparent)]
+    Read(#[from] input::InputError),
+    /// The snapshot is bad.
+    #[error("--snapshot")]
+    Snapshot(#[from] SnapshotError),
+    /// There is no pod in the file.
+    #[error("--pods: {place}: {why}; a request document has the fields version, isolation and containers")]
+    NoPod {
+        /// The file.
+        place: String,
+        /// What there is.
+        why: String,
+    },
+    /// A request document cannot be read.
+    #[error("--pods: {pod}: {source}")]
+    Request {
+        /// The pod.
+        pod: String,
+        /// Why.
+        source: UnreadableRequest,
+    },
+    /// A Pod cannot be read.
+    #[error("--pods: {pod}: spec: {source}")]
+    Pod {
+        /// The pod.
+        pod: String,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A pod was not admitted, and there is no policy by which it would be.
+    #[error(
+        "--pods: {0}: metadata.annotations[{key}] is missing: the webhook has not admitted the pod; give its policies by --policy PATH",
+        key = keys::REQUEST
+    )]
+    NotAdmitted(String),
+    /// The same pod cannot be placed as it was decided.
+    #[error("--pods: {pod}: {refusal}")]
+    Lost {
+        /// The pod.
+        pod: String,
+        /// What the node says now.
+        refusal: Refusal,
+    },
+}
+
+/// What becomes of the pods, in their order.
+#[derive(Debug, Serialize)]
+pub struct Placed {
+    pods: Vec<PlacedPod>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PlacedPod {
+    /// `namespace/name`, or what else the object is called.
+    pod: String,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "outcome", rename_all = "lowercase")]
+enum Outcome {
+    /// It gets this.
+    Placed {
+        request: Box<RequestDocument>,
+        #[serde(flatten)]
+        placement: Placement,
+    },
+    /// No node serves it.
+    Pending {
+        request: Box<RequestDocument>,
+        why: String,
+        #[serde(flatten)]
+        placement: Placement,
+    },
+    /// The webhook refuses it.
+    Refused { why: String },
+    /// It asks for no slice.
+    Untouched,
+    /// It is bound, and the snapshot has what it holds.
+    Bound { node: String },
+}
+
+/// A pod that is to be decided.
+struct Asked {
+    name: String,
+    request: Result<Box<Wish>, Outcome>,
+}
+
+/// What a pod asks for, and where it may go.
+struct Wish {
+    request: RequestDocument,
+    destinations: Destinations,
+}
+
+/// Decides the pods of a file one by one.
+pub fn run(snapshot: &Path, file: &Path, policies: Option<&Policies>) -> Result<Placed, PodsError> {
+    let text = input::read(snapshot)?;
+    let weights = policies.map(Policies::weights).unwrap_or_default();
+    let mut nodes = snapshot::nodes(&text, Terms { weights, ..Terms::default() })?;
+    let supply = snapshot::supply(&text)?;
+    let documents = input::documents(file)?;
+    let asked = asked(&documents, policies, &supply)?;
+    if asked.is_empty() {
+        let (place, why) = (input::place(file), no_pod(&documents, NAMESPACE));
+        return Err(PodsError::NoPod { place, why });
+    }
+    let placed = asked.into_iter().enumerate().map(|(number, asked)| place(&mut nodes, number, asked));
+    Ok(Placed { pods: placed.collect::<Result<_, _>>()? })
+}
+
+fn asked(documents: &[Value], policies: Option<&Policies>, supply: &Supply) -> Result<Vec<Asked>, PodsError> {
+    let namespaces = Namespaces::of(documents);
+    let mut all = Vec::new();
+    for (number, document) in documents.iter().enumerate() {
+        if is_request(document) {
+            let name = format!("request {}", number + 1);
+            let request = read(&name, &document.to_string())?;
+            let wish = Wish { request, destinations: Destinations::default() };
+            all.push(Asked { name, request: Ok(Box::new(wish)) });
+            continue;
+        }
+        for found in pods(document, NAMESPACE) {
+            all.push(of_manifest(&found, &namespaces, policies, supply)?);
+        }
+    }
+    Ok(all)
+}
+
+/// Whether this is what the webhook writes into the annotation, and no object of Kubernetes.
+fn is_request(document: &Value) -> bool {
+    document["kind"].is_null() && document["version"].is_u64() && document["containers"].is_array()
+}
+
+fn read(pod: &str, text: &str) -> Result<RequestDocument, PodsError> {
+    RequestDocument::parse(text).map_err(|source| PodsError::Request { pod: pod.to_owned(), source })
+}
+
+fn of_manifest(
+    found: &Found,
+    namespaces: &Namespaces,
+    policies: Option<&Policies>,
+    supply: &Supply,
+) -> Result<Asked, PodsError> {
+    let name = found.to_string();
+    let name = name.strip_prefix("Pod ").unwrap_or(&name).to_owned();
+    let unreadable = |source| PodsError::Pod { pod: name.clone(), source };
+    if let Some(node) = found.pod["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
+        let node = node.to_owned();
+        return Ok(Asked { name, request: Err(Outcome::Bound { node }) });
+    }
+    if let Some(text) = found.pod["metadata"]["annotations"][keys::REQUEST].as_str() {
+        let request = read(&name, text)?;
+        let destinations = Destinations::of_pod(&found.pod).map_err(unreadable)?;
+        return Ok(Asked { name, request: Ok(Box::new(Wish { request, destinations })) });
+    }
+    let policies = policies.ok_or_else(|| PodsError::NotAdmitted(name.clone()))?;
+    let decision = decide(&found.pod, namespaces.get(&found.namespace), policies, supply);
+    let request = match decision.map_err(unreadable)?.verdict {
+        Verdict::Untouched => Err(Outcome::Untouched),
+        Verdict::Refused(why) => Err(Outcome::Refused { why }),
+        Verdict::Served { document, destinations, .. } => {
+            Ok(Box::new(Wish { request: *document, destinations: *destinations }))
+        }
+    };
+    Ok(Asked { name, request })
+}
+
+/// Decides one pod, which then has what it gets.
+fn place(nodes: &mut Nodes, number: usize, Asked { name, request }: Asked) -> Result<PlacedPod, PodsError> {
+    let wish = match request {
+        Ok(wish) => wish,
+        Err(outcome) => return Ok(PlacedPod { pod: name, outcome }),
+    };
+    let Wish { request, destinations } = *wish;
+    let choice = Choice::of(nodes, &destinations, &request);
+    let (placement, request) = (choice.placement(), Box::new(request));
+    let Some(node) = &choice.best else {
+        let outcome = Outcome::Pending { request, why: choice.refusals(), placement };
+        return Ok(PlacedPod { pod: name, outcome });
+    };
+    // Two objects of a file may have one name.
+    let uid = PodUid::new(format!("pod-{number}"));
+    let pod = Promisee { uid, key: PodKey::new("", &name), epoch: 0 };
+    let taken = nodes.take(node, &request, &choice.plan, &pod);
+    taken.map_err(|refusal| PodsError::Lost { pod: name.clone(), refusal })?;
+    Ok(PlacedPod { pod: name, outcome: Outcome::Placed { request, placement } })
+}
+
+impl Placed {
+    /// A table with a row for each slice; `wide` has the containers, the names that they ask by, and the GPUs' UUIDs as well.
+    #[must_use]
+    pub fn table(&self, wide: bool) -> String {
+        if wide {
+            let head =
+                ["POD", "NODE", "KIND", "GPU", "SLICE", "CONTAINER", "RESOURCE", "MODEL", "GPU UUID", "WHY"];
+            let mut columns = Columns::new(head);
+            self.rows().for_each(|row| columns.row(row.wide()));
+            return columns.write("");
+        }
+        let mut columns = Columns::new(["POD", "NODE", "KIND", "GPU", "SLICE", "WHY"]);
+        self.rows().for_each(|row| columns.row(row.narrow()));
+        columns.write("")
+    }
+
+    fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        self.pods.iter().flat_map(PlacedPod::rows)
+    }
+}
+
+/// A line of the table.
+struct Row<'p> {
+    pod: &'p str,
+    node: Option<String>,
+    slice: Option<&'p TakenSlice>,
+    /// Devices of NVIDIA's device plugin.
+    device: Option<String>,
+    why: Option<String>,
+}
+
+impl PlacedPod {
+    fn rows(&self) -> Vec<Row<'_>> {
+        let pod = self.pod.as_str();
+        let without = |why: String| vec![Row { pod, node: None, slice: None, device: None, why: Some(why) }];
+        let placement = match &self.outcome {
+            Outcome::Placed { placement, .. } => placement,
+            Outcome::Pending { why, .. } => return without(format!("pending: {why}")),
+            Outcome::Refused { why } => return without(format!("refused: {why}")),
+            Outcome::Untouched => return without("asks for no slice".to_owned()),
+            Outcome::Bound { node } => {
+                let why = Some("bound already; the snapshot has what it holds".to_owned());
+                return vec![Row { pod, node: Some(node.clone()), slice: None, device: None, why }];
+            }
+        };
+        let passed: Vec<String> = placement.passed.iter().map(ToString::to_string).collect();
+        let why = (!passed.is_empty()).then(|| passed.join("; "));
+        let node = placement.node.as_ref().map(ToString::to_string);
+        let row = |slice, device| Row { pod, node: node.clone(), slice, device, why: why.clone() };
+        match &placement.taken {
+            Some(Taken::Slices(slices)) => slices.iter().map(|slice| row(Some(slice), None)).collect(),
+            taken => vec![row(None, taken.as_ref().map(ToString::to_string))],
+        }
+    }
+}
+
+impl Row<'_> {
+    fn narrow(self) -> [String; 6] {
+        let shape = self.slice.map(|slice| slice.shape.to_string());
+        [
+            self.pod.to_owned(),
+            or_dash(self.node),
+            or_dash(self.slice.map(|slice| slice.kind)),
+            or_dash(self.slice.map(|slice| slice.gpu_index)),
+            or_dash(shape.or(self.device)),
+            or_dash(self.why),
+        ]
+    }
+
+    fn wide(self) -> [String; 10] {
+        let beside = [
+            or_dash(self.slice.map(|slice| slice.container.clone())),
+            or_dash(self.slice.map(|slice| slice.resource.to_string())),
+            or_dash(self.slice.map(|slice| slice.model.clone())),
+            or_dash(self.slice.map(|slice| slice.gpu.to_string())),
+        ];
+        let [container, resource, model, uuid] = beside;
+        let [pod, node, kind, gpu, slice, why] = self.narrow();
+        [pod, node, kind, gpu, slice, container, resource, model, uuid, why]
+    }
+}
+
+#[cfg(test)]
+#[path = "pods_tests.rs"]
+mod tests;

@@ -14,7 +14,6 @@ use kerf_core::packing::{ClassId, Fleet, FleetGpu, Terms};
 use kerf_core::policy::{Supply, SupplyIndex};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::machine::Machine;
-use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,6 @@
 //! What a program of another version writes: fields that this one does not know, anywhere in a document.
 
 use super::*;
-use crate::kind::Kind;
 use crate::names::{DeviceId, GpuUuid, SliceId};
 use crate::packing::Fleet;
 use crate::policy::{NodePolicyDocument, PolicyDocument};

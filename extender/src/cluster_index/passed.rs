@@ -67,7 +67,7 @@ impl ClusterIndex {
                     passed.excluded += 1;
                     passed.tainted += u32::from(is_tainted(taints, name, offer.tolerated));
                 }
-                // An offered node that serves the plan is full by the time of the next filter, or its quota is.
+                // An offered node that could serve the plan is refused for the namespace's quota; one without a working agent serves none.
                 Ok(()) | Err(_) => {}
             }
         }

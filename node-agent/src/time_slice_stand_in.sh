@@ -26,7 +26,9 @@ EOF
     */deaf) exit 0 ;;
     esac
     echo "$5" >>"$3/calls"
-    case "$5" in 0) echo Default ;; 1) echo Short ;; 2) echo Medium ;; 3) echo Long ;; esac >"$state"
+    # In one step, for another process may read it.
+    case "$5" in 0) echo Default ;; 1) echo Short ;; 2) echo Medium ;; 3) echo Long ;; esac >"$state.new"
+    mv "$state.new" "$state"
     ;;
 *) exit 64 ;;
 esac

@@ -166,7 +166,7 @@ impl Node {
         let record_again = self.unrecorded.as_ref().map(|(_, at)| *at).filter(|at| *at > now);
         self.note_pause(&steps, now);
         let step = if record_again.is_some() { None } else { self.next_step(steps, now) };
-        self.under_way.begin(step.as_ref().map(task));
+        self.begin(step.as_ref());
         if step.is_some() {
             self.extend_pause(now);
         }

@@ -174,6 +174,7 @@ pub struct Node {
     bindings: Bindings,
     retries: Retries<Task>,
     under_way: UnderWay,
+    attempts: Vec<under_way::Attempt>,
     obstacles: BTreeMap<SliceId, Obstruction>,
     /// Slices that exist and cannot be offered.
     serving: Retries<SliceId>,
@@ -286,6 +287,7 @@ impl Node {
                 self.gpus = gpus;
                 self.closeness = Closeness::of(&self.gpu_statuses());
                 self.look_at_instances();
+                self.look_at_attempts();
                 self.had.extend(self.gpus.iter().map(|gpu| gpu.uuid.clone()));
                 self.forget_ills_of_gone();
                 self.health.nvml = Neighbour::Well;
@@ -370,6 +372,7 @@ impl Node {
             Ok(created) => {
                 self.unrecorded = None;
                 self.retries.succeeded(&Task::Create(id.clone()));
+                self.attempts.retain(|attempt| attempt.id != *id);
                 // The spec may want it no more by now.
                 for (.., device) in created.devices() {
                     self.origins.entry(device.clone()).or_insert_with(|| id.clone());

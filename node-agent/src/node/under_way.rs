@@ -3,8 +3,18 @@
 
 use super::{Node, Task};
 use crate::gpu::GpuInstance;
-use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_core::mig::{ComputeInstance, Instance};
+use kerf_core::names::{DeviceId, GpuUuid, SliceId};
+use kerf_core::planner::Step;
 use std::collections::BTreeSet;
+
+/// A create whose outcome is not known. A call that hangs may make the slice after the spec has dropped it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Attempt {
+    gpu: GpuUuid,
+    cut: (Instance, Option<ComputeInstance>),
+    pub(super) id: SliceId,
+}
 
 /// What may be becoming of GPUs and slices. At most one call is under way, but it is not known here which of the steps
 /// that were decided on is run.
@@ -38,6 +48,34 @@ impl UnderWay {
 }
 
 impl Node {
+    /// A step was decided on.
+    pub(super) fn begin(&mut self, step: Option<&Step>) {
+        self.under_way.begin(step.map(super::decide::task));
+        if let Some(Step::Create { gpu, instance, part, id }) = step {
+            let attempt = Attempt { gpu: gpu.clone(), cut: (*instance, *part), id: id.clone() };
+            if !self.attempts.contains(&attempt) {
+                self.attempts.push(attempt);
+            }
+        }
+    }
+
+    /// Names what attempts have made, on GPUs that answer: none of their calls is under way any more.
+    pub(super) fn look_at_attempts(&mut self) {
+        for attempt in std::mem::take(&mut self.attempts) {
+            let Attempt { gpu, cut: (instance, part), id } = &attempt;
+            if self.gpu(gpu).is_none_or(|gpu| gpu.fault.is_some()) {
+                self.attempts.push(attempt);
+                continue;
+            }
+            let made = self.find(gpu, *instance).into_iter();
+            let device =
+                made.flat_map(GpuInstance::devices).find(|(at, ..)| at == part).map(|(.., d)| d.clone());
+            if let Some(device) = device {
+                self.origins.entry(device).or_insert_with(|| id.clone());
+            }
+        }
+    }
+
     /// Whether the GPU's MIG mode is being switched.
     pub(super) fn is_being_switched(&self, gpu: &GpuUuid) -> bool {
         self.under_way.tasks().any(|task| matches!(task, Task::Switch(switched) if switched == gpu))

@@ -2,8 +2,8 @@
 
 use super::tests::{ONE, Scene, devices, mig, slice, wanted};
 use super::*;
-use crate::gpu::MigMode;
 use crate::gpu::fake::FakeGpus;
+use crate::gpu::{GpuBackend as _, MigMode};
 use kerf_core::contract::{GpuRule, ModeChange, Shape, SliceState};
 use kerf_core::kind::Kind;
 use kerf_core::planner::Step;
@@ -53,6 +53,25 @@ fn after_a_destroy_that_failed_nobody_gets_the_slice_before_somebody_has_looked_
     scene.observe();
     assert_eq!(slice(&scene.settle(), "s3").state, SliceState::Ready);
     assert_eq!(devices(&scene.kubelet), ["MIG-1"]);
+}
+
+#[test]
+fn what_a_create_that_hung_has_made_is_kerfs_though_nobody_wants_it_any_more() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    let Some(Step::Create { gpu, instance, part, id }) = scene.decide().step else { panic!("it is cut") };
+    let now = scene.tick();
+    scene.node.on_created(&gpu, &id, Err(GpuError::Hangs(10)), now);
+    scene.want(vec![]);
+    scene.gpus.set_lost(0, true);
+    scene.observe();
+    scene.decide();
+    scene.gpus.set_lost(0, false);
+    scene.gpus.create(&gpu, instance, part).unwrap();
+    scene.observe();
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Idle);
+    scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", "nvidia.com/mig-7g.80gb")))]);
+    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready, "its place is given to others");
 }
 
 #[test]

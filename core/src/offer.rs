@@ -44,6 +44,17 @@ pub struct ExistingSlice {
     pub reservation: Option<Reservation>,
 }
 
+/// A slice that is reserved and does not exist, or that somebody unknown may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingSlice {
+    /// What it is to be.
+    pub shape: Shape,
+    /// The GPU's model.
+    pub model: String,
+    /// Who it is reserved for.
+    pub reservation: Reservation,
+}
+
 /// What the node offers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Offer {
@@ -136,8 +147,7 @@ enum Part {
 }
 
 impl<'a> Worth<'a> {
-    fn of(slice: &'a ExistingSlice) -> Self {
-        let shape = slice.shape;
+    fn of(model: &'a str, shape: Shape) -> Self {
         let part = match shape.mig_part() {
             MigPart::Whole => Part::Whole,
             MigPart::Compute(instance) => Part::Compute(instance.compute),
@@ -145,7 +155,7 @@ impl<'a> Worth<'a> {
         };
         let profile = shape.instance().map(|instance| instance.profile);
         let (kind, size, compute) = (shape.kind(), shape.size(), shape.compute());
-        Self { model: &slice.model, kind, profile, part, size, compute }
+        Self { model, kind, profile, part, size, compute }
     }
 }
 
@@ -153,13 +163,16 @@ impl<'a> Worth<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Claim<'a> {
     reservation: Option<&'a Reservation>,
-    /// `None` for a slice that does not exist: its pod would get any other.
-    worth: Option<Worth<'a>>,
+    worth: Worth<'a>,
 }
 
 impl<'a> Claim<'a> {
     fn of(slice: &'a ExistingSlice) -> Self {
-        Self { reservation: slice.reservation.as_ref(), worth: Some(Worth::of(slice)) }
+        Self { reservation: slice.reservation.as_ref(), worth: Worth::of(&slice.model, slice.shape) }
+    }
+
+    fn of_missing(slice: &'a MissingSlice) -> Self {
+        Self { reservation: Some(&slice.reservation), worth: Worth::of(&slice.model, slice.shape) }
     }
 
     /// Whether both may be free under one name.
@@ -167,8 +180,7 @@ impl<'a> Claim<'a> {
         let uid = |claim: &Self| claim.reservation.map(|reservation| reservation.uid.clone());
         let is_alone = |claim: &Self| claim.reservation.is_some_and(|reservation| reservation.alone);
         let same_pod = uid(self).is_some() && uid(self) == uid(other);
-        let is_equal = self.worth.is_some() && self.worth == other.worth;
-        same_pod || is_equal && !is_alone(self) && !is_alone(other)
+        same_pod || self.worth == other.worth && !is_alone(self) && !is_alone(other)
     }
 }
 
@@ -199,7 +211,7 @@ impl<'a> Open<'a> {
 #[derive(Debug, Default)]
 struct Pod<'a> {
     slices: Vec<(ResourceName, &'a ExistingSlice)>,
-    missing: Vec<&'a Reservation>,
+    missing: Vec<&'a MissingSlice>,
     may_be_bound: bool,
 }
 
@@ -209,18 +221,16 @@ impl<'a> Pod<'a> {
     }
 
     fn claims(&self) -> impl Iterator<Item = (ResourceName, Claim<'a>)> {
-        let missing = |reservation: &&'a Reservation| {
-            (reservation.resource, Claim { reservation: Some(*reservation), worth: None })
-        };
         let slices = self.slices.iter().map(|(name, slice)| (*name, Claim::of(slice)));
-        slices.chain(self.missing.iter().map(missing))
+        let missing = self.missing.iter().map(|slice| (slice.reservation.resource, Claim::of_missing(slice)));
+        slices.chain(missing)
     }
 }
 
 /// The pods with reservations: those that may be bound first, each half in the order of the reservations.
 fn pods<'a>(
     slices: &'a [ExistingSlice],
-    missing: &[&'a Reservation],
+    missing: &'a [MissingSlice],
     bindings: &Bindings,
 ) -> impl Iterator<Item = Pod<'a>> {
     let mut order: BTreeMap<&PodUid, usize> = BTreeMap::new();
@@ -237,17 +247,17 @@ fn pods<'a>(
         let place = place(&mut pods, &reservation.uid);
         pods[place].slices.push((reservation.resource, slice));
     }
-    for reservation in missing.iter().filter(|reservation| is_open(reservation)) {
-        let place = place(&mut pods, &reservation.uid);
-        pods[place].missing.push(reservation);
+    for slice in missing.iter().filter(|slice| is_open(&&slice.reservation)) {
+        let place = place(&mut pods, &slice.reservation.uid);
+        pods[place].missing.push(slice);
     }
     pods.sort_by_key(|pod| !pod.may_be_bound);
     pods.into_iter()
 }
 
-/// The offer for `slices`, which come in the order of their reservations, beside reservations whose slices are `missing`.
+/// The offer for `slices`, which come in the order of their reservations, beside `missing` ones.
 #[must_use]
-pub fn offer(slices: &[ExistingSlice], missing: &[&Reservation], bindings: &Bindings) -> Offer {
+pub fn offer(slices: &[ExistingSlice], missing: &[MissingSlice], bindings: &Bindings) -> Offer {
     let mut offer = Offer::default();
     let mut open = Open::default();
     let held = || slices.iter().filter_map(|slice| Some((slice.held_as?, slice)));

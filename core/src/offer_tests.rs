@@ -47,6 +47,10 @@ fn mig(n: usize, profile: &str, model: &str, pod: Option<&str>, held: bool) -> E
     }
 }
 
+fn missing(shape: Shape, pod: &str, name: ResourceName) -> MissingSlice {
+    MissingSlice { shape, model: "H100-80GB".to_owned(), reservation: reservation(pod, name) }
+}
+
 fn offered(slices: &[ExistingSlice]) -> Offer {
     offer(slices, &[], &Bindings::default())
 }
@@ -135,8 +139,8 @@ fn a_pod_that_is_still_cut_blocks_nobody() {
     let ready = of_shape(3, share(10), "b");
     // The other slice of the first pod is missing, of this name or of another, or its MPS daemon starts.
     for name in [NEUTRAL, ResourceName::Neutral(SizeGb(20))] {
-        let missing = reservation("a", name);
-        let offer = offer(&[first.clone(), ready.clone()], &[&missing], &Bindings::default());
+        let missing = missing(share(10), "a", name);
+        let offer = offer(&[first.clone(), ready.clone()], &[missing], &Bindings::default());
         assert_eq!((devices(&offer), waiting(&offer)), ("d3".into(), String::new()), "{name}");
     }
     let starting = ExistingSlice { served: false, ..of_shape(2, share(10), "a") };
@@ -147,7 +151,7 @@ fn a_pod_that_is_still_cut_blocks_nobody() {
 fn what_may_be_bound_stays_offered_whatever_becomes_of_its_slices() {
     let first = of_shape(1, share(10), "a");
     let bound = of_shape(2, h100_shape("1g.10gb", 0), "b");
-    let offer_beside = |slices: &[ExistingSlice], missing: &[&Reservation]| {
+    let offer_beside = |slices: &[ExistingSlice], missing: &[MissingSlice]| {
         let offer = offer(slices, missing, &possible(&["b"]));
         (devices(&offer), waiting(&offer))
     };
@@ -155,7 +159,10 @@ fn what_may_be_bound_stays_offered_whatever_becomes_of_its_slices() {
     assert_eq!(offer_beside(&[first.clone(), bound.clone()], &[]), ("d2".into(), "s1".into()));
     let unserved = ExistingSlice { served: false, ..bound };
     assert_eq!(offer_beside(&[first.clone(), unserved], &[]), (String::new(), "s1".into()));
-    assert_eq!(offer_beside(&[first], &[&reservation("b", NEUTRAL)]), (String::new(), "s1".into()));
+    let lost = missing(h100_shape("1g.10gb", 0), "b", NEUTRAL);
+    assert_eq!(offer_beside(&[first.clone()], &[lost]), (String::new(), "s1".into()));
+    // What is worth the same it may have in its place.
+    assert_eq!(offer_beside(&[first], &[missing(share(10), "b", NEUTRAL)]), ("d1".into(), String::new()));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! What is offered to the kubelet, and to which pods.
 
 use super::{Node, NodePod};
-use kerf_core::contract::{GpuNodeStatus, Reservation, SliceState, WantedSlice};
+use kerf_core::contract::{GpuNodeStatus, SliceState, WantedSlice};
 use kerf_core::names::{DeviceId, PodUid};
-use kerf_core::offer::{Bindings, ExistingSlice, Offer, offer};
+use kerf_core::offer::{Bindings, ExistingSlice, MissingSlice, Offer, offer};
 use std::collections::BTreeSet;
 
 impl Node {
@@ -11,14 +11,16 @@ impl Node {
     pub(super) fn offered(&mut self, existing: &mut [ExistingSlice], unserved: &BTreeSet<DeviceId>) -> Offer {
         self.note_bindings();
         existing.iter_mut().for_each(|slice| slice.served = !unserved.contains(&slice.device));
-        let missing = self.spec.slices.iter().filter(|wanted| self.is_missing(wanted));
-        let missing: Vec<&Reservation> = missing.filter_map(|wanted| wanted.reservation.as_ref()).collect();
+        let missing: Vec<_> = self.spec.slices.iter().filter_map(|wanted| self.missing(wanted)).collect();
         offer(existing, &missing, &self.bindings)
     }
 
-    /// Whether there is nothing that could be offered for the slice: somebody else may have what exists.
-    fn is_missing(&self, wanted: &WantedSlice) -> bool {
-        self.device_of(wanted).is_none_or(|device| self.account.is_doubted(&device))
+    /// A reserved slice of which nothing can be offered.
+    fn missing(&self, wanted: &WantedSlice) -> Option<MissingSlice> {
+        let reservation = wanted.reservation.clone()?;
+        let is_missing = self.device_of(wanted).is_none_or(|device| self.account.is_doubted(&device));
+        let model = self.model_of(&wanted.gpu);
+        is_missing.then_some(MissingSlice { shape: wanted.shape, model, reservation })
     }
 
     /// Notes which pods are bound or may be. While no spec can be read, what was known stays.

@@ -3,7 +3,7 @@
 use super::{Devices, Life, NAMES, Slice, Stage};
 use crate::contract::Reservation;
 use crate::names::{DeviceId, PodUid, SliceId};
-use crate::offer::{Bindings, ExistingSlice, offer};
+use crate::offer::{Bindings, ExistingSlice, MissingSlice, offer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A device that a container was given, and that the kubelet has not shown since.
@@ -81,15 +81,17 @@ impl Agent {
     }
 
     fn existing(&self, slice: &Slice) -> ExistingSlice {
+        let held_as = self.held_as(&slice.device).map(|name| NAMES[name]);
+        let has_ended = |of: &Reservation| held_as.is_none() && self.kept.get(&slice.id) == Some(&of.uid);
         ExistingSlice {
             id: slice.id.clone(),
             device: slice.device.clone(),
             shape: slice.ware.shape(),
             model: slice.ware.model().to_owned(),
-            held_as: self.held_as(&slice.device).map(|name| NAMES[name]),
+            held_as,
             settled: self.is_settled(&slice.device),
             served: slice.served,
-            reservation: slice.reservation.clone().filter(|r| self.kept.get(&slice.id) != Some(&r.uid)),
+            reservation: slice.reservation.clone().filter(|of| !has_ended(of)),
         }
     }
 
@@ -104,8 +106,7 @@ impl Agent {
         });
         self.bindings = self.bindings.updated(reserved, |uid| self.pods.contains_key(uid));
         let existing: Vec<_> = slices.iter().filter(|s| s.made).map(|slice| self.existing(slice)).collect();
-        let missing = slices.iter().filter(|slice| !slice.made);
-        let missing: Vec<&Reservation> = missing.filter_map(|slice| slice.reservation.as_ref()).collect();
+        let missing: Vec<_> = slices.iter().filter(|slice| !slice.made).filter_map(missing).collect();
         let offered = offer(&existing, &missing, &self.bindings);
         self.ungranted = NAMES.map(|name| offered.ungranted.get(&name).cloned().unwrap_or_default());
         self.sent = NAMES.map(|name| offered.healthy.get(&name).cloned().unwrap_or_default());
@@ -135,6 +136,11 @@ impl Agent {
         });
         ready.collect()
     }
+}
+
+fn missing(slice: &Slice) -> Option<MissingSlice> {
+    let reservation = slice.reservation.clone()?;
+    Some(MissingSlice { shape: slice.ware.shape(), model: slice.ware.model().to_owned(), reservation })
 }
 
 /// The number of the name that was reserved.

@@ -37,7 +37,7 @@ pub struct Args {
     /// The namespace of objects that name none.
     #[arg(short, long, default_value = "default")]
     namespace: String,
-    /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. Without it the policy's order decides alone.
+    /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. Without it no kind is known to be missing.
     #[arg(long, value_name = "FILE")]
     gpunodes: Option<PathBuf>,
     /// The form.

@@ -91,9 +91,6 @@ pub const MIG_CAPABLE: &str = "nvidia.com/mig.capable";
 /// Node label of GPU feature discovery: how MIG devices are offered, `single` or `mixed`.
 pub const MIG_STRATEGY: &str = "nvidia.com/mig.strategy";
 
-/// Node label of GPU feature discovery: when it wrote the others.
-pub const TIMESTAMP: &str = "nvidia.com/gfd.timestamp";
-
 /// Node label of GPU feature discovery: the driver's version.
 pub const DRIVER: &str = "nvidia.com/cuda.driver-version.full";
 

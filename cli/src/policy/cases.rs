@@ -37,7 +37,7 @@ pub struct Args {
     /// Policy file, or a folder of them.
     #[arg(long, alias = "policies", value_name = "PATH", default_value = "policies")]
     policy: PathBuf,
-    /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. Without it the policy's order decides alone.
+    /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. Without it no kind is known to be missing.
     #[arg(long, value_name = "FILE")]
     gpunodes: Option<PathBuf>,
     /// The form.

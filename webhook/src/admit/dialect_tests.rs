@@ -3,7 +3,7 @@
 use super::refusal_tests::compare;
 use super::*;
 use kerf_core::policy::PolicyDocument;
-use kerf_core::testing::node_status;
+use kerf_core::testing::{node_status, with_neutral_names};
 use proptest::prelude::*;
 use serde_json::{Map, json};
 use std::fmt::Write;
@@ -25,7 +25,8 @@ fn policies() -> Policies {
 
 /// A node with two H100 in MIG mode, and one with a T4 and an L40S that are not.
 fn supply() -> Supply {
-    Supply::of(&[node_status(&["H100-80GB", "H100-80GB"]), node_status(&["T4-16GB", "L40S-48GB"])])
+    let nodes = [node_status(&["H100-80GB", "H100-80GB"]), node_status(&["T4-16GB", "L40S-48GB"])];
+    Supply::of(&nodes.map(with_neutral_names))
 }
 
 /// What the manifest asks by: its annotations, its labels of other systems and its limits.
@@ -50,7 +51,12 @@ fn became(admission: &Admission) -> (String, String) {
         Admission::Mended { .. } => panic!("a manifest carries no request"),
         Admission::Denied { message, .. } => ("refused".to_owned(), message.clone()),
         Admission::Patched { document, warnings, .. } => {
-            let got = document.containers.iter().map(|c| format!("{} × `{}`", c.count, c.resource));
+            let got = document.containers.iter().map(|c| {
+                let kinds: Vec<&str> = c.kinds.iter().map(|kind| kind.as_str()).collect();
+                let kinds =
+                    if kinds.is_empty() { String::new() } else { format!(" by {}", kinds.join(" or ")) };
+                format!("{} × `{}`{kinds}", c.count, c.resource)
+            });
             let got = got.collect::<Vec<_>>().join(", ");
             (format!("{got}, {}", document.isolation), warnings.join("<br>"))
         }

@@ -26,17 +26,16 @@ struct Removal {
 
 const REMOVALS: [Removal; 10] = [
     Removal {
-        check: "a former document is kept only if it says what is decided now",
-        file: "core/src/admission/mod.rs",
-        from: "restored.former.as_ref().is_some_and(|former| former.decides_as(&document))",
-        to: "restored.former.is_some()",
+        check: "a name is of a kind that the policy allows",
+        file: "core/src/policy/choose.rs",
+        from: "if !self.kinds.contains(&kind) || strongest_class(resource) < self.class {",
+        to: "if false {",
     },
     Removal {
-        check: "the name that a pod carries counts only in its turn",
-        file: "core/src/policy/choose.rs",
-        from: "if let Some(way) = ways.iter().find(|way| is_given(container, way)) {",
-        to: "if let Some(resource) = container.carried {\n return Ok(Named { size, resource, served: true, gpus: gpus.clone() });\n }\n\
-             if let Some(way) = ways.iter().find(|way| is_given(container, way)) {",
+        check: "a neutral name is of kinds that the policy allows",
+        file: "core/src/policy/choose/candidates.rs",
+        from: "let kinds = kinds.iter().copied().filter(may_be).collect();",
+        to: "let kinds = Kind::ALL.to_vec();",
     },
     Removal {
         check: "a document puts back only limits by which kerf is asked",

@@ -1,6 +1,7 @@
 //! The same through kube-scheduler and the extender: all cases side by side in one control plane, each pod kept to its own nodes by
 //! a label. Pods come with their request document, for the webhook sees no inventory; agents are played.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -41,8 +42,8 @@ pub struct Scene {
 pub struct Outcome {
     /// For each case.
     pub verdicts: Vec<Verdict>,
-    /// Pods that were bound, but not in their first scheduling cycle.
-    pub late: Vec<String>,
+    /// For each case that waited at some time, what kube-scheduler said last.
+    pub refusals: BTreeMap<usize, String>,
 }
 
 impl Scene {
@@ -96,7 +97,7 @@ impl Scene {
             let is_over = began.elapsed() > BOUND_BY;
             let stranded = outcome.iter().flatten().any(|verdict| matches!(verdict, Verdict::Stranded(_)));
             if let (Some(verdicts), true) = (outcome.into_iter().collect(), is_over || !stranded) {
-                return Ok(Outcome { verdicts, late: self.late().await? });
+                return Ok(Outcome { verdicts, refusals: self.refusals().await? });
             }
             ensure!(began.elapsed() < 2 * PATIENCE, "kube-scheduler has not looked at each pod");
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -117,16 +118,15 @@ impl Scene {
         Ok(verdicts)
     }
 
-    /// Bound pods for which kube-scheduler found no node at first.
-    async fn late(&self) -> anyhow::Result<Vec<String>> {
+    /// What kube-scheduler said of pods that it found no node for, at least once.
+    async fn refusals(&self) -> anyhow::Result<BTreeMap<usize, String>> {
         let failed = ListParams::default().fields("reason=FailedScheduling");
         let events = Api::<Event>::default_namespaced(self.cluster.plane().client());
-        let failed = events.list(&failed).await?.items;
-        let failed: Vec<String> = failed.into_iter().filter_map(|event| event.involved_object.name).collect();
-        let pods = Api::<Pod>::default_namespaced(self.cluster.plane().client());
-        let bound = pods.list(&ListParams::default().labels(keys::SLICED)).await?.items;
-        let bound = bound.into_iter().filter(|pod| node_of(pod).is_some());
-        Ok(bound.filter_map(|pod| pod.metadata.name).filter(|name| failed.contains(name)).collect())
+        let said = events.list(&failed).await?.items.into_iter().filter_map(|event| {
+            let number = event.involved_object.name?.strip_prefix("pod-")?.parse().ok()?;
+            Some((number, event.message.unwrap_or_default()))
+        });
+        Ok(said.collect())
     }
 
     /// Ends everything in order.

@@ -35,7 +35,12 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         let outcome = scene.judge(chosen).await?;
         scene.stop().await?;
         figures.extend(tell("the scheduler", args.first, chosen, &outcome.verdicts));
-        print(&format!("# bound, but not in the first scheduling cycle: {:?}", outcome.late));
+        for (number, refusal) in &outcome.refusals {
+            match outcome.verdicts.get(*number) {
+                Some(Verdict::Waits) | None => {}
+                Some(verdict) => print(&format!("# pod {number}, {verdict:?}, waited at first: {refusal}")),
+            }
+        }
     }
     print_figures(&figures);
     Ok(())

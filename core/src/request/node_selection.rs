@@ -81,6 +81,13 @@ impl NodeSelection {
         Self { name: None, labels: selector.clone(), terms }
     }
 
+    /// The same where a node must have these labels as well.
+    #[must_use]
+    pub fn with_labels(mut self, labels: &BTreeMap<String, String>) -> Self {
+        self.labels.extend(labels.iter().map(|(key, value)| (key.clone(), value.clone())));
+        self
+    }
+
     /// Whether the pod may be on every node.
     #[must_use]
     pub fn is_all(&self) -> bool {

@@ -1,23 +1,16 @@
 //! Which devices the kubelet may hand out, under which names.
 //!
-//! The kubelet picks any free healthy device of a name and does not say for which pod. So of one name it is offered at a time
-//! the slices of one pod, or slices that are worth the same: then each pod gets what it has reserved, whatever the kubelet picks
-//! and in whatever order. Idle slices are not offered.
+//! The kubelet picks any healthy free device of a name and tells nobody for which pod. So a node lists as healthy only
+//! what is reserved or held; and of the reservations of one name that are not allocated yet, only such as are
+//! equivalent, so that whichever device a pod gets is as good as the one that it was promised.
 //!
-//! | rule | reason |
-//! |---|---|
-//! | A pod is offered its slices under all names at once, when all exist and are served. | A pod that is still being cut blocks no other, and no two pods wait for each other. |
-//! | A pod that may be bound stays offered until a container has its slices or its reservation is released. | Its Binding may be under way: the kubelet would give it another pod's slices. |
-//! | A slice that was allocated counts as offered until the kubelet shows its pod as admitted. | The kubelet may yet reject the pod and hand the device to the next one. |
-//! | Under a name nothing is granted that is not worth what is offered. | The kubelet frees what a pod held before the agent sees the pod end, and takes the list without it later. |
-//!
-//! A pod that must be alone is offered its own slices only: nothing else of the name is free meanwhile. So its MPS shares are
+//! A pod that must be alone gets its own devices and no others: nothing else of the name is free meanwhile. So its MPS shares are
 //! of one GPU, its slices are of different GPUs, and on GPUs that it selects.
 
 use crate::contract::{MigPart, Reservation, Shape};
 use crate::kind::Kind;
 use crate::mig::Profile;
-use crate::names::{DeviceId, PodUid, SliceId};
+use crate::names::{DeviceId, SliceId};
 use crate::resource::ResourceName;
 use crate::units::{ComputePercent, SizeGb};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,24 +28,8 @@ pub struct ExistingSlice {
     pub model: String,
     /// The name under which a container holds it, by the kubelet's account.
     pub held_as: Option<ResourceName>,
-    /// Whether the kubelet keeps it for that container: it shows the container as one of an admitted pod. Until then it may
-    /// reject the pod, or hand the device on from an init container.
-    pub settled: bool,
-    /// Whether a container that gets it can use it.
-    pub served: bool,
-    /// Who it is reserved for.
+    /// Who it is promised to.
     pub reservation: Option<Reservation>,
-}
-
-/// A slice that is reserved and does not exist, or that somebody unknown may have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MissingSlice {
-    /// What it is to be.
-    pub shape: Shape,
-    /// The GPU's model.
-    pub model: String,
-    /// Who it is reserved for.
-    pub reservation: Reservation,
 }
 
 /// What the node offers.
@@ -60,77 +37,15 @@ pub struct MissingSlice {
 pub struct Offer {
     /// Healthy devices of each name.
     pub healthy: BTreeMap<ResourceName, BTreeSet<DeviceId>>,
-    /// Slices of complete pods that must wait until others of their name are allocated.
+    /// Reserved slices that must wait until others of their name are allocated.
     pub waiting: BTreeSet<SliceId>,
-    /// Devices that no container gets by this name, though a kubelet may know them as healthy and free: they are not worth what
-    /// the name offers now.
-    pub ungranted: BTreeMap<ResourceName, BTreeSet<DeviceId>>,
 }
 
-/// What is known of the Bindings of pods that have reservations.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Bindings(BTreeMap<PodUid, Binding>);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Binding {
-    /// The kubelet has been offered all the pod's slices: the extender may have sent its Binding.
-    Possible,
-    /// The API server shows it.
-    Made,
-    /// The pod was bound, and has ended.
-    Over,
-}
-
-impl Bindings {
-    /// What is known when these slices are reserved and these pods are bound. With each reservation comes whether the kubelet has
-    /// acknowledged its slice, or a container has it.
-    #[must_use]
-    pub fn updated<'r>(
-        &self,
-        reserved: impl IntoIterator<Item = (&'r Reservation, bool)>,
-        is_bound: impl Fn(&PodUid) -> bool,
-    ) -> Self {
-        let mut acknowledged: BTreeMap<&PodUid, bool> = BTreeMap::new();
-        for (reservation, is_acknowledged) in reserved {
-            *acknowledged.entry(&reservation.uid).or_insert(true) &= is_acknowledged;
-        }
-        let binding = |(uid, all): (&PodUid, bool)| {
-            let binding = match self.0.get(uid) {
-                _ if is_bound(uid) => Binding::Made,
-                Some(Binding::Made | Binding::Over) => Binding::Over,
-                Some(Binding::Possible) => Binding::Possible,
-                None if all => Binding::Possible,
-                None => return None,
-            };
-            Some((uid.clone(), binding))
-        };
-        Self(acknowledged.into_iter().filter_map(binding).collect())
-    }
-
-    /// Whether the kubelet may be about to allocate for the pod.
-    #[must_use]
-    pub fn may_be(&self, uid: &PodUid) -> bool {
-        matches!(self.0.get(uid), Some(Binding::Possible | Binding::Made))
-    }
-
-    /// Whether the pod has ended, and only its reservation is left.
-    #[must_use]
-    pub fn is_over(&self, uid: &PodUid) -> bool {
-        self.0.get(uid) == Some(&Binding::Over)
-    }
-}
-
-/// Pods whose slices were all ready.
-impl FromIterator<PodUid> for Bindings {
-    fn from_iter<I: IntoIterator<Item = PodUid>>(pods: I) -> Self {
-        Self(pods.into_iter().map(|uid| (uid, Binding::Possible)).collect())
-    }
-}
-
-/// What two slices of one name must have in common to be equally good for any pod that asks by that name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Worth<'a> {
-    model: &'a str,
+/// What makes two slices of one name equally good for any pod that asks by that name.
+#[derive(PartialEq)]
+struct Worth<'s> {
+    model: &'s str,
+    /// Under a neutral name slices of several kinds are reserved.
     kind: Kind,
     profile: Option<Profile>,
     part: Part,
@@ -138,161 +53,217 @@ struct Worth<'a> {
     compute: Option<ComputePercent>,
 }
 
-/// What of its GPU instance a slice is, wherever in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What of its GPU instance a slice is, wherever it lies there.
+#[derive(PartialEq)]
 enum Part {
     Whole,
     Compute(u8),
     Replica,
 }
 
-impl<'a> Worth<'a> {
-    fn of(model: &'a str, shape: Shape) -> Self {
-        let part = match shape.mig_part() {
-            MigPart::Whole => Part::Whole,
-            MigPart::Compute(instance) => Part::Compute(instance.compute),
-            MigPart::Replica { .. } => Part::Replica,
-        };
-        let profile = shape.instance().map(|instance| instance.profile);
-        let (kind, size, compute) = (shape.kind(), shape.size(), shape.compute());
-        Self { model, kind, profile, part, size, compute }
-    }
-}
-
-/// A slice that the kubelet may hand out, for the sake of those that are offered beside it.
-#[derive(Debug, Clone, Copy)]
-struct Claim<'a> {
-    reservation: Option<&'a Reservation>,
-    worth: Worth<'a>,
-}
-
-impl<'a> Claim<'a> {
-    fn of(slice: &'a ExistingSlice) -> Self {
-        Self { reservation: slice.reservation.as_ref(), worth: Worth::of(&slice.model, slice.shape) }
-    }
-
-    fn of_missing(slice: &'a MissingSlice) -> Self {
-        Self { reservation: Some(&slice.reservation), worth: Worth::of(&slice.model, slice.shape) }
-    }
-
-    /// Whether both may be free under one name.
-    fn goes_with(&self, other: &Self) -> bool {
-        let uid = |claim: &Self| claim.reservation.map(|reservation| reservation.uid.clone());
-        let is_alone = |claim: &Self| claim.reservation.is_some_and(|reservation| reservation.alone);
-        let same_pod = uid(self).is_some() && uid(self) == uid(other);
-        same_pod || self.worth == other.worth && !is_alone(self) && !is_alone(other)
-    }
-}
-
-/// What the kubelet may hand out, by name.
-#[derive(Debug, Default)]
-struct Open<'a>(BTreeMap<ResourceName, Vec<Claim<'a>>>);
-
-impl<'a> Open<'a> {
-    fn add(&mut self, name: ResourceName, claim: Claim<'a>) {
-        self.0.entry(name).or_default().push(claim);
-    }
-
-    fn goes_with(&self, name: ResourceName, claim: &Claim<'_>) -> bool {
-        self.0.get(&name).into_iter().flatten().all(|open| open.goes_with(claim))
-    }
-
-    /// The slices that are not as good as what is open under the name.
-    fn unlike(&self, name: ResourceName, slices: &[ExistingSlice]) -> BTreeSet<DeviceId> {
-        // What was just allocated by the name is open itself: an init container may hand it on.
-        let is_handed_on = |slice: &&ExistingSlice| slice.held_as == Some(name) && !slice.settled;
-        let others = slices.iter().filter(|slice| !is_handed_on(slice));
-        let unlike = others.filter(|slice| !self.goes_with(name, &Claim::of(slice)));
-        unlike.map(|slice| slice.device.clone()).collect()
-    }
-}
-
-/// A pod and what it has reserved and no container has yet.
-#[derive(Debug, Default)]
-struct Pod<'a> {
-    slices: Vec<(ResourceName, &'a ExistingSlice)>,
-    missing: Vec<&'a MissingSlice>,
-    may_be_bound: bool,
-}
-
-impl<'a> Pod<'a> {
-    fn is_complete(&self) -> bool {
-        self.missing.is_empty() && self.slices.iter().all(|(_, slice)| slice.served)
-    }
-
-    fn claims(&self) -> impl Iterator<Item = (ResourceName, Claim<'a>)> {
-        let slices = self.slices.iter().map(|(name, slice)| (*name, Claim::of(slice)));
-        let missing = self.missing.iter().map(|slice| (slice.reservation.resource, Claim::of_missing(slice)));
-        slices.chain(missing)
-    }
-}
-
-/// The pods with reservations: those that may be bound first, each half in the order of the reservations.
-fn pods<'a>(
-    slices: &'a [ExistingSlice],
-    missing: &'a [MissingSlice],
-    bindings: &Bindings,
-) -> impl Iterator<Item = Pod<'a>> {
-    let mut order: BTreeMap<&PodUid, usize> = BTreeMap::new();
-    let mut pods: Vec<Pod<'a>> = Vec::new();
-    let mut place = |pods: &mut Vec<Pod<'a>>, uid: &'a PodUid| {
-        *order.entry(uid).or_insert_with(|| {
-            pods.push(Pod { may_be_bound: bindings.may_be(uid), ..Pod::default() });
-            pods.len() - 1
-        })
+fn worth(slice: &ExistingSlice) -> Worth<'_> {
+    let part = match slice.shape.mig_part() {
+        MigPart::Whole => Part::Whole,
+        MigPart::Compute(instance) => Part::Compute(instance.compute),
+        MigPart::Replica { .. } => Part::Replica,
     };
-    let is_open = |reservation: &&Reservation| !bindings.is_over(&reservation.uid);
-    for slice in slices.iter().filter(|slice| slice.held_as.is_none()) {
-        let Some(reservation) = slice.reservation.as_ref().filter(is_open) else { continue };
-        let place = place(&mut pods, &reservation.uid);
-        pods[place].slices.push((reservation.resource, slice));
+    Worth {
+        model: &slice.model,
+        kind: slice.shape.kind(),
+        profile: slice.shape.instance().map(|instance| instance.profile),
+        part,
+        size: slice.shape.size(),
+        compute: slice.shape.compute(),
     }
-    for slice in missing.iter().filter(|slice| is_open(&&slice.reservation)) {
-        let place = place(&mut pods, &slice.reservation.uid);
-        pods[place].missing.push(slice);
-    }
-    pods.sort_by_key(|pod| !pod.may_be_bound);
-    pods.into_iter()
 }
 
-/// The offer for `slices`, which come in the order of their reservations, beside `missing` ones.
+/// The offer for `slices`, which come in the order of their promises.
 #[must_use]
-pub fn offer(slices: &[ExistingSlice], missing: &[MissingSlice], bindings: &Bindings) -> Offer {
+pub fn offer(slices: &[ExistingSlice]) -> Offer {
     let mut offer = Offer::default();
-    let mut open = Open::default();
-    let held = || slices.iter().filter_map(|slice| Some((slice.held_as?, slice)));
-    for (name, slice) in held() {
-        offer.list(name, slice);
-        if !slice.settled {
-            open.add(name, Claim::of(slice));
-        }
-    }
-    for pod in pods(slices, missing, bindings) {
-        if !pod.may_be_bound && !pod.is_complete() {
+    let mut first: BTreeMap<ResourceName, &ExistingSlice> = BTreeMap::new();
+    for slice in slices {
+        if let Some(name) = slice.held_as {
+            offer.healthy.entry(name).or_default().insert(slice.device.clone());
             continue;
         }
-        let blocked = pod.claims().filter(|(name, claim)| !open.goes_with(*name, claim));
-        let blocked: BTreeSet<ResourceName> = blocked.map(|(name, _)| name).collect();
-        if blocked.is_empty() {
-            pod.slices.iter().for_each(|(name, slice)| offer.list(*name, slice));
-            pod.claims().for_each(|(name, claim)| open.add(name, claim));
+        let Some(reservation) = &slice.reservation else { continue };
+        let leader = first.entry(reservation.resource).or_insert(slice);
+        let same_pod = leader.reservation.as_ref().is_some_and(|r| r.uid == reservation.uid);
+        // The slices of one pod are offered together, whatever they are: its containers are allocated in one go. But
+        // a second pod joins only if nothing that is offered differs from what it was promised, and neither is alone.
+        if same_pod || !reservation.alone && all_equal(slices, leader, slice) {
+            offer.healthy.entry(reservation.resource).or_default().insert(slice.device.clone());
         } else {
-            let waiting = pod.slices.iter().filter(|(name, _)| blocked.contains(name));
-            offer.waiting.extend(waiting.map(|(_, slice)| slice.id.clone()));
+            offer.waiting.insert(slice.id.clone());
         }
     }
-    offer.ungranted = open.0.keys().map(|name| (*name, open.unlike(*name, slices))).collect();
     offer
 }
 
-impl Offer {
-    fn list(&mut self, name: ResourceName, slice: &ExistingSlice) {
-        if slice.served {
-            self.healthy.entry(name).or_default().insert(slice.device.clone());
-        }
-    }
+/// Whether every unallocated slice of the leader's pod under this name, and `slice`, are worth the same; never beside a pod
+/// that must be alone.
+fn all_equal(slices: &[ExistingSlice], leader: &ExistingSlice, slice: &ExistingSlice) -> bool {
+    let Some(promised) = leader.reservation.as_ref().filter(|promised| !promised.alone) else { return false };
+    let of_leader = slices.iter().filter(|s| {
+        s.held_as.is_none()
+            && s.reservation
+                .as_ref()
+                .is_some_and(|r| r.uid == promised.uid && r.resource == promised.resource)
+    });
+    of_leader.chain([slice]).all(|s| worth(s) == worth(leader))
 }
 
 #[cfg(test)]
-#[path = "offer_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::names::PodUid;
+    use proptest::prelude::*;
+
+    fn slice(n: usize, profile: &str, model: &str, pod: Option<&str>, held: bool) -> ExistingSlice {
+        let profile = profile.parse().unwrap();
+        let name = ResourceName::Mig("1g.10gb".parse().unwrap());
+        ExistingSlice {
+            id: SliceId::new(format!("s{n}")),
+            device: DeviceId::new(format!("MIG-{n}")),
+            shape: Shape::Mig { profile, start: 0, size: 1, part: MigPart::Whole },
+            model: model.to_owned(),
+            held_as: held.then_some(name),
+            reservation: pod.map(|pod| Reservation {
+                uid: PodUid::new(pod),
+                namespace: "ns".into(),
+                pod: pod.into(),
+                container: "main".into(),
+                resource: name,
+                alone: false,
+                epoch: 1,
+            }),
+        }
+    }
+
+    fn devices(offer: &Offer) -> Vec<&str> {
+        offer.healthy.values().flatten().map(DeviceId::as_str).collect()
+    }
+
+    #[test]
+    fn an_idle_slice_is_not_offered() {
+        assert_eq!(offer(&[slice(1, "1g.10gb", "H100-80GB", None, false)]), Offer::default());
+    }
+
+    #[test]
+    fn a_held_slice_stays_offered_though_its_reservation_is_gone() {
+        assert_eq!(devices(&offer(&[slice(1, "1g.10gb", "H100-80GB", None, true)])), ["MIG-1"]);
+    }
+
+    #[test]
+    fn equal_slices_are_offered_together_and_others_wait() {
+        let slices = [
+            slice(1, "1g.10gb", "H100-80GB", Some("a"), false),
+            slice(2, "1g.18gb", "H200-141GB", Some("b"), false),
+            slice(3, "1g.10gb", "H100-80GB", Some("c"), false),
+        ];
+        let offer = offer(&slices);
+        assert_eq!(devices(&offer), ["MIG-1", "MIG-3"]);
+        assert_eq!(offer.waiting.iter().map(SliceId::as_str).collect::<Vec<_>>(), ["s2"]);
+    }
+
+    #[test]
+    fn slices_of_several_kinds_under_one_name_are_not_offered_together() {
+        let neutral = ResourceName::Neutral(SizeGb(10));
+        let of = |n, pod, shape| {
+            let mut slice = slice(n, "1g.10gb", "H100-80GB", Some(pod), false);
+            slice.shape = shape;
+            slice.reservation.as_mut().unwrap().resource = neutral;
+            slice
+        };
+        let (share, turns) = (Shape::mps(SizeGb(10)), Shape::TimeSlicing { size_gb: SizeGb(10) });
+        let whole = Shape::Whole { size_gb: SizeGb(10) };
+        let slices =
+            [of(1, "a", share), of(2, "b", turns), of(3, "c", share), of(4, "d", whole), of(5, "e", turns)];
+        let offer = offer(&slices);
+        assert_eq!(devices(&offer), ["MIG-1", "MIG-3"]);
+        assert_eq!(offer.waiting.len(), 3);
+    }
+
+    #[test]
+    fn a_gpu_instance_is_not_offered_beside_a_part_of_one() {
+        let part = |part| Shape::Mig { profile: "1g.10gb".parse().unwrap(), start: 0, size: 1, part };
+        let of = |n, pod, part| {
+            let mut slice = slice(n, "1g.10gb", "H100-80GB", Some(pod), false);
+            slice.shape = part;
+            slice
+        };
+        let replica = part(MigPart::Replica { replica: 0 });
+        let slices =
+            [of(1, "a", part(MigPart::Whole)), of(2, "b", replica), of(3, "c", part(MigPart::Whole))];
+        assert_eq!(devices(&offer(&slices)), ["MIG-1", "MIG-3"]);
+    }
+
+    #[test]
+    fn mps_shares_with_other_parts_of_the_compute_are_not_offered_together() {
+        let share = |n, pod, compute| {
+            let mut slice = slice(n, "1g.10gb", "T4-16GB", Some(pod), false);
+            slice.shape = Shape::Mps { size_gb: SizeGb(4), compute: ComputePercent::new(compute) };
+            slice
+        };
+        let slices = [share(1, "a", 30), share(2, "b", 40), share(3, "c", 30), share(4, "d", 0)];
+        assert_eq!(devices(&offer(&slices)), ["MIG-1", "MIG-3"]);
+    }
+
+    #[test]
+    fn the_slices_of_one_pod_are_offered_together_and_alone_if_they_differ() {
+        let slices = [
+            slice(1, "1g.10gb", "H100-80GB", Some("a"), false),
+            slice(2, "1g.18gb", "H200-141GB", Some("a"), false),
+            slice(3, "1g.10gb", "H100-80GB", Some("c"), false),
+        ];
+        assert_eq!(devices(&offer(&slices)), ["MIG-1", "MIG-2"]);
+    }
+
+    #[test]
+    fn a_pod_that_must_be_alone_waits_for_the_others_and_they_for_it() {
+        let alone = |n, pod, held| {
+            let mut slice = slice(n, "1g.10gb", "H100-80GB", Some(pod), held);
+            slice.reservation.as_mut().unwrap().alone = true;
+            slice
+        };
+        let other = |n, held| slice(n, "1g.10gb", "H100-80GB", Some("b"), held);
+        let offered = |slices: &[ExistingSlice]| devices(&offer(slices)).join(" ");
+        assert_eq!(offered(&[alone(1, "a", false), alone(2, "a", false), other(3, false)]), "MIG-1 MIG-2");
+        assert_eq!(offered(&[alone(1, "a", true), alone(2, "a", false), other(3, false)]), "MIG-1 MIG-2");
+        assert_eq!(
+            offered(&[alone(1, "a", true), alone(2, "a", true), other(3, false)]),
+            "MIG-1 MIG-2 MIG-3"
+        );
+        assert_eq!(offered(&[other(1, false), alone(2, "a", false), other(3, false)]), "MIG-1 MIG-3");
+        assert_eq!(offered(&[other(1, true), alone(2, "a", false), other(3, true)]), "MIG-1 MIG-2 MIG-3");
+    }
+
+    proptest! {
+        #[test]
+        fn whichever_device_the_kubelet_picks_is_worth_what_was_promised(
+            choices in prop::collection::vec((0_usize..2, 0_usize..4, any::<bool>(), any::<bool>()), 0..10),
+            alone in 0_usize..4,
+        ) {
+            let slices: Vec<_> = choices.iter().enumerate().map(|(n, (model, pod, reserved, held))| {
+                let (profile, model) = [("1g.10gb", "H100-80GB"), ("1g.18gb", "H200-141GB")][*model];
+                let mut slice = slice(n, profile, model, reserved.then_some(["a", "b", "c", "d"][*pod]), *held);
+                slice.reservation.iter_mut().for_each(|r| r.alone = *pod == alone);
+                slice
+            }).collect();
+            let offer = offer(&slices);
+            let free: Vec<_> = slices.iter().filter(|s| s.held_as.is_none()
+                && offer.healthy.values().any(|d| d.contains(&s.device))).collect();
+            let pods: BTreeSet<_> = free.iter().filter_map(|s| s.reservation.as_ref().map(|r| &r.uid)).collect();
+            // Either all free devices are worth the same, or they belong to one pod.
+            prop_assert!(pods.len() <= 1 || free.iter().all(|s| worth(s) == worth(free[0])));
+            let is_alone = |s: &&&ExistingSlice| s.reservation.as_ref().is_some_and(|r| r.alone);
+            prop_assert!(pods.len() <= 1 || !free.iter().any(|s| is_alone(&s)));
+            // Nothing idle is offered, and every reservation is offered, held or waiting.
+            for s in &slices {
+                let offered = offer.healthy.values().any(|d| d.contains(&s.device));
+                prop_assert_eq!(offered || offer.waiting.contains(&s.id), s.held_as.is_some() || s.reservation.is_some());
+            }
+        }
+    }
+}

@@ -100,8 +100,6 @@ struct Life {
     /// Bound pods, as the API server has them.
     roster: NodePods,
     strangers: u32,
-    /// Pods that were refused, and whose reservations the leader has not released yet.
-    refused: BTreeSet<PodUid>,
     /// Answers that are under way.
     allocatable: Option<Allocatable>,
     holders: Option<Holders>,
@@ -139,7 +137,6 @@ impl Life {
             pods,
             roster,
             strangers,
-            refused: BTreeSet::new(),
             allocatable,
             holders,
             file: Vec::new(),
@@ -355,7 +352,6 @@ impl Life {
     fn unpick(&mut self) {
         if let Some((_, _, identity)) = self.picked.take() {
             self.roster.remove(&identity.uid);
-            self.refused.insert(identity.uid);
         }
     }
 
@@ -558,7 +554,7 @@ impl Life {
         self.tell_spec();
         self.pods.clear();
         self.unpick();
-        for uid in std::mem::take(&mut self.roster).into_keys().chain(std::mem::take(&mut self.refused)) {
+        for uid in std::mem::take(&mut self.roster).into_keys() {
             self.give_back(&uid);
         }
         self.tell_pods();

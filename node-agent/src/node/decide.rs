@@ -15,7 +15,7 @@ use kerf_core::closeness::Closeness;
 use kerf_core::contract::{GpuNodeStatus, SliceLength};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
-use kerf_core::offer::ExistingSlice;
+use kerf_core::offer::{ExistingSlice, offer};
 use kerf_core::planner::{self, Observed, Obstacle, Plan, Step};
 use kerf_core::resource::ResourceName;
 use kerf_core::units::{ComputePercent, MemoryMib};
@@ -145,11 +145,13 @@ impl Node {
         let next_recovery = self.recover(now);
         let steps = self.steps(knows_all, now);
         let mut existing = self.existing();
+        self.keep_offered_first(&mut existing);
         self.remember_origins();
         self.tell_mismatches();
         let mut unserved = self.note_unserved(&existing, now);
         unserved.extend(self.being_destroyed());
-        let mut offered = self.offered(&mut existing, &unserved);
+        let mut offered = offer(&existing);
+        offered.healthy.values_mut().for_each(|devices| devices.retain(|device| !unserved.contains(device)));
         if knows_all {
             self.grants = true;
             self.advertised.offer(&offered.healthy, now);
@@ -182,7 +184,7 @@ impl Node {
         let wakes = [revoked, next_look, next_drop, next_recovery, silent].into_iter().chain(retry);
         let kept = self.kept();
         Decision {
-            lists: self.lists(&existing, &offered.ungranted),
+            lists: self.lists(&existing),
             healthy: self.advertised.healthy(),
             step,
             record: self.to_record(),
@@ -198,6 +200,15 @@ impl Node {
             wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),
         }
+    }
+
+    /// What the kubelet offers already comes first: its pod may be bound. A slice that was promised earlier and is made only now
+    /// waits for it.
+    fn keep_offered_first(&self, existing: &mut [ExistingSlice]) {
+        existing.sort_by_key(|slice| {
+            let name = slice.reservation.as_ref().map(|reservation| reservation.resource);
+            !name.is_some_and(|name| self.advertised.is_acknowledged(name, &slice.device))
+        });
     }
 
     fn kept(&self) -> Option<Kept> {
@@ -414,11 +425,7 @@ impl Node {
     }
 
     /// Empty while names must not be registered yet: what was recorded is made anew first, and nobody else serves the node.
-    fn lists(
-        &mut self,
-        existing: &[ExistingSlice],
-        ungranted: &DevicesByName,
-    ) -> BTreeMap<ResourceName, Vec<ListedDevice>> {
+    fn lists(&mut self, existing: &[ExistingSlice]) -> BTreeMap<ResourceName, Vec<ListedDevice>> {
         if !self.named && (self.is_recovering() || self.is_closed()) {
             return BTreeMap::new();
         }
@@ -426,21 +433,16 @@ impl Node {
         let grants: BTreeMap<&DeviceId, &ExistingSlice> = existing.iter().map(|s| (&s.device, s)).collect();
         let granted = |id: &DeviceId| grants.get(id).and_then(|slice| self.grant(slice));
         let reservation = |id: &DeviceId| grants.get(id)?.reservation.as_ref();
-        let is_granted = |name, id: &DeviceId, listing| {
-            let is_unlike = ungranted.get(&name).is_some_and(|devices| devices.contains(id));
-            self.grants && listing != Listing::Revoked && !is_unlike
-        };
-        let listed = |name, id: &DeviceId, listing| ListedDevice {
+        let listed = |(id, listing): (&DeviceId, Listing)| ListedDevice {
             id: id.clone(),
             healthy: listing == Listing::Healthy,
             held: self.account.is_held(id),
-            grant: if is_granted(name, id, listing) { granted(id) } else { None },
+            grant: if listing == Listing::Revoked || !self.grants { None } else { granted(id) },
             reserved_for: reservation(id).map(|reservation| reservation.uid.clone()),
             numa: self.gpu_of(id).and_then(|gpu| gpu.topology.numa),
             closeness: self.closeness.clone(),
         };
-        let lists = self.advertised.lists();
-        lists.map(|(name, list)| (name, list.map(|(id, l)| listed(name, id, l)).collect())).collect()
+        self.advertised.lists().map(|(name, devices)| (name, devices.map(listed).collect())).collect()
     }
 
     fn grant(&self, slice: &ExistingSlice) -> Option<Grant> {

@@ -13,7 +13,6 @@ mod illness;
 mod lingering;
 mod names;
 mod notes;
-mod offering;
 mod pause;
 mod pods;
 mod reach;
@@ -43,8 +42,6 @@ mod illness_tests;
 mod init_tests;
 #[cfg(test)]
 mod lingering_tests;
-#[cfg(test)]
-mod offering_tests;
 #[cfg(test)]
 mod parts_tests;
 #[cfg(test)]
@@ -94,7 +91,6 @@ use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
-use kerf_core::offer::Bindings;
 use kerf_core::resource::ResourceName;
 use retry::Retries;
 use share::Share;
@@ -171,7 +167,6 @@ pub struct Node {
     /// Reserved slices that their pods have got.
     kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
-    bindings: Bindings,
     retries: Retries<Task>,
     under_way: UnderWay,
     attempts: Vec<under_way::Attempt>,
@@ -230,9 +225,7 @@ impl Node {
         let slices = status.into_iter().flat_map(|status| &status.slices);
         let origins = slices.filter_map(|s| Some((replica::mig_device(s.device.as_ref()?), s.id.clone()?)));
         let had = status.into_iter().flat_map(|status| &status.gpus).map(|gpu| gpu.uuid.clone()).collect();
-        let (origins, before) = (origins.collect(), status.cloned());
-        let bindings = status.map(offering::possible_bindings).unwrap_or_default();
-        Self { origins, before, had, bindings, settings, ..Self::default() }
+        Self { origins: origins.collect(), before: status.cloned(), had, settings, ..Self::default() }
     }
 
     /// Takes a spec, unless a leader wrote it whose time is over.

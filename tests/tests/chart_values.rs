@@ -20,7 +20,7 @@ const POD: &str = "/spec/template";
 const ARGS: &str = "/spec/template/spec/containers/0/args";
 
 /// What is refused otherwise, and tested where it is: `chart.rs`.
-const ELSEWHERE: [&str; 1] = ["preflight"];
+const ELSEWHERE: [&str; 2] = ["preflight", "extender.recreate"];
 
 /// What stands at a place of an object; of what is not there, null.
 enum Expected {
@@ -289,7 +289,6 @@ fn extender() -> Vec<Row> {
     rows.extend([
         is('a', "extender.moves", json!(false), &role("moves"), "/kind", Value::Null),
         has('a', "extender.moves", json!(false), EXTENDER, ARGS, "--moves=false"),
-        is('a', "extender.recreate", json!(true), &role("recreate"), "/kind", Value::Null),
         is('a', "extender.layouts", json!(true), &role("layouts"), "/kind", json!("ClusterRole")),
         same("extender.clusterIP", json!("10.96.0.77"), "v1 Service kerf-extender", "/spec/clusterIP"),
         is(

@@ -169,7 +169,7 @@ async fn a_root_container_beside_an_mps_daemon_is_separated_or_told_of_where_pol
         }
         let reasons = reasons(&cluster, name).await?;
         assert_eq!(reasons.contains("MayCommandMps"), warned, "{name}: {reasons:?}");
-        debug(&cluster, name, separated.is_some(), label.is_some()).await?;
+        debug(&cluster, name, separated.is_some(), warned).await?;
         cluster.delete(name).await?;
     }
     let mut gated = sharing("gated", &root, None)?;
@@ -180,7 +180,8 @@ async fn a_root_container_beside_an_mps_daemon_is_separated_or_told_of_where_pol
     cluster.stop().await
 }
 
-/// Adds containers to a pod that runs, without doing it: by whether the pod has a user namespace, and whether its policy allows all.
+/// Adds containers to a pod that runs, without doing it: by whether the pod has a user namespace, and whether
+/// its own containers may command the daemon already.
 async fn debug(cluster: &Cluster, pod: &str, separated: bool, allowed: bool) -> anyhow::Result<()> {
     let fenced = json!({"runAsUser": 1000, "allowPrivilegeEscalation": false});
     let escalating = json!({"runAsNonRoot": true});

@@ -52,6 +52,9 @@ pub enum Source {
 
 /// The best places for `request` on `node`, a node of `fleet`, by the first of its plans that fits there.
 pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
+    if request.containers.iter().all(|container| !container.resource.is_neutral()) {
+        return fit_first(node, request, &[Cow::Borrowed(request)], fleet);
+    }
     fit_first(node, request, &by_plan(request), fleet)
 }
 
@@ -124,10 +127,8 @@ fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> 
     })?;
     let cost = placing.cost();
     // Whole GPUs are of different GPUs whichever the kubelet picks.
-    let whole: BTreeSet<ResourceName> =
-        holdings.iter().filter(|holding| is_whole(holding)).map(|holding| holding.resource).collect();
-    let mut alone: BTreeSet<ResourceName> =
-        spreads.keys().filter(|name| !whole.contains(name)).copied().collect();
+    let whole = |name: ResourceName| holdings.iter().any(|h| h.resource == name && is_whole(h));
+    let mut alone: BTreeSet<ResourceName> = spreads.keys().copied().filter(|name| !whole(*name)).collect();
     let Placing { node, mut spots, .. } = placing;
     let deceived = |spot: &&Spot| {
         let pod = Exacting { gpus: &request.gpus, holding: &holdings[spot.holding] };

@@ -234,6 +234,12 @@ impl Node {
         steps
     }
 
+    /// Why a share is no more though its record tells of it: its GPU has come out of a reboot in MIG mode.
+    fn cut_from_under(&self, slice: &ExistingSlice) -> Option<String> {
+        let is_in_mig_mode = || self.gpu_of(&slice.device).is_some_and(|gpu| gpu.mig.is_on());
+        (slice.shape.kind() != Kind::Mig && is_in_mig_mode()).then(|| "its GPU is in MIG mode now".to_owned())
+    }
+
     /// Devices that exist and cannot be used by anybody new, or, where it is the GPU's fault, by anybody.
     fn note_unserved(&mut self, existing: &[ExistingSlice], now: Instant) -> BTreeSet<DeviceId> {
         let mut devices = BTreeSet::new();
@@ -242,6 +248,7 @@ impl Node {
         for slice in existing {
             let held = slice.held_as.is_some();
             let lasting = self.trouble_of_device(&slice.device).or_else(|| self.unnamed(slice));
+            let lasting = lasting.or_else(|| self.cut_from_under(slice));
             let of_daemon = self.daemon_trouble(&slice.device, slice.shape).filter(|_| !held);
             let other = of_daemon.or_else(|| self.reach_trouble(&slice.device).filter(|_| !held));
             let lingers = !held && lingering.contains(&slice.id);

@@ -2,6 +2,7 @@
 
 use super::tests::{Scene, devices, failing, slice, wanted, wanted_of};
 use super::*;
+use crate::gpu::MigMode;
 use crate::gpu::fake::{FakeGpus, uuid};
 use kerf_core::contract::{
     ComputeLimit, Condition, GpuRule, GpuSelector, Holder, MpsRule, NodePolicy, Shape, SliceLength,
@@ -610,4 +611,16 @@ fn a_length_that_was_set_is_recorded_until_the_node_is_booted() {
     scene.restart_agent(None);
     assert_eq!(scene.decide().record.lengths, [uuid(1)].into(), "it is still to be looked at");
     assert!(scene.record.clone().after_reload().lengths.is_empty());
+}
+
+#[test]
+fn a_share_of_a_gpu_that_a_reboot_has_put_into_mig_mode_is_offered_to_nobody() {
+    let mut scene = scene(&["T4-16GB"]);
+    scene.want(vec![wanted("s1", time_slice(4), Some(("a", NEUTRAL)))]);
+    scene.settle();
+    assert_eq!(devices(&scene.kubelet).len(), 1);
+    let mut gpus = scene.gpus.gpus();
+    gpus[0].mig = MigMode::Settled(true);
+    scene.node.on_observed(Ok(gpus));
+    assert_eq!(scene.decide().healthy.values().flatten().count(), 0);
 }

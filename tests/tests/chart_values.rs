@@ -262,6 +262,7 @@ fn webhook() -> Vec<Row> {
             "/webhooks/0/matchConditions",
             "gpu-fraction",
         ),
+        has('a', "webhook.neutralNames", json!("off"), WEBHOOK, ARGS, "--neutral-names=off"),
         has('a', "webhook.certificates", json!("cert-manager"), WEBHOOK, ARGS, "--tls-dir=/etc/kerf/tls"),
         is(
             'a',

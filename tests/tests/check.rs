@@ -277,7 +277,7 @@ async fn what_breaks_is_told_with_its_remedy_and_what_is_mended_is_well_again() 
         1,
         &[
             "failure: nodes that kerf serves: h: there is no agent's pod",
-            "failure: others that manage GPUs: DeviceClass gpus has nvidia.com/gpu served by dynamic resource allocation",
+            "warning: others that manage GPUs: DeviceClass gpus has nvidia.com/gpu served by dynamic resource allocation",
             "failure: rights of kerf's programs: service account kerf-system/kerf-extender may not get gpunodes.kerf.dev",
         ],
     );

@@ -135,7 +135,9 @@ impl Scene {
     async fn is_named(&self, name: &str) -> anyhow::Result<()> {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let given = async || {
-            Ok(resource_of(&self.cluster.pods().create(&dry_run, &asks("probe", "8Gi")).await?)? == name)
+            let given = resource_of(&self.cluster.pods().create(&dry_run, &asks("probe", "8Gi")).await?)?;
+            ensure!(given == name, "they are given {given}");
+            Ok(true)
         };
         wait(PATIENCE, &format!("pods of 8 GiB to be given {name}"), given).await
     }

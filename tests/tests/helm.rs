@@ -176,6 +176,12 @@ fn first_chart() -> String {
 async fn the_first_chart_that_worked_is_upgraded_to_this_one() -> anyhow::Result<()> {
     let cluster = BareCluster::start(BareOptions::new(nodes())).await?;
     cluster.helm(&["install", "kerf", &first_chart(), "--create-namespace"]).await?;
+    // Its programs are today's, whose agent writes a label that the first chart's guard does not know.
+    let guard = ["delete", "validatingadmissionpolicybinding", "node-agent.guard.kerf.dev"];
+    cluster.plane().kubectl(&guard).await?;
+    let agent =
+        ["wait", "--for=jsonpath={.status.numberReady}=1", "--timeout=60s", "daemonset/kerf-node-agent"];
+    cluster.plane().kubectl(&[&agent[..], &["-n", NAMESPACE]].concat()).await?;
     cluster.pods().create(&hardware("first")).await?;
     let first = cluster.pods().running("first").await?;
     let held = device(&cluster, "first")?;

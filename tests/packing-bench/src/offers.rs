@@ -13,7 +13,7 @@ use crate::report::{Bar, Progress, as_f64, print, print_bars};
 /// What to try.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// Random lives of a node.
+    /// Random lives of a node. A single one is printed if it has a fault.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     lives: u32,
     /// Steps of each life.
@@ -31,9 +31,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut total = Outcome::default();
     let mut broken = Vec::new();
     for life in 0..u64::from(args.lives) {
-        let (outcome, fault) = live(args.seed.wrapping_add(life), args.steps);
-        total += outcome;
-        broken.extend(fault.map(|fault| format!("seed {}: {fault}", args.seed.wrapping_add(life))));
+        let seed = args.seed.wrapping_add(life);
+        let (life, fault) = live(seed, args.steps);
+        total += life.outcome;
+        if fault.is_some() && args.lives == 1 {
+            print(&format!("{life:#?}"));
+        }
+        broken.extend(fault.map(|fault| format!("seed {seed}: {fault}")));
         progress.step();
     }
     broken.iter().take(5).for_each(|fault| print(fault));
@@ -57,16 +61,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// A life, up to the first fault.
-fn live(seed: u64, steps: u32) -> (Outcome, Option<String>) {
+fn live(seed: u64, steps: u32) -> (Life, Option<String>) {
     let mut random = Random::new(seed);
     let mut life = Life::default();
     for step in 0..steps {
         let [kind, ..] = random.next().to_le_bytes();
         if let Err(fault) = life.step((kind, random.next())) {
-            return (life.outcome, Some(format!("step {step}: {fault}")));
+            return (life, Some(format!("step {step}: {fault}")));
         }
     }
-    (life.outcome, None)
+    (life, None)
 }
 
 #[cfg(test)]
@@ -77,9 +81,9 @@ mod tests {
     fn pods_are_admitted_and_none_holds_otherwise_than_reserved() {
         let mut total = Outcome::default();
         for seed in 0..100 {
-            let (outcome, fault) = live(seed, 200);
+            let (life, fault) = live(seed, 200);
             assert_eq!(fault, None, "seed {seed}");
-            total += outcome;
+            total += life.outcome;
         }
         assert!(total.admitted > 300 && total.otherwise == 0, "{total:?}");
     }

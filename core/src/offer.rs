@@ -35,8 +35,9 @@ pub struct ExistingSlice {
     pub model: String,
     /// The name under which a container holds it, by the kubelet's account.
     pub held_as: Option<ResourceName>,
-    /// Whether the kubelet keeps it for that container: it shows the container as one of an admitted pod. Until then it may
-    /// reject the pod, or hand the device on from an init container.
+    /// Whether the kubelet keeps it for that container, and the container's pod has reserved it, if a pod has. Until the kubelet
+    /// shows the container as one of an admitted pod it may reject the pod, or hand the device on from an init container. And where
+    /// another pod has reserved it, that one may be bound and lack a device until the two reservations change places.
     pub settled: bool,
     /// Whether a container that gets it can use it.
     pub served: bool,

@@ -30,7 +30,10 @@ impl Node {
         }
         let acknowledged = |wanted: &WantedSlice, name| {
             let device = self.device_of(wanted);
-            device.is_some_and(|d| self.account.is_held(&d) || self.advertised.is_acknowledged(name, &d))
+            device.is_some_and(|device| {
+                let is_held = self.account.held_as(&device).is_some() && !self.is_anothers(wanted, &device);
+                is_held || self.advertised.is_acknowledged(name, &device)
+            })
         };
         let reserved = self.spec.slices.iter().filter_map(|wanted| {
             let reservation = wanted.reservation.as_ref()?;
@@ -38,6 +41,12 @@ impl Node {
         });
         let is_bound = |uid: &PodUid| self.pods.as_ref().is_some_and(|pods| pods.contains_key(uid));
         self.bindings = self.bindings.updated(reserved, is_bound);
+    }
+
+    /// Whether another pod has the device than has reserved its slice.
+    pub(super) fn is_anothers(&self, wanted: &WantedSlice, device: &DeviceId) -> bool {
+        let holder = self.account.holder(device).map(|held| held.holder.key());
+        wanted.reservation.as_ref().is_some_and(|r| holder.is_some_and(|holder| holder != r.key()))
     }
 
     /// Whether the kubelet keeps the device for the container that has it.

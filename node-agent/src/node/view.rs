@@ -151,7 +151,7 @@ impl Node {
         ExistingSlice {
             id,
             held_as: self.account.held_as(&device),
-            settled: self.is_settled(&device),
+            settled: self.is_settled(&device) && !wanted.is_some_and(|w| self.is_anothers(w, &device)),
             // Known only once all that exists is.
             served: false,
             reservation: wanted.and_then(|w| self.open_reservation(w, &device)).cloned(),

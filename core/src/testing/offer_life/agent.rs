@@ -52,11 +52,18 @@ impl Agent {
         allocated.or_else(|| self.holder(device).map(|(_, name)| name))
     }
 
-    /// Whether the kubelet keeps it for its holder.
-    pub(super) fn is_settled(&self, device: &DeviceId) -> bool {
+    /// Whether the kubelet keeps it for its holder, and that is the pod that has reserved it, if one has.
+    pub(super) fn is_settled(&self, slice: &Slice) -> bool {
+        let device = &slice.device;
         let is_admitted = |(uid, _): &(PodUid, usize)| self.pods.get(uid) == Some(&true);
         let is_shown = self.listed.contains_key(device) || self.owned(device).is_some_and(is_admitted);
-        !self.allocated.contains_key(device) && is_shown
+        !self.allocated.contains_key(device) && is_shown && !self.is_anothers(slice)
+    }
+
+    /// Whether another pod has it than has reserved it.
+    fn is_anothers(&self, slice: &Slice) -> bool {
+        let holder = self.holder(&slice.device);
+        slice.pod().is_some_and(|uid| holder.is_some_and(|(holder, _)| holder != *uid))
     }
 
     pub(super) fn knows(&self, device: &DeviceId) -> bool {
@@ -89,7 +96,7 @@ impl Agent {
             shape: slice.ware.shape(),
             model: slice.ware.model().to_owned(),
             held_as,
-            settled: self.is_settled(&slice.device),
+            settled: self.is_settled(slice),
             served: slice.served,
             reservation: slice.reservation.clone().filter(|of| !has_ended(of)),
         }
@@ -100,7 +107,7 @@ impl Agent {
         self.note_kept(slices);
         let reserved = slices.iter().filter_map(|slice| {
             let name = name_of(slice.reservation.as_ref()?);
-            let is_held = self.held_as(&slice.device).is_some();
+            let is_held = self.held_as(&slice.device).is_some() && !self.is_anothers(slice);
             let acknowledged = slice.made && (is_held || self.is_acknowledged(name, &slice.device));
             Some((slice.reservation.as_ref()?, acknowledged))
         });
@@ -130,8 +137,8 @@ impl Agent {
     fn ready(&self, slices: &[Slice]) -> BTreeMap<SliceId, PodUid> {
         let ready = slices.iter().filter(|slice| slice.made).filter_map(|slice| {
             let reservation = slice.reservation.as_ref()?;
-            let by_others = self.holder(&slice.device).is_some_and(|(uid, _)| uid != reservation.uid);
-            let is_ready = !by_others && self.is_acknowledged(name_of(reservation), &slice.device);
+            let is_ready =
+                !self.is_anothers(slice) && self.is_acknowledged(name_of(reservation), &slice.device);
             is_ready.then(|| (slice.id.clone(), reservation.uid.clone()))
         });
         ready.collect()

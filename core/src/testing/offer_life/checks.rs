@@ -114,7 +114,7 @@ impl Life {
     fn check_progress(&self) -> Result<(), String> {
         let may_be_bound = |pod: &Pod| self.agent.bindings.may_be(&pod.uid) || pod.stage == Stage::Bound;
         let mut held = self.slices.iter().filter(|slice| self.is_held(slice));
-        if self.pods.iter().any(may_be_bound) || held.any(|slice| !self.agent.is_settled(&slice.device)) {
+        if self.pods.iter().any(may_be_bound) || held.any(|slice| !self.agent.is_settled(slice)) {
             return Ok(());
         }
         let pods = self.slices.iter().filter_map(Slice::pod);

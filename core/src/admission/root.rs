@@ -112,13 +112,13 @@ impl Root {
         let exposed = match self {
             Self::Fenced => return Ok((self, choice)),
             Self::Exposed(exposed) => exposed,
-            Self::Separable(exposed) => match supply.without_user_namespaces(&choice.document) {
-                Some(node) => Exposed { obstacle: Obstacle::Node(node.clone()), ..exposed },
-                None => {
+            Self::Separable(exposed) => {
+                let Some(node) = supply.without_user_namespaces(&choice.document) else {
                     choice.document.user_namespace = true;
                     return Ok((Self::Separable(exposed), choice));
-                }
-            },
+                };
+                Exposed { obstacle: Obstacle::Node(node.clone()), ..exposed }
+            }
         };
         let is_named = |request: &ContainerRequest| request.only_kind() == Some(Kind::Mps);
         match exposed.rule {

@@ -96,9 +96,9 @@ fn named(
     names: impl Fn(Kind, &Need) -> Vec<ResourceName>,
 ) -> Vec<Named> {
     let of_kind = |(kind, gpus): &(Kind, GpuSelection)| {
-        let named =
+        let of_name =
             |resource| Named { size: asked.size, resource, kinds: Vec::new(), served, gpus: gpus.clone() };
-        names(*kind, &Need { asked: *asked, gpus }).into_iter().map(named).collect::<Vec<_>>()
+        names(*kind, &Need { asked: *asked, gpus }).into_iter().map(of_name).collect::<Vec<_>>()
     };
     allowed.iter().flat_map(of_kind).collect()
 }

@@ -30,6 +30,7 @@ impl Supply {
 }
 
 /// The order of profiles: least memory, then least compute.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "iterators pass what they compare by reference")]
 pub(in crate::policy) fn smallest(profile: &Profile) -> (SizeGb, u8) {
     (profile.size(), profile.compute())
 }

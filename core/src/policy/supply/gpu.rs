@@ -87,11 +87,11 @@ impl Chip {
         };
         let names: BTreeSet<ResourceName> = self.names().into_iter().filter(serves).collect();
         let entries = gpu.table.entries().iter();
-        let served = entries.filter(|entry| names.contains(&ResourceName::Mig(entry.profile)));
+        let present = entries.filter(|entry| names.contains(&ResourceName::Mig(entry.profile)));
         GpuSupply {
             model: gpu.model.clone(),
             size,
-            profiles: served.map(|entry| (entry.profile, entry.memory)).collect(),
+            profiles: present.map(|entry| (entry.profile, entry.memory)).collect(),
             names,
             replicas: [Kind::TimeSlicing, Kind::Mps].map(|kind| gpu.replica(kind)),
             limits_compute: gpu.rule.mps.limits_compute(),

@@ -129,12 +129,11 @@ pub fn prioritize<'n>(
     let before = if favourite.is_none() { index.drop_tentative(&pod.uid) } else { None };
     let mut ranked: Vec<(bool, Option<Place>, &str)> = Vec::with_capacity(offered.len());
     for &name in offered {
-        let place = match &pod.ask {
-            Ok(ask) => index.place(name, &pod.uid, ask),
-            Err(_) => {
-                let cost = index.plain_fit(name, &pod.uid, &pod.devices);
-                cost.map(|cost| Place { rank: Rank::BEST, cost })
-            }
+        let place = if let Ok(ask) = &pod.ask {
+            index.place(name, &pod.uid, ask)
+        } else {
+            let cost = index.plain_fit(name, &pod.uid, &pod.devices);
+            cost.map(|cost| Place { rank: Rank::BEST, cost })
         };
         ranked.push((favourite != Some(name), place.ok(), name));
     }

@@ -88,20 +88,27 @@ pub(crate) async fn follow(
     loop {
         let changed = tokio::select! {
             () = stop.cancelled() => return,
-            Some(event) = gpu_nodes.next() => event.map(|event| index.take(event)).unwrap_or_else(|error| {
-                tracing::warn!(%error, "watch of GpuNodes broke, it is begun again");
-                false
-            }),
-            Some(event) = nodes.next() => event.map(|event| index.take_node(event)).unwrap_or_else(|error| {
+            Some(event) = gpu_nodes.next() => match event {
+                Ok(event) => index.take(event),
+                Err(error) => {
+                    tracing::warn!(%error, "watch of GpuNodes broke, it is begun again");
+                    false
+                }
+            },
+            Some(event) = nodes.next() => match event {
+                Ok(event) => index.take_node(event),
+                Err(error) => {
                 tracing::warn!(%error, "watch of Nodes broke, it is begun again; static nodes are as they were known last");
                 index.nodes_unknown()
-            }),
-            Some(event) = classes.next() => event.map(|event| index.take_class(event)).unwrap_or_else(|error| {
+            }},
+            Some(event) = classes.next() => match event {
+                Ok(event) => index.take_class(event),
+                Err(error) => {
                 if !is_missing(&error) {
                     tracing::warn!(%error, "watch of DeviceClasses failed, retrying; names that they map to DRA are as they were known last");
                 }
                 index.classes_unknown()
-            }),
+            }},
             else => return,
         };
         if let (true, Some(supply)) = (changed, index.supply()) {

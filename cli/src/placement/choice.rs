@@ -173,18 +173,21 @@ impl Choice {
     }
 
     /// What the pod would take of the best node.
+    #[must_use]
     pub fn taken(&self) -> Option<(&NodeName, &Taken)> {
         let best = self.best.as_ref()?;
         Some((best, self.equal.get(best)?))
     }
 
     /// The same as programs read it.
+    #[must_use]
     pub fn placement(&self) -> Placement {
         let (node, taken) = self.taken().map(|(node, taken)| (node.clone(), taken.clone())).unzip();
         Placement { node, taken, passed: self.passed.clone(), nodes: self.lines() }
     }
 
     /// A line for each answer, with the nodes that give it.
+    #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let equal = self.equal.iter().map(|(name, taken)| (name, format!("has room: {taken}")));
         let outranked = self.outranked.iter().map(|(name, taken)| {
@@ -203,6 +206,7 @@ impl Choice {
     }
 
     /// Why no node serves the pod, as kube-scheduler counts the nodes' answers.
+    #[must_use]
     pub fn refusals(&self) -> String {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         let refused = self.refused.iter().map(|(_, refusal)| refusal.to_string());

@@ -21,6 +21,7 @@ const CORDONED: &str = "node.kubernetes.io/unschedulable";
 
 /// The nodes that have GPUs.
 #[derive(Debug)]
+#[expect(clippy::struct_field_names, reason = "static nodes are called so everywhere")]
 pub struct Nodes {
     managed: BTreeMap<NodeName, Result<Managed, Refusal>>,
     static_nodes: BTreeMap<NodeName, Static>,
@@ -69,6 +70,7 @@ impl Nodes {
     }
 
     /// The same, of objects.
+    #[must_use]
     pub fn of_objects(objects: &[GpuNode]) -> Self {
         let read = |object: &GpuNode| {
             let spec = object.read_spec().map_err(|_| Refusal::UnreadableSpec)?;
@@ -106,6 +108,7 @@ impl Nodes {
     }
 
     /// Whether labels and taints of the nodes are known.
+    #[must_use]
     pub fn know_machines(&self) -> bool {
         self.names().next().is_some() && self.names().all(|name| self.machines.contains_key(name))
     }

@@ -267,6 +267,7 @@ impl IndexedNode {
     }
 
     /// The GPUs by a spec and a status.
+    #[must_use]
     pub fn inventory_of(&self, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> NodeInventory {
         NodeInventory { user_namespaces: self.user_namespaces, ..NodeInventory::of(spec, status) }
     }

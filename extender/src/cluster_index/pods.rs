@@ -159,7 +159,9 @@ impl ClusterIndex {
         let uid = pod.uid.clone();
         if let (false, Ok(ask)) = (self.pods.contains_key(&uid), pod.ask()) {
             let slice = fractions::only_slice(&ask).or_else(|| self.slice_of_any_kind(&uid, &ask));
-            slice.into_iter().for_each(|slice| self.fractions.learn(slice, pod.compute));
+            if let Some(slice) = slice {
+                self.fractions.learn(slice, pod.compute);
+            }
         }
         self.note_holder(&pod, Shower::Sliced);
         let before = self.pods.insert(uid.clone(), pod);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 const MARKS: [&str; 2] = ["<!-- names -->\n", "<!-- /names -->\n"];
 
 /// The clusters, each by its nodes' models and kinds, where these are not those of the model.
+#[expect(clippy::type_complexity, reason = "a table reads best in one piece")]
 const CLUSTERS: [(&str, &[(&str, &[Kind])]); 5] = [
     ("MIG only", &[("H100-80GB", &[])]),
     ("MPS only", &[("L40S-48GB", &[Kind::Mps])]),

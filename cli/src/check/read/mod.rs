@@ -50,7 +50,7 @@ pub async fn read(connected: Connected, namespace: &str, pre: bool) -> Observed 
         seen.cluster_policy = cluster_policy(&client).await;
     } else {
         installed(&client, &mut seen).await;
-        programs(&client, &mut seen).await;
+        Box::pin(programs(&client, &mut seen)).await;
     }
     seen
 }

@@ -17,6 +17,7 @@ use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::shutdown::CancellationToken;
 use serde_json::{Value, json};
 
+#[expect(clippy::needless_pass_by_value, reason = "callers write the document in place")]
 fn policies(kinds: Value) -> Arc<Policies> {
     let document: PolicyDocument = serde_json::from_value(json!({
         "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "p"},
@@ -40,6 +41,7 @@ fn document(chosen: Chosen) -> RequestDocument {
 }
 
 /// As the watch shows it.
+#[expect(clippy::needless_pass_by_value, reason = "callers write the document in place")]
 fn pod(name: &str, document: &RequestDocument, spec: Value) -> KnownPod {
     let annotations = json!({kerf_core::keys::REQUEST: document.to_json()});
     let metadata = json!({"name": name, "namespace": "default", "uid": name, "annotations": annotations});
@@ -50,7 +52,9 @@ fn pod(name: &str, document: &RequestDocument, spec: Value) -> KnownPod {
 fn told(kinds: Value, pods: &[KnownPod]) -> Vec<String> {
     let mut index = neutral_cluster(&[("t4", &["T4-16GB"])]);
     index.set_policies(&policies(kinds));
-    pods.iter().for_each(|pod| index.show_pod(pod.clone()));
+    for pod in pods {
+        index.show_pod(pod.clone());
+    }
     let pending = index.unplaced().into_iter().map(|uid| (uid, PENDING_LIMIT)).collect();
     index.served_by_another_kind(&pending).into_iter().map(|(_, pod, _)| pod.name).collect()
 }

@@ -95,6 +95,7 @@ impl Tentatives {
 
     /// A pod's probable place.
     #[cfg(test)]
+    #[must_use]
     pub fn get(&self, uid: &PodUid) -> Option<&Tentative> {
         self.by_node.get(self.by_pod.get(uid)?)?.iter().find(|tentative| tentative.pod.uid == *uid)
     }

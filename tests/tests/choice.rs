@@ -240,7 +240,7 @@ impl Scene {
         self.sound().await
     }
 
-    /// A ResourceQuota on a neutral name, as its controller would have read it.
+    /// A `ResourceQuota` on a neutral name, as its controller would have read it.
     async fn a_resource_quota_counts_a_neutral_name(&self) -> anyhow::Result<()> {
         let name = format!("requests.{}", NEUTRAL.replace("8gb", "4gb"));
         let quota = json!({"metadata": {"name": "gpus"}, "spec": {"hard": {&name: "1"}}});

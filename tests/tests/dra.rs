@@ -1,5 +1,5 @@
-//! Beside DRA: a DeviceClass may claim a name that kerf's pods would have (NVIDIA's DRA driver's chart claims `nvidia.com/gpu`). From
-//! then on kube-scheduler looks for such devices in ResourceSlices, and passes over nodes that have none, whatever the extender says.
+//! Beside DRA: a `DeviceClass` may claim a name that kerf's pods would have (NVIDIA's DRA driver's chart claims `nvidia.com/gpu`). From
+//! then on kube-scheduler looks for such devices in `ResourceSlices`, and passes over nodes that have none, whatever the extender says.
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate};

@@ -173,8 +173,8 @@ async fn a_root_container_beside_an_mps_daemon_is_separated_or_told_of_where_pol
         cluster.delete(name).await?;
     }
     let mut gated = sharing("gated", &root, None)?;
-    let gates = json!([{"name": "example.com/later"}]);
-    gated.spec.as_mut().context("no spec")?.scheduling_gates = Some(serde_json::from_value(gates)?);
+    let later = json!([{"name": "example.com/later"}]);
+    gated.spec.as_mut().context("no spec")?.scheduling_gates = Some(serde_json::from_value(later)?);
     cluster.create(&gated).await?;
     debug(&cluster, "gated", true, false).await?;
     cluster.stop().await

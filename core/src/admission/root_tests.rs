@@ -61,7 +61,7 @@ fn a_pod_without_root_in_any_container_needs_no_user_namespace() {
         (json!({"initContainers": [{"name": "i"}]}), restricted(), false),
     ] {
         let found = root(spec.clone(), context.clone());
-        assert_eq!((&found == &Root::Fenced, is_separable(&found)), (fenced, !fenced), "{spec} {context}");
+        assert_eq!((found == Root::Fenced, is_separable(&found)), (fenced, !fenced), "{spec} {context}");
     }
 }
 

@@ -377,6 +377,7 @@ impl World {
 }
 
 /// Every slice is of a kind that may serve its name, and of the one that the pod's filter chose.
+#[expect(clippy::needless_pass_by_value, reason = "it is what was expected of this pod alone")]
 fn check_kinds(pod: &Pod, promise: &Promise, expected: Option<KindPlan>) {
     let document = &pod.candidate.ask.as_ref().unwrap().document;
     for slice in &promise.slices {

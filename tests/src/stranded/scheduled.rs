@@ -165,7 +165,7 @@ async fn make(client: &Client, number: usize, case: &Case) -> anyhow::Result<()>
 
 fn taint(node: &CaseNode) -> Option<Taint> {
     let (key, effect) = (TEAM.to_owned(), "NoSchedule".to_owned());
-    node.tainted.then(|| Taint { key, effect, value: None, time_added: None })
+    node.tainted.then_some(Taint { key, effect, value: None, time_added: None })
 }
 
 /// As the webhook would leave it.

@@ -52,6 +52,7 @@ fn request(size: u32, kinds: &[&str]) -> Value {
     json!({"version": 1, "isolation": "memory", "containers": [container]})
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers write the document in place")]
 fn admitted(name: &str, size: u32, kinds: &[&str], spec: Value) -> String {
     let annotations = json!({(keys::REQUEST): request(size, kinds).to_string()});
     let metadata = json!({"name": name, "namespace": "ml", "annotations": annotations});

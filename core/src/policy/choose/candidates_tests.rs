@@ -41,7 +41,7 @@ fn told(choice: &Choice) -> String {
 }
 
 fn join_kinds(kinds: &[Kind]) -> String {
-    kinds.iter().map(|kind| format!(" {kind}")).collect()
+    kinds.iter().fold(String::new(), |text, kind| text + " " + kind.as_str())
 }
 
 #[test]

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Taint, Toleration};
 use kerf_core::contract::PassedKind;
 use kerf_core::kind::Kind;
 use kerf_core::names::NodeName;
-use kerf_core::packing::{KindPlan, Refusal, plans};
+use kerf_core::packing::{KindPlan, SchedulerVerdict};
 
 /// What the scheduler asked about.
 #[derive(Debug, Clone, Copy)]
@@ -24,19 +24,12 @@ pub struct Offer<'o> {
 impl ClusterIndex {
     /// The preferred kinds that are passed over for a pod that is served by this plan.
     pub fn passed(&mut self, ask: &Ask, chosen: &KindPlan, offer: Offer<'_>) -> Vec<PassedKind> {
-        let better = plans(&ask.document).into_iter().take_while(|plan| plan != chosen);
-        let mut by_kind: Vec<(Kind, KindPlan)> = Vec::new();
-        for plan in better {
-            let kind = plan.kinds().find(|(name, kind)| chosen.kind(*name) != Some(*kind));
-            if let Some((_, kind)) = kind.filter(|(_, kind)| by_kind.iter().all(|(known, _)| known != kind)) {
-                by_kind.push((kind, plan));
-            }
-        }
-        if by_kind.is_empty() {
+        let preferred = chosen.preferred(&ask.document);
+        if preferred.is_empty() {
             return Vec::new();
         }
         let offered: HashSet<&str> = offer.nodes.iter().copied().collect();
-        by_kind.iter().map(|(kind, plan)| self.count_passed(ask, *kind, plan, &offered, offer)).collect()
+        preferred.iter().map(|(kind, plan)| self.count_passed(ask, *kind, plan, &offered, offer)).collect()
     }
 
     fn count_passed(
@@ -47,29 +40,16 @@ impl ClusterIndex {
         offered: &HashSet<&str>,
         offer: Offer<'_>,
     ) -> PassedKind {
-        let mut passed = PassedKind { kind, full: 0, never: 0, excluded: 0, tainted: 0 };
+        let mut passed = PassedKind::new(kind);
         let Self { nodes, tentatives, fleet, taints, .. } = self;
         for (name, node) in nodes {
-            let is_offered = offered.contains(name.as_str());
-            if !is_offered && !offer.is_complete {
-                continue;
-            }
-            match node.place_by(name, ask, plan, tentatives, fleet) {
-                Err(Refusal::NoRoom) => passed.full += 1,
-                Err(
-                    Refusal::NeverFits
-                    | Refusal::NotSelected
-                    | Refusal::CountNeverFits
-                    | Refusal::TooFewGpus
-                    | Refusal::OneReplica,
-                ) if is_offered => passed.never += 1,
-                Ok(()) if !is_offered => {
-                    passed.excluded += 1;
-                    passed.tainted += u32::from(is_tainted(taints, name, offer.tolerated));
-                }
-                // An offered node that could serve the plan is refused for the namespace's quota; one without a working agent serves none.
-                Ok(()) | Err(_) => {}
-            }
+            let verdict = match offered.contains(name.as_str()) {
+                true => SchedulerVerdict::Offered,
+                false if !offer.is_complete => continue,
+                false if is_tainted(taints, name, offer.tolerated) => SchedulerVerdict::Tainted,
+                false => SchedulerVerdict::Excluded,
+            };
+            passed.count(node.place_by(name, ask, plan, tentatives, fleet), verdict);
         }
         passed
     }

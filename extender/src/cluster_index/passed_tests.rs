@@ -5,6 +5,7 @@ use super::*;
 use crate::filter::tests::{neutral_cluster, of_kinds};
 use k8s_openapi::api::core::v1::Taint;
 use kerf_core::names::PodKey;
+use kerf_core::packing::plans;
 use serde_json::json;
 
 const T4: &[&str] = &["T4-16GB"];

@@ -5,7 +5,6 @@
 //! | [`RequestDocument`] | Pod annotation `kerf.dev/request` | webhook |
 //! | [`GpuNodeSpec`] | `GpuNode.spec` | extender's leader |
 //! | [`GpuNodeStatus`] | `GpuNode.status` | that node's agent |
-//! | [`Demand`] | ConfigMap `kerf-demand` | extender's leader |
 //! | [`AssignmentDocument`] | Pod annotation `kerf.dev/assignment` | extender, with the Binding |
 //!
 //! While kerf is updated its programs are of two versions, so a reader overlooks fields that it does not know. What it may not
@@ -14,7 +13,6 @@
 
 mod assignment;
 mod chosen;
-mod demand;
 mod layout;
 mod mig_part;
 mod mig_rule;
@@ -27,7 +25,6 @@ mod status_wire;
 
 pub use assignment::{AssignedDevices, AssignedSlice, AssignmentDocument, PassedKind};
 pub use chosen::Chosen;
-pub use demand::{DEMAND_VERSION, Demand, Held, Revisions, Slices, UnreadableDemand};
 pub use layout::{IllegalLayout, LaidOut, Layout};
 pub use mig_part::MigPart;
 pub use mig_rule::{MigReplicas, MigRule};

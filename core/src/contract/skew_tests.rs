@@ -1,6 +1,7 @@
 //! What a program of another version writes: fields that this one does not know, anywhere in a document.
 
 use super::*;
+use crate::kind::Kind;
 use crate::names::{DeviceId, GpuUuid, SliceId};
 use crate::packing::Fleet;
 use crate::policy::{NodePolicyDocument, PolicyDocument};
@@ -114,24 +115,20 @@ fn node() -> (GpuNodeSpec, GpuNodeStatus) {
 fn a_field_that_another_program_knows_and_this_one_does_not_is_overlooked() {
     let (spec, status) = node();
     let from = |text: &Value| text.to_string();
-    let pending: Slices<u32> = request("nvidia.com/gpu-4gb", 1).slices();
-    let arrived = pending.iter().map(|(n, c)| (*n, (*c).into())).collect();
-    let demand = Demand { arrived: [("replica".to_owned(), arrived)].into(), pending, ..Demand::of(1) };
     let slice = AssignedSlice {
         container: "main".to_owned(),
         id: SliceId::new("1"),
         gpu: GpuUuid::new("GPU-1"),
         shape: spec.slices[0].shape,
     };
-    let assignment =
-        AssignmentDocument { version: 1, slices: vec![slice], devices: Vec::new(), passed: Vec::new() };
+    let passed = vec![PassedKind { full: 1, ..PassedKind::new(Kind::Mps) }];
+    let assignment = AssignmentDocument { version: 1, slices: vec![slice], devices: Vec::new(), passed };
     let counts = [
         overlooks(&full_request(), &["asked", "nodes"], |value| {
             RequestDocument::parse(&from(&value)).unwrap()
         }),
         overlooks(&spec, &[], |value| serde_json::from_value(value).unwrap()),
         overlooks(&status, &["models"], |value| GpuNodeStatus::parse(value).unwrap()),
-        overlooks(&demand, &["pending", "arrived", "replica"], |value| Demand::parse(&from(&value)).unwrap()),
         overlooks(&assignment, &[], |value| serde_json::from_value(value).unwrap()),
     ];
     assert!(counts.iter().sum::<usize>() >= 20, "{counts:?}");

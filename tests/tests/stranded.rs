@@ -16,7 +16,6 @@ fn core_leaves_no_pod_stranded() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "not finished: the scene's pods match none of its nodes by their labels"]
 async fn the_scheduler_leaves_no_pod_stranded() -> anyhow::Result<()> {
     let cases: Vec<Case> = (0..20).map(Case::random).collect();
     let scene = Scene::start().await?;

@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 
 use super::{Case, CaseNode, Verdict};
-use crate::admission::set_match_condition;
 use crate::cluster::{Cluster, ClusterOptions, wait};
 use crate::gpu_nodes::{NodeObject, play_agents};
 use crate::volumes::{ZONE, bound_in_zone};
@@ -55,13 +54,14 @@ impl Scene {
         let cluster = Cluster::start(options, |_| ()).await?;
         let plane = cluster.plane();
         plane.kubectl(&["delete", "validatingadmissionpolicybinding", "--all"]).await?;
-        set_match_condition(&plane.client(), "false").await?;
+        plane.kubectl(&["delete", "mutatingwebhookconfiguration", "--all"]).await?;
         let probe = pod(0, &Case::random(0))?;
         let pods = cluster.pods();
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let as_it_is = async || {
             let made = pods.create(&dry_run, &probe).await?;
-            Ok(made.metadata.annotations == probe.metadata.annotations)
+            let affinity = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.affinity.clone());
+            Ok(made.metadata.annotations == probe.metadata.annotations && affinity(&made) == affinity(&probe))
         };
         wait(PATIENCE, "guard and webhook to be gone", as_it_is).await?;
         let agents = tokio::spawn(play_agents(Api::<GpuNode>::all(plane.client()))).abort_handle();

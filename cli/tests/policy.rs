@@ -316,9 +316,9 @@ fn each_template_of_an_object_is_tested_by_its_path() {
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let job = std::fs::read_to_string(root().join("cli/src/policy/testdata/mpijob.yaml")).unwrap();
     let launcher = "---\nexpect: {template: spec.mpiReplicaSpecs.Launcher.template, untouched: true}\n";
-    let worker = "---\nexpect: {template: spec.mpiReplicaSpecs.Worker.template, containers: {worker: nvidia.com/mig-1g.10gb}}\n";
+    let worker = "---\nexpect: {template: spec.mpiReplicaSpecs.Worker.template, containers: {worker: kerf.dev/gpu-10gb}}\n";
     write("1-good.yaml", &format!("{job}{launcher}{worker}"));
-    write("2-wrong.yaml", &format!("{job}{launcher}{}", worker.replace("1g.10gb", "1g.20gb")));
+    write("2-wrong.yaml", &format!("{job}{launcher}{}", worker.replace("gpu-10gb", "gpu-20gb")));
     write("3-one-is-missing.yaml", &format!("{job}{worker}"));
     write("4-without-path.yaml", &format!("{job}---\nexpect: {{policy: default}}\n"));
     write("5-twice.yaml", &format!("{job}{worker}{worker}"));

@@ -3,10 +3,12 @@
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota, Taint};
-use kerf_core::contract::{AssignmentDocument, PassedKind};
+use kerf_core::contract::{AssignmentDocument, PassedKind, SliceState, SliceStatus};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
+use kerf_core::names::SliceId;
 use kerf_nvml_mock::Model;
+use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, root, wait};
 use kerf_tests::oracle::Truth;
 use kerf_tests::volumes::{ZONE, bound_in_zone};
@@ -103,11 +105,36 @@ impl Scene {
         Ok(())
     }
 
+    /// Deletes the pod and waits until every slice that is promised to nobody is idle by its agent's account.
+    async fn leaves(&self, name: &str) -> anyhow::Result<()> {
+        self.cluster.delete(name).await?;
+        let free = async || {
+            let nodes =
+                Api::<GpuNode>::all(self.cluster.plane().client()).list(&ListParams::default()).await?;
+            for node in &nodes.items {
+                let (spec, status) = (node.read_spec()?, node.read_status()?.context("no status")?);
+                let reserved =
+                    |id: &SliceId| spec.slices.iter().any(|s| s.id == *id && s.reservation.is_some());
+                let is_free =
+                    |s: &SliceStatus| s.state == SliceState::Idle || s.id.as_ref().is_some_and(reserved);
+                if !status.slices.iter().all(is_free) {
+                    return Ok(false);
+                }
+            }
+            Ok(Truth::observe(&self.cluster).await?.is_settled())
+        };
+        wait(PATIENCE, &format!("the slices of {name} to be free"), free).await
+    }
+
     /// The pod waits, and for a reason.
     async fn waits(&self, pod: &Pod) -> anyhow::Result<()> {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let created = self.cluster.create(pod).await?;
-        ensure!(resource_of(&created)? == NEUTRAL, "{name} has {}", resource_of(&created)?);
+        ensure!(
+            resource_of(&created)?.starts_with(keys::SIZE_PREFIX),
+            "{name} has {}",
+            resource_of(&created)?
+        );
         self.told(name, "FailedScheduling").await?;
         ensure!(self.cluster.phase(name).await? == "Pending", "{name} runs");
         Ok(())
@@ -188,8 +215,8 @@ impl Scene {
         self.cluster.create(&busy).await?;
         self.cluster.running("busy").await?;
         self.shares_the_t4_at_once(&with_cpu(&asks("cpu", "4Gi"), "2")?, &excluded).await?;
-        self.cluster.delete("cpu").await?;
-        self.cluster.delete("busy").await?;
+        self.leaves("cpu").await?;
+        self.leaves("busy").await?;
 
         bound_in_zone(&self.cluster.plane().client(), "data", "b").await?;
         let volume = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
@@ -199,13 +226,13 @@ impl Scene {
         let spec = json!({"volumes": volume, "securityContext": {"runAsUser": 1000}, "containers": [main]});
         let mounts = with(&asks("volume", "4Gi"), &json!({"spec": spec}))?;
         self.shares_the_t4_at_once(&mounts, &excluded).await?;
-        self.cluster.delete("volume").await?;
+        self.leaves("volume").await?;
 
         let term = json!({"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "kubernetes.io/hostname"});
         let apart = json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
         let apart = json!({"spec": {"affinity": {"podAntiAffinity": apart}}});
         self.shares_the_t4_at_once(&with(&asks("apart", "4Gi"), &apart)?, &excluded).await?;
-        self.cluster.delete("apart").await?;
+        self.leaves("apart").await?;
         self.sound().await
     }
 
@@ -225,8 +252,8 @@ impl Scene {
         let (_, node, kind) = self.placed(second).await?;
         ensure!((node.as_str(), kind) == (H100, Kind::Mig), "{second} is on {node} by {kind}");
         self.sound().await?;
-        self.cluster.delete(first).await?;
-        self.cluster.delete(second).await
+        self.leaves(first).await?;
+        self.leaves(second).await
     }
 
     async fn a_node_that_opens_is_taken(&self) -> anyhow::Result<()> {
@@ -238,6 +265,31 @@ impl Scene {
         let (_, node, kind) = self.placed("opens").await?;
         ensure!((node.as_str(), kind) == (H100, Kind::Mig), "opens is on {node} by {kind}");
         self.sound().await
+    }
+
+    /// The T4's node policy allows this kind alone, and its agent has taken that up.
+    async fn t4_allows(&self, kind: Kind) -> anyhow::Result<()> {
+        let patch = json!([{"op": "add", "path": "/spec/policy", "value": {"gpus": [{"kinds": [kind]}]}}]);
+        let patch = ["patch", "gpunode", T4, "--type=json", "--patch", &patch.to_string()];
+        self.cluster.plane().kubectl(&patch).await?;
+        let taken_up = async || {
+            let status = self.cluster.gpu_node(T4).await?.read_status()?.context("no status")?;
+            Ok(status.gpus.iter().all(|gpu| gpu.kinds == [kind]))
+        };
+        wait(PATIENCE, &format!("the agent of {T4} to serve {kind} alone"), taken_up).await
+    }
+
+    /// The pod was admitted when no node had a kind for it; its neutral name lets it take the one that comes.
+    async fn a_kind_that_a_policy_allows_later_is_taken(&self) -> anyhow::Result<()> {
+        self.cluster.cordon(H100, true).await?;
+        self.t4_allows(Kind::TimeSlicing).await?;
+        self.waits(&asks("allowed", "4Gi")).await?;
+        self.t4_allows(Kind::Mps).await?;
+        let (_, node, kind) = self.placed("allowed").await?;
+        ensure!((node.as_str(), kind) == (T4, Kind::Mps), "allowed is on {node} by {kind}");
+        self.sound().await?;
+        self.leaves("allowed").await?;
+        self.cluster.cordon(H100, false).await
     }
 
     /// A `ResourceQuota` on a neutral name, as its controller would have read it.
@@ -265,6 +317,7 @@ async fn the_kind_is_chosen_where_the_pod_goes() -> anyhow::Result<()> {
     scene.a_node_that_joins_is_taken().await?;
     scene.what_the_scheduler_excludes_is_passed_over_at_once().await?;
     scene.who_waits_takes_what_is_free_first().await?;
+    scene.a_kind_that_a_policy_allows_later_is_taken().await?;
     scene.a_node_that_opens_is_taken().await?;
     scene.a_resource_quota_counts_a_neutral_name().await?;
     scene.cluster.stop().await

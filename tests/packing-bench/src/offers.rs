@@ -70,7 +70,8 @@ fn live(seed: u64, steps: u32) -> (Life, Option<String>) {
             return (life, Some(format!("step {step}: {fault}")));
         }
     }
-    (life, None)
+    let fault = life.finish().err().map(|fault| format!("at the end: {fault}"));
+    (life, fault)
 }
 
 #[cfg(test)]

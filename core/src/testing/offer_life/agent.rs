@@ -144,7 +144,8 @@ impl Agent {
     fn ready(&self, slices: &[Slice]) -> BTreeMap<SliceId, PodUid> {
         let ready = slices.iter().filter(|slice| slice.made).filter_map(|slice| {
             let reservation = slice.reservation.as_ref()?;
-            let is_ready = self.holder(&slice.device).is_none()
+            let is_ready = !self.bindings.is_over(&reservation.uid)
+                && self.holder(&slice.device).is_none()
                 && self.is_acknowledged(name_of(reservation), &slice.device);
             is_ready.then(|| (slice.id.clone(), reservation.uid.clone()))
         });

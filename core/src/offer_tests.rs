@@ -193,19 +193,23 @@ fn what_was_allocated_counts_until_its_pod_is_admitted() {
         ..of_shape(1, h100_shape("1g.10gb", 0), "a")
     };
     let slices = |settled| [held(settled), of_shape(2, share(10), "b")];
+    let offer_of = |slices: &[ExistingSlice]| offer(slices, &[], &possible(&["a"]));
     // The kubelet may yet reject the pod, and give its device to the next one.
-    let given = offered(&slices(false));
+    let given = offer_of(&slices(false));
     assert_eq!((devices(&given), waiting(&given)), ("d1".into(), "s2".into()));
     assert_eq!(ungranted(&given), "d2", "an init container may hand on the other");
+    // So it may if nobody knows the pod.
+    let unknown = offered(&slices(false));
+    assert_eq!((devices(&unknown), waiting(&unknown)), ("d1".into(), "s2".into()));
     // It may have freed the device that the agent takes for held.
-    let admitted = offered(&slices(true));
+    let admitted = offer_of(&slices(true));
     assert_eq!((devices(&admitted), waiting(&admitted)), ("d1 d2".into(), String::new()));
     assert_eq!(ungranted(&admitted), "d1");
-    let equal = offered(&[held(true), of_shape(2, h100_shape("1g.10gb", 3), "b")]);
+    let equal = offer_of(&[held(true), of_shape(2, h100_shape("1g.10gb", 3), "b")]);
     assert_eq!((devices(&equal), ungranted(&equal)), ("d1 d2".into(), String::new()));
     // The agent has seen its pod end, and the kubelet may not have taken the list without it.
     let idle = ExistingSlice { held_as: None, reservation: None, ..held(false) };
-    let withdrawn = offered(&[idle, of_shape(2, share(10), "b")]);
+    let withdrawn = offer_of(&[idle, of_shape(2, share(10), "b")]);
     assert_eq!((devices(&withdrawn), ungranted(&withdrawn)), ("d2".into(), "d1".into()));
 }
 

@@ -182,9 +182,7 @@ impl Node {
             [self.retries.next(now), self.serving.next(now), self.recovering, record_again, pause_ends];
         let wakes = [revoked, next_look, next_drop, next_recovery, silent].into_iter().chain(retry);
         let kept = self.kept();
-        let status = self.status(&offered.waiting);
-        self.note_ready(&status);
-        Decision {
+        let decision = Decision {
             lists: self.lists(&existing, &offered.ungranted),
             healthy: self.advertised.healthy(),
             step,
@@ -199,8 +197,10 @@ impl Node {
             wants_holders: look || self.awaits_account() || self.advertised.wants_account(&self.account, now),
             wants_observation: held || silent.is_some(),
             wake: wakes.flatten().min(),
-            status,
-        }
+            status: self.status(&offered.waiting),
+        };
+        self.note_ready(&decision.status);
+        decision
     }
 
     fn kept(&self) -> Option<Kept> {

@@ -146,7 +146,7 @@ impl Kubelet {
             shape: slice.shape,
             model: "T4-16GB".to_owned(),
             held_as: self.held.get(&slice.id).copied(),
-            settled: true,
+            settled: self.held.contains_key(&slice.id),
             served: true,
             reservation: slice.reservation.clone(),
         };

@@ -4,6 +4,7 @@ use crate::mig::ComputeInstance;
 use crate::names::PodUid;
 use crate::testing::h100_shape;
 use crate::testing::offer_life::{Life, Outcome, Step};
+use crate::units::{ComputePercent, SizeGb};
 use proptest::prelude::*;
 
 const NEUTRAL: ResourceName = ResourceName::Neutral(SizeGb(10));

@@ -1,18 +1,36 @@
 //! Which devices the kubelet may hand out, under which names.
 //!
-//! The kubelet picks any healthy free device of a name and tells nobody for which pod. So a node lists as healthy only
-//! what is reserved or held; and of the reservations of one name that are not allocated yet, only such as are
-//! equivalent, so that whichever device a pod gets is as good as the one that it was promised.
+//! The kubelet picks any free healthy device of a name and does not say for which pod. It may pick by a list that is old, and it
+//! frees what a pod held before the agent sees the pod end. So what keeps each pod to its reservation is what is granted:
 //!
-//! A pod that must be alone gets its own devices and no others: nothing else of the name is free meanwhile. So its MPS shares are
-//! of one GPU, its slices are of different GPUs, and on GPUs that it selects.
+//! > By a name a device is granted only if it suits every open claim of that name.
+//!
+//! | term | meaning |
+//! |---|---|
+//! | claim | a reservation whose slice its pod has not got yet |
+//! | open | the pod may be bound, so that the kubelet may ask for it; or it is offered now, so that it may be bound soon |
+//! | suits | it is reserved by the claim's pod; or it is worth the same and neither pod must be alone |
+//!
+//! Every pod that can ask has its claims open, so whatever is granted to it suits them, until it has all of them. The rest decides
+//! who comes when, and that no one waits for nothing:
+//!
+//! | rule | reason |
+//! |---|---|
+//! | The claims of a pod that may be bound are open, whatever becomes of its slices. | Its Binding may be under way. |
+//! | Another pod is offered its slices, under all names at once, when all exist and are served and suit what is open. | A pod that is still being cut blocks no other, and no two pods wait for each other. |
+//! | A claim ends when the kubelet shows the slice as its pod's, for good. | Until then the kubelet may reject the pod, or hand the device on from an init container. |
+//!
+//! A pod that must be alone is offered its own slices only. So its MPS shares are of one GPU, its slices are of different GPUs, and
+//! on GPUs that it selects. Idle slices are not offered.
 
-use crate::contract::{MigPart, Reservation, Shape};
-use crate::kind::Kind;
-use crate::mig::Profile;
-use crate::names::{DeviceId, SliceId};
+mod bindings;
+mod claim;
+
+use crate::contract::{Reservation, Shape};
+use crate::names::{DeviceId, PodUid, SliceId};
 use crate::resource::ResourceName;
-use crate::units::{ComputePercent, SizeGb};
+pub use bindings::Bindings;
+use claim::{Claim, Open, Ware};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A slice that exists on the node.
@@ -28,8 +46,24 @@ pub struct ExistingSlice {
     pub model: String,
     /// The name under which a container holds it, by the kubelet's account.
     pub held_as: Option<ResourceName>,
-    /// Who it is promised to.
+    /// Whether the pod that has reserved it has got it, now or before: the kubelet lists it for that pod, or the pod is admitted.
+    /// Until then the kubelet may reject the pod, or hand the device on from an init container.
+    pub settled: bool,
+    /// Whether a container that gets it can use it.
+    pub served: bool,
+    /// Who it is reserved for.
     pub reservation: Option<Reservation>,
+}
+
+/// A slice that is reserved and does not exist, or that somebody unknown may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingSlice {
+    /// What it is to be.
+    pub shape: Shape,
+    /// The GPU's model.
+    pub model: String,
+    /// Who it is reserved for.
+    pub reservation: Reservation,
 }
 
 /// What the node offers.
@@ -37,233 +71,117 @@ pub struct ExistingSlice {
 pub struct Offer {
     /// Healthy devices of each name.
     pub healthy: BTreeMap<ResourceName, BTreeSet<DeviceId>>,
-    /// Reserved slices that must wait until others of their name are allocated.
+    /// Slices of complete pods that must wait until others of their name are allocated.
     pub waiting: BTreeSet<SliceId>,
+    /// Devices that no container gets by this name, though a kubelet may know them as healthy and free: they do not suit what is
+    /// open.
+    pub ungranted: BTreeMap<ResourceName, BTreeSet<DeviceId>>,
 }
 
-/// What makes two slices of one name equally good for any pod that asks by that name.
-#[derive(PartialEq)]
-struct Worth<'s> {
-    model: &'s str,
-    /// Under a neutral name slices of several kinds are reserved.
-    kind: Kind,
-    profile: Option<Profile>,
-    part: Part,
-    size: SizeGb,
-    compute: Option<ComputePercent>,
+/// A pod that has not got all that it has reserved.
+struct Pod<'a> {
+    may_be_bound: bool,
+    /// Its slices that exist, and what it claims by them.
+    slices: Vec<(&'a ExistingSlice, Claim<'a>)>,
+    missing: Vec<Claim<'a>>,
 }
 
-/// What of its GPU instance a slice is, wherever it lies there.
-#[derive(PartialEq)]
-enum Part {
-    Whole,
-    Compute(u8),
-    Replica,
-}
+impl<'a> Pod<'a> {
+    fn is_complete(&self) -> bool {
+        let is_free = |slice: &ExistingSlice| slice.served && slice.held_as.is_none();
+        self.missing.is_empty() && self.slices.iter().all(|(slice, _)| is_free(slice))
+    }
 
-fn worth(slice: &ExistingSlice) -> Worth<'_> {
-    let part = match slice.shape.mig_part() {
-        MigPart::Whole => Part::Whole,
-        MigPart::Compute(instance) => Part::Compute(instance.compute),
-        MigPart::Replica { .. } => Part::Replica,
-    };
-    Worth {
-        model: &slice.model,
-        kind: slice.shape.kind(),
-        profile: slice.shape.instance().map(|instance| instance.profile),
-        part,
-        size: slice.shape.size(),
-        compute: slice.shape.compute(),
+    fn claims(&self) -> impl Iterator<Item = &Claim<'a>> {
+        self.slices.iter().map(|(_, claim)| claim).chain(&self.missing)
     }
 }
 
-/// The offer for `slices`, which come in the order of their promises.
+/// The offer for `slices`, which come in the order of their reservations, beside `missing` ones.
 #[must_use]
-pub fn offer(slices: &[ExistingSlice]) -> Offer {
+pub fn offer(slices: &[ExistingSlice], missing: &[MissingSlice], bindings: &Bindings) -> Offer {
     let mut offer = Offer::default();
-    let mut first: BTreeMap<ResourceName, &ExistingSlice> = BTreeMap::new();
+    let mut given = Open::default();
     for slice in slices {
-        if let Some(name) = slice.held_as {
-            offer.healthy.entry(name).or_default().insert(slice.device.clone());
-            continue;
+        let Some(name) = slice.held_as else { continue };
+        offer.list(name, slice);
+        let may_be_bound = slice.reservation.as_ref().is_some_and(|r| bindings.may_be(&r.uid));
+        if !slice.settled && !may_be_bound {
+            given.add(ware(slice, bindings).claim_by(name));
         }
-        let Some(reservation) = &slice.reservation else { continue };
-        let leader = first.entry(reservation.resource).or_insert(slice);
-        let same_pod = leader.reservation.as_ref().is_some_and(|r| r.uid == reservation.uid);
-        // The slices of one pod are offered together, whatever they are: its containers are allocated in one go. But
-        // a second pod joins only if nothing that is offered differs from what it was promised, and neither is alone.
-        if same_pod || !reservation.alone && all_equal(slices, leader, slice) {
-            offer.healthy.entry(reservation.resource).or_default().insert(slice.device.clone());
-        } else {
-            offer.waiting.insert(slice.id.clone());
-        }
+    }
+    let open = offer.list_pods(&pods(slices, missing, bindings), &given);
+    for name in open.names() {
+        let ungranted = slices.iter().filter(|slice| !open.suits(name, &ware(slice, bindings)));
+        offer.ungranted.insert(name, ungranted.map(|slice| slice.device.clone()).collect());
     }
     offer
 }
 
-/// Whether every unallocated slice of the leader's pod under this name, and `slice`, are worth the same; never beside a pod
-/// that must be alone.
-fn all_equal(slices: &[ExistingSlice], leader: &ExistingSlice, slice: &ExistingSlice) -> bool {
-    let Some(promised) = leader.reservation.as_ref().filter(|promised| !promised.alone) else { return false };
-    let of_leader = slices.iter().filter(|s| {
-        s.held_as.is_none()
-            && s.reservation
-                .as_ref()
-                .is_some_and(|r| r.uid == promised.uid && r.resource == promised.resource)
-    });
-    of_leader.chain([slice]).all(|s| worth(s) == worth(leader))
+impl Offer {
+    /// Lists what the pods are offered, beside what is being given to pods that nobody knows. What is open then.
+    fn list_pods<'a>(&mut self, pods: &[Pod<'a>], given: &Open<'_>) -> Open<'a> {
+        let mut open = Open::default();
+        for pod in pods.iter().filter(|pod| pod.may_be_bound || pod.is_complete()) {
+            let is_free = |claim: &Claim<'_>| open.allows(claim) && (pod.may_be_bound || given.allows(claim));
+            let blocked: BTreeSet<_> =
+                pod.claims().filter(|claim| !is_free(claim)).map(|claim| claim.name).collect();
+            let is_blocked = |claim: &Claim<'_>| blocked.contains(&claim.name);
+            for (slice, claim) in pod.slices.iter().filter(|(slice, _)| slice.held_as.is_none()) {
+                if blocked.is_empty() {
+                    self.list(claim.name, slice);
+                } else if is_blocked(claim) {
+                    self.waiting.insert(slice.id.clone());
+                }
+            }
+            // Where two pods that may be bound do not go together, which only a kubelet or an agent that was just started can
+            // bring about, nothing suits both, and neither is granted anything.
+            if blocked.is_empty() || pod.may_be_bound {
+                pod.claims().for_each(|claim| open.add(*claim));
+            }
+        }
+        open
+    }
+
+    fn list(&mut self, name: ResourceName, slice: &ExistingSlice) {
+        if slice.served {
+            self.healthy.entry(name).or_default().insert(slice.device.clone());
+        }
+    }
+}
+
+/// The pods that claim something: those that may be bound first, each half in the order of the reservations.
+fn pods<'a>(slices: &'a [ExistingSlice], missing: &'a [MissingSlice], bindings: &Bindings) -> Vec<Pod<'a>> {
+    let mut places: BTreeMap<&PodUid, usize> = BTreeMap::new();
+    let mut pods: Vec<Pod<'a>> = Vec::new();
+    let mut place = |pods: &mut Vec<Pod<'a>>, uid: &'a PodUid| {
+        *places.entry(uid).or_insert_with(|| {
+            let may_be_bound = bindings.may_be(uid);
+            pods.push(Pod { may_be_bound, slices: Vec::new(), missing: Vec::new() });
+            pods.len() - 1
+        })
+    };
+    for slice in slices {
+        let Some((uid, claim)) = ware(slice, bindings).claim() else { continue };
+        let place = place(&mut pods, uid);
+        pods[place].slices.push((slice, claim));
+    }
+    for slice in missing.iter().filter(|slice| !bindings.is_over(&slice.reservation.uid)) {
+        let ware = Ware::new(&slice.model, slice.shape, Some(&slice.reservation));
+        let Some((uid, claim)) = ware.claim() else { continue };
+        let place = place(&mut pods, uid);
+        pods[place].missing.push(claim);
+    }
+    pods.sort_by_key(|pod| !pod.may_be_bound);
+    pods
+}
+
+/// What a slice is, and for whom, unless the pod has got it or has ended.
+fn ware<'a>(slice: &'a ExistingSlice, bindings: &Bindings) -> Ware<'a> {
+    let reservation = slice.reservation.as_ref().filter(|r| !slice.settled && !bindings.is_over(&r.uid));
+    Ware::new(&slice.model, slice.shape, reservation)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::names::PodUid;
-    use proptest::prelude::*;
-
-    fn slice(n: usize, profile: &str, model: &str, pod: Option<&str>, held: bool) -> ExistingSlice {
-        let profile = profile.parse().unwrap();
-        let name = ResourceName::Mig("1g.10gb".parse().unwrap());
-        ExistingSlice {
-            id: SliceId::new(format!("s{n}")),
-            device: DeviceId::new(format!("MIG-{n}")),
-            shape: Shape::Mig { profile, start: 0, size: 1, part: MigPart::Whole },
-            model: model.to_owned(),
-            held_as: held.then_some(name),
-            reservation: pod.map(|pod| Reservation {
-                uid: PodUid::new(pod),
-                namespace: "ns".into(),
-                pod: pod.into(),
-                container: "main".into(),
-                resource: name,
-                alone: false,
-                epoch: 1,
-            }),
-        }
-    }
-
-    fn devices(offer: &Offer) -> Vec<&str> {
-        offer.healthy.values().flatten().map(DeviceId::as_str).collect()
-    }
-
-    #[test]
-    fn an_idle_slice_is_not_offered() {
-        assert_eq!(offer(&[slice(1, "1g.10gb", "H100-80GB", None, false)]), Offer::default());
-    }
-
-    #[test]
-    fn a_held_slice_stays_offered_though_its_reservation_is_gone() {
-        assert_eq!(devices(&offer(&[slice(1, "1g.10gb", "H100-80GB", None, true)])), ["MIG-1"]);
-    }
-
-    #[test]
-    fn equal_slices_are_offered_together_and_others_wait() {
-        let slices = [
-            slice(1, "1g.10gb", "H100-80GB", Some("a"), false),
-            slice(2, "1g.18gb", "H200-141GB", Some("b"), false),
-            slice(3, "1g.10gb", "H100-80GB", Some("c"), false),
-        ];
-        let offer = offer(&slices);
-        assert_eq!(devices(&offer), ["MIG-1", "MIG-3"]);
-        assert_eq!(offer.waiting.iter().map(SliceId::as_str).collect::<Vec<_>>(), ["s2"]);
-    }
-
-    #[test]
-    fn slices_of_several_kinds_under_one_name_are_not_offered_together() {
-        let neutral = ResourceName::Neutral(SizeGb(10));
-        let of = |n, pod, shape| {
-            let mut slice = slice(n, "1g.10gb", "H100-80GB", Some(pod), false);
-            slice.shape = shape;
-            slice.reservation.as_mut().unwrap().resource = neutral;
-            slice
-        };
-        let (share, turns) = (Shape::mps(SizeGb(10)), Shape::TimeSlicing { size_gb: SizeGb(10) });
-        let whole = Shape::Whole { size_gb: SizeGb(10) };
-        let slices =
-            [of(1, "a", share), of(2, "b", turns), of(3, "c", share), of(4, "d", whole), of(5, "e", turns)];
-        let offer = offer(&slices);
-        assert_eq!(devices(&offer), ["MIG-1", "MIG-3"]);
-        assert_eq!(offer.waiting.len(), 3);
-    }
-
-    #[test]
-    fn a_gpu_instance_is_not_offered_beside_a_part_of_one() {
-        let part = |part| Shape::Mig { profile: "1g.10gb".parse().unwrap(), start: 0, size: 1, part };
-        let of = |n, pod, part| {
-            let mut slice = slice(n, "1g.10gb", "H100-80GB", Some(pod), false);
-            slice.shape = part;
-            slice
-        };
-        let replica = part(MigPart::Replica { replica: 0 });
-        let slices =
-            [of(1, "a", part(MigPart::Whole)), of(2, "b", replica), of(3, "c", part(MigPart::Whole))];
-        assert_eq!(devices(&offer(&slices)), ["MIG-1", "MIG-3"]);
-    }
-
-    #[test]
-    fn mps_shares_with_other_parts_of_the_compute_are_not_offered_together() {
-        let share = |n, pod, compute| {
-            let mut slice = slice(n, "1g.10gb", "T4-16GB", Some(pod), false);
-            slice.shape = Shape::Mps { size_gb: SizeGb(4), compute: ComputePercent::new(compute) };
-            slice
-        };
-        let slices = [share(1, "a", 30), share(2, "b", 40), share(3, "c", 30), share(4, "d", 0)];
-        assert_eq!(devices(&offer(&slices)), ["MIG-1", "MIG-3"]);
-    }
-
-    #[test]
-    fn the_slices_of_one_pod_are_offered_together_and_alone_if_they_differ() {
-        let slices = [
-            slice(1, "1g.10gb", "H100-80GB", Some("a"), false),
-            slice(2, "1g.18gb", "H200-141GB", Some("a"), false),
-            slice(3, "1g.10gb", "H100-80GB", Some("c"), false),
-        ];
-        assert_eq!(devices(&offer(&slices)), ["MIG-1", "MIG-2"]);
-    }
-
-    #[test]
-    fn a_pod_that_must_be_alone_waits_for_the_others_and_they_for_it() {
-        let alone = |n, pod, held| {
-            let mut slice = slice(n, "1g.10gb", "H100-80GB", Some(pod), held);
-            slice.reservation.as_mut().unwrap().alone = true;
-            slice
-        };
-        let other = |n, held| slice(n, "1g.10gb", "H100-80GB", Some("b"), held);
-        let offered = |slices: &[ExistingSlice]| devices(&offer(slices)).join(" ");
-        assert_eq!(offered(&[alone(1, "a", false), alone(2, "a", false), other(3, false)]), "MIG-1 MIG-2");
-        assert_eq!(offered(&[alone(1, "a", true), alone(2, "a", false), other(3, false)]), "MIG-1 MIG-2");
-        assert_eq!(
-            offered(&[alone(1, "a", true), alone(2, "a", true), other(3, false)]),
-            "MIG-1 MIG-2 MIG-3"
-        );
-        assert_eq!(offered(&[other(1, false), alone(2, "a", false), other(3, false)]), "MIG-1 MIG-3");
-        assert_eq!(offered(&[other(1, true), alone(2, "a", false), other(3, true)]), "MIG-1 MIG-2 MIG-3");
-    }
-
-    proptest! {
-        #[test]
-        fn whichever_device_the_kubelet_picks_is_worth_what_was_promised(
-            choices in prop::collection::vec((0_usize..2, 0_usize..4, any::<bool>(), any::<bool>()), 0..10),
-            alone in 0_usize..4,
-        ) {
-            let slices: Vec<_> = choices.iter().enumerate().map(|(n, (model, pod, reserved, held))| {
-                let (profile, model) = [("1g.10gb", "H100-80GB"), ("1g.18gb", "H200-141GB")][*model];
-                let mut slice = slice(n, profile, model, reserved.then_some(["a", "b", "c", "d"][*pod]), *held);
-                slice.reservation.iter_mut().for_each(|r| r.alone = *pod == alone);
-                slice
-            }).collect();
-            let offer = offer(&slices);
-            let free: Vec<_> = slices.iter().filter(|s| s.held_as.is_none()
-                && offer.healthy.values().any(|d| d.contains(&s.device))).collect();
-            let pods: BTreeSet<_> = free.iter().filter_map(|s| s.reservation.as_ref().map(|r| &r.uid)).collect();
-            // Either all free devices are worth the same, or they belong to one pod.
-            prop_assert!(pods.len() <= 1 || free.iter().all(|s| worth(s) == worth(free[0])));
-            let is_alone = |s: &&&ExistingSlice| s.reservation.as_ref().is_some_and(|r| r.alone);
-            prop_assert!(pods.len() <= 1 || !free.iter().any(|s| is_alone(&s)));
-            // Nothing idle is offered, and every reservation is offered, held or waiting.
-            for s in &slices {
-                let offered = offer.healthy.values().any(|d| d.contains(&s.device));
-                prop_assert_eq!(offered || offer.waiting.contains(&s.id), s.held_as.is_some() || s.reservation.is_some());
-            }
-        }
-    }
-}
+#[path = "offer_tests.rs"]
+mod tests;

@@ -1,5 +1,7 @@
 //! Sample nodes and requests for tests, here and in the other crates. Built only for tests or with feature `testing`.
 
+pub mod offer_life;
+
 use crate::contract::{
     Condition, ConditionStatus, ContainerRequest, GpuNodeStatus, GpuStatus, Holder, MigPart, RequestDocument,
     Shape, SliceState, SliceStatus, WantedSlice,

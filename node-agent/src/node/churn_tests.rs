@@ -100,6 +100,8 @@ struct Life {
     /// Bound pods, as the API server has them.
     roster: NodePods,
     strangers: u32,
+    /// Pods that were refused, and whose reservations the leader has not released yet.
+    refused: BTreeSet<PodUid>,
     /// Answers that are under way.
     allocatable: Option<Allocatable>,
     holders: Option<Holders>,
@@ -137,6 +139,7 @@ impl Life {
             pods,
             roster,
             strangers,
+            refused: BTreeSet::new(),
             allocatable,
             holders,
             file: Vec::new(),
@@ -352,6 +355,7 @@ impl Life {
     fn unpick(&mut self) {
         if let Some((_, _, identity)) = self.picked.take() {
             self.roster.remove(&identity.uid);
+            self.refused.insert(identity.uid);
         }
     }
 
@@ -554,7 +558,7 @@ impl Life {
         self.tell_spec();
         self.pods.clear();
         self.unpick();
-        for uid in std::mem::take(&mut self.roster).into_keys() {
+        for uid in std::mem::take(&mut self.roster).into_keys().chain(std::mem::take(&mut self.refused)) {
             self.give_back(&uid);
         }
         self.tell_pods();

@@ -15,7 +15,7 @@ use kerf_core::closeness::Closeness;
 use kerf_core::contract::{GpuNodeStatus, SliceLength};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
-use kerf_core::offer::{ExistingSlice, offer};
+use kerf_core::offer::ExistingSlice;
 use kerf_core::planner::{self, Observed, Obstacle, Plan, Step};
 use kerf_core::resource::ResourceName;
 use kerf_core::units::{ComputePercent, MemoryMib};
@@ -137,6 +137,7 @@ impl Node {
         self.adopt_shares();
         self.adopt_replicas();
         self.occupy();
+        self.note_bindings();
         self.note_kept_promises();
         // Whoever else is here, what is held is known.
         if knows_holders && self.health.nvml.is_well() && (self.others.is_some() || knows_all) {
@@ -145,13 +146,11 @@ impl Node {
         let next_recovery = self.recover(now);
         let steps = self.steps(knows_all, now);
         let mut existing = self.existing();
-        self.keep_offered_first(&mut existing);
         self.remember_origins();
         self.tell_mismatches();
         let mut unserved = self.note_unserved(&existing, now);
         unserved.extend(self.being_destroyed());
-        let mut offered = offer(&existing);
-        offered.healthy.values_mut().for_each(|devices| devices.retain(|device| !unserved.contains(device)));
+        let mut offered = self.offered(&mut existing, &unserved);
         if knows_all {
             self.grants = true;
             self.advertised.offer(&offered.healthy, now);
@@ -183,8 +182,8 @@ impl Node {
             [self.retries.next(now), self.serving.next(now), self.recovering, record_again, pause_ends];
         let wakes = [revoked, next_look, next_drop, next_recovery, silent].into_iter().chain(retry);
         let kept = self.kept();
-        Decision {
-            lists: self.lists(&existing),
+        let decision = Decision {
+            lists: self.lists(&existing, &offered.ungranted),
             healthy: self.advertised.healthy(),
             step,
             record: self.to_record(),
@@ -199,16 +198,9 @@ impl Node {
             wants_observation: held || silent.is_some(),
             wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),
-        }
-    }
-
-    /// What the kubelet offers already comes first: its pod may be bound. A slice that was promised earlier and is made only now
-    /// waits for it.
-    fn keep_offered_first(&self, existing: &mut [ExistingSlice]) {
-        existing.sort_by_key(|slice| {
-            let name = slice.reservation.as_ref().map(|reservation| reservation.resource);
-            !name.is_some_and(|name| self.advertised.is_acknowledged(name, &slice.device))
-        });
+        };
+        self.note_ready(&decision.status);
+        decision
     }
 
     fn kept(&self) -> Option<Kept> {
@@ -432,7 +424,11 @@ impl Node {
     }
 
     /// Empty while names must not be registered yet: what was recorded is made anew first, and nobody else serves the node.
-    fn lists(&mut self, existing: &[ExistingSlice]) -> BTreeMap<ResourceName, Vec<ListedDevice>> {
+    fn lists(
+        &mut self,
+        existing: &[ExistingSlice],
+        ungranted: &DevicesByName,
+    ) -> BTreeMap<ResourceName, Vec<ListedDevice>> {
         if !self.named && (self.is_recovering() || self.is_closed()) {
             return BTreeMap::new();
         }
@@ -440,16 +436,21 @@ impl Node {
         let grants: BTreeMap<&DeviceId, &ExistingSlice> = existing.iter().map(|s| (&s.device, s)).collect();
         let granted = |id: &DeviceId| grants.get(id).and_then(|slice| self.grant(slice));
         let reservation = |id: &DeviceId| grants.get(id)?.reservation.as_ref();
-        let listed = |(id, listing): (&DeviceId, Listing)| ListedDevice {
+        let is_granted = |name, id: &DeviceId, listing| {
+            let is_unlike = ungranted.get(&name).is_some_and(|devices| devices.contains(id));
+            self.grants && listing != Listing::Revoked && !is_unlike
+        };
+        let listed = |name, id: &DeviceId, listing| ListedDevice {
             id: id.clone(),
             healthy: listing == Listing::Healthy,
             held: self.account.is_held(id),
-            grant: if listing == Listing::Revoked || !self.grants { None } else { granted(id) },
+            grant: if is_granted(name, id, listing) { granted(id) } else { None },
             reserved_for: reservation(id).map(|reservation| reservation.uid.clone()),
             numa: self.gpu_of(id).and_then(|gpu| gpu.topology.numa),
             closeness: self.closeness.clone(),
         };
-        self.advertised.lists().map(|(name, devices)| (name, devices.map(listed).collect())).collect()
+        let lists = self.advertised.lists();
+        lists.map(|(name, list)| (name, list.map(|(id, l)| listed(name, id, l)).collect())).collect()
     }
 
     fn grant(&self, slice: &ExistingSlice) -> Option<Grant> {

@@ -272,6 +272,13 @@ impl Account {
         allocated.or_else(|| self.holder(device).map(|held| held.name))
     }
 
+    /// Whether the kubelet keeps the device for a container: List has it, which lacks ordinary init containers, or the
+    /// checkpoint has it for a pod that is admitted. A device that was just allocated it may hand on, or give to another pod.
+    pub(super) fn is_settled(&self, device: &DeviceId, is_admitted: impl Fn(&PodUid) -> bool) -> bool {
+        let is_shown = || self.listed.contains_key(device) || self.owner(device).is_some_and(is_admitted);
+        !self.allocated.contains_key(device) && is_shown()
+    }
+
     /// Whether somebody may hold the device though no source says so: it is no one else's meanwhile.
     pub(crate) fn is_doubted(&self, device: &DeviceId) -> bool {
         self.occupied.contains_key(device) && self.held_as(device).is_none()

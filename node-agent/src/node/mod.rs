@@ -13,6 +13,7 @@ mod illness;
 mod lingering;
 mod names;
 mod notes;
+mod offering;
 mod pause;
 mod pods;
 mod reach;
@@ -42,6 +43,8 @@ mod illness_tests;
 mod init_tests;
 #[cfg(test)]
 mod lingering_tests;
+#[cfg(test)]
+mod offering_tests;
 #[cfg(test)]
 mod parts_tests;
 #[cfg(test)]
@@ -91,6 +94,7 @@ use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
+use kerf_core::offer::Bindings;
 use kerf_core::resource::ResourceName;
 use retry::Retries;
 use share::Share;
@@ -167,6 +171,7 @@ pub struct Node {
     /// Reserved slices that their pods have got.
     kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
+    bindings: Bindings,
     retries: Retries<Task>,
     under_way: UnderWay,
     attempts: Vec<under_way::Attempt>,
@@ -225,7 +230,8 @@ impl Node {
         let slices = status.into_iter().flat_map(|status| &status.slices);
         let origins = slices.filter_map(|s| Some((replica::mig_device(s.device.as_ref()?), s.id.clone()?)));
         let had = status.into_iter().flat_map(|status| &status.gpus).map(|gpu| gpu.uuid.clone()).collect();
-        Self { origins: origins.collect(), before: status.cloned(), had, settings, ..Self::default() }
+        let (origins, before) = (origins.collect(), status.cloned());
+        Self { origins, before, had, settings, ..Self::default() }
     }
 
     /// Takes a spec, unless a leader wrote it whose time is over.
@@ -344,8 +350,9 @@ impl Node {
     /// Takes which names are registered with the kubelet, once all are, or why not all are.
     pub fn on_registration(&mut self, result: Result<BTreeSet<ResourceName>, String>) {
         self.advertised.forget_acknowledgements();
-        // A kubelet that has lost its checkpoint allocates anew.
-        self.kept.clear();
+        // A kubelet that has lost its checkpoint allocates anew for the pods that live.
+        let pods = self.pods.as_ref();
+        self.kept.retain(|_, uid| pods.is_some_and(|pods| !pods.contains_key(uid)));
         (self.registered, self.health.registration) = match result {
             Ok(names) => (names, Neighbour::Well),
             Err(error) => (BTreeSet::new(), Neighbour::Ill(error)),

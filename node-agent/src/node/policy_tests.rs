@@ -206,7 +206,7 @@ fn each_gpu_has_its_own_rule_and_keeps_what_is_held_under_the_old_one() {
         ..NodePolicy::default()
     };
     let shares = |gpu| {
-        let own = wanted_of(gpu, &format!("s{gpu}2"), MPS, Some(("b", MPS_NAME)));
+        let own = wanted_of(gpu, &format!("s{gpu}2"), MPS, Some((&format!("b{gpu}"), MPS_NAME)));
         let other = wanted_of(gpu, &format!("s{gpu}3"), Shape::TimeSlicing { size_gb: SizeGb(4) }, None);
         [own, other]
     };

@@ -93,7 +93,8 @@ impl Node {
         let acknowledged = registered && self.advertised.is_acknowledged(name, device);
         // Which of its pod's containers has it is the kubelet's choice.
         let by_others = held.is_some_and(|h| h.name != name || h.holder.key() != reservation.key());
-        let ready = acknowledged && !by_others;
+        // The next process of the agent takes those who are ready for such as may be bound.
+        let ready = acknowledged && !by_others && !self.bindings.is_over(&reservation.uid);
         status.ready_for = ready.then(|| reservation.uid.clone());
         status.state = match held {
             Some(_) => SliceState::Held,

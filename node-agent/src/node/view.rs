@@ -151,18 +151,27 @@ impl Node {
         ExistingSlice {
             id,
             held_as: self.account.held_as(&device),
+            settled: self.is_settled(wanted, &device),
+            // Known only once all that exists is.
+            served: false,
             reservation: wanted.and_then(|w| self.open_reservation(w, &device)).cloned(),
             device,
             shape,
-            model: self.gpu(gpu).map(|g| catalog::short_name(&g.product, g.memory)).unwrap_or_default(),
+            model: self.model_of(gpu),
         }
     }
 
-    /// The promise that the kubelet has to be offered: none of a device in doubt, and none that was kept and whose pod has
-    /// ended since.
+    /// The short name of the GPU's model; empty for a GPU that is not seen.
+    pub(super) fn model_of(&self, gpu: &GpuUuid) -> String {
+        self.gpu(gpu).map(|gpu| catalog::short_name(&gpu.product, gpu.memory)).unwrap_or_default()
+    }
+
+    /// The reservation of what is held or has to be offered: none of a device in doubt, and none that was kept and whose pod
+    /// has ended since.
     fn open_reservation<'w>(&self, wanted: &'w WantedSlice, device: &DeviceId) -> Option<&'w Reservation> {
-        let was_kept = |r: &&Reservation| self.kept.get(&wanted.id) == Some(&r.uid);
-        wanted.reservation.as_ref().filter(|r| !was_kept(r) && !self.account.is_doubted(device))
+        let is_held = self.account.held_as(device).is_some();
+        let has_ended = !is_held && self.is_kept(wanted);
+        wanted.reservation.as_ref().filter(|_| !has_ended && !self.account.is_doubted(device))
     }
 
     /// Slices that exist without being wanted: GPU, shape, device, and the name that the spec once gave them.

@@ -1,10 +1,11 @@
 //! How well and how fast kerf packs, on lists of jobs and without a cluster. Run it by `cargo xtask bench packing`,
-//! `cargo xtask bench decide` and `cargo xtask bench policy`, which build it optimised first.
+//! `cargo xtask bench decide`, `cargo xtask bench policy` and `cargo xtask bench offers`, which build it optimised first.
 #![forbid(unsafe_code)]
 
 mod board;
 mod decide;
 mod jobs;
+mod offers;
 mod openb;
 mod oracle;
 mod packing;
@@ -32,6 +33,8 @@ enum Bench {
     Decide(decide::Args),
     /// How long it takes to find a pod's policy among 1,000.
     Policy(policy::Args),
+    /// Whether pods hold what they have reserved, whatever the kubelet picks of the devices of a name.
+    Offers(offers::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -39,5 +42,6 @@ fn main() -> anyhow::Result<()> {
         Bench::Packing(args) => packing::run(&args),
         Bench::Decide(args) => decide::run(&args),
         Bench::Policy(args) => policy::run(&args),
+        Bench::Offers(args) => offers::run(&args),
     }
 }

@@ -98,11 +98,11 @@ impl Progress {
         self.show(self.done.fetch_add(1, Ordering::Relaxed) + 1);
     }
 
-    /// On a terminal the line grows in its place; elsewhere there is one at the start and one at the end.
+    /// On a terminal the line grows in its place; elsewhere there is one at the start, at each tenth and at the end.
     fn show(&self, done: usize) {
         let mut stderr = std::io::stderr().lock();
         let terminal = stderr.is_terminal();
-        if terminal || done == 0 || done == self.all {
+        if terminal || done == self.all || done.is_multiple_of(self.all.div_ceil(10).max(1)) {
             let (start, end) =
                 if terminal { ("\r", if done == self.all { "\n" } else { "" }) } else { ("", "\n") };
             let _ = write!(stderr, "{start}# {}: {done} of {}{end}", self.what, self.all);

@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 use crate::{build, cargo, shipped};
 
 /// The measurements that need no cluster: their crate is small.
-const WITHOUT_A_CLUSTER: [&str; 3] = ["packing", "decide", "policy"];
+const WITHOUT_A_CLUSTER: [&str; 4] = ["packing", "decide", "policy", "offers"];
 
 /// The measurements of what programs cost where they wait: as they ship.
 const AS_SHIPPED: [&str; 2] = ["agent", "admission"];

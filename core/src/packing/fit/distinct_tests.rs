@@ -3,7 +3,7 @@ use super::*;
 use crate::contract::{GpuNodeSpec, WantedSlice};
 use crate::ledger;
 use crate::names::{DeviceId, PodUid};
-use crate::offer::{ExistingSlice, offer};
+use crate::offer::{Bindings, ExistingSlice, offer};
 use crate::request::Role;
 use crate::testing::{node_status, promisee, request};
 use crate::units::SizeGb;
@@ -146,9 +146,11 @@ impl Kubelet {
             shape: slice.shape,
             model: "T4-16GB".to_owned(),
             held_as: self.held.get(&slice.id).copied(),
+            settled: self.held.contains_key(&slice.id),
+            served: true,
             reservation: slice.reservation.clone(),
         };
-        offer(&self.spec.slices.iter().map(existing).collect::<Vec<_>>())
+        offer(&self.spec.slices.iter().map(existing).collect::<Vec<_>>(), &[], &Bindings::default())
     }
 
     fn pick<T: Clone>(&mut self, from: &[T]) -> T {

@@ -1,0 +1,84 @@
+//! Which of several unlike slices of one name the kubelet is offered, and for whom.
+
+use super::tests::{ONE, Scene, admitted, devices, grants, mig, slice, wanted};
+use kerf_core::contract::{GpuNodeStatus, Shape, SliceState};
+
+fn small(start: u8) -> Shape {
+    mig("1g.10gb", start, 1)
+}
+
+fn large(start: u8) -> Shape {
+    mig("1g.20gb", start, 2)
+}
+
+#[test]
+fn a_pod_of_which_a_slice_is_still_cut_keeps_no_other_waiting() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s3", large(4), None)]);
+    scene.settle();
+    let of_a = |id, start| wanted(id, small(start), Some(("a", ONE)));
+    scene.want(vec![of_a("s1", 0), of_a("s2", 1), wanted("s3", large(4), Some(("b", ONE)))]);
+    let step = scene.decide().step.unwrap();
+    scene.run(step);
+    scene.acknowledge();
+    let status = scene.decide().status;
+    assert!(slice(&status, "s1").device.is_some() && slice(&status, "s2").device.is_none());
+    let states = |status: &GpuNodeStatus| ["s1", "s2", "s3"].map(|id| slice(status, id).state);
+    assert_eq!(states(&status), [SliceState::Preparing, SliceState::Preparing, SliceState::Ready]);
+    // What is ready may be bound.
+    assert_eq!(states(&scene.settle()), [SliceState::Waiting, SliceState::Waiting, SliceState::Ready]);
+    let device = slice(&status, "s3").device.clone().unwrap();
+    scene.allocate("b", ONE, device.as_str());
+    assert_eq!(states(&scene.settle()), [SliceState::Ready, SliceState::Ready, SliceState::Held]);
+}
+
+#[test]
+fn what_was_ready_before_a_restart_stays_before_what_was_reserved_earlier() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let later = wanted("s2", large(4), Some(("b", ONE)));
+    scene.want(vec![later.clone()]);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s2").state, SliceState::Ready);
+    scene.restart_agent(Some(&status));
+    scene.want(vec![wanted("s1", small(0), Some(("a", ONE))), later]);
+    let status = scene.settle();
+    let states = ["s1", "s2"].map(|id| slice(&status, id).state);
+    assert_eq!(states, [SliceState::Waiting, SliceState::Ready]);
+}
+
+#[test]
+fn a_device_that_the_kubelet_frees_early_is_not_given_in_place_of_another() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let first = wanted("s1", small(0), Some(("a", ONE)));
+    scene.want(vec![first.clone()]);
+    scene.settle();
+    let device = slice(&scene.decide().status, "s1").device.clone().unwrap();
+    scene.allocate("a", ONE, device.as_str());
+    scene.node.on_pods(admitted("a"));
+    assert!(grants(&scene.decide(), device.as_str()), "nobody else is offered anything");
+    // The pod may have ended, which the agent has not seen.
+    scene.want(vec![first.clone(), wanted("s2", small(3), Some(("b", ONE)))]);
+    scene.settle();
+    assert!(grants(&scene.decide(), device.as_str()), "it is as good as the other");
+    scene.want(vec![first, wanted("s3", large(4), Some(("b", ONE)))]);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s3").state, SliceState::Ready);
+    let decision = scene.decide();
+    assert!(devices(&decision.healthy).contains(&device.as_str()));
+    assert!(!grants(&decision, device.as_str()));
+}
+
+#[test]
+fn what_was_allocated_keeps_others_waiting_until_its_pod_is_admitted() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let both = || vec![wanted("s1", small(0), Some(("a", ONE))), wanted("s2", large(4), Some(("b", ONE)))];
+    scene.want(both());
+    let status = scene.settle();
+    let device = slice(&status, "s1").device.clone().unwrap();
+    let now = scene.tick();
+    scene.node.on_allocated(ONE.parse().unwrap(), vec![device.clone()], now);
+    assert_eq!(slice(&scene.decide().status, "s2").state, SliceState::Waiting);
+    // The kubelet lists the pod.
+    scene.allocate("a", ONE, device.as_str());
+    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
+}

@@ -66,10 +66,10 @@ impl Churn {
 
     /// Creates or deletes up to four pods and waits until all pods run or wait for a reason.
     pub async fn round(&mut self, cluster: &Cluster) -> anyhow::Result<Settled> {
-        for _ in 0..=self.below(4) {
+        for _ in 0..=self.random.below(4) {
             // The more pods there are, the likelier one goes, so that the nodes are full about half of the time.
-            if self.below(24) < self.alive.len() {
-                let at = self.below(self.alive.len());
+            if self.random.below(24) < self.alive.len() {
+                let at = self.random.below(self.alive.len());
                 let name = self.alive.swap_remove(at);
                 cluster.pods().delete(&name, &DeleteParams::default().grace_period(0)).await?;
                 self.deleted += 1;
@@ -83,7 +83,7 @@ impl Churn {
     async fn create(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
         self.next += 1;
         let name = format!("churn-{}", self.next);
-        let (amount, class) = ASKS[self.below(ASKS.len())];
+        let (amount, class) = ASKS[self.random.below(ASKS.len())];
         let pod = pod(&name, &[(keys::GPU_MEMORY, amount), (keys::ISOLATION, class)]);
         cluster.pods().create(&PostParams::default(), &pod).await?;
         self.alive.push(name);
@@ -122,10 +122,5 @@ impl Churn {
             .delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default())
             .await?;
         Ok(())
-    }
-
-    /// A number below `bound`.
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.random.draw() >> 33).unwrap_or(0) % bound.max(1)
     }
 }

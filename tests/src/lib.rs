@@ -17,6 +17,7 @@ pub mod gpu_operator;
 pub mod kubelet;
 pub mod kubelet_rules;
 pub mod leaders;
+pub mod mixed_kinds;
 pub mod monitoring;
 pub mod mps;
 pub mod nvidia_plugin;

@@ -18,4 +18,9 @@ impl Random {
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
+
+    /// A number below `bound`; 0 if that is 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.draw() >> 33).unwrap_or(0) % bound.max(1)
+    }
 }

@@ -37,6 +37,7 @@ mod manifests_valid;
 mod match_conditions;
 mod metrics;
 mod mig_turns;
+mod mixed_kinds;
 mod mounted_certificates;
 mod moves;
 mod mps;

@@ -16,7 +16,7 @@ impl Dice {
 
     /// A number below `bound`.
     pub(super) fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.0.draw() >> 33).unwrap_or(0) % bound.max(1)
+        self.0.below(bound)
     }
 
     /// One of `all`; `None` if there is none.

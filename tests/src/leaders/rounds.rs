@@ -120,7 +120,7 @@ impl Rounds {
     pub async fn round(&mut self, blow: Blow, lasts: Duration) -> anyhow::Result<Found> {
         let pods = self.cluster.pods();
         let Self { leaders, churn, .. } = self;
-        let before = Duration::from_millis(u64::try_from(churn.below(1500))?);
+        let before = Duration::from_millis(u64::try_from(churn.random.below(1500))?);
         let (done, mut is_done) = tokio::sync::oneshot::channel::<()>();
         let strike = async {
             tokio::time::sleep(before).await;
@@ -237,24 +237,19 @@ impl Rounds {
 impl Churn {
     /// Creates a pod or deletes one.
     async fn step(&mut self, pods: &Api<Pod>) -> anyhow::Result<()> {
-        if self.below(2 * PODS) < self.alive.len() {
-            let at = self.below(self.alive.len());
+        if self.random.below(2 * PODS) < self.alive.len() {
+            let at = self.random.below(self.alive.len());
             let name = self.alive.swap_remove(at);
             pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
             return Ok(());
         }
         self.next += 1;
         let name = format!("p{}", self.next);
-        let (amount, class) = ASKS[self.below(ASKS.len())];
+        let (amount, class) = ASKS[self.random.below(ASKS.len())];
         let asks = pod(&name, &[(keys::GPU_MEMORY, amount), (keys::ISOLATION, class)]);
         pods.create(&PostParams::default(), &asks).await?;
         self.alive.push(name);
         Ok(())
-    }
-
-    /// A number below `bound`.
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.random.draw() >> 33).unwrap_or(0) % bound.max(1)
     }
 }
 

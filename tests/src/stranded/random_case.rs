@@ -17,7 +17,7 @@ struct Dice(Random);
 impl Dice {
     /// A number below `bound`.
     fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.0.draw() >> 33).unwrap_or(0) % bound.max(1)
+        self.0.below(bound)
     }
 
     fn of<T: Copy>(&mut self, all: &[T]) -> T {

@@ -68,6 +68,15 @@ pub struct Args {
     /// How many GPUs are simulated.
     #[arg(long, default_value_t = 1, requires = "simulated")]
     pub gpus: u32,
+    /// How many of them are in MIG mode. `test` then plays the scene `mixed` and no other.
+    #[arg(long, default_value_t = 0, requires = "simulated", conflicts_with = "chart")]
+    pub mig: u32,
+    /// Of the scene `mixed`: how many pods have to run.
+    #[arg(long, default_value_t = 30)]
+    pub pods: u32,
+    /// Of the scene `mixed`: the number that what is created and deleted, and in which order, depends on.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
     /// NVML, where it is neither in /usr/local/nvidia/lib64 nor where the loader looks.
     #[arg(long)]
     pub nvml: Option<PathBuf>,
@@ -94,9 +103,9 @@ impl Args {
     /// The GPUs that the node's agent serves.
     pub fn gpus(&self) -> anyhow::Result<Gpus> {
         if self.simulated {
-            // In no MIG mode, as a GPU that is shared by MPS.
-            let gpus = MockConfig::new().seed(&self.name).gpus(Model::H200, self.gpus, MigMode::Disabled);
-            return Ok(Gpus::Simulated(gpus));
+            let shared = self.gpus.saturating_sub(self.mig);
+            let gpus = MockConfig::new().seed(&self.name).gpus(Model::H200, self.mig, MigMode::Enabled);
+            return Ok(Gpus::Simulated(gpus.gpus(Model::H200, shared, MigMode::Disabled)));
         }
         Ok(Gpus::Real { nvml: self.nvml(), mps_control: self.mps_control()? })
     }

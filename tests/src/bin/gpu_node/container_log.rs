@@ -5,13 +5,13 @@ use std::fs;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_tests::real_node::Places;
 
-/// The container's lines so far, of its first run; empty while there are none.
-pub fn lines(places: &Places, pod: &Pod, container: &str) -> Vec<String> {
+/// The container's lines so far, of its run of this number, which counts from 0; empty while there are none.
+pub fn lines(places: &Places, pod: &Pod, container: &str, run: i32) -> Vec<String> {
     let metadata = &pod.metadata;
     let [namespace, name, uid] =
         [&metadata.namespace, &metadata.name, &metadata.uid].map(|part| part.clone().unwrap_or_default());
     let folder = places.pod_logs().join(format!("{namespace}_{name}_{uid}"));
-    let text = fs::read_to_string(folder.join(container).join("0.log")).unwrap_or_default();
+    let text = fs::read_to_string(folder.join(container).join(format!("{run}.log"))).unwrap_or_default();
     text.lines().filter_map(printed).map(str::to_owned).collect()
 }
 

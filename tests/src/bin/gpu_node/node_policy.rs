@@ -30,15 +30,16 @@ pub fn write(args: &Args, folder: &Path, limits_compute: bool) -> anyhow::Result
     fs::rename(unfinished, folder.join(OWN)).context("failed to write the node's policy")
 }
 
-/// The node's policy: every kind but MIG, and no mode of a real GPU is switched (`modeChange` is `never`, which it is unless
-/// it is said, and `exclusive` is false; a simulated one is as exclusive as GPUs are by default). Who uses more memory than it
-/// has is evicted. Whether a share's compute is limited is as told.
+/// The node's policy: every kind, MIG only where GPUs are simulated in MIG mode, and no mode of a real GPU is switched (`modeChange`
+/// is `never`, which it is unless it is said, and `exclusive` is false; a simulated one is as exclusive as GPUs are by default). Who
+/// uses more memory than it has is evicted. Whether a share's compute is limited is as told.
 pub fn text(args: &Args, limits_compute: bool) -> String {
     let (name, limit) = (&args.name, if limits_compute { "share" } else { "none" });
     let exclusive = args.simulated;
+    let mig = if args.mig > 0 { "mig, " } else { "" };
     format!(
         "apiVersion: kerf.dev/v1alpha1\nkind: GpuNodePolicy\nmetadata: {{name: no-mode-is-switched}}\nspec:\n  match: \
-         {{names: [{name}]}}\n  overUse: evict\n  gpus:\n  - kinds: [mps, time-slicing, whole]\n    mps: {{exclusive: {exclusive}, \
+         {{names: [{name}]}}\n  overUse: evict\n  gpus:\n  - kinds: [{mig}mps, time-slicing, whole]\n    mps: {{exclusive: {exclusive}, \
          computeLimit: {limit}}}\n"
     )
 }

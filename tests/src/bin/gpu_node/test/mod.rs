@@ -5,6 +5,7 @@ mod catalog;
 mod compiles;
 mod each_gpu;
 mod fences;
+mod mixed;
 mod node;
 mod own_limits;
 mod restarts;
@@ -33,13 +34,19 @@ const PATIENCE: Duration = Duration::from_mins(7);
 /// How long all of them may take, so that the step ends on a machine that is lent for ten minutes.
 const ALL: Duration = Duration::from_mins(8);
 
+/// How long a pod of `mixed` may take, on average.
+const A_POD: Duration = Duration::from_secs(3);
+
 /// The scene in which programs are killed that were started by hand.
 const RESTARTS: &str = "restarts";
+
+/// The scene for GPUs in MIG mode. The others take a node without MIG.
+const MIXED: &str = "mixed";
 
 /// A scene, and what it tells when all was as it should be.
 type Play = for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, anyhow::Result<String>>;
 
-const SCENES: [(&str, Play); 16] = [
+const SCENES: [(&str, Play); 17] = [
     ("catalog", |scene| async { catalog::agrees_with_nvml(scene) }.boxed_local()),
     ("limits", |scene| fences::limits(scene).boxed_local()),
     ("two users", |scene| users::share_one_server(scene).boxed_local()),
@@ -56,6 +63,7 @@ const SCENES: [(&str, Play); 16] = [
     ("two GPUs: both for one pod", |scene| whole::two_for_one_pod(scene).boxed_local()),
     ("another distribution", |scene| compiles::for_a_share(scene).boxed_local()),
     ("time slices", |scene| time_slices::by_turns(scene).boxed_local()),
+    (MIXED, |scene| mixed::each_holds_what_it_was_assigned(scene).boxed_local()),
 ];
 
 /// Plays the scenes, all that are named so, and fails with all that is not as it should be.
@@ -66,11 +74,14 @@ pub async fn test(args: &Args) -> anyhow::Result<()> {
         args.scenes.is_empty() || args.scenes.iter().any(|wanted| name.contains(wanted.as_str()))
     };
     // An agent of the chart's is the kubelet's to start again.
-    let can_be = |name: &str| !args.chart || name != RESTARTS;
-    let (mut failed, until) = (Vec::new(), Instant::now() + ALL);
+    let can_be = |name: &str| (!args.chart || name != RESTARTS) && (args.mig == 0 || name == MIXED);
+    // Who asks for more pods than a machine that is lent has time for has another machine.
+    let mixed = PATIENCE.max(A_POD * args.pods);
+    let (mut failed, until) = (Vec::new(), Instant::now() + ALL.max(mixed));
     for (name, play) in SCENES.into_iter().filter(|(name, _)| named(name) && can_be(name)) {
         let begun = Instant::now();
-        let patience = PATIENCE.min(until.saturating_duration_since(Instant::now()));
+        let patience = if name == MIXED { mixed } else { PATIENCE };
+        let patience = patience.min(until.saturating_duration_since(Instant::now()));
         let played = timeout(patience, play(&scene)).await;
         let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("not over after {patience:?}")));
         let seconds = begun.elapsed().as_secs_f64();

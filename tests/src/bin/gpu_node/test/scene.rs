@@ -164,9 +164,9 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// What the pod's container has printed.
+    /// What the pod's container has printed in its first run.
     pub fn lines(&self, pod: &Pod) -> Vec<String> {
-        container_log::lines(&self.args.places(), pod, CONTAINER)
+        container_log::lines(&self.args.places(), pod, CONTAINER, 0)
     }
 
     /// Waits until each of these pods has worked on for two turns, in the container in which it began.

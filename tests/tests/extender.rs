@@ -17,7 +17,7 @@ use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
 use kerf_tests::cluster::{UNGUARDED, root, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
-use kerf_tests::gpu_nodes::{NodeObject, play_agents};
+use kerf_tests::gpu_nodes::{CutLanes, NodeObject, SimulatedAgents};
 use kerf_tests::process::Child;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -39,6 +39,7 @@ struct Scene {
     address: String,
     pods: Api<Pod>,
     bound: Bound,
+    _agents: SimulatedAgents,
 }
 
 impl Scene {
@@ -56,12 +57,12 @@ impl Scene {
             let node = NodeObject::new(&format!("node-{n:02}"));
             node.create(&plane.client(), &node_status(gpus)).await?;
         }
-        tokio::spawn(play_agents(Api::all(plane.client())));
+        let agents = SimulatedAgents::start(&plane.client(), CutLanes::PerNode);
         let (extender, address) = spawn(&plane, "127.0.0.1:0").await?;
         scheduler(&mut plane, &address).await?;
         let pods = Api::default_namespaced(plane.client());
         let bound = watch_bound(pods.clone());
-        Ok(Self { plane, extender, address, pods, bound })
+        Ok(Self { plane, extender, address, pods, bound, _agents: agents })
     }
 
     async fn create(&self, name: &str, resource: &str) -> anyhow::Result<()> {

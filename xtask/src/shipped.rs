@@ -14,7 +14,18 @@ const SMALL: [&str; 2] = ["kerf-node-agent", "kerf-webhook"];
 /// Builds all programs and gives the folder that they lie in.
 pub fn folder(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build::everything(workspace, &["--release"], &[])?;
-    let packages = SMALL.into_iter().flat_map(|name| ["--package", name]);
+    assemble(workspace, &SMALL)
+}
+
+/// The same of what the bench of the scheduler runs, and no more.
+pub fn scheduler_bench(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    build::scheduler_bench(workspace)?;
+    assemble(workspace, &["kerf-webhook"])
+}
+
+/// Builds the small programs, and puts them into the folder beside the others.
+fn assemble(workspace: &Workspace, small: &[&'static str]) -> anyhow::Result<PathBuf> {
+    let packages = small.iter().flat_map(|name| ["--package", name]);
     let arguments: Vec<&str> =
         ["build", "--profile", "lean", "--locked"].into_iter().chain(packages).collect();
     cargo::run(workspace, "building the small programs", &arguments)?;
@@ -26,7 +37,7 @@ pub fn folder(workspace: &Workspace) -> anyhow::Result<PathBuf> {
             link(&entry.path(), &folder)?;
         }
     }
-    SMALL.iter().try_for_each(|name| link(&workspace.built("lean", name), &folder))?;
+    small.iter().try_for_each(|name| link(&workspace.built("lean", name), &folder))?;
     Ok(folder)
 }
 

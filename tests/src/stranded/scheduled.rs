@@ -10,15 +10,13 @@ use k8s_openapi::api::core::v1::{Event, Pod, Taint};
 use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
-use kerf_runtime::gpu_node::GpuNode;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::task::AbortHandle;
 
 use super::{Case, CaseNode, Verdict};
 use crate::cluster::{Cluster, ClusterOptions, wait};
-use crate::gpu_nodes::{NodeObject, play_agents};
+use crate::gpu_nodes::{CutLanes, NodeObject, SimulatedAgents};
 use crate::volumes::{ZONE, bound_in_zone};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,7 +31,7 @@ const NEIGHBOUR: &str = "example.com/neighbour-of";
 /// A cluster without kubelets.
 pub struct Scene {
     cluster: Cluster,
-    agents: AbortHandle,
+    agents: SimulatedAgents,
 }
 
 /// What became of the pods.
@@ -64,7 +62,7 @@ impl Scene {
             Ok(made.metadata.annotations == probe.metadata.annotations && affinity(&made) == affinity(&probe))
         };
         wait(PATIENCE, "guard and webhook to be gone", as_it_is).await?;
-        let agents = tokio::spawn(play_agents(Api::<GpuNode>::all(plane.client()))).abort_handle();
+        let agents = SimulatedAgents::start(&plane.client(), CutLanes::PerNode);
         Ok(Self { cluster, agents })
     }
 
@@ -131,7 +129,7 @@ impl Scene {
 
     /// Ends everything in order.
     pub async fn stop(self) -> anyhow::Result<()> {
-        self.agents.abort();
+        drop(self.agents);
         self.cluster.stop().await
     }
 }

@@ -32,8 +32,10 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     if name == Some("forging") {
         return forging::run(workspace, arguments);
     }
-    if name.is_some_and(|name| AS_SHIPPED.contains(&name)) {
-        let folder = shipped::folder(workspace)?;
+    let is_shipped = name.is_some_and(|name| AS_SHIPPED.contains(&name));
+    if is_shipped || name == Some("scheduler") {
+        let folder =
+            if is_shipped { shipped::folder(workspace)? } else { shipped::scheduler_bench(workspace)? };
         let mut bench = Command::new(folder.join("kerf_bench"));
         return cargo::step("measuring", bench.args(arguments));
     }

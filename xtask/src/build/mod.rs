@@ -30,6 +30,14 @@ pub fn demo(workspace: &Workspace) -> anyhow::Result<()> {
     both(workspace, &Crates::new(PACKAGES, flags.collect()), Purpose::Demo)
 }
 
+/// Builds what the bench of the scheduler runs, optimised.
+pub fn scheduler_bench(workspace: &Workspace) -> anyhow::Result<()> {
+    const PACKAGES: &[&str] = &["kerf", "kerf-extender", "kerf-tests", "kerf-webhook"];
+    const BINARIES: &[&str] = &["die_with_parent", "kerf", "kerf-extender", "kerf-webhook", "kerf_bench"];
+    let flags = ["--release"].into_iter().chain(BINARIES.iter().flat_map(|name| ["--bin", name]));
+    both(workspace, &Crates::new(PACKAGES, flags.collect()), Purpose::Demo)
+}
+
 /// Builds the control plane's programs and the workspace, with these flags and variables for cargo.
 pub fn everything(
     workspace: &Workspace,

@@ -7,6 +7,7 @@ mod admission;
 mod admission_metrics;
 mod agent;
 mod beside_nothing;
+mod bound;
 mod burst;
 mod churn;
 mod dashboard;
@@ -17,6 +18,7 @@ mod leaders;
 mod outage;
 mod process;
 mod report;
+mod scheduler;
 mod stranded;
 mod walk;
 
@@ -33,6 +35,8 @@ struct Args {
 enum Bench {
     /// From created to bound: one pod at a time on new and on idle slices, and a burst.
     Walk(walk::Args),
+    /// From created to bound under load, beside a scheduler without kerf: rates, CPU and requests a pod.
+    Scheduler(scheduler::Args),
     /// A job list through the real scheduler, beside what `kerf simulate` decides for it.
     Accept(accept::Args),
     /// A burst of pods beyond the first kind's room, through three webhooks and two extenders.
@@ -63,6 +67,7 @@ enum Bench {
 async fn main() -> anyhow::Result<()> {
     match Args::parse().bench {
         Bench::Walk(args) => walk::run(&args).await,
+        Bench::Scheduler(args) => Box::pin(scheduler::run(&args)).await,
         Bench::Accept(args) => accept::run(&args).await,
         Bench::Burst(args) => Box::pin(burst::run(&args)).await,
         Bench::Stranded(args) => Box::pin(stranded::run(&args)).await,

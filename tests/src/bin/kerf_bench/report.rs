@@ -68,8 +68,10 @@ pub fn print_figures(figures: &[Figure]) {
     for figure in figures {
         let relation = if figure.at_most { "≤" } else { "≥" };
         let verdict = if figure.is_met() { "met" } else { "MISSED" };
+        // A ratio's first digit says too little.
+        let digits = if figure.bar < 10.0 { 2 } else { 1 };
         print(&format!(
-            "{:<52} {:>10.1}   bar {relation} {:<8} {verdict}",
+            "{:<52} {:>10.digits$}   bar {relation} {:<8} {verdict}",
             figure.name, figure.value, figure.bar
         ));
     }

@@ -7,18 +7,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args as ClapArgs;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
-use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::runtime::{WatchStreamExt as _, watcher};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::bound::Bound;
 use crate::report::{Figure, Latency, print, print_figures};
 
 /// What to measure.
@@ -69,7 +67,7 @@ async fn single(
     latencies: &mut BTreeMap<String, Latency>,
 ) -> anyhow::Result<()> {
     let cluster = start(vec![NodeSpec::new("n0", Model::H100, 8)]).await?;
-    let mut bound = Bound::watch(cluster.pods());
+    let mut bound = Bound::watch(cluster.pods(), |_| ());
     for (case, bar) in [("new slice", 100.0), ("idle slice", 40.0)] {
         let (mut created, mut sent) = (Vec::new(), Vec::new());
         for n in 0..count {
@@ -103,7 +101,7 @@ async fn burst(
 ) -> anyhow::Result<()> {
     let nodes = (0..args.nodes).map(|n| NodeSpec::new(&format!("n{n}"), Model::H100, 8)).collect();
     let cluster = start(nodes).await?;
-    let mut bound = Bound::watch(cluster.pods());
+    let mut bound = Bound::watch(cluster.pods(), |_| ());
     let begun = Instant::now();
     let pods = cluster.pods();
     let created = futures::stream::iter(0..args.burst).map(|n| {
@@ -168,46 +166,4 @@ async fn empty(cluster: &Cluster) -> anyhow::Result<()> {
         Ok(true)
     })
     .await
-}
-
-/// When each pod was seen bound, from one watch.
-struct Bound {
-    events: UnboundedReceiver<(String, Instant)>,
-    seen: BTreeMap<String, Instant>,
-}
-
-impl Bound {
-    fn watch(pods: Api<Pod>) -> Self {
-        let (sender, events) = unbounded_channel();
-        tokio::spawn(async move {
-            let stream = watcher(pods, watcher::Config::default()).default_backoff().applied_objects();
-            let follow = stream.try_for_each(|pod| {
-                if pod.spec.is_some_and(|s| s.node_name.is_some()) {
-                    // The receiver is gone when the measurement is over.
-                    let _ = sender.send((pod.metadata.name.unwrap_or_default(), Instant::now()));
-                }
-                futures::future::ready(Ok(()))
-            });
-            if let Err(error) = follow.await {
-                tracing::error!(%error, "the watch of pods ended");
-            }
-        });
-        Self { events, seen: BTreeMap::new() }
-    }
-
-    async fn of(&mut self, name: &str) -> anyhow::Result<Instant> {
-        let patience = tokio::time::Instant::now() + Duration::from_mins(1);
-        loop {
-            if let Some(at) = self.seen.get(name) {
-                return Ok(*at);
-            }
-            match tokio::time::timeout_at(patience, self.events.recv()).await {
-                Ok(Some((pod, at))) => {
-                    self.seen.entry(pod).or_insert(at);
-                }
-                Ok(None) => bail!("the watch of pods ended"),
-                Err(_) => bail!("{name} was not bound within a minute"),
-            }
-        }
-    }
 }

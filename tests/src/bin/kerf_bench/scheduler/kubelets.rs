@@ -1,0 +1,118 @@
+//! The kubelets of all nodes, as far as the bench needs them: a bound pod runs, and the node's agent hears of its devices.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::Pod;
+use kerf_tests::gpu_nodes::SimulatedAgents;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher::Event;
+use serde_json::json;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::bound::Bound;
+
+/// Writers of pods' status. Every node has a kubelet of its own; more would only fill the API server's queue.
+const WRITERS: usize = 32;
+
+/// The pods of one cluster, by name.
+#[derive(Debug, Default)]
+pub struct Pods {
+    /// All that there are.
+    pub all: BTreeSet<String>,
+    /// Those that run.
+    pub running: BTreeSet<String>,
+    /// Those that the scheduler found no node for, once or more often.
+    pub refused: BTreeSet<String>,
+}
+
+/// What is known of the pods, shared with the watch.
+pub type Known = Arc<Mutex<Pods>>;
+
+/// Watches the pods, lets those that are bound run, and tells the agents.
+pub fn start(pods: &Api<Pod>, agents: Option<Arc<SimulatedAgents>>) -> (Bound, Known) {
+    let known = Known::default();
+    let (queue, waiting) = unbounded_channel();
+    tokio::spawn(run_pods(pods.clone(), waiting));
+    let (seen, mut begun) = (Arc::clone(&known), BTreeSet::new());
+    let hook = move |event: &Event<Pod>| {
+        let mut known = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Apply(pod) | Event::InitApply(pod) => {
+                see(&mut known, pod);
+                if let Some(node) = node_of(pod)
+                    && begun.insert(uid(pod))
+                {
+                    begin(pod, node, agents.as_deref(), &queue);
+                }
+            }
+            Event::Delete(pod) => {
+                forget(&mut known, pod);
+                if let (Some(node), Some(agents)) = (node_of(pod), &agents) {
+                    agents.ended(node, &uid(pod));
+                }
+            }
+            Event::Init | Event::InitDone => {}
+        }
+    };
+    (Bound::watch(pods.clone(), hook), known)
+}
+
+fn begin(pod: &Pod, node: &str, agents: Option<&SimulatedAgents>, queue: &UnboundedSender<String>) {
+    if let Some(agents) = agents {
+        agents.allocated(node, &uid(pod));
+    }
+    // The receiver lives as long as the process.
+    let _ = queue.send(name(pod));
+}
+
+fn see(known: &mut Pods, pod: &Pod) {
+    known.all.insert(name(pod));
+    let status = pod.status.as_ref();
+    if status.and_then(|status| status.phase.as_deref()) == Some("Running") {
+        known.running.insert(name(pod));
+    }
+    let mut conditions = status.into_iter().flat_map(|status| status.conditions.iter().flatten());
+    if conditions.any(|condition| condition.type_ == "PodScheduled" && condition.status == "False") {
+        known.refused.insert(name(pod));
+    }
+}
+
+fn forget(known: &mut Pods, pod: &Pod) {
+    let name = name(pod);
+    known.all.remove(&name);
+    known.running.remove(&name);
+    known.refused.remove(&name);
+}
+
+async fn run_pods(pods: Api<Pod>, mut waiting: UnboundedReceiver<String>) {
+    let writers = Arc::new(tokio::sync::Semaphore::new(WRITERS));
+    while let Some(name) = waiting.recv().await {
+        let Ok(permit) = Arc::clone(&writers).acquire_owned().await else { return };
+        let pods = pods.clone();
+        tokio::spawn(async move {
+            let status = json!({"status": {"phase": "Running", "podIP": "127.0.0.1", "conditions": [
+                {"type": "Ready", "status": "True"},
+            ]}});
+            // A pod that was deleted meanwhile runs no more.
+            let patched = pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(status)).await;
+            if let Err(error) = patched {
+                tracing::debug!(%name, %error, "failed to let a pod run");
+            }
+            drop(permit);
+        });
+    }
+}
+
+fn name(pod: &Pod) -> String {
+    pod.metadata.name.clone().unwrap_or_default()
+}
+
+fn uid(pod: &Pod) -> String {
+    pod.metadata.uid.clone().unwrap_or_default()
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}

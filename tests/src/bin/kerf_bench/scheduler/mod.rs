@@ -1,0 +1,184 @@
+//! Pods through the whole of kerf under load, beside a control without it: rates, latencies, CPU and requests a pod.
+//!
+//! Both clusters have a real etcd, API server and kube-scheduler; kerf's has the real webhook and extender, and the guard. Kubelets and
+//! agents are simulated in this process. Each scene is played in both, one after the other, so that both meet the same machine.
+
+mod bars;
+mod kubelets;
+mod measure;
+mod result;
+mod scene;
+mod side;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use clap::Args as ClapArgs;
+use kerf_tests::gpu_nodes::CutLanes;
+
+use self::result::{Measured, Row};
+use self::scene::{Load, Scene, Slices};
+use self::side::{Kind, Sides};
+use crate::report::{print, print_figures};
+
+/// What to measure.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Nodes of eight H100; several sizes are measured one after the other.
+    #[arg(long, value_delimiter = ',', default_value = "200")]
+    nodes: Vec<usize>,
+    /// Pods of the bursts; the largest is also that of the other scenes.
+    #[arg(long, value_delimiter = ',', default_value = "200,1000")]
+    pods: Vec<usize>,
+    /// Pods that come in turn.
+    #[arg(long, default_value_t = 50)]
+    in_turn: usize,
+    /// Pods that fit nowhere, in the scene with a storm of them.
+    #[arg(long, default_value_t = 2000)]
+    storm: usize,
+    /// How long a cut takes, as 0s or 2s; bursts on new slices are measured with each.
+    #[arg(long, value_delimiter = ',', default_value = "0s", value_parser = duration)]
+    cut: Vec<Duration>,
+    /// Also play the bursts while a busy loop takes one core.
+    #[arg(long)]
+    busy: bool,
+    /// GPUs of a node are cut side by side, and not one after the other.
+    #[arg(long)]
+    parallel_cuts: bool,
+    /// Rounds, each with clusters of its own; medians are printed.
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Only scenes whose names contain one of these, as "burst 1000 new".
+    #[arg(long = "scene")]
+    scenes: Vec<String>,
+    /// Write all rounds and medians to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.strip_suffix('s').and_then(|number| number.parse().ok());
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| format!("{text:?} is no time; write it like 2s"))
+}
+
+/// Measures and prints.
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let scenes = scenes(args)?;
+    let mut bench = Bench { args, begun: Instant::now(), number: 0, results: BTreeMap::new() };
+    for round in 1..=args.rounds {
+        for nodes in &args.nodes {
+            bench.round(round, *nodes, &scenes).await?;
+        }
+    }
+    let rows = bench.rows(&scenes);
+    rows.iter().for_each(Row::print);
+    print("");
+    print_figures(&bars::figures(&rows));
+    if let Some(path) = &args.json {
+        let document = serde_json::json!({"rows": rows, "rounds": bench.rounds()});
+        std::fs::write(path, format!("{document:#}\n"))
+            .with_context(|| format!("failed to write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Those on new slices come first, while nothing is idle.
+fn scenes(args: &Args) -> anyhow::Result<Vec<Scene>> {
+    let most = args.pods.iter().copied().max().context("--pods has no number")?;
+    let base = Scene {
+        load: Load::Burst,
+        slices: Slices::New,
+        pods: most,
+        cut: Duration::ZERO,
+        busy: false,
+        storm: args.storm,
+    };
+    let loads: &[bool] = if args.busy { &[false, true] } else { &[false] };
+    let bursts = |slices, cut: Duration| {
+        let pods = args.pods.clone();
+        let base = base.clone();
+        pods.into_iter().flat_map(move |pods| {
+            let base = base.clone();
+            loads.iter().map(move |busy| Scene { slices, pods, cut, busy: *busy, ..base.clone() })
+        })
+    };
+    let in_turn = |slices| Scene { load: Load::InTurn, slices, pods: args.in_turn, ..base.clone() };
+    let on_idle = |load| Scene { load, slices: Slices::Idle, ..base.clone() };
+    let mut all = vec![in_turn(Slices::New)];
+    all.extend(args.cut.iter().flat_map(|cut| bursts(Slices::New, *cut)));
+    all.push(in_turn(Slices::Idle));
+    all.extend(bursts(Slices::Idle, Duration::ZERO));
+    all.extend([Load::Mixed, Load::Plain, Load::Storm].map(on_idle));
+    all.retain(|scene| {
+        args.scenes.is_empty() || args.scenes.iter().any(|part| scene.name().contains(part.as_str()))
+    });
+    ensure!(!all.is_empty(), "no scene has a name with one of {:?}", args.scenes);
+    Ok(all)
+}
+
+struct Bench<'a> {
+    args: &'a Args,
+    begun: Instant,
+    /// Of the last scene that was played, for its pods' names.
+    number: usize,
+    results: BTreeMap<(usize, String), Vec<(Kind, Measured)>>,
+}
+
+impl Bench<'_> {
+    /// Plays each scene in both clusters, which begin anew where a scene needs it.
+    async fn round(&mut self, round: u32, nodes: usize, scenes: &[Scene]) -> anyhow::Result<()> {
+        self.say(&format!("round {round} of {}: starting two clusters of {nodes} nodes", self.args.rounds));
+        let mut sides = self.start(nodes).await?;
+        for scene in scenes {
+            if !scene.can_follow(&sides.kerf) {
+                self.say(&format!("{}: needs uncut GPUs, starting two clusters anew", scene.name()));
+                sides.stop().await?;
+                sides = self.start(nodes).await?;
+            }
+            self.number += 1;
+            let mut order = [Kind::Kerf, Kind::Control];
+            order.rotate_left(self.number % 2);
+            for kind in order {
+                let prefix = format!("s{}", self.number);
+                let played = scene.play(sides.of(kind), &prefix).await;
+                let measured = played.with_context(|| format!("{}, {}", scene.name(), kind.name()))?;
+                self.say(&format!("{:<22} {:<8}{}", scene.name(), kind.name(), measured.line()));
+                self.results.entry((nodes, scene.name())).or_default().push((kind, measured));
+            }
+        }
+        sides.stop().await
+    }
+
+    async fn start(&self, nodes: usize) -> anyhow::Result<Sides> {
+        let lanes = if self.args.parallel_cuts { CutLanes::PerGpu } else { CutLanes::PerNode };
+        Sides::start(nodes, lanes).await
+    }
+
+    fn say(&self, text: &str) {
+        print(&format!("# {:>5.0} s  {text}", self.begun.elapsed().as_secs_f64()));
+    }
+
+    fn rows(&self, scenes: &[Scene]) -> Vec<Row> {
+        let rows = self.args.nodes.iter().flat_map(|nodes| {
+            scenes.iter().filter_map(|scene| {
+                let name = scene.name();
+                Row::of(*nodes, &name, self.results.get(&(*nodes, name.clone()))?)
+            })
+        });
+        rows.collect()
+    }
+
+    /// All rounds, for the JSON.
+    fn rounds(&self) -> Vec<serde_json::Value> {
+        let each = self.results.iter().flat_map(|((nodes, scene), rounds)| {
+            rounds.iter().map(move |(kind, measured)| {
+                serde_json::json!({"nodes": nodes, "scene": scene, "cluster": kind.name(), "measured": measured})
+            })
+        });
+        each.collect()
+    }
+}

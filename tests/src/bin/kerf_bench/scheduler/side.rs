@@ -1,0 +1,292 @@
+//! The two clusters that are measured beside each other: one with kerf, and the control.
+
+use std::path::Path;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::contract::GpuNodeStatus;
+use kerf_core::keys;
+use kerf_core::kind::Kind as SliceKind;
+use kerf_core::names::GpuUuid;
+use kerf_core::testing::{node_status, with_neutral_names};
+use kerf_tests::cluster::{Cluster, ClusterOptions, resource_of, wait};
+use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
+use kerf_tests::gpu_nodes::{Census, CutLanes, NodeObject, SimulatedAgents};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client};
+use serde_json::Value;
+
+use super::kubelets::{self, Known, Pods};
+use super::workload::{Asks, DEVICE, DEVICES};
+use crate::bound::Bound;
+
+const MODEL: &str = "H100-80GB";
+const SIZE_GB: u32 = 80;
+/// Requests under way at once where objects are made or deleted.
+pub const AT_ONCE: usize = 16;
+/// The longest that a cluster may need to come to rest.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+/// Which of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// With webhook, extender, guard and agents.
+    Kerf,
+    /// Without.
+    Control,
+}
+
+impl Kind {
+    /// As it is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kerf => "kerf",
+            Self::Control => "control",
+        }
+    }
+}
+
+enum Plane {
+    Kerf(Box<Cluster>, Arc<SimulatedAgents>),
+    Control(Box<ControlPlane>, usize),
+}
+
+/// One of the two clusters.
+pub struct Side {
+    plane: Plane,
+    /// Its nodes.
+    pub nodes: usize,
+    /// When pods were bound.
+    pub bound: Bound,
+    known: Known,
+}
+
+/// Both clusters.
+pub struct Sides {
+    /// With kerf.
+    pub kerf: Side,
+    /// The control.
+    pub control: Side,
+}
+
+impl Sides {
+    /// Starts both, with so many nodes each.
+    pub async fn start(nodes: usize, lanes: CutLanes) -> anyhow::Result<Self> {
+        let kerf = Side::kerf(nodes, lanes).await.context("the cluster with kerf")?;
+        let configuration = kerf.plane().dir().join("kerf-scheduler-config.yaml");
+        let control = Side::control(nodes, &configuration).await.context("the control")?;
+        let mut sides = Self { kerf, control };
+        let padding = sides.padding().await?;
+        if let Plane::Control(_, of_control) = &mut sides.control.plane {
+            *of_control = padding;
+        }
+        Ok(sides)
+    }
+
+    /// One of them.
+    pub fn of(&mut self, kind: Kind) -> &mut Side {
+        match kind {
+            Kind::Kerf => &mut self.kerf,
+            Kind::Control => &mut self.control,
+        }
+    }
+
+    /// How much longer an admitted pod is with kerf.
+    async fn padding(&self) -> anyhow::Result<usize> {
+        let length = async |side: &Side| {
+            let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+            let admitted = side.pods().create(&dry_run, &side.pod("padding", Asks::Slice)).await?;
+            anyhow::Ok(serde_json::to_vec(&admitted)?.len())
+        };
+        Ok(length(&self.kerf).await?.saturating_sub(length(&self.control).await?))
+    }
+
+    /// Ends both.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.kerf.stop().await?;
+        self.control.stop().await
+    }
+}
+
+impl Side {
+    async fn kerf(nodes: usize, lanes: CutLanes) -> anyhow::Result<Self> {
+        let mut options = ClusterOptions::new(Vec::new());
+        options.control_plane = control_plane();
+        let cluster = Cluster::start(options, |_| ()).await?;
+        let client = cluster.plane().client();
+        make_nodes(nodes, async |name| node(&name).create(&client, &status(&name)).await).await?;
+        let agents = Arc::new(SimulatedAgents::start(&client, lanes));
+        let (bound, known) = kubelets::start(&pods(&client), Some(Arc::clone(&agents)));
+        let mut side = Self { plane: Plane::Kerf(Box::new(cluster), agents), nodes, bound, known };
+        let (pods, probe) = (side.pods(), side.pod("probe", Asks::Slice));
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let knows_the_model = async || Ok(resource_of(&pods.create(&dry_run, &probe).await?)? == DEVICE);
+        wait(PATIENCE, "the webhook to know the nodes' model", knows_the_model).await?;
+        side.is_up().await?;
+        Ok(side)
+    }
+
+    /// The control's scheduler has kerf's configuration less the extender.
+    async fn control(nodes: usize, configuration: &Path) -> anyhow::Result<Self> {
+        let mut plane = ControlPlane::start(control_plane()).await?;
+        let text = std::fs::read_to_string(configuration).context("kerf's scheduler has no configuration")?;
+        let mut document: Value = serde_saphyr::from_str(&text)?;
+        let fields = document.as_object_mut().context("the scheduler's configuration is no mapping")?;
+        fields.remove("extenders").context("kerf's scheduler has no extender")?;
+        let path = plane.dir().join("scheduler-config.yaml");
+        std::fs::write(&path, document.to_string())?;
+        plane.start_scheduler("kerf-scheduler", &path).await?;
+        let client = plane.client();
+        make_nodes(nodes, async |name| {
+            let mut node = node(&name);
+            node.devices.insert(DEVICE.to_owned(), DEVICES);
+            node.create_node(&client).await
+        })
+        .await?;
+        let (bound, known) = kubelets::start(&pods(&client), None);
+        let mut side = Self { plane: Plane::Control(Box::new(plane), 0), nodes, bound, known };
+        side.is_up().await?;
+        Ok(side)
+    }
+
+    /// Waits until a pod that asks for a slice is bound.
+    async fn is_up(&mut self) -> anyhow::Result<()> {
+        self.pods().create(&PostParams::default(), &self.pod("first", Asks::Slice)).await?;
+        if self.bound.by("first", Instant::now() + PATIENCE).await?.is_none() {
+            let events = kerf_tests::pods::Pods::new(self.plane().client()).events("first").await?;
+            bail!("the first pod is not bound: {}", events.join("\n"));
+        }
+        self.settle(1).await
+    }
+
+    /// The control plane.
+    pub fn plane(&self) -> &ControlPlane {
+        match &self.plane {
+            Plane::Kerf(cluster, _) => cluster.plane(),
+            Plane::Control(plane, _) => plane,
+        }
+    }
+
+    /// The same, to ask its programs.
+    pub fn plane_mut(&mut self) -> &mut ControlPlane {
+        match &mut self.plane {
+            Plane::Kerf(cluster, _) => cluster.plane_mut(),
+            Plane::Control(plane, _) => plane,
+        }
+    }
+
+    /// Its programs and their process ids.
+    pub fn processes(&mut self) -> anyhow::Result<Vec<(&'static str, u32)>> {
+        let plane = self.plane_mut();
+        let mut all = vec![
+            ("apiserver", plane.child("kube-apiserver")?.id()),
+            ("etcd", plane.child("etcd")?.id()),
+            ("scheduler", plane.child("kerf-scheduler")?.id()),
+        ];
+        if let Plane::Kerf(cluster, _) = &mut self.plane {
+            all.extend([("extender", cluster.extender().id()), ("webhook", cluster.webhook().id())]);
+        }
+        Ok(all)
+    }
+
+    /// The namespace's pods.
+    pub fn pods(&self) -> Api<Pod> {
+        pods(&self.plane().client())
+    }
+
+    /// A pod, as this cluster's users write it.
+    pub fn pod(&self, name: &str, asks: Asks) -> Pod {
+        match &self.plane {
+            Plane::Kerf(..) => asks.of_kerf(name),
+            Plane::Control(_, padding) => asks.of_control(name, *padding),
+        }
+    }
+
+    /// How long a cut takes from now on.
+    pub fn set_cut(&self, time: Duration) {
+        if let Plane::Kerf(_, agents) = &self.plane {
+            agents.set_cut(time);
+        }
+    }
+
+    /// What the agents say; nothing in the control.
+    pub fn census(&self) -> Option<Census> {
+        match &self.plane {
+            Plane::Kerf(_, agents) => Some(agents.census()),
+            Plane::Control(..) => None,
+        }
+    }
+
+    /// What is known of the pods.
+    pub fn known(&self) -> MutexGuard<'_, Pods> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until so many pods run, and the agents have reported all of their slices.
+    pub async fn settle(&self, running: usize) -> anyhow::Result<()> {
+        let at_rest = async || {
+            let unreported = self.census().is_some_and(|census| census.reserved > 0);
+            Ok(self.known().running.len() >= running && !unreported)
+        };
+        wait(PATIENCE, &format!("{running} pods to run"), at_rest).await
+    }
+
+    /// Deletes all pods, and waits until all slices are idle.
+    pub async fn clear(&self) -> anyhow::Result<()> {
+        let at_once = DeleteParams::default().grace_period(0);
+        self.pods().delete_collection(&at_once, &ListParams::default()).await?;
+        let empty = async || {
+            let occupied = self.census().is_some_and(|census| census.occupied() > 0);
+            Ok(self.known().all.is_empty() && !occupied)
+        };
+        wait(PATIENCE, "all pods to go and their slices to be idle", empty).await
+    }
+
+    async fn stop(self) -> anyhow::Result<()> {
+        match self.plane {
+            Plane::Kerf(cluster, agents) => {
+                drop(agents);
+                cluster.stop().await
+            }
+            Plane::Control(plane, _) => plane.stop().await,
+        }
+    }
+}
+
+fn control_plane() -> ControlPlaneOptions {
+    ControlPlaneOptions { scheduler: false, ..ControlPlaneOptions::without_controller_manager() }
+}
+
+fn pods(client: &Client) -> Api<Pod> {
+    Api::default_namespaced(client.clone())
+}
+
+async fn make_nodes(count: usize, make: impl AsyncFn(String) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    ensure!(count > 0, "a cluster needs nodes");
+    let names = (0..count).map(|number| format!("n{number}"));
+    stream::iter(names).map(|name| make(name)).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+/// A node with the labels that kerf's agent gives it.
+fn node(name: &str) -> NodeObject {
+    let largest = || SIZE_GB.to_string();
+    let labels = [
+        (keys::MANAGED.to_owned(), "true".to_owned()),
+        (keys::NODE_MODEL.to_owned(), MODEL.to_owned()),
+        (keys::NODE_MAX_GB.to_owned(), largest()),
+        (keys::node_kind_label(SliceKind::Mig), largest()),
+    ];
+    NodeObject { labels: labels.into(), ..NodeObject::new(name) }
+}
+
+/// Eight H100 in MIG mode that nothing was cut from.
+fn status(node: &str) -> GpuNodeStatus {
+    let mut status = with_neutral_names(node_status(&[MODEL; 8]));
+    for gpu in &mut status.gpus {
+        gpu.uuid = GpuUuid::new(format!("GPU-{node}-7f3c-4a1e-9d52-{:012x}", gpu.index));
+    }
+    status
+}

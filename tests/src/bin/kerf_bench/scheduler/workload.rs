@@ -1,0 +1,81 @@
+//! The pods, as a user of kerf writes them and as one writes them who has the same devices from an ordinary device plugin.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys;
+use kerf_tests::cluster::pod;
+use serde_json::json;
+
+/// What a pod of the control asks for, and how many a node of eight H100 has.
+pub const DEVICE: &str = "nvidia.com/mig-1g.10gb";
+/// See [`DEVICE`].
+pub const DEVICES: u32 = 56;
+
+const SCHEDULER: &str = "kerf-scheduler";
+const PADDING: &str = "example.com/padding";
+
+/// What a pod asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// A slice of 10 GiB with hardware isolation.
+    Slice,
+    /// More of these than any node has.
+    TooMany,
+    /// CPU and memory only.
+    NoGpu,
+}
+
+impl Asks {
+    fn count(self) -> u32 {
+        match self {
+            Self::Slice => 1,
+            Self::TooMany => DEVICES + 1,
+            Self::NoGpu => 0,
+        }
+    }
+
+    /// Through kerf.
+    pub fn of_kerf(self, name: &str) -> Pod {
+        if self == Self::NoGpu {
+            return plain(name, 0);
+        }
+        let count = self.count().to_string();
+        let mut annotations = vec![(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")];
+        if self.count() > 1 {
+            annotations.push((keys::GPU_COUNT, count.as_str()));
+        }
+        with_resources(pod(name, &annotations), 0)
+    }
+
+    /// Without kerf, and `padding` bytes longer: as long as the one that kerf's webhook has made of the other.
+    pub fn of_control(self, name: &str, padding: usize) -> Pod {
+        let mut plain = plain(name, self.count());
+        if padding > 0 && self != Self::NoGpu {
+            let padding = BTreeMap::from([(PADDING.to_owned(), "x".repeat(padding))]);
+            plain.metadata.annotations = Some(padding);
+        }
+        plain
+    }
+}
+
+/// A pod that kerf's webhook is not called for, bound by the same scheduler.
+fn plain(name: &str, devices: u32) -> Pod {
+    let mut pod = with_resources(pod(name, &[]), devices);
+    pod.metadata.annotations = None;
+    if let Some(spec) = &mut pod.spec {
+        spec.scheduler_name = Some(SCHEDULER.to_owned());
+    }
+    pod
+}
+
+fn with_resources(mut pod: Pod, devices: u32) -> Pod {
+    let mut resources = json!({"requests": {"cpu": "100m", "memory": "64Mi"}});
+    if devices > 0 {
+        resources["limits"] = json!({DEVICE: devices.to_string()});
+    }
+    if let Some(container) = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()) {
+        container.resources = serde_json::from_value(resources).ok();
+    }
+    pod
+}

@@ -164,7 +164,7 @@ fn what_may_be_bound_stays_offered_whatever_becomes_of_its_slices() {
     let unserved = ExistingSlice { served: false, ..bound };
     assert_eq!(offer_beside(&[first.clone(), unserved], &[]), (String::new(), "s1".into()));
     let lost = missing(h100_shape("1g.10gb", 0), "b", NEUTRAL);
-    assert_eq!(offer_beside(&[first.clone()], &[lost]), (String::new(), "s1".into()));
+    assert_eq!(offer_beside(std::slice::from_ref(&first), &[lost]), (String::new(), "s1".into()));
     // What is worth the same it may have in its place.
     assert_eq!(offer_beside(&[first], &[missing(share(10), "b", NEUTRAL)]), ("d1".into(), String::new()));
 }

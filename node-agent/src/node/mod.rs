@@ -231,7 +231,7 @@ impl Node {
         let origins = slices.filter_map(|s| Some((replica::mig_device(s.device.as_ref()?), s.id.clone()?)));
         let had = status.into_iter().flat_map(|status| &status.gpus).map(|gpu| gpu.uuid.clone()).collect();
         let (origins, before) = (origins.collect(), status.cloned());
-        Self { origins, before, had, settings, ..Self::default() }
+        Self { origins, settings, before, had, ..Self::default() }
     }
 
     /// Takes a spec, unless a leader wrote it whose time is over.

@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 impl Node {
     /// The offer, for these slices that exist, of which some are not served.
     pub(super) fn offered(&self, existing: &mut [ExistingSlice], unserved: &BTreeSet<DeviceId>) -> Offer {
-        existing.iter_mut().for_each(|slice| slice.served = !unserved.contains(&slice.device));
+        for slice in existing.iter_mut() {
+            slice.served = !unserved.contains(&slice.device);
+        }
         let missing: Vec<_> = self.spec.slices.iter().filter_map(|wanted| self.missing(wanted)).collect();
         offer(existing, &missing, &self.bindings)
     }

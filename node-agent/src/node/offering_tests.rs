@@ -23,13 +23,13 @@ fn a_pod_of_which_a_slice_is_still_cut_keeps_no_other_waiting() {
     scene.acknowledge();
     let status = scene.decide().status;
     assert!(slice(&status, "s1").device.is_some() && slice(&status, "s2").device.is_none());
-    let states = |status: &GpuNodeStatus| ["s1", "s2", "s3"].map(|id| slice(status, id).state);
-    assert_eq!(states(&status), [SliceState::Preparing, SliceState::Preparing, SliceState::Ready]);
+    let found = |status: &GpuNodeStatus| ["s1", "s2", "s3"].map(|id| slice(status, id).state);
+    assert_eq!(found(&status), [SliceState::Preparing, SliceState::Preparing, SliceState::Ready]);
     // What is ready may be bound.
-    assert_eq!(states(&scene.settle()), [SliceState::Waiting, SliceState::Waiting, SliceState::Ready]);
+    assert_eq!(found(&scene.settle()), [SliceState::Waiting, SliceState::Waiting, SliceState::Ready]);
     let device = slice(&status, "s3").device.clone().unwrap();
     scene.allocate("b", ONE, device.as_str());
-    assert_eq!(states(&scene.settle()), [SliceState::Ready, SliceState::Ready, SliceState::Held]);
+    assert_eq!(found(&scene.settle()), [SliceState::Ready, SliceState::Ready, SliceState::Held]);
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn what_was_ready_before_a_restart_stays_before_what_was_reserved_earlier() {
     scene.restart_agent(Some(&status));
     scene.want(vec![wanted("s1", small(0), Some(("a", ONE))), later]);
     let status = scene.settle();
-    let states = ["s1", "s2"].map(|id| slice(&status, id).state);
-    assert_eq!(states, [SliceState::Waiting, SliceState::Ready]);
+    let found = ["s1", "s2"].map(|id| slice(&status, id).state);
+    assert_eq!(found, [SliceState::Waiting, SliceState::Ready]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Simulated agents: all of them in this process, each with its own node's identity, so that kerf's guard holds for them.
 //!
-//! What others may rely on is the public part of this file and no more: today the agents answer the GpuNodes' documents through the
-//! API server, and that is to change. They watch all GpuNodes by one watch; real agents have one each.
+//! What others may rely on is the public part of this file and no more: today the agents answer the documents of `GpuNodes` through the
+//! API server, and that is to change. They watch all `GpuNodes` by one watch; real agents have one each.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +53,7 @@ impl Census {
     }
 }
 
-/// The agents of all GpuNodes. They end when this is dropped.
+/// The agents of all `GpuNodes`. They end when this is dropped.
 pub struct SimulatedAgents {
     shared: Arc<Shared>,
     watching: AbortHandle,

@@ -163,8 +163,10 @@ mod tests {
             let mut sizes: Vec<u32> = bucket.iter().map(|(gb, _)| *gb).collect();
             let names = sizes.iter().map(|gb| Ask::one("a".to_owned(), *gb, Class::None).resource().unwrap());
             let mut names: Vec<String> = names.collect();
-            (sizes.sort_unstable(), names.sort());
-            (sizes.dedup(), names.dedup());
+            sizes.sort_unstable();
+            names.sort();
+            sizes.dedup();
+            names.dedup();
             assert_eq!((names.len(), sizes.len()), (1, 2), "{names:?} {sizes:?}");
         }
     }

@@ -152,7 +152,8 @@ pub fn compare(given: &[Slice], assignment: &AssignmentDocument) -> Verdict {
         .map(|slice| Slice::new(slice.id.as_str(), &slice.shape.to_string(), slice.gpu.as_str()))
         .collect();
     let mut given = given.to_vec();
-    (assigned.sort(), given.sort());
+    assigned.sort();
+    given.sort();
     if given == assigned {
         return Verdict::AsAssigned;
     }

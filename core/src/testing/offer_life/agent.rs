@@ -204,7 +204,7 @@ impl Life {
             let owner = agent.owned(device).map(|(uid, _)| uid);
             let is_shown =
                 agent.listed.contains_key(device) || owner.is_some() && owner != allocation.before.as_ref();
-            agent.clock <= allocation.at || !is_shown && !(late && !lacks)
+            agent.clock <= allocation.at || (!is_shown && (!late || lacks))
         });
         agent.allocated = allocated;
     }

@@ -193,7 +193,9 @@ impl Life {
         if !devices.iter().all(|device| self.agent.grants(name, device)) {
             return Err(Rejection::Ungranted);
         }
-        devices.iter().for_each(|device| self.agent.allocate(name, device));
+        for device in devices {
+            self.agent.allocate(name, device);
+        }
         if !late {
             self.decide();
         }

@@ -41,10 +41,10 @@ impl Ware {
             4 => mps(10, 0),
             5 => mps(10, 50),
             6 => mps(9, 0),
-            7 => Shape::TimeSlicing { size_gb: SizeGb(10) },
             8 => Shape::Whole { size_gb: SizeGb(10) },
             9 => mig("1g.18gb", 1, MigPart::Whole),
             10 => Shape::TimeSlicing { size_gb: SizeGb(9) },
+            // The seventh and the last, which is of another model.
             _ => Shape::TimeSlicing { size_gb: SizeGb(10) },
         }
     }

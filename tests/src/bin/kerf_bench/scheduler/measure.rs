@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use super::side::Side;
 use crate::process::{cpu_ticks, resident_mib};
 
-/// Linux counts CPU time in these (USER_HZ), whatever the kernel's own clock.
+/// Linux counts CPU time in these (`USER_HZ`), whatever the kernel's own clock.
 const TICKS_A_SECOND: f64 = 100.0;
 
 /// The bench's own process: clients, kubelets and agents.

@@ -68,21 +68,23 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// Measures and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let scenes = scenes(args)?;
-    let mut bench = Bench { args, begun: Instant::now(), number: 0, results: BTreeMap::new() };
+    let mut bench =
+        Bench { args, begun: Instant::now(), number: 0, results: BTreeMap::new(), failed: Vec::new() };
     for round in 1..=args.rounds {
         for nodes in &args.nodes {
             bench.round(round, *nodes, &scenes).await?;
+            bench.write(&bench.rows(&scenes))?;
         }
     }
     let rows = bench.rows(&scenes);
     rows.iter().for_each(Row::print);
     print("");
     print_figures(&bars::figures(&rows));
-    if let Some(path) = &args.json {
-        let document = serde_json::json!({"rows": rows, "rounds": bench.rounds()});
-        std::fs::write(path, format!("{document:#}\n"))
-            .with_context(|| format!("failed to write {}", path.display()))?;
-    }
+    ensure!(
+        bench.failed.is_empty(),
+        "these scenes were not played to their ends: {}",
+        bench.failed.join("; ")
+    );
     Ok(())
 }
 
@@ -126,6 +128,7 @@ struct Bench<'a> {
     /// Of the last scene that was played, for its pods' names.
     number: usize,
     results: BTreeMap<(usize, String), Vec<(Kind, Measured)>>,
+    failed: Vec<String>,
 }
 
 impl Bench<'_> {
@@ -139,18 +142,29 @@ impl Bench<'_> {
                 sides.stop().await?;
                 sides = self.start(nodes).await?;
             }
-            self.number += 1;
-            let mut order = [Kind::Kerf, Kind::Control];
-            order.rotate_left(self.number % 2);
-            for kind in order {
-                let prefix = format!("s{}", self.number);
-                let played = scene.play(sides.of(kind), &prefix).await;
-                let measured = played.with_context(|| format!("{}, {}", scene.name(), kind.name()))?;
-                self.say(&format!("{:<22} {:<8}{}", scene.name(), kind.name(), measured.line()));
-                self.results.entry((nodes, scene.name())).or_default().push((kind, measured));
+            if let Err(error) = self.play(scene, nodes, &mut sides).await {
+                self.say(&format!("{error:#}; starting two clusters anew"));
+                self.failed.push(format!("{error:#}"));
+                drop(sides);
+                sides = self.start(nodes).await?;
             }
         }
         sides.stop().await
+    }
+
+    /// Plays a scene in both; which comes first alternates.
+    async fn play(&mut self, scene: &Scene, nodes: usize, sides: &mut Sides) -> anyhow::Result<()> {
+        self.number += 1;
+        let mut order = [Kind::Kerf, Kind::Control];
+        order.rotate_left(self.number % 2);
+        let prefix = format!("s{}", self.number);
+        for kind in order {
+            let played = scene.play(sides.of(kind), &prefix).await;
+            let measured = played.with_context(|| format!("{}, {}", scene.name(), kind.name()))?;
+            self.say(&format!("{:<22} {:<8}{}", scene.name(), kind.name(), measured.line()));
+            self.results.entry((nodes, scene.name())).or_default().push((kind, measured));
+        }
+        Ok(())
     }
 
     async fn start(&self, nodes: usize) -> anyhow::Result<Sides> {
@@ -170,6 +184,14 @@ impl Bench<'_> {
             })
         });
         rows.collect()
+    }
+
+    /// Writes the JSON, also when more rounds are to come: a long run may be ended early.
+    fn write(&self, rows: &[Row]) -> anyhow::Result<()> {
+        let Some(path) = &self.args.json else { return Ok(()) };
+        let document = serde_json::json!({"rows": rows, "rounds": self.rounds(), "failed": self.failed});
+        std::fs::write(path, format!("{document:#}\n"))
+            .with_context(|| format!("failed to write {}", path.display()))
     }
 
     /// All rounds, for the JSON.

@@ -12,7 +12,7 @@ use super::measure::{Counts, resident};
 use super::result::Measured;
 use super::side::{AT_ONCE, Side};
 use super::workload::{Asks, DEVICES};
-use crate::report::Latency;
+use crate::report::{Latency, print};
 
 /// The longest that a burst may take to be bound.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -159,7 +159,7 @@ impl Scene {
         Ok(())
     }
 
-    /// How long it took, how long each pod waited from created to bound, and how many are not bound.
+    /// How long it took, how long each pod waited from created to bound, and how many are not created or bound.
     async fn burst(&self, side: &mut Side, prefix: &str) -> anyhow::Result<(Duration, Vec<Duration>, usize)> {
         let (begun, pods) = (Instant::now(), side.pods());
         let running = side.known().running.len();
@@ -168,13 +168,15 @@ impl Scene {
             (side.pod(&name, self.asks(number)), name)
         });
         let created = stream::iter(each).map(async |(pod, name)| {
-            pods.create(&PostParams::default(), &pod).await?;
-            anyhow::Ok((name, Instant::now()))
+            let created = pods.create(&PostParams::default(), &pod).await;
+            let answered = Instant::now();
+            created.inspect_err(|error| print(&format!("# {name} is not created: {error}"))).ok()?;
+            Some((name, answered))
         });
-        let created: Vec<_> = created.buffer_unordered(AT_ONCE).try_collect().await?;
+        let created: Vec<_> = created.buffer_unordered(AT_ONCE).collect().await;
         let deadline = begun + PATIENCE;
         let (mut waits, mut last) = (Vec::new(), begun);
-        for (name, answered) in &created {
+        for (name, answered) in created.iter().flatten() {
             let Some(at) = side.bound.by(name, deadline).await? else { continue };
             last = last.max(at);
             waits.push(at.saturating_duration_since(*answered));

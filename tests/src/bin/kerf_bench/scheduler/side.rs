@@ -15,7 +15,7 @@ use kerf_core::testing::{node_status, with_neutral_names};
 use kerf_tests::cluster::{Cluster, ClusterOptions, resource_of, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::gpu_nodes::{Census, CutLanes, NodeObject, SimulatedAgents};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use serde_json::Value;
 
@@ -234,11 +234,20 @@ impl Side {
         wait(PATIENCE, &format!("{running} pods to run"), at_rest).await
     }
 
-    /// Deletes all pods, and waits until all slices are idle.
+    /// Deletes all pods, and waits until all slices are idle. One by one: a busy API server does not delete a thousand within the
+    /// minute that one request may take.
     pub async fn clear(&self) -> anyhow::Result<()> {
-        let at_once = DeleteParams::default().grace_period(0);
-        self.pods().delete_collection(&at_once, &ListParams::default()).await?;
+        let pods = self.pods();
         let empty = async || {
+            let names = self.known().all.clone();
+            let deleted = stream::iter(names).map(async |name: String| {
+                let deleted = pods.delete(&name, &DeleteParams::default().grace_period(0)).await;
+                match deleted {
+                    Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+                    other => other.map(drop),
+                }
+            });
+            deleted.buffer_unordered(AT_ONCE).try_collect::<()>().await?;
             let occupied = self.census().is_some_and(|census| census.occupied() > 0);
             Ok(self.known().all.is_empty() && !occupied)
         };

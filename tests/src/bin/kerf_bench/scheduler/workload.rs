@@ -20,14 +20,26 @@ const PADDING: &str = "example.com/padding";
 pub enum Asks {
     /// A slice of 10 GiB with hardware isolation.
     Slice,
-    /// More of these than any node has.
+    /// More than any node has.
     TooMany,
     /// CPU and memory only.
     NoGpu,
 }
 
 impl Asks {
-    fn count(self) -> u32 {
+    /// Through kerf.
+    pub fn of_kerf(self, name: &str) -> Pod {
+        let (size, count) = match self {
+            Self::Slice => ("10Gi", "1"),
+            // A node has eight GPUs of this size, and a policy allows more slices than that.
+            Self::TooMany => ("80Gi", "9"),
+            Self::NoGpu => return plain(name, 0),
+        };
+        let annotations = [(keys::GPU_MEMORY, size), (keys::ISOLATION, "hardware"), (keys::GPU_COUNT, count)];
+        with_resources(pod(name, &annotations), 0)
+    }
+
+    fn devices(self) -> u32 {
         match self {
             Self::Slice => 1,
             Self::TooMany => DEVICES + 1,
@@ -35,22 +47,9 @@ impl Asks {
         }
     }
 
-    /// Through kerf.
-    pub fn of_kerf(self, name: &str) -> Pod {
-        if self == Self::NoGpu {
-            return plain(name, 0);
-        }
-        let count = self.count().to_string();
-        let mut annotations = vec![(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")];
-        if self.count() > 1 {
-            annotations.push((keys::GPU_COUNT, count.as_str()));
-        }
-        with_resources(pod(name, &annotations), 0)
-    }
-
     /// Without kerf, and `padding` bytes longer: as long as the one that kerf's webhook has made of the other.
     pub fn of_control(self, name: &str, padding: usize) -> Pod {
-        let mut plain = plain(name, self.count());
+        let mut plain = plain(name, self.devices());
         if padding > 0 && self != Self::NoGpu {
             let padding = BTreeMap::from([(PADDING.to_owned(), "x".repeat(padding))]);
             plain.metadata.annotations = Some(padding);

@@ -1,5 +1,9 @@
 //! Sample nodes and requests for tests, here and in the other crates. Built only for tests or with feature `testing`.
 
+mod simulated_node;
+
+pub use simulated_node::SimulatedNode;
+
 use crate::contract::{
     Condition, ConditionStatus, ContainerRequest, GpuNodeStatus, GpuStatus, Holder, MigPart, RequestDocument,
     Shape, SliceState, SliceStatus, WantedSlice,
@@ -112,6 +116,8 @@ pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
         ready_for: reservation.map(|r| r.uid.clone()),
         holder,
         message: None,
+        reservation: None,
+        leaving: false,
     }
 }
 

@@ -1,0 +1,83 @@
+//! Whether a node's agent accepts a proposal: by the planner and the checker with which it cuts.
+
+use super::{Proposal, Rejection, apply};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, WantedSlice};
+use crate::inventory::is_idle;
+use crate::names::{GpuUuid, SliceId};
+use crate::packing::{Placed, Source};
+use crate::planner::{Observed, Obstacle, Plan, check, plan};
+use std::collections::BTreeSet;
+
+/// The slices that the node should have with the proposal's places reserved, by the leader of `epoch`; or why it cannot have them.
+pub fn accept(
+    desired: &GpuNodeSpec,
+    proposal: &Proposal,
+    epoch: u64,
+    observed: &Observed,
+    status: &GpuNodeStatus,
+) -> Result<GpuNodeSpec, Rejection> {
+    if proposal.places.is_empty() {
+        return Err(Rejection::Unreadable("the proposal names no place".to_owned()));
+    }
+    let mut used = BTreeSet::new();
+    for place in &proposal.places {
+        for id in ids(&place.source) {
+            if !used.insert(id) {
+                return Err(Rejection::Taken(format!("slice {id} is named twice")));
+            }
+            usable(desired, place, id, status)?;
+        }
+    }
+    let next = apply(desired, proposal, epoch);
+    let plan = plan(observed, &next.slices);
+    if let Some((id, obstacle)) = unreachable(&next, proposal, &plan) {
+        return Err(Rejection::Taken(format!("slice {id} cannot be made: {obstacle}")));
+    }
+    check(observed, &next.slices, &plan).map_err(|violation| Rejection::Taken(violation.to_string()))?;
+    Ok(next)
+}
+
+/// The idle slices that a place reuses or destroys.
+fn ids(source: &Source) -> &[SliceId] {
+    match source {
+        Source::Idle(id) => std::slice::from_ref(id),
+        Source::Cut(destroyed) => destroyed,
+    }
+}
+
+/// Whether a place may reuse or destroy a slice: one that is desired, nobody's, and what the leader takes it for.
+fn usable(
+    desired: &GpuNodeSpec,
+    place: &Placed,
+    id: &SliceId,
+    status: &GpuNodeStatus,
+) -> Result<(), Rejection> {
+    let slice = desired.slices.iter().find(|slice| slice.id == *id);
+    let slice = slice.ok_or_else(|| Rejection::Taken(format!("slice {id} is gone")))?;
+    let is_meant = |slice: &WantedSlice| match place.source {
+        Source::Idle(_) => slice.gpu == place.gpu && slice.shape == place.shape,
+        Source::Cut(_) => slice.gpu == place.gpu,
+    };
+    if !is_meant(slice) {
+        return Err(Rejection::Taken(format!("slice {id} is {} of {}", slice.shape, slice.gpu)));
+    }
+    if slice.reservation.is_some() || !is_idle(slice, status) {
+        return Err(Rejection::Taken(format!("slice {id} is in use")));
+    }
+    Ok(())
+}
+
+/// A reserved slice on one of the proposal's GPUs that the plan does not reach. Plans are made for each GPU by itself, so the
+/// proposal changes nothing on the others. On its own it may be an older reservation that cannot be cut at present, and then the
+/// GPU takes no new one: the two might be promised the same place.
+fn unreachable<'p>(
+    next: &GpuNodeSpec,
+    proposal: &Proposal,
+    plan: &'p Plan,
+) -> Option<&'p (SliceId, Obstacle)> {
+    let gpus: BTreeSet<&GpuUuid> = proposal.places.iter().map(|place| &place.gpu).collect();
+    let is_concerned = |slice: &WantedSlice| slice.reservation.is_some() && gpus.contains(&slice.gpu);
+    let concerned: BTreeSet<&SliceId> =
+        next.slices.iter().filter(|s| is_concerned(s)).map(|s| &s.id).collect();
+    plan.refused.iter().find(|(id, _)| concerned.contains(id))
+}

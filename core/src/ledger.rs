@@ -2,6 +2,10 @@
 //!
 //! Each function gives the changed spec or says that nothing changes; the writer adds revision and epoch
 //! ([`successor`]) and writes it by compare and swap. That write is the commit point of every promise.
+//!
+//! [`Ledger`] is the account that a node's agent keeps itself, and follows a leader's [`Order`]s on; [`BindProgress`] is that leader's
+//! side of one pod's bind, and [`Change`]s keep its copy of the node ([`NodeState`]) up to date. No program uses them yet
+//! (`docs/decisions/0006-ledger.md`).
 
 mod accept;
 mod bind;
@@ -188,3 +192,6 @@ pub fn successor(previous: &GpuNodeSpec, next: GpuNodeSpec, epoch: u64) -> GpuNo
 #[cfg(test)]
 #[path = "ledger_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+mod random_tests;

@@ -28,12 +28,17 @@ pub fn accept(
             usable(desired, place, id, status)?;
         }
     }
-    let next = apply(desired, proposal, epoch);
+    let mut next = apply(desired, proposal, epoch);
     let plan = plan(observed, &next.slices);
-    if let Some((id, obstacle)) = unreachable(&next, proposal, &plan) {
+    let gpus: BTreeSet<&GpuUuid> = proposal.places.iter().map(|place| &place.gpu).collect();
+    if let Some((id, obstacle)) = unreachable(&next, &gpus, &plan) {
         return Err(Rejection::Taken(format!("slice {id} cannot be made: {obstacle}")));
     }
     check(observed, &next.slices, &plan).map_err(|violation| Rejection::Taken(violation.to_string()))?;
+    // Idle slices that were not made yet and cannot be any more. A leader would take them for capacity, and propose them in vain.
+    let is_refused = |slice: &WantedSlice| plan.refused.iter().any(|(id, _)| *id == slice.id);
+    next.slices
+        .retain(|slice| slice.reservation.is_some() || !gpus.contains(&slice.gpu) || !is_refused(slice));
     Ok(next)
 }
 
@@ -72,10 +77,9 @@ fn usable(
 /// GPU takes no new one: the two might be promised the same place.
 fn unreachable<'p>(
     next: &GpuNodeSpec,
-    proposal: &Proposal,
+    gpus: &BTreeSet<&GpuUuid>,
     plan: &'p Plan,
 ) -> Option<&'p (SliceId, Obstacle)> {
-    let gpus: BTreeSet<&GpuUuid> = proposal.places.iter().map(|place| &place.gpu).collect();
     let is_concerned = |slice: &WantedSlice| slice.reservation.is_some() && gpus.contains(&slice.gpu);
     let concerned: BTreeSet<&SliceId> =
         next.slices.iter().filter(|s| is_concerned(s)).map(|s| &s.id).collect();

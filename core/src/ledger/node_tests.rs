@@ -1,6 +1,7 @@
 use super::*;
 use crate::contract::NodePolicy;
 use crate::packing::{Fleet, Placed, Source, fit};
+use crate::planner::ObservedInstance;
 use crate::testing::{SimulatedNode, gpu_uuid, h100_shape, request};
 
 const EPOCH: u64 = 7;
@@ -353,4 +354,38 @@ fn a_proposal_is_rejected_that_does_not_know_the_node() {
     let taken = vec![place(small(5), idle("s2")), place(small(0), cut(&[]))];
     let reserve = OrderKind::Reserve(Proposal { owner: owner("c"), places: taken });
     assert!(node.follow(&order(EPOCH, reserve), at(11)).is_ok());
+}
+
+#[test]
+fn an_idle_slice_that_was_never_made_goes_for_one_in_its_place() {
+    let mut node = standing("nothing");
+    let stale = proposal(&node, "b", "nvidia.com/mig-1g.10gb", 1);
+    reserve(&mut node, "a", 10).unwrap();
+    let release = OrderKind::Release { uid: uid("a"), why: String::new() };
+    node.follow(&order(EPOCH, release), at(10)).unwrap();
+    node.follow(&order(EPOCH, OrderKind::Reserve(stale)), at(10)).unwrap();
+    let ids: Vec<_> = node.ledger.desired().slices.iter().map(|s| s.id.as_str()).collect();
+    assert_eq!(ids, ["s2"], "s1 is at the same place");
+}
+
+#[test]
+fn a_gpu_with_a_reservation_that_cannot_be_cut_takes_no_new_one() {
+    let mut node = standing("reserved");
+    let mut of_b = proposal(&node, "b", "nvidia.com/mig-1g.10gb", 1);
+    of_b.places[0].shape = h100_shape("1g.10gb", 0);
+    let of_b = order(EPOCH, OrderKind::Reserve(of_b));
+    let (mut observed, status) = (node.observed(), node.state().status);
+    // Something that nobody asked for is at the place of pod a, memory slice 6.
+    let strange = ObservedInstance {
+        instance: h100_shape("3g.40gb", 4).instance().unwrap(),
+        held: true,
+        parts: vec![],
+        replicas: vec![],
+    };
+    observed.gpus[0].instances.push(strange);
+    let seen = Seen { closed: None, observed: &observed, status: &status };
+    let text = node.ledger.follow(&of_b, seen, at(11)).unwrap_err().to_string();
+    assert_eq!(text, "slice s1 cannot be made: slices in use are in its way");
+    let seen = Seen { closed: None, observed: &node.observed(), status: &status };
+    assert!(node.ledger.follow(&of_b, seen, at(11)).is_ok(), "once it is gone");
 }

@@ -75,17 +75,16 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
     }
 }
 
-/// The wanted slices by their GPU instance. One is refused that wants an instance otherwise than another, or the same replica.
+/// The wanted slices by their GPU instance. One is refused that wants an instance otherwise than another, or the same
+/// part of it.
 fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w>> {
     let mut all: Vec<Wanted<'w>> = Vec::new();
     for slice in wanted {
         let Some(instance) = slice.shape.instance() else { continue };
         let (id, part) = (&slice.id, slice.shape.mig_part());
         match all.iter_mut().find(|w| w.instance == instance) {
-            // Of two compute instances at one place the GPU instance refuses the second.
             Some(known)
-                if known.sort().shares_with(part)
-                    && (part.replica().is_none() || !known.slices.iter().any(|(_, of)| *of == part)) =>
+                if known.sort().shares_with(part) && !known.slices.iter().any(|(_, of)| *of == part) =>
             {
                 known.slices.push((id, part));
             }

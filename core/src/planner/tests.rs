@@ -280,6 +280,16 @@ fn compute_instances_share_a_gpu_instance_that_is_made_with_the_first() {
 }
 
 #[test]
+fn a_compute_instance_that_is_there_belongs_to_one_slice() {
+    let twice = wanted(&[part(1, 0), part(1, 0)]);
+    for observed in [gpu(&[]), shared(&[(1, 0, false)]), shared(&[(1, 0, true)])] {
+        let refused = steps(&observed, &twice).1;
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert!(refused[0].starts_with("s1: it cannot exist"), "{refused:?}");
+    }
+}
+
+#[test]
 fn an_idle_part_goes_for_one_in_its_place_and_a_held_one_stays() {
     let (steps_, _) = steps(&shared(&[(1, 0, false), (1, 2, true)]), &wanted(&[part(2, 0)]));
     assert_eq!(

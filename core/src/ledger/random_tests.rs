@@ -11,7 +11,6 @@ use crate::testing::{SimulatedNode, request};
 use crate::units::MemoryMib;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
 use std::time::Duration;
 
 /// What the pods ask for, one after the other.
@@ -25,15 +24,6 @@ const REQUESTS: [(&str, u32); 8] = [
     ("nvidia.com/mig-1g.10gb.shared", 2),
     ("nvidia.com/mig-1g.10gb", 2),
 ];
-
-/// A fleet that knows the GPU models, so that their prices are reckoned once.
-static FLEET: LazyLock<Fleet> = LazyLock::new(|| {
-    let (mut fleet, state) = (Fleet::default(), World::new().node.state());
-    for gpu in NodeInventory::of(&state.desired(), &state.status).gpus {
-        gpu.join(&mut fleet, None);
-    }
-    fleet
-});
 
 /// Where a pod is by the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +146,7 @@ impl World {
         let Leader { epoch, copy } = &self.leaders[leader];
         let (name, count) = REQUESTS[pod];
         let inventory = NodeInventory::of(&copy.desired(), &copy.status);
-        let fit = fit(&inventory, &request(name, count), &FLEET).ok()?;
+        let fit = fit(&inventory, &request(name, count), &Fleet::default()).ok()?;
         Some(Order { epoch: *epoch, kind: OrderKind::Reserve(Proposal::from_fit(owner(pod), fit)) })
     }
 
@@ -323,7 +313,14 @@ fn assert_apart(gpu: &GpuUuid, memory: MemoryMib, shapes: &[Shape]) {
     );
 }
 
+/// Each life is a hundred events, and prices are reckoned anew in each, so that few must suffice; `PROPTEST_CASES` makes them more.
+fn lives() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases / 16, ..usual }
+}
+
 proptest! {
+    #![proptest_config(lives())]
     #[test]
     fn whatever_happens_nobody_is_promised_what_another_has(
         events in prop::collection::vec((0_u8..34, 0_usize..64, 0_usize..64), 0..120)

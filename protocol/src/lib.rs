@@ -27,3 +27,9 @@ pub mod server;
 pub mod wire {
     tonic::include_proto!("kerf.agent.v1");
 }
+#[cfg(test)]
+mod client_tests;
+#[cfg(test)]
+mod server_tests;
+#[cfg(test)]
+mod stand_ins;

@@ -136,7 +136,7 @@ impl<A: Agent, N: Network> Replica<A, N> {
     async fn connection(&self) -> End {
         // Also if this task is stopped.
         let _told = Told { agent: &*self.agent, extender: self.extender };
-        session::run(&*self.agent, &self.network, self.extender).await
+        session::run(&*self.agent, &*self.network, self.extender).await
     }
 }
 

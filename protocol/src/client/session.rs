@@ -3,22 +3,28 @@
 use super::outgoing::{Outgoing, Unanswered};
 use super::{Agent, Network};
 use crate::convert::{self, Role, Unreadable};
-use crate::limits::{FROM_AGENT, PING_INTERVAL, ROLE_TIMEOUT, TO_AGENT};
+use crate::limits::{PING_INTERVAL, ROLE_TIMEOUT, TO_AGENT};
 use crate::wire::ledger_client::LedgerClient;
 use crate::wire::to_agent::Message;
-use crate::wire::{self, ToAgent};
-use hyper_util::rt::TokioIo;
+use crate::wire::{self, FromAgent, ToAgent};
+use hyper::Uri;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper::rt::Executor;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use kerf_core::ledger::{Answer, Order, Rejection};
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
-use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status, Streaming};
+use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::{IntoStreamingRequest, Request, Status, Streaming};
 
 /// How long a connection may take to be open, with TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,7 +36,10 @@ const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum End {
     /// No connection was made.
     #[error("failed to connect: {0}")]
-    Unreachable(String),
+    Unreachable(io::Error),
+    /// The other end does not speak HTTP/2.
+    #[error("failed to open the connection: {0}")]
+    NoHttp2(#[from] hyper::Error),
     /// The token cannot be read, or cannot be sent.
     #[error("failed to read the token: {0}")]
     NoToken(io::Error),
@@ -52,33 +61,90 @@ pub enum End {
 }
 
 /// Runs until the connection ends.
-pub(super) async fn run<A: Agent, N: Network>(agent: &A, network: &Arc<N>, extender: SocketAddr) -> End {
+pub(super) async fn run<A: Agent, N: Network>(agent: &A, network: &N, extender: SocketAddr) -> End {
     match connected(agent, network, extender).await {
         Ok(end) | Err(end) => end,
     }
 }
 
-async fn connected<A: Agent, N: Network>(
+async fn connected<A: Agent, N: Network>(agent: &A, network: &N, extender: SocketAddr) -> Result<End, End> {
+    let bearer = bearer(network).await?;
+    let ended = CancellationToken::new();
+    let _end = ended.clone().drop_guard();
+    let dialled = async {
+        let stream = network.connect(extender).await.map_err(End::Unreachable)?;
+        Ok::<_, End>(open(stream, ended).await?)
+    };
+    let late = |_| End::Unreachable(io::ErrorKind::TimedOut.into());
+    let requests = timeout(CONNECT_TIMEOUT, dialled).await.map_err(late)??;
+    greet(agent, requests, bearer, extender).await
+}
+
+/// The token as metadata has it.
+async fn bearer(network: &impl Network) -> Result<Option<MetadataValue<Ascii>>, End> {
+    let Some(token) = network.token().await.map_err(End::NoToken)? else { return Ok(None) };
+    let bearer: Result<MetadataValue<Ascii>, _> = format!("Bearer {token}").parse();
+    bearer.map(Some).map_err(|_| End::NoToken(io::ErrorKind::InvalidData.into()))
+}
+
+/// Speaks HTTP/2 on a stream until `ended`.
+pub(crate) async fn open<S>(stream: S, ended: CancellationToken) -> hyper::Result<SendRequest<Body>>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let tasks = Tasks(ended);
+    let (requests, connection) = http2::Builder::new(tasks.clone())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL)
+        .keep_alive_while_idle(true)
+        .handshake(TokioIo::new(stream))
+        .await?;
+    // The call that is open on it sees how it ends.
+    tasks.execute(connection);
+    Ok(requests)
+}
+
+/// The tasks of a connection. By itself a connection lives until its calls end, and one to an extender that does not read never ends.
+#[derive(Clone)]
+struct Tasks(CancellationToken);
+
+impl<F> Executor<F> for Tasks
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        tokio::spawn(self.0.clone().run_until_cancelled_owned(task));
+    }
+}
+
+/// Opens the call by which messages go to and fro.
+pub(crate) async fn call(
+    mut requests: SendRequest<Body>,
+    request: impl IntoStreamingRequest<Message = FromAgent>,
+) -> Result<Streaming<ToAgent>, Status> {
+    let service = tower::service_fn(move |request| requests.send_request(request));
+    let mut client = LedgerClient::with_origin(service, Uri::from_static("http://extender"))
+        .max_decoding_message_size(TO_AGENT);
+    Ok(client.connect(request).await?.into_inner())
+}
+
+async fn greet<A: Agent>(
     agent: &A,
-    network: &Arc<N>,
+    requests: SendRequest<Body>,
+    bearer: Option<MetadataValue<Ascii>>,
     extender: SocketAddr,
 ) -> Result<End, End> {
-    let token = network.token().await.map_err(End::NoToken)?;
-    let channel = dial(network, extender).await?;
-    let mut client =
-        LedgerClient::new(channel).max_decoding_message_size(TO_AGENT).max_encoding_message_size(FROM_AGENT);
     let hello = agent.hello();
     let window = Arc::new(Semaphore::new(usize::try_from(hello.window).unwrap_or(usize::MAX)));
     let (unanswered, answers) = mpsc::unbounded_channel();
     let (outgoing, hung_up) = Outgoing::new(hello, agent.state(), answers);
     let mut request = Request::new(outgoing.stream());
-    if let Some(token) = token {
-        let bearer: Result<MetadataValue<_>, _> = format!("Bearer {token}").parse();
-        let bearer = bearer.map_err(|_| End::NoToken(io::ErrorKind::InvalidData.into()))?;
+    if let Some(bearer) = bearer {
         request.metadata_mut().insert("authorization", bearer);
     }
     let greeted = async {
-        let mut incoming = client.connect(request).await.map_err(End::Failed)?.into_inner();
+        let mut incoming = call(requests, request).await.map_err(End::Failed)?;
         let first = incoming.message().await.map_err(End::Failed)?.ok_or(End::Closed)?;
         Ok::<_, End>((incoming, first))
     };
@@ -90,32 +156,6 @@ async fn connected<A: Agent, N: Network>(
     agent.role(extender, Some(&role));
     let mut reader = Reader { agent, extender, role, number: 0, window, unanswered };
     Ok(reader.read(incoming, hung_up).await)
-}
-
-async fn dial<N: Network>(network: &Arc<N>, extender: SocketAddr) -> Result<Channel, End> {
-    let endpoint = Endpoint::from_static("http://extender")
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_INTERVAL)
-        .keep_alive_while_idle(true);
-    let network = Arc::clone(network);
-    let connector = tower::service_fn(move |_| {
-        let network = Arc::clone(&network);
-        async move { Ok::<_, io::Error>(TokioIo::new(network.connect(extender).await?)) }
-    });
-    let channel = timeout(CONNECT_TIMEOUT, endpoint.connect_with_connector(connector)).await;
-    let unreachable = |error: &dyn std::error::Error| {
-        // tonic's own text is "transport error" alone.
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(error) = source {
-            text = format!("{text}: {error}");
-            source = error.source();
-        }
-        End::Unreachable(text)
-    };
-    channel
-        .map_err(|_| End::Unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs())))?
-        .map_err(|error| unreachable(&error))
 }
 
 /// What a connection knows of what it has received.

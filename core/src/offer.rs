@@ -119,7 +119,7 @@ pub fn offer(slices: &[ExistingSlice], missing: &[MissingSlice], bindings: &Bind
 }
 
 impl Offer {
-    /// Lists what the pods are offered, beside what is being given to pods that nobody knows. What is open then.
+    /// Lists what the pods are offered, beside what is being given to unknown pods. What is open then.
     fn list_pods<'a>(&mut self, pods: &[Pod<'a>], given: &Open<'_>) -> Open<'a> {
         let mut open = Open::default();
         for pod in pods.iter().filter(|pod| pod.may_be_bound || pod.is_complete()) {

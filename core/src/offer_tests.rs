@@ -199,7 +199,7 @@ fn what_was_allocated_counts_until_its_pod_is_admitted() {
     let given = offer_of(&slices(false));
     assert_eq!((devices(&given), waiting(&given)), ("d1".into(), "s2".into()));
     assert_eq!(ungranted(&given), "d2", "an init container may hand on the other");
-    // So it may if nobody knows the pod.
+    // So it may if the pod is unknown.
     let unknown = offered(&slices(false));
     assert_eq!((devices(&unknown), waiting(&unknown)), ("d1".into(), "s2".into()));
     // It may have freed the device that the agent takes for held.

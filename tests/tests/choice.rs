@@ -24,7 +24,7 @@ const T4: &str = "t4";
 const H100: &str = "h100";
 const TEAM: &str = "team";
 const NEUTRAL: &str = "kerf.dev/gpu-8gb";
-/// A pod is told of another kind after five minutes; pending pods are looked at every ten seconds.
+/// A pod gets the Event about another kind after five minutes; pending pods are looked at every ten seconds.
 const TOLD_WITHIN: Duration = Duration::from_secs(330);
 
 fn asks(name: &str, memory: &str) -> Pod {
@@ -105,7 +105,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Deletes the pod and waits until every slice that is promised to nobody is idle by its agent's account.
+    /// Deletes the pod and waits until every unreserved slice is idle by its agent's account.
     async fn leaves(&self, name: &str) -> anyhow::Result<()> {
         self.cluster.delete(name).await?;
         let free = async || {

@@ -33,7 +33,7 @@ impl Bindings {
         self.0 = reserved.into_iter().filter_map(|uid| Some((uid.clone(), binding(uid)?))).collect();
     }
 
-    /// Takes what the status says, before anybody can read it: for each reservation its pod, and whether the slice is ready.
+    /// Takes what the status says, before it is published: for each reservation its pod, and whether the slice is ready.
     pub fn take_status<'r>(&mut self, reserved: impl IntoIterator<Item = (&'r PodUid, bool)>) {
         let mut ready: BTreeMap<&PodUid, bool> = BTreeMap::new();
         for (uid, is_ready) in reserved {

@@ -59,7 +59,7 @@ impl<'a> Ware<'a> {
         Some((&reservation.uid, Claim { name: reservation.resource, ware: self }))
     }
 
-    /// What a pod claims that nobody knows, and that is being given the slice by this name.
+    /// What an unknown pod claims that is being given the slice by this name.
     pub(super) fn claim_by(self, name: ResourceName) -> Claim<'a> {
         Claim { name, ware: Self { reservation: None, ..self } }
     }

@@ -226,7 +226,7 @@ impl Node {
         steps
     }
 
-    /// Why a share is no more though its record tells of it: its GPU has come out of a reboot in MIG mode.
+    /// Why a recorded share no longer exists: its GPU has come out of a reboot in MIG mode.
     fn cut_from_under(&self, slice: &ExistingSlice) -> Option<String> {
         let is_in_mig_mode = || self.gpu_of(&slice.device).is_some_and(|gpu| gpu.mig.is_on());
         (slice.shape.kind() != Kind::Mig && is_in_mig_mode()).then(|| "its GPU is in MIG mode now".to_owned())

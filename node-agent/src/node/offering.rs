@@ -16,7 +16,7 @@ impl Node {
         offer(existing, &missing, &self.bindings)
     }
 
-    /// A reserved slice of which nothing can be offered, and that its pod has not had.
+    /// A reserved slice that cannot be offered and that its pod has not had.
     fn missing(&self, wanted: &WantedSlice) -> Option<MissingSlice> {
         let reservation = wanted.reservation.clone().filter(|_| !self.is_kept(wanted))?;
         let is_missing = self.device_of(wanted).is_none_or(|device| self.account.is_doubted(&device));
@@ -58,7 +58,7 @@ impl Node {
         wanted.reservation.as_ref().is_some_and(|r| holder.is_some_and(|holder| holder != r.key()))
     }
 
-    /// Whether the pod that has reserved it has got it, now or before; of what nobody has reserved, whether the kubelet keeps it
+    /// Whether the pod that has reserved it has got it, now or before; of an unreserved slice, whether the kubelet keeps it
     /// for its container.
     pub(super) fn is_settled(&self, wanted: Option<&WantedSlice>, device: &DeviceId) -> bool {
         let is_anothers = wanted.is_some_and(|wanted| self.is_anothers(wanted, device));

@@ -27,7 +27,7 @@ pub type NodePods = BTreeMap<PodUid, NodePod>;
 
 impl Node {
     /// Notes which reservations were fulfilled: their pods have got the slices. When they hold them no more they have ended, and
-    /// what was reserved is nobody else's obstacle while the leader has not released it yet.
+    /// the reservation is in no other pod's way while the leader has not released it yet.
     ///
     /// The kubelet's List has the pod's name only. A pod of the name that has just ended is not taken for the one that has the
     /// reservation: that cannot be bound before its slice is free.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::agents::{Census, CutLanes, Shared};
 
-/// How long a change that nobody waits for is held back, as in the agent's publisher.
+/// How long a change that no bind waits for is held back, as in the agent's publisher.
 const GATHER: Duration = Duration::from_millis(100);
 
 /// The wait after a failed write.
@@ -58,7 +58,7 @@ impl Agent {
         }
     }
 
-    /// Answers until nobody can give orders any more.
+    /// Answers until the sender of orders is gone.
     pub(super) async fn run(mut self, mut orders: UnboundedReceiver<Order>) {
         let mut write_by: Option<Instant> = None;
         loop {

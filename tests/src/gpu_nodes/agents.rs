@@ -115,7 +115,7 @@ impl SimulatedAgents {
 impl Drop for SimulatedAgents {
     fn drop(&mut self) {
         self.watching.abort();
-        // An agent ends once nobody can give it orders.
+        // An agent ends once its orders' sender is gone.
         self.shared.orders.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
@@ -152,7 +152,7 @@ async fn watch(shared: Arc<Shared>) {
     let mut nodes = Box::pin(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
     while let Some(event) = nodes.next().await {
         let Ok(node) = event else { continue };
-        // The extender tells of documents that nobody can read; the agents wait for the next ones.
+        // The extender reports documents that cannot be read; the agents wait for the next ones.
         let (Ok(spec), Ok(Some(status))) = (node.read_spec(), node.read_status()) else { continue };
         let name = node.name();
         let known = shared.orders.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&name);

@@ -117,7 +117,7 @@ impl Given {
         Ok(slices)
     }
 
-    /// MPS's limits are for those who have its shares, by GPU, and for nobody else.
+    /// MPS's limits are for those who have its shares, by GPU, and for no others.
     fn has_the_limits_of(&self, slices: &[Slice]) -> Result<(), String> {
         let mut gpus: Vec<(&str, u64)> = Vec::new();
         for slice in slices {

@@ -33,7 +33,7 @@ pub(super) struct Kubelet {
 
 /// Why a pod is rejected.
 enum Rejection {
-    /// The agent grants a device to nobody.
+    /// The agent grants the device to no pod.
     Ungranted,
     Other,
 }

@@ -191,7 +191,7 @@ impl Life {
             }
             self.pods.iter_mut().for_each(|pod| pod.bind_open = true);
             self.tell_pods();
-            // Twice, for what is held is told of what was decided on before.
+            // Twice, because the account of what is held follows the decision before.
             for _ in 0..2 {
                 self.decide();
                 self.tell_holders(true);
@@ -391,7 +391,7 @@ impl Life {
         }
     }
 
-    /// Idle slices go once nobody may have them.
+    /// Idle slices go once no pod can have them.
     fn forget_idle(&mut self) {
         let (kubelet, agent) = (&self.kubelet, &self.agent);
         self.slices.retain(|slice| {

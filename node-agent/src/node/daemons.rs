@@ -112,13 +112,21 @@ impl Node {
         let wanted = |gpu: &Gpu| {
             let is_served = |s: &&Share| self.upgrade.is_none() || self.is_share_in_use(s);
             let shares = self.shares.values().filter(|s| s.gpu == gpu.uuid && s.shape.kind() == Kind::Mps);
-            let shares = shares.filter(is_served);
-            let needs = shares.map(|s| self.needed(gpu, &s.id)).reduce(Needed::max)?;
+            let (taken, idle): (Vec<_>, Vec<_>) = shares.filter(is_served).partition(|s| self.is_taken(s));
+            // The limit is the wall that a client cannot move, so an idle share does not widen it for others' clients.
+            let counted = if taken.is_empty() { idle } else { taken };
+            let needs = counted.into_iter().map(|s| self.needed(gpu, &s.id)).reduce(Needed::max)?;
             let (limit, threads) = (needs.memory, needs.threads(gpu.memory));
             let in_use = self.usage.get(&gpu.uuid).is_some_and(|usage| !usage.pods.is_empty());
             Some(WantedDaemon { limit, threads, exclusive: self.rule(gpu).mps.exclusive, in_use })
         };
         self.gpus.iter().filter_map(|gpu| Some((gpu.uuid.clone(), wanted(gpu)?))).collect()
+    }
+
+    /// Whether a pod has the share, may have it, or has reserved it.
+    fn is_taken(&self, share: &Share) -> bool {
+        let is_reserved = |w: &WantedSlice| w.id == share.id && w.gpu == share.gpu && w.reservation.is_some();
+        self.spec.slices.iter().any(is_reserved) || self.is_share_in_use(share)
     }
 
     /// What the server must let a client have for this share: all shares of its container on the GPU, for they are one
@@ -160,9 +168,10 @@ impl Node {
         let (gpu, id) =
             share::slice_of(device).filter(|_| self.settings.mps.is_some() && shape.kind() == Kind::Mps)?;
         let gpu = self.gpu(&gpu)?;
+        let is_idle = self.shares.get(device).is_some_and(|share| !self.is_taken(share));
         match self.daemons.get(&gpu.uuid) {
             Some(Daemon::Serving { limit, threads, .. })
-                if self.needed(gpu, &id).is_within(*limit, *threads, gpu.memory) =>
+                if is_idle || self.needed(gpu, &id).is_within(*limit, *threads, gpu.memory) =>
             {
                 None
             }

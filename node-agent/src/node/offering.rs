@@ -34,8 +34,9 @@ impl Node {
         let pods = self.pods.as_ref();
         self.bindings
             .take_pods(reserved.map(|r| &r.uid), |uid| pods.is_some_and(|pods| pods.contains_key(uid)));
-        if let Some(before) = self.before.clone() {
+        if let Some(before) = self.before.take() {
             self.note_ready(&before);
+            self.before = Some(before);
         }
     }
 

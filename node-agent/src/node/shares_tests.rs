@@ -79,6 +79,31 @@ fn a_share_is_offered_when_the_daemon_serves_within_its_limit() {
 }
 
 #[test]
+fn an_idle_share_does_not_widen_the_limit_of_others_until_it_is_reserved() {
+    let mut scene = scene(&["T4-16GB"]);
+    let small = || wanted("s1", mps(4), Some(("a", FOUR)));
+    scene.want(vec![small(), wanted("s2", mps(8), None)]);
+    scene.settle();
+    assert_eq!(daemon(&mut scene).unwrap().limit, gib(4));
+    scene.node.on_daemons(serving(1, gib(4)));
+    let status = scene.settle();
+    assert_eq!(
+        (slice(&status, "s1").state, slice(&status, "s2").state),
+        (SliceState::Ready, SliceState::Idle)
+    );
+    scene.want(vec![small(), wanted("s2", mps(8), Some(("b", "nvidia.com/gpu-8gb")))]);
+    let status = scene.settle();
+    assert!(slice(&status, "s2").message.as_ref().unwrap().contains("being raised"));
+    assert_eq!(daemon(&mut scene).unwrap().limit, gib(8));
+    serve(&mut scene);
+    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
+    // Nobody's process can have it.
+    scene.want(vec![wanted("s1", mps(4), None), wanted("s2", mps(8), None)]);
+    scene.settle();
+    assert_eq!(daemon(&mut scene).unwrap().limit, gib(8));
+}
+
+#[test]
 fn a_share_that_no_policy_limits_may_use_all_of_the_compute_and_no_more_memory() {
     let mut scene = scene(&["T4-16GB"]);
     let rule = MpsRule { compute_limit: ComputeLimit::None, ..MpsRule::default() };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kerf_core::contract::RequestDocument;
+use kerf_core::contract::{AssignmentDocument, RequestDocument};
 use kerf_core::keys;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
@@ -19,6 +19,13 @@ pub fn request_of(pod: &Pod) -> anyhow::Result<RequestDocument> {
     let text = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::REQUEST));
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     Ok(RequestDocument::parse(text.with_context(|| format!("{name} has no request document"))?)?)
+}
+
+/// The slices that the pod was bound with.
+pub fn assignment_of(pod: &Pod) -> anyhow::Result<AssignmentDocument> {
+    let text = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::ASSIGNMENT));
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    Ok(serde_json::from_str(text.with_context(|| format!("{name} has no assignment"))?)?)
 }
 
 /// What the pod's first container that asks was given.

@@ -15,14 +15,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::AssignmentDocument;
-use kerf_core::keys;
 use kerf_nvml_mock::MockState;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::{Api, DeleteParams, ListParams};
 
 use crate::cluster::wait;
-use crate::pods::{Pods, phase_of, resource_of, standing};
+use crate::pods::{Pods, assignment_of, phase_of, resource_of, standing};
 use crate::random::Random;
 
 use ask::{BEGIN, Class, END, LARGEST_GB};
@@ -316,12 +314,6 @@ fn run(pod: &Pod) -> Option<i32> {
     let all = statuses.iter().all(|status| status.state.as_ref().is_some_and(running));
     let main = statuses.iter().find(|status| status.name == MAIN)?;
     (all && phase_of(pod) == "Running").then_some(main.restart_count)
-}
-
-fn assignment_of(pod: &Pod) -> anyhow::Result<AssignmentDocument> {
-    let text = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::ASSIGNMENT));
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
-    Ok(serde_json::from_str(text.with_context(|| format!("{name} runs without an assignment"))?)?)
 }
 
 /// The environment that a container has printed, once it is complete.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
+use kerf_core::kind::Kind;
 use kerf_tests::real_node::IMAGE;
 use serde_json::{Value, json};
 
@@ -69,12 +70,12 @@ impl Ask {
         if let Self::Gpus(count) = self { count } else { 1 }
     }
 
-    /// What the webhook makes of it on a node without MIG.
-    pub fn resource(self) -> String {
+    /// What serves it on a node without MIG.
+    pub fn kind(self) -> Kind {
         match self {
-            Self::Share(gib) => format!("nvidia.com/gpu-{gib}gb"),
-            Self::TimeSlice(gib) => format!("nvidia.com/gpu-{gib}gb.shared"),
-            Self::Gpus(_) => "nvidia.com/gpu".to_owned(),
+            Self::Share(_) => Kind::Mps,
+            Self::TimeSlice(_) => Kind::TimeSlicing,
+            Self::Gpus(_) => Kind::Whole,
         }
     }
 

@@ -26,6 +26,9 @@ const TRIES: u64 = 10;
 /// As large as the neighbour's, so that the daemon's limit is the tenant's own.
 const SHARE: Ask = Ask::Share(10);
 
+/// What the webhook makes of it where no other kind than MPS may serve it.
+const NAME: &str = "nvidia.com/gpu-10gb";
+
 /// Longer than a try may take by the tenant's own clock.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -103,7 +106,7 @@ async fn kept_out(scene: &Scene<'_>, pod: &Pod) -> anyhow::Result<Option<String>
         }
         admitted => {
             let resource = resource_of(&admitted?)?;
-            Ok((resource != SHARE.resource()).then(|| format!("it is to wait for {resource}")))
+            Ok((resource != NAME).then(|| format!("it is to wait for {resource}")))
         }
     }
 }
@@ -142,12 +145,7 @@ impl<'a> Stage<'a> {
         }
         let pod = scene.pods.get(tenant.name()).await?;
         let resource = resource_of(&pod)?;
-        ensure!(
-            resource == SHARE.resource(),
-            "{}: expected {}, saw {resource}",
-            tenant.name(),
-            SHARE.resource()
-        );
+        ensure!(resource == NAME, "{}: expected {NAME}, saw {resource}", tenant.name());
         let ready: Ready = serde_json::from_str(&scene.line(&pod, "READY ", PATIENCE).await?)?;
         ensure_unprivileged(tenant, &pod, &ready)?;
         neighbour.ensure_beside(tenant.name()).await?;
@@ -163,7 +161,7 @@ impl<'a> Stage<'a> {
             outcome.tries += 1;
             self.serial += 1;
             self.tenant.order(self.scene.args, self.serial, attempt.name, &self.facts)?;
-            let (said, answered) = tokio::join!(self.said(), self.neighbour.answers_after());
+            let (said, answered) = tokio::join!(self.said(), self.neighbour.answers_after(PATIENCE));
             let mut harm = self.neighbour.harm().await?;
             match answered {
                 Ok(after) => outcome.slowest = outcome.slowest.max(after),

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use kerf_core::kind::Kind;
 use kerf_core::names::GpuUuid;
 use kerf_core::resource::SHARE_SIZES;
-use kerf_tests::cluster::{resource_of, wait};
+use kerf_tests::cluster::wait;
 use kerf_tests::control_plane;
-use kerf_tests::pods::{Pods, phase_of, standing};
+use kerf_tests::pods::{Pods, assignment_of, phase_of, standing};
 use kerf_tests::real_node::Process;
 
 use super::node::Node;
@@ -135,8 +136,9 @@ impl<'a> Scene<'a> {
     pub async fn expect(&self, job: &Job) -> anyhow::Result<Seen> {
         let name = &job.name;
         let pod = self.pods.running(name).await?;
-        let resource = resource_of(&pod)?;
-        ensure!(resource == job.ask.resource(), "{name}: expected {}, saw {resource}", job.ask.resource());
+        let slices = assignment_of(&pod)?.slices;
+        let kinds: BTreeSet<Kind> = slices.iter().map(|slice| slice.shape.kind()).collect();
+        ensure!(kinds == [job.ask.kind()].into(), "{name}: expected {}, saw {kinds:?}", job.ask.kind());
         unprivileged(&pod)?;
         let told = self.line(&pod, "SEES ", PATIENCE).await?;
         let seen: Seen = serde_json::from_str(&told).with_context(|| format!("{name} told {told}"))?;

@@ -124,10 +124,10 @@ impl<'a> Neighbour<'a> {
         self.usual.as_ref().is_some_and(|usual| usual.compute_mode == EXCLUSIVE.to_string())
     }
 
-    /// How long the daemon takes to answer.
-    pub async fn answers_after(&self) -> anyhow::Result<Duration> {
+    /// How long the daemon takes to answer, which may be as long as a tenant keeps it busy.
+    pub async fn answers_after(&self, patience: Duration) -> anyhow::Result<Duration> {
         let begun = Instant::now();
-        self.ask(Word::ServerList).await.context("the daemon did not answer meanwhile")?;
+        self.ask_for(patience, Word::ServerList).await.context("the daemon did not answer meanwhile")?;
         Ok(begun.elapsed())
     }
 
@@ -184,14 +184,18 @@ impl<'a> Neighbour<'a> {
         })
     }
 
+    async fn ask(&self, word: Word) -> anyhow::Result<Answer> {
+        self.ask_for(PATIENCE, word).await
+    }
+
     /// The daemon serves one control client at a time, and another may be the agent's or the tenant's: it is asked until it
     /// answers.
-    async fn ask(&self, word: Word) -> anyhow::Result<Answer> {
+    async fn ask_for(&self, patience: Duration, word: Word) -> anyhow::Result<Answer> {
         let begun = Instant::now();
         loop {
             match self.control.ask(word).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) if begun.elapsed() >= PATIENCE => return Err(error.into()),
+                Err(error) if begun.elapsed() >= patience => return Err(error.into()),
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }

@@ -1,6 +1,6 @@
 //! Tells the log where the catalog says other things of a GPU than NVML does. It changes nothing: NVML is right.
 
-use kerf_core::mig::catalog::{by_product, compare};
+use kerf_core::mig::catalog::{Disagreement, by_product, compare};
 use kerf_core::mig::{ComputeProfile, MigTable, Profile};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
@@ -11,12 +11,14 @@ use std::collections::BTreeMap;
 pub(super) fn warn_of_differences(gpu: &GpuUuid, product: &str, memory: MemoryMib, table: &MigTable) {
     let Some(model) = by_product(product, memory) else {
         tracing::warn!(%gpu, product, %memory, "the catalog does not know this GPU; NVML's MIG table is used");
-        return;
+        return true;
     };
-    for what in compare(model, table) {
+    let differences = compare(model, table);
+    for what in &differences {
         let model = model.name;
         tracing::warn!(%gpu, model, %what, "the catalog and NVML disagree; NVML's MIG table is used");
     }
+    !differences.iter().any(|what| matches!(what, Disagreement::Missing(_)))
 }
 
 /// Warns where compute instances may start elsewhere than core takes it: kerf makes none at a place that the driver does not
@@ -68,27 +70,29 @@ mod tests {
         }
     }
 
-    fn heard(product: &str, memory: u64, table: &MigTable) -> Vec<String> {
+    /// What is said, and whether all is listed.
+    fn heard(product: &str, memory: u64, table: &MigTable) -> (Vec<String>, bool) {
         let heard = Heard::default();
-        tracing::subscriber::with_default(heard.clone(), || {
-            warn_of_differences(&GpuUuid::new("GPU-0"), product, MemoryMib(memory), table);
+        let lists_all = tracing::subscriber::with_default(heard.clone(), || {
+            warn_of_differences(&GpuUuid::new("GPU-0"), product, MemoryMib(memory), table)
         });
-        heard.0.lock().unwrap().clone()
+        (heard.0.lock().unwrap().clone(), lists_all)
     }
 
     #[test]
     fn the_log_names_the_model_and_each_difference() {
         let table = by_name("H200-141GB").unwrap().mig_table().unwrap();
-        assert!(heard("NVIDIA H200", 143_771, &table).is_empty());
+        assert_eq!(heard("NVIDIA H200", 143_771, &table), (Vec::new(), true));
         let mut entries = table.entries().to_vec();
         entries.pop();
-        let heard = heard("NVIDIA H200", 143_771, &MigTable::new(entries));
+        let (heard, lists_all) = heard("NVIDIA H200", 143_771, &MigTable::new(entries));
+        assert!(!lists_all);
         assert_eq!(heard, ["\"H200-141GB\"", "NVML does not list 7g.141gb"]);
     }
 
     #[test]
     fn a_gpu_that_the_catalog_does_not_know_is_named() {
         let heard = heard("NVIDIA X100", 100_000, &MigTable::default());
-        assert_eq!(heard, ["\"NVIDIA X100\""]);
+        assert_eq!(heard, (vec!["\"NVIDIA X100\"".to_owned()], true));
     }
 }

@@ -1,5 +1,6 @@
 //! What MIG offers on each GPU. It stays as it is until the GPU's MIG mode changes. An answer may have been cut short by a
-//! call that failed, so it is asked for until two looks in a row gave the same, and no more after that.
+//! call that failed, so it is asked for until two looks in a row gave the same, and no more after that; where the catalog has
+//! more, at every look, for a failed call and a profile that the driver does not have are told by the same codes.
 
 use crate::differences::{warn_of_differences, warn_of_places};
 use crate::processes::MIB;
@@ -54,6 +55,8 @@ pub(crate) struct Tables {
 /// What a GPU lists.
 struct GiTable {
     table: MigTable,
+    /// It has all that the catalog has.
+    is_whole: bool,
     /// Two looks gave it.
     is_confirmed: bool,
 }
@@ -67,8 +70,8 @@ impl Tables {
         let table = read(device)?;
         let product = device.name().map_err(GpuError::call("nvmlDeviceGetName"))?;
         let memory = device.memory_info().map_err(GpuError::call("nvmlDeviceGetMemoryInfo_v2"))?;
-        warn_of_differences(gpu, &product, MemoryMib(memory.total / MIB), &table);
-        self.gi.insert(gpu.clone(), GiTable { table: table.clone(), is_confirmed: false });
+        let is_whole = warn_of_differences(gpu, &product, MemoryMib(memory.total / MIB), &table);
+        self.gi.insert(gpu.clone(), GiTable { table: table.clone(), is_whole, is_confirmed: false });
         Ok(table)
     }
 
@@ -80,7 +83,7 @@ impl Tables {
         }
         let table = read(device)?;
         if table == known.table {
-            known.is_confirmed = true;
+            known.is_confirmed = known.is_whole;
             return Ok(table);
         }
         if let Some(gone) = known.table.entries().iter().find(|e| table.entry(e.profile).is_none()) {

@@ -113,10 +113,10 @@ def become_nested_root():
 # ---- the control words ----
 
 
-def words(*lines):
+def words(*lines, patience=8):
     """Says words by the control program that the tenant brought along; what it answers."""
     environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": PIPE}
-    told = subprocess.run([CONTROL], input="\n".join(lines) + "\n", env=environment, capture_output=True, text=True, timeout=8)
+    told = subprocess.run([CONTROL], input="\n".join(lines) + "\n", env=environment, capture_output=True, text=True, timeout=patience)
     return " ".join((told.stdout + told.stderr).split())[:120] or f"nothing said, exit code {told.returncode}"
 
 
@@ -216,7 +216,7 @@ def keep_daemon_busy(facts, notes):
     held = [connected(path, notes) for path in sockets()]
     until = time.monotonic() + BUSY
     while time.monotonic() < until:
-        notes.say(words("get_server_list"))
+        notes.say(words("get_server_list", patience=BUSY))
     for pipe in held:
         pipe.close()
 

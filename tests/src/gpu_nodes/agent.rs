@@ -19,8 +19,8 @@ const GATHER: Duration = Duration::from_millis(100);
 /// The wait after a failed write.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What an agent hears.
-pub(super) enum Order {
+/// What happens to an agent.
+pub(super) enum Event {
     /// The spec.
     Spec(Box<GpuNodeSpec>),
     /// The kubelet has given this pod its devices.
@@ -58,22 +58,22 @@ impl Agent {
         }
     }
 
-    /// Answers until the sender of orders is gone.
-    pub(super) async fn run(mut self, mut orders: UnboundedReceiver<Order>) {
+    /// Answers until the sender of events is gone.
+    pub(super) async fn run(mut self, mut events: UnboundedReceiver<Event>) {
         let mut write_by: Option<Instant> = None;
         loop {
             let now = Instant::now();
             let next_cut = self.made.values().copied().filter(|at| *at > now).min();
             tokio::select! {
-                order = orders.recv() => match order {
-                    Some(order) => self.take(order),
+                event = events.recv() => match event {
+                    Some(event) => self.take(event),
                     None => return,
                 },
                 () = until(next_cut) => {}
                 () = until(write_by) => {}
             }
-            while let Ok(order) = orders.try_recv() {
-                self.take(order);
+            while let Ok(event) = events.try_recv() {
+                self.take(event);
             }
             self.observe();
             let fields = changes(&self.written, &self.status);
@@ -100,15 +100,15 @@ impl Agent {
         }
     }
 
-    fn take(&mut self, order: Order) {
-        match order {
-            Order::Allocated(pod) => drop(self.holders.insert(pod)),
-            Order::Ended(pod) => drop(self.holders.remove(&pod)),
-            Order::Spec(spec) if spec.revision > self.spec.revision => {
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Allocated(pod) => drop(self.holders.insert(pod)),
+            Event::Ended(pod) => drop(self.holders.remove(&pod)),
+            Event::Spec(spec) if spec.revision > self.spec.revision => {
                 self.spec = *spec;
                 self.cut();
             }
-            Order::Spec(_) => {}
+            Event::Spec(_) => {}
         }
     }
 
@@ -184,7 +184,7 @@ fn changes(written: &GpuNodeStatus, status: &GpuNodeStatus) -> Map<String, Value
     fields
 }
 
-fn census(status: &GpuNodeStatus) -> Census {
+pub(super) fn census(status: &GpuNodeStatus) -> Census {
     let mut census = Census::default();
     for slice in &status.slices {
         match slice.state {

@@ -1,7 +1,7 @@
 //! Simulated agents: all of them in this process, each with its own node's identity, so that kerf's guard holds for them.
 //!
-//! What others may rely on is the public part of this file and no more: today the agents answer the documents of `GpuNodes` through the
-//! API server, and that is to change. They watch all `GpuNodes` by one watch; real agents have one each.
+//! They answer the documents of `GpuNodes` through the API server, or keep their node's ledger and dial the extender. What others may rely
+//! on is the public part of this file and no more. They watch all `GpuNodes` by one watch; real agents have one each.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +13,7 @@ use http::{HeaderName, HeaderValue, Request as HttpRequest};
 use kerf_core::contract::GpuNodeStatus;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodUid};
+use kerf_protocol::client::Plain;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::Request;
@@ -20,10 +21,11 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use serde::de::IgnoredAny;
 use serde_json::json;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
-use super::agent::{Agent, Order};
+use super::agent::{Agent, Event};
+use super::ledger_agent::LedgerAgent;
 
 /// Which cuts wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +67,9 @@ pub(super) struct Shared {
     pub(super) lanes: CutLanes,
     cut_ms: AtomicU64,
     census: Mutex<BTreeMap<NodeName, Census>>,
-    orders: Mutex<BTreeMap<NodeName, UnboundedSender<Order>>>,
+    /// Where agents dial that keep their node's ledger; without it none does.
+    extender: Option<Arc<Plain>>,
+    events: Mutex<BTreeMap<NodeName, UnboundedSender<Event>>>,
 }
 
 impl SimulatedAgents {
@@ -74,12 +78,23 @@ impl SimulatedAgents {
     /// `client` is an admin's, who may speak in the agents' names.
     #[must_use]
     pub fn start(client: &Client, lanes: CutLanes) -> Self {
+        Self::start_with(client, lanes, None)
+    }
+
+    /// The same of agents that keep their node's ledger and dial the extender at this address.
+    #[must_use]
+    pub fn dialling(client: &Client, lanes: CutLanes, extender: String) -> Self {
+        Self::start_with(client, lanes, Some(extender))
+    }
+
+    fn start_with(client: &Client, lanes: CutLanes, extender: Option<String>) -> Self {
         let shared = Arc::new(Shared {
             client: client.clone(),
             lanes,
             cut_ms: AtomicU64::new(0),
             census: Mutex::default(),
-            orders: Mutex::default(),
+            extender: extender.map(|address| Arc::new(Plain { extenders: vec![address] })),
+            events: Mutex::default(),
         });
         let watching = tokio::spawn(watch(Arc::clone(&shared))).abort_handle();
         Self { shared, watching }
@@ -92,12 +107,12 @@ impl SimulatedAgents {
 
     /// The kubelet of `node` has given the pod its devices.
     pub fn allocated(&self, node: &str, pod: &str) {
-        self.shared.send(node, Order::Allocated(PodUid::new(pod)));
+        self.shared.send(node, Event::Allocated(PodUid::new(pod)));
     }
 
     /// The pod on `node` has ended.
     pub fn ended(&self, node: &str, pod: &str) {
-        self.shared.send(node, Order::Ended(PodUid::new(pod)));
+        self.shared.send(node, Event::Ended(PodUid::new(pod)));
     }
 
     /// What the agents last reported.
@@ -115,17 +130,17 @@ impl SimulatedAgents {
 impl Drop for SimulatedAgents {
     fn drop(&mut self) {
         self.watching.abort();
-        // An agent ends once its orders' sender is gone.
-        self.shared.orders.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        // An agent ends once its events' sender is gone.
+        self.shared.events.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
 impl Shared {
-    fn send(&self, node: &str, order: Order) {
-        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(agent) = orders.get(&NodeName::new(node)) {
+    fn send(&self, node: &str, event: Event) {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(agent) = events.get(&NodeName::new(node)) {
             // An agent that has ended was told to.
-            let _ = agent.send(order);
+            let _ = agent.send(event);
         }
     }
 
@@ -155,14 +170,22 @@ async fn watch(shared: Arc<Shared>) {
         // The extender reports documents that cannot be read; the agents wait for the next ones.
         let (Ok(spec), Ok(Some(status))) = (node.read_spec(), node.read_status()) else { continue };
         let name = node.name();
-        let known = shared.orders.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&name);
+        let known = shared.events.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&name);
         if !known {
-            let (sender, orders) = unbounded_channel();
-            let agent = Agent::new(name.clone(), status, Arc::clone(&shared));
-            tokio::spawn(agent.run(orders));
-            shared.orders.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), sender);
+            let (sender, events) = unbounded_channel();
+            spawn(&shared, name.clone(), status, events);
+            shared.events.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), sender);
         }
-        shared.send(name.as_str(), Order::Spec(Box::new(spec)));
+        shared.send(name.as_str(), Event::Spec(Box::new(spec)));
+    }
+}
+
+fn spawn(shared: &Arc<Shared>, name: NodeName, status: GpuNodeStatus, events: UnboundedReceiver<Event>) {
+    let shared = Arc::clone(shared);
+    if let Some(extender) = shared.extender.clone() {
+        tokio::spawn(LedgerAgent::new(name, status, shared).run(extender, events));
+    } else {
+        tokio::spawn(Agent::new(name, status, shared).run(events));
     }
 }
 

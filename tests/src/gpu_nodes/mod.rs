@@ -2,6 +2,7 @@
 
 mod agent;
 mod agents;
+mod ledger_agent;
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Pods through the whole of kerf under load, beside a control without it: rates, latencies, CPU and requests a pod.
 //!
-//! Both clusters have a real etcd, API server and kube-scheduler; kerf's has the real webhook and extender, and the guard. Kubelets and
-//! agents are simulated in this process. Each scene is played in both, one after the other, so that both meet the same machine.
+//! All clusters have a real etcd, API server and kube-scheduler; kerf's have the real webhook and extender, and the guard. Kubelets and
+//! agents are simulated in this process. Each scene is played in each cluster, one after the other, so that all meet the same machine.
 
 mod bars;
 mod kubelets;
@@ -48,6 +48,9 @@ pub struct Args {
     /// GPUs of a node are cut side by side, and not one after the other.
     #[arg(long)]
     parallel_cuts: bool,
+    /// Also play each scene in a third cluster, whose agents keep their node's ledger and dial the extender.
+    #[arg(long)]
+    streams: bool,
     /// Rounds, each with clusters of its own; medians are printed.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
@@ -134,16 +137,16 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Plays each scene in both clusters, which begin anew where a scene needs it.
     async fn round(&mut self, round: u32, nodes: usize, scenes: &[Scene]) -> anyhow::Result<()> {
-        self.say(&format!("round {round} of {}: starting two clusters of {nodes} nodes", self.args.rounds));
+        self.say(&format!("round {round} of {}: starting the clusters of {nodes} nodes", self.args.rounds));
         let mut sides = self.start(nodes).await?;
         for scene in scenes {
-            if !scene.can_follow(&sides.kerf) {
-                self.say(&format!("{}: needs uncut GPUs, starting two clusters anew", scene.name()));
+            if !sides.all().all(|side| scene.can_follow(side)) {
+                self.say(&format!("{}: needs uncut GPUs, starting the clusters anew", scene.name()));
                 sides.stop().await?;
                 sides = self.start(nodes).await?;
             }
             if let Err(error) = self.play(scene, nodes, &mut sides).await {
-                self.say(&format!("{error:#}; starting two clusters anew"));
+                self.say(&format!("{error:#}; starting the clusters anew"));
                 self.failed.push(format!("{error:#}"));
                 drop(sides);
                 sides = self.start(nodes).await?;
@@ -152,14 +155,15 @@ impl Bench<'_> {
         sides.stop().await
     }
 
-    /// Plays a scene in both; which comes first alternates.
+    /// Plays a scene in each; which comes first alternates.
     async fn play(&mut self, scene: &Scene, nodes: usize, sides: &mut Sides) -> anyhow::Result<()> {
         self.number += 1;
-        let mut order = [Kind::Kerf, Kind::Control];
-        order.rotate_left(self.number % 2);
+        let mut order: Vec<Kind> = sides.all().map(|side| side.kind).collect();
+        let first = self.number % order.len();
+        order.rotate_left(first);
         let prefix = format!("s{}", self.number);
         for kind in order {
-            let played = scene.play(sides.of(kind), &prefix).await;
+            let played = scene.play(sides.of(kind)?, &prefix).await;
             let measured = played.with_context(|| format!("{}, {}", scene.name(), kind.name()))?;
             self.say(&format!("{:<22} {:<8}{}", scene.name(), kind.name(), measured.line()));
             self.results.entry((nodes, scene.name())).or_default().push((kind, measured));
@@ -169,7 +173,7 @@ impl Bench<'_> {
 
     async fn start(&self, nodes: usize) -> anyhow::Result<Sides> {
         let lanes = if self.args.parallel_cuts { CutLanes::PerGpu } else { CutLanes::PerNode };
-        Sides::start(nodes, lanes).await
+        Sides::start(nodes, lanes, self.args.streams).await
     }
 
     fn say(&self, text: &str) {

@@ -7,6 +7,8 @@ use serde::Serialize;
 use super::side::Kind;
 use crate::report::{Latency, print};
 
+/// Requests with these verbs write.
+const WRITES: [&str; 4] = ["POST", "PUT", "PATCH", "APPLY"];
 /// Rarer requests are in the JSON only.
 const SHOWN: f64 = 0.02;
 
@@ -55,14 +57,25 @@ impl Measured {
         })
     }
 
+    /// Writes of `GpuNodes` for each pod, by whomever.
+    pub fn gpu_node_writes(&self) -> f64 {
+        let is_write = |name: &str| {
+            let (verb, resource) = name.split_once(' ').unwrap_or_default();
+            WRITES.contains(&verb) && resource.starts_with("gpunodes")
+        };
+        let writes = self.requests.iter().filter(|(name, _)| is_write(name));
+        writes.fold(0.0, |sum, (_, count)| sum + count)
+    }
+
     /// The figures in a line.
     pub fn line(&self) -> String {
         let unbound = if self.unbound > 0 { format!(", {} NOT BOUND", self.unbound) } else { String::new() };
         format!(
-            "{:>6.1}/s  p50 {:>8.1} ms  p99 {:>8.1} ms  CPU ms a pod: {}{unbound}",
+            "{:>6.1}/s  p50 {:>8.1} ms  p99 {:>8.1} ms  GpuNode writes a pod {:.2}  CPU ms a pod: {}{unbound}",
             self.rate,
             self.latency.p50_ms,
             self.latency.p99_ms,
+            self.gpu_node_writes(),
             joined(&self.cpu_ms, 0.0, 1),
         )
     }
@@ -92,10 +105,14 @@ pub struct Row {
     pub scene: String,
     /// Medians with kerf.
     pub kerf: Measured,
+    /// Medians with kerf whose agents dial the extender, if that was played.
+    pub streams: Option<Measured>,
     /// Medians of the control.
     pub control: Measured,
     /// kerf's bound pods a second over the control's.
     pub rate_ratio: f64,
+    /// The same of kerf whose agents dial the extender.
+    pub streams_rate_ratio: Option<f64>,
     /// kerf's created → bound p50 less the control's, ms.
     pub p50_more_ms: f64,
     /// CPU of the API server over the control's.
@@ -109,15 +126,16 @@ impl Row {
             let rounds: Vec<_> = rounds.iter().filter(|(of, _)| *of == kind).map(|(_, one)| one).collect();
             Measured::median(&rounds)
         };
-        let (kerf, control) = (of(Kind::Kerf)?, of(Kind::Control)?);
-        let apiserver = |one: &Measured| one.cpu_ms.get("apiserver").copied().unwrap_or(f64::NAN);
+        let (kerf, streams, control) = (of(Kind::Kerf)?, of(Kind::Streams), of(Kind::Control)?);
         Some(Self {
             nodes,
             scene: scene.to_owned(),
             rate_ratio: kerf.rate / control.rate,
+            streams_rate_ratio: streams.as_ref().map(|streams| streams.rate / control.rate),
             p50_more_ms: kerf.latency.p50_ms - control.latency.p50_ms,
             apiserver_ratio: apiserver(&kerf) / apiserver(&control),
             kerf,
+            streams,
             control,
         })
     }
@@ -125,7 +143,13 @@ impl Row {
     /// Prints it.
     pub fn print(&self) {
         print(&format!("\n{} nodes, {}", self.nodes, self.scene));
-        for (kind, measured) in [(Kind::Kerf, &self.kerf), (Kind::Control, &self.control)] {
+        let measured = [
+            (Kind::Kerf, Some(&self.kerf)),
+            (Kind::Streams, self.streams.as_ref()),
+            (Kind::Control, Some(&self.control)),
+        ];
+        for (kind, measured) in measured {
+            let Some(measured) = measured else { continue };
             let name = kind.name();
             print(&format!("  {name:<8} {}", measured.line()));
             print(&format!("  {:<8} requests a pod: {}", "", joined(&measured.requests, SHOWN, 2)));
@@ -135,12 +159,40 @@ impl Row {
             "  kerf / control: rate {:.2}, API server CPU {:.2}; p50 {:+.1} ms",
             self.rate_ratio, self.apiserver_ratio, self.p50_more_ms
         ));
+        if let (Some(streams), Some(ratio)) = (&self.streams, self.streams_rate_ratio) {
+            print(&format!(
+                "  streams / control: rate {ratio:.2}, API server CPU {:.2}; p50 {:+.1} ms",
+                apiserver(streams) / apiserver(&self.control),
+                streams.latency.p50_ms - self.control.latency.p50_ms
+            ));
+        }
     }
+}
+
+/// CPU milliseconds of the API server for each pod.
+fn apiserver(one: &Measured) -> f64 {
+    one.cpu_ms.get("apiserver").copied().unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn writes_of_gpu_nodes_are_told_from_other_requests() {
+        let counts = [("PATCH gpunodes/status", 0.5), ("PATCH gpunodes 409", 0.25), ("GET gpunodes", 4.0)];
+        let counts = counts.into_iter().chain([("POST pods/binding", 1.0)]);
+        let measured = Measured {
+            pods: 1,
+            unbound: 0,
+            rate: 1.0,
+            latency: Latency::of(Vec::new()),
+            cpu_ms: BTreeMap::new(),
+            requests: counts.map(|(name, count)| (name.to_owned(), count)).collect(),
+            resident_mib: BTreeMap::new(),
+        };
+        assert!((measured.gpu_node_writes() - 0.75).abs() < f64::EPSILON);
+    }
 
     #[test]
     fn a_median_is_the_middle() {

@@ -1,4 +1,4 @@
-//! The two clusters that are measured beside each other: one with kerf, and the control.
+//! The clusters that are measured beside each other: one with kerf, one whose agents dial the extender, and the control.
 
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::GpuNodeStatus;
+use kerf_core::contract::{ConditionStatus, GpuNodeStatus};
 use kerf_core::keys;
 use kerf_core::kind::Kind as SliceKind;
 use kerf_core::names::GpuUuid;
@@ -30,11 +30,13 @@ pub const AT_ONCE: usize = 16;
 /// The longest that a cluster may need to come to rest.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Which of the two.
+/// Which of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// With webhook, extender, guard and agents.
     Kerf,
+    /// The same, and the agents keep their node's ledger.
+    Streams,
     /// Without.
     Control,
 }
@@ -44,6 +46,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Kerf => "kerf",
+            Self::Streams => "streams",
             Self::Control => "control",
         }
     }
@@ -54,8 +57,10 @@ enum Plane {
     Control(Box<ControlPlane>, usize),
 }
 
-/// One of the two clusters.
+/// One of the clusters.
 pub struct Side {
+    /// Which it is.
+    pub kind: Kind,
     plane: Plane,
     /// Its nodes.
     pub nodes: usize,
@@ -64,63 +69,75 @@ pub struct Side {
     known: Known,
 }
 
-/// Both clusters.
-pub struct Sides {
-    /// With kerf.
-    pub kerf: Side,
-    /// The control.
-    pub control: Side,
-}
+/// The clusters; the control is the last.
+pub struct Sides(Vec<Side>);
 
 impl Sides {
-    /// Starts both, with so many nodes each.
-    pub async fn start(nodes: usize, lanes: CutLanes) -> anyhow::Result<Self> {
-        let kerf = Side::kerf(nodes, lanes).await.context("the cluster with kerf")?;
+    /// Starts them, with so many nodes each; with `streams` also the one whose agents dial.
+    pub async fn start(nodes: usize, lanes: CutLanes, streams: bool) -> anyhow::Result<Self> {
+        let kerf = Side::kerf(nodes, lanes, Kind::Kerf).await.context("the cluster with kerf")?;
         let configuration = kerf.plane().dir().join("kerf-scheduler-config.yaml");
-        let control = Side::control(nodes, &configuration).await.context("the control")?;
-        let mut sides = Self { kerf, control };
-        let padding = sides.padding().await?;
-        if let Plane::Control(_, of_control) = &mut sides.control.plane {
+        let mut sides = vec![kerf];
+        if streams {
+            let side = Side::kerf(nodes, lanes, Kind::Streams).await;
+            sides.push(side.context("the cluster whose agents dial the extender")?);
+        }
+        let mut control = Side::control(nodes, &configuration).await.context("the control")?;
+        let padding = padding(&sides[0], &control).await?;
+        if let Plane::Control(_, of_control) = &mut control.plane {
             *of_control = padding;
         }
-        Ok(sides)
+        sides.push(control);
+        Ok(Self(sides))
     }
 
-    /// One of them.
-    pub fn of(&mut self, kind: Kind) -> &mut Side {
-        match kind {
-            Kind::Kerf => &mut self.kerf,
-            Kind::Control => &mut self.control,
-        }
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &Side> {
+        self.0.iter()
     }
 
-    /// How much longer an admitted pod is with kerf.
-    async fn padding(&self) -> anyhow::Result<usize> {
-        let length = async |side: &Side| {
-            let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-            let admitted = side.pods().create(&dry_run, &side.pod("padding", Asks::Slice)).await?;
-            anyhow::Ok(serde_json::to_vec(&admitted)?.len())
-        };
-        Ok(length(&self.kerf).await?.saturating_sub(length(&self.control).await?))
+    /// One of them, if it was started.
+    pub fn of(&mut self, kind: Kind) -> anyhow::Result<&mut Side> {
+        let found = self.0.iter_mut().find(|side| side.kind == kind);
+        found.with_context(|| format!("there is no cluster {}", kind.name()))
     }
 
-    /// Ends both.
+    /// Ends them.
     pub async fn stop(self) -> anyhow::Result<()> {
-        self.kerf.stop().await?;
-        self.control.stop().await
+        for side in self.0 {
+            side.stop().await?;
+        }
+        Ok(())
     }
+}
+
+/// How much longer an admitted pod is with kerf.
+async fn padding(kerf: &Side, control: &Side) -> anyhow::Result<usize> {
+    let length = async |side: &Side| {
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let admitted = side.pods().create(&dry_run, &side.pod("padding", Asks::Slice)).await?;
+        anyhow::Ok(serde_json::to_vec(&admitted)?.len())
+    };
+    Ok(length(kerf).await?.saturating_sub(length(control).await?))
 }
 
 impl Side {
-    async fn kerf(nodes: usize, lanes: CutLanes) -> anyhow::Result<Self> {
+    async fn kerf(nodes: usize, lanes: CutLanes, kind: Kind) -> anyhow::Result<Self> {
         let mut options = ClusterOptions::new(Vec::new());
         options.control_plane = control_plane();
+        let dials = kind == Kind::Streams;
+        let extender = dials.then(free_address).transpose()?;
+        options.extender_flags.extend(extender.iter().map(|address| format!("--agents-address={address}")));
         let cluster = Cluster::start(options, |_| ()).await?;
         let client = cluster.plane().client();
-        make_nodes(nodes, async |name| node(&name).create(&client, &status(&name)).await).await?;
-        let agents = Arc::new(SimulatedAgents::start(&client, lanes));
+        let shown = |name: &str| if dials { unconnected(status(name)) } else { status(name) };
+        make_nodes(nodes, async |name| node(&name).create(&client, &shown(&name)).await).await?;
+        let agents = Arc::new(match extender {
+            Some(extender) => SimulatedAgents::dialling(&client, lanes, extender),
+            None => SimulatedAgents::start(&client, lanes),
+        });
         let (bound, known) = kubelets::start(&pods(&client), Some(Arc::clone(&agents)));
-        let mut side = Self { plane: Plane::Kerf(Box::new(cluster), agents), nodes, bound, known };
+        let mut side = Self { kind, plane: Plane::Kerf(Box::new(cluster), agents), nodes, bound, known };
         let (pods, probe) = (side.pods(), side.pod("probe", Asks::Slice));
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let knows_the_model = async || Ok(resource_of(&pods.create(&dry_run, &probe).await?)? == DEVICE);
@@ -147,7 +164,8 @@ impl Side {
         })
         .await?;
         let (bound, known) = kubelets::start(&pods(&client), None);
-        let mut side = Self { plane: Plane::Control(Box::new(plane), 0), nodes, bound, known };
+        let mut side =
+            Self { kind: Kind::Control, plane: Plane::Control(Box::new(plane), 0), nodes, bound, known };
         side.is_up().await?;
         Ok(side)
     }
@@ -263,6 +281,21 @@ impl Side {
             Plane::Control(plane, _) => plane.stop().await,
         }
     }
+}
+
+/// An address on loopback that nobody listens on.
+fn free_address() -> anyhow::Result<String> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no free port")?;
+    Ok(listener.local_addr()?.to_string())
+}
+
+/// As an agent that dials writes it before it has a leader to obey: not ready.
+fn unconnected(mut status: GpuNodeStatus) -> GpuNodeStatus {
+    for condition in &mut status.conditions {
+        condition.status = ConditionStatus::False;
+        "NotConnected".clone_into(&mut condition.reason);
+    }
+    status
 }
 
 fn control_plane() -> ControlPlaneOptions {

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 /// Warns once for each thing in which `table`, which NVML gave, differs from what the catalog has of such a GPU. Plans
 /// that are made off the node, and the scheduler's list of resource names, follow the catalog.
-pub(super) fn warn_of_differences(gpu: &GpuUuid, product: &str, memory: MemoryMib, table: &MigTable) {
+/// Whether NVML lists every profile that the catalog has of the GPU.
+pub(super) fn warn_of_differences(gpu: &GpuUuid, product: &str, memory: MemoryMib, table: &MigTable) -> bool {
     let Some(model) = by_product(product, memory) else {
         tracing::warn!(%gpu, product, %memory, "the catalog does not know this GPU; NVML's MIG table is used");
         return true;

@@ -2,17 +2,31 @@
 //!
 //! Each function gives the changed spec or says that nothing changes; the writer adds revision and epoch
 //! ([`successor`]) and writes it by compare and swap. That write is the commit point of every promise.
+//!
+//! [`Ledger`] is the account that a node's agent keeps itself, and follows a leader's [`Order`]s on; [`BindProgress`] is that leader's
+//! side of one pod's bind, and [`Change`]s keep its copy of the node ([`NodeState`]) up to date
+//! (`docs/decisions/0006-ledger.md`).
 
+mod accept;
+mod bind;
+mod change;
 mod idle;
+mod node;
+mod order;
 
+pub use accept::accept;
+pub use bind::{Action, BindFailure, BindProgress, Input, PodSlices, Posted};
+pub use change::{Change, NodeState, SliceKey, difference};
 pub use idle::{drop_disallowed, keep_warm};
+pub use node::{BoundPod, Due, Found, Kept, Ledger, Saved, Seen};
+pub use order::{Answer, Done, Limits, Moment, Order, OrderKind, Owner, Proposal, Rejection};
 
 use crate::contract::{
     GpuNodeSpec, GpuNodeStatus, Holder, RequestDocument, Reservation, SliceState, WantedSlice,
 };
 use crate::inventory::NodeInventory;
 use crate::names::{PodKey, PodUid, SliceId};
-use crate::packing::{Fit, Fleet, Refusal, Source, fit};
+use crate::packing::{Fleet, Refusal, Source, fit};
 use crate::resource::ResourceName;
 
 /// The pod that a slice is promised to, and the epoch of the leader that promises.
@@ -38,25 +52,29 @@ pub fn reserve(
         return Ok(spec.clone());
     }
     let fit = fit(&NodeInventory::of(spec, status), request, fleet)?;
-    Ok(apply(spec, fit, pod))
+    let owner = Owner { uid: pod.uid.clone(), key: pod.key.clone() };
+    Ok(apply(spec, &Proposal::from_fit(owner, fit), pod.epoch))
 }
 
-fn apply(spec: &GpuNodeSpec, fit: Fit, pod: &Promisee) -> GpuNodeSpec {
+/// The wanted slices with the places of a proposal reserved by the leader of `epoch`. Whether they can be had is not asked.
+#[must_use]
+pub fn apply(spec: &GpuNodeSpec, proposal: &Proposal, epoch: u64) -> GpuNodeSpec {
+    let Owner { uid, key } = &proposal.owner;
     let mut next = spec.clone();
-    for placed in fit.slices {
+    for placed in &proposal.places {
         let reservation = Reservation {
-            uid: pod.uid.clone(),
-            namespace: pod.key.namespace.clone(),
-            pod: pod.key.name.clone(),
-            container: placed.container,
+            uid: uid.clone(),
+            namespace: key.namespace.clone(),
+            pod: key.name.clone(),
+            container: placed.container.clone(),
             resource: placed.resource,
             alone: placed.alone,
-            epoch: pod.epoch,
+            epoch,
         };
-        let id = match placed.source {
+        let id = match &placed.source {
             Source::Idle(id) => {
-                next.slices.retain(|s| s.id != id);
-                id
+                next.slices.retain(|s| s.id != *id);
+                id.clone()
             }
             Source::Cut(destroyed) => {
                 next.slices.retain(|s| !destroyed.contains(&s.id));
@@ -66,7 +84,7 @@ fn apply(spec: &GpuNodeSpec, fit: Fit, pod: &Promisee) -> GpuNodeSpec {
         // Reserved last: the order of the list is the order of the promises.
         next.slices.push(WantedSlice {
             id,
-            gpu: placed.gpu,
+            gpu: placed.gpu.clone(),
             shape: placed.shape,
             reservation: Some(reservation),
         });
@@ -174,3 +192,6 @@ pub fn successor(previous: &GpuNodeSpec, next: GpuNodeSpec, epoch: u64) -> GpuNo
 #[cfg(test)]
 #[path = "ledger_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+mod random_tests;

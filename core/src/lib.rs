@@ -15,7 +15,7 @@
 //! | [`inventory`] | what of a node is taken, idle or free |
 //! | [`packing`] | where it goes |
 //! | [`closeness`] | which GPUs are best together |
-//! | [`ledger`] | what a reservation does to a node's wanted slices |
+//! | [`ledger`] | what is reserved on a node, for whom and for how long, and how a leader orders it |
 //! | [`planner`] | which steps turn what is into what is wanted, and an independent checker of them |
 //! | [`plugin_layout`] | how NVIDIA's device plugin is configured on the nodes that it serves |
 //! | [`offer`] | which devices the kubelet may hand out |

@@ -1,6 +1,9 @@
 //! Sample nodes and requests for tests, here and in the other crates. Built only for tests or with feature `testing`.
 
 pub mod offer_life;
+mod simulated_node;
+
+pub use simulated_node::SimulatedNode;
 
 use crate::contract::{
     Condition, ConditionStatus, ContainerRequest, GpuNodeStatus, GpuStatus, Holder, MigPart, RequestDocument,
@@ -114,6 +117,8 @@ pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
         ready_for: reservation.map(|r| r.uid.clone()),
         holder,
         message: None,
+        reservation: None,
+        leaving: false,
     }
 }
 

@@ -150,6 +150,8 @@ fn slice(device: &str, name: &str, holder: Option<&str>) -> SliceStatus {
         ready_for: None,
         holder,
         message: None,
+        reservation: None,
+        leaving: false,
     }
 }
 

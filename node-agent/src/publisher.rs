@@ -198,6 +198,8 @@ mod tests {
             ready_for: ready_for.map(PodUid::new),
             holder: None,
             message: None,
+            reservation: None,
+            leaving: false,
         }
     }
 

@@ -38,8 +38,8 @@ pub use request::{
 };
 pub use spec::{GpuNodeSpec, Reservation, Shape, WantedSlice};
 pub use status::{
-    Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Holder, SliceState, SliceStatus, Summary,
-    UnreadableStatus,
+    Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Holder, SliceReservation, SliceState, SliceStatus,
+    Summary, UnreadableStatus,
 };
 
 #[cfg(test)]

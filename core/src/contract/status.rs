@@ -1,7 +1,7 @@
 //! `GpuNode.status`: what a node's agent observes. Written by that agent only.
 
 use super::status_wire::StatusWire;
-use super::{Peer, Shape};
+use super::{Peer, Reservation, Shape};
 use crate::accounting::beside_shares;
 use crate::kind::Kind;
 use crate::mig::MigTable;
@@ -145,6 +145,43 @@ pub struct SliceStatus {
     /// Why it is not ready, in an operator's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Whose it is to be. Absent from agents that do not keep their node's ledger: there the spec says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<SliceReservation>,
+    /// Whether it has a name in the ledger no more, and goes as soon as it can.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
+}
+
+/// The reservation of a slice, as the agent reports it that keeps its node's ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SliceReservation {
+    /// The pod's UID.
+    pub uid: PodUid,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container that holds the slice in the end.
+    pub container: String,
+    /// The name under which the kubelet must offer the slice.
+    pub resource: ResourceName,
+    /// As in [`Reservation`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
+    /// Whether a Binding of the pod to this node may have been made, or may be made yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub binding: bool,
+}
+
+impl SliceReservation {
+    /// A reservation, and whether a Binding of its pod may have been made.
+    #[must_use]
+    pub fn of(reservation: &Reservation, binding: bool) -> Self {
+        let Reservation { uid, namespace, pod, container, resource, alone, epoch: _ } = reservation.clone();
+        Self { uid, namespace, pod, container, resource, alone, binding }
+    }
 }
 
 /// Where a slice stands.

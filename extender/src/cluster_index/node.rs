@@ -320,6 +320,8 @@ fn promised_before(slice: &WantedSlice) -> SliceStatus {
         ready_for: None,
         holder: None,
         message: None,
+        reservation: None,
+        leaving: false,
     }
 }
 

@@ -60,6 +60,8 @@ impl Node {
             ready_for: None,
             holder: None,
             message: None,
+            reservation: None,
+            leaving: false,
         };
         if let Some(device) = status.device.clone() {
             self.describe_existing(&mut status, wanted, &device, waiting);
@@ -157,6 +159,8 @@ impl Node {
             device: Some(device).filter(|d| !d.as_str().contains("/gi")),
             ready_for: None,
             message,
+            reservation: None,
+            leaving: false,
         }
     }
 

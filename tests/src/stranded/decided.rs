@@ -65,6 +65,8 @@ impl CaseNode {
                         container: "main".to_owned(),
                     }),
                     message: None,
+                    reservation: None,
+                    leaving: false,
                 });
             }
         }

@@ -1,0 +1,105 @@
+//! Whether a node's agent accepts a proposal: by the planner and the checker with which it cuts.
+
+use super::{Proposal, Rejection, apply};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, WantedSlice};
+use crate::inventory::is_idle;
+use crate::names::{GpuUuid, PodUid, SliceId};
+use crate::packing::{Placed, Source};
+use crate::planner::{Observed, Obstacle, Plan, check, plan};
+use std::collections::BTreeSet;
+
+/// The slices that the node should have with the proposal's places reserved, by the leader of `epoch`; or why it cannot have them.
+pub fn accept(
+    desired: &GpuNodeSpec,
+    proposal: &Proposal,
+    epoch: u64,
+    observed: &Observed,
+    status: &GpuNodeStatus,
+) -> Result<GpuNodeSpec, Rejection> {
+    if proposal.places.is_empty() {
+        return Err(Rejection::Unreadable("the proposal names no place".to_owned()));
+    }
+    let mut used = BTreeSet::new();
+    for place in &proposal.places {
+        for id in ids(&place.source) {
+            if !used.insert(id) {
+                return Err(Rejection::Taken(format!("slice {id} is named twice")));
+            }
+            usable(desired, place, id, status)?;
+        }
+    }
+    let mut next = apply(desired, proposal, epoch);
+    let twice = |place: &Placed| compute_instance_twice(&next, place, &proposal.owner.uid);
+    if let Some(slice) = proposal.places.iter().find_map(twice) {
+        return Err(Rejection::Taken(format!("its compute instance is that of slice {}", slice.id)));
+    }
+    let plan = plan(observed, &next.slices);
+    let gpus: BTreeSet<&GpuUuid> = proposal.places.iter().map(|place| &place.gpu).collect();
+    if let Some((id, obstacle)) = unreachable(&next, &gpus, &plan) {
+        return Err(Rejection::Taken(format!("slice {id} cannot be made: {obstacle}")));
+    }
+    check(observed, &next.slices, &plan).map_err(|violation| Rejection::Taken(violation.to_string()))?;
+    // Idle slices that were not made yet and cannot be any more. A leader would take them for capacity, and propose them in vain.
+    let is_refused = |slice: &WantedSlice| plan.refused.iter().any(|(id, _)| *id == slice.id);
+    next.slices
+        .retain(|slice| slice.reservation.is_some() || !gpus.contains(&slice.gpu) || !is_refused(slice));
+    Ok(next)
+}
+
+/// The idle slices that a place reuses or destroys.
+fn ids(source: &Source) -> &[SliceId] {
+    match source {
+        Source::Idle(id) => std::slice::from_ref(id),
+        Source::Cut(destroyed) => destroyed,
+    }
+}
+
+/// Whether a place may reuse or destroy a slice: one that is desired, nobody's, and what the leader takes it for.
+fn usable(
+    desired: &GpuNodeSpec,
+    place: &Placed,
+    id: &SliceId,
+    status: &GpuNodeStatus,
+) -> Result<(), Rejection> {
+    let slice = desired.slices.iter().find(|slice| slice.id == *id);
+    let slice = slice.ok_or_else(|| Rejection::Taken(format!("slice {id} is gone")))?;
+    let is_meant = |slice: &WantedSlice| match place.source {
+        Source::Idle(_) => slice.gpu == place.gpu && slice.shape == place.shape,
+        Source::Cut(_) => slice.gpu == place.gpu,
+    };
+    if !is_meant(slice) {
+        return Err(Rejection::Taken(format!("slice {id} is {} of {}", slice.shape, slice.gpu)));
+    }
+    if slice.reservation.is_some() || !is_idle(slice, status) {
+        return Err(Rejection::Taken(format!("slice {id} is in use")));
+    }
+    Ok(())
+}
+
+/// Another slice that is to have the compute instance of this place of a pod. The planner gives an instance that exists to each slice
+/// that wants it. An idle slice that is in the way is named by the proposal: it is reused or destroyed.
+fn compute_instance_twice<'n>(
+    next: &'n GpuNodeSpec,
+    place: &Placed,
+    owner: &PodUid,
+) -> Option<&'n WantedSlice> {
+    place.shape.mig_part().compute()?;
+    let same = || next.slices.iter().filter(|s| s.gpu == place.gpu && s.shape == place.shape);
+    let is_own = |slice: &WantedSlice| slice.reservation.as_ref().is_some_and(|r| r.uid == *owner);
+    // The pod's own slice is one of them; it has two where two of its places are the same.
+    same().find(|slice| !is_own(slice)).or_else(|| same().nth(1))
+}
+
+/// A reserved slice on one of the proposal's GPUs that the plan does not reach. Plans are made for each GPU by itself, so the
+/// proposal changes nothing on the others. On its own it may be an older reservation that cannot be cut at present, and then the
+/// GPU takes no new one: the two might be promised the same place.
+fn unreachable<'p>(
+    next: &GpuNodeSpec,
+    gpus: &BTreeSet<&GpuUuid>,
+    plan: &'p Plan,
+) -> Option<&'p (SliceId, Obstacle)> {
+    let is_concerned = |slice: &WantedSlice| slice.reservation.is_some() && gpus.contains(&slice.gpu);
+    let concerned: BTreeSet<&SliceId> =
+        next.slices.iter().filter(|s| is_concerned(s)).map(|s| &s.id).collect();
+    plan.refused.iter().find(|(id, _)| concerned.contains(id))
+}

@@ -1,0 +1,307 @@
+//! What the leader does from a pod's proposal to its Binding, one bind at a time.
+//!
+//! `Reserve` → done, and all slices are ready → `Mark` → done → Binding → `Outcome`, where the Binding's answer is definite.
+
+use super::{Answer, Limits, Moment, Order, OrderKind, Owner, Proposal, Rejection};
+use crate::contract::{GpuNodeStatus, SliceState, SliceStatus};
+use crate::names::PodUid;
+use thiserror::Error;
+
+/// One open bind of a pod. Orders that it gives are answered in their order.
+#[derive(Debug, Clone)]
+pub struct BindProgress {
+    owner: Owner,
+    epoch: u64,
+    attempt: u64,
+    gate: Moment,
+    limits: Limits,
+    shown: Shown,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone)]
+enum Stage {
+    New(Proposal),
+    /// `Reserve` was sent.
+    Reserving {
+        sent: Moment,
+    },
+    /// The agent has reserved. No Binding is sent after `last`.
+    Cutting {
+        last: Moment,
+    },
+    /// `Mark` was sent.
+    Marking {
+        last: Moment,
+        sent: Moment,
+    },
+    /// The Binding is under way.
+    Posting,
+    Ended,
+}
+
+/// What the copy of the node shows of the pod's slices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Shown {
+    None,
+    Cutting,
+    Ready,
+    Failed(String),
+}
+
+/// The slices that the copy of the pod's node shows for it.
+#[derive(Debug, Clone, Default)]
+pub struct PodSlices<'a>(Vec<&'a SliceStatus>);
+
+impl<'a> PodSlices<'a> {
+    /// The slices that are reserved for the pod.
+    #[must_use]
+    pub fn of(status: &'a GpuNodeStatus, uid: &PodUid) -> Self {
+        let is_its = |slice: &&SliceStatus| slice.reservation.as_ref().is_some_and(|r| r.uid == *uid);
+        Self(status.slices.iter().filter(is_its).collect())
+    }
+}
+
+/// What happens in a bind.
+#[derive(Debug, Clone)]
+pub enum Input<'a> {
+    /// It begins. This is the first input.
+    Opened,
+    /// The agent has answered the last order that asks for an answer, `Reserve` or `Mark`. Answers to others need not be handed over.
+    Answered(&'a Answer),
+    /// What the copy of the node shows. It is handed over at each change.
+    Shown(PodSlices<'a>),
+    /// The connection has ended: what is unanswered stays so.
+    Disconnected,
+    /// What became of the Binding.
+    Posted(Posted),
+    /// The bind's time is over.
+    GateOver,
+}
+
+/// What became of a Binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Posted {
+    /// The API server has bound the pod.
+    Bound,
+    /// It has refused, and will not do it later.
+    Refused,
+    /// There was no answer, or none that says which.
+    Unknown,
+}
+
+/// What the caller is to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Send an order to the node's agent.
+    Send(Order),
+    /// Send the Binding at once, and hand over what becomes of it.
+    Post {
+        /// The number of its mark.
+        attempt: u64,
+    },
+    /// The bind has ended. Further inputs do nothing.
+    End(Result<(), BindFailure>),
+}
+
+/// Why a pod is not bound. Its reservation stays, unless the node's agent says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BindFailure {
+    /// The agent does not reserve the places, or does not know of the reservation any more.
+    #[error("the node's agent rejects the reservation: {0}")]
+    Rejected(#[from] Rejection),
+    /// A slice could not be made.
+    #[error("{0}")]
+    SliceFailed(String),
+    /// The reservation is gone.
+    #[error("the reservation is gone")]
+    Released,
+    /// The agent has not answered in time.
+    #[error("the node's agent has not answered in time")]
+    NoAnswer,
+    /// Its slices are not ready in time.
+    #[error("the slices are not ready in time")]
+    NotReady,
+    /// The reservation may end before a Binding could.
+    #[error("the reservation is about to expire")]
+    Expiring,
+    /// The connection to the node's agent has ended.
+    #[error("the connection to the node's agent has ended")]
+    Disconnected,
+    /// This replica does not lead any more.
+    #[error("this replica does not lead any more")]
+    Deposed,
+    /// The API server has refused the Binding.
+    #[error("the API server has refused the Binding")]
+    Refused,
+    /// It is not known whether the pod is bound.
+    #[error("it is not known whether the pod is bound")]
+    Unknown,
+}
+
+impl BindFailure {
+    /// Whether a newer copy of the node may have other places for the pod.
+    #[must_use]
+    pub fn is_stale_proposal(&self) -> bool {
+        matches!(self, Self::Rejected(Rejection::Taken(_) | Rejection::UnknownReservation))
+    }
+}
+
+impl BindProgress {
+    /// A bind of the pod that `proposal` is for, by the leader of `epoch`, that ends at `gate`. `attempt` is unique for the pod and the
+    /// epoch.
+    #[must_use]
+    pub fn new(proposal: Proposal, epoch: u64, attempt: u64, gate: Moment, limits: Limits) -> Self {
+        let owner = proposal.owner.clone();
+        Self { owner, epoch, attempt, gate, limits, shown: Shown::None, stage: Stage::New(proposal) }
+    }
+
+    /// What follows from an input. `lease` is when this leader's Lease may be another's.
+    pub fn on(&mut self, input: Input<'_>, now: Moment, lease: Moment) -> Vec<Action> {
+        if let Input::Shown(slices) = &input {
+            self.shown = Shown::of(slices, &self.owner.uid);
+        }
+        if let Stage::Posting = self.stage {
+            return if let Input::Posted(posted) = input { self.posted(posted, now, lease) } else { vec![] };
+        }
+        if let Stage::Ended = self.stage {
+            return Vec::new();
+        }
+        if now >= lease {
+            return self.end(BindFailure::Deposed);
+        }
+        match input {
+            Input::Disconnected => return self.end(BindFailure::Disconnected),
+            Input::GateOver => return self.gate_over(),
+            _ if now >= self.gate => return self.gate_over(),
+            Input::Answered(answer) => return self.answered(answer, now),
+            Input::Opened | Input::Shown(_) | Input::Posted(_) => {}
+        }
+        match &self.stage {
+            Stage::New(proposal) => {
+                let order = OrderKind::Reserve(proposal.clone());
+                self.stage = Stage::Reserving { sent: now };
+                vec![self.send(order)]
+            }
+            Stage::Cutting { last } => {
+                let last = *last;
+                self.cutting(last, now)
+            }
+            Stage::Reserving { .. } | Stage::Marking { .. } | Stage::Posting | Stage::Ended => Vec::new(),
+        }
+    }
+
+    fn answered(&mut self, answer: &Answer, now: Moment) -> Vec<Action> {
+        match (&self.stage, answer) {
+            (Stage::Reserving { sent }, Ok(done)) => {
+                // The agent counts from later on, when it read the order.
+                let last = *sent + done.lifetime.saturating_sub(self.limits.send);
+                if self.shown == Shown::None {
+                    // The copy has the reservation by now; the bind has not been shown it yet.
+                    self.stage = Stage::Cutting { last };
+                    return Vec::new();
+                }
+                self.cutting(last, now)
+            }
+            (Stage::Marking { last, sent }, Ok(_)) => {
+                if now >= (*last).min(*sent + self.limits.send) {
+                    return self.give_up(BindFailure::Expiring);
+                }
+                self.stage = Stage::Posting;
+                vec![Action::Post { attempt: self.attempt }]
+            }
+            (Stage::Marking { last, .. }, Err(Rejection::NotReady)) => {
+                let last = *last;
+                self.cutting(last, now)
+            }
+            (Stage::Reserving { .. } | Stage::Marking { .. }, Err(rejection)) => {
+                self.end(BindFailure::Rejected(rejection.clone()))
+            }
+            (Stage::New(_) | Stage::Cutting { .. } | Stage::Posting | Stage::Ended, _) => Vec::new(),
+        }
+    }
+
+    /// Goes on where the agent has reserved.
+    fn cutting(&mut self, last: Moment, now: Moment) -> Vec<Action> {
+        self.stage = Stage::Cutting { last };
+        if now >= last {
+            return self.end(BindFailure::Expiring);
+        }
+        match &self.shown {
+            Shown::None => self.end(BindFailure::Released),
+            Shown::Failed(message) => {
+                let failure = BindFailure::SliceFailed(message.clone());
+                self.end(failure)
+            }
+            Shown::Cutting => Vec::new(),
+            Shown::Ready => {
+                self.stage = Stage::Marking { last, sent: now };
+                // The agent may know better than the copy. Then only what is shown from now on tells that they are ready.
+                self.shown = Shown::Cutting;
+                let mark = OrderKind::Mark { uid: self.owner.uid.clone(), attempt: self.attempt };
+                vec![self.send(mark)]
+            }
+        }
+    }
+
+    fn gate_over(&mut self) -> Vec<Action> {
+        match self.stage {
+            Stage::New(_) | Stage::Reserving { .. } => self.end(BindFailure::NoAnswer),
+            Stage::Cutting { .. } => self.end(BindFailure::NotReady),
+            Stage::Marking { .. } => self.give_up(BindFailure::NoAnswer),
+            Stage::Posting | Stage::Ended => Vec::new(),
+        }
+    }
+
+    /// Ends a bind whose mark was sent, and whose Binding will not be: the agent need not wait for that.
+    fn give_up(&mut self, failure: BindFailure) -> Vec<Action> {
+        let outcome = self.outcome(false);
+        let end = self.end(failure);
+        [outcome].into_iter().chain(end).collect()
+    }
+
+    fn posted(&mut self, posted: Posted, now: Moment, lease: Moment) -> Vec<Action> {
+        self.stage = Stage::Ended;
+        let (bound, result) = match posted {
+            Posted::Bound => (Some(true), Ok(())),
+            Posted::Refused => (Some(false), Err(BindFailure::Refused)),
+            Posted::Unknown => (None, Err(BindFailure::Unknown)),
+        };
+        let outcome = bound.filter(|_| now < lease).map(|bound| self.outcome(bound));
+        outcome.into_iter().chain([Action::End(result)]).collect()
+    }
+
+    fn outcome(&self, bound: bool) -> Action {
+        self.send(OrderKind::Outcome { uid: self.owner.uid.clone(), attempt: self.attempt, bound })
+    }
+
+    fn send(&self, kind: OrderKind) -> Action {
+        Action::Send(Order { epoch: self.epoch, kind })
+    }
+
+    fn end(&mut self, failure: BindFailure) -> Vec<Action> {
+        self.stage = Stage::Ended;
+        vec![Action::End(Err(failure))]
+    }
+}
+
+impl Shown {
+    fn of(PodSlices(slices): &PodSlices<'_>, uid: &PodUid) -> Self {
+        let is_failed = |slice: &&&SliceStatus| slice.state == SliceState::Failed;
+        if let Some(failed) = slices.iter().find(is_failed) {
+            let message = failed.message.as_deref().unwrap_or("a slice could not be made");
+            return Self::Failed(message.to_owned());
+        }
+        if slices.is_empty() {
+            Self::None
+        } else if slices.iter().all(|slice| slice.ready_for.as_ref() == Some(uid)) {
+            Self::Ready
+        } else {
+            Self::Cutting
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "bind_tests.rs"]
+mod tests;

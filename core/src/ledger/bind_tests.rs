@@ -1,0 +1,231 @@
+use super::*;
+use crate::contract::NodePolicy;
+use crate::inventory::NodeInventory;
+use crate::ledger::{Done, NodeState};
+use crate::names::PodKey;
+use crate::packing::{Fleet, fit};
+use crate::testing::{SimulatedNode, request};
+use std::time::Duration;
+
+const EPOCH: u64 = 3;
+const GATE: u64 = 9;
+const LEASE: u64 = 100;
+const DONE: Answer = Ok(Done { lifetime: Duration::from_secs(60) });
+
+fn at(seconds: u64) -> Moment {
+    Moment(Duration::from_secs(seconds))
+}
+
+fn uid() -> PodUid {
+    PodUid::new("uid-a")
+}
+
+fn proposal(node: &SimulatedNode) -> Proposal {
+    let NodeState { status, .. } = node.state();
+    let inventory = NodeInventory::of(node.ledger.desired(), &status);
+    let fit = fit(&inventory, &request("nvidia.com/mig-1g.10gb", 2), &Fleet::default()).unwrap();
+    Proposal::from_fit(Owner { uid: uid(), key: PodKey::new("default", "a") }, fit)
+}
+
+fn node() -> SimulatedNode {
+    SimulatedNode::new(&["H100-80GB"], NodePolicy::default(), Limits::default())
+}
+
+/// A bind of a pod on a node that has its reservation, not cut yet, and the node.
+fn begun(gate: u64) -> (BindProgress, SimulatedNode) {
+    let mut node = node();
+    let mut bind = BindProgress::new(proposal(&node), EPOCH, 1, at(gate), Limits::default());
+    let [Action::Send(order)] = &bind.on(Input::Opened, at(0), at(LEASE))[..] else { panic!("one order") };
+    assert!(matches!(order.kind, OrderKind::Reserve(_)));
+    assert_eq!(node.follow(order, at(0)), DONE);
+    (bind, node)
+}
+
+fn show(bind: &mut BindProgress, node: &SimulatedNode, now: u64) -> Vec<Action> {
+    let state = node.state();
+    bind.on(Input::Shown(PodSlices::of(&state.status, &uid())), at(now), at(LEASE))
+}
+
+fn answer(bind: &mut BindProgress, answer: &Answer, now: u64) -> Vec<Action> {
+    bind.on(Input::Answered(answer), at(now), at(LEASE))
+}
+
+/// A bind whose mark was sent at second 1.
+fn marking(gate: u64) -> (BindProgress, SimulatedNode) {
+    let (mut bind, mut node) = begun(gate);
+    answer(&mut bind, &DONE, 1);
+    node.cut();
+    assert_eq!(show(&mut bind, &node, 1), [mark()]);
+    (bind, node)
+}
+
+fn send(kind: OrderKind) -> Action {
+    Action::Send(Order { epoch: EPOCH, kind })
+}
+
+fn mark() -> Action {
+    send(OrderKind::Mark { uid: uid(), attempt: 1 })
+}
+
+fn outcome(bound: bool) -> Action {
+    send(OrderKind::Outcome { uid: uid(), attempt: 1, bound })
+}
+
+fn failed(failure: BindFailure) -> Action {
+    Action::End(Err(failure))
+}
+
+#[test]
+fn a_pod_is_bound_after_one_reservation_and_one_mark() {
+    let (mut bind, mut node) = begun(GATE);
+    assert_eq!(show(&mut bind, &node, 0), []);
+    assert_eq!(answer(&mut bind, &DONE, 1), []);
+    assert_eq!(show(&mut bind, &node, 1), [], "nothing is cut yet");
+    node.cut();
+    let mut half = node.state().status;
+    half.slices[1].ready_for = None;
+    let shown = Input::Shown(PodSlices::of(&half, &uid()));
+    assert_eq!(bind.on(shown, at(2), at(LEASE)), [], "one slice is not ready");
+    assert_eq!(show(&mut bind, &node, 2), [mark()]);
+    assert_eq!(show(&mut bind, &node, 2), [], "it is marked once");
+    assert_eq!(answer(&mut bind, &DONE, 3), [Action::Post { attempt: 1 }]);
+    assert_eq!(bind.on(Input::GateOver, at(9), at(LEASE)), [], "the Binding is under way");
+    let end = bind.on(Input::Posted(Posted::Bound), at(9), at(LEASE));
+    assert_eq!(end, [outcome(true), Action::End(Ok(()))]);
+    assert_eq!(show(&mut bind, &node, 9), []);
+}
+
+#[test]
+fn slices_that_were_ready_before_the_answer_are_marked_at_once() {
+    let (mut bind, mut node) = begun(GATE);
+    node.cut();
+    assert_eq!(show(&mut bind, &node, 0), []);
+    assert_eq!(answer(&mut bind, &DONE, 1), [mark()]);
+}
+
+#[test]
+fn a_reservation_that_the_bind_was_not_shown_yet_is_no_lost_one() {
+    let (mut bind, mut node) = begun(GATE);
+    assert_eq!(bind.on(Input::Shown(PodSlices::default()), at(0), at(LEASE)), []);
+    assert_eq!(answer(&mut bind, &DONE, 1), []);
+    node.cut();
+    assert_eq!(show(&mut bind, &node, 1), [mark()]);
+}
+
+#[test]
+fn a_slice_that_fails_or_goes_ends_the_bind() {
+    let (mut bind, node) = begun(GATE);
+    answer(&mut bind, &DONE, 1);
+    let mut status = node.state().status;
+    status.slices[1].state = SliceState::Failed;
+    status.slices[1].message = Some("no room".to_owned());
+    let shown = Input::Shown(PodSlices::of(&status, &uid()));
+    assert_eq!(bind.on(shown, at(1), at(LEASE)), [failed(BindFailure::SliceFailed("no room".to_owned()))]);
+    let (mut bind, _) = begun(GATE);
+    answer(&mut bind, &DONE, 1);
+    let gone = bind.on(Input::Shown(PodSlices::default()), at(1), at(LEASE));
+    assert_eq!(gone, [failed(BindFailure::Released)]);
+}
+
+#[test]
+fn a_rejection_ends_the_bind_and_says_whether_to_fit_anew() {
+    for (rejection, stale) in [
+        (Rejection::Taken("gone".to_owned()), true),
+        (Rejection::UnknownReservation, true),
+        (Rejection::OldEpoch, false),
+        (Rejection::Closed("no pods".to_owned()), false),
+    ] {
+        for (mut bind, _) in [begun(GATE), marking(GATE)] {
+            let failure = BindFailure::Rejected(rejection.clone());
+            assert_eq!(failure.is_stale_proposal(), stale);
+            assert_eq!(answer(&mut bind, &Err(rejection.clone()), 2), [failed(failure)]);
+        }
+    }
+}
+
+#[test]
+fn slices_that_the_agent_does_not_call_ready_are_marked_again_once_they_are_shown_so_again() {
+    let (mut bind, node) = marking(GATE);
+    assert_eq!(answer(&mut bind, &Err(Rejection::NotReady), 2), [], "the copy is behind");
+    assert_eq!(show(&mut bind, &node, 2), [mark()]);
+    assert_eq!(show(&mut bind, &node, 3), []);
+    assert_eq!(answer(&mut bind, &Err(Rejection::NotReady), 3), [mark()], "they were shown meanwhile");
+    assert_eq!(answer(&mut bind, &DONE, 3), [Action::Post { attempt: 1 }]);
+}
+
+#[test]
+fn a_binding_without_a_definite_answer_stays_open() {
+    for (posted, expected) in [
+        (Posted::Refused, vec![outcome(false), failed(BindFailure::Refused)]),
+        (Posted::Unknown, vec![failed(BindFailure::Unknown)]),
+    ] {
+        let (mut bind, _) = marking(GATE);
+        answer(&mut bind, &DONE, 2);
+        assert_eq!(bind.on(Input::Disconnected, at(2), at(LEASE)), []);
+        assert_eq!(bind.on(Input::Posted(posted), at(3), at(LEASE)), expected);
+    }
+    let (mut bind, _) = marking(GATE);
+    answer(&mut bind, &DONE, 2);
+    let after_the_lease = bind.on(Input::Posted(Posted::Bound), at(LEASE), at(LEASE));
+    assert_eq!(after_the_lease, [Action::End(Ok(()))]);
+}
+
+#[test]
+fn the_gate_ends_what_is_not_under_way() {
+    let new = BindProgress::new(proposal(&node()), EPOCH, 1, at(GATE), Limits::default());
+    let cutting = || {
+        let (mut bind, _) = begun(GATE);
+        answer(&mut bind, &DONE, 1);
+        bind
+    };
+    for (bind, expected) in [
+        (new, vec![failed(BindFailure::NoAnswer)]),
+        (begun(GATE).0, vec![failed(BindFailure::NoAnswer)]),
+        (cutting(), vec![failed(BindFailure::NotReady)]),
+        (marking(GATE).0, vec![outcome(false), failed(BindFailure::NoAnswer)]),
+    ] {
+        assert_eq!(bind.clone().on(Input::GateOver, at(GATE), at(LEASE)), expected);
+        // It is heeded where nobody says that it is over, and an answer comes too late.
+        let late = if bind.attempt == 1 { Input::Answered(&DONE) } else { Input::Opened };
+        assert_eq!(bind.clone().on(late, at(GATE), at(LEASE)), expected);
+    }
+}
+
+#[test]
+fn a_lost_connection_and_a_lost_lease_end_all_but_a_binding_under_way() {
+    for (bind, _) in [begun(GATE), marking(GATE)] {
+        let end = bind.clone().on(Input::Disconnected, at(1), at(LEASE));
+        assert_eq!(end, [failed(BindFailure::Disconnected)]);
+        for input in [Input::Opened, Input::Answered(&DONE), Input::GateOver] {
+            assert_eq!(bind.clone().on(input, at(2), at(2)), [failed(BindFailure::Deposed)]);
+        }
+    }
+}
+
+#[test]
+fn a_reservation_that_may_end_first_is_not_bound() {
+    // Done to Reserve says 15 s: no mark 5 s after it was sent.
+    let short: Answer = Ok(Done { lifetime: Duration::from_secs(15) });
+    for (now, expected) in [(4, vec![mark()]), (5, vec![failed(BindFailure::Expiring)])] {
+        let (mut bind, mut node) = begun(GATE);
+        assert_eq!(answer(&mut bind, &short, 1), []);
+        node.cut();
+        assert_eq!(show(&mut bind, &node, now), expected);
+    }
+    for (now, expected) in
+        [(4, vec![Action::Post { attempt: 1 }]), (5, vec![outcome(false), failed(BindFailure::Expiring)])]
+    {
+        let (mut bind, mut node) = begun(GATE);
+        node.cut();
+        show(&mut bind, &node, 1);
+        assert_eq!(answer(&mut bind, &short, 1), [mark()]);
+        assert_eq!(answer(&mut bind, &DONE, now), expected);
+    }
+    // A mark is answered in time or not at all, however long the gate is.
+    for (now, expected) in
+        [(10, vec![Action::Post { attempt: 1 }]), (11, vec![outcome(false), failed(BindFailure::Expiring)])]
+    {
+        let (mut bind, _) = marking(40);
+        assert_eq!(answer(&mut bind, &DONE, now), expected);
+    }
+}

@@ -1,0 +1,412 @@
+use super::*;
+use crate::contract::{GpuRule, NodePolicy};
+use crate::packing::{Fleet, Placed, Source, fit};
+use crate::planner::ObservedInstance;
+use crate::testing::{SimulatedNode, gpu_uuid, h100_shape, request};
+
+const EPOCH: u64 = 7;
+
+fn at(seconds: u64) -> Moment {
+    Moment(Duration::from_secs(seconds))
+}
+
+fn uid(pod: &str) -> PodUid {
+    PodUid::new(format!("uid-{pod}"))
+}
+
+fn owner(pod: &str) -> Owner {
+    Owner { uid: uid(pod), key: PodKey::new("default", pod) }
+}
+
+fn node() -> SimulatedNode {
+    SimulatedNode::new(&["H100-80GB"], NodePolicy::default(), Limits::default())
+}
+
+/// What the leader proposes for a pod by what it is shown of the node.
+fn proposal(node: &SimulatedNode, pod: &str, resource: &str, count: u32) -> Proposal {
+    let state = node.state();
+    let inventory = crate::inventory::NodeInventory::of(&state.desired(), &state.status);
+    let fit = fit(&inventory, &request(resource, count), &Fleet::default()).unwrap();
+    Proposal::from_fit(owner(pod), fit)
+}
+
+fn order(epoch: u64, kind: OrderKind) -> Order {
+    Order { epoch, kind }
+}
+
+fn reserve(node: &mut SimulatedNode, pod: &str, now: u64) -> Result<Done, Rejection> {
+    let proposal = proposal(node, pod, "nvidia.com/mig-1g.10gb", 1);
+    node.follow(&order(EPOCH, OrderKind::Reserve(proposal)), at(now))
+}
+
+fn mark(node: &mut SimulatedNode, pod: &str, attempt: u64, now: u64) -> Result<Done, Rejection> {
+    node.follow(&order(EPOCH, OrderKind::Mark { uid: uid(pod), attempt }), at(now))
+}
+
+fn outcome(node: &mut SimulatedNode, pod: &str, attempt: u64, bound: bool, now: u64) {
+    let order = order(EPOCH, OrderKind::Outcome { uid: uid(pod), attempt, bound });
+    assert!(node.follow(&order, at(now)).is_ok());
+}
+
+fn watch(pods: &[(&str, BoundPod)]) -> BTreeMap<PodUid, BoundPod> {
+    pods.iter().map(|(pod, state)| (uid(pod), *state)).collect()
+}
+
+/// Where the reservation of pod `a` stands.
+fn stands(node: &SimulatedNode) -> &'static str {
+    let (ledger, uid) = (&node.ledger, uid("a"));
+    let Some(entry) = ledger.entries.get(&uid) else {
+        assert_eq!(reserved(ledger.desired(), &uid).count(), 0);
+        return "nothing";
+    };
+    assert_eq!(reserved(ledger.desired(), &uid).count(), 1);
+    match (entry.open.len(), entry.bound, ledger.is_ready(&uid, &node.state().status)) {
+        (0, false, false) => "reserved",
+        (0, false, true) => "ready",
+        (0, true, _) => "held",
+        (1, false, _) => "binding",
+        (1, true, _) => "bound",
+        (2, ..) => "2 open",
+        _ => "more",
+    }
+}
+
+/// A node on which the reservation of pod `a` stands so, at second 10.
+fn standing(state: &str) -> SimulatedNode {
+    let mut node = node();
+    assert!(node.ledger.hear(EPOCH));
+    if state == "nothing" {
+        return node;
+    }
+    reserve(&mut node, "a", 10).unwrap();
+    if state == "reserved" {
+        return node;
+    }
+    node.cut();
+    if state == "ready" {
+        return node;
+    }
+    mark(&mut node, "a", 1, 10).unwrap();
+    match state {
+        "binding" => {}
+        "bound" => outcome(&mut node, "a", 1, true, 10),
+        "held" => assert_eq!(node.ledger.pods(&watch(&[("a", BoundPod::Alive)]), at(10)), []),
+        other => panic!("{other}"),
+    }
+    node
+}
+
+#[test]
+fn each_order_in_each_state_has_its_answer() {
+    let kinds = |node: &SimulatedNode| {
+        let uid = uid("a");
+        [
+            OrderKind::Reserve(proposal(node, "a", "nvidia.com/mig-1g.10gb", 1)),
+            OrderKind::Mark { uid: uid.clone(), attempt: 1 },
+            OrderKind::Mark { uid: uid.clone(), attempt: 2 },
+            OrderKind::Outcome { uid: uid.clone(), attempt: 1, bound: false },
+            OrderKind::Outcome { uid: uid.clone(), attempt: 2, bound: false },
+            OrderKind::Outcome { uid: uid.clone(), attempt: 1, bound: true },
+            OrderKind::Release { uid, why: "test".to_owned() },
+        ]
+    };
+    let table = [
+        (
+            "nothing",
+            [
+                "60 reserved",
+                "unknown nothing",
+                "unknown nothing",
+                "0 nothing",
+                "0 nothing",
+                "0 nothing",
+                "0 nothing",
+            ],
+        ),
+        (
+            "reserved",
+            [
+                "60 reserved",
+                "unready reserved",
+                "unready reserved",
+                "0 reserved",
+                "0 reserved",
+                "0 bound",
+                "0 nothing",
+            ],
+        ),
+        ("ready", ["60 ready", "0 binding", "0 binding", "0 ready", "0 ready", "0 bound", "0 nothing"]),
+        (
+            "binding",
+            ["60 binding", "0 binding", "0 2 open", "0 ready", "0 binding", "0 bound", "open binding"],
+        ),
+        ("bound", ["60 bound", "0 bound", "0 2 open", "0 held", "0 bound", "0 bound", "open bound"]),
+        ("held", ["60 held", "0 bound", "0 bound", "0 held", "0 held", "0 held", "open bound"]),
+    ];
+    for (state, answers) in table {
+        for (place, expected) in answers.iter().enumerate() {
+            let mut node = standing(state);
+            let kind = kinds(&node)[place].clone();
+            let answer = match node.follow(&order(EPOCH, kind.clone()), at(20)) {
+                Ok(done) => done.lifetime.as_secs().to_string(),
+                Err(Rejection::UnknownReservation) => "unknown".to_owned(),
+                Err(Rejection::NotReady) => "unready".to_owned(),
+                Err(Rejection::BindingOpen) => "open".to_owned(),
+                Err(other) => other.to_string(),
+            };
+            assert_eq!(format!("{answer} {}", stands(&node)), *expected, "{state}: {kind:?}");
+            // A leader of a lower epoch changes nothing, and one of a higher is obeyed.
+            let mut node = standing(state);
+            let before = node.ledger.clone();
+            assert_eq!(node.follow(&order(EPOCH - 1, kind.clone()), at(20)), Err(Rejection::OldEpoch));
+            assert_eq!(format!("{before:?}"), format!("{:?}", node.ledger), "{state}: {kind:?}");
+            assert_ne!(node.follow(&order(EPOCH + 1, kind), at(20)), Err(Rejection::OldEpoch));
+            assert!(!node.ledger.hear(EPOCH));
+        }
+    }
+}
+
+#[test]
+fn a_closed_node_renews_and_ends_and_adds_and_marks_nothing() {
+    let why = Err(Rejection::Closed("the pods are not listed".to_owned()));
+    for (state, marked) in
+        [("nothing", Err(Rejection::UnknownReservation)), ("reserved", why.clone()), ("ready", why.clone())]
+    {
+        let mut node = standing(state);
+        node.closed = Some("the pods are not listed".to_owned());
+        assert_eq!(mark(&mut node, "a", 1, 20), marked, "{state}");
+        let renewed = reserve(&mut node, "a", 20);
+        if state == "nothing" {
+            assert_eq!(renewed, why);
+        } else {
+            assert_eq!(renewed, Ok(Done { lifetime: Duration::from_secs(60) }));
+        }
+        let release = OrderKind::Release { uid: uid("a"), why: String::new() };
+        assert!(node.follow(&order(EPOCH, release), at(20)).is_ok());
+        assert_eq!(stands(&node), "nothing");
+    }
+}
+
+#[test]
+fn a_reservation_lives_for_a_minute_after_it_was_renewed() {
+    let mut node = standing("reserved");
+    assert_eq!(node.ledger.due(at(69)), Due { next: Some(at(70)), ..Due::default() });
+    reserve(&mut node, "a", 60).unwrap();
+    assert_eq!(node.ledger.due(at(119)), Due { next: Some(at(120)), ..Due::default() });
+    assert_eq!(node.ledger.due(at(120)), Due { released: vec![owner("a")], ..Due::default() });
+    assert_eq!(stands(&node), "nothing");
+    assert_eq!(node.ledger.desired().slices.len(), 1, "the slice stays as idle capacity");
+}
+
+#[test]
+fn an_open_binding_is_looked_up_once_it_is_over_and_again_more_and_more_seldom() {
+    let mut node = standing("binding");
+    assert_eq!(node.ledger.due(at(89)), Due { next: Some(at(90)), ..Due::default() });
+    let (mut now, mut waits) = (at(90), Vec::new());
+    for _ in 0..8 {
+        let due = node.ledger.due(now);
+        assert_eq!((due.released, due.look_up), (vec![], vec![uid("a")]));
+        assert_eq!(node.ledger.looked_up(&uid("a"), now, Found::Unknown), None);
+        let next = due.next.unwrap();
+        waits.push((next.0 - now.0).as_secs());
+        now = next;
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30, 30]);
+    assert_eq!(stands(&node), "binding", "an error ends nothing");
+}
+
+#[test]
+fn a_look_up_ends_what_was_over_when_it_was_asked() {
+    for (found, asked, expected) in [
+        (Found::Unbound, 89, "2 open"),
+        (Found::Unbound, 90, "binding"),
+        (Found::Unbound, 100, "ready"),
+        (Found::Here, 20, "held"),
+        (Found::Gone, 20, "nothing"),
+        (Found::Elsewhere, 20, "nothing"),
+        (Found::Unknown, 100, "2 open"),
+    ] {
+        let mut node = standing("binding");
+        mark(&mut node, "a", 2, 20).unwrap();
+        let released = node.ledger.looked_up(&uid("a"), at(asked), found);
+        assert_eq!(stands(&node), expected, "{found:?} asked at {asked}");
+        assert_eq!(released.is_some(), expected == "nothing");
+    }
+}
+
+#[test]
+fn after_a_restart_every_reservation_may_have_a_binding() {
+    for state in ["reserved", "ready", "binding", "bound", "held"] {
+        let mut node = standing(state);
+        let disk = node.ledger.saved();
+        node.restart(disk, at(30));
+        assert_eq!(stands(&node), "binding", "{state}");
+        assert!(!node.ledger.hear(EPOCH - 1), "the epoch is on disk");
+        outcome(&mut node, "a", 1, false, 31);
+        assert_eq!(stands(&node), "binding", "the leader's word ends its own marks alone");
+        assert_eq!(node.ledger.due(at(109)).look_up, []);
+        assert_eq!(node.ledger.due(at(110)).look_up, [uid("a")]);
+        assert_eq!(node.ledger.looked_up(&uid("a"), at(110), Found::Unbound), None);
+        assert_eq!(node.ledger.due(at(111)).released, [owner("a")], "it was renewed at the restart last");
+    }
+}
+
+#[test]
+fn the_nodes_own_watch_ends_what_it_has_shown() {
+    let mut node = standing("binding");
+    assert_eq!(node.ledger.pods(&watch(&[]), at(11)), [], "it may be behind");
+    assert_eq!(stands(&node), "binding");
+    node.ledger.pods(&watch(&[("a", BoundPod::Alive)]), at(12));
+    assert_eq!(node.ledger.due(at(10_000)), Due::default(), "a bound pod needs nobody to renew it");
+    // A new list of pods does not have it.
+    assert_eq!(node.ledger.pods(&watch(&[]), at(10_001)), []);
+    let due = node.ledger.due(at(10_001));
+    assert_eq!((due.look_up, due.next), (vec![uid("a")], Some(at(10_002))));
+    node.ledger.looked_up(&uid("a"), at(10_001), Found::Here);
+    assert_eq!(stands(&node), "held");
+    assert_eq!(node.ledger.pods(&watch(&[("a", BoundPod::Ended)]), at(10_003)), [owner("a")]);
+    assert_eq!(stands(&node), "nothing");
+}
+
+#[test]
+fn a_pod_that_is_gone_before_the_watch_has_shown_it_is_looked_up() {
+    let mut node = standing("bound");
+    assert_eq!(node.ledger.due(at(90)).look_up, [uid("a")]);
+    assert_eq!(node.ledger.looked_up(&uid("a"), at(90), Found::Gone), Some(owner("a")));
+    // So is one of whose Binding the agent knows by the leader's word alone.
+    let mut node = standing("reserved");
+    outcome(&mut node, "a", 1, true, 20);
+    assert_eq!(node.ledger.due(at(20)).look_up, [uid("a")]);
+}
+
+#[test]
+fn a_late_answer_of_a_look_up_unbinds_nobody() {
+    let mut node = standing("binding");
+    assert_eq!(node.ledger.due(at(90)).look_up, [uid("a")]);
+    node.ledger.pods(&watch(&[("a", BoundPod::Alive)]), at(91));
+    node.ledger.looked_up(&uid("a"), at(90), Found::Unbound);
+    assert_eq!(stands(&node), "held");
+}
+
+#[test]
+fn each_leader_ends_its_own_binding() {
+    let mut node = standing("binding");
+    let of = |epoch, bound| order(epoch, OrderKind::Outcome { uid: uid("a"), attempt: 1, bound });
+    let mark = order(EPOCH + 1, OrderKind::Mark { uid: uid("a"), attempt: 1 });
+    node.follow(&mark, at(20)).unwrap();
+    assert_eq!(stands(&node), "2 open");
+    node.follow(&of(EPOCH + 1, false), at(21)).unwrap();
+    assert_eq!(stands(&node), "binding", "that of the leader before is still open");
+    assert_eq!(node.follow(&of(EPOCH, false), at(22)), Err(Rejection::OldEpoch));
+    assert_eq!(stands(&node), "binding");
+}
+
+#[test]
+fn a_proposal_is_rejected_that_does_not_know_the_node() {
+    let place = |shape, source| Placed {
+        container: "main".to_owned(),
+        resource: "nvidia.com/mig-1g.10gb".parse().unwrap(),
+        alone: false,
+        gpu: gpu_uuid(0),
+        shape,
+        source,
+    };
+    let (idle, cut) = (
+        |id: &str| Source::Idle(id.into()),
+        |ids: &[&str]| Source::Cut(ids.iter().map(|id| SliceId::new(*id)).collect()),
+    );
+    let small = |start| h100_shape("1g.10gb", start);
+    // s1 at 6 is pod a's and ready; s2 at 5 is idle.
+    let mut node = standing("ready");
+    let other = place(small(5), cut(&[]));
+    let of_b = Proposal { owner: owner("b"), places: vec![other] };
+    node.follow(&order(EPOCH, OrderKind::Reserve(of_b)), at(10)).unwrap();
+    node.cut();
+    let release = OrderKind::Release { uid: uid("b"), why: String::new() };
+    node.follow(&order(EPOCH, release), at(10)).unwrap();
+    let elsewhere = Placed { gpu: gpu_uuid(1), ..place(small(0), cut(&[])) };
+    for (places, expected) in [
+        (vec![], "the proposal names no place"),
+        (vec![place(small(6), idle("s1"))], "slice s1 is in use"),
+        (
+            vec![place(small(6), cut(&[]))],
+            "slice s3 cannot be made: it cannot exist beside the other slices: memory slices 6:1 are taken",
+        ),
+        (vec![place(h100_shape("2g.20gb", 4), cut(&["s1"]))], "slice s1 is in use"),
+        (vec![place(small(5), idle("s9"))], "slice s9 is gone"),
+        (vec![place(small(4), idle("s2"))], "slice s2 is 1g.10gb at 5:1 of GPU-0"),
+        (vec![place(small(5), idle("s2")), place(small(5), idle("s2"))], "slice s2 is named twice"),
+        (
+            vec![place(h100_shape("2g.20gb", 4), cut(&[]))],
+            "slice s3 cannot be made: it cannot exist beside the other slices: memory slices 4:2 are taken",
+        ),
+        (
+            vec![place(small(0), cut(&[])), place(small(0), cut(&[]))],
+            "slice s4 cannot be made: it cannot exist beside the other slices: memory slices 0:1 are taken",
+        ),
+        (vec![place(small(5), idle("s2")), elsewhere], "slice s3 cannot be made: the node has no GPU GPU-1"),
+    ] {
+        let before = node.ledger.saved();
+        let reserve = OrderKind::Reserve(Proposal { owner: owner("c"), places });
+        assert_eq!(node.follow(&order(EPOCH, reserve), at(11)).unwrap_err().to_string(), expected);
+        assert_eq!(node.ledger.saved(), before, "all or nothing");
+    }
+    let taken = vec![place(small(5), idle("s2")), place(small(0), cut(&[]))];
+    let reserve = OrderKind::Reserve(Proposal { owner: owner("c"), places: taken });
+    assert!(node.follow(&order(EPOCH, reserve), at(11)).is_ok());
+}
+
+#[test]
+fn an_idle_slice_that_was_never_made_goes_for_one_in_its_place() {
+    let mut node = standing("nothing");
+    let stale = proposal(&node, "b", "nvidia.com/mig-1g.10gb", 1);
+    reserve(&mut node, "a", 10).unwrap();
+    let release = OrderKind::Release { uid: uid("a"), why: String::new() };
+    node.follow(&order(EPOCH, release), at(10)).unwrap();
+    node.follow(&order(EPOCH, OrderKind::Reserve(stale)), at(10)).unwrap();
+    let ids: Vec<_> = node.ledger.desired().slices.iter().map(|s| s.id.as_str()).collect();
+    assert_eq!(ids, ["s2"], "s1 is at the same place");
+}
+
+#[test]
+fn a_gpu_with_a_reservation_that_cannot_be_cut_takes_no_new_one() {
+    let mut node = standing("reserved");
+    let mut of_b = proposal(&node, "b", "nvidia.com/mig-1g.10gb", 1);
+    of_b.places[0].shape = h100_shape("1g.10gb", 0);
+    let of_b = order(EPOCH, OrderKind::Reserve(of_b));
+    let (mut observed, status) = (node.observed(), node.state().status);
+    // Something that nobody asked for is at the place of pod a, memory slice 6.
+    let strange = ObservedInstance {
+        instance: h100_shape("3g.40gb", 4).instance().unwrap(),
+        held: true,
+        parts: vec![],
+        replicas: vec![],
+    };
+    observed.gpus[0].instances.push(strange);
+    let seen = Seen { closed: None, observed: &observed, status: &status };
+    let text = node.ledger.follow(&of_b, seen, at(11)).unwrap_err().to_string();
+    assert_eq!(text, "slice s1 cannot be made: slices in use are in its way");
+    let seen = Seen { closed: None, observed: &node.observed(), status: &status };
+    assert!(node.ledger.follow(&of_b, seen, at(11)).is_ok(), "once it is gone");
+}
+
+#[test]
+fn a_compute_instance_that_exists_goes_to_one_pod() {
+    let rule = GpuRule { compute_instances: true, ..GpuRule::default() };
+    let policy = NodePolicy { gpus: vec![rule], ..NodePolicy::default() };
+    let mut node = SimulatedNode::new(&["H100-80GB"], policy, Limits::default());
+    let of_a = proposal(&node, "a", "nvidia.com/mig-1c.3g.40gb", 1);
+    let stale = |pod: &str| Proposal { owner: owner(pod), ..of_a.clone() };
+    node.follow(&order(EPOCH, OrderKind::Reserve(of_a.clone())), at(1)).unwrap();
+    node.cut();
+    for idle in [false, true] {
+        let answer = node.follow(&order(EPOCH, OrderKind::Reserve(stale("b"))), at(2));
+        let text = "its compute instance is that of slice s1".to_owned();
+        assert_eq!(answer, Err(Rejection::Taken(text)), "idle: {idle}");
+        let release = OrderKind::Release { uid: uid("a"), why: String::new() };
+        node.follow(&order(EPOCH, release), at(2)).unwrap();
+    }
+    let fresh = proposal(&node, "b", "nvidia.com/mig-1c.3g.40gb", 1);
+    assert!(matches!(fresh.places[0].source, Source::Idle(_)));
+    node.follow(&order(EPOCH, OrderKind::Reserve(fresh)), at(3)).unwrap();
+}

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -26,8 +27,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// the 90 s after which Go's clients give up an idle connection themselves. Else a request could meet a connection that is
 /// just being closed here, and a POST is not sent again (net/http's transport.go, `shouldRetryRequest`).
 const HEADERS: Duration = Duration::from_mins(2);
-/// How often a silent HTTP/2 connection is asked whether it lives. client-go asks its servers every 30 s as well.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long open requests may go on after the stop: more than an admission (10 s) or a bind (5 s) may take.
 const DRAIN: Duration = Duration::from_secs(12);
 /// The pause after a failed accept, which means that file descriptors are short.
@@ -46,6 +45,28 @@ pub async fn listen(address: SocketAddr, address_file: Option<&Path>) -> std::io
     Ok(listener)
 }
 
+/// How HTTP/2 is spoken.
+#[derive(Debug, Clone, Copy)]
+pub struct Http2 {
+    /// How often a silent connection is pinged.
+    pub ping_interval: Duration,
+    /// How long it may take to answer a ping.
+    pub ping_timeout: Duration,
+    /// Bytes that a client may send of one stream before they are read.
+    pub stream_window: u32,
+}
+
+impl Default for Http2 {
+    /// For requests: client-go pings its servers every 30 s as well.
+    fn default() -> Self {
+        Self {
+            ping_interval: Duration::from_secs(30),
+            ping_timeout: Duration::from_secs(20),
+            stream_window: 1 << 20,
+        }
+    }
+}
+
 /// Serves `router` over TLS until `stop`, then lets open requests finish.
 pub async fn serve(
     listener: TcpListener,
@@ -53,9 +74,20 @@ pub async fn serve(
     router: Router,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
+    serve_with(listener, Some(tls), Http2::default(), router, stop).await
+}
+
+/// The same with these settings of HTTP/2. Without TLS nothing but HTTP/2 is spoken.
+pub async fn serve_with(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    http2: Http2,
+    router: Router,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
     let address = listener.local_addr()?;
     tracing::info!(%address, "serving");
-    let acceptor = TlsAcceptor::from(tls);
+    let acceptor = tls.map(TlsAcceptor::from);
     let open = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
@@ -64,7 +96,8 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, _)) => {
-                tokio::spawn(connection(stream, acceptor.clone(), router.clone(), open.watcher()));
+                let (router, open) = (router.clone(), open.watcher());
+                tokio::spawn(connection(stream, acceptor.clone(), http2, router, open));
             }
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection");
@@ -95,11 +128,18 @@ async fn close(State(leaving): State<CancellationToken>, request: Request, next:
     response
 }
 
-async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router, open: Watcher) {
+async fn connection(
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    http2: Http2,
+    router: Router,
+    open: Watcher,
+) {
     // Replies are small and written whole: waiting for more to send costs up to 40 ms.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "failed to set TCP_NODELAY");
     }
+    let Some(acceptor) = acceptor else { return speak(stream, &builder(Some(http2)), router, open).await };
     let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
@@ -107,7 +147,13 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router, op
     };
     // By ALPN and not by the first bytes, which a silent client would never send.
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let builder = builder(is_http2);
+    speak(stream, &builder(is_http2.then_some(http2)), router, open).await;
+}
+
+async fn speak<S>(stream: S, builder: &Builder<TokioExecutor>, router: Router, open: Watcher)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let service = TowerToHyperService::new(router);
     let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
     if let Err(error) = open.watch(connection).await {
@@ -115,11 +161,20 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router, op
     }
 }
 
-fn builder(is_http2: bool) -> Builder<TokioExecutor> {
+/// For HTTP/2 so, else for HTTP/1.1.
+fn builder(http2: Option<Http2>) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(KEEP_ALIVE);
-    if is_http2 { builder.http2_only() } else { builder.http1_only() }
+    let Some(Http2 { ping_interval, ping_timeout, stream_window }) = http2 else {
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+        return builder.http1_only();
+    };
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(ping_interval)
+        .keep_alive_timeout(ping_timeout)
+        .initial_stream_window_size(stream_window);
+    builder.http2_only()
 }
 
 #[cfg(test)]

@@ -151,3 +151,19 @@ async fn a_chosen_address_is_announced() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), listener.local_addr().unwrap().to_string());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
+
+#[tokio::test]
+async fn without_tls_http2_has_its_window_and_who_answers_no_ping_is_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let short = Duration::from_millis(50);
+    let http2 = Http2 { ping_interval: short, ping_timeout: short, stream_window: 4321 };
+    tokio::spawn(serve_with(listener, None, http2, Router::new(), CancellationToken::new()));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut sent = Vec::new();
+    timeout(Duration::from_secs(5), stream.read_to_end(&mut sent)).await.unwrap().unwrap();
+    let has = |bytes: &[u8]| sent.windows(bytes.len()).any(|part| part == bytes);
+    assert!(has(&[0, 4, 0, 0, 0x10, 0xe1]), "SETTINGS_INITIAL_WINDOW_SIZE: {sent:?}");
+    assert!(has(&[0, 0, 8, 6, 0]), "PING: {sent:?}");
+}

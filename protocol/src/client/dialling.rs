@@ -1,0 +1,153 @@
+//! Finds the replicas of the extender, and dials each again and again.
+
+use super::Agent;
+use super::session::{self, End};
+use crate::random;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// How often the replicas' addresses are looked up, at the least. Up to half of it is added, so that agents do not ask at once.
+const RESOLVE_INTERVAL: Duration = Duration::from_secs(4);
+/// How long a look-up may take.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Before an address is dialled again. The pause is drawn from 0 up to a limit that doubles from one to the other.
+const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// How the extender is found and reached.
+pub trait Network: Send + Sync + 'static {
+    /// A connection, with TLS if there is any.
+    type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+
+    /// The addresses of all replicas.
+    fn resolve(&self) -> impl Future<Output = io::Result<BTreeSet<SocketAddr>>> + Send;
+
+    /// Opens a connection.
+    fn connect(&self, extender: SocketAddr) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// The token by which the extender knows the agent, read at each dial; `None` for one that takes the Hello's word.
+    fn token(&self) -> impl Future<Output = io::Result<Option<String>>> + Send;
+}
+
+/// TCP without TLS and without a token. For tests and benchmarks on loopback.
+#[derive(Debug, Clone)]
+pub struct Plain {
+    /// Each `HOST:PORT`.
+    pub extenders: Vec<String>,
+}
+
+impl Network for Plain {
+    type Stream = TcpStream;
+
+    async fn resolve(&self) -> io::Result<BTreeSet<SocketAddr>> {
+        let mut addresses = BTreeSet::new();
+        for extender in &self.extenders {
+            addresses.extend(lookup_host(extender).await?);
+        }
+        Ok(addresses)
+    }
+
+    async fn connect(&self, extender: SocketAddr) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(extender).await?;
+        // Messages are small and written whole: waiting for more to send costs up to 40 ms.
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    async fn token(&self) -> io::Result<Option<String>> {
+        Ok(None)
+    }
+}
+
+/// Keeps a connection to each replica until `stop`.
+pub async fn run<A: Agent, N: Network>(agent: Arc<A>, network: Arc<N>, stop: CancellationToken) {
+    let listed = watch::Sender::new(BTreeSet::new());
+    let mut dialled: BTreeMap<SocketAddr, JoinHandle<()>> = BTreeMap::new();
+    loop {
+        let resolved = tokio::select! {
+            () = stop.cancelled() => return,
+            resolved = timeout(RESOLVE_TIMEOUT, network.resolve()) => resolved,
+        };
+        // Who cannot be looked up is kept: an open connection needs no address.
+        match resolved.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(addresses) => listed.send_replace(addresses),
+            Err(error) => {
+                tracing::warn!(%error, "failed to look up the extender's addresses");
+                BTreeSet::new()
+            }
+        };
+        dialled.retain(|_, task| !task.is_finished());
+        for extender in &*listed.borrow() {
+            dialled.entry(*extender).or_insert_with(|| {
+                let replica = Replica {
+                    extender: *extender,
+                    agent: Arc::clone(&agent),
+                    network: Arc::clone(&network),
+                    listed: listed.subscribe(),
+                };
+                let stop = stop.clone();
+                tokio::spawn(async move {
+                    stop.run_until_cancelled(replica.keep_connected()).await;
+                })
+            });
+        }
+        let pause = RESOLVE_INTERVAL + random::up_to(RESOLVE_INTERVAL / 2);
+        if stop.run_until_cancelled(sleep(pause)).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// One replica of the extender.
+struct Replica<A, N> {
+    extender: SocketAddr,
+    agent: Arc<A>,
+    network: Arc<N>,
+    listed: watch::Receiver<BTreeSet<SocketAddr>>,
+}
+
+impl<A: Agent, N: Network> Replica<A, N> {
+    /// Dials until the address is listed no more. An open connection lives on after that, until it ends by itself.
+    async fn keep_connected(self) {
+        let [least, most] = BACKOFF;
+        let mut limit = least;
+        while self.listed.borrow().contains(&self.extender) {
+            let dialled = Instant::now();
+            let end = self.connection().await;
+            tracing::info!(extender = %self.extender, %end, "connection to the extender ended");
+            // One that ends at once, each time, is none.
+            if dialled.elapsed() > most {
+                limit = least;
+            }
+            sleep(random::up_to(limit)).await;
+            limit = most.min(limit * 2);
+        }
+    }
+
+    async fn connection(&self) -> End {
+        // Also if this task is stopped.
+        let _told = Told { agent: &*self.agent, extender: self.extender };
+        session::run(&*self.agent, &*self.network, self.extender).await
+    }
+}
+
+/// Tells the agent that a connection has ended, when it is dropped.
+struct Told<'a, A: Agent> {
+    agent: &'a A,
+    extender: SocketAddr,
+}
+
+impl<A: Agent> Drop for Told<'_, A> {
+    fn drop(&mut self) {
+        self.agent.role(self.extender, None);
+    }
+}

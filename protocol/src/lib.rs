@@ -1,0 +1,35 @@
+//! The stream between a node's agent and the extender: its messages, and both ends of a connection.
+//!
+//! The agent dials each replica of the extender, says what its node has, and reports each change. The leader sends orders, and the agent
+//! answers them. Messages are those of `proto/agent.proto`; the programs see core's types only.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`wire`] | the messages as they are sent |
+//! | [`convert`] | reads messages into core's types and writes them, within the [`limits`] |
+//! | [`client`] | the agent's end: finds the replicas, dials, reports, receives orders |
+//! | [`server`] | the extender's end: accepts agents, receives changes, sends orders |
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod convert;
+pub mod limits;
+mod random;
+pub mod server;
+
+/// The messages, and the service's client and server, generated from `proto/agent.proto`.
+#[expect(
+    missing_docs,
+    clippy::allow_attributes_without_reason,
+    clippy::pedantic,
+    reason = "generated code: the .proto file is the documentation"
+)]
+pub mod wire {
+    tonic::include_proto!("kerf.agent.v1");
+}
+#[cfg(test)]
+mod client_tests;
+#[cfg(test)]
+mod server_tests;
+#[cfg(test)]
+mod stand_ins;

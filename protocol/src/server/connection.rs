@@ -1,0 +1,173 @@
+//! One agent's connection, as those who send it orders have it.
+
+use crate::convert::write_order;
+use crate::wire::{Role, ToAgent, to_agent::Message};
+use kerf_core::ledger::{Answer, Order};
+use kerf_core::names::NodeName;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use thiserror::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tonic::Status;
+
+pub(super) type Messages = mpsc::UnboundedSender<Result<ToAgent, Status>>;
+
+/// A connection of an agent that has said hello. Copies are of the same connection.
+#[derive(Debug, Clone)]
+pub struct Connection(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    id: u64,
+    node: NodeName,
+    /// A permit for each order that may be unanswered.
+    window: Arc<Semaphore>,
+    outbox: Mutex<Outbox>,
+}
+
+/// What is sent, in one order for roles and orders: no order overtakes the role in whose epoch it is sent.
+#[derive(Debug)]
+struct Outbox {
+    /// Absent once the connection has ended.
+    messages: Option<Messages>,
+    /// The epoch of the last role that was sent, if it leads.
+    leads_in: Option<u64>,
+    /// The number of the last order.
+    number: u64,
+    unanswered: BTreeMap<u64, Unanswered>,
+}
+
+#[derive(Debug)]
+struct Unanswered {
+    reply: oneshot::Sender<Answer>,
+    /// Of the window. It is free when the answer has come, whether or not somebody still waits for it.
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The connection has ended. Whether the agent has carried out what is unanswered shows in its next Hello.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the node's agent is not connected")]
+pub struct Disconnected;
+
+/// Why an order was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum NotSent {
+    /// The connection has ended.
+    #[error(transparent)]
+    Disconnected(#[from] Disconnected),
+    /// The agent was told of another epoch meanwhile, or that this replica does not lead.
+    #[error("this replica does not lead in epoch {0}")]
+    NotLeading(u64),
+}
+
+impl Connection {
+    pub(super) fn new(id: u64, node: NodeName, window: u32, messages: Messages) -> Self {
+        let outbox =
+            Outbox { messages: Some(messages), leads_in: None, number: 0, unanswered: BTreeMap::new() };
+        let window = Arc::new(Semaphore::new(usize::try_from(window).unwrap_or(usize::MAX)));
+        Self(Arc::new(Shared { id, node, window, outbox: Mutex::new(outbox) }))
+    }
+
+    /// Tells connections of this process apart. A later one has a higher number.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// The agent's node.
+    #[must_use]
+    pub fn node(&self) -> &NodeName {
+        &self.0.node
+    }
+
+    /// Waits until fewer orders are unanswered than the agent's window. Who came first is served first.
+    pub async fn slot(&self) -> Result<Slot, Disconnected> {
+        let permit = Arc::clone(&self.0.window).acquire_owned().await.map_err(|_| Disconnected)?;
+        Ok(Slot { connection: self.clone(), permit })
+    }
+
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        // Nothing panics while it holds the lock.
+        self.0.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn send_role(&self, role: Role) {
+        let mut outbox = self.outbox();
+        outbox.leads_in = role.leads.then_some(role.epoch);
+        outbox.push(Message::Role(role));
+    }
+
+    /// Gives an answer to who waits for it. `false` if no order of this number is unanswered.
+    pub(super) fn answered(&self, number: u64, answer: Answer) -> bool {
+        let Some(order) = self.outbox().unanswered.remove(&number) else { return false };
+        // Nobody may wait any more: a bind has its time.
+        let _ = order.reply.send(answer);
+        true
+    }
+
+    /// Closes the connection unless an order is unanswered; whether it did.
+    pub(super) fn close_if_answered(&self) -> bool {
+        let mut outbox = self.outbox();
+        let is_answered = outbox.unanswered.is_empty();
+        if is_answered {
+            outbox.messages = None;
+        }
+        is_answered
+    }
+
+    /// Sends nothing from now on. What is unanswered fails.
+    pub(super) fn close(&self) {
+        let mut outbox = self.outbox();
+        outbox.messages = None;
+        outbox.unanswered.clear();
+        self.0.window.close();
+    }
+}
+
+impl Outbox {
+    fn push(&self, message: Message) {
+        // A connection that breaks is seen by its session; what is unanswered fails then.
+        let _ = self.messages.as_ref().map(|messages| messages.send(Ok(ToAgent { message: Some(message) })));
+    }
+}
+
+/// The right to send one order.
+#[derive(Debug)]
+pub struct Slot {
+    connection: Connection,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Slot {
+    /// Sends an order of the leader of its epoch. Orders are sent in the order of these calls.
+    pub fn send(self, order: &Order) -> Result<Reply, NotSent> {
+        let mut outbox = self.connection.outbox();
+        if outbox.messages.is_none() {
+            return Err(Disconnected.into());
+        }
+        if outbox.leads_in != Some(order.epoch) {
+            return Err(NotSent::NotLeading(order.epoch));
+        }
+        outbox.number += 1;
+        let number = outbox.number;
+        let (reply, answer) = oneshot::channel();
+        outbox.unanswered.insert(number, Unanswered { reply, _permit: self.permit });
+        outbox.push(Message::Order(write_order(number, order)));
+        Ok(Reply(answer))
+    }
+}
+
+/// The agent's answer to an order, once it comes. Who drops it does not take the order back.
+#[derive(Debug)]
+pub struct Reply(oneshot::Receiver<Answer>);
+
+impl Future for Reply {
+    type Output = Result<Answer, Disconnected>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx).map_err(|_| Disconnected)
+    }
+}

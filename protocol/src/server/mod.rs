@@ -1,0 +1,173 @@
+//! The extender's end of the stream: accepts agents, receives what their nodes have, and sends orders.
+//!
+//! There is one connection for a node, that of the newest Hello. The calls of [`Agents`] for a node come one after the other: those of a
+//! connection that was replaced have ended before its successor's begin.
+
+mod connection;
+mod registry;
+mod session;
+
+pub use connection::{Connection, Disconnected, NotSent, Reply, Slot};
+
+use crate::convert::{Hello, Unreadable};
+use crate::limits;
+use crate::wire::ledger_server::{Ledger, LedgerServer};
+use crate::wire::{FromAgent, ToAgent};
+use kerf_core::ledger::Change;
+use kerf_core::names::NodeName;
+use registry::Registry;
+use session::Session;
+use std::future::Future;
+use std::sync::Arc;
+use thiserror::Error;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::MetadataMap;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming};
+
+/// What the extender does with its agents.
+pub trait Agents: Send + Sync + 'static {
+    /// Reviews a connection before its first message is read.
+    fn authenticate(&self, metadata: &MetadataMap) -> impl Future<Output = Result<Caller, Status>> + Send;
+
+    /// An agent has said hello. What was received from its node before does not count any more.
+    ///
+    /// A state that is not readable comes as an error: the node counts as full for the rest of the connection, and no change of it follows.
+    fn connected(&self, connection: &Connection, hello: &Hello, state: Result<Change, Unreadable>);
+
+    /// The agent has reported a change; an error as with [`connected`](Self::connected). An error ends the connection: the copy with this
+    /// change has more slices than [`limits::SLICES`].
+    fn changed(&self, connection: &Connection, change: Result<Change, Unreadable>) -> Result<(), Unreadable>;
+
+    /// The connection has ended. Its unanswered orders have failed already.
+    fn disconnected(&self, connection: &Connection, end: &End);
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    /// The agent of this node; a Hello of another node is refused.
+    Node(NodeName),
+    /// An agent whose Hello is believed. For tests and benchmarks on loopback.
+    Anyone,
+}
+
+/// Why a connection ended.
+#[derive(Debug, Error)]
+pub enum End {
+    /// The agent closed it.
+    #[error("agent closed the connection")]
+    Closed,
+    /// It broke.
+    #[error("connection failed: {}", .0.message())]
+    Failed(Status),
+    /// The agent sent no Hello in time.
+    #[error("agent sent no hello within {} s", limits::HELLO_TIMEOUT.as_secs())]
+    NoHello,
+    /// The agent said hello on a newer connection.
+    #[error("agent of the node has connected again")]
+    Replaced,
+    /// It was so old that the agent's token may have ended.
+    #[error("connection reached its age limit")]
+    Aged,
+    /// The extender ends.
+    #[error("extender stops")]
+    Stopping,
+    /// The agent broke the protocol.
+    #[error("agent broke the protocol: {0}")]
+    Refused(#[from] Unreadable),
+    /// The Hello is of another node than the one whose agent is at the other end.
+    #[error("hello.node is {hello}, but the token is of the agent of {caller}")]
+    OtherNode {
+        /// The node of the Hello.
+        hello: NodeName,
+        /// The node of the token.
+        caller: NodeName,
+    },
+}
+
+impl End {
+    /// As the agent receives it.
+    fn status(&self) -> Status {
+        let text = self.to_string();
+        match self {
+            Self::Closed | Self::Failed(_) | Self::Aged | Self::Stopping => Status::unavailable(text),
+            Self::NoHello => Status::deadline_exceeded(text),
+            Self::Replaced => Status::aborted(text),
+            Self::Refused(_) => Status::invalid_argument(text),
+            Self::OtherNode { .. } => Status::permission_denied(text),
+        }
+    }
+}
+
+/// Serves agents.
+#[derive(Debug)]
+pub struct Server<A> {
+    agents: Arc<A>,
+    registry: Arc<Registry>,
+    not_greeted: Arc<Semaphore>,
+    stop: CancellationToken,
+}
+
+impl<A> Clone for Server<A> {
+    fn clone(&self) -> Self {
+        Self {
+            agents: Arc::clone(&self.agents),
+            registry: Arc::clone(&self.registry),
+            not_greeted: Arc::clone(&self.not_greeted),
+            stop: self.stop.clone(),
+        }
+    }
+}
+
+impl<A: Agents> Server<A> {
+    /// A server that follows, until `stop`. `identity` is the replica's, for the agents' logs.
+    pub fn new(agents: Arc<A>, identity: impl Into<String>, stop: CancellationToken) -> Self {
+        Self {
+            agents,
+            registry: Arc::new(Registry::new(identity.into())),
+            not_greeted: Arc::new(Semaphore::new(limits::NOT_GREETED)),
+            stop,
+        }
+    }
+
+    /// The gRPC service as routes, for a server with or without TLS.
+    #[must_use]
+    pub fn routes(&self) -> Routes {
+        let service = LedgerServer::new(self.clone())
+            .max_decoding_message_size(limits::FROM_AGENT)
+            .max_encoding_message_size(limits::TO_AGENT);
+        Routes::new(service)
+    }
+
+    /// Tells all agents that this replica leads in `epoch`. Orders of this epoch may be sent from now on.
+    pub fn lead(&self, epoch: u64) {
+        self.registry.set_role(true, epoch);
+    }
+
+    /// Tells all agents that this replica does not lead any more. No order is sent from now on.
+    pub fn follow(&self) {
+        self.registry.set_role(false, 0);
+    }
+}
+
+#[tonic::async_trait]
+impl<A: Agents> Ledger for Server<A> {
+    type ConnectStream = UnboundedReceiverStream<Result<ToAgent, Status>>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<FromAgent>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        let full = || Status::resource_exhausted("too many agents have not said hello yet");
+        let place = Arc::clone(&self.not_greeted).try_acquire_owned().map_err(|_| full())?;
+        let caller = self.agents.authenticate(request.metadata()).await?;
+        // It is short: at most a window of orders, and the roles.
+        let (messages, outgoing) = mpsc::unbounded_channel();
+        let session = Session { server: self.clone(), caller, incoming: request.into_inner(), messages };
+        tokio::spawn(session.run(place));
+        Ok(Response::new(UnboundedReceiverStream::new(outgoing)))
+    }
+}

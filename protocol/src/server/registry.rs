@@ -1,0 +1,92 @@
+//! The connections of all nodes, and the role that each is told.
+
+use super::connection::Connection;
+use crate::limits::PROTOCOL;
+use crate::wire::Role;
+use kerf_core::names::NodeName;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio_util::sync::CancellationToken;
+
+/// Who is connected.
+#[derive(Debug)]
+pub(super) struct Registry(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    role: Role,
+    last_id: u64,
+    seats: BTreeMap<NodeName, Seat>,
+}
+
+/// A node's place for one connection.
+#[derive(Debug)]
+struct Seat {
+    claim: Claim,
+    /// Absent while the connection before it ends.
+    connection: Option<Connection>,
+}
+
+/// The newest Hello of a node.
+#[derive(Debug, Clone)]
+pub(super) struct Claim {
+    /// The connection's number.
+    pub id: u64,
+    /// Ends the connection: there is a newer Hello.
+    pub replaced: CancellationToken,
+    /// Held by the node's connection until its end was reported.
+    pub turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Registry {
+    pub fn new(identity: String) -> Self {
+        let role = Role { protocol: PROTOCOL, leads: false, epoch: 0, identity };
+        Self(Mutex::new(State { role, last_id: 0, seats: BTreeMap::new() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a Hello the newest of its node, and ends the connection of the one before.
+    pub fn claim(&self, node: &NodeName) -> Claim {
+        let mut state = self.lock();
+        state.last_id += 1;
+        let before = state.seats.remove(node);
+        let turn = before.as_ref().map(|seat| Arc::clone(&seat.claim.turn)).unwrap_or_default();
+        if let Some(seat) = before {
+            seat.claim.replaced.cancel();
+        }
+        let claim = Claim { id: state.last_id, replaced: CancellationToken::new(), turn };
+        state.seats.insert(node.clone(), Seat { claim: claim.clone(), connection: None });
+        claim
+    }
+
+    /// Tells a connection the role, now and at each change, unless it was replaced already.
+    pub fn open(&self, connection: &Connection) {
+        let mut state = self.lock();
+        let role = state.role.clone();
+        let seat = state.seats.get_mut(connection.node());
+        if let Some(seat) = seat.filter(|seat| seat.claim.id == connection.id()) {
+            connection.send_role(role);
+            seat.connection = Some(connection.clone());
+        }
+    }
+
+    /// Forgets a connection that has ended.
+    pub fn forget(&self, node: &NodeName, id: u64) {
+        let mut state = self.lock();
+        if state.seats.get(node).is_some_and(|seat| seat.claim.id == id) {
+            state.seats.remove(node);
+        }
+    }
+
+    pub fn set_role(&self, leads: bool, epoch: u64) {
+        let mut state = self.lock();
+        state.role = Role { leads, epoch, ..state.role.clone() };
+        for connection in state.seats.values().filter_map(|seat| seat.connection.as_ref()) {
+            connection.send_role(state.role.clone());
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The task of one connection: reads the Hello, then changes and answers, until the connection ends.
+
+use super::connection::{Connection, Messages};
+use super::registry::Claim;
+use super::{Agents, Caller, End, Server};
+use crate::convert::{self, Hello, Unreadable};
+use crate::limits::HELLO_TIMEOUT;
+use crate::random;
+use crate::wire::{self, FromAgent, from_agent::Message};
+use kerf_core::ledger::Change;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep_until, timeout};
+use tonic::Streaming;
+
+/// The age at which a connection ends, at the least, so that it does not outlive its agent's token for long.
+const LEAST_AGE: Duration = Duration::from_mins(50);
+/// Connections end at different ages, up to so much later: agents that connected at once do not come back at once.
+const AGE_JITTER: Duration = Duration::from_mins(20);
+/// How often a connection that is too old looks whether no order is unanswered.
+const AGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// One connection.
+pub(super) struct Session<A> {
+    pub server: Server<A>,
+    pub caller: Caller,
+    pub incoming: Streaming<FromAgent>,
+    pub messages: Messages,
+}
+
+impl<A: Agents> Session<A> {
+    /// Runs until the connection ends. `place` is that of a connection that has not said hello.
+    pub async fn run(mut self, place: OwnedSemaphorePermit) {
+        let messages = self.messages.clone();
+        let greeted = self.greeted().await;
+        drop(place);
+        let end = match greeted {
+            Ok((hello, state)) => self.serve(&hello, state).await,
+            Err(end) => {
+                tracing::warn!(caller = ?self.caller, %end, "refused an agent");
+                end
+            }
+        };
+        // The agent may be gone.
+        let _ = messages.send(Err(end.status()));
+    }
+
+    /// The first message, which is the Hello of the node whose agent is at the other end.
+    async fn greeted(&mut self) -> Result<(Hello, Result<Change, Unreadable>), End> {
+        let first = tokio::select! {
+            () = self.server.stop.cancelled() => return Err(End::Stopping),
+            first = timeout(HELLO_TIMEOUT, self.incoming.message()) => first.map_err(|_| End::NoHello)?,
+        };
+        let message = first.map_err(End::Failed)?.ok_or(End::Closed)?.message;
+        let Some(Message::Hello(hello)) = message else {
+            return Err(Unreadable::broken("hello", "is not the first message").into());
+        };
+        let (hello, state) = convert::read_hello(hello)?;
+        match &self.caller {
+            Caller::Node(node) if *node != hello.node => {
+                Err(End::OtherNode { hello: hello.node, caller: node.clone() })
+            }
+            Caller::Node(_) | Caller::Anyone => Ok((hello, limited(state)?)),
+        }
+    }
+
+    async fn serve(&mut self, hello: &Hello, state: Result<Change, Unreadable>) -> End {
+        let claim = self.server.registry.claim(&hello.node);
+        let end = tokio::select! {
+            biased;
+            () = claim.replaced.cancelled() => End::Replaced,
+            _turn = claim.turn.lock() => self.serve_in_turn(hello, state, &claim).await,
+        };
+        self.server.registry.forget(&hello.node, claim.id);
+        end
+    }
+
+    /// The part of a connection in which it is the only one of its node.
+    async fn serve_in_turn(
+        &mut self,
+        hello: &Hello,
+        state: Result<Change, Unreadable>,
+        claim: &Claim,
+    ) -> End {
+        let connection = Connection::new(claim.id, hello.node.clone(), hello.window, self.messages.clone());
+        self.server.registry.open(&connection);
+        let mut reader = Reader { connection, number: 0, is_unreadable: state.is_err() };
+        self.server.agents.connected(&reader.connection, hello, state);
+        let end = self.read(&mut reader, claim).await;
+        reader.connection.close();
+        self.server.agents.disconnected(&reader.connection, &end);
+        end
+    }
+
+    async fn read(&mut self, reader: &mut Reader, claim: &Claim) -> End {
+        let mut too_old = Instant::now() + LEAST_AGE + random::up_to(AGE_JITTER);
+        loop {
+            let message = tokio::select! {
+                biased;
+                () = claim.replaced.cancelled() => return End::Replaced,
+                () = self.server.stop.cancelled() => return End::Stopping,
+                () = sleep_until(too_old) => {
+                    if reader.connection.close_if_answered() {
+                        return End::Aged;
+                    }
+                    too_old += AGE_INTERVAL;
+                    continue;
+                }
+                message = self.incoming.message() => message,
+            };
+            match message {
+                Ok(Some(message)) => {
+                    if let Err(refusal) = reader.take(message, &*self.server.agents) {
+                        return End::Refused(refusal);
+                    }
+                }
+                Ok(None) => return End::Closed,
+                Err(status) => return End::Failed(status),
+            }
+        }
+    }
+}
+
+/// What a connection knows of its messages.
+struct Reader {
+    connection: Connection,
+    /// The number of the last change.
+    number: u64,
+    /// What the agent says of its node cannot be read.
+    is_unreadable: bool,
+}
+
+impl Reader {
+    fn take(&mut self, message: FromAgent, agents: &impl Agents) -> Result<(), Unreadable> {
+        match message.message {
+            Some(Message::Hello(_)) => Err(Unreadable::broken("hello", "came a second time")),
+            Some(Message::Change(change)) => self.take_change(change, agents),
+            Some(Message::Answer(answer)) => {
+                let (number, answer) = convert::read_answer(answer)?;
+                let unknown =
+                    || Unreadable::broken("answer.number", format!("is {number}, of no unanswered order"));
+                self.connection.answered(number, answer).then_some(()).ok_or_else(unknown)
+            }
+            // Of a newer version, which does without an answer.
+            None => Ok(()),
+        }
+    }
+
+    fn take_change(&mut self, change: wire::Change, agents: &impl Agents) -> Result<(), Unreadable> {
+        self.number += 1;
+        if change.number != self.number {
+            let gap = format!("is {}; {} was expected", change.number, self.number);
+            return Err(Unreadable::broken("change.number", gap));
+        }
+        let change = limited(convert::read_change(change).map_err(|refusal| refusal.within("change")))?;
+        if !self.is_unreadable {
+            self.is_unreadable = change.is_err();
+            return agents.changed(&self.connection, change);
+        }
+        Ok(())
+    }
+}
+
+/// A state beyond a limit ends the connection; one with values of another version does not.
+fn limited(change: Result<Change, Unreadable>) -> Result<Result<Change, Unreadable>, Unreadable> {
+    match change {
+        Err(refusal) if refusal.is_over_limit() => Err(refusal),
+        change => Ok(change),
+    }
+}

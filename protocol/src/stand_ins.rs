@@ -1,0 +1,331 @@
+//! For tests: an agent and an extender that record what they receive, and a network in memory that can be cut and frozen.
+
+use crate::client::{self, Agent, Network};
+use crate::convert::{Hello, Role, Unreadable};
+use crate::limits::{PING_INTERVAL, WINDOW};
+use crate::server::{Agents, Caller, Connection, End, Server};
+use crate::wire::{FromAgent, ToAgent, from_agent, to_agent};
+use kerf_core::contract::{Shape, SliceState, SliceStatus};
+use kerf_core::ledger::{Answer, Change, Done, NodeState, Order, OrderKind, difference};
+use kerf_core::names::{GpuUuid, NodeName, PodUid, SliceId};
+use kerf_core::units::{MemoryMib, SizeGb};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{DuplexStream, copy_bidirectional, duplex};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::MetadataMap;
+use tonic::service::Routes;
+use tonic::transport::Server as Transport;
+use tonic::{Request, Status, Streaming};
+
+pub const EXTENDER: &str = "10.0.0.1:9445";
+
+pub fn hello(node: &str) -> Hello {
+    Hello {
+        node: NodeName::new(node),
+        node_uid: "u1".to_owned(),
+        boot_id: "b1".to_owned(),
+        version: "0.1.0".to_owned(),
+        instance: "i1".to_owned(),
+        epoch: 0,
+        window: WINDOW,
+    }
+}
+
+/// A slice of this id and size.
+pub fn slice(id: &str, size: u32) -> SliceStatus {
+    SliceStatus {
+        id: Some(SliceId::new(id)),
+        gpu: GpuUuid::new("GPU-0"),
+        shape: Shape::mps(SizeGb(size)),
+        state: SliceState::Idle,
+        memory: MemoryMib(1024),
+        device: None,
+        resource: None,
+        ready_for: None,
+        holder: None,
+        message: None,
+        reservation: None,
+        leaving: false,
+    }
+}
+
+pub fn state(slices: Vec<SliceStatus>) -> NodeState {
+    let mut state = NodeState::default();
+    state.status.slices = slices;
+    state
+}
+
+/// All that a node has, as a change.
+pub fn whole(state: &NodeState) -> Change {
+    difference(&NodeState::default(), state)
+}
+
+pub fn mark(epoch: u64, attempt: u64) -> Order {
+    Order { epoch, kind: OrderKind::Mark { uid: PodUid::new("p1"), attempt } }
+}
+
+pub fn done(seconds: u64) -> Answer {
+    Ok(Done { lifetime: Duration::from_secs(seconds) })
+}
+
+/// Connections in memory. Each goes through a relay that can be ended or stopped.
+pub struct Memory {
+    listed: Mutex<BTreeSet<SocketAddr>>,
+    dialled: mpsc::UnboundedSender<io::Result<DuplexStream>>,
+    relays: Mutex<Vec<JoinHandle<()>>>,
+    pub dials: Mutex<Vec<SocketAddr>>,
+    is_frozen: watch::Sender<bool>,
+}
+
+impl Memory {
+    /// The network of an extender with these routes, whose streams take so many bytes before they are read.
+    pub fn of(routes: Routes, window: u32) -> Arc<Self> {
+        let (dialled, accepted) = mpsc::unbounded_channel();
+        let serving = Transport::builder()
+            .http2_keepalive_interval(Some(PING_INTERVAL))
+            .http2_keepalive_timeout(Some(PING_INTERVAL))
+            .initial_stream_window_size(window)
+            .add_routes(routes)
+            .serve_with_incoming(UnboundedReceiverStream::new(accepted));
+        tokio::spawn(serving);
+        Self::sending(dialled)
+    }
+
+    /// A network in which nobody listens.
+    pub fn refusing() -> Arc<Self> {
+        Self::sending(mpsc::unbounded_channel().0)
+    }
+
+    fn sending(dialled: mpsc::UnboundedSender<io::Result<DuplexStream>>) -> Arc<Self> {
+        Arc::new(Self {
+            listed: Mutex::new([EXTENDER.parse().unwrap()].into()),
+            dialled,
+            relays: Mutex::default(),
+            dials: Mutex::default(),
+            is_frozen: watch::Sender::new(false),
+        })
+    }
+
+    pub fn list(&self, addresses: &[&str]) {
+        *self.listed.lock().unwrap() = addresses.iter().map(|address| address.parse().unwrap()).collect();
+    }
+
+    /// Ends all connections.
+    pub fn cut(&self) {
+        self.relays.lock().unwrap().drain(..).for_each(|relay| relay.abort());
+    }
+
+    /// From now on nothing arrives, and nobody is told.
+    pub fn freeze(&self) {
+        self.is_frozen.send_replace(true);
+    }
+}
+
+impl Network for Memory {
+    type Stream = DuplexStream;
+
+    async fn resolve(&self) -> io::Result<BTreeSet<SocketAddr>> {
+        Ok(self.listed.lock().unwrap().clone())
+    }
+
+    async fn connect(&self, extender: SocketAddr) -> io::Result<DuplexStream> {
+        self.dials.lock().unwrap().push(extender);
+        let (agent, mut near) = duplex(1 << 14);
+        let (mut far, server) = duplex(1 << 14);
+        self.dialled.send(Ok(server)).map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
+        let mut frozen = self.is_frozen.subscribe();
+        let relay = async move {
+            let until_frozen = async { drop(frozen.wait_for(|is_frozen| *is_frozen).await) };
+            let has_ended = tokio::select! {
+                _ = copy_bidirectional(&mut near, &mut far) => true,
+                () = until_frozen => false,
+            };
+            // A frozen one stays open.
+            if !has_ended {
+                std::future::pending::<()>().await;
+            }
+        };
+        self.relays.lock().unwrap().push(tokio::spawn(relay));
+        Ok(agent)
+    }
+
+    async fn token(&self) -> io::Result<Option<String>> {
+        Ok(Some("secret".to_owned()))
+    }
+}
+
+/// What an extender has received.
+#[derive(Debug)]
+pub enum Event {
+    Connected(Connection, Hello, Result<Change, Unreadable>),
+    Changed(Result<Change, Unreadable>),
+    Disconnected(u64, String),
+}
+
+/// An extender that takes callers of the token `secret` for this one.
+pub struct Recorder {
+    caller: Caller,
+    /// Slices that a node may report in all changes.
+    most: usize,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+impl Agents for Recorder {
+    async fn authenticate(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
+        let token = metadata.get("authorization").and_then(|token| token.to_str().ok());
+        if token != Some("Bearer secret") {
+            return Err(Status::unauthenticated("the token is unknown"));
+        }
+        Ok(self.caller.clone())
+    }
+
+    fn connected(&self, connection: &Connection, hello: &Hello, state: Result<Change, Unreadable>) {
+        let _ = self.events.send(Event::Connected(connection.clone(), hello.clone(), state));
+    }
+
+    fn changed(&self, _: &Connection, change: Result<Change, Unreadable>) -> Result<(), Unreadable> {
+        let slices = change.as_ref().map_or(0, |change| change.slices.len());
+        let _ = self.events.send(Event::Changed(change));
+        if slices > self.most {
+            Err(Unreadable::over_limit("change.slices", slices, self.most))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn disconnected(&self, connection: &Connection, end: &End) {
+        let _ = self.events.send(Event::Disconnected(connection.id(), end.to_string()));
+    }
+}
+
+/// An extender and its network.
+pub struct Extender {
+    pub server: Server<Recorder>,
+    pub network: Arc<Memory>,
+    pub stop: CancellationToken,
+    pub events: mpsc::UnboundedReceiver<Event>,
+}
+
+impl Extender {
+    pub fn start(caller: Caller) -> Self {
+        let (sender, events) = mpsc::unbounded_channel();
+        let stop = CancellationToken::new();
+        let recorder = Recorder { caller, most: 2, events: sender };
+        let server = Server::new(Arc::new(recorder), "e1", stop.clone());
+        let network = Memory::of(server.routes(), 1 << 16);
+        Self { server, network, stop, events }
+    }
+
+    pub async fn connected(&mut self) -> (Connection, Hello, Result<Change, Unreadable>) {
+        match self.events.recv().await.unwrap() {
+            Event::Connected(connection, hello, state) => (connection, hello, state),
+            event => panic!("{event:?}"),
+        }
+    }
+
+    pub async fn changed(&mut self) -> Change {
+        match self.events.recv().await.unwrap() {
+            Event::Changed(change) => change.unwrap(),
+            event => panic!("{event:?}"),
+        }
+    }
+
+    pub async fn disconnected(&mut self) -> (u64, String) {
+        match self.events.recv().await.unwrap() {
+            Event::Disconnected(id, end) => (id, end),
+            event => panic!("{event:?}"),
+        }
+    }
+}
+
+/// An agent.
+pub struct Node {
+    hello: Hello,
+    pub state: watch::Sender<Arc<NodeState>>,
+    orders: mpsc::UnboundedSender<(Order, oneshot::Sender<Answer>)>,
+    roles: mpsc::UnboundedSender<Option<Role>>,
+}
+
+/// What an agent has received.
+pub struct Received {
+    pub orders: mpsc::UnboundedReceiver<(Order, oneshot::Sender<Answer>)>,
+    pub roles: mpsc::UnboundedReceiver<Option<Role>>,
+}
+
+impl Node {
+    pub fn new(hello: Hello) -> (Arc<Self>, Received) {
+        let (order, orders) = mpsc::unbounded_channel();
+        let (role, roles) = mpsc::unbounded_channel();
+        let state = watch::Sender::new(Arc::new(state(vec![slice("s1", 1)])));
+        (Arc::new(Self { hello, state, orders: order, roles: role }), Received { orders, roles })
+    }
+
+    pub fn show(&self, slices: Vec<SliceStatus>) {
+        self.state.send_replace(Arc::new(state(slices)));
+    }
+}
+
+impl Agent for Node {
+    fn hello(&self) -> Hello {
+        self.hello.clone()
+    }
+
+    fn state(&self) -> watch::Receiver<Arc<NodeState>> {
+        self.state.subscribe()
+    }
+
+    fn role(&self, _: SocketAddr, role: Option<&Role>) {
+        let _ = self.roles.send(role.cloned());
+    }
+
+    fn order(&self, order: Order) -> oneshot::Receiver<Answer> {
+        let (answer, receiver) = oneshot::channel();
+        let _ = self.orders.send((order, answer));
+        receiver
+    }
+}
+
+/// An agent that sends what it is told to, right or wrong.
+pub struct RawAgent {
+    messages: mpsc::UnboundedSender<FromAgent>,
+    pub incoming: Streaming<ToAgent>,
+}
+
+impl RawAgent {
+    pub async fn dial(network: &Arc<Memory>, token: &str) -> Result<Self, Status> {
+        let stream = network.connect(EXTENDER.parse().unwrap()).await.unwrap();
+        let requests = client::open(stream, CancellationToken::new()).await.unwrap();
+        let (messages, outgoing) = mpsc::unbounded_channel();
+        let mut request = Request::new(UnboundedReceiverStream::new(outgoing));
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        Ok(Self { messages, incoming: client::call(requests, request).await? })
+    }
+
+    pub fn send(&self, message: from_agent::Message) {
+        // The connection may have ended.
+        let _ = self.messages.send(FromAgent { message: Some(message) });
+    }
+
+    /// The next role or order.
+    pub async fn message(&mut self) -> to_agent::Message {
+        self.incoming.message().await.unwrap().unwrap().message.unwrap()
+    }
+
+    /// Why the extender ends the connection.
+    pub async fn refusal(mut self) -> String {
+        while let Some(message) = self.incoming.next().await {
+            if let Err(status) = message {
+                return status.message().to_owned();
+            }
+        }
+        "closed".to_owned()
+    }
+}

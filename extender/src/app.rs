@@ -1,6 +1,7 @@
 //! Puts the program together: certificates, listener, election, and one term after another.
 
-use crate::args::{ExtenderArgs, PluginArgs, RightsArgs};
+use crate::agents::{self, Listening};
+use crate::args::{AgentsArgs, ExtenderArgs, PluginArgs, RightsArgs};
 use crate::cluster_index::{ClusterIndex, Limits};
 use crate::in_force::InForce;
 use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
@@ -64,6 +65,7 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     let terms = Terms { weights: policies.current().weights(), ..Terms::default() };
     let namespace = args.lease.namespace.clone();
     let (client, rights, plugin) = (client.clone(), args.rights, args.plugin.clone());
+    let agents = args.agents.clone();
     let pod = args.pod.clone();
     let limits = Limits { reservation: args.reservation_lifetime, request: args.request_lifetime };
     let replica = Replica {
@@ -77,6 +79,7 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
         namespace,
         rights,
         plugin,
+        agents,
         pod,
     };
     let following = async {
@@ -198,6 +201,7 @@ struct Replica {
     namespace: String,
     rights: RightsArgs,
     plugin: PluginArgs,
+    agents: AgentsArgs,
     /// None outside of a cluster.
     pod: Option<NamespacedName>,
 }
@@ -245,6 +249,7 @@ impl Replica {
             CancellationToken::new(),
         );
         term.set_lease_uid(held.uid());
+        term.set_deadline(held.deadline().clone());
         term.with(|index| {
             index.set_limits(self.limits);
             index.await_former_epoch();
@@ -260,6 +265,7 @@ impl Replica {
     async fn term(&self, candidate: &Candidate, held: &mut Held, stop: &CancellationToken) -> bool {
         let deadline = held.deadline().clone();
         let term = self.new_term(held);
+        let agents = self.listen_to_agents(&term, candidate.identity()).await;
         let lays_out = plugin_layout::begins(&term, self.rights);
         let (nodes, layouts) = mpsc::unbounded_channel();
         let watching = tokio::spawn(watch::run(term.clone(), nodes));
@@ -299,6 +305,7 @@ impl Replica {
                 (index.epoch(), index.nodes().count())
             });
             held.raise(epoch);
+            agents.iter().for_each(|agents| agents.lead(epoch));
             tracing::info!(epoch, nodes, "cluster listed, answering");
             self.standing.begin(term.clone());
             self.readiness.set(INVENTORY, true);
@@ -313,6 +320,7 @@ impl Replica {
             () = term.close() => {}
             () = deadline.passed() => {}
         }
+        agents.iter().for_each(Listening::follow);
         let in_order = term.with(|index| index.leaves_nothing_under_way());
         term.stop.cancel();
         for task in [watching, confirming, waking, timing, filling, succeeding, advising, configuring] {
@@ -321,6 +329,14 @@ impl Replica {
             }
         }
         in_order && !deadline.has_passed()
+    }
+
+    /// Serves the agents that keep their node's ledger, until the term ends.
+    async fn listen_to_agents(&self, term: &Arc<Term>, identity: &str) -> Option<Listening> {
+        agents::listen(term, &self.agents, identity).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "failed to listen on --agents-address");
+            None
+        })
     }
 
     /// Keeps the label at this replica's pod, where it has one.
@@ -360,6 +376,7 @@ mod tests {
             namespace: args.lease.namespace.clone(),
             rights: args.rights,
             plugin: args.plugin.clone(),
+            agents: AgentsArgs::default(),
             pod: None,
         };
         let mut candidate = Candidate::new(api.client(), lease_settings(&args).unwrap());

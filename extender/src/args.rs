@@ -56,6 +56,9 @@ pub struct ExtenderArgs {
     /// How it configures NVIDIA's device plugin.
     #[command(flatten)]
     pub plugin: PluginArgs,
+    /// Where it serves agents that keep their node's ledger.
+    #[command(flatten)]
+    pub agents: AgentsArgs,
     /// How it logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -79,6 +82,17 @@ pub struct RightsArgs {
     /// Whether nodes that NVIDIA's device plugin serves get the layouts of policies with spec.plugin.
     #[arg(long, default_value_t = true, action = ArgAction::Set, overrides_with = "layouts")]
     pub layouts: bool,
+}
+
+/// Where agents are served that keep their node's ledger. Not for use yet: they are not authenticated.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct AgentsArgs {
+    /// Loopback address, without TLS. Without it no agent is served. Port 0 takes a free one.
+    #[arg(long, hide = true)]
+    pub agents_address: Option<SocketAddr>,
+    /// File into which the address is written once it is served.
+    #[arg(long, hide = true)]
+    pub agents_address_file: Option<PathBuf>,
 }
 
 /// Where NVIDIA's device plugin takes its configuration from, on the nodes that it serves.

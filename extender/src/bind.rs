@@ -4,14 +4,18 @@
 //! filter finds the promise. The Binding is sent only while the request is open, for a scheduler that gave up has
 //! forgotten what else it assumed for the pod.
 
+mod over_stream;
+
 use crate::binding::{self, BindingError};
 use crate::cluster_index::{Progress, Promise, Unreservable};
 use crate::events::{self, Topic};
 use crate::metrics::Outcome;
+use crate::pod::KnownPod;
 use crate::term::Term;
 use crate::wire::BindArgs;
 use jiff::Timestamp;
 use kerf_core::contract::{AssignedSlice, AssignmentDocument};
+use kerf_core::ledger::{BindFailure, Rejection};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use std::sync::Arc;
@@ -44,6 +48,9 @@ pub enum BindError {
     /// This replica does not lead any more.
     #[error("not the leader any more")]
     Deposed,
+    /// It failed between this leader and the node's agent, which keeps the node's ledger.
+    #[error(transparent)]
+    Agent(#[from] BindFailure),
     /// The API server did not take the Binding.
     #[error(transparent)]
     Binding(#[from] BindingError),
@@ -58,6 +65,28 @@ impl BindError {
             Self::StillCutting | Self::StillWriting => Outcome::TimedOut,
             Self::Deposed => Outcome::NotLeader,
             Self::Failed(_) | Self::Binding(_) => Outcome::Error,
+            Self::Agent(failure) => outcome(failure),
+        }
+    }
+}
+
+fn outcome(failure: &BindFailure) -> Outcome {
+    match failure {
+        BindFailure::Rejected(Rejection::OldEpoch) | BindFailure::Deposed => Outcome::NotLeader,
+        BindFailure::Rejected(_) | BindFailure::Released => Outcome::Refused,
+        BindFailure::NoAnswer | BindFailure::NotReady | BindFailure::Expiring => Outcome::TimedOut,
+        BindFailure::SliceFailed(_)
+        | BindFailure::Disconnected
+        | BindFailure::Refused
+        | BindFailure::Unknown => Outcome::Error,
+    }
+}
+
+impl From<Unreservable> for BindError {
+    fn from(error: Unreservable) -> Self {
+        match error {
+            Unreservable::Refused(refusal) => Self::Refused(refusal),
+            Unreservable::UnknownPod => Self::Lost,
         }
     }
 }
@@ -129,11 +158,23 @@ impl Drop for OpenBind {
 
 impl Bind {
     async fn run(&self, term: &Arc<Term>, gate: Instant) -> Result<(), BindError> {
+        if term.with(|index| index.keeps_ledger(&self.node)) {
+            return self.run_over_stream(term, gate).await;
+        }
         let assignment = tokio::select! {
             () = term.closing.cancelled() => return Err(BindError::Deposed),
             prepared = self.prepare(term, gate) => prepared?,
         };
-        let until = gate + POST_GRACE;
+        self.post(term, assignment, gate + POST_GRACE).await
+    }
+
+    /// Sends the Binding, and gives it up at `until`.
+    async fn post(
+        &self,
+        term: &Arc<Term>,
+        assignment: Option<AssignmentDocument>,
+        until: Instant,
+    ) -> Result<(), BindError> {
         // Held until the outcome is noted: a leader that ends in order waits for it.
         let Some(_open) = term.open_post() else { return Err(BindError::Deposed) };
         let epoch = term.with(|index| {
@@ -205,8 +246,7 @@ impl Bind {
         };
         let first = match reserve(None) {
             Err(Unreservable::UnknownPod) => {
-                let pod = timeout_at(gate, binding::pod(&term.client, &self.key, &self.uid)).await;
-                let pod = pod.unwrap_or(Err(BindingError::TimedOut))?.ok_or(BindError::Lost)?;
+                let pod = self.pod(term, gate).await?;
                 if pod.asks_for_nothing {
                     return Ok(None);
                 }
@@ -222,10 +262,13 @@ impl Bind {
         if first.as_ref().is_ok_and(|promise| !promise.kept) {
             term.metrics.reserved(term.with(|index| index.counted(&self.uid)), Timestamp::now());
         }
-        first.map(Some).map_err(|error| match error {
-            Unreservable::Refused(refusal) => BindError::Refused(refusal),
-            Unreservable::UnknownPod => BindError::Lost,
-        })
+        Ok(Some(first?))
+    }
+
+    /// The pod as the API server has it.
+    async fn pod(&self, term: &Arc<Term>, gate: Instant) -> Result<KnownPod, BindError> {
+        let pod = timeout_at(gate, binding::pod(&term.client, &self.key, &self.uid)).await;
+        pod.unwrap_or(Err(BindingError::TimedOut))?.ok_or(BindError::Lost)
     }
 
     /// Waits until all slices are ready, and logs the commit on the way. What is promised on a static node is there.
@@ -273,6 +316,9 @@ impl Bind {
     }
 }
 
+#[cfg(test)]
+#[path = "bind_tests.rs"]
+mod stream_tests;
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,6 +12,7 @@
 //! | [`filter`] | which nodes fit and in what order |
 //! | [`preempt`] | where the scheduler may evict pods for a pod |
 //! | [`bind`], [`binding`] | a pod's way from the choice of its node to its Binding |
+//! | [`agents`] | the connections of agents that keep their node's ledger |
 //! | [`timers`] | what is due by time alone |
 //! | [`upkeep`] | what is due without anybody asking |
 //! | [`waiting`], [`wake`] | which refused pods have room now, and that the scheduler hears of it |
@@ -28,6 +29,7 @@
 //! | [`metrics`] | what is counted |
 #![forbid(unsafe_code)]
 
+pub mod agents;
 pub mod another_kind;
 pub mod app;
 pub mod args;

@@ -2,18 +2,22 @@
 //!
 //! All tasks of a term end with its token. A new term starts from nothing and lists everything anew.
 
-use crate::cluster_index::{ClusterIndex, Effects, HeldBack, NobodyPreempted};
+use crate::agents::Connections;
+use crate::cluster_index::{ClusterIndex, Effects, HeldBack, NobodyPreempted, NodeOrder};
 use crate::events::{self, Topic};
 use crate::evict;
 use crate::in_force::InForce;
+use crate::leader::Deadline;
 use crate::metrics::Metrics;
 use crate::node_writer;
 use arc_swap::ArcSwapOption;
 use hashbrown::HashMap;
+use kerf_core::ledger::OrderKind;
 use kerf_core::names::{NodeName, PodUid};
 use kerf_core::packing::Terms;
 use kerf_runtime::shutdown::CancellationToken;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, watch};
 
@@ -64,6 +68,11 @@ pub struct Term {
     pub metrics: Metrics,
     /// The admins' policies, as they are now.
     pub policies: InForce,
+    /// Its agents that keep their node's ledger.
+    pub agents: Connections,
+    /// Of marked Bindings.
+    attempts: AtomicU64,
+    deadline: OnceLock<Deadline>,
     lease_uid: OnceLock<String>,
     index: Mutex<ClusterIndex>,
     bells: Mutex<HashMap<NodeName, Bell>>,
@@ -112,6 +121,9 @@ impl Term {
             stop,
             metrics,
             policies,
+            agents: Connections::default(),
+            attempts: AtomicU64::new(0),
+            deadline: OnceLock::new(),
             lease_uid: OnceLock::new(),
             index: Mutex::new(ClusterIndex::new(epoch, terms)),
             bells: Mutex::default(),
@@ -126,6 +138,24 @@ impl Term {
     pub fn set_lease_uid(&self, uid: String) {
         // A term has one Lease: a second one would be ignored.
         let _ = self.lease_uid.set(uid);
+    }
+
+    /// The term ends at the deadline of its Lease.
+    pub fn set_deadline(&self, deadline: Deadline) {
+        // A term has one deadline: a second one would be ignored.
+        let _ = self.deadline.set(deadline);
+    }
+
+    /// The deadline of its Lease.
+    #[must_use]
+    pub fn deadline(&self) -> Option<&Deadline> {
+        self.deadline.get()
+    }
+
+    /// A number that no other marked Binding of the term has.
+    #[must_use]
+    pub fn next_attempt(&self) -> u64 {
+        self.attempts.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// The Lease that the leader holds, and its epoch, as a Binding carries them.
@@ -204,6 +234,9 @@ impl Term {
                 events::tell(&term.client, &pod, &uid, Topic::NobodyPreempted, note).await;
             });
         }
+        for order in effects.orders {
+            tokio::spawn(self.clone().order(order));
+        }
         if effects.deposed {
             tracing::error!("a leader of a newer epoch has written: this term ends");
             self.stop.cancel();
@@ -224,6 +257,20 @@ impl Term {
         if !effects.unconfirmed.is_empty() {
             lock(&self.unconfirmed).extend(effects.unconfirmed);
             self.confirm.notify_one();
+        }
+    }
+
+    /// Sends an order that no bind waits for.
+    async fn order(self: Arc<Self>, NodeOrder { node, connection, order }: NodeOrder) {
+        let sent = async {
+            let found = self.agents.connection(&node).filter(|found| found.id() == connection)?;
+            found.slot().await.ok()?.send(&order).ok()?.await.ok()
+        };
+        if let Some(Err(rejection)) = sent.await {
+            tracing::info!(%node, ?order, %rejection, "agent rejected an order");
+        }
+        if let OrderKind::Release { uid, .. } = &order.kind {
+            self.with(|index| index.answered(uid, &node, connection));
         }
     }
 

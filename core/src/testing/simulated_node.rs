@@ -5,7 +5,7 @@ use crate::contract::{
     GpuNodeStatus, GpuStatus, Holder, MigPart, MigReplicas, NodePolicy, SliceState, SliceStatus, WantedSlice,
 };
 use crate::ledger::{Answer, Ledger, Limits, Moment, NodeState, Order, Saved, Seen};
-use crate::names::{DeviceId, PodUid, SliceId};
+use crate::names::{DeviceId, GpuUuid, PodUid, SliceId};
 use crate::planner::{
     Allowed, Observed, ObservedGpu, ObservedInstance, ObservedPart, ObservedReplica, ObservedShare, Step,
     plan,
@@ -33,7 +33,12 @@ impl SimulatedNode {
     /// On a model that the catalog does not have.
     #[must_use]
     pub fn new(models: &[&str], policy: NodePolicy, limits: Limits) -> Self {
-        let gpus = node_status(models);
+        Self::of(node_status(models), policy, limits)
+    }
+
+    /// The same of a node with the GPUs of this status.
+    #[must_use]
+    pub fn of(gpus: GpuNodeStatus, policy: NodePolicy, limits: Limits) -> Self {
         let mut saved = Saved::default();
         saved.desired.policy = policy;
         let cuts = Observed { gpus: gpus.gpus.iter().map(|gpu| uncut(gpu, &saved.desired.policy)).collect() };
@@ -56,6 +61,40 @@ impl SimulatedNode {
         for step in plan(&self.observed(), &self.ledger.desired().slices).steps {
             self.run(&step);
         }
+    }
+
+    /// The slices that can be made and are not, with their GPUs.
+    #[must_use]
+    pub fn missing(&self) -> Vec<(SliceId, GpuUuid)> {
+        let missing = self.ledger.desired().slices.iter().filter(|slice| !self.exists(slice));
+        missing.map(|slice| (slice.id.clone(), slice.gpu.clone())).collect()
+    }
+
+    /// Makes one of them, if it is still desired.
+    pub fn cut_slice(&mut self, id: &SliceId) {
+        let desired = &self.ledger.desired().slices;
+        let Some(gpu) = desired.iter().find(|slice| slice.id == *id).map(|slice| slice.gpu.clone()) else {
+            return;
+        };
+        let mut observed = self.observed();
+        observed.gpus.retain(|observed| observed.uuid == gpu);
+        let here: Vec<_> = desired.iter().filter(|slice| slice.gpu == gpu).cloned().collect();
+        for step in plan(&observed, &here).steps {
+            if !matches!(&step, Step::Create { id: other, .. } | Step::Start { id: other, .. } if other != id)
+            {
+                self.run(&step);
+            }
+        }
+    }
+
+    /// Another policy is in force from now on.
+    pub fn follow_policy(&mut self, policy: NodePolicy, now: Moment) {
+        for (cut, gpu) in self.cuts.gpus.iter_mut().zip(&self.gpus.gpus) {
+            cut.allowed = uncut(gpu, &policy).allowed;
+        }
+        let mut saved = self.ledger.saved();
+        saved.desired.policy = policy;
+        self.restart(saved, now);
     }
 
     /// The pod's containers take their slices, as far as these are there.

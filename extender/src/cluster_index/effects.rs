@@ -1,6 +1,6 @@
 //! What the outside has to do after the index was told something.
 
-use super::{Eviction, HeldBack, NobodyPreempted};
+use super::{Eviction, HeldBack, NobodyPreempted, NodeOrder};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,6 +12,8 @@ pub struct Effects {
     pub unwritten: BTreeSet<NodeName>,
     /// Nodes at which waiting binds must look again.
     pub changed: BTreeSet<NodeName>,
+    /// Orders to agents that keep their node's ledger.
+    pub orders: Vec<NodeOrder>,
     /// Pods of whose existence the API server must be asked.
     pub unconfirmed: BTreeSet<PodUid>,
     /// Promises given back, for the log.

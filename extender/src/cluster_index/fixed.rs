@@ -258,7 +258,7 @@ impl ClusterIndex {
         let kept = self.statics.promised(uid).is_some();
         let spot = self.spot(name.as_str(), uid, &ask, false)?;
         if !kept {
-            self.may_promise_static(&ask, spot.charge)?;
+            self.may_hold(&ask, spot.charge)?;
         }
         let promised =
             Promised { node: name.clone(), key: key.clone(), devices: spot.devices, ask: Some(ask) };

@@ -7,6 +7,7 @@ mod admitted;
 mod another_kind;
 mod blocking;
 mod change;
+mod copy;
 mod effects;
 mod fixed;
 mod fractions;
@@ -23,6 +24,7 @@ mod pods;
 mod posting;
 mod preempting;
 mod promises;
+mod proposals;
 mod quotas;
 mod silence;
 mod spec_state;
@@ -33,6 +35,7 @@ mod waking;
 mod writes;
 
 pub use change::Change;
+pub use copy::NodeOrder;
 pub use effects::{Effects, Released, Why};
 pub use journey::Stages;
 pub use lifetime::Limits;
@@ -67,6 +70,8 @@ use std::collections::BTreeMap;
 pub struct ClusterIndex {
     epoch: u64,
     nodes: HashMap<NodeName, IndexedNode>,
+    /// What agents report that keep their node's ledger.
+    copies: HashMap<NodeName, copy::NodeCopy>,
     /// The MIG GPUs of all serving nodes: what a place costs depends on what is left elsewhere.
     fleet: Fleet,
     /// The GPUs that are shared.
@@ -200,6 +205,10 @@ impl ClusterIndex {
             listing.insert(name.clone());
         }
         match self.nodes.get_mut(&name) {
+            // Its agent says over its connection what the node has.
+            Some(node) if node.object == shown.metadata.uid && node.keeps_ledger => {
+                node.filled_by = node::filled_by(shown);
+            }
             Some(node) if node.object == shown.metadata.uid => {
                 node.status = node::read_status(shown);
                 node.filled_by = node::filled_by(shown);
@@ -219,6 +228,7 @@ impl ClusterIndex {
                 let mut node = IndexedNode::of(shown);
                 node.user_namespaces = has_namespaces;
                 self.nodes.insert(name.clone(), node);
+                self.lay_copy(&name);
             }
         }
         self.settle(&name);
@@ -227,7 +237,8 @@ impl ClusterIndex {
 
     /// A GpuNode is gone, and with it all promises on it.
     pub fn remove_node(&mut self, name: &NodeName) {
-        if let Some(node) = self.nodes.remove(name) {
+        if let Some(mut node) = self.nodes.remove(name) {
+            self.keep_copy(name, &mut node);
             node.fleet_gpus.into_iter().for_each(|(_, gpu)| self.fleet.remove(gpu));
             for uid in &node.promised {
                 self.places.remove(uid);
@@ -326,7 +337,13 @@ impl ClusterIndex {
     /// A leader of a newer epoch has written, or an agent has seen one: this one is none any more. While this one is
     /// still listing, it is rather the record of epochs that was lost, and its own rises over what it finds.
     fn check_epoch(&mut self, name: &NodeName) {
-        let Some(written) = self.nodes.get(name).and_then(IndexedNode::newest_epoch) else { return };
+        if let Some(written) = self.nodes.get(name).and_then(IndexedNode::newest_epoch) {
+            self.note_epoch(written);
+        }
+    }
+
+    /// The same for an epoch that was seen somewhere else.
+    fn note_epoch(&mut self, written: u64) {
         if !self.listing.nodes_listed && written >= self.epoch {
             self.epoch = written + 1;
         } else if written > self.epoch {
@@ -338,10 +355,17 @@ impl ClusterIndex {
     fn settle(&mut self, name: &NodeName) {
         self.note_lag(name);
         let Some(node) = self.nodes.get_mut(name) else { return };
-        let released = upkeep::keep(name, node, &self.pods, &self.fleet);
-        node.note_left(&released);
-        self.effects.released.extend(released);
-        let promised = node.promised_now();
+        let promised = if let Some(copy) = self.copies.get(name) {
+            // The agent does itself what is due on its node.
+            let mut promised = node.promised_now();
+            promised.retain(|uid| !copy.releasing.contains(uid));
+            promised
+        } else {
+            let released = upkeep::keep(name, node, &self.pods, &self.fleet);
+            node.note_left(&released);
+            self.effects.released.extend(released);
+            node.promised_now()
+        };
         for uid in node.promised.difference(&promised) {
             if self.places.get(uid) == Some(name) {
                 self.places.remove(uid);

@@ -43,6 +43,11 @@ pub struct IndexedNode {
     pub resting: BTreeSet<GpuUuid>,
     /// Whether its agent has not followed the spec for too long.
     pub is_silent: bool,
+    /// Whether its agent keeps its ledger. Then spec and status are what the agent reports over its connection, and what is
+    /// proposed to it.
+    pub keeps_ledger: bool,
+    /// Whether its agent accepts no reservation now.
+    pub is_closed: bool,
     /// The admins' document that the node's policy was copied from.
     pub filled_by: Option<String>,
     /// The node's GPUs in the fleet.
@@ -99,6 +104,8 @@ impl IndexedNode {
             left: BTreeSet::new(),
             resting: BTreeSet::new(),
             is_silent: false,
+            keeps_ledger: false,
+            is_closed: false,
             filled_by: filled_by(node),
             fleet_gpus: Vec::new(),
             user_namespaces: None,
@@ -141,11 +148,17 @@ impl IndexedNode {
             return Err(*refusal);
         }
         let status = self.status.as_ref().map_err(|refusal| *refusal)?;
-        match (status.is_ready(), self.is_silent) {
+        match (status.is_ready() && !self.is_closed, self.is_silent) {
             (false, _) => Err(Refusal::AgentNotReady),
             (true, true) => Err(Refusal::AgentSilent),
             (true, false) => Ok(()),
         }
+    }
+
+    /// Takes the status out for a moment.
+    pub(super) fn take_status(&mut self) -> GpuNodeStatus {
+        let empty = Ok(GpuNodeStatus::default());
+        std::mem::replace(&mut self.status, empty).unwrap_or_default()
     }
 
     /// Says that spec, status or the overlay changed.

@@ -79,11 +79,7 @@ impl ClusterIndex {
             return Ok(Promise { slices, cut: BTreeSet::new(), kept: true });
         }
         let known = self.statics.promised(uid).and_then(|promised| promised.ask.clone());
-        let (expected, choice) = self.drop_tentative(uid).map(|t| (t.ask, t.choice)).unzip();
-        let ask = match expected.or(ask).or(known) {
-            Some(ask) => ask,
-            None => self.pods.get(uid).ok_or(Unreservable::UnknownPod)?.ask()?,
-        };
+        let (ask, choice) = self.ask_of(uid, ask, known)?;
         if self.is_static(name) {
             return self.reserve_static(uid, key, name, ask);
         }
@@ -105,8 +101,23 @@ impl ClusterIndex {
         Ok(Promise { slices, cut, kept: false })
     }
 
+    /// What a pod asks for, and the kinds that a filter chose for it. It is expected nowhere any more.
+    pub(super) fn ask_of(
+        &mut self,
+        uid: &PodUid,
+        read: Option<Ask>,
+        promised: Option<Ask>,
+    ) -> Result<(Ask, Option<KindChoice>), Unreservable> {
+        let (expected, choice) = self.drop_tentative(uid).map(|t| (t.ask, t.choice)).unzip();
+        let ask = match expected.or(read).or(promised) {
+            Some(ask) => ask,
+            None => self.pods.get(uid).ok_or(Unreservable::UnknownPod)?.ask()?,
+        };
+        Ok((ask, choice))
+    }
+
     /// The best kinds that a node has for a pod which no filter has sent there.
-    fn best_kinds(&self, node: &IndexedNode, ask: &Ask) -> Result<KindChoice, Refusal> {
+    pub(super) fn best_kinds(&self, node: &IndexedNode, ask: &Ask) -> Result<KindChoice, Refusal> {
         if !ask.document.containers.iter().any(|container| container.resource.is_neutral()) {
             return Ok(KindChoice::default());
         }
@@ -117,7 +128,7 @@ impl ClusterIndex {
     }
 
     /// A pod was promised slices of the chosen kinds.
-    fn note_choice(&mut self, uid: &PodUid, ask: &Ask, passed: Vec<PassedKind>) {
+    pub(super) fn note_choice(&mut self, uid: &PodUid, ask: &Ask, passed: Vec<PassedKind>) {
         if passed.is_empty() {
             self.passed.remove(uid);
         } else {
@@ -245,6 +256,9 @@ impl ClusterIndex {
         let (Some(name), Some(pod)) = (self.places.get(uid).cloned(), self.promised_pod(uid)) else {
             return false;
         };
+        if self.keeps_ledger(&name) {
+            return self.order_release(uid, pod, &name, why);
+        }
         let Some(node) = self.nodes.get_mut(&name) else { return false };
         let status = node.status.as_ref().ok();
         let change = Change::Release(uid.clone());
@@ -268,7 +282,7 @@ impl ClusterIndex {
     }
 }
 
-fn assignment(spec: &GpuNodeSpec, uid: &PodUid, passed: Vec<PassedKind>) -> AssignmentDocument {
+pub(super) fn assignment(spec: &GpuNodeSpec, uid: &PodUid, passed: Vec<PassedKind>) -> AssignmentDocument {
     let slices = reserved(spec, uid).filter_map(|slice| {
         Some(AssignedSlice {
             container: slice.reservation.as_ref()?.container.clone(),

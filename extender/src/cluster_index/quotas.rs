@@ -214,7 +214,7 @@ impl ClusterIndex {
     }
 
     /// Whether a pod's namespace may be promised what is charged so. Others' hopes do not count.
-    pub(super) fn may_promise_static(&self, ask: &Ask, charge: Charge) -> Result<(), Refusal> {
+    pub(super) fn may_hold(&self, ask: &Ask, charge: Charge) -> Result<(), Refusal> {
         let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
         payer.check(self.quotas.held(&payer), charge).map_err(|over| refusal(&over))
     }

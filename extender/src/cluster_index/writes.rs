@@ -53,6 +53,9 @@ impl ClusterIndex {
         if node.newest_epoch().is_some_and(|epoch| epoch > self.epoch) {
             return Reread::Deposed;
         }
+        if node.keeps_ledger {
+            return Reread::Done;
+        }
         if let (Ok(spec), Ok(fresh)) = (&mut node.spec, node::read_spec(found)) {
             // Older than what we know would be a stale read; as old as what we know, the write has not happened.
             if fresh.revision >= spec.committed().revision {

@@ -95,6 +95,12 @@ impl Held {
 }
 
 impl Candidate {
+    /// This replica's name in the Lease.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.settings.identity
+    }
+
     /// A candidate for the Lease of `settings`.
     #[must_use]
     pub fn new(client: kube::Client, settings: LeaseSettings) -> Self {

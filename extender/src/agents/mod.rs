@@ -1,0 +1,100 @@
+//! Agents that keep their node's ledger: they dial, and the index has a copy of what they report.
+//!
+//! They are served for a term: a follower does not listen. That is for now (`docs/decisions/0006-ledger.md`, section 5).
+
+mod session;
+
+use crate::args::AgentsArgs;
+use crate::term::Term;
+use hashbrown::HashMap;
+use kerf_core::names::NodeName;
+use kerf_protocol::limits::PING_INTERVAL;
+use kerf_protocol::server::{Connection, Server};
+use kerf_runtime::serve::{self, Http2};
+use session::Sessions;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes that an agent may send before they are read: an agent that is ahead reports the sum of its changes later.
+const STREAM_WINDOW: u32 = 64 << 10;
+
+/// The connections of a term's agents, by node.
+#[derive(Debug, Default)]
+pub struct Connections(Mutex<HashMap<NodeName, Connection>>);
+
+impl Connections {
+    /// The connection of a node's agent.
+    #[must_use]
+    pub fn connection(&self, node: &NodeName) -> Option<Connection> {
+        self.lock().get(node).cloned()
+    }
+
+    fn insert(&self, connection: &Connection) {
+        self.lock().insert(connection.node().clone(), connection.clone());
+    }
+
+    fn remove(&self, connection: &Connection) {
+        let mut all = self.lock();
+        if all.get(connection.node()).is_some_and(|known| known.id() == connection.id()) {
+            all.remove(connection.node());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Connection>> {
+        // Nothing panics while it holds the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Agents that are listened to.
+pub struct Listening {
+    server: Server<Sessions>,
+    address: SocketAddr,
+}
+
+impl std::fmt::Debug for Listening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listening").finish_non_exhaustive()
+    }
+}
+
+impl Listening {
+    /// This replica leads in `epoch`, and sends orders from now on.
+    pub fn lead(&self, epoch: u64) {
+        self.server.lead(epoch);
+    }
+
+    /// This replica sends no orders any more.
+    pub fn follow(&self) {
+        self.server.follow();
+    }
+
+    /// Where they dial.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// Listens to agents until the term ends; `None` without an address. They are not authenticated yet, so the address must be one that
+/// nobody else reaches.
+pub async fn listen(
+    term: &Arc<Term>,
+    args: &AgentsArgs,
+    identity: &str,
+) -> std::io::Result<Option<Listening>> {
+    let Some(address) = args.agents_address else { return Ok(None) };
+    let listener = serve::listen(address, args.agents_address_file.as_deref()).await?;
+    let address = listener.local_addr()?;
+    let server = Server::new(Arc::new(Sessions(term.clone())), identity, term.stop.clone());
+    let http2 =
+        Http2 { ping_interval: PING_INTERVAL, ping_timeout: PING_INTERVAL, stream_window: STREAM_WINDOW };
+    let router = server.routes().into_axum_router();
+    let serving = serve::serve_with(listener, None, http2, router, term.stop.clone());
+    tokio::spawn(async move {
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "failed to serve agents");
+        }
+    });
+    Ok(Some(Listening { server, address }))
+}

@@ -1,0 +1,265 @@
+//! A bind on a node whose agent keeps its ledger: the agent is asked over its connection, and the Binding is the only write.
+//!
+//! [`BindProgress`] decides; here are its clock, its connection and its Binding.
+
+use super::{Bind, BindError, POST_GRACE};
+use crate::cluster_index::Unreservable;
+use crate::term::Term;
+use jiff::Timestamp;
+use kerf_core::ledger::{
+    Action, Answer, BindFailure, BindProgress, Input, Moment, Order, OrderKind, Posted, Proposal,
+};
+use kerf_protocol::server::{Connection, NotSent, Slot};
+use std::collections::VecDeque;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+impl Bind {
+    /// Asks the node's agent for a reservation, waits until its slices are ready, marks it, and sends the Binding.
+    pub(super) async fn run_over_stream(&self, term: &Arc<Term>, gate: Instant) -> Result<(), BindError> {
+        match self.try_over_stream(term, gate).await {
+            // The copy was older than what the agent knew. By now it is not.
+            Err(BindError::Agent(failure)) if failure.is_stale_proposal() && Instant::now() < gate => {
+                self.try_over_stream(term, gate).await
+            }
+            result => result,
+        }
+    }
+
+    async fn try_over_stream(&self, term: &Arc<Term>, gate: Instant) -> Result<(), BindError> {
+        let mut proposed = self.propose(term, None);
+        if let Err(BindError::Lost) = proposed {
+            let pod = self.pod(term, gate).await?;
+            if pod.asks_for_nothing {
+                return self.post(term, None, gate + POST_GRACE).await;
+            }
+            proposed = self.propose(term, Some(pod.ask().map_err(BindError::Refused)?));
+        }
+        let (proposal, connection) = proposed?;
+        let unanswered = Unanswered { bind: self.clone(), term: term.clone(), connection };
+        let connection = term.agents.connection(&self.node).filter(|found| found.id() == connection);
+        let connection = connection.ok_or(BindFailure::Disconnected)?;
+        StreamBind::new(self, term, connection, proposal, unanswered, gate).run().await
+    }
+
+    /// A proposal for the pod, and the number of the connection that it is for. [`BindError::Lost`] if nothing is known of the pod.
+    fn propose(&self, term: &Arc<Term>, ask: Option<crate::ask::Ask>) -> Result<(Proposal, u64), BindError> {
+        let (proposal, connection, is_first, counted) = term.with(|index| {
+            let is_first = index.place_of(&self.uid).is_none();
+            let proposal = index.propose(&self.uid, &self.key, &self.node, ask)?;
+            if is_first {
+                index.set_out(&self.uid, std::time::Instant::now());
+            }
+            let connection = index.connection_of(&self.node);
+            Ok::<_, Unreservable>((proposal, connection, is_first, index.counted(&self.uid)))
+        })?;
+        if is_first {
+            term.metrics.reserved(counted, Timestamp::now());
+        }
+        Ok((proposal, connection.ok_or(BindFailure::Disconnected)?))
+    }
+}
+
+/// A proposal whose places count as taken until this is dropped.
+struct Unanswered {
+    bind: Bind,
+    term: Arc<Term>,
+    connection: u64,
+}
+
+impl Unanswered {
+    /// Notes the agent's answer.
+    fn end(self, answer: &Answer) {
+        let Bind { uid, key, node } = &self.bind;
+        match answer {
+            Ok(_) => tracing::info!(pod = %key, %uid, %node, "reserved"),
+            Err(rejection) => {
+                tracing::info!(pod = %key, %uid, %node, %rejection, "agent rejected the reservation");
+                let now = std::time::Instant::now();
+                self.term.with(|index| index.rejected(uid, node, self.connection, now));
+            }
+        }
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.term.with(|index| index.answered(&self.bind.uid, &self.bind.node, self.connection));
+    }
+}
+
+/// A bind and what it waits for.
+struct StreamBind<'b> {
+    bind: &'b Bind,
+    term: &'b Arc<Term>,
+    connection: Connection,
+    progress: BindProgress,
+    /// The moments of `progress` are counted from here.
+    began: Instant,
+    gate: Instant,
+    changes: watch::Receiver<()>,
+    /// Until the `Reserve` is sent.
+    unanswered: Option<Unanswered>,
+    /// The answer to the last order that has one.
+    answer: Option<oneshot::Receiver<Answer>>,
+    /// The agent was told that this replica does not lead in the bind's epoch.
+    is_deposed: bool,
+}
+
+impl<'b> StreamBind<'b> {
+    fn new(
+        bind: &'b Bind,
+        term: &'b Arc<Term>,
+        connection: Connection,
+        proposal: Proposal,
+        unanswered: Unanswered,
+        gate: Instant,
+    ) -> Self {
+        let began = Instant::now();
+        let (epoch, limits) = term.with(|index| (index.epoch(), index.ledger_limits()));
+        let moment = Moment(gate.saturating_duration_since(began));
+        Self {
+            bind,
+            term,
+            connection,
+            progress: BindProgress::new(proposal, epoch, term.next_attempt(), moment, limits),
+            began,
+            gate,
+            changes: term.watch_node(&bind.node),
+            unanswered: Some(unanswered),
+            answer: None,
+            is_deposed: false,
+        }
+    }
+
+    async fn run(mut self) -> Result<(), BindError> {
+        let mut actions = VecDeque::from(self.on(Input::Opened));
+        let mut posted = Ok(());
+        loop {
+            while let Some(action) = actions.pop_front() {
+                match action {
+                    Action::Send(order) => actions.extend(self.send(order).await),
+                    Action::Post { .. } => {
+                        posted = self.post().await;
+                        actions.extend(self.on(Input::Posted(what_became(&posted))));
+                    }
+                    Action::End(result) => return posted.and(result.map_err(BindError::from)),
+                }
+            }
+            actions.extend(self.next().await);
+        }
+    }
+
+    fn now(&self) -> Moment {
+        Moment(self.began.elapsed())
+    }
+
+    /// When the Lease may be another's.
+    fn lease(&self) -> Moment {
+        if self.is_deposed || self.term.closing.is_cancelled() {
+            return Moment::default();
+        }
+        self.term.deadline().map_or(Moment(Duration::MAX), |deadline| {
+            let at = deadline.at().map(|at| at.saturating_duration_since(self.began));
+            Moment(at.unwrap_or_default())
+        })
+    }
+
+    fn on(&mut self, input: Input<'_>) -> Vec<Action> {
+        let (now, lease) = (self.now(), self.lease());
+        self.progress.on(input, now, lease)
+    }
+
+    /// Waits for what happens next.
+    async fn next(&mut self) -> Vec<Action> {
+        let answer = async {
+            match &mut self.answer {
+                Some(answer) => answer.await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.term.closing.cancelled() => self.on(Input::GateOver),
+            answer = answer => {
+                self.answer = None;
+                let Ok(answer) = answer else { return self.on(Input::Disconnected) };
+                let actions = self.on(Input::Answered(&answer));
+                if actions.is_empty() { self.shown() } else { actions }
+            }
+            changed = self.changes.changed() => {
+                if changed.is_ok() { self.shown() } else { self.on(Input::Disconnected) }
+            }
+            () = sleep_until(self.gate) => self.on(Input::GateOver),
+        }
+    }
+
+    /// Goes on by what the copy of the node shows.
+    fn shown(&mut self) -> Vec<Action> {
+        let (now, lease) = (self.now(), self.lease());
+        let Self { bind: Bind { uid, node, .. }, connection, progress, .. } = self;
+        self.term.with(|index| {
+            if index.connection_of(node) != Some(connection.id()) {
+                return progress.on(Input::Disconnected, now, lease);
+            }
+            progress.on(Input::Shown(index.shown_slices(uid, node)), now, lease)
+        })
+    }
+
+    /// Sends an order once the agent's window has room; what follows if it is not sent.
+    async fn send(&mut self, order: Order) -> Vec<Action> {
+        if !matches!(order.kind, OrderKind::Reserve(_) | OrderKind::Mark { .. }) {
+            // Nothing waits for it.
+            let connection = self.connection.clone();
+            tokio::spawn(async move { Some(connection.slot().await.ok()?.send(&order).ok()?.await) });
+            return Vec::new();
+        }
+        match timeout_at(self.gate, self.connection.slot()).await {
+            Err(_) => self.on(Input::GateOver),
+            Ok(Err(_)) => self.on(Input::Disconnected),
+            Ok(Ok(slot)) => self.send_in(slot, &order),
+        }
+    }
+
+    fn send_in(&mut self, slot: Slot, order: &Order) -> Vec<Action> {
+        let reply = match slot.send(order) {
+            Ok(reply) => reply,
+            Err(NotSent::Disconnected(_)) => return self.on(Input::Disconnected),
+            Err(NotSent::NotLeading(_)) => {
+                self.is_deposed = true;
+                return self.on(Input::GateOver);
+            }
+        };
+        let (answered, answer) = oneshot::channel();
+        self.answer = Some(answer);
+        let unanswered = self.unanswered.take();
+        // The scheduler may hang up. What the agent answers is noted all the same.
+        tokio::spawn(async move {
+            let Ok(answer) = reply.await else { return };
+            if let Some(unanswered) = unanswered {
+                unanswered.end(&answer);
+            }
+            let _ = answered.send(answer);
+        });
+        Vec::new()
+    }
+
+    async fn post(&self) -> Result<(), BindError> {
+        let Bind { uid, node, .. } = self.bind;
+        let assignment = self.term.with(|index| index.assignment_of(uid, node)).ok_or(BindError::Lost)?;
+        self.bind.post(self.term, Some(assignment), self.gate + POST_GRACE).await
+    }
+}
+
+/// What a bind's end says of its Binding.
+fn what_became(posted: &Result<(), BindError>) -> Posted {
+    match posted {
+        Ok(()) => Posted::Bound,
+        Err(BindError::Binding(error)) if !error.is_definite() => Posted::Unknown,
+        // Some end before they send it.
+        Err(_) => Posted::Refused,
+    }
+}

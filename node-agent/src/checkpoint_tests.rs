@@ -2,7 +2,14 @@ use super::*;
 use kerf_core::contract::{Shape, WantedSlice};
 use kerf_core::names::SliceId;
 use kerf_core::units::SizeGb;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::symlink;
+use two_files::NAMES;
+
+/// The record as it stands on the disk, also while an agent has it.
+pub(crate) fn on_disk(folder: &Path) -> Option<Record> {
+    let (_, contents) = TwoFiles::open(folder).unwrap();
+    parse(two_files::read(&folder.join(OLD_NAME)).unwrap(), contents).unwrap()
+}
 
 fn record(revision: u64) -> Record {
     let gpu = GpuUuid::new("GPU-0");
@@ -15,7 +22,10 @@ fn record(revision: u64) -> Record {
     let limits = BTreeMap::from([("/kubepods/pod1".to_owned(), MemoryMib(4096))]);
     Record {
         uid: Some("u".to_owned()),
-        spec: GpuNodeSpec { revision, slices: vec![slice], ..GpuNodeSpec::default() },
+        ledger: Saved {
+            desired: GpuNodeSpec { revision, epoch: 4, slices: vec![slice], ..GpuNodeSpec::default() },
+            epoch: 4,
+        },
         mig: BTreeSet::from([GpuUuid::new("GPU-1")]),
         exclusive: BTreeSet::from([gpu.clone()]),
         limits: BTreeMap::from([(gpu, limits)]),
@@ -46,70 +56,230 @@ fn a_record_comes_back_as_it_was_saved() {
 #[test]
 fn what_is_on_the_disk_is_not_written_again() {
     let folder = tempfile::tempdir().unwrap();
-    let inode = || fs::metadata(folder.path().join(NAME)).unwrap().ino();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
-    let first = inode();
     checkpoint.save(&record(1)).unwrap();
-    assert_eq!(inode(), first);
+    assert_eq!(checkpoint.writes(), 1);
     drop(checkpoint);
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
-    assert_eq!(inode(), first, "what was found at the start is known too");
+    assert_eq!(checkpoint.writes(), 1, "what was found at the start is known too");
     checkpoint.save(&record(2)).unwrap();
-    assert_ne!(inode(), first);
+    assert_eq!(checkpoint.writes(), 2);
+}
+
+/// The bytes of one text as a version 1 record, which agents without a ledger write.
+fn old_text(revision: u64) -> String {
+    let spec = serde_json::to_value(record(revision).ledger.desired).unwrap();
+    let mut value = serde_json::to_value(record(revision)).unwrap();
+    let fields = value.as_object_mut().unwrap();
+    fields.remove("ledger");
+    fields.insert("version".to_owned(), OLD_VERSION.into());
+    fields.insert("spec".to_owned(), spec);
+    value.to_string()
+}
+
+#[test]
+fn the_record_of_an_agent_without_a_ledger_counts_until_it_is_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = folder.path().join(OLD_NAME);
+    for (was, then) in [(1, 2), (3, 4)] {
+        // The second time an older agent has served the node in between.
+        fs::write(&old, old_text(was)).unwrap();
+        assert_eq!(open(folder.path()).1, Some(record(was)));
+        let (mut checkpoint, _) = open(folder.path());
+        checkpoint.save(&record(was)).unwrap();
+        assert!(!old.exists());
+        checkpoint.save(&record(then)).unwrap();
+        drop(checkpoint);
+        assert_eq!(open(folder.path()).1, Some(record(then)));
+    }
 }
 
 #[test]
 fn what_cannot_be_read_is_kept_and_told() {
-    let folder = tempfile::tempdir().unwrap();
-    let newer = serde_json::json!({"version": 2, "bootId": "boot"}).to_string();
-    let cases: [(&[u8], &str); 4] = [
-        (b"", "EOF"),
-        (b"\xff\xfe", "expected value"),
-        (newer.as_bytes(), "version 2"),
-        (br#"{"version": 1, "bootId": "b", "spec": {"policy": {"novel": 1}}}"#, "novel"),
+    let newer = serde_json::json!({"version": 3, "bootId": "boot"}).to_string();
+    let cases: [(&str, &[u8], &str); 6] = [
+        (OLD_NAME, b"", "EOF"),
+        (OLD_NAME, b"\xff\xfe", "expected value"),
+        (OLD_NAME, newer.as_bytes(), "version 3"),
+        (OLD_NAME, br#"{"version": 1, "bootId": "b", "spec": {"policy": {"novel": 1}}}"#, "novel"),
+        (NAMES[0], b"\xff\xfe", "no file is whole"),
+        (NAMES[1], newer.as_bytes(), "no file is whole"),
     ];
-    for (number, (text, reason)) in (1..).zip(cases) {
-        fs::write(folder.path().join(NAME), text).unwrap();
-        let (_, found) = Checkpoint::open(folder.path()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for (number, (name, text, reason)) in (1..).zip(cases) {
+        fs::write(folder.path().join(name), text).unwrap();
+        let (mut checkpoint, found) = Checkpoint::open(folder.path()).unwrap();
         let Found::Unreadable(told) = found else { panic!("{found:?}") };
         assert!(told.reason.contains(reason), "{told}");
-        assert_eq!(told.path, folder.path().join(format!("{NAME}.unreadable-{number}")));
-        assert_eq!(fs::read(&told.path).unwrap(), text);
-        assert!(!folder.path().join(NAME).exists());
+        let kept = |name: &str| folder.path().join(format!("{name}.unreadable-{number}"));
+        assert!(told.paths.contains(&kept(name)), "{told}");
+        assert_eq!(fs::read(kept(name)).unwrap(), text);
+        // What is written from now on is found, and it goes aside with the next one.
+        assert_eq!(on_disk(folder.path()), None);
+        checkpoint.save(&record(number)).unwrap();
+        assert_eq!(on_disk(folder.path()), Some(record(number)));
+        fs::remove_file(folder.path().join(NAMES[0])).unwrap();
     }
+}
+
+/// The newer of two whole documents is of a later agent: the older one would be a record that has lost what was accepted since.
+#[test]
+fn a_newer_version_is_not_passed_over_for_an_older_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut checkpoint, _) = open(folder.path());
+    checkpoint.save(&record(1)).unwrap();
+    checkpoint.save(&Record { version: VERSION + 1, ..record(2) }).unwrap();
+    drop(checkpoint);
+    let (_checkpoint, found) = Checkpoint::open(folder.path()).unwrap();
+    let Found::Unreadable(told) = found else { panic!("{found:?}") };
+    assert!(told.reason.contains("version 3"), "{told}");
+    assert_eq!(told.paths.len(), 2, "{told}");
+}
+
+/// A record of a few blocks.
+fn long(revision: u64) -> Record {
+    let paused = (0..300).map(|number| format!("label-{number}-{revision}-{}", "x".repeat(40)));
+    Record { paused: paused.collect(), ..record(revision) }
 }
 
 #[test]
 fn a_write_that_was_cut_short_leaves_the_record_of_before() {
     let folder = tempfile::tempdir().unwrap();
+    for name in NAMES {
+        let path = folder.path().join(name);
+        for file in NAMES {
+            drop(fs::remove_file(folder.path().join(file)));
+        }
+        let (mut checkpoint, _) = open(folder.path());
+        checkpoint.save(&long(1)).unwrap();
+        checkpoint.save(&long(2)).unwrap();
+        if name == NAMES[1] {
+            checkpoint.save(&long(3)).unwrap();
+        }
+        let (before, old) = (on_disk(folder.path()), fs::read(&path).unwrap());
+        let last = long(9);
+        checkpoint.save(&last).unwrap();
+        drop(checkpoint);
+        let new = fs::read(&path).unwrap();
+        assert_ne!(new, old, "{name} is the one that was written last");
+        let end = 32 + serde_json::to_vec(&last).unwrap().len();
+        assert!(end > 3 * 4096);
+        for cut in (0..new.len()).step_by(61).chain([end - 1, end]) {
+            // It was as long before, or was not: then it ends there.
+            for torn in [[&new[..cut], &old[cut..]].concat(), new[..cut].to_vec()] {
+                // The two documents may end alike.
+                let is_whole = torn.get(..end) == Some(&new[..end]);
+                fs::write(&path, torn).unwrap();
+                let found = on_disk(folder.path());
+                assert!(
+                    found == if is_whole { Some(last.clone()) } else { before.clone() },
+                    "{name} at {cut}"
+                );
+            }
+        }
+        // A disk writes sectors in any order.
+        let mut torn = new.clone();
+        torn[4096..8192].copy_from_slice(&old[4096..8192]);
+        fs::write(&path, torn).unwrap();
+        assert_eq!(on_disk(folder.path()), before);
+
+        // The next write is of the torn file: the other one is all there is.
+        let (mut checkpoint, found) = open(folder.path());
+        assert_eq!(found, before);
+        let other = NAMES.into_iter().find(|other| *other != name).unwrap();
+        let whole = fs::read(folder.path().join(other)).unwrap();
+        checkpoint.save(&record(10)).unwrap();
+        assert_eq!(fs::read(folder.path().join(other)).unwrap(), whole);
+        drop(checkpoint);
+        assert_eq!(open(folder.path()).1, Some(record(10)));
+    }
+}
+
+#[test]
+fn two_files_that_are_torn_are_kept_and_told() {
+    let folder = tempfile::tempdir().unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
+    checkpoint.save(&record(2)).unwrap();
     drop(checkpoint);
-    fs::write(folder.path().join(NEW_NAME), b"{\"version\": 1, \"bo").unwrap();
-    let (mut checkpoint, before) = open(folder.path());
-    assert_eq!(before, Some(record(1)));
+    for name in NAMES {
+        let path = folder.path().join(name);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[40] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    }
+    let (mut checkpoint, found) = Checkpoint::open(folder.path()).unwrap();
+    let Found::Unreadable(told) = found else { panic!("{found:?}") };
+    assert_eq!(told.paths, NAMES.map(|name| folder.path().join(format!("{name}.unreadable-1"))));
+    checkpoint.save(&record(3)).unwrap();
+    drop(checkpoint);
+    assert_eq!(open(folder.path()).1, Some(record(3)));
+}
+
+/// An agent that ended between making a file and writing it has recorded nothing.
+#[test]
+fn empty_files_are_no_record() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(NAMES[0]), b"").unwrap();
+    let (mut checkpoint, found) = open(folder.path());
+    assert_eq!(found, None);
+    checkpoint.save(&record(1)).unwrap();
+    drop(checkpoint);
+    assert_eq!(open(folder.path()).1, Some(record(1)));
+}
+
+/// After a write that failed nobody knows what is on the disk, so not even an equal record is left out.
+#[test]
+fn a_full_disk_leaves_the_record_of_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut checkpoint, _) = open(folder.path());
+    checkpoint.save(&record(1)).unwrap();
+    let full = folder.path().join(NAMES[1]);
+    symlink("/dev/full", &full).unwrap();
+    for _ in 0..2 {
+        let error = checkpoint.save(&record(2)).unwrap_err();
+        let CheckpointError::Io { step: "write", path, source } = &error else { panic!("{error:?}") };
+        assert_eq!((path, source.kind()), (&full, io::ErrorKind::StorageFull));
+    }
+    fs::remove_file(&full).unwrap();
+    assert_eq!(on_disk(folder.path()), Some(record(1)));
+    checkpoint.save(&record(1)).unwrap();
+    assert_eq!(checkpoint.writes(), 2, "it is written where it would have been");
     checkpoint.save(&record(2)).unwrap();
     drop(checkpoint);
     assert_eq!(open(folder.path()).1, Some(record(2)));
 }
 
-/// After a write that failed nobody knows what is on the disk, so not even an equal record is left out.
 #[test]
-fn a_failed_write_is_told_and_done_at_the_next_save() {
+fn a_file_that_cannot_be_opened_leaves_the_record_of_before() {
     let folder = tempfile::tempdir().unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
-    let in_the_way = folder.path().join(NEW_NAME);
+    let in_the_way = folder.path().join(NAMES[1]);
     fs::create_dir(&in_the_way).unwrap();
     let error = checkpoint.save(&record(2)).unwrap_err();
-    assert!(matches!(&error, CheckpointError::Io { step: "write", .. }), "{error}");
+    assert!(matches!(&error, CheckpointError::Io { step: "open", .. }), "{error}");
     fs::remove_dir(&in_the_way).unwrap();
-    fs::remove_file(folder.path().join(NAME)).unwrap();
-    checkpoint.save(&record(1)).unwrap();
-    drop(checkpoint);
-    assert_eq!(open(folder.path()).1, Some(record(1)));
+    assert_eq!(on_disk(folder.path()), Some(record(1)));
+    checkpoint.save(&record(2)).unwrap();
+    assert_eq!(on_disk(folder.path()), Some(record(2)));
+}
+
+/// Somebody who empties the folder of a running agent does not make it write where nobody reads.
+#[test]
+fn files_that_were_deleted_are_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut checkpoint, _) = open(folder.path());
+    for revision in 1..4 {
+        checkpoint.save(&record(revision)).unwrap();
+    }
+    for name in NAMES {
+        fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    checkpoint.save(&record(4)).unwrap();
+    assert_eq!(on_disk(folder.path()), Some(record(4)));
 }
 
 #[test]
@@ -127,9 +297,12 @@ fn a_removed_checkpoint_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
+    checkpoint.save(&record(2)).unwrap();
+    fs::write(folder.path().join(OLD_NAME), old_text(3)).unwrap();
     checkpoint.remove().unwrap();
     let (checkpoint, before) = open(folder.path());
     assert_eq!(before, None);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the lock stays");
     checkpoint.remove().unwrap();
 }
 

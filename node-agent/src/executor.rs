@@ -138,9 +138,9 @@ impl Executor {
 
     /// Starts to write the record, for something that is to be set and is no step on a GPU.
     pub fn record(&mut self, record: Recalled) {
-        let recording = self.recording.clone();
+        let saved = self.recording.save(record.clone());
         self.start(async move {
-            match recording.save(record.clone()).await {
+            match saved.await {
                 Ok(()) => Outcome::Recorded { record: Box::new(record) },
                 Err(error) => Outcome::Unrecorded { error },
             }
@@ -165,9 +165,9 @@ impl Executor {
     }
 
     fn switch(&mut self, (gpu, mig, reset): (GpuUuid, bool, bool), record: Recalled) {
-        let (thread, recording) = (self.thread.clone(), self.recording.clone());
+        let (thread, saved) = (self.thread.clone(), self.recording.save(record));
         self.start(async move {
-            if let Err(error) = recording.save(record).await {
+            if let Err(error) = saved.await {
                 return Outcome::Unrecorded { error };
             }
             let begun = Instant::now();
@@ -189,9 +189,9 @@ impl Executor {
         id: SliceId,
         record: Recalled,
     ) {
-        let (thread, recording) = (self.thread.clone(), self.recording.clone());
+        let (thread, saved) = (self.thread.clone(), self.recording.save(record));
         self.start(async move {
-            if let Err(error) = recording.save(record).await {
+            if let Err(error) = saved.await {
                 return Outcome::Unrecorded { error };
             }
             let begun = Instant::now();

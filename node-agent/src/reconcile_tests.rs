@@ -1,6 +1,7 @@
 //! The loop on fake GPUs, with the node's disk.
 
 use super::*;
+use crate::checkpoint;
 use crate::gpu::GpuBackend;
 use crate::gpu::events::Reopen;
 use crate::gpu::fake::{FakeGpus, uuid};
@@ -12,6 +13,7 @@ use kerf_core::contract::{Condition, ConditionStatus, GpuRule, MpsRule, Shape, W
 use kerf_core::units::SizeGb;
 use prometheus_client::registry::Registry;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 /// Longer than anything takes on the slowest machine.
@@ -94,11 +96,10 @@ fn want_a_share(events: &Events) {
 async fn what_shares_need_is_on_the_disk_before_it_is_set() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
-    fs::create_dir(&state).unwrap();
-    let in_the_way = state.join("checkpoint.json.new");
-    fs::create_dir(&in_the_way).unwrap();
     let stop = CancellationToken::new();
     let mut seen = start(folder.path(), &state, &stop);
+    let in_the_way = state.join("ledger.0");
+    symlink("/dev/full", &in_the_way).unwrap();
     want_a_share(&seen.events);
     let is_told = |status: &GpuNodeStatus| {
         let mut all = status.conditions.iter();
@@ -108,12 +109,11 @@ async fn what_shares_need_is_on_the_disk_before_it_is_set() {
     let has_daemon = |kept: &Option<Kept>| kept.as_ref().is_some_and(|kept| !kept.daemons.is_empty());
     assert!(!has_daemon(&seen.kept.borrow()), "the disk refuses");
 
-    fs::remove_dir(&in_the_way).unwrap();
+    fs::remove_file(&in_the_way).unwrap();
     tokio::time::timeout(PATIENCE, seen.kept.wait_for(has_daemon)).await.unwrap().unwrap();
-    let text = fs::read_to_string(state.join("checkpoint.json")).unwrap();
-    let record: crate::checkpoint::Record = serde_json::from_str(&text).unwrap();
+    let record = checkpoint::tests::on_disk(&state).unwrap();
     assert_eq!(record.exclusive, [uuid(0)].into());
-    assert_eq!(record.spec.slices.len(), 1);
+    assert_eq!(record.ledger.desired.slices.len(), 1);
     stop.cancel();
 }
 

@@ -187,7 +187,7 @@ async fn an_agent_that_leaves_takes_what_it_set_and_leaves_what_is_held() -> any
     assert_eq!(daemon(&scene).await?, first, "the share that is held has its daemon");
     assert_eq!(std::fs::read_dir(scene.dir.join("mps"))?.count(), 1, "the other daemon is gone");
     assert_eq!(std::fs::read_dir(scene.dir.join("cdi"))?.count(), 1, "and the other file");
-    assert!(!scene.dir.join("state/checkpoint.json").exists());
+    assert!(["ledger.0", "ledger.1"].iter().all(|name| !scene.dir.join("state").join(name).exists()));
     let node = Api::<Node>::all(scene.plane.client()).get(NODE).await?;
     let labels = node.metadata.labels.unwrap_or_default();
     assert!(!labels.keys().any(|label| label.starts_with("kerf.dev/")), "{labels:?}");

@@ -157,6 +157,7 @@ impl BindProgress {
     }
 
     /// What follows from an input. `lease` is when this leader's Lease may be another's.
+    #[expect(clippy::needless_pass_by_value, reason = "an input happens once")]
     pub fn on(&mut self, input: Input<'_>, now: Moment, lease: Moment) -> Vec<Action> {
         if let Input::Shown(slices) = &input {
             self.shown = Shown::of(slices, &self.owner.uid);

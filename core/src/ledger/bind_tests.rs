@@ -10,7 +10,7 @@ use std::time::Duration;
 const EPOCH: u64 = 3;
 const GATE: u64 = 9;
 const LEASE: u64 = 100;
-const DONE: Answer = Ok(Done { lifetime: Duration::from_secs(60) });
+const DONE: Answer = Ok(Done { lifetime: Duration::from_mins(1) });
 
 fn at(seconds: u64) -> Moment {
     Moment(Duration::from_secs(seconds))

@@ -55,8 +55,7 @@ fn state() -> impl Strategy<Value = NodeState> {
                 .into_values()
                 .cloned()
                 .collect();
-            let mut policy = NodePolicy::default();
-            policy.remove_rejected_pods = has_policy;
+            let policy = NodePolicy { remove_rejected_pods: has_policy, ..NodePolicy::default() };
             NodeState { status, policy, closed: is_closed.then(|| "no pods".to_owned()) }
         },
     )

@@ -12,12 +12,14 @@
 //! It has no clock and no disk. The caller gives the time, and records [`Ledger::saved`] before it answers an order that
 //! [adds](Kept::Added) a reservation.
 
-use super::{Done, Limits, Moment, Order, OrderKind, Owner, Proposal, Rejection, accept, release, reserved};
-use crate::contract::{GpuNodeSpec, GpuNodeStatus, SliceReservation};
-use crate::names::{PodKey, PodUid, SliceId};
+use super::{Done, Limits, Moment, Order, OrderKind, Owner, Proposal, Rejection};
+use super::{accept, drop_disallowed, follow_holders, keep_warm, release, reserved};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy, Reservation, SliceReservation, SliceState};
+use crate::names::{GpuUuid, PodKey, PodUid, SliceId};
+use crate::packing::Fleet;
 use crate::planner::Observed;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long after a look-up without an answer the pod is looked up again, at first. The interval doubles each time.
@@ -27,7 +29,7 @@ const LOOK_UP_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_LOOK_UP_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The account of one node.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Ledger {
     desired: GpuNodeSpec,
     epoch: u64,
@@ -80,6 +82,13 @@ pub struct Saved {
     pub desired: GpuNodeSpec,
     /// The highest epoch that was heard.
     pub epoch: u64,
+}
+
+impl From<GpuNodeSpec> for Saved {
+    /// The ledger of a node that follows a spec.
+    fn from(spec: GpuNodeSpec) -> Self {
+        Self { epoch: spec.epoch, desired: spec }
+    }
 }
 
 /// What an agent sees of its node while it reads an order.
@@ -350,6 +359,67 @@ impl Ledger {
         due
     }
 
+    /// Takes back a reservation that was accepted and could not be recorded, unless the pod is bound or may be.
+    pub fn retract(&mut self, uid: &PodUid) {
+        if self.entries.get(uid).is_some_and(|entry| !entry.is_in_use()) {
+            self.give_back(uid);
+        }
+    }
+
+    /// Another policy is in force from now on.
+    pub fn set_policy(&mut self, policy: NodePolicy) {
+        self.desired.policy = policy;
+    }
+
+    /// Does what is due by what the node has: reservations follow the kubelet's choices, what could not be made goes with its pod's
+    /// whole reservation, and idle slices are those that the policy wants. A pod that is bound or may be keeps its reservation.
+    ///
+    /// No idle slice is cut on GPUs that are `resting`; those on which one could not be made are added. Returns who has lost the
+    /// reservation, and why.
+    pub fn upkeep(
+        &mut self,
+        status: &GpuNodeStatus,
+        resting: &mut BTreeSet<GpuUuid>,
+    ) -> Vec<(Owner, String)> {
+        let is_bound = |uid: &PodUid| self.entries.get(uid).is_some_and(|entry| entry.bound);
+        if let Some(next) = follow_holders(&self.desired, status, is_bound) {
+            self.desired = next;
+        }
+        let lost = self.drop_failed(status, resting);
+        if let Some(next) = drop_disallowed(&self.desired, status) {
+            self.desired = next;
+        }
+        if let Some(next) = keep_warm(&self.desired, status, resting, &Fleet::default()) {
+            self.desired = next;
+        }
+        lost
+    }
+
+    fn drop_failed(
+        &mut self,
+        status: &GpuNodeStatus,
+        resting: &mut BTreeSet<GpuUuid>,
+    ) -> Vec<(Owner, String)> {
+        let mut lost = BTreeMap::new();
+        let (entries, slices) = (&self.entries, &mut self.desired.slices);
+        slices.retain(|slice| {
+            let failed = status.slice(&slice.id).filter(|shown| shown.state == SliceState::Failed);
+            let Some(failed) = failed else { return true };
+            let Some(Reservation { uid, .. }) = &slice.reservation else {
+                resting.insert(slice.gpu.clone());
+                return false;
+            };
+            if entries.get(uid).is_some_and(Entry::is_in_use) {
+                return true;
+            }
+            let message = failed.message.as_deref().unwrap_or("the agent gives no reason");
+            let why = format!("slice {} ({}) could not be made: {message}", slice.id, slice.shape);
+            lost.insert(uid.clone(), why);
+            false
+        });
+        lost.into_iter().filter_map(|(uid, why)| Some((self.give_back(&uid)?, why))).collect()
+    }
+
     fn obey(&mut self, epoch: u64) -> Result<(), Rejection> {
         if self.hear(epoch) { Ok(()) } else { Err(Rejection::OldEpoch) }
     }
@@ -386,9 +456,14 @@ impl Entry {
         }
     }
 
-    /// When it ends by itself: neither is the pod bound, nor may it be.
+    /// Whether the pod is bound, or may be.
+    fn is_in_use(&self) -> bool {
+        self.bound || !self.open.is_empty()
+    }
+
+    /// When it ends by itself.
     fn expires(&self, lifetime: Duration) -> Option<Moment> {
-        (self.open.is_empty() && !self.bound).then(|| self.renewed + lifetime)
+        (!self.is_in_use()).then(|| self.renewed + lifetime)
     }
 
     /// When the pod is to be looked up, if it is.

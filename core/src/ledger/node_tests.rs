@@ -1,5 +1,5 @@
 use super::*;
-use crate::contract::{GpuRule, NodePolicy};
+use crate::contract::{GpuRule, NodePolicy, WantedSlice};
 use crate::packing::{Fleet, Placed, Source, fit};
 use crate::planner::ObservedInstance;
 use crate::testing::{SimulatedNode, gpu_uuid, h100_shape, request};
@@ -96,6 +96,85 @@ fn standing(state: &str) -> SimulatedNode {
     node
 }
 
+/// What the node's agent reports with this slice failed.
+fn failing(node: &SimulatedNode, id: &SliceId) -> GpuNodeStatus {
+    let mut status = node.state().status;
+    let slice = status.slices.iter_mut().find(|slice| slice.id.as_ref() == Some(id)).unwrap();
+    (slice.state, slice.message) = (SliceState::Failed, Some("no room".to_owned()));
+    status
+}
+
+#[test]
+fn what_could_not_be_made_goes_with_the_pods_whole_reservation_unless_a_binding_may_be_made() {
+    let mut node = node();
+    let two = proposal(&node, "a", "nvidia.com/mig-1g.10gb", 2);
+    node.follow(&order(EPOCH, OrderKind::Reserve(two)), at(1)).unwrap();
+    node.cut();
+    let WantedSlice { id, shape, .. } = node.ledger.desired().slices[0].clone();
+    let status = failing(&node, &id);
+    let mut resting = BTreeSet::new();
+
+    let mut marked = node.clone();
+    mark(&mut marked, "a", 1, 1).unwrap();
+    let desired = marked.ledger.desired().clone();
+    assert_eq!(marked.ledger.upkeep(&status, &mut resting), []);
+    assert_eq!(marked.ledger.desired(), &desired, "its Binding may be made");
+    outcome(&mut marked, "a", 1, false, 2);
+    assert_eq!(marked.ledger.upkeep(&status, &mut resting).len(), 1);
+
+    let lost = node.ledger.upkeep(&status, &mut resting);
+    assert_eq!(lost, [(owner("a"), format!("slice {id} ({shape}) could not be made: no room"))]);
+    assert_eq!(stands(&node), "nothing");
+    assert_eq!(node.ledger.desired().slices.len(), 1, "the other one is idle capacity");
+    assert_eq!(mark(&mut node, "a", 1, 1), Err(Rejection::UnknownReservation));
+    assert_eq!(resting, BTreeSet::new(), "the next pod may have better luck there");
+}
+
+#[test]
+fn idle_slices_are_those_of_the_policy_and_not_where_one_failed() {
+    let mut node = node();
+    let warm = r#"{"warm": [{"resource": "nvidia.com/mig-1g.10gb", "count": 2}]}"#;
+    node.ledger.set_policy(serde_json::from_str(warm).unwrap());
+    let mut resting = BTreeSet::new();
+    let status = node.state().status;
+    assert_eq!(node.ledger.upkeep(&status, &mut resting), []);
+    assert_eq!(node.ledger.desired().slices.len(), 2);
+    assert_eq!(node.ledger.desired().slices.iter().filter(|s| s.reservation.is_some()).count(), 0);
+
+    let failed = node.ledger.desired().slices[0].id.clone();
+    let status = failing(&node, &failed);
+    assert_eq!(node.ledger.upkeep(&status, &mut resting), []);
+    assert_eq!(node.ledger.desired().slices.len(), 1);
+    assert_eq!(resting, BTreeSet::from([gpu_uuid(0)]));
+    let status = node.state().status;
+    node.ledger.upkeep(&status, &mut resting);
+    assert_eq!(node.ledger.desired().slices.len(), 1, "it would fail again");
+
+    node.cut();
+    node.ledger.set_policy(serde_json::from_str(r#"{"gpus": [{"kinds": ["whole"]}]}"#).unwrap());
+    let status = node.state().status;
+    node.ledger.upkeep(&status, &mut resting);
+    assert_eq!(node.ledger.desired().slices, []);
+}
+
+#[test]
+fn reservations_follow_the_kubelets_choice_between_equal_slices() {
+    let mut node = standing("held");
+    reserve(&mut node, "b", 10).unwrap();
+    node.cut();
+    let slices = node.ledger.desired().slices.clone();
+    let of =
+        |pod: &str| slices.iter().find(|s| s.reservation.as_ref().is_some_and(|r| r.pod == pod)).unwrap();
+    let (mine, its) = (of("a").id.clone(), of("b").id.clone());
+    let mut status = node.state().status;
+    let slice = status.slices.iter_mut().find(|slice| slice.id.as_ref() == Some(&its)).unwrap();
+    let container = of("a").reservation.as_ref().unwrap().container.clone();
+    slice.holder = Some(crate::contract::Holder { namespace: "default".into(), pod: "a".into(), container });
+    node.ledger.upkeep(&status, &mut BTreeSet::new());
+    assert_eq!(node.ledger.reservation(&its).unwrap().pod, "a");
+    assert_eq!(node.ledger.reservation(&mine).unwrap().pod, "b");
+}
+
 #[test]
 fn each_order_in_each_state_has_its_answer() {
     let kinds = |node: &SimulatedNode| {
@@ -179,7 +258,7 @@ fn a_closed_node_renews_and_ends_and_adds_and_marks_nothing() {
         if state == "nothing" {
             assert_eq!(renewed, why);
         } else {
-            assert_eq!(renewed, Ok(Done { lifetime: Duration::from_secs(60) }));
+            assert_eq!(renewed, Ok(Done { lifetime: Duration::from_mins(1) }));
         }
         let release = OrderKind::Release { uid: uid("a"), why: String::new() };
         assert!(node.follow(&order(EPOCH, release), at(20)).is_ok());
@@ -208,7 +287,7 @@ fn an_open_binding_is_looked_up_once_it_is_over_and_again_more_and_more_seldom()
         assert_eq!((due.released, due.look_up), (vec![], vec![uid("a")]));
         assert_eq!(node.ledger.looked_up(&uid("a"), now, Found::Unknown), None);
         let next = due.next.unwrap();
-        waits.push((next.0 - now.0).as_secs());
+        waits.push(next.0.saturating_sub(now.0).as_secs());
         now = next;
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30, 30]);

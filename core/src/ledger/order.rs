@@ -42,7 +42,7 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            reservation: Duration::from_secs(60),
+            reservation: Duration::from_mins(1),
             request: Duration::from_secs(70),
             send: Duration::from_secs(10),
         }

@@ -182,6 +182,7 @@ fn settings(args: &Args) -> Settings {
         recover_after: args.recover_after,
         xids: Xids { disabled: args.disable_healthchecks.clone(), enabled: args.enable_healthchecks.clone() },
         probe: args.resync,
+        orders: false,
     }
 }
 

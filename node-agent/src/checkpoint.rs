@@ -284,8 +284,7 @@ fn parse(old: Option<Vec<u8>>, contents: Contents) -> Result<Option<Record>, Str
     match (old, contents) {
         (Some(text), _) => {
             let OldRecord { spec, rest } = from_json(&text, OLD_VERSION)?;
-            let ledger = Saved { epoch: spec.epoch, desired: spec };
-            Ok(Some(Record { version: VERSION, ledger, ..rest }))
+            Ok(Some(Record { version: VERSION, ledger: spec.into(), ..rest }))
         }
         (None, Contents::Document(text)) => from_json(&text, VERSION).map(Some),
         (None, Contents::Torn) => Err("no file is whole".to_owned()),

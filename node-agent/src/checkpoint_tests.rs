@@ -11,6 +11,17 @@ pub(crate) fn on_disk(folder: &Path) -> Option<Record> {
     parse(two_files::read(&folder.join(OLD_NAME)).unwrap(), contents).unwrap()
 }
 
+/// How many records were written there; each has cost one `fdatasync`.
+pub(crate) fn writes(folder: &Path) -> u64 {
+    TwoFiles::open(folder).unwrap().0.sequence()
+}
+
+/// The file that was written last.
+pub(crate) fn newest(folder: &Path) -> &'static str {
+    let number = |name: &str| two_files::sequence_in(&fs::read(folder.join(name)).unwrap_or_default());
+    NAMES.into_iter().max_by_key(|name| number(name)).unwrap()
+}
+
 fn record(revision: u64) -> Record {
     let gpu = GpuUuid::new("GPU-0");
     let slice = WantedSlice {
@@ -22,10 +33,7 @@ fn record(revision: u64) -> Record {
     let limits = BTreeMap::from([("/kubepods/pod1".to_owned(), MemoryMib(4096))]);
     Record {
         uid: Some("u".to_owned()),
-        ledger: Saved {
-            desired: GpuNodeSpec { revision, epoch: 4, slices: vec![slice], ..GpuNodeSpec::default() },
-            epoch: 4,
-        },
+        ledger: GpuNodeSpec { revision, epoch: 4, slices: vec![slice], ..GpuNodeSpec::default() }.into(),
         mig: BTreeSet::from([GpuUuid::new("GPU-1")]),
         exclusive: BTreeSet::from([gpu.clone()]),
         limits: BTreeMap::from([(gpu, limits)]),

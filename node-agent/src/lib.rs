@@ -43,3 +43,4 @@ pub mod spec_watch;
 pub mod standing;
 pub mod tell;
 pub mod time_slice;
+pub mod unanswered;

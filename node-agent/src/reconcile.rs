@@ -21,8 +21,10 @@ use crate::recorder::Recorder;
 use crate::rejected::Eviction;
 use crate::standing::Standing;
 use crate::tell;
+use crate::unanswered::Unanswered;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::gfd_labels::GfdLabels;
+use kerf_core::ledger::{Answer, Found, Order};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
 use kerf_runtime::admin::Readiness;
@@ -30,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// The wait after an observation that failed, and between observations for which a plan asks.
@@ -48,6 +50,10 @@ const RECORD_AGAIN: Duration = Duration::from_secs(1);
 /// What happens.
 #[derive(Debug)]
 pub enum Event {
+    /// A leader's order, and where its answer goes.
+    Order(Order, oneshot::Sender<Answer>),
+    /// What the look-up of a pod has found that was asked for at this time.
+    LookedUp(PodUid, Instant, Found),
     /// The GpuNode changed: the object's UID and its spec.
     Spec(Option<String>, Result<GpuNodeSpec, String>),
     /// The kubelet's account of holders.
@@ -147,6 +153,7 @@ pub struct Reconciler {
     registered: BTreeMap<usize, Result<(), String>>,
     executor: Executor,
     standing: Standing,
+    unanswered: Unanswered,
     record_at: Instant,
     resync: Duration,
     observe_at: Instant,
@@ -174,6 +181,7 @@ impl Reconciler {
             plugins,
             registered,
             executor,
+            unanswered: Unanswered::default(),
             standing,
             record_at: observe_at,
             resync,
@@ -197,6 +205,9 @@ impl Reconciler {
             tokio::select! {
                 () = stop.cancelled() => break,
                 outcome = self.executor.outcome() => self.take_outcome(outcome, &session),
+                written = self.unanswered.written() => {
+                    self.unanswered.answer(written, &mut self.node, &mut self.standing, Instant::now());
+                }
                 event = events.recv() => {
                     let Some(event) = event else { break };
                     self.take(event);
@@ -217,6 +228,11 @@ impl Reconciler {
     fn take(&mut self, event: Event) {
         let now = Instant::now();
         match event {
+            Event::Order(order, to) => {
+                let reply = self.node.on_order(&order, now);
+                self.unanswered.take(reply, to, &self.node);
+            }
+            Event::LookedUp(uid, asked, found) => self.node.on_looked_up(&uid, asked, found),
             Event::Spec(uid, spec) => self.node.on_spec(uid, spec),
             Event::Holders(holders) => self.node.on_holders(holders),
             Event::Allocatable(allocatable) => self.node.on_allocatable(allocatable),
@@ -339,6 +355,11 @@ impl Reconciler {
             tell::tell(&self.outlets.recorder, note, evicts, |key| self.node.uid_of(key));
         }
         self.publish(decision.healthy, decision.status);
+        let write_at = if self.node.follows_orders() {
+            self.unanswered.write(&decision.record, &self.executor.recording(), now)
+        } else {
+            None
+        };
         if decision.wants_holders {
             self.outlets.want_holders.notify_one();
         }
@@ -364,7 +385,7 @@ impl Reconciler {
         // While a call is under way its end is waited for, which is never far.
         let idle = if self.executor.is_idle() { self.observe_at } else { now + self.resync };
         let record_at = Some(self.record_at).filter(|_| must_record && self.executor.is_idle());
-        [decision.wake, record_at].into_iter().flatten().fold(idle, Instant::min)
+        [decision.wake, record_at, write_at].into_iter().flatten().fold(idle, Instant::min)
     }
 
     /// What is to be so, to those who make it so. Daemons, limits, lengths and pauses wait until a restart would know of them.

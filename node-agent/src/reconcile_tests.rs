@@ -10,6 +10,8 @@ use crate::node::{Kept, Recalled, Settings};
 use crate::processes::Host;
 use crate::recording::{Before, Recording};
 use kerf_core::contract::{Condition, ConditionStatus, GpuRule, MpsRule, Shape, WantedSlice};
+use kerf_core::ledger::{OrderKind, Owner, Proposal, Rejection};
+use kerf_core::packing::{Placed, Source};
 use kerf_core::units::SizeGb;
 use prometheus_client::registry::Registry;
 use std::fs;
@@ -34,7 +36,11 @@ fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
     start_with(Box::new(open), (folder, state), &Session::until(stop))
 }
 
-fn start_with(open: Open, (folder, state): (&Path, &Path), session: &Session) -> Seen {
+fn start_with(open: Open, folders: (&Path, &Path), session: &Session) -> Seen {
+    start_as(false, open, folders, session)
+}
+
+fn start_as(orders: bool, open: Open, (folder, state): (&Path, &Path), session: &Session) -> Seen {
     let thread = GpuThread::start(open, PATIENCE).unwrap();
     let (recording, _) = Recording::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
     let host = Host { proc: folder.to_owned(), cgroups: folder.to_owned() };
@@ -66,7 +72,8 @@ fn start_with(open: Open, (folder, state): (&Path, &Path), session: &Session) ->
         readiness: Readiness::new(&[]),
         metrics: Metrics::register(&mut Registry::default()),
     };
-    let node = Node::remembering(None, Settings { mps: Some(folder.join("mps")), ..Settings::default() });
+    let settings = Settings { mps: Some(folder.join("mps")), orders, ..Settings::default() };
+    let node = Node::remembering(None, settings);
     let standing = Standing::of(&Recalled::default());
     let reconciler = Reconciler::new((node, standing), outlets, executor, Duration::from_millis(50));
     let running = tokio::spawn(reconciler.run(queue, session.clone()));
@@ -114,6 +121,87 @@ async fn what_shares_need_is_on_the_disk_before_it_is_set() {
     let record = checkpoint::tests::on_disk(&state).unwrap();
     assert_eq!(record.exclusive, [uuid(0)].into());
     assert_eq!(record.ledger.desired.slices.len(), 1);
+    stop.cancel();
+}
+
+/// An agent of two GPUs that follows orders and is open, with its state's folder.
+async fn ordered(folder: &Path, stop: &CancellationToken) -> (Seen, PathBuf) {
+    let (gpus, state) = (FakeGpus::new(&["H100-80GB", "H100-80GB"]), folder.join("state"));
+    let seen = start_as(true, opens(&gpus), (folder, &state), &Session::until(stop));
+    seen.events.send(Event::Spec(None, Ok(GpuNodeSpec::default())));
+    let (held, foreign, recorded) = (BTreeMap::new(), Vec::new(), Ok(Vec::new()));
+    seen.events.send(Event::Holders(Ok(Holders { asked: Instant::now(), held, foreign, recorded })));
+    seen.events.send(Event::Pods(NodePods::new()));
+    let has_modes = || checkpoint::tests::on_disk(&state).is_some_and(|record| record.mig.len() == 2);
+    let begun = Instant::now();
+    while !has_modes() {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    (seen, state)
+}
+
+/// Orders the place of a pod: one of seven on each of two GPUs. Its answer comes.
+fn order(seen: &Seen, pod: u8) -> oneshot::Receiver<Answer> {
+    let place = Placed {
+        container: "main".to_owned(),
+        resource: "nvidia.com/mig-1g.10gb".parse().unwrap(),
+        alone: false,
+        gpu: uuid(u32::from(pod % 2)),
+        shape: kerf_core::testing::h100_shape("1g.10gb", pod / 2),
+        source: Source::Cut(Vec::new()),
+    };
+    let owner = Owner { uid: PodUid::new(format!("uid-{pod}")), key: PodKey::new("ns", format!("p{pod}")) };
+    let kind = OrderKind::Reserve(Proposal { owner, places: vec![place] });
+    let (to, answer) = oneshot::channel();
+    seen.events.send(Event::Order(Order { epoch: 1, kind }, to));
+    answer
+}
+
+async fn answer(waiting: oneshot::Receiver<Answer>) -> Answer {
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn orders_that_come_together_are_answered_after_one_write() {
+    let (folder, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+    let (seen, state) = ordered(folder.path(), &stop).await;
+    let before = checkpoint::tests::writes(&state);
+    let orders: Vec<_> = (0..8).map(|pod| order(&seen, pod)).collect();
+    for (number, waiting) in (1..).zip(orders) {
+        answer(waiting).await.unwrap();
+        let record = checkpoint::tests::on_disk(&state).unwrap();
+        assert!(record.ledger.desired.slices.len() >= number, "an answer comes after the disk");
+    }
+    assert_eq!(checkpoint::tests::writes(&state), before + 1);
+    // Again: it has its place, and the disk knows.
+    answer(order(&seen, 3)).await.unwrap();
+    assert_eq!(checkpoint::tests::writes(&state), before + 1);
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn on_a_full_disk_orders_are_refused_and_the_record_of_before_stays() {
+    let (folder, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+    let (seen, state) = ordered(folder.path(), &stop).await;
+    answer(order(&seen, 0)).await.unwrap();
+    let newest = checkpoint::tests::newest(&state);
+    let other = state.join(if newest == "ledger.0" { "ledger.1" } else { "ledger.0" });
+    drop(fs::remove_file(&other));
+    symlink("/dev/full", &other).unwrap();
+    let refused = [order(&seen, 1), order(&seen, 2)];
+    for waiting in refused {
+        let Err(Rejection::Disk(why)) = answer(waiting).await else { panic!("it cannot be on the disk") };
+        assert!(why.contains("No space left"), "{why}");
+    }
+    fs::remove_file(&other).unwrap();
+    let pods = || {
+        let slices = checkpoint::tests::on_disk(&state).unwrap().ledger.desired.slices;
+        slices.into_iter().filter_map(|slice| slice.reservation.map(|r| r.pod)).collect::<Vec<_>>()
+    };
+    assert_eq!(pods(), ["p0"]);
+    answer(order(&seen, 1)).await.unwrap();
+    assert_eq!(pods(), ["p0", "p1"]);
     stop.cancel();
 }
 

@@ -4,7 +4,6 @@
 use crate::checkpoint::{Checkpoint, CheckpointError, Found, Record};
 use crate::driver_load::DriverLoad;
 use crate::node::Recalled;
-use kerf_core::ledger::Saved;
 use kerf_runtime::telemetry::chain;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -112,7 +111,7 @@ impl Recording {
 
     fn record(&self, recalled: Recalled) -> Record {
         let Recalled {
-            spec,
+            ledger,
             uid,
             shares,
             mig_on,
@@ -133,7 +132,7 @@ impl Recording {
         let new = Record { driver_load: self.load.get().copied(), ..Record::new(self.boot_id.clone()) };
         Record {
             uid,
-            ledger: Saved { epoch: spec.epoch, desired: spec },
+            ledger,
             shares,
             mig,
             mig_lost,
@@ -160,7 +159,7 @@ fn recalled(record: Record, boot_id: &str, load: Option<DriverLoad>) -> Recalled
     });
     let limits = limits.collect();
     let recalled = Recalled {
-        spec: ledger.desired,
+        ledger,
         uid,
         shares,
         mig_on: mig,
@@ -232,7 +231,7 @@ mod tests {
             Recording::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
         let of = |revision| {
             let mut recalled = Recalled::default();
-            recalled.spec.revision = revision;
+            recalled.ledger.desired.revision = revision;
             recalled
         };
         recording.save(of(1)).await.unwrap();

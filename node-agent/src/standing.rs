@@ -36,7 +36,7 @@ struct Needs {
 
 impl Needs {
     fn of(record: &Recalled) -> Self {
-        let wanted = record.spec.slices.iter().filter(|wanted| wanted.shape.instance().is_none());
+        let wanted = record.ledger.desired.slices.iter().filter(|wanted| wanted.shape.instance().is_none());
         Self {
             exclusive: record.exclusive.clone(),
             limits: record.limits.clone(),
@@ -149,7 +149,12 @@ mod tests {
         let mut standing = Standing::of(&Recalled::default());
         let wanting = |shape: Shape| {
             let mut recalled = Recalled::default();
-            recalled.spec.slices.push(WantedSlice { id: "s1".into(), gpu: gpu(), shape, reservation: None });
+            recalled.ledger.desired.slices.push(WantedSlice {
+                id: "s1".into(),
+                gpu: gpu(),
+                shape,
+                reservation: None,
+            });
             recalled
         };
         let shared = wanting(Shape::mps(SizeGb(4)));

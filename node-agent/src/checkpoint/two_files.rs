@@ -107,6 +107,12 @@ impl TwoFiles {
     }
 }
 
+/// The number of a file's document.
+#[cfg(test)]
+pub(super) fn sequence_in(bytes: &[u8]) -> Option<u64> {
+    parse(bytes).map(|(sequence, _)| sequence)
+}
+
 /// The bytes of a file, if there is one.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, CheckpointError> {
     match fs::read(path) {

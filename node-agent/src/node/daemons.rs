@@ -132,7 +132,7 @@ impl Node {
         if mps.is_one_size() {
             return own;
         }
-        let wanted = self.spec.slices.iter().find(|w| w.id == *id && w.gpu == gpu.uuid);
+        let wanted = self.ledger.desired().slices.iter().find(|w| w.id == *id && w.gpu == gpu.uuid);
         let promised = wanted.and_then(|w| w.reservation.as_ref());
         let promised = promised
             .map(|promised| {
@@ -143,7 +143,7 @@ impl Node {
                             .as_ref()
                             .is_some_and(|r| (&r.uid, &r.container) == (&promised.uid, &promised.container))
                 };
-                needed(&mut self.spec.slices.iter().filter(same).map(|w| w.shape))
+                needed(&mut self.ledger.desired().slices.iter().filter(same).map(|w| w.shape))
             })
             .unwrap_or_default();
         let holder_of = |device| self.account.possible_holder(device).map(|h| &h.holder);

@@ -55,6 +55,8 @@ pub struct Decision {
     pub notes: Vec<Note>,
     /// Pods that policy has evicted.
     pub evict: Vec<(PodKey, PodUid)>,
+    /// Pods with reservations of which it must be looked up whether they are bound, and where.
+    pub look_up: BTreeSet<PodUid>,
     /// The kubelet's account of holders is wanted now.
     pub wants_holders: bool,
     /// GPUs and holders should be looked at again soon, because what was seen may be out of date.
@@ -128,6 +130,7 @@ impl Node {
     /// Decides.
     pub fn decide(&mut self, now: Instant) -> Decision {
         let silent = self.await_silent(now);
+        let next_due = self.follow_pods(now);
         // While holders or GPUs are unknown nothing is cut: what cannot be seen counts as held.
         let knows_holders =
             self.account.is_known() && self.health.pods.is_well() && self.health.spec.is_well();
@@ -180,9 +183,9 @@ impl Node {
         let held = self.obstacles.values().any(|o| !o.is_final) || self.has_lingering();
         let retry =
             [self.retries.next(now), self.serving.next(now), self.recovering, record_again, pause_ends];
-        let wakes = [revoked, next_look, next_drop, next_recovery, silent].into_iter().chain(retry);
+        let wakes = [revoked, next_look, next_drop, next_recovery, silent, next_due].into_iter().chain(retry);
         let kept = self.kept();
-        let decision = Decision {
+        let mut decision = Decision {
             lists: self.lists(&existing, &offered.ungranted),
             healthy: self.advertised.healthy(),
             step,
@@ -191,15 +194,19 @@ impl Node {
             kept,
             lengths,
             pause,
-            remove_rejected: self.spec.policy.remove_rejected_pods,
+            remove_rejected: self.ledger.desired().policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
             evict: self.evictions(),
+            look_up: std::mem::take(&mut self.housekeeping.look_up),
             wants_holders: look || self.awaits_account() || self.advertised.wants_account(&self.account, now),
             wants_observation: held || silent.is_some(),
             wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),
         };
         self.note_ready(&decision.status);
+        if self.upkeep(&decision.status, now) {
+            decision.wake = Some(now);
+        }
         decision
     }
 
@@ -356,8 +363,9 @@ impl Node {
         let overdue = self.retries.out_of_reach(&tasks, OUT_OF_REACH, now);
         let obstruction = |id: &SliceId, obstacle: &Obstacle| {
             // A mode that is about to be switched is no obstacle.
-            let switching = self.spec.slices.iter().any(|w| w.id == *id && self.is_switching(&w.gpu));
-            let wanted = self.spec.slices.iter().find(|w| w.id == *id);
+            let switching =
+                self.ledger.desired().slices.iter().any(|w| w.id == *id && self.is_switching(&w.gpu));
+            let wanted = self.ledger.desired().slices.iter().find(|w| w.id == *id);
             let gpu = wanted.and_then(|w| self.gpu(&w.gpu));
             let others = gpu.filter(|gpu| {
                 *obstacle == Obstacle::NotAllowed(Kind::Whole) && self.is_shared_with_others(gpu)
@@ -397,10 +405,11 @@ impl Node {
     /// Remembers which slice each MIG device was made for.
     fn remember_origins(&mut self) {
         let named: Vec<_> = self
-            .spec
+            .ledger
+            .desired()
             .slices
             .iter()
-            .chain(&self.recalled.spec.slices)
+            .chain(&self.recalled.ledger.desired.slices)
             .filter(|w| w.shape.instance().is_some())
             .filter_map(|w| Some((self.mig_device_of(w)?, w.id.clone())))
             .collect();

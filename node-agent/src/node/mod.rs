@@ -14,6 +14,7 @@ mod lingering;
 mod names;
 mod notes;
 mod offering;
+mod orders;
 mod pause;
 mod pods;
 mod reach;
@@ -46,6 +47,8 @@ mod lingering_tests;
 #[cfg(test)]
 mod offering_tests;
 #[cfg(test)]
+mod orders_tests;
+#[cfg(test)]
 mod parts_tests;
 #[cfg(test)]
 mod pause_tests;
@@ -74,6 +77,7 @@ pub use foreign::Foreign;
 pub use holders::{Held, Holders, Recorded};
 pub use illness::Ill;
 pub use notes::Note;
+pub use orders::Reply;
 pub use pause::Pause;
 pub use pods::{NodePod, NodePods};
 pub use recall::Recalled;
@@ -92,6 +96,7 @@ use holders::Account;
 use kerf_core::closeness::Closeness;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::gfd_labels::GfdLabels;
+use kerf_core::ledger::{Ledger, Limits, Moment};
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::offer::Bindings;
@@ -105,6 +110,7 @@ use under_way::UnderWay;
 
 /// What the agent was told at its start of how it works.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Settings {
     /// The folder of the MPS daemons that are run for MPS shares; without it shares are only accounted for.
     pub mps: Option<PathBuf>,
@@ -120,14 +126,16 @@ pub struct Settings {
     pub xids: Xids,
     /// How often everything is looked at anew.
     pub probe: Duration,
+    /// Whether a leader orders what the node should have. Else the GpuNode's spec says it.
+    pub orders: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let (recover_after, probe) = (Duration::from_mins(5), Duration::from_secs(30));
         let xids = Xids::default();
-        let (mps, access, others, pause_clients) = (None, false, false, true);
-        Self { mps, access, others, pause_clients, recover_after, xids, probe }
+        let (mps, access, others, pause_clients, orders) = (None, false, false, true, false);
+        Self { mps, access, others, pause_clients, recover_after, xids, probe, orders }
     }
 }
 
@@ -150,7 +158,9 @@ struct Obstruction {
 /// The agent's knowledge of its node.
 #[derive(Debug, Default)]
 pub struct Node {
-    spec: GpuNodeSpec,
+    /// The desired slices and their reservations.
+    ledger: Ledger,
+    housekeeping: orders::Housekeeping,
     /// The object that the spec was read from, so that a GpuNode made anew may begin with a lower epoch.
     spec_uid: Option<String>,
     gpus: Vec<Gpu>,
@@ -244,15 +254,20 @@ impl Node {
                 return;
             }
         };
-        if uid == self.spec_uid && spec.epoch < self.spec.epoch {
+        if self.settings.orders {
+            self.health.spec = Neighbour::Well;
+            return self.follow_policy(spec.policy);
+        }
+        if uid == self.spec_uid && spec.epoch < self.ledger.desired().epoch {
             tracing::warn!(
                 epoch = spec.epoch,
-                seen = self.spec.epoch,
+                seen = self.ledger.desired().epoch,
                 "ignored a spec of a leader whose time is over"
             );
             self.health.ignored = Some(format!(
                 "the spec is of epoch {}, seen was {}: it is ignored until the extender's leader has written it anew",
-                spec.epoch, self.spec.epoch
+                spec.epoch,
+                self.ledger.desired().epoch
             ));
             return;
         }
@@ -261,9 +276,9 @@ impl Node {
         // Another object's slices are others, whatever their names.
         let same_object = uid == self.spec_uid;
         self.spec_uid = uid;
-        let same_policy = self.spec.policy == spec.policy;
-        self.spec = spec;
-        let wanted = |id: &SliceId| self.spec.slices.iter().any(|w| w.id == *id);
+        let same_policy = self.ledger.desired().policy == spec.policy;
+        self.ledger = Ledger::restore(spec.into(), Limits::default(), Moment::default());
+        let wanted = |id: &SliceId| self.ledger.desired().slices.iter().any(|w| w.id == *id);
         self.retries.retain(|task| match task {
             Task::Create(id) => same_object && wanted(id),
             Task::Destroy(..) => true,
@@ -333,6 +348,7 @@ impl Node {
 
     /// A pod of this node is gone or finished.
     pub fn on_pod_left(&mut self, pod: PodKey, uid: PodUid, now: Instant) {
+        self.housekeeping.ended.insert(uid.clone());
         self.account.left(pod, uid, now);
     }
 
@@ -436,7 +452,7 @@ impl Node {
         let rules = self.gpus.iter().map(|gpu| (gpu, self.rule(gpu)));
         // Pods were given these before the node's GPUs or kerf's version changed.
         let held = self.account.devices().map(|(_, held)| held.name);
-        let here = self.spec.slices.iter().filter(|wanted| self.gpu(&wanted.gpu).is_some());
+        let here = self.ledger.desired().slices.iter().filter(|wanted| self.gpu(&wanted.gpu).is_some());
         let reserved = here.filter_map(|wanted| Some((wanted.reservation.as_ref()?.resource, wanted.shape)));
         let reserved =
             reserved.filter(|(name, shape)| names::is_kept_by(*name, *shape)).map(|(name, _)| name);

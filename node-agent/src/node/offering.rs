@@ -12,7 +12,8 @@ impl Node {
         for slice in existing.iter_mut() {
             slice.served = !unserved.contains(&slice.device);
         }
-        let missing: Vec<_> = self.spec.slices.iter().filter_map(|wanted| self.missing(wanted)).collect();
+        let missing: Vec<_> =
+            self.ledger.desired().slices.iter().filter_map(|wanted| self.missing(wanted)).collect();
         offer(existing, &missing, &self.bindings)
     }
 
@@ -30,7 +31,7 @@ impl Node {
         if !self.health.spec.is_well() {
             return;
         }
-        let reserved = self.spec.slices.iter().filter_map(|wanted| wanted.reservation.as_ref());
+        let reserved = self.ledger.desired().slices.iter().filter_map(|wanted| wanted.reservation.as_ref());
         let pods = self.pods.as_ref();
         self.bindings
             .take_pods(reserved.map(|r| &r.uid), |uid| pods.is_some_and(|pods| pods.contains_key(uid)));
@@ -45,7 +46,7 @@ impl Node {
         let ready = status.slices.iter().filter(|slice| slice.holder.is_none());
         let ready: BTreeMap<_, _> =
             ready.filter_map(|s| Some((s.id.as_ref()?, s.ready_for.as_ref()?))).collect();
-        let reserved = self.spec.slices.iter().filter_map(|wanted| {
+        let reserved = self.ledger.desired().slices.iter().filter_map(|wanted| {
             let uid = &wanted.reservation.as_ref()?.uid;
             Some((uid, ready.get(&wanted.id) == Some(&uid)))
         });

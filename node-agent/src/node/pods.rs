@@ -32,7 +32,7 @@ impl Node {
     /// The kubelet's List has the pod's name only. A pod of the name that has just ended is not taken for the one that has the
     /// reservation: that cannot be bound before its slice is free.
     pub(super) fn note_kept_promises(&mut self) {
-        let kept = self.spec.slices.iter().filter_map(|wanted| {
+        let kept = self.ledger.desired().slices.iter().filter_map(|wanted| {
             let uid = &wanted.reservation.as_ref()?.uid;
             let is_kept = self.is_kept(wanted) || self.bindings.may_be(uid) && self.is_with_its_pod(wanted);
             is_kept.then(|| (wanted.id.clone(), uid.clone()))

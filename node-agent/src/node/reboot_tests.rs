@@ -248,7 +248,7 @@ fn what_is_made_was_recorded_before() {
     while let decision = scene.decide()
         && let Some(step) = decision.step
     {
-        let recorded = decision.record.spec.slices;
+        let recorded = decision.record.ledger.desired.slices;
         assert!(matches!(step, Step::Switch { .. }) || recorded == spec()[..2], "{step} is recorded");
         scene.run(step);
         steps += 1;

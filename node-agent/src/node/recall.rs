@@ -6,10 +6,11 @@
 
 use super::share::{self, Shares};
 use super::{Ill, Node, Note};
-use crate::gpu::limits::Limits;
+use crate::gpu::limits;
 use crate::gpu::{Compute, Gpu};
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Shape, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
+use kerf_core::ledger::{Ledger, Limits, Moment, Saved};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::nvidia_keys::DEPLOY_CLIENTS;
 use kerf_core::planner::Step;
@@ -20,14 +21,14 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The wait after the record could not be written.
-const RECORD_AGAIN: Duration = Duration::from_secs(2);
+pub(super) const RECORD_AGAIN: Duration = Duration::from_secs(2);
 
 /// What the agent's record tells.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recalled {
-    /// The newest spec that the agent had taken, and the UID of the GpuNode that it was read from.
-    pub spec: GpuNodeSpec,
-    /// The object's UID.
+    /// The ledger.
+    pub ledger: Saved,
+    /// The UID of the GpuNode whose spec the ledger follows, while it follows one.
     pub uid: Option<String>,
     /// The shares that existed, wanted or not, where a record tells.
     pub shares: Option<Shares>,
@@ -38,7 +39,7 @@ pub struct Recalled {
     /// The GPUs that kerf had put into `EXCLUSIVE_PROCESS` mode.
     pub exclusive: BTreeSet<GpuUuid>,
     /// The limits that kerf had put on the GPU memory of cgroups.
-    pub limits: Limits,
+    pub limits: limits::Limits,
     /// The GPUs whose time slices kerf gave a length that is not the driver's own, at some time since the boot.
     pub lengths: BTreeSet<GpuUuid>,
     /// The Node's labels by which kerf has paused DCGM and its like, or is about to.
@@ -59,7 +60,7 @@ impl Recalled {
         let mig_on = gpus.filter(|gpu| !gpu.profiles.is_empty()).map(|gpu| gpu.uuid.clone()).collect();
         // What is paused without a MIG manager at work was paused by an agent.
         let paused = DEPLOY_CLIENTS.map(str::to_owned).into();
-        Self { spec, uid, mig_on, paused, ..Self::default() }.after_reload()
+        Self { ledger: spec.into(), uid, mig_on, paused, ..Self::default() }.after_reload()
     }
 
     /// What of it counts once the driver was loaded anew, by a boot or in the same one. Compute modes, limits and lengths end with a
@@ -67,9 +68,9 @@ impl Recalled {
     /// out, and it remembers to whom it did. The Node's labels stay.
     #[must_use]
     pub fn after_reload(self) -> Self {
-        let Self { spec, uid, shares, mig_on, mut mig_lost, paused, .. } = self;
+        let Self { ledger, uid, shares, mig_on, mut mig_lost, paused, .. } = self;
         mig_lost.extend(mig_on);
-        Self { spec, uid, shares, mig_lost, paused, booted: true, ..Self::default() }
+        Self { ledger, uid, shares, mig_lost, paused, booted: true, ..Self::default() }
     }
 }
 
@@ -78,12 +79,13 @@ impl Node {
     pub fn recall(&mut self, recalled: Recalled, now: Instant) {
         if recalled.booted {
             tracing::info!(
-                slices = recalled.spec.slices.len(),
+                slices = recalled.ledger.desired.slices.len(),
                 "the driver was loaded anew: its slices are made again"
             );
             self.recovering = Some(now + PATIENCE);
         }
-        self.spec = recalled.spec.clone();
+        self.housekeeping.started = Some(now);
+        self.ledger = Ledger::restore(recalled.ledger.clone(), Limits::default(), Moment::default());
         self.spec_uid.clone_from(&recalled.uid);
         self.recall_ills(&recalled.ills, now);
         self.recalled = recalled;
@@ -121,7 +123,7 @@ impl Node {
         let exclusive = self.wanted_daemons().into_iter().filter(|(_, d)| d.exclusive).map(|(gpu, _)| gpu);
         let kept = self.recalled.exclusive.iter().filter(|gpu| self.daemons.contains_key(*gpu)).cloned();
         Recalled {
-            spec: self.spec.clone(),
+            ledger: self.ledger.saved(),
             uid: self.spec_uid.clone(),
             shares: Some(self.shares_to_record()),
             mig_on: self.recalled.mig_on.clone(),
@@ -167,7 +169,7 @@ impl Node {
             let is_missing =
                 |w: &&WantedSlice| matches!(w.shape, Shape::Mig { .. }) && self.device_of(w).is_none();
             let mut missing = 0_usize;
-            for wanted in self.spec.slices.iter().filter(is_missing) {
+            for wanted in self.ledger.desired().slices.iter().filter(is_missing) {
                 let (id, gpu) = (&wanted.id, &wanted.gpu);
                 tracing::error!(slice = %id, %gpu, shape = %wanted.shape, "a recorded slice was not made again");
                 missing += 1;

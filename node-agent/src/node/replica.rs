@@ -103,7 +103,7 @@ impl Node {
         for (device, share) in &mut shares {
             if share.shape.replica().is_some() {
                 let is_it = |w: &&WantedSlice| w.gpu == share.gpu && w.shape == share.shape;
-                let wanted = self.spec.slices.iter().find(is_it);
+                let wanted = self.ledger.desired().slices.iter().find(is_it);
                 share.id = wanted.map_or_else(|| SliceId::new(device.as_str()), |wanted| wanted.id.clone());
             }
         }

@@ -145,7 +145,7 @@ impl Node {
             if known.is_some() && known != by_name {
                 continue;
             }
-            let wanted = self.spec.slices.iter().find(|w| w.id == id && w.gpu == gpu);
+            let wanted = self.ledger.desired().slices.iter().find(|w| w.id == id && w.gpu == gpu);
             let wanted = wanted.filter(|wanted| may_be(wanted, held)).map(|wanted| wanted.shape);
             let Some(shape) = wanted.or(known).or(by_name) else { continue };
             self.shares.insert(device.clone(), Share { gpu, id, shape });

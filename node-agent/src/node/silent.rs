@@ -62,7 +62,7 @@ impl Node {
             .chain(of_record)
             .chain(self.shares.keys())
             .collect();
-        let wanted = self.spec.slices.iter().map(|wanted| &wanted.gpu);
+        let wanted = self.ledger.desired().slices.iter().map(|wanted| &wanted.gpu);
         let known = self.had.iter().chain(&self.recalled.mig_on).chain(wanted).cloned();
         let known = known.chain(told.iter().filter_map(|device| share::gpu_of(device)));
         let gpus: BTreeSet<GpuUuid> = known.filter(|uuid| self.gpu(uuid).is_none()).collect();

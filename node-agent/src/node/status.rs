@@ -6,8 +6,8 @@ use super::{Daemon, Node, topology};
 use crate::gpu::Gpu;
 use kerf_core::accounting::beside_shares;
 use kerf_core::contract::{
-    Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Peer, Shape, SliceState, SliceStatus, Summary,
-    WantedSlice,
+    Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Peer, Shape, SliceReservation, SliceState,
+    SliceStatus, Summary, WantedSlice,
 };
 use kerf_core::kind::Kind;
 use kerf_core::mig::catalog;
@@ -26,7 +26,7 @@ impl Node {
             before.observed_epoch = self.observed_epoch().unwrap_or(before.observed_epoch);
             return before;
         }
-        let wanted = self.spec.slices.iter().map(|w| self.wanted_status(w, waiting));
+        let wanted = self.ledger.desired().slices.iter().map(|w| self.wanted_status(w, waiting));
         let unwanted = self
             .unwanted()
             .into_iter()
@@ -34,7 +34,7 @@ impl Node {
         let slices: Vec<_> = wanted.chain(unwanted).collect();
         GpuNodeStatus {
             neutral_up_to: super::names::neutral_up_to(&self.registered),
-            observed_revision: self.spec.revision,
+            observed_revision: self.ledger.desired().revision,
             observed_epoch: self.observed_epoch().unwrap_or_default(),
             gpus: self.gpu_statuses(),
             conditions: self.conditions(),
@@ -45,7 +45,7 @@ impl Node {
 
     /// The newest epoch that was seen in this GpuNode; the record's may be another's.
     fn observed_epoch(&self) -> Option<u64> {
-        self.health.has_read_spec().then_some(self.spec.epoch)
+        self.health.has_read_spec().then_some(self.ledger.desired().epoch)
     }
 
     fn wanted_status(&self, wanted: &WantedSlice, waiting: &BTreeSet<SliceId>) -> SliceStatus {
@@ -60,7 +60,7 @@ impl Node {
             ready_for: None,
             holder: None,
             message: None,
-            reservation: None,
+            reservation: self.reported(&wanted.id),
             leaving: false,
         };
         if let Some(device) = status.device.clone() {
@@ -160,8 +160,13 @@ impl Node {
             ready_for: None,
             message,
             reservation: None,
-            leaving: false,
+            leaving: self.settings.orders,
         }
+    }
+
+    /// The reservation, where nobody reads it in the GpuNode's spec.
+    fn reported(&self, id: &SliceId) -> Option<SliceReservation> {
+        self.settings.orders.then(|| self.ledger.reservation(id)).flatten()
     }
 
     fn memory_of(&self, gpu: &GpuUuid, shape: Shape) -> MemoryMib {
@@ -182,7 +187,7 @@ impl Node {
     }
 
     /// Who else manages the node's GPUs.
-    fn contest(&self) -> Option<String> {
+    pub(super) fn contest(&self) -> Option<String> {
         let others = self.others.as_deref().unwrap_or_default();
         let unknown = if self.others_manage() {
             "who else manages the node's GPUs is being looked at"
@@ -267,7 +272,9 @@ impl Node {
 
     fn summary(&self, slices: &[SliceStatus]) -> Summary {
         let count = |state| slices.iter().filter(|s| s.state == state).count().try_into().unwrap_or(u32::MAX);
-        let reserved = |id: &SliceId| self.spec.slices.iter().any(|w| w.id == *id && w.reservation.is_some());
+        let reserved = |id: &SliceId| {
+            self.ledger.desired().slices.iter().any(|w| w.id == *id && w.reservation.is_some())
+        };
         let promised = |s: &&SliceStatus| {
             s.state == SliceState::Held || s.id.as_ref().is_some_and(reserved) || s.id.is_none()
         };

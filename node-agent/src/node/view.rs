@@ -65,7 +65,7 @@ impl Node {
     }
 
     fn is_known(&self, device: &DeviceId) -> bool {
-        let mut wanted = self.spec.slices.iter().chain(&self.recalled.spec.slices);
+        let mut wanted = self.ledger.desired().slices.iter().chain(&self.recalled.ledger.desired.slices);
         self.origins.contains_key(device) || wanted.any(|w| self.mig_device_of(w).as_ref() == Some(device))
     }
 
@@ -73,7 +73,7 @@ impl Node {
     /// which completes it.
     fn is_unfinished(&self, gpu: &Gpu, instance: &GpuInstance) -> bool {
         let is_wanted = |w: &&WantedSlice| w.gpu == gpu.uuid && w.shape.instance() == Some(instance.instance);
-        instance.compute == Compute::Missing && self.spec.slices.iter().any(|w| is_wanted(&w))
+        instance.compute == Compute::Missing && self.ledger.desired().slices.iter().any(|w| is_wanted(&w))
     }
 
     /// The shape of a share that a container holds under this name.
@@ -110,7 +110,7 @@ impl Node {
             }
             Shape::Mig { part, .. } => {
                 let same = |w: &&WantedSlice| w.gpu == wanted.gpu && w.shape == wanted.shape;
-                let first = self.spec.slices.iter().find(same);
+                let first = self.ledger.desired().slices.iter().find(same);
                 let mut devices = self.instance_of(wanted)?.devices();
                 devices
                     .find(|(at, ..)| *at == part.compute() && first.is_none_or(|w| w.id == wanted.id))
@@ -127,7 +127,7 @@ impl Node {
 
     /// Every slice that exists: wanted ones in the order of their promises, then those that are only held.
     pub(super) fn existing(&self) -> Vec<ExistingSlice> {
-        let wanted = self.spec.slices.iter().filter_map(|w| {
+        let wanted = self.ledger.desired().slices.iter().filter_map(|w| {
             let device = self.device_of(w)?;
             Some(self.existing_slice(w.id.clone(), &w.gpu, w.shape, device, Some(w)))
         });
@@ -179,11 +179,11 @@ impl Node {
         let mut all = Vec::new();
         for gpu in &self.gpus {
             let wanted: Vec<DeviceId> = {
-                let here = self.spec.slices.iter().filter(|w| w.gpu == gpu.uuid);
+                let here = self.ledger.desired().slices.iter().filter(|w| w.gpu == gpu.uuid);
                 here.filter_map(|w| self.device_of(w)).collect()
             };
             let is_wanted = |i: &GpuInstance| {
-                let mut slices = self.spec.slices.iter();
+                let mut slices = self.ledger.desired().slices.iter();
                 slices.any(|w| w.gpu == gpu.uuid && w.shape.instance() == Some(i.instance))
             };
             for instance in &gpu.instances {
@@ -213,12 +213,13 @@ impl Node {
 
     /// The name of a slice that nobody wants: a GpuNode that was made anew gives the first names again, to others.
     fn name_of_unwanted(&self, device: &DeviceId, id: &SliceId) -> SliceId {
-        let is_anothers = self.spec.slices.iter().any(|w| w.id == *id);
+        let is_anothers = self.ledger.desired().slices.iter().any(|w| w.id == *id);
         if is_anothers { SliceId::new(device.as_str()) } else { id.clone() }
     }
 
     pub(super) fn is_wanted_share(&self, device: &DeviceId, share: &Share) -> bool {
-        let mut named = self.spec.slices.iter().filter(|w| w.id == share.id && w.gpu == share.gpu);
+        let mut named =
+            self.ledger.desired().slices.iter().filter(|w| w.id == share.id && w.gpu == share.gpu);
         named.any(|w| self.device_of(w).as_ref() == Some(device))
     }
 

@@ -189,7 +189,7 @@ impl World {
         self.tally.reboots += 1;
         self.disk.boot += 1;
         self.gpus.reboot();
-        let recorded = self.disk.record.spec.slices.clone();
+        let recorded = self.disk.record.ledger.desired.slices.clone();
         self.upset = Upset { others: self.upset.others, recorded, ..Upset::default() };
         (0..3).for_each(|index| self.gpus.set_lost(index, false));
         if choice.is_multiple_of(7) {

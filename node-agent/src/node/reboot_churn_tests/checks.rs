@@ -87,7 +87,7 @@ impl World {
             if self.kubelet.pods.contains_key(device) || self.node.account.is_held(device) {
                 continue;
             }
-            let mut wanted = self.node.spec.slices.iter();
+            let mut wanted = self.node.ledger.desired().slices.iter();
             let slice = wanted.find(|w| {
                 w.reservation.as_ref().is_some_and(|r| r.resource == name)
                     && self.node.device_of(w).as_ref() == Some(device)
@@ -111,7 +111,7 @@ impl World {
         if std::mem::replace(&mut self.upset.hindered, true) {
             return;
         }
-        let recorded = self.node.spec.slices.iter().filter(|w| self.upset.recorded.contains(w));
+        let recorded = self.node.ledger.desired().slices.iter().filter(|w| self.upset.recorded.contains(w));
         for wanted in recorded.filter(|w| w.shape.kind() == Kind::Mig) {
             let there = self.node.device_of(wanted).is_some();
             let cannot = self.node.obstacles.contains_key(&wanted.id) || self.node.is_switching(&wanted.gpu);

@@ -1,0 +1,188 @@
+//! The node's ledger, where a leader orders: its orders, and what is due without one. An agent whose GpuNode's spec says what the
+//! node should have follows no order ([`Settings::orders`](super::Settings::orders)).
+
+use super::recall::RECORD_AGAIN;
+use super::{Node, Task};
+use kerf_core::contract::{GpuNodeStatus, NodePolicy};
+use kerf_core::ledger::{Answer, BoundPod, Found, Moment, Order, OrderKind, Owner, Saved, Seen, reserved};
+use kerf_core::names::{GpuUuid, PodUid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How long no idle slice is cut on a GPU on which one could not be made.
+const REST: Duration = Duration::from_mins(5);
+
+/// What an agent answers to an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// The answer.
+    pub answer: Answer,
+    /// The pod whose reservation must be on the disk before the answer is given.
+    pub reserved: Option<PodUid>,
+}
+
+/// What goes with the ledger.
+#[derive(Debug, Default)]
+pub(super) struct Housekeeping {
+    /// When the process began: the ledger counts from then.
+    pub(super) started: Option<Instant>,
+    /// Pods of which the ledger has not been told yet that they have ended.
+    pub(super) ended: BTreeSet<PodUid>,
+    /// Pods that are due to be looked up, until the next decision.
+    pub(super) look_up: BTreeSet<PodUid>,
+    /// GPUs on which an idle slice could not be made. None is cut there ahead of demand meanwhile.
+    resting: BTreeSet<GpuUuid>,
+    rests_until: Option<Instant>,
+}
+
+impl Node {
+    /// Does what a leader orders, or says why not.
+    pub fn on_order(&mut self, order: &Order, now: Instant) -> Reply {
+        // A process that was stopped for a while reads orders only after what has expired meanwhile has.
+        self.follow_pods(now);
+        let (closed, observed, status) = (self.closed(), self.observed(), self.status(&BTreeSet::new()));
+        let seen = Seen { closed: closed.as_deref(), observed: &observed, status: &status };
+        let now = self.moment(now);
+        let answer = self.ledger.follow(order, seen, now);
+        let reserved = match &order.kind {
+            OrderKind::Reserve(proposal) => Some(&proposal.owner.uid),
+            // Another leader than the one that waits for the disk may have seen the reservation.
+            OrderKind::Mark { uid, .. } => Some(uid),
+            OrderKind::Outcome { .. } | OrderKind::Release { .. } => None,
+        };
+        let reserved = reserved.filter(|_| answer.is_ok()).cloned();
+        if answer.is_ok() && matches!(order.kind, OrderKind::Reserve(_)) {
+            self.desired_changed();
+        }
+        Reply { answer, reserved }
+    }
+
+    /// These reservations could not be recorded: they are refused, and nobody has them.
+    pub fn on_unrecorded_reservations<'u>(
+        &mut self,
+        uids: impl Iterator<Item = &'u PodUid>,
+        error: &str,
+        now: Instant,
+    ) {
+        tracing::error!(error, "no reservation is accepted that cannot be recorded");
+        self.unrecorded = Some((error.to_owned(), now + RECORD_AGAIN));
+        for uid in uids {
+            self.ledger.retract(uid);
+        }
+        self.desired_changed();
+    }
+
+    /// Whether a leader orders what the node should have.
+    #[must_use]
+    pub fn follows_orders(&self) -> bool {
+        self.settings.orders
+    }
+
+    /// Whether a record has the pod's reservation as it is now.
+    #[must_use]
+    pub fn is_reservation_in(&self, saved: &Saved, uid: &PodUid) -> bool {
+        reserved(&saved.desired, uid).eq(reserved(self.ledger.desired(), uid))
+    }
+
+    /// A look-up of a pod that was `asked` at this time has found this.
+    pub fn on_looked_up(&mut self, uid: &PodUid, asked: Instant, found: Found) {
+        let asked = self.moment(asked);
+        if let Some(owner) = self.ledger.looked_up(uid, asked, found) {
+            note_released(&[owner], "its pod is gone or runs elsewhere");
+        }
+    }
+
+    /// Why no reservation is accepted now.
+    #[must_use]
+    pub fn closed(&self) -> Option<String> {
+        let knows_all = self.health.nvml.is_well() && self.account.is_known() && self.health.pods.is_well();
+        let trouble = self.upgrade_trouble().map(|(_, text)| text).or_else(|| self.contest());
+        trouble.or_else(|| {
+            let unknown = || {
+                self.health.trouble().map_or_else(|| "the node is being read".to_owned(), |(_, text)| text)
+            };
+            (!knows_all || self.before.is_some()).then(unknown)
+        })
+    }
+
+    /// Takes the policy in force.
+    pub(super) fn follow_policy(&mut self, policy: NodePolicy) {
+        if self.ledger.desired().policy != policy {
+            self.ledger.set_policy(policy);
+            // Another policy is another try.
+            self.retries.retain(|task| !matches!(task, Task::Switch(_)));
+            self.desired_changed();
+        }
+    }
+
+    /// Follows the node's pods and the time: reservations whose pods have ended, or that nobody has renewed, are given back. Returns
+    /// when something is due next.
+    pub(super) fn follow_pods(&mut self, now: Instant) -> Option<Instant> {
+        if !self.settings.orders {
+            self.housekeeping.ended.clear();
+            return None;
+        }
+        let moment = self.moment(now);
+        if let Some(pods) = &self.pods {
+            let alive = pods.keys().map(|uid| (uid.clone(), BoundPod::Alive));
+            let ended =
+                std::mem::take(&mut self.housekeeping.ended).into_iter().map(|uid| (uid, BoundPod::Ended));
+            let bound_here: BTreeMap<_, _> = alive.chain(ended).collect();
+            let released = self.ledger.pods(&bound_here, moment);
+            note_released(&released, "its pod has ended");
+        }
+        let due = self.ledger.due(moment);
+        note_released(&due.released, "nobody has renewed it");
+        self.housekeeping.look_up.extend(due.look_up);
+        due.next.and_then(|next| self.housekeeping.started?.checked_add(next.0))
+    }
+
+    /// Does what is due by what the node has now. Returns whether another slice is desired for it.
+    pub(super) fn upkeep(&mut self, status: &GpuNodeStatus, now: Instant) -> bool {
+        if !self.settings.orders || self.closed().is_some() {
+            return false;
+        }
+        let Housekeeping { resting, rests_until, .. } = &mut self.housekeeping;
+        if rests_until.take_if(|until| *until <= now).is_some() {
+            resting.clear();
+        }
+        let before = self.ledger.desired().clone();
+        let lost = self.ledger.upkeep(status, resting);
+        if !resting.is_empty() {
+            rests_until.get_or_insert(now + REST);
+        }
+        for (owner, why) in &lost {
+            tracing::warn!(pod = %owner.key, uid = %owner.uid, why, "released a reservation that cannot be fulfilled");
+        }
+        let has_changed = *self.ledger.desired() != before;
+        if has_changed {
+            self.desired_changed();
+        }
+        has_changed
+    }
+
+    /// Other slices are desired than before: what was tried for those of before counts no more, and new ones may need new names.
+    pub(super) fn desired_changed(&mut self) {
+        let desired = self.ledger.desired();
+        self.retries.retain(|task| match task {
+            Task::Create(id) => desired.slices.iter().any(|slice| slice.id == *id),
+            Task::Destroy(..) | Task::Switch(_) => true,
+        });
+        self.advertised.serve(&self.resource_names());
+    }
+
+    /// The time as the ledger counts it.
+    fn moment(&self, now: Instant) -> Moment {
+        Moment(
+            self.housekeeping
+                .started
+                .map_or(Duration::ZERO, |started| now.saturating_duration_since(started)),
+        )
+    }
+}
+
+fn note_released(owners: &[Owner], why: &str) {
+    for owner in owners {
+        tracing::info!(pod = %owner.key, uid = %owner.uid, why, "released a reservation");
+    }
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Context as _;
-use kerf_core::contract::Shape;
+use kerf_core::contract::{Shape, SliceState};
 use kerf_core::names::GpuUuid;
 use kerf_nvml_mock::MockState;
 
@@ -103,15 +103,19 @@ impl Scene {
         held.into_values().flatten().filter(|(name, _)| shares(name)).map(|(_, pod)| pod).collect()
     }
 
-    /// What is wrong with the daemon: it runs for those who have shares, within the largest, and for nobody else.
+    /// What is wrong with the daemon: it runs for those who have shares, within the largest that is not idle (within the largest of
+    /// all if all are), and for nobody else.
     pub(super) fn daemon_complaints(&self, state: &MockState) -> anyhow::Result<Vec<String>> {
         let status = self.status();
         let shares = status.slices.iter().filter(|s| s.gpu == self.daemon.target);
-        let largest = shares.filter_map(|slice| match slice.shape {
-            Shape::Mps { size_gb, .. } => Some(u64::from(size_gb.0) * 1024),
+        let sizes = shares.filter_map(|slice| match slice.shape {
+            Shape::Mps { size_gb, .. } => {
+                Some((slice.state != SliceState::Idle, u64::from(size_gb.0) * 1024))
+            }
             _ => None,
         });
-        let largest = largest.max();
+        // One that is not idle is more than any that is.
+        let largest = sizes.max().map(|(_, size)| size);
         let newest = self.daemon.newest()?.filter(|(pid, _)| runs(*pid));
         let mode = state.gpus.iter().find(|gpu| gpu.index == SHARED).context("no such GPU")?.compute_mode;
         let due = if largest.is_some() { EXCLUSIVE } else { DEFAULT };

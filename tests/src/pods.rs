@@ -6,6 +6,7 @@ use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kerf_core::contract::{AssignmentDocument, RequestDocument};
 use kerf_core::keys;
+use kerf_core::kind::Kind;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 
@@ -26,6 +27,11 @@ pub fn assignment_of(pod: &Pod) -> anyhow::Result<AssignmentDocument> {
     let text = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::ASSIGNMENT));
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     Ok(serde_json::from_str(text.with_context(|| format!("{name} has no assignment"))?)?)
+}
+
+/// The kind of the first slice that the pod was bound with.
+pub fn kind_of(pod: &Pod) -> anyhow::Result<Kind> {
+    Ok(assignment_of(pod)?.slices.first().context("no slice is assigned")?.shape.kind())
 }
 
 /// What the pod's first container that asks was given.

@@ -4,12 +4,12 @@
 use anyhow::Context as _;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, wait};
 use kerf_tests::oracle::Truth;
+use kerf_tests::pods::assignment_of;
 use kube::api::{ListParams, PostParams};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,8 +57,7 @@ fn small(number: usize) -> Pod {
 async fn kinds(cluster: &Cluster) -> anyhow::Result<BTreeMap<(Kind, Vec<Kind>), usize>> {
     let mut kinds = BTreeMap::new();
     for pod in cluster.pods().list(&ListParams::default()).await?.items {
-        let text = pod.metadata.annotations.as_ref().and_then(|all| all.get(keys::ASSIGNMENT));
-        let document: AssignmentDocument = serde_json::from_str(text.context("no assignment")?)?;
+        let document = assignment_of(&pod)?;
         let passed = document.passed.iter().map(|passed| passed.kind).collect();
         let kind = document.slices.first().context("no slice")?.shape.kind();
         *kinds.entry((kind, passed)).or_insert(0) += 1;

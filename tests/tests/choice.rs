@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota, Taint};
-use kerf_core::contract::{AssignmentDocument, PassedKind, SliceState, SliceStatus};
+use kerf_core::contract::{PassedKind, SliceState, SliceStatus};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::names::SliceId;
@@ -11,6 +11,7 @@ use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, root, wait};
 use kerf_tests::oracle::Truth;
+use kerf_tests::pods::{assignment_of, kind_of};
 use kerf_tests::volumes::{ZONE, bound_in_zone};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -49,15 +50,6 @@ fn kept_for_the_team() -> NodeSpec {
     let (key, value, effect) = (TEAM.to_owned(), Some("ml".to_owned()), "NoSchedule".to_owned());
     node.taints.push(Taint { key, value, effect, time_added: None });
     node
-}
-
-fn assignment(pod: &Pod) -> anyhow::Result<AssignmentDocument> {
-    let text = pod.metadata.annotations.as_ref().and_then(|all| all.get(keys::ASSIGNMENT));
-    Ok(serde_json::from_str(text.context("the pod has no assignment")?)?)
-}
-
-fn kind_of(pod: &Pod) -> anyhow::Result<Kind> {
-    Ok(assignment(pod)?.slices.first().context("no slice is assigned")?.shape.kind())
 }
 
 /// MIG passed over: the T4 never has it, and this many nodes that have it were not offered, one of them for its taint.
@@ -99,7 +91,7 @@ impl Scene {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let (pod, node, kind) = self.run(pod).await?;
         ensure!((node.as_str(), kind) == (T4, Kind::Mps), "{name} is on {node} by {kind}");
-        ensure!(assignment(&pod)?.passed == passed, "{name}: {:?}", assignment(&pod)?.passed);
+        ensure!(assignment_of(&pod)?.passed == passed, "{name}: {:?}", assignment_of(&pod)?.passed);
         let failed = self.events(&name, "FailedScheduling").await?;
         ensure!(failed.is_empty(), "{name} waited: {failed:?}");
         Ok(())
@@ -195,7 +187,7 @@ impl Scene {
         let tolerates = json!({"spec": {"tolerations": [{"key": TEAM, "operator": "Exists"}]}});
         let (pod, node, kind) = self.run(&with(&asks("theirs", "8Gi"), &tolerates)?).await?;
         ensure!((node.as_str(), kind) == (A100, Kind::Mig), "theirs is on {node} by {kind}");
-        ensure!(assignment(&pod)?.passed.is_empty(), "nothing is better");
+        ensure!(assignment_of(&pod)?.passed.is_empty(), "nothing is better");
         self.sound().await
     }
 

@@ -3,12 +3,12 @@
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate};
-use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_nvml_mock::Model;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, request_of, resource_of, root, wait};
 use kerf_tests::oracle::Truth;
+use kerf_tests::pods::assignment_of;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use std::time::Duration;
@@ -65,8 +65,7 @@ async fn is_named(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
 
 async fn runs_on_a_small_instance(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
     let running = cluster.running(name).await?;
-    let text = running.metadata.annotations.as_ref().and_then(|all| all.get(keys::ASSIGNMENT));
-    let assigned: AssignmentDocument = serde_json::from_str(text.context("no assignment")?)?;
+    let assigned = assignment_of(&running)?;
     let shape = assigned.slices.first().context("no slice is assigned")?.shape;
     ensure!(shape.kind() == Kind::Mig && shape.to_string().starts_with("1g.10gb"), "{name} has {shape}");
     Ok(())

@@ -2,13 +2,14 @@
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::{AssignmentDocument, GpuNodeStatus, NodePolicy, SliceState, WantedSlice};
+use kerf_core::contract::{GpuNodeStatus, NodePolicy, SliceState, WantedSlice};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, wait};
 use kerf_tests::kubelet::{Grant, PodKey};
 use kerf_tests::oracle::Truth;
+use kerf_tests::pods::assignment_of;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -101,8 +102,7 @@ fn mig_devices(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
 
 /// The GPUs of the slices that a pod was promised, by its assignment, which are those that its GpuNode has for it.
 async fn assigned(cluster: &Cluster, pod: &Pod) -> anyhow::Result<BTreeSet<String>> {
-    let text = pod.metadata.annotations.as_ref().and_then(|notes| notes.get(keys::ASSIGNMENT));
-    let document: AssignmentDocument = serde_json::from_str(text.context("no assignment")?)?;
+    let document = assignment_of(pod)?;
     let assigned: Vec<_> = document.slices.iter().map(|slice| (&slice.id, &slice.gpu)).collect();
     let spec = cluster.gpu_node(NODE).await?.read_spec()?;
     let is_for = |slice: &&WantedSlice| {

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Container, Pod};
-use kerf_core::contract::{AssignmentDocument, SliceState};
+use kerf_core::contract::SliceState;
 use kerf_core::keys;
 use kerf_nvml_mock::{Fault, MockControl, Model, NvmlCode};
 use kerf_tests::churn::{Churn, Settled};
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
+use kerf_tests::pods::assignment_of;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -53,8 +54,7 @@ async fn a_pod_gets_the_slice_that_was_cut_for_it() -> anyhow::Result<()> {
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
     cluster.create(&limited("cut", "gpu-10gb", "1")?).await?;
     let pod = cluster.running("cut").await?;
-    let annotations = pod.metadata.annotations.unwrap_or_default();
-    let assignment: AssignmentDocument = serde_json::from_str(&annotations[keys::ASSIGNMENT])?;
+    let assignment = assignment_of(&pod)?;
     let slices = cluster.nodes()[0].gpus()?.slices();
     assert_eq!(slices.len(), 1);
     assert_eq!(slices[0].profile, "1g.10gb");

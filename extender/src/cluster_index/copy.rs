@@ -106,11 +106,6 @@ impl ClusterIndex {
         self.copies.get(name)?.connection
     }
 
-    /// An agent has received orders of a leader of this epoch.
-    pub fn hear_epoch(&mut self, epoch: u64) {
-        self.note_epoch(epoch);
-    }
-
     /// What a node's copy shows of a pod's slices. Reservations that nobody uses make way for them.
     pub fn shown_slices(&mut self, uid: &PodUid, name: &NodeName) -> PodSlices<'_> {
         self.clear_the_way(uid, name);

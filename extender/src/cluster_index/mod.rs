@@ -338,12 +338,12 @@ impl ClusterIndex {
     /// still listing, it is rather the record of epochs that was lost, and its own rises over what it finds.
     fn check_epoch(&mut self, name: &NodeName) {
         if let Some(written) = self.nodes.get(name).and_then(IndexedNode::newest_epoch) {
-            self.note_epoch(written);
+            self.hear_epoch(written);
         }
     }
 
-    /// The same for an epoch that was seen somewhere else.
-    fn note_epoch(&mut self, written: u64) {
+    /// The same for an epoch of which an agent has heard.
+    pub fn hear_epoch(&mut self, written: u64) {
         if !self.listing.nodes_listed && written >= self.epoch {
             self.epoch = written + 1;
         } else if written > self.epoch {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Event, Pod, Taint};
-use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kube::api::{ListParams, PostParams};
@@ -17,6 +16,7 @@ use serde_json::{Value, json};
 use super::{Case, CaseNode, Verdict};
 use crate::cluster::{Cluster, ClusterOptions, wait};
 use crate::gpu_nodes::{CutLanes, NodeObject, SimulatedAgents};
+use crate::pods::kind_of;
 use crate::volumes::{ZONE, bound_in_zone};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -215,8 +215,5 @@ fn is_refused(pod: &Pod) -> bool {
 fn given(pod: &Pod) -> anyhow::Result<Option<(usize, Kind)>> {
     let Some(node) = node_of(pod) else { return Ok(None) };
     let place = node.rsplit('-').next().context("the node has no number")?.parse()?;
-    let text = pod.metadata.annotations.as_ref().and_then(|all| all.get(keys::ASSIGNMENT));
-    let assigned: AssignmentDocument = serde_json::from_str(text.context("a bound pod has no assignment")?)?;
-    let slice = assigned.slices.first().context("no slice is assigned")?;
-    Ok(Some((place, slice.shape.kind())))
+    Ok(Some((place, kind_of(pod)?)))
 }

@@ -12,13 +12,13 @@ use anyhow::{Context as _, ensure};
 use clap::Args as ClapArgs;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, wait};
 use kerf_tests::leaders::Leaders;
 use kerf_tests::oracle::Truth;
+use kerf_tests::pods::{kind_of, phase_of};
 use kube::api::{DeleteParams, ListParams, PostParams};
 
 use crate::report::{Figure, Latency, print, print_figures};
@@ -276,14 +276,4 @@ impl Scene {
 
 fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
-}
-
-fn phase_of(pod: &Pod) -> &str {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
-}
-
-fn kind_of(pod: &Pod) -> anyhow::Result<Kind> {
-    let text = pod.metadata.annotations.as_ref().and_then(|all| all.get(keys::ASSIGNMENT));
-    let document: AssignmentDocument = serde_json::from_str(text.context("no assignment")?)?;
-    Ok(document.slices.first().context("no slice is assigned")?.shape.kind())
 }

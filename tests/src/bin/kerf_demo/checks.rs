@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::AssignmentDocument;
-use kerf_core::keys;
 use kerf_nvml_mock::Slice;
 use kerf_tests::cluster::{Cluster, GpuServer, request_of};
 use kerf_tests::kubelet::PodKey;
+use kerf_tests::pods::assignment_of;
 
 /// The device ids that pods hold by their kubelets' account, by pod name.
 pub fn held(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, BTreeSet<String>>> {
@@ -34,11 +33,8 @@ pub fn held(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, BTreeSet<Strin
 /// That a running pod holds as many slices as it asked for, each big enough and there; gives a text for each.
 pub fn runs_on_what_it_asked_for(cluster: &Cluster, pod: &Pod) -> anyhow::Result<Vec<String>> {
     let name = pod.metadata.name.clone().unwrap_or_default();
-    let annotations = pod.metadata.annotations.clone().unwrap_or_default();
     let request = request_of(pod)?;
-    let assignment =
-        annotations.get(keys::ASSIGNMENT).with_context(|| format!("{name} has no assignment"))?;
-    let assignment: AssignmentDocument = serde_json::from_str(assignment)?;
+    let assignment = assignment_of(pod)?;
     let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default();
     let node =
         cluster.nodes().iter().find(|n| n.name() == node).with_context(|| format!("no node {node}"))?;

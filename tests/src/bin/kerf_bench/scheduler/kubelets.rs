@@ -21,7 +21,6 @@ const WRITERS: usize = 32;
 pub struct Pods {
     /// All that there are.
     pub all: BTreeSet<String>,
-    /// Those that run.
     pub running: BTreeSet<String>,
     /// Those that the scheduler found no node for, once or more often.
     pub refused: BTreeSet<String>,

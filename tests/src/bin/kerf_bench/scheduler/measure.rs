@@ -13,7 +13,6 @@ const TICKS_A_SECOND: f64 = 100.0;
 /// The bench's own process: clients, kubelets and agents.
 pub const BENCH: &str = "bench";
 
-/// Counts at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Counts {
     /// CPU seconds of each program.

@@ -68,7 +68,6 @@ fn duration(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| format!("{text:?} is no time; write it like 2s"))
 }
 
-/// Measures and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let scenes = scenes(args)?;
     let mut bench =

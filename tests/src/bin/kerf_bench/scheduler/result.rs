@@ -99,9 +99,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// One scene on clusters of one size.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// Nodes.
     pub nodes: usize,
-    /// The scene's name.
     pub scene: String,
     /// Medians with kerf.
     pub kerf: Measured,
@@ -140,7 +138,6 @@ impl Row {
         })
     }
 
-    /// Prints it.
     pub fn print(&self) {
         print(&format!("\n{} nodes, {}", self.nodes, self.scene));
         let measured = [

@@ -23,7 +23,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Of so many pods of the mixed scene one asks for a slice.
 const MIXED: usize = 10;
 
-/// What pods find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slices {
     /// Nothing is cut: each pod's slice is new.
@@ -32,7 +31,6 @@ pub enum Slices {
     Idle,
 }
 
-/// How pods come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
     /// Each after the one before it is at rest.
@@ -50,11 +48,8 @@ pub enum Load {
 /// One scene.
 #[derive(Debug, Clone)]
 pub struct Scene {
-    /// How pods come.
     pub load: Load,
-    /// What they find.
     pub slices: Slices,
-    /// How many.
     pub pods: usize,
     /// How long a cut takes.
     pub cut: Duration,

@@ -57,12 +57,9 @@ enum Plane {
     Control(Box<ControlPlane>, usize),
 }
 
-/// One of the clusters.
 pub struct Side {
-    /// Which it is.
     pub kind: Kind,
     plane: Plane,
-    /// Its nodes.
     pub nodes: usize,
     /// When pods were bound.
     pub bound: Bound,
@@ -91,7 +88,6 @@ impl Sides {
         Ok(Self(sides))
     }
 
-    /// All of them.
     pub fn all(&self) -> impl Iterator<Item = &Side> {
         self.0.iter()
     }
@@ -102,7 +98,6 @@ impl Sides {
         found.with_context(|| format!("there is no cluster {}", kind.name()))
     }
 
-    /// Ends them.
     pub async fn stop(self) -> anyhow::Result<()> {
         for side in self.0 {
             side.stop().await?;
@@ -180,7 +175,6 @@ impl Side {
         self.settle(1).await
     }
 
-    /// The control plane.
     pub fn plane(&self) -> &ControlPlane {
         match &self.plane {
             Plane::Kerf(cluster, _) => cluster.plane(),

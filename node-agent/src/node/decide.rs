@@ -136,6 +136,9 @@ impl Node {
         self.recall_shares();
         self.adopt_shares();
         self.adopt_replicas();
+        if knows_holders {
+            self.forget_ended_shares();
+        }
         self.occupy();
         self.note_bindings();
         self.note_kept_promises();
@@ -245,6 +248,7 @@ impl Node {
             let other = of_daemon.or_else(|| self.reach_trouble(&slice.device).filter(|_| !held));
             let lingers = !held && lingering.contains(&slice.id);
             let other = other.or_else(|| lingers.then(|| lingering::TEXT.to_owned()));
+            let other = other.or_else(|| self.refused_though_there(slice).filter(|_| !held));
             let Some(text) = lasting.clone().or(other) else { continue };
             devices.insert(slice.device.clone());
             if (slice.reservation.is_some() || lingers) && !held {
@@ -261,6 +265,13 @@ impl Node {
         });
         self.unserved = unserved.collect();
         devices
+    }
+
+    /// Why the plan keeps no place for a GPU instance's slice that is there: another that is wanted before it wants the instance
+    /// otherwise.
+    fn refused_though_there(&self, slice: &ExistingSlice) -> Option<String> {
+        slice.shape.instance()?;
+        self.obstacles.get(&slice.id).map(|obstacle| obstacle.text.clone())
     }
 
     /// What keeps a slice from ever being offered under the name that it is promised under.

@@ -84,6 +84,24 @@ fn the_second_slice_at_a_parts_place_fails_and_takes_nothing_from_the_first() {
     assert_eq!(slice(&status, "s9").device, None);
 }
 
+/// No leader wants that; were it to, neither waits for ever.
+#[test]
+fn a_part_that_is_there_goes_for_the_whole_instance_that_was_wanted_before_it() {
+    let mut scene = scene();
+    scene.want(three());
+    scene.settle();
+    let part = || wanted("s9", part(1, 1), Some(("q", ONE_C)));
+    scene.want(vec![wanted("s8", part_of(None), None), part()]);
+    scene.settle();
+    scene.now += Duration::from_secs(3);
+    let status = scene.settle();
+    assert_eq!(
+        (slice(&status, "s8").state, slice(&status, "s9").state),
+        (SliceState::Idle, SliceState::Failed)
+    );
+    assert!(slice(&status, "s9").message.as_ref().unwrap().contains("beside the other slices"));
+}
+
 #[test]
 fn a_part_that_no_record_tells_of_is_not_destroyed() {
     let mut scene = scene();

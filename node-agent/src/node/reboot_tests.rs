@@ -5,7 +5,7 @@ use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuBackend as _, MigMode, NvmlCode};
-use kerf_core::contract::{Condition, GpuRule, Holder, ModeChange, SliceState, WantedSlice};
+use kerf_core::contract::{Condition, GpuRule, Holder, MigPart, ModeChange, Shape, SliceState, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::planner::Step;
 
@@ -375,4 +375,51 @@ fn shares_are_served_again_under_their_ids_after_a_reboot() {
     let holder = Holder { namespace: "ns".into(), pod: "a".into(), container: "main".into() };
     assert_eq!((status.slices[0].shape, status.slices[0].holder.clone()), (share, Some(holder)));
     assert_eq!(devices(&scene.kubelet), ["GPU-0::1"]);
+}
+
+/// The record is written after a share was started, and may be of before that: it tells of the share that ended for it.
+#[test]
+fn a_share_that_ended_before_the_newest_was_started_does_not_come_back_with_an_old_record() {
+    let mut scene =
+        Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { mps: Some("/mps".into()), ..Settings::default() });
+    let share = kerf_core::contract::Shape::mps(kerf_core::units::SizeGb(4));
+    scene.want(vec![wanted("s1", share, Some(("a", "nvidia.com/gpu-4gb")))]);
+    scene.settle();
+    let old = scene.record.clone();
+    assert!(old.shares.as_ref().unwrap().contains_key(&DeviceId::new("GPU-0::1")));
+    let whole = kerf_core::contract::Shape::Whole { size_gb: kerf_core::units::SizeGb(15) };
+    let next = || vec![wanted("s2", whole, Some(("b", "nvidia.com/gpu")))];
+    scene.want(next());
+    scene.settle();
+    scene.now += Duration::from_secs(3);
+    let status = scene.settle();
+    assert_eq!(devices(&scene.kubelet), ["GPU-0::2"]);
+    scene.record = old;
+    scene.start_agent(Some(&status));
+    scene.node.on_registration(Ok(scene.node.resource_names()));
+    scene.node.on_pods(NodePods::new());
+    scene.list_holders();
+    scene.want(next());
+    // The kubelet has not yet said what it may hand out, so no share could be ended.
+    let kept = scene.decide().kept.unwrap();
+    assert!(kept.daemons.is_empty(), "an MPS daemon beside the whole GPU: {:?}", kept.daemons);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s2").state, SliceState::Ready);
+    assert_eq!(status.slices.len(), 1, "{:?}", status.slices);
+}
+
+#[test]
+fn a_replica_of_a_status_from_before_is_none_of_a_device_that_is_held_as_a_whole() {
+    let (mut scene, status) = busy();
+    let mut old = scene.record.clone();
+    let device = slice(&status, "s1").device.clone().unwrap();
+    let replica = super::replica::device_id(&device, 0);
+    let shape = Shape::of_instance(spec()[0].shape.instance().unwrap(), MigPart::Replica { replica: 0 });
+    old.shares = Some([(replica, shape)].into());
+    scene.record = old;
+    scene.gpus.set_processes(&device, true);
+    scene.restart_agent(Some(&status));
+    scene.want(spec());
+    let again = scene.settle();
+    assert_eq!(again.slices, status.slices);
 }

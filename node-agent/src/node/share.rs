@@ -7,6 +7,7 @@ use super::names::is_kept_by;
 use super::replica::{MIG_PREFIX, replica_of};
 use super::{Held, Node};
 use kerf_core::contract::{GpuNodeStatus, GpuRule, Shape, WantedSlice};
+use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::resource::ResourceName;
 use kerf_core::units::{MemoryMib, SizeGb};
@@ -119,6 +120,35 @@ impl Node {
         }
     }
 
+    /// Forgets shares that ended before others began, and that a record or a status from before has brought back: no GPU serves
+    /// two kinds at once, and of a MIG device that is held as a whole there are no replicas. What is held has not ended; beside
+    /// it what is wanted has not.
+    pub(super) fn forget_ended_shares(&mut self) {
+        let mut served: BTreeMap<&GpuUuid, Kind> = BTreeMap::new();
+        let is_held = |device: &DeviceId| self.account.held_as(device).is_some();
+        let is_in_use = |device: &DeviceId| is_held(device) || self.is_lingered(device);
+        let of_gpus = self.shares.iter().filter(|(_, share)| share.shape.instance().is_none());
+        let (in_use, others): (Vec<_>, Vec<_>) = of_gpus.partition(|(device, _)| is_in_use(device));
+        let wanted = others.into_iter().filter(|(device, share)| self.is_wanted_share(device, share));
+        for (_, share) in in_use.into_iter().chain(wanted) {
+            served.entry(&share.gpu).or_insert(share.shape.kind());
+        }
+        let has_ended = |(device, share): &(&DeviceId, &Share)| match replica_of(device) {
+            // The processes on it are the holder's of all of it.
+            Some((of, _)) => is_held(&of) && !is_held(device),
+            None => {
+                let is_other = served.get(&share.gpu).is_some_and(|kind| *kind != share.shape.kind());
+                is_other && !is_in_use(device)
+            }
+        };
+        let ended = self.shares.iter().filter(has_ended);
+        let ended: Vec<DeviceId> = ended.map(|(device, _)| device.clone()).collect();
+        for device in ended {
+            tracing::info!(%device, "a share that ended before the agent was started is forgotten");
+            self.shares.remove(&device);
+        }
+    }
+
     /// All that exist, with those of GPUs that have not been seen yet.
     pub(super) fn shares_to_record(&self) -> Shares {
         let existing = self.shares.iter().map(|(device, share)| (device.clone(), share.shape));
@@ -156,7 +186,6 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kerf_core::kind::Kind;
 
     #[test]
     fn a_device_id_leads_back_to_its_slice() {

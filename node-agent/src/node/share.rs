@@ -133,13 +133,15 @@ impl Node {
         for (_, share) in in_use.into_iter().chain(wanted) {
             served.entry(&share.gpu).or_insert(share.shape.kind());
         }
-        let has_ended = |(device, share): &(&DeviceId, &Share)| match replica_of(device) {
-            // The processes on it are the holder's of all of it.
-            Some((of, _)) => is_held(&of) && !is_held(device),
-            None => {
-                let is_other = served.get(&share.gpu).is_some_and(|kind| *kind != share.shape.kind());
-                is_other && !is_in_use(device)
-            }
+        let is_of_other_kind =
+            |share: &Share| served.get(&share.gpu).is_some_and(|kind| *kind != share.shape.kind());
+        let has_ended = |(device, share): &(&DeviceId, &Share)| {
+            let of = replica_of(device).map(|(of, _)| of);
+            // The processes on a replica's MIG device are those of the holder of all of it.
+            of.map_or_else(
+                || is_of_other_kind(share) && !is_in_use(device),
+                |of| is_held(&of) && !is_held(device),
+            )
         };
         let ended = self.shares.iter().filter(has_ended);
         let ended: Vec<DeviceId> = ended.map(|(device, _)| device.clone()).collect();

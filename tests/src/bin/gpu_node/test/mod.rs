@@ -55,7 +55,6 @@ const SCENES: [(&str, Play); 17] = [
     ("a daemon killed", |scene| server::daemon_killed(scene).boxed_local()),
     (RESTARTS, |scene| restarts::of_agent_and_kubelet(scene).boxed_local()),
     ("own limits", |scene| own_limits::are_caught(scene).boxed_local()),
-    ("root tenant", |scene| root_tenant::hurts_nobody(scene).boxed_local()),
     ("waiting", |scene| waiting::for_room(scene).boxed_local()),
     ("whole GPU", |scene| whole::waits_for_the_shares(scene).boxed_local()),
     ("two GPUs: each has its server", |scene| each_gpu::has_its_own_server(scene).boxed_local()),
@@ -63,6 +62,7 @@ const SCENES: [(&str, Play); 17] = [
     ("two GPUs: both for one pod", |scene| whole::two_for_one_pod(scene).boxed_local()),
     ("another distribution", |scene| compiles::for_a_share(scene).boxed_local()),
     ("time slices", |scene| time_slices::by_turns(scene).boxed_local()),
+    ("root tenant", |scene| root_tenant::hurts_nobody(scene).boxed_local()),
     (MIXED, |scene| mixed::each_holds_what_it_was_assigned(scene).boxed_local()),
 ];
 

@@ -33,13 +33,18 @@ const ONE: &str = "nvidia.com/mig-1g.10gb";
 /// The bars of the agent.
 const SLICE_MS: f64 = 40.0;
 const WRITES_A_MINUTE: f64 = 1.0;
-const RESIDENT_MIB: f64 = 16.0;
+/// With up to so many GPUs; with more of them the other.
+const FEW_GPUS: u32 = 2;
+const RESIDENT_MIB: [f64; 2] = [16.0, 24.0];
 const CORE_PERCENT: f64 = 0.5;
 
 /// What to measure.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// Slices that are cut one at a time; at most 56.
+    /// GPUs of the node, H100 in MIG mode.
+    #[arg(long, default_value_t = 8)]
+    gpus: u32,
+    /// Slices that are cut one at a time; at most seven a GPU.
     #[arg(long, default_value_t = 50)]
     slices: usize,
     /// Seconds at rest.
@@ -49,7 +54,7 @@ pub struct Args {
 
 /// Measures and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
-    let mut scene = Scene::start().await?;
+    let mut scene = Scene::start(args.gpus).await?;
     let times = scene.cut(args.slices).await?;
     let latency = Latency::of(times);
     print(&format!(
@@ -57,10 +62,12 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         latency.count, latency.p50_ms, latency.p99_ms, latency.max_ms
     ));
     let rest = scene.rest(Duration::from_secs(args.rest)).await?;
+    let [few, many] = RESIDENT_MIB;
+    let resident = if args.gpus <= FEW_GPUS { few } else { many };
     print_figures(&[
         Figure::at_most("new slice on an idle GPU, p50, ms", latency.p50_ms, SLICE_MS),
         Figure::at_most("at rest: API writes a minute", rest.writes_a_minute, WRITES_A_MINUTE),
-        Figure::at_most("at rest: resident, MiB", rest.resident_mib, RESIDENT_MIB),
+        Figure::at_most("at rest: resident, MiB", rest.resident_mib, resident),
         Figure::at_most("at rest: % of a core", rest.core_percent, CORE_PERCENT),
     ]);
     scene.stop().await
@@ -81,7 +88,7 @@ struct Rest {
 }
 
 impl Scene {
-    async fn start() -> anyhow::Result<Self> {
+    async fn start(gpus: u32) -> anyhow::Result<Self> {
         let mut options = ControlPlaneOptions::without_controller_manager();
         options.scheduler = false;
         let plane = ControlPlane::start(options).await?;
@@ -92,7 +99,7 @@ impl Scene {
         let dir = plane.dir().join(NODE);
         std::fs::create_dir_all(&dir)?;
         let files = MockFiles::in_folder(&dir);
-        MockConfig::new().seed(NODE).gpus(Model::H100, 8, MigMode::Enabled).write(&files.config)?;
+        MockConfig::new().seed(NODE).gpus(Model::H100, gpus, MigMode::Enabled).write(&files.config)?;
         let kubelet = StandInKubelet::start(KubeletOptions {
             register_node: Some(NodeTemplate::default()),
             ..KubeletOptions::new(NODE, plane.client(), &dir)

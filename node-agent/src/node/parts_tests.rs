@@ -90,8 +90,7 @@ fn a_part_that_is_there_goes_for_the_whole_instance_that_was_wanted_before_it() 
     let mut scene = scene();
     scene.want(three());
     scene.settle();
-    let part = || wanted("s9", part(1, 1), Some(("q", ONE_C)));
-    scene.want(vec![wanted("s8", part_of(None), None), part()]);
+    scene.want(vec![wanted("s8", part_of(None), None), wanted("s9", part(1, 1), Some(("q", ONE_C)))]);
     scene.settle();
     scene.now += Duration::from_secs(3);
     let status = scene.settle();

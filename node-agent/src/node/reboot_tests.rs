@@ -8,6 +8,7 @@ use crate::gpu::{GpuBackend as _, MigMode, NvmlCode};
 use kerf_core::contract::{Condition, GpuRule, Holder, MigPart, ModeChange, Shape, SliceState, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::planner::Step;
+use kerf_core::units::SizeGb;
 
 fn spec() -> Vec<WantedSlice> {
     vec![
@@ -138,7 +139,7 @@ fn a_mode_does_not_come_back_under_a_share_that_was_given_meanwhile() {
     scene.held.clear();
     scene.gpus.reboot();
     scene.restart_agent(None);
-    let share = kerf_core::contract::Shape::mps(kerf_core::units::SizeGb(4));
+    let share = Shape::mps(SizeGb(4));
     scene.policy.gpus = vec![GpuRule { kinds: vec![Kind::Mps], ..GpuRule::default() }];
     scene.want(vec![wanted("s9", share, Some(("z", name)))]);
     let status = scene.settle();
@@ -361,7 +362,7 @@ fn a_slice_that_the_record_tells_of_is_not_taken_for_somebody_elses() {
 #[test]
 fn shares_are_served_again_under_their_ids_after_a_reboot() {
     let name = "nvidia.com/gpu-4gb";
-    let share = kerf_core::contract::Shape::mps(kerf_core::units::SizeGb(4));
+    let share = Shape::mps(SizeGb(4));
     let mut scene = Scene::new(&["T4-16GB"]);
     scene.want(vec![wanted("s1", share, Some(("a", name)))]);
     scene.settle();
@@ -382,12 +383,12 @@ fn shares_are_served_again_under_their_ids_after_a_reboot() {
 fn a_share_that_ended_before_the_newest_was_started_does_not_come_back_with_an_old_record() {
     let mut scene =
         Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { mps: Some("/mps".into()), ..Settings::default() });
-    let share = kerf_core::contract::Shape::mps(kerf_core::units::SizeGb(4));
+    let share = Shape::mps(SizeGb(4));
     scene.want(vec![wanted("s1", share, Some(("a", "nvidia.com/gpu-4gb")))]);
     scene.settle();
     let old = scene.record.clone();
     assert!(old.shares.as_ref().unwrap().contains_key(&DeviceId::new("GPU-0::1")));
-    let whole = kerf_core::contract::Shape::Whole { size_gb: kerf_core::units::SizeGb(15) };
+    let whole = Shape::Whole { size_gb: SizeGb(15) };
     let next = || vec![wanted("s2", whole, Some(("b", "nvidia.com/gpu")))];
     scene.want(next());
     scene.settle();

@@ -33,10 +33,12 @@ const ONE: &str = "nvidia.com/mig-1g.10gb";
 /// The bars of the agent.
 const SLICE_MS: f64 = 40.0;
 const WRITES_A_MINUTE: f64 = 1.0;
-/// With up to so many GPUs; with more of them the other.
-const FEW_GPUS: u32 = 2;
-const RESIDENT_MIB: [f64; 2] = [16.0, 24.0];
 const CORE_PERCENT: f64 = 0.5;
+
+/// The bar of its resident memory, MiB.
+fn resident_bar(gpus: u32) -> f64 {
+    if gpus <= 2 { 16.0 } else { 24.0 }
+}
 
 /// What to measure.
 #[derive(Debug, ClapArgs)]
@@ -62,12 +64,10 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         latency.count, latency.p50_ms, latency.p99_ms, latency.max_ms
     ));
     let rest = scene.rest(Duration::from_secs(args.rest)).await?;
-    let [few, many] = RESIDENT_MIB;
-    let resident = if args.gpus <= FEW_GPUS { few } else { many };
     print_figures(&[
         Figure::at_most("new slice on an idle GPU, p50, ms", latency.p50_ms, SLICE_MS),
         Figure::at_most("at rest: API writes a minute", rest.writes_a_minute, WRITES_A_MINUTE),
-        Figure::at_most("at rest: resident, MiB", rest.resident_mib, resident),
+        Figure::at_most("at rest: resident, MiB", rest.resident_mib, resident_bar(args.gpus)),
         Figure::at_most("at rest: % of a core", rest.core_percent, CORE_PERCENT),
     ]);
     scene.stop().await

@@ -100,6 +100,9 @@ pub const DEMAND: &str = "kerf-demand";
 /// The key in it under which the document is.
 pub const DEMAND_DOCUMENT: &str = "demand.json";
 
+/// Name of the ConfigMap, in kerf's namespace, in which agents find the authority of the extender's certificate.
+pub const EXTENDER_AUTHORITY: &str = "kerf-extender-ca";
+
 /// Prefix of the limits in which users ask for memory: `kerf.dev/gpu-10gb`. In Pods the bare `gpu-10gb` works too.
 pub const SIZE_PREFIX: &str = "kerf.dev/gpu-";
 

@@ -1,10 +1,9 @@
 //! What a reservation, a release and a repair do to a node's wanted slices.
 //!
-//! Each function gives the changed spec or says that nothing changes; the writer adds revision and epoch
-//! ([`successor`]) and writes it by compare and swap. That write is the commit point of every promise.
+//! Each function gives the changed slices or says that nothing changes.
 //!
-//! [`Ledger`] is the account that a node's agent keeps itself, and follows a leader's [`Order`]s on; [`BindProgress`] is that leader's
-//! side of one pod's bind, and [`Change`]s keep its copy of the node ([`NodeState`]) up to date
+//! [`Ledger`] is the account that a node's agent keeps by a leader's [`Order`]s: a promise exists once the agent has it on its disk.
+//! [`BindProgress`] is that leader's side of one pod's bind, and [`Change`]s keep its copy of the node ([`NodeState`]) up to date
 //! (`docs/decisions/0006-ledger.md`).
 
 mod accept;
@@ -18,12 +17,10 @@ pub use accept::accept;
 pub use bind::{Action, BindFailure, BindProgress, Input, PodSlices, Posted};
 pub use change::{Change, NodeState, SliceKey, difference};
 pub use idle::{drop_disallowed, keep_warm};
-pub use node::{BoundPod, Due, Found, Kept, Ledger, Saved, Seen};
+pub use node::{BoundPod, Due, Found, Kept, Ledger, Saved, Seen, Upkeep};
 pub use order::{Answer, Done, Limits, Moment, Order, OrderKind, Owner, Proposal, Rejection};
 
-use crate::contract::{
-    GpuNodeSpec, GpuNodeStatus, Holder, RequestDocument, Reservation, SliceState, WantedSlice,
-};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, Holder, RequestDocument, Reservation, WantedSlice};
 use crate::inventory::NodeInventory;
 use crate::names::{PodKey, PodUid, SliceId};
 use crate::packing::{Fleet, Refusal, Source, fit};
@@ -166,27 +163,6 @@ fn promised_elsewhere<'s>(
             spec.slices.iter().position(|s| of_name(s) && free(s))
         }
     })
-}
-
-/// Takes slices that could not be made out of the spec, with the rest of their pod's reservation, so that the pod is
-/// placed anew. `None` if nothing failed.
-#[must_use]
-pub fn drop_failed(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<GpuNodeSpec> {
-    let failed = |s: &&WantedSlice| status.slice(&s.id).is_some_and(|o| o.state == SliceState::Failed);
-    let pods: Vec<PodUid> =
-        spec.slices.iter().filter(failed).filter_map(|s| Some(s.reservation.as_ref()?.uid.clone())).collect();
-    let mut next = spec.clone();
-    next.slices.retain(|s| !failed(&s));
-    for uid in pods {
-        next = release(&next, &uid).unwrap_or(next);
-    }
-    (next != *spec).then_some(next)
-}
-
-/// The spec as it is written after `previous`: the next revision, by the leader of `epoch`.
-#[must_use]
-pub fn successor(previous: &GpuNodeSpec, next: GpuNodeSpec, epoch: u64) -> GpuNodeSpec {
-    GpuNodeSpec { revision: previous.revision + 1, epoch, ..next }
 }
 
 #[cfg(test)]

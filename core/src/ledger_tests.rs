@@ -1,5 +1,5 @@
 use super::*;
-use crate::contract::{Holder, Shape, SliceStatus};
+use crate::contract::{Holder, Shape, SliceState, SliceStatus};
 use crate::kind::Kind;
 use crate::testing::{h100_shape, node_status, promisee, request, slice_status, wanted};
 use crate::units::SizeGb;
@@ -211,24 +211,6 @@ fn an_init_container_that_holds_a_slice_of_its_pods_confuses_nobody() {
 }
 
 #[test]
-fn a_slice_that_could_not_be_made_frees_its_whole_pod() {
-    let mut status = node_status(&["H100-80GB"]);
-    let spec = reserve(
-        &GpuNodeSpec::default(),
-        &status,
-        &request("nvidia.com/mig-1g.10gb", 2),
-        &promisee("a"),
-        &Fleet::default(),
-    )
-    .unwrap();
-    status.slices = spec.slices.iter().map(|s| slice_status(s, false)).collect();
-    status.slices[1].state = SliceState::Failed;
-    assert_eq!(ids(&drop_failed(&spec, &status).unwrap()), [("s1".into(), None)]);
-    status.slices[1].state = SliceState::Ready;
-    assert_eq!(drop_failed(&spec, &status), None);
-}
-
-#[test]
 fn slice_ids_are_never_used_twice() {
     let status = node_status(&["T4-16GB"]);
     let mps = request("nvidia.com/gpu-8gb", 1);
@@ -239,11 +221,4 @@ fn slice_ids_are_never_used_twice() {
             .unwrap();
     assert_eq!(ids(&other), [("s2".into(), Some("b".into()))]);
     assert_eq!(other.slices[0].shape, Shape::mps(crate::units::SizeGb(12)));
-}
-
-#[test]
-fn every_write_is_a_new_revision_by_the_leader() {
-    let spec = GpuNodeSpec { revision: 4, epoch: 1, ..Default::default() };
-    let next = successor(&spec, spec.clone(), 3);
-    assert_eq!((next.revision, next.epoch), (5, 3));
 }

@@ -7,7 +7,7 @@ pub use simulated_node::SimulatedNode;
 
 use crate::contract::{
     Condition, ConditionStatus, ContainerRequest, GpuNodeStatus, GpuStatus, Holder, MigPart, RequestDocument,
-    Shape, SliceState, SliceStatus, WantedSlice,
+    Shape, SliceReservation, SliceState, SliceStatus, WantedSlice,
 };
 use crate::kind::{IsolationClass, Kind};
 use crate::ledger::Promisee;
@@ -70,6 +70,18 @@ pub fn gpu_uuid(index: usize) -> GpuUuid {
     GpuUuid::new(format!("GPU-{index}"))
 }
 
+/// Names and counts that pods may ask for together: of each kind, some in each other's way.
+pub const MIXED_REQUESTS: [(&str, u32); 8] = [
+    ("nvidia.com/mig-1g.10gb", 1),
+    ("nvidia.com/mig-3g.40gb", 1),
+    ("nvidia.com/gpu-8gb", 1),
+    ("nvidia.com/mig-7g.80gb", 1),
+    ("nvidia.com/mig-1c.3g.40gb", 2),
+    ("nvidia.com/gpu-8gb.shared", 1),
+    ("nvidia.com/mig-1g.10gb.shared", 2),
+    ("nvidia.com/mig-1g.10gb", 2),
+];
+
 /// A pod with one container `main` that asks for `count` slices by this resource name.
 ///
 /// # Panics
@@ -117,7 +129,7 @@ pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
         ready_for: reservation.map(|r| r.uid.clone()),
         holder,
         message: None,
-        reservation: None,
+        reservation: reservation.map(|r| SliceReservation::of(r, false)),
         leaving: false,
     }
 }

@@ -23,7 +23,7 @@ RUN install -D -m 644 LICENSE /image/usr/share/doc/kerf/LICENSE
 FROM scratch
 COPY --from=build /image/ /
 ENV PATH=/usr/local/nvidia/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-EXPOSE 9444 9090
+EXPOSE 9444 9445 9090
 USER 65532:65532
 WORKDIR /
 # The release sets them by --build-arg.

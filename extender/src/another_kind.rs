@@ -58,7 +58,7 @@ async fn look(term: &Arc<Term>, memory: &mut Memory, now: Instant) {
     });
     for (uid, pod, found) in found {
         tracing::info!(%pod, %uid, %found, "another kind has room");
-        events::tell(&term.client, &pod, &uid, Topic::AnotherKindHasRoom, found.to_string()).await;
+        events::tell(term, &pod, &uid, Topic::AnotherKindHasRoom, found.to_string()).await;
         memory.told.insert(uid);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api_stand_in::ApiStandIn;
+use crate::cluster_index::scene::{Agent, gpu_node};
 use crate::filter::tests::neutral_cluster;
 use crate::in_force::InForce;
 use crate::metrics::Metrics;
@@ -13,7 +14,6 @@ use kerf_core::packing::Terms;
 use kerf_core::policy::{Policies, PolicyDocument};
 use kerf_core::testing::{node_status, request};
 use kerf_core::units::SizeGb;
-use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::shutdown::CancellationToken;
 use serde_json::{Value, json};
 
@@ -152,8 +152,6 @@ async fn a_pod_that_came_before_the_nodes_is_told_by_one_event() {
     let stop = CancellationToken::new();
     let term = Term::new(api.client(), metrics, 1, Terms::default(), policies, stop);
     let status = GpuNodeStatus { neutral_up_to: Some(SizeGb(16)), ..node_status(&["T4-16GB"]) };
-    let mut node = GpuNode::new(&"t4".into());
-    node.status = Some(json!(status));
     let (mut memory, start) = (Memory::default(), Instant::now());
     term.with(|index| {
         index.show_pod(pod("early", &document(chosen()), json!({})));
@@ -162,7 +160,9 @@ async fn a_pod_that_came_before_the_nodes_is_told_by_one_event() {
     look(&term, &mut memory, start).await;
     term.with(|index| {
         index.pods_listed();
-        index.show_node(&node);
+        index.take_over();
+        index.show_node(&gpu_node("t4"));
+        Agent::of("t4", status).report(index);
     });
     for seconds in (10..=400).step_by(10) {
         look(&term, &mut memory, start + Duration::from_secs(seconds)).await;

@@ -1,9 +1,6 @@
 //! A stand-in for the API server in tests: objects by path, optimistic locking, and faults on order.
 
 use http::Method;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
-use kerf_core::names::NodeName;
-use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::stand_in::{self, Asked, refusal};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -56,14 +53,6 @@ impl ApiStandIn {
         state.objects.insert(path.to_owned(), object);
     }
 
-    pub fn put_node(&self, name: &str, spec: &GpuNodeSpec, status: &GpuNodeStatus) {
-        let mut node = GpuNode::new(&NodeName::new(name));
-        node.metadata.uid = Some(format!("object-{name}"));
-        node.spec = Some(json!(spec));
-        node.status = Some(json!(status));
-        self.put(&node_path(name), json!(node));
-    }
-
     pub fn put_pod(&self, name: &str, node: Option<&str>) {
         let metadata = json!({"name": name, "namespace": "default", "uid": format!("uid-{name}")});
         self.put(&pod_path(name), json!({"metadata": metadata, "spec": {"nodeName": node}}));
@@ -71,14 +60,6 @@ impl ApiStandIn {
 
     pub fn get(&self, path: &str) -> Option<Value> {
         self.0.lock().unwrap().objects.get(path).cloned()
-    }
-
-    pub fn node(&self, name: &str) -> GpuNode {
-        serde_json::from_value(self.get(&node_path(name)).unwrap()).unwrap()
-    }
-
-    pub fn spec(&self, name: &str) -> GpuNodeSpec {
-        self.node(name).read_spec().unwrap()
     }
 
     pub fn delete(&self, path: &str) {
@@ -203,10 +184,6 @@ impl ApiStandIn {
         self.put(path, pod);
         (201, json!({"kind": "Status", "status": "Success"}))
     }
-}
-
-pub fn node_path(name: &str) -> String {
-    format!("/apis/kerf.dev/v1alpha1/gpunodes/{name}")
 }
 
 pub fn pod_path(name: &str) -> String {

@@ -1,14 +1,17 @@
 //! Puts the program together: certificates, listener, election, and one term after another.
 
-use crate::agents::{self, Listening};
+use crate::agents::{self, Access, Listening, Reviewer};
 use crate::args::{AgentsArgs, ExtenderArgs, PluginArgs, RightsArgs};
+use crate::certificates::Certificates;
+use crate::cluster::Cluster;
 use crate::cluster_index::{ClusterIndex, Limits};
 use crate::in_force::InForce;
 use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
 use crate::metrics::Metrics;
+use crate::plugin_layout::SeenNodes;
 use crate::routes::{self, Shared};
 use crate::term::{Standing, Term};
-use crate::{another_kind, confirm, former_epoch, node_policies, plugin_layout, timers, wake, watch};
+use crate::{another_kind, confirm, former_epoch, fresh, node_policies, plugin_layout, timers, wake, watch};
 use anyhow::Context;
 use kerf_core::packing::Terms;
 use kerf_runtime::admin::{self, Readiness};
@@ -16,33 +19,28 @@ use kerf_runtime::args::NamespacedName;
 use kerf_runtime::policy_file::PolicyStore;
 use kerf_runtime::serve;
 use kerf_runtime::shutdown::CancellationToken;
-use kerf_runtime::tls::{Clients, Expiry, ServingCertificate, TlsSecret, Wanted};
+use kerf_runtime::tls::Expiry;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::interval;
 
-/// The name in kube-scheduler's client certificate.
-const SCHEDULER: &str = "kerf-scheduler";
-/// How often the certificates are looked at. They are renewed weeks before their end.
-const CERTIFICATE_CHECK: Duration = Duration::from_hours(1);
 /// The pause before this replica tries to lead again after it lost the lead.
 const BREATH: Duration = Duration::from_secs(1);
 
 /// What a replica waits for until it is ready: that somebody leads. One that waits to take over is as ready as it can be, so
 /// that a rollout, and `helm --wait`, go on.
 const LEASE: &str = "lease";
-/// What a leader waits for beyond that: to have listed everything.
+/// And to have listed everything, so that it can take over at once. A leader waits for it until it answers.
 const INVENTORY: &str = "inventory";
-/// And that its pod has the label by which the Service leads to it.
+/// A leader waits too until its pod has the label by which the Service leads to it.
 const SERVICE: &str = "service";
 
 /// Runs the extender until `stop`.
 pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<()> {
+    args.agents.check()?;
     let client = args.client.client().await?;
     let standing = Arc::new(Standing::default());
     let (metrics, mut registry) = Metrics::new(&standing);
@@ -51,7 +49,7 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
         store.register(&mut registry);
     }
     let policies = InForce::of(store.clone());
-    let readiness = Readiness::new(&[LEASE]);
+    let readiness = Readiness::new(&[LEASE, INVENTORY]);
     let shared = Shared {
         standing: standing.clone(),
         metrics: metrics.clone(),
@@ -60,27 +58,20 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     };
     let expiry = Expiry::default();
     expiry.register(&mut registry);
-    let serving = serve_scheduler(&args, &client, (shared, expiry), &stop);
+    let certificates = Certificates::ensure(&args, &client, expiry).await?;
+    let access = Arc::new(access(&args, &client, &certificates)?);
+    let serving = serve_scheduler(&args, &certificates, shared, &stop);
     let admin = admin::serve(args.admin.admin_address, readiness.clone(), registry, stop.clone());
-    let terms = Terms { weights: policies.current().weights(), ..Terms::default() };
-    let namespace = args.lease.namespace.clone();
-    let (client, rights, plugin) = (client.clone(), args.rights, args.plugin.clone());
-    let agents = args.agents.clone();
-    let pod = args.pod.clone();
-    let limits = Limits { reservation: args.reservation_lifetime, request: args.request_lifetime };
     let replica = Replica {
-        client,
+        client: client.clone(),
         metrics,
         standing,
         readiness,
-        terms,
-        limits,
-        policies,
-        namespace,
-        rights,
-        plugin,
-        agents,
-        pod,
+        cluster: cluster(&args, policies),
+        namespace: args.lease.namespace.clone(),
+        rights: args.rights,
+        plugin: args.plugin.clone(),
+        pod: args.pod.clone(),
     };
     let following = async {
         match store {
@@ -90,8 +81,8 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
         anyhow::Ok(())
     };
     let leading = async {
-        replica.lead(lease_settings(&args)?, &stop).await;
-        anyhow::Ok(())
+        let candidate = Candidate::new(client.clone(), lease_settings(&args)?);
+        replica.run(candidate, (&args.agents, &access), &stop).await
     };
     // If one of them fails the others stop too, the lease is released, and the program ends.
     let ended = async |part: anyhow::Result<()>| {
@@ -107,45 +98,41 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     serving.and(admin).and(leading).and(following)
 }
 
+/// What is known at the start: nothing.
+fn cluster(args: &ExtenderArgs, policies: InForce) -> Arc<Cluster> {
+    let mut index =
+        ClusterIndex::following(Terms { weights: policies.current().weights(), ..Terms::default() });
+    index.set_limits(Limits { reservation: args.reservation_lifetime, request: args.request_lifetime });
+    if !args.rights.moves {
+        index.move_nobody();
+    }
+    let seen_nodes = SeenNodes::new(plugin_layout::applies(&policies, args.rights));
+    Cluster::new(index, policies, seen_nodes)
+}
+
+/// How agents are let in.
+fn access(args: &ExtenderArgs, client: &kube::Client, certificates: &Certificates) -> anyhow::Result<Access> {
+    if !args.agents.are_reviewed() {
+        return Ok(Access::Open);
+    }
+    let reviewer = Reviewer::new(client.clone(), &args.agents.agent_account);
+    Ok(Access::Reviewed(certificates.for_agents()?, Box::new(reviewer)))
+}
+
 async fn serve_scheduler(
     args: &ExtenderArgs,
-    client: &kube::Client,
-    (shared, expiry): (Shared, Expiry),
+    certificates: &Certificates,
+    shared: Shared,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let wanted = Wanted { server_names: args.tls_name.clone(), client_name: Some(SCHEDULER.to_owned()) };
-    let secret = &args.tls_secret;
-    let material = TlsSecret::ensure(client, &secret.namespace, &secret.name, &wanted).await?;
-    let certificate = ServingCertificate::new(&material)?;
-    expiry.set(&material);
-    let mut tls = Arc::unwrap_or_clone(certificate.server_config(&material, Clients::Verified)?);
-    // No HTTP/2. There a request that is not answered in time leaves the connection open, and the scheduler goes on asking a leader
-    // whose machine is gone until its pings fail, 45 s later. In HTTP/1.1 it connects anew, to the leader of then.
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let tls = Arc::new(tls);
+    let tls = certificates.for_scheduler()?;
     let listener = serve::listen(args.address, args.address_file.as_deref()).await;
     let listener = listener.with_context(|| format!("failed to listen on --address {}", args.address))?;
     // Each term serves on a copy of it.
     let listener = listener.into_std()?;
-    let renewing = async {
-        let mut check = interval(CERTIFICATE_CHECK);
-        check.tick().await;
-        loop {
-            check.tick().await;
-            let renewed = TlsSecret::ensure(client, &secret.namespace, &secret.name, &wanted).await;
-            let shown = renewed.and_then(|material| {
-                certificate.replace(&material)?;
-                expiry.set(&material);
-                Ok(())
-            });
-            if let Err(error) = shown {
-                tracing::error!(%error, "failed to renew the certificates");
-            }
-        }
-    };
     tokio::select! {
         served = serve_terms(&listener, &tls, shared, stop) => Ok(served?),
-        () = renewing => Ok(()),
+        never = certificates.renew() => match never {},
     }
 }
 
@@ -194,28 +181,46 @@ struct Replica {
     metrics: Metrics,
     standing: Arc<Standing>,
     readiness: Readiness,
-    terms: Terms,
-    limits: Limits,
-    policies: InForce,
+    cluster: Arc<Cluster>,
     /// Kerf's own.
     namespace: String,
     rights: RightsArgs,
     plugin: PluginArgs,
-    agents: AgentsArgs,
     /// None outside of a cluster.
     pod: Option<NamespacedName>,
 }
 
 impl Replica {
-    async fn lead(&self, settings: LeaseSettings, stop: &CancellationToken) {
-        let mut candidate = Candidate::new(self.client.clone(), settings);
+    /// Listens to agents and watches the cluster, and leads whenever it is its turn, until `stop`.
+    async fn run(
+        &self,
+        candidate: Candidate,
+        (agents, access): (&AgentsArgs, &Arc<Access>),
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        // A term ends after `stop`: its last Bindings' outcomes are for the agents too.
+        let ended = CancellationToken::new();
+        let agents = agents::listen(&self.cluster, agents, access, candidate.identity(), ended.clone()).await;
+        let agents = agents.context("failed to listen on --agents-address")?;
+        let watching = tokio::spawn(watch::run(self.cluster.clone(), self.client.clone(), ended.clone()));
+        self.lead(candidate, agents.as_ref(), stop).await;
+        ended.cancel();
+        watching.await.context("a watch failed")
+    }
+
+    async fn lead(&self, mut candidate: Candidate, agents: Option<&Listening>, stop: &CancellationToken) {
         while !stop.is_cancelled() {
+            candidate.hear(self.cluster.with(|index| index.heard()));
+            let another_leads = || {
+                self.readiness.set(LEASE, true);
+                self.readiness.set(INVENTORY, self.cluster.with(|index| index.is_listed()));
+            };
             let mut held = tokio::select! {
                 () = stop.cancelled() => return,
-                held = candidate.acquire(|| self.readiness.set(LEASE, true)) => held,
+                held = candidate.acquire(another_leads) => held,
             };
             self.waits_as_leader(true);
-            let in_order = self.term(&candidate, &mut held, stop).await;
+            let in_order = self.term(&candidate, &mut held, agents, stop).await;
             self.waits_as_leader(false);
             candidate.lost(&held);
             if stop.is_cancelled() {
@@ -233,59 +238,50 @@ impl Replica {
 
     /// Begins to wait for what a leader waits for, or for another leader.
     fn waits_as_leader(&self, leads: bool) {
-        for (condition, holds) in [(LEASE, leads), (INVENTORY, !leads), (SERVICE, !leads)] {
+        let is_warm = !leads && self.cluster.with(|index| index.is_listed());
+        for (condition, holds) in [(LEASE, leads), (INVENTORY, is_warm), (SERVICE, !leads)] {
             self.readiness.set(condition, holds);
         }
     }
 
-    /// A term that knows nothing yet. Its client writes nothing after the Lease's deadline.
+    /// A term that answers nothing yet. Its client writes nothing after the Lease's deadline.
     fn new_term(&self, held: &Held) -> Arc<Term> {
-        let term = Term::new(
-            held.deadline().bound(self.client.clone()),
-            self.metrics.clone(),
-            held.epoch(),
-            self.terms.clone(),
-            self.policies.clone(),
-            CancellationToken::new(),
-        );
+        let client = held.deadline().bound(self.client.clone());
+        let stop = CancellationToken::new();
+        let term = Term::begin(&self.cluster, client, self.metrics.clone(), held.epoch(), stop);
         term.set_lease_uid(held.uid());
         term.set_deadline(held.deadline().clone());
         term.with(|index| {
-            index.set_limits(self.limits);
             index.await_former_epoch();
             index.succeed(held.former(), held.since().into_std());
         });
-        if !self.rights.moves {
-            term.with(ClusterIndex::move_nobody);
-        }
         term
     }
 
     /// Works as the leader until the lead is lost or `stop`. Whether a successor may go on at once.
-    async fn term(&self, candidate: &Candidate, held: &mut Held, stop: &CancellationToken) -> bool {
+    async fn term(
+        &self,
+        candidate: &Candidate,
+        held: &mut Held,
+        agents: Option<&Listening>,
+        stop: &CancellationToken,
+    ) -> bool {
         let deadline = held.deadline().clone();
         let term = self.new_term(held);
-        let agents = self.listen_to_agents(&term, candidate.identity()).await;
         let lays_out = plugin_layout::begins(&term, self.rights);
-        let (nodes, layouts) = mpsc::unbounded_channel();
-        let watching = tokio::spawn(watch::run(term.clone(), nodes));
+        let reading = tokio::spawn(fresh::run(term.clone()));
         let confirming = tokio::spawn(confirm::run(term.clone()));
         let waking = tokio::spawn(wake::run(term.clone()));
         let timing = tokio::spawn(timers::run(term.clone()));
         let filling = tokio::spawn(node_policies::run(term.clone()));
         let succeeding = tokio::spawn(former_epoch::run(term.clone(), self.namespace.clone()));
         let advising = tokio::spawn(another_kind::run(term.clone()));
-        let configuring = plugin_layout::run(term.clone(), self.plugin.clone(), layouts);
+        let configuring = plugin_layout::run(term.clone(), self.plugin.clone());
         let configuring = tokio::spawn(async move {
             if lays_out {
                 configuring.await;
             }
         });
-        let listed = async {
-            while !term.with(|index| index.is_listed()) {
-                term.listed.notified().await;
-            }
-        };
         // A program that ends lets its last Bindings end first.
         let ending = async {
             stop.cancelled().await;
@@ -296,16 +292,16 @@ impl Replica {
         // The lease is kept alive while the cluster is listed, and long after.
         let is_listed = tokio::select! {
             () = candidate.keep(held, &term.closing) => false,
-            () = listed => true,
+            () = term.until(ClusterIndex::can_answer) => true,
             never = &mut ending => match never {},
         };
         if is_listed {
             let (epoch, nodes) = term.with(|index| {
-                index.inherit();
+                index.take_over();
                 (index.epoch(), index.nodes().count())
             });
             held.raise(epoch);
-            if let Some(agents) = &agents {
+            if let Some(agents) = agents {
                 agents.lead(epoch);
             }
             tracing::info!(epoch, nodes, "cluster listed, answering");
@@ -327,20 +323,13 @@ impl Replica {
         }
         let in_order = term.with(|index| index.leaves_nothing_under_way());
         term.stop.cancel();
-        for task in [watching, confirming, waking, timing, filling, succeeding, advising, configuring] {
+        term.end();
+        for task in [reading, confirming, waking, timing, filling, succeeding, advising, configuring] {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the term failed");
             }
         }
         in_order && !deadline.has_passed()
-    }
-
-    /// Serves the agents that keep their node's ledger, until the term ends.
-    async fn listen_to_agents(&self, term: &Arc<Term>, identity: &str) -> Option<Listening> {
-        agents::listen(term, &self.agents, identity).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "failed to listen on --agents-address");
-            None
-        })
     }
 
     /// Keeps the label at this replica's pod, where it has one.
@@ -374,13 +363,10 @@ mod tests {
             metrics: Metrics::new(&standing).0,
             standing,
             readiness: Readiness::new(&[]),
-            terms: Terms::default(),
-            limits: Limits::default(),
-            policies: InForce::default(),
+            cluster: cluster(&args, InForce::default()),
             namespace: args.lease.namespace.clone(),
             rights: args.rights,
             plugin: args.plugin.clone(),
-            agents: AgentsArgs::default(),
             pod: None,
         };
         let mut candidate = Candidate::new(api.client(), lease_settings(&args).unwrap());

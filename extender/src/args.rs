@@ -6,6 +6,7 @@ use kerf_runtime::duration::timeout;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use thiserror::Error;
 
 /// kerf's scheduler extender: filters, ranks and binds pods to slices of GPUs.
 #[derive(Debug, Clone, Parser)]
@@ -84,15 +85,47 @@ pub struct RightsArgs {
     pub layouts: bool,
 }
 
-/// Where agents are served that keep their node's ledger. Not for use yet: they are not authenticated.
-#[derive(Debug, Clone, Default, clap::Args)]
+/// Where and which agents are served that keep their node's ledger.
+#[derive(Debug, Clone, clap::Args)]
 pub struct AgentsArgs {
-    /// Loopback address, without TLS. Without it no agent is served. Port 0 takes a free one.
-    #[arg(long, hide = true)]
+    /// Address on which nodes' agents are served, over TLS with the certificate of --tls-secret. Without it none is. Port 0 takes a free
+    /// one.
+    #[arg(long)]
     pub agents_address: Option<SocketAddr>,
-    /// File into which the address is written once it is served.
-    #[arg(long, hide = true)]
+    /// File into which that address is written once it is served.
+    #[arg(long)]
     pub agents_address_file: Option<PathBuf>,
+    /// Service account of the agents. A connection with a token of any other is refused.
+    #[arg(long, default_value = "kerf-system/kerf-node-agent")]
+    pub agent_account: NamespacedName,
+    /// Serve agents without TLS, and believe whatever they say. For benchmarks: --agents-address must be of loopback.
+    #[arg(long, hide = true)]
+    pub agents_unauthenticated: bool,
+}
+
+/// An address on which agents may not be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "--agents-unauthenticated lets any process that reaches --agents-address {0} act as any node: give an address of loopback"
+)]
+pub struct Unprotected(SocketAddr);
+
+impl AgentsArgs {
+    /// Whether agents are served, and by their tokens.
+    #[must_use]
+    pub fn are_reviewed(&self) -> bool {
+        self.agents_address.is_some() && !self.agents_unauthenticated
+    }
+
+    /// Refuses a service without tokens where another machine could reach it.
+    pub fn check(&self) -> Result<(), Unprotected> {
+        match self.agents_address {
+            Some(address) if self.agents_unauthenticated && !address.ip().is_loopback() => {
+                Err(Unprotected(address))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Where NVIDIA's device plugin takes its configuration from, on the nodes that it serves.
@@ -129,6 +162,23 @@ mod tests {
         assert_eq!(args.pod, None);
         assert_eq!(args.tls_secret.name, "kerf-extender-tls");
         assert_eq!(args.tls_name, ["kerf-extender.kerf-system.svc"]);
+    }
+
+    #[test]
+    fn agents_without_tokens_are_served_on_loopback_alone() {
+        let of = |flags: &[&str]| ExtenderArgs::parse_from([&["kerf-extender"], flags].concat()).agents;
+        let open = "--agents-unauthenticated";
+        for address in ["127.0.0.1:9445", "127.9.9.9:0", "[::1]:9445"] {
+            let agents = of(&[open, "--agents-address", address]);
+            assert_eq!((agents.check(), agents.are_reviewed()), (Ok(()), false), "{address}");
+        }
+        for address in ["0.0.0.0:9445", "[::]:9445", "10.0.0.1:9445", "[::ffff:127.0.0.1]:9445"] {
+            let agents = of(&["--agents-address", address]);
+            assert_eq!((agents.check(), agents.are_reviewed()), (Ok(()), true), "{address}");
+            let error = of(&[open, "--agents-address", address]).check().unwrap_err().to_string();
+            assert!(error.contains(open) && error.contains(address), "{error}");
+        }
+        assert_eq!((of(&[open]).check(), of(&[]).are_reviewed()), (Ok(()), false));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! From the scheduler's choice to a bound pod: promise, commit, wait for the slices, send the Binding.
+//! From the scheduler's choice to a bound pod: promise, wait for the slices, send the Binding.
 //!
 //! The promise outlives the request. A time-out, or a scheduler that hangs up, ends the request only: the pod's next
 //! filter finds the promise. The Binding is sent only while the request is open, for a scheduler that gave up has
@@ -6,8 +6,9 @@
 
 mod over_stream;
 
+use crate::ask::Ask;
 use crate::binding::{self, BindingError};
-use crate::cluster_index::{Progress, Promise, Unreservable};
+use crate::cluster_index::Unreservable;
 use crate::events::{self, Topic};
 use crate::metrics::Outcome;
 use crate::pod::KnownPod;
@@ -33,22 +34,16 @@ pub enum BindError {
     /// The node cannot serve it.
     #[error("{0}")]
     Refused(Refusal),
-    /// Its slice is not ready in time.
-    #[error("slice is being cut; the reservation stays")]
-    StillCutting,
-    /// The promise could not be written in time.
-    #[error("reservation is being written; it stays")]
-    StillWriting,
-    /// Its slice could not be made, or the promise not be written.
-    #[error("{0}; the pod is placed anew")]
-    Failed(String),
-    /// Its promise is gone.
+    /// It is not there any more, or its reservation is not.
     #[error("the slice was taken, or the pod has ended, meanwhile")]
     Lost,
+    /// Nothing is known of it, and so of what it asks for.
+    #[error("nothing is known of the pod")]
+    Unknown,
     /// This replica does not lead any more.
     #[error("not the leader any more")]
     Deposed,
-    /// It failed between this leader and the node's agent, which keeps the node's ledger.
+    /// It failed between this leader and the node's agent.
     #[error(transparent)]
     Agent(#[from] BindFailure),
     /// The API server did not take the Binding.
@@ -61,10 +56,9 @@ impl BindError {
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         match self {
-            Self::Refused(_) | Self::Lost => Outcome::Refused,
-            Self::StillCutting | Self::StillWriting => Outcome::TimedOut,
+            Self::Refused(_) | Self::Lost | Self::Unknown => Outcome::Refused,
             Self::Deposed => Outcome::NotLeader,
-            Self::Failed(_) | Self::Binding(_) => Outcome::Error,
+            Self::Binding(_) => Outcome::Error,
             Self::Agent(failure) => outcome(failure),
         }
     }
@@ -86,7 +80,7 @@ impl From<Unreservable> for BindError {
     fn from(error: Unreservable) -> Self {
         match error {
             Unreservable::Refused(refusal) => Self::Refused(refusal),
-            Unreservable::UnknownPod => Self::Lost,
+            Unreservable::UnknownPod => Self::Unknown,
         }
     }
 }
@@ -158,14 +152,39 @@ impl Drop for OpenBind {
 
 impl Bind {
     async fn run(&self, term: &Arc<Term>, gate: Instant) -> Result<(), BindError> {
-        if term.with(|index| index.keeps_ledger(&self.node)) {
-            return self.run_over_stream(term, gate).await;
+        let first = self.run_with(term, None, gate).await;
+        if !matches!(first, Err(BindError::Unknown)) {
+            return first;
         }
-        let assignment = tokio::select! {
+        let pod = tokio::select! {
             () = term.closing.cancelled() => return Err(BindError::Deposed),
-            prepared = self.prepare(term, gate) => prepared?,
+            pod = self.pod(term, gate) => pod?,
         };
-        self.post(term, assignment, gate + POST_GRACE).await
+        let until = gate + POST_GRACE;
+        match pod.ask() {
+            _ if pod.asks_for_nothing => self.post(term, None, until).await,
+            Err(Refusal::NotAdmitted) if !pod.devices.is_empty() => {
+                term.with(|index| index.reserve_plain(&pod, &self.node)).map_err(BindError::Refused)?;
+                self.post(term, None, until).await
+            }
+            ask => self.run_with(term, Some(ask.map_err(BindError::Refused)?), gate).await,
+        }
+    }
+
+    /// The same for a pod of which the index knows what it asks for, or that asks for this.
+    async fn run_with(&self, term: &Arc<Term>, ask: Option<Ask>, gate: Instant) -> Result<(), BindError> {
+        if !term.with(|index| index.is_static(&self.node)) {
+            return self.run_over_stream(term, ask, gate).await;
+        }
+        let (assignment, is_first, counted) = term.with(|index| {
+            let is_first = index.place_of(&self.uid).is_none();
+            let assignment = index.reserve_static(&self.uid, &self.key, &self.node, ask)?;
+            Ok::<_, Unreservable>((assignment, is_first, index.counted(&self.uid)))
+        })?;
+        if is_first {
+            term.metrics.reserved(counted, Timestamp::now());
+        }
+        self.post(term, Some(assignment), gate + POST_GRACE).await
     }
 
     /// Sends the Binding, and gives it up at `until`.
@@ -209,110 +228,22 @@ impl Bind {
         }
     }
 
-    /// Reserves, and waits until the slices are there. Gives the assignment, if the pod is assigned something.
-    async fn prepare(
-        &self,
-        term: &Arc<Term>,
-        gate: Instant,
-    ) -> Result<Option<AssignmentDocument>, BindError> {
-        match self.reserve(term, gate).await? {
-            Some(promise) => self.ready(term, &promise, gate).await,
-            None => Ok(None),
-        }
-    }
-
     /// Tells the pod's owner which slices it has got.
     async fn tell(self, term: Arc<Term>, assignment: AssignmentDocument) {
         let note = note(&self.node, &assignment);
-        events::tell(&term.client, &self.key, &self.uid, Topic::SlicesAssigned, note).await;
+        events::tell(&term, &self.key, &self.uid, Topic::SlicesAssigned, note).await;
     }
 
     /// Tells that the pod's processes may be root, which its policy allows beside an MPS daemon.
     async fn warn_of_commands(self, term: Arc<Term>) {
         let note = "its containers may run as root, and mps.rootContainers of its policy is allow: they can change limits of their GPU's MPS daemon and end their neighbours' work; set spec.hostUsers: false, or runAsNonRoot: true and allowPrivilegeEscalation: false".to_owned();
-        events::tell(&term.client, &self.key, &self.uid, Topic::MayCommandMps, note).await;
-    }
-
-    /// What is promised to the pod; `None` for one that asks for nothing.
-    async fn reserve(&self, term: &Arc<Term>, gate: Instant) -> Result<Option<Promise>, BindError> {
-        let reserve = |ask| {
-            term.with(|index| {
-                let result = index.reserve(&self.uid, &self.key, &self.node, ask);
-                if result.as_ref().is_ok_and(|promise| !promise.kept) {
-                    index.set_out(&self.uid, std::time::Instant::now());
-                }
-                result
-            })
-        };
-        let first = match reserve(None) {
-            Err(Unreservable::UnknownPod) => {
-                let pod = self.pod(term, gate).await?;
-                if pod.asks_for_nothing {
-                    return Ok(None);
-                }
-                match pod.ask() {
-                    Err(Refusal::NotAdmitted) if !pod.devices.is_empty() => {
-                        term.with(|index| index.reserve_plain(&pod, &self.node))
-                    }
-                    ask => reserve(Some(ask.map_err(BindError::Refused)?)),
-                }
-            }
-            result => result,
-        };
-        if first.as_ref().is_ok_and(|promise| !promise.kept) {
-            term.metrics.reserved(term.with(|index| index.counted(&self.uid)), Timestamp::now());
-        }
-        Ok(Some(first?))
+        events::tell(&term, &self.key, &self.uid, Topic::MayCommandMps, note).await;
     }
 
     /// The pod as the API server has it.
     async fn pod(&self, term: &Arc<Term>, gate: Instant) -> Result<KnownPod, BindError> {
         let pod = timeout_at(gate, binding::pod(&term.client, &self.key, &self.uid)).await;
         pod.unwrap_or(Err(BindingError::TimedOut))?.ok_or(BindError::Lost)
-    }
-
-    /// Waits until all slices are ready, and logs the commit on the way. What is promised on a static node is there.
-    async fn ready(
-        &self,
-        term: &Arc<Term>,
-        promise: &Promise,
-        gate: Instant,
-    ) -> Result<Option<AssignmentDocument>, BindError> {
-        let mut changes = term.watch_node(&self.node);
-        let mut logged = false;
-        loop {
-            changes.mark_unchanged();
-            let late = match term.with(|index| index.progress(&self.uid, &self.node)) {
-                Progress::Ready(assignment) => {
-                    return Ok(Some(assignment));
-                }
-                Progress::Bare => return Ok(None),
-                Progress::Failed(reason) => return Err(BindError::Failed(reason)),
-                Progress::Lost => return Err(BindError::Lost),
-                Progress::Writing => BindError::StillWriting,
-                Progress::Cutting { revision } => {
-                    if !std::mem::replace(&mut logged, true) {
-                        self.log_promise(promise, revision);
-                    }
-                    BindError::StillCutting
-                }
-            };
-            if timeout_at(gate, changes.changed()).await.is_err() {
-                return Err(late);
-            }
-        }
-    }
-
-    fn log_promise(&self, promise: &Promise, revision: u64) {
-        let source = match (promise.kept, promise.cut.is_empty()) {
-            (true, _) => "kept",
-            (false, true) => "idle",
-            (false, false) => "cut",
-        };
-        let slices: Vec<String> =
-            promise.slices.iter().map(|s| format!("{} ({}) on {}", s.id, s.shape, s.gpu)).collect();
-        let (pod, node, slices) = (&self.key, &self.node, slices.join(", "));
-        tracing::info!(%pod, uid = %self.uid, %node, slices, source, revision, "reserved");
     }
 }
 

@@ -1,156 +1,31 @@
-//! Binds on a node whose agent keeps its ledger, over a real connection to an agent that is simulated.
+//! Binds on a node over a real connection to its agent, which is simulated.
 
 use super::*;
-use crate::agents;
-use crate::api_stand_in::{ApiStandIn, Fault, pod_path};
-use crate::args::AgentsArgs;
+use crate::api_stand_in::{Fault, pod_path};
 use crate::filter::tests::{pod, unbound};
-use crate::in_force::InForce;
 use crate::metrics::Metrics;
+use crate::simulated_agent::{EPOCH, Leader};
 use http::Method;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy};
 use kerf_core::keys;
-use kerf_core::ledger::{Answer, Limits, Moment, NodeState, Order, OrderKind};
-use kerf_core::packing::Terms;
-use kerf_core::testing::SimulatedNode;
-use kerf_protocol::client::{self, Agent, Plain};
-use kerf_protocol::convert::{Hello, Role};
-use kerf_protocol::limits::WINDOW;
-use kerf_runtime::shutdown::CancellationToken;
-use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard};
-use tokio::sync::{oneshot, watch};
+use kerf_core::ledger::{Moment, Order, OrderKind};
+use std::ops::Deref;
 
 const GATE: Duration = Duration::from_secs(4);
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
-const EPOCH: u64 = 3;
 
-/// An agent that cuts at once, or when it is told to.
-struct SimulatedAgent {
-    node: Mutex<SimulatedNode>,
-    state: watch::Sender<Arc<NodeState>>,
-    cuts: bool,
-    /// The orders that it has received.
-    orders: Mutex<Vec<Order>>,
-}
+struct Scene(Leader);
 
-impl SimulatedAgent {
-    fn new(cuts: bool) -> Arc<Self> {
-        let node = SimulatedNode::new(&["H100-80GB"], NodePolicy::default(), Limits::default());
-        let state = watch::Sender::new(Arc::new(node.state()));
-        Arc::new(Self { node: Mutex::new(node), state, cuts, orders: Mutex::default() })
+impl Deref for Scene {
+    type Target = Leader;
+
+    fn deref(&self) -> &Leader {
+        &self.0
     }
-
-    fn node(&self) -> MutexGuard<'_, SimulatedNode> {
-        self.node.lock().unwrap()
-    }
-
-    fn cut(&self) {
-        let mut node = self.node();
-        node.cut();
-        self.state.send_replace(Arc::new(node.state()));
-    }
-
-    /// What it was ordered, in words.
-    fn ordered(&self) -> Vec<&'static str> {
-        let word = |order: &Order| match &order.kind {
-            OrderKind::Reserve(_) => "reserve",
-            OrderKind::Mark { .. } => "mark",
-            OrderKind::Outcome { bound: true, .. } => "bound",
-            OrderKind::Outcome { bound: false, .. } => "not bound",
-            OrderKind::Release { .. } => "release",
-        };
-        self.orders.lock().unwrap().iter().map(word).collect()
-    }
-
-    /// Waits until it has been ordered so much.
-    async fn was_ordered(&self, orders: &[&str]) {
-        for _ in 0..400 {
-            if self.ordered() == orders {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        assert_eq!(self.ordered(), orders);
-    }
-}
-
-impl Agent for SimulatedAgent {
-    fn hello(&self) -> Hello {
-        let text = || "simulated".to_owned();
-        Hello {
-            node: "n".into(),
-            node_uid: text(),
-            boot_id: text(),
-            version: text(),
-            instance: text(),
-            epoch: self.node().ledger.epoch(),
-            window: WINDOW,
-        }
-    }
-
-    fn state(&self) -> watch::Receiver<Arc<NodeState>> {
-        self.state.subscribe()
-    }
-
-    fn role(&self, _: SocketAddr, _: Option<&Role>) {}
-
-    fn order(&self, order: Order) -> oneshot::Receiver<Answer> {
-        let mut node = self.node();
-        let answer = node.follow(&order, Moment::default());
-        if self.cuts {
-            node.cut();
-        }
-        self.state.send_replace(Arc::new(node.state()));
-        self.orders.lock().unwrap().push(order);
-        let (sender, receiver) = oneshot::channel();
-        sender.send(answer).unwrap();
-        receiver
-    }
-}
-
-/// A leader with one node, and its agent.
-struct Scene {
-    api: Arc<ApiStandIn>,
-    term: Arc<Term>,
-    agent: Arc<SimulatedAgent>,
-    /// Ends the agent.
-    stop: CancellationToken,
 }
 
 impl Scene {
     async fn start(cuts: bool) -> Self {
-        let api = ApiStandIn::new();
-        // What the GpuNode says is not asked for: its agent writes it late.
-        api.put_node("n", &GpuNodeSpec::default(), &GpuNodeStatus::default());
-        let metrics = Metrics::new(&Arc::default()).0;
-        let stop = CancellationToken::new();
-        let term =
-            Term::new(api.client(), metrics, EPOCH, Terms::default(), InForce::default(), stop.clone());
-        term.with(|index| {
-            index.nodes_listing();
-            index.show_node(&api.node("n"));
-            index.nodes_listed();
-            index.pods_listing();
-            index.pods_listed();
-        });
-        let args = AgentsArgs { agents_address: Some(([127, 0, 0, 1], 0).into()), agents_address_file: None };
-        let listening = agents::listen(&term, &args, "e1").await.unwrap().unwrap();
-        listening.lead(EPOCH);
-        let agent = SimulatedAgent::new(cuts);
-        let network = Plain { extenders: vec![listening.address().to_string()] };
-        let stop = CancellationToken::new();
-        tokio::spawn(client::run(Arc::clone(&agent), Arc::new(network), stop.clone()));
-        let scene = Self { api, term, agent, stop };
-        scene.connected(true).await;
-        scene
-    }
-
-    async fn connected(&self, is_connected: bool) {
-        let mut changes = self.term.watch_node(&"n".into());
-        while self.term.with(|index| index.connection_of(&"n".into()).is_some()) != is_connected {
-            changes.changed().await.unwrap();
-        }
+        Self(Leader::start(Metrics::new(&Arc::default()).0, cuts).await)
     }
 
     fn put_pod(&self, name: &str) {
@@ -267,8 +142,7 @@ async fn a_node_whose_agent_is_not_connected_takes_no_pods() {
     assert!(matches!(open, Err(BindError::Agent(BindFailure::Disconnected))), "{open:?}");
     scene.connected(false).await;
     let refused = scene.bind("b", GATE).await;
-    assert!(matches!(refused, Err(BindError::Refused(Refusal::AgentNotReady))), "{refused:?}");
-    assert_eq!(scene.api.requests(&Method::PATCH), 0, "nothing is promised by the GpuNode");
+    assert!(matches!(refused, Err(BindError::Refused(Refusal::NotConnected))), "{refused:?}");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use kerf_core::names::PodUid;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval_at, timeout};
 
 /// How often everything is looked at anew. Events do the work; this finds what one of them missed.
 const RESYNC: Duration = Duration::from_secs(30);
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Confirms pods until the term ends.
 pub async fn run(term: Arc<Term>) {
-    let mut resync = interval(RESYNC);
+    let mut resync = interval_at(tokio::time::Instant::now() + RESYNC, RESYNC);
     resync.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -51,18 +51,17 @@ mod tests {
     use crate::api_stand_in::ApiStandIn;
     use crate::ask::Ask;
     use crate::cluster_index::UNCERTAIN;
+    use crate::cluster_index::scene::Agent;
     use crate::in_force::InForce;
     use crate::metrics::Metrics;
-    use kerf_core::contract::GpuNodeSpec;
     use kerf_core::names::PodKey;
     use kerf_core::packing::Terms;
-    use kerf_core::testing::{node_status, request};
+    use kerf_core::testing::request;
     use kerf_runtime::shutdown::CancellationToken;
 
     #[tokio::test]
     async fn a_pod_whose_binding_was_never_answered_is_free_to_go_once_it_is_known_not_to_be_bound() {
         let api = ApiStandIn::new();
-        api.put_node("n", &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
         api.put_pod("a", None);
         let (metrics, _) = Metrics::new(&Arc::default());
         let (terms, stop) = (Terms::default(), CancellationToken::new());
@@ -71,8 +70,7 @@ mod tests {
         let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
         let long_ago = Instant::now().checked_sub(UNCERTAIN).unwrap();
         term.with(|index| {
-            index.show_node(&api.node("n"));
-            index.reserve(&uid, &key, &"n".into(), Some(ask)).unwrap();
+            Agent::connected(index, "n").reserve(index, &uid, &key, Some(ask)).unwrap();
             index.begin_post(&uid, &key, long_ago);
             index.resync(long_ago);
             assert!(!index.give_up(&uid));

@@ -1,5 +1,6 @@
 //! Kubernetes Events of the extender's, about pods and nodes. An Event is for people; nothing waits for it.
 
+use crate::term::Term;
 use k8s_openapi::api::events::v1::Event;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
@@ -7,7 +8,8 @@ use kerf_core::plugin_layout::Told;
 use kerf_runtime::event_note::{LONGEST_NOTE, shortened};
 use kube::api::{Api, PostParams};
 use serde_json::json;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 /// How long one write may take. What could not be told is told when it changes.
@@ -76,8 +78,40 @@ impl Topic {
     }
 }
 
-/// Tells a pod something. Each note is an Event of its own: an Event that is repeated keeps its first note.
-pub async fn tell(client: &kube::Client, pod: &PodKey, uid: &PodUid, topic: Topic, note: String) {
+/// Events that may be written at once, and the time in which one more may be: as many as people can read.
+const AT_ONCE: u32 = 100;
+const ONE_MORE: Duration = Duration::from_millis(50);
+
+/// How many Events are written. One costs the API server as much as half a Binding.
+#[derive(Debug, Default)]
+pub struct Limit {
+    /// When all that were written would have been had each waited for its turn.
+    spent_until: Mutex<Option<Instant>>,
+}
+
+impl Limit {
+    /// Whether one may be written now.
+    #[must_use]
+    pub fn admits(&self, now: Instant) -> bool {
+        // Nothing panics while it holds the lock.
+        let mut spent = self.spent_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = spent.map_or(now, |until| until.max(now));
+        let admits = until.duration_since(now) < ONE_MORE * AT_ONCE;
+        if admits {
+            *spent = Some(until + ONE_MORE);
+        }
+        admits
+    }
+}
+
+/// Writes an Event about a pod, unless too many were written just now. Each note is an Event of its own: an Event that is repeated keeps its first
+/// note.
+pub async fn tell(term: &Term, pod: &PodKey, uid: &PodUid, topic: Topic, note: String) {
+    if !term.events.admits(Instant::now()) {
+        term.metrics.dropped_event();
+        return tracing::info!(%pod, %uid, reason = topic.reason(), note, "left out an Event: too many at once");
+    }
+    let client = &term.client;
     let event = match event(pod, uid, topic, note) {
         Ok(event) => event,
         Err(error) => {
@@ -142,8 +176,14 @@ fn event(pod: &PodKey, uid: &PodUid, topic: Topic, mut note: String) -> serde_js
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kerf_core::packing::Refusal;
+    use crate::api_stand_in::ApiStandIn;
+    use crate::in_force::InForce;
+    use crate::metrics::Metrics;
+    use http::Method;
+    use kerf_core::packing::{Refusal, Terms};
+    use kerf_runtime::shutdown::CancellationToken;
     use std::collections::BTreeSet;
+    use std::sync::Arc;
 
     #[test]
     fn an_event_names_the_pod_and_says_no_more_than_fits() {
@@ -152,6 +192,31 @@ mod tests {
         assert_eq!(told.regarding.and_then(|pod| pod.uid).as_deref(), Some("u"));
         assert_eq!(told.note.map(|note| note.len()), Some(LONGEST_NOTE));
         assert_eq!(told.metadata.generate_name.as_deref(), Some("a-"));
+    }
+
+    #[test]
+    fn a_burst_of_events_is_cut_and_the_next_ones_come_one_by_one() {
+        let (limit, begun) = (Limit::default(), Instant::now());
+        let written = |after: Duration| (0..1000).filter(|_| limit.admits(begun + after)).count();
+        assert_eq!(written(Duration::ZERO), 100);
+        assert_eq!(written(Duration::from_secs(1)), 20);
+        assert_eq!(written(Duration::from_hours(1)), 100);
+    }
+
+    #[tokio::test]
+    async fn no_more_events_are_written_than_the_limit_admits() {
+        let api = ApiStandIn::new();
+        let (metrics, _) = Metrics::new(&Arc::default());
+        let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
+        let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
+        let begun = Instant::now();
+        for number in 0..300 {
+            let (pod, uid) = (PodKey::new("default", format!("p{number}")), PodUid::new(number.to_string()));
+            tell(&term, &pod, &uid, Topic::SlicesAssigned, "on node n".to_owned()).await;
+        }
+        let most = 101 + begun.elapsed().as_millis() / ONE_MORE.as_millis();
+        let written = u128::try_from(api.requests(&Method::POST)).unwrap();
+        assert!((100..=most).contains(&written), "{written} of at most {most}");
     }
 
     #[test]
@@ -187,7 +252,7 @@ mod tests {
             Refusal::UnreadableStatus,
             Refusal::UnreadableSpec,
             Refusal::AgentNotReady,
-            Refusal::AgentSilent,
+            Refusal::NotConnected,
             Refusal::ReservedElsewhere,
             Refusal::QuotaFull,
             Refusal::OverQuota,
@@ -211,7 +276,7 @@ mod tests {
             Refusal::UnreadableStatus => 3,
             Refusal::UnreadableSpec => 4,
             Refusal::AgentNotReady => 5,
-            Refusal::AgentSilent => 6,
+            Refusal::NotConnected => 6,
             Refusal::ReservedElsewhere => 7,
             Refusal::QuotaFull => 8,
             Refusal::OverQuota => 9,

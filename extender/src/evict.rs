@@ -29,7 +29,7 @@ pub async fn evict(term: Arc<Term>, eviction: Eviction) {
                  another, which finds room elsewhere",
                 keys::MOVABLE
             );
-            return events::tell(&term.client, &pod, &uid, Topic::MovedForAnother, note).await;
+            return events::tell(&term, &pod, &uid, Topic::MovedForAnother, note).await;
         }
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer in time".to_owned(),

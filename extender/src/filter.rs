@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::kind::KindLabel;
 use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::packing::{Place, Rank, Refusal, Selection, choose_place};
+use kerf_core::packing::{Place, Rank, Refusal, choose_place};
 use kerf_core::static_node::Devices;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// What one step of a score is worth.
@@ -17,6 +17,12 @@ use std::time::Instant;
 /// kube-scheduler multiplies an extender's score by 10 and its weight, and adds its own plugins' scores: by default at
 /// most 100 for each unit of their weights, 14 in all. So one step decides over all of them.
 const STEP: i64 = 1000;
+/// What the node on which the filter expects the pod has over others where it costs the same: more than the scheduler's plugins give for
+/// a little less CPU in use, and less than they give for an affinity or an even spread.
+const FAVOURITE: i64 = 5;
+/// How many nodes pass the filter. The scheduler scores each of them by all its plugins, which at hundreds of nodes costs more than
+/// all else that it does for a pod.
+const SHORTLIST: usize = 8;
 
 /// A pod in a scheduling cycle.
 #[derive(Debug, Clone)]
@@ -51,9 +57,9 @@ impl Candidate {
 /// Every offered node's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Filtered<'n> {
-    /// Nodes that serve the pod by the best kinds that any of them has for it, in the order in which they were offered.
+    /// Some nodes that serve the pod by the best kinds that any of them has for it, those where it costs least.
     pub fitting: Vec<&'n str>,
-    /// The others.
+    /// Those that do not serve it, or by later kinds.
     pub refused: Vec<(&'n str, Refusal)>,
 }
 
@@ -82,8 +88,10 @@ pub fn filter<'n>(
     }
     let nodes = offered.iter().copied();
     let selection = choose_place(nodes, |name| index.place(name, &pod.uid, ask));
-    let Selection { best, equal, outranked, mut refused } = selection;
-    if let Some((name, place)) = best {
+    let refused = selection.refused.iter().copied();
+    let outranked = selection.outranked.iter().map(|name| (*name, Refusal::Outranked));
+    let refused: Vec<_> = refused.chain(outranked).collect();
+    if let Some((name, place)) = selection.best {
         let choice = choice(index, pod, ask, place, offered);
         expect(index, pod, ask, choice, name, now);
     } else {
@@ -95,8 +103,7 @@ pub fn filter<'n>(
             index.make_room(&promisee(index, pod), ask, offered, now);
         }
     }
-    refused.extend(outranked.into_iter().map(|name| (name, Refusal::Outranked)));
-    Filtered { fitting: equal, refused }
+    Filtered { fitting: selection.shortlist(SHORTLIST), refused }
 }
 
 /// The kinds of a place, and those that are passed over for it.
@@ -116,8 +123,8 @@ fn choice(
     KindChoice { passed: index.passed(ask, &plan, offer), plan }
 }
 
-/// The score of each of `offered`, which passed the filter: the best place first, equal ones by name. No two are equal,
-/// so that the scheduler chooses the node on which the filter expects the pod.
+/// The score of each of `offered`, which passed the filter: the cheaper the place the higher, and equal places have equal scores but for
+/// the node on which the filter expects the pod. So the scheduler's own preferences decide between equal nodes.
 pub fn prioritize<'n>(
     index: &mut ClusterIndex,
     pod: &Candidate,
@@ -127,7 +134,7 @@ pub fn prioritize<'n>(
     let favourite = index.place_of(&pod.uid).or(index.expected_on(&pod.uid)).cloned();
     let favourite = favourite.as_ref().map(NodeName::as_str).filter(|name| offered.contains(name));
     let before = if favourite.is_none() { index.drop_tentative(&pod.uid) } else { None };
-    let mut ranked: Vec<(bool, Option<Place>, &str)> = Vec::with_capacity(offered.len());
+    let mut places: Vec<(&str, Option<Place>)> = Vec::with_capacity(offered.len());
     for &name in offered {
         let place = if let Ok(ask) = &pod.ask {
             index.place(name, &pod.uid, ask)
@@ -135,20 +142,28 @@ pub fn prioritize<'n>(
             let cost = index.plain_fit(name, &pod.uid, &pod.devices);
             cost.map(|cost| Place { rank: Rank::BEST, cost })
         };
-        ranked.push((favourite != Some(name), place.ok(), name));
+        places.push((name, place.ok()));
     }
-    // `None` is greater than any place here: those that cannot serve the pod any more come last.
-    ranked.sort_by_key(|(other, place, name)| (*other, place.is_none(), *place, *name));
-    if let (None, Ok(ask), Some((_, Some(place), name))) = (favourite, &pod.ask, ranked.first()) {
+    let best = places.iter().filter_map(|(name, place)| Some(((*place)?, *name))).min();
+    if let (None, Ok(ask), Some((place, name))) = (favourite, &pod.ask, best) {
         let plan = place.rank.plan(&ask.document).unwrap_or_default();
         let same = before.map(|tentative| tentative.choice).filter(|choice| choice.plan == plan);
         expect(index, pod, ask, same.unwrap_or_else(|| plan.into()), name, now);
     }
-    let scored = ranked.iter().rev().zip(1_i64..).map(|((other, place, name), rank)| {
-        let serves = place.is_some() || !other;
-        (*name, if serves { rank.saturating_mul(STEP) } else { 0 })
-    });
-    scored.collect()
+    scores(&places, favourite.or(best.map(|(_, name)| name)))
+}
+
+/// The favourite is among the best whatever its place would cost another pod: it may be the pod's own already.
+fn scores<'n>(places: &[(&'n str, Option<Place>)], favourite: Option<&str>) -> Vec<(&'n str, i64)> {
+    let distinct: BTreeSet<Place> = places.iter().filter_map(|(_, place)| *place).collect();
+    let steps: BTreeMap<Place, i64> = distinct.into_iter().rev().zip((1..).map(|step| step * STEP)).collect();
+    let most = steps.values().max().copied().unwrap_or(STEP);
+    let score = |name: &str, place: &Option<Place>| match place {
+        _ if favourite == Some(name) => most + FAVOURITE,
+        Some(place) => steps[place],
+        None => 0,
+    };
+    places.iter().map(|(name, place)| (*name, score(name, place))).collect()
 }
 
 /// The node on which the pod has a promise that it can use. One that it cannot use is given up, so that a cordoned node

@@ -1,31 +1,25 @@
 use super::*;
-use crate::cluster_index::{Progress, Promise, UNCERTAIN};
+use crate::cluster_index::UNCERTAIN;
+use crate::cluster_index::scene::{Scene, gpu_node};
 use crate::compute::Compute;
 use crate::pod::{KnownPod, SlicedPod};
 use crate::tentative::LIFETIME;
 use k8s_openapi::api::core::v1::Taint;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, PassedKind, RequestDocument};
+use kerf_core::contract::{GpuNodeStatus, PassedKind, RequestDocument};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
-use kerf_core::packing::Terms;
+use kerf_core::ledger::Proposal;
 use kerf_core::packing::fraction::CpuMilli;
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::Devices;
-use kerf_core::testing::{node_status, request, request_sized, slice_status};
+use kerf_core::testing::{node_status, request, request_sized};
 use kerf_core::units::{MemoryMib, SizeGb};
-use kerf_runtime::gpu_node::GpuNode;
 use serde_json::json;
 use std::sync::Arc;
 
-/// A listed cluster of these nodes with these GPUs.
-pub(crate) fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
-    let mut index = ClusterIndex::new(1, Terms::default());
-    for (name, models) in nodes {
-        let mut node = GpuNode::new(&NodeName::new(*name));
-        node.status = Some(json!(node_status(models)));
-        index.show_node(&node);
-    }
-    index
+/// A cluster of these nodes with these GPUs.
+pub(crate) fn cluster(nodes: &[(&str, &[&str])]) -> Scene {
+    Scene::new(nodes)
 }
 
 pub(crate) fn pod(name: &str, resource: &str) -> Candidate {
@@ -39,19 +33,19 @@ pub(crate) fn pod(name: &str, resource: &str) -> Candidate {
     }
 }
 
-fn bind(index: &mut ClusterIndex, pod: &Candidate, node: &str) -> Promise {
+fn bind(index: &mut Scene, pod: &Candidate, node: &str) -> Proposal {
     index.reserve(&pod.uid, &pod.key, &node.into(), None).unwrap()
 }
 
 /// Filters and prioritizes as the scheduler does, and gives its choice.
-fn choose(index: &mut ClusterIndex, pod: &Candidate, nodes: &[&str], now: Instant) -> Option<String> {
+fn choose(index: &mut Scene, pod: &Candidate, nodes: &[&str], now: Instant) -> Option<String> {
     let fitting = filter(index, pod, nodes, now).fitting;
     let scores = prioritize(index, pod, &fitting, now);
     scores.into_iter().max_by_key(|(_, score)| *score).map(|(name, _)| name.to_owned())
 }
 
 /// A bound pod, and whether its owner lets it move.
-pub(super) fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
+pub(super) fn run(index: &mut Scene, pod: &Candidate, node: &str, movable: bool) {
     bind(index, pod, node);
     index.show_pod(bound(pod, node, movable));
 }
@@ -78,6 +72,7 @@ pub(crate) fn unbound(pod: &Candidate) -> KnownPod {
         pending_to: None,
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: None,
+        assigned: None,
         facts: Arc::default(),
         counted: crate::pod::Counted::default(),
     }
@@ -86,8 +81,7 @@ pub(crate) fn unbound(pod: &Candidate) -> KnownPod {
 #[test]
 fn one_movable_pod_restarts_elsewhere_to_make_room_for_a_bigger_one() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
-    index.nodes_listed();
-    index.pods_listed();
+    index.begin();
     let (nodes, now) = (["n1", "n2"], Instant::now());
     let (small, half, whole) = (pod("small", SMALL), pod("half", HALF), pod("whole", WHOLE));
     for (pod, node, movable) in [(&half, "n2", false), (&small, "n1", true)] {
@@ -115,36 +109,23 @@ fn one_movable_pod_restarts_elsewhere_to_make_room_for_a_bigger_one() {
     assert_eq!(filter(&mut index, &whole, &nodes, now).fitting, ["n1"]);
 }
 
-/// The node's spec is written, and its agent says of every slice whether somebody has it.
-pub(super) fn write_and_report(index: &mut ClusterIndex, name: &str, models: &[&str], held: bool) {
-    let Some((_, spec)) = index.begin_write(&name.into()) else { return };
-    index.wrote(&name.into(), spec.revision);
-    let mut status = GpuNodeStatus { neutral_up_to: Some(SizeGb(80)), ..node_status(models) };
-    status.slices = spec.slices.iter().map(|s| slice_status(s, held)).collect();
-    status.observed_revision = spec.revision;
-    let mut node = GpuNode::new(&name.into());
-    (node.spec, node.status) = (Some(json!(spec)), Some(json!(status)));
-    index.show_node(&node);
-}
-
 #[test]
 fn a_place_that_was_left_is_kept_until_the_agent_says_that_it_is_free() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
-    index.nodes_listed();
-    index.pods_listed();
+    index.begin();
     let (nodes, now) = (["n1", "n2"], Instant::now());
     let (small, half, whole) = (pod("small", SMALL), pod("half", HALF), pod("whole", WHOLE));
     for (pod, node, movable) in [(&half, "n2", false), (&small, "n1", true)] {
         filter(&mut index, pod, &[node], now);
         run(&mut index, pod, node, movable);
     }
-    write_and_report(&mut index, "n1", &["H100-80GB"], true);
+    index.cut("n1", true);
     assert!(filter(&mut index, &whole, &nodes, now).fitting.is_empty());
     let newcomer = pod("small-again", SMALL);
-    index.pod_gone(&small.uid);
+    ClusterIndex::pod_gone(&mut index, &small.uid);
     assert!(filter(&mut index, &whole, &nodes, now).fitting.is_empty(), "nobody says that it is free");
     assert_eq!(filter(&mut index, &newcomer, &nodes, now).fitting, ["n2"]);
-    write_and_report(&mut index, "n1", &["H100-80GB"], true);
+    index.pod_gone(&small.uid);
     assert_eq!(index.wake(now).len(), 1, "the bigger one is told");
     assert_eq!(filter(&mut index, &newcomer, &nodes, now).fitting, ["n2"]);
     assert_eq!(filter(&mut index, &whole, &nodes, now).fitting, ["n1"]);
@@ -197,7 +178,7 @@ fn mps_shares_fill_a_gpu_and_time_slices_spread_over_all() {
 }
 
 /// Two nodes with a T4 and this CPU each.
-fn two_nodes() -> ClusterIndex {
+fn two_nodes() -> Scene {
     let mut index = cluster(&[("n1", &["T4-16GB"]), ("n2", &["T4-16GB"])]);
     for node in ["n1", "n2"] {
         let all = Compute { cpu: CpuMilli(4000), memory: MemoryMib(16_384) };
@@ -207,7 +188,7 @@ fn two_nodes() -> ClusterIndex {
 }
 
 /// A pod that asks for a share of a T4 and for CPU.
-fn share(index: &mut ClusterIndex, name: &str, cpu: u32) -> Candidate {
+fn share(index: &mut Scene, name: &str, cpu: u32) -> Candidate {
     let pod = pod(name, "nvidia.com/gpu-4gb");
     let compute = Compute { cpu: CpuMilli(cpu), memory: MemoryMib(256) };
     index.show_pod(KnownPod { compute, ..unbound(&pod) });
@@ -243,7 +224,7 @@ fn a_pod_with_cpu_on_one_node_leaves_what_a_share_costs_on_another() {
     let mut index = two_nodes();
     let (first, second) = (share(&mut index, "a", 3000), share(&mut index, "b", 100));
     let ask = second.ask.clone().unwrap();
-    let cost = |index: &mut ClusterIndex| index.place("n2", &second.uid, &ask).unwrap();
+    let cost = |index: &mut Scene| index.place("n2", &second.uid, &ask).unwrap();
     // Both nodes are known.
     index.place("n1", &second.uid, &ask).unwrap();
     let before = cost(&mut index);
@@ -275,26 +256,41 @@ pub(crate) const WHOLE: &str = "nvidia.com/mig-7g.80gb";
 fn every_refused_node_has_its_reason() {
     let mut index =
         cluster(&[("h100", &["H100-80GB", "H100-80GB"]), ("a100", &["A100-40GB"]), ("t4", &["T4-16GB"])]);
-    let mut asleep = GpuNode::new(&"asleep".into());
-    index.show_node(&asleep);
-    asleep.metadata.name = Some("garbled".into());
-    asleep.status = Some(json!({"gpus": "many"}));
-    index.show_node(&asleep);
-    asleep.metadata.name = Some("odd".into());
-    asleep.spec = Some(json!({"revision": -1}));
-    index.show_node(&asleep);
-    let nodes = ["h100", "a100", "t4", "asleep", "garbled", "odd", "stranger"];
+    index.show_node(&gpu_node("away"));
+    index.add("asleep", GpuNodeStatus::default());
+    index.add("closed", node_status(&["H100-80GB"]));
+    index.close("closed");
+    index.add("garbled", node_status(&["H100-80GB"]));
+    let connection = index.connection_of(&"garbled".into()).unwrap();
+    index.show_unreadable_copy(&"garbled".into(), connection);
+    let nodes = ["h100", "a100", "t4", "away", "asleep", "closed", "garbled", "stranger"];
     let filtered = filter(&mut index, &pod("a", WHOLE), &nodes, Instant::now());
     assert_eq!(filtered.fitting, ["h100"]);
     let expected = [
         ("a100", Refusal::NeverFits),
         ("t4", Refusal::NeverFits),
+        ("away", Refusal::NotConnected),
         ("asleep", Refusal::AgentNotReady),
+        ("closed", Refusal::AgentNotReady),
         ("garbled", Refusal::UnreadableStatus),
-        ("odd", Refusal::UnreadableSpec),
         ("stranger", Refusal::NoAgent),
     ];
     assert_eq!(filtered.refused, expected);
+}
+
+/// kube-scheduler offers each node once. Another caller gets no place twice.
+#[test]
+fn a_node_that_is_offered_twice_has_its_places_once() {
+    let mut index = cluster(&[("n", &["H100-80GB"])]);
+    let (now, offered) = (Instant::now(), ["n", "n", "stranger", "stranger"]);
+    for number in 0..7 {
+        let filtered = filter(&mut index, &pod(&number.to_string(), SMALL), &offered, now);
+        assert_eq!(filtered.fitting, ["n", "n"], "{number}");
+    }
+    let filtered = filter(&mut index, &pod("late", SMALL), &offered, now);
+    assert_eq!(filtered.fitting, [""; 0]);
+    let [full, unknown] = [("n", Refusal::NoRoom), ("stranger", Refusal::NoAgent)];
+    assert_eq!(filtered.refused, [full, full, unknown, unknown]);
 }
 
 #[test]
@@ -310,11 +306,12 @@ fn a_pod_with_a_promise_gets_that_node_only() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
     let (a, now) = (pod("a", SMALL), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
-    assert!(!bind(&mut index, &a, "n2").kept);
+    bind(&mut index, &a, "n2");
     let filtered = filter(&mut index, &a, &["n1", "n2"], now);
     assert_eq!(filtered.fitting, ["n2"]);
     assert_eq!(filtered.refused, [("n1", Refusal::ReservedElsewhere)]);
-    assert!(bind(&mut index, &a, "n2").kept);
+    bind(&mut index, &a, "n2");
+    assert_eq!(index.desired("n2").len(), 1, "it keeps what it has");
     assert!(index.reserve(&a.uid, &a.key, &"n1".into(), None).is_err());
 }
 
@@ -325,7 +322,8 @@ fn a_promise_on_a_node_that_is_no_longer_offered_is_given_up() {
     filter(&mut index, &a, &["n1", "n2"], now);
     bind(&mut index, &a, "n1");
     assert_eq!(choose(&mut index, &a, &["n2"], now).as_deref(), Some("n2"));
-    assert_eq!(index.progress(&a.uid, &"n1".into()), Progress::Lost);
+    index.obey();
+    assert_eq!(index.desired("n1"), [("s1".to_owned(), None)]);
 }
 
 #[test]
@@ -345,6 +343,7 @@ fn a_pod_whose_binding_was_not_made_is_told_of_the_place_that_it_could_have() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
     index.nodes_listed();
     index.pods_listed();
+    index.take_over();
     let (a, now) = (pod("a", SMALL), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
     bind(&mut index, &a, "n1");
@@ -386,16 +385,34 @@ fn an_expectation_ends_with_the_pod() {
 }
 
 #[test]
-fn no_two_nodes_score_the_same_so_that_the_scheduler_has_no_choice() {
+fn equal_places_score_the_same_but_for_the_one_where_the_pod_is_expected() {
     let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"]), ("n3", &["H100-80GB"])]);
     let now = Instant::now();
     let nodes = ["n3", "n2", "n1"];
     let a = pod("a", WHOLE);
-    assert_eq!(prioritize(&mut index, &a, &nodes, now), [("n3", 1000), ("n2", 2000), ("n1", 3000)]);
+    assert_eq!(prioritize(&mut index, &a, &nodes, now), [("n3", 1000), ("n2", 1000), ("n1", 1005)]);
     bind(&mut index, &a, "n1");
-    assert_eq!(prioritize(&mut index, &a, &nodes, now).last(), Some(&("n1", 3000)), "where it has a promise");
+    assert_eq!(prioritize(&mut index, &a, &nodes, now).last(), Some(&("n1", 1005)), "where it has a promise");
     let b = pod("b", SMALL);
-    assert_eq!(prioritize(&mut index, &b, &nodes, now), [("n1", 0), ("n3", 2000), ("n2", 3000)]);
+    assert_eq!(prioritize(&mut index, &b, &nodes, now), [("n3", 1000), ("n2", 1005), ("n1", 0)]);
+    bind(&mut index, &b, "n2");
+    let c = pod("c", SMALL);
+    assert_eq!(prioritize(&mut index, &c, &nodes, now), [("n3", 1000), ("n2", 2005), ("n1", 0)]);
+}
+
+#[test]
+fn a_few_nodes_pass_where_many_serve() {
+    let names: Vec<String> = (10..40).map(|number| format!("n{number}")).collect();
+    let nodes: Vec<(&str, &[&str])> = names.iter().map(|name| (name.as_str(), &["H100-80GB"][..])).collect();
+    let mut index = cluster(&nodes);
+    let offered: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (a, b, now) = (pod("a", WHOLE), pod("b", WHOLE), Instant::now());
+    let first = filter(&mut index, &a, &offered, now);
+    assert_eq!((first.fitting.len(), first.fitting[0], first.refused.len()), (8, "n10", 0));
+    assert_eq!(index.expected_on(&a.uid), Some(&"n10".into()));
+    let second = filter(&mut index, &b, &offered, now);
+    assert_eq!((second.fitting.len(), second.fitting[0]), (8, "n11"), "the other's place is counted");
+    assert_eq!(second.refused, [("n10", Refusal::NoRoom)]);
 }
 
 #[test]
@@ -416,7 +433,7 @@ fn an_expectation_moves_with_what_the_scheduler_has_left() {
     filter(&mut index, &a, &["n1", "n2"], now);
     assert_eq!(index.expected_on(&a.uid), Some(&"n1".into()));
     // Another filter took n1 away.
-    assert_eq!(prioritize(&mut index, &a, &["n2"], now), [("n2", 1000)]);
+    assert_eq!(prioritize(&mut index, &a, &["n2"], now), [("n2", 1005)]);
     assert_eq!(index.expected_on(&a.uid), Some(&"n2".into()));
 }
 
@@ -425,18 +442,13 @@ fn a_changed_status_changes_the_answer() {
     let mut index = cluster(&[("n1", &["H100-80GB"])]);
     let (a, now) = (pod("a", WHOLE), Instant::now());
     assert_eq!(filter(&mut index, &a, &["n1"], now).fitting, ["n1"]);
-    let mut node = GpuNode::new(&"n1".into());
-    node.spec = Some(json!(GpuNodeSpec::default()));
-    node.status = Some(json!(node_status(&["T4-16GB"])));
-    index.show_node(&node);
+    index.add("n1", node_status(&["T4-16GB"]));
     assert_eq!(filter(&mut index, &a, &["n1"], now).refused, [("n1", Refusal::NeverFits)]);
 }
 
 /// A cluster that was listed and looked at, so that only changes from now on wake anybody.
-fn awake(nodes: &[(&str, &[&str])], now: Instant) -> ClusterIndex {
-    let mut index = cluster(nodes);
-    index.nodes_listed();
-    index.pods_listed();
+fn awake(nodes: &[(&str, &[&str])], now: Instant) -> Scene {
+    let mut index = Scene::leading(nodes);
     assert!(index.wake(now).is_empty());
     index
 }
@@ -483,9 +495,7 @@ fn room_at_a_node_that_the_scheduler_did_not_offer_wakes_nobody() {
     let now = Instant::now();
     let mut index = awake(&[("free", &["H100-80GB"]), ("small", &["T4-16GB"])], now);
     assert_eq!(choose(&mut index, &pod("a", WHOLE), &["small"], now), None);
-    let mut node = GpuNode::new(&"free".into());
-    node.status = Some(json!(node_status(&["H100-80GB", "H100-80GB"])));
-    index.show_node(&node);
+    index.add("free", node_status(&["H100-80GB", "H100-80GB"]));
     assert!(index.wake(now).is_empty());
 }
 
@@ -509,12 +519,14 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
         pending_to: None,
         request: Some(request(WHOLE, 1).to_json().into()),
         policy: None,
+        assigned: None,
         facts: Arc::default(),
         counted: crate::pod::Counted::default(),
     });
     assert!(index.wake(now).is_empty(), "nothing is listed yet");
     index.nodes_listed();
     index.pods_listed();
+    index.take_over();
     assert_eq!(index.wake(now), [(waiting.uid, waiting.key)]);
     assert!(index.wake(now).is_empty());
 }
@@ -537,28 +549,25 @@ pub(crate) fn neutral(gb: u32, kinds: &[Kind]) -> RequestDocument {
 }
 
 /// A listed cluster of these nodes, whose kubelets know neutral names.
-pub(crate) fn neutral_cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
+pub(crate) fn neutral_cluster(nodes: &[(&str, &[&str])]) -> Scene {
     let mut index = cluster(&[]);
     for (name, models) in nodes {
         show_neutral(&mut index, name, models, Some(SizeGb(80)));
     }
-    index.nodes_listed();
-    index.pods_listed();
+    index.begin();
     index.wake(Instant::now());
     index
 }
 
-fn show_neutral(index: &mut ClusterIndex, name: &str, models: &[&str], neutral_up_to: Option<SizeGb>) {
-    let mut node = GpuNode::new(&name.into());
-    node.status = Some(json!(GpuNodeStatus { neutral_up_to, ..node_status(models) }));
-    index.show_node(&node);
+fn show_neutral(index: &mut Scene, name: &str, models: &[&str], neutral_up_to: Option<SizeGb>) {
+    index.add(name, GpuNodeStatus { neutral_up_to, ..node_status(models) });
 }
 
 const MPS_FIRST: &[Kind] = &[Kind::Mps, Kind::Mig];
 
 /// The kind of the slice that a pod is promised.
-fn kind_of(promise: &Promise) -> Kind {
-    promise.slices[0].shape.kind()
+fn kind_of(promise: &Proposal) -> Kind {
+    promise.places[0].shape.kind()
 }
 
 #[test]
@@ -583,8 +592,7 @@ fn the_next_kind_is_taken_where_no_node_of_the_first_is_offered() {
     let (a, now) = (of_kinds("a", MPS_FIRST), Instant::now());
     assert_eq!(choose(&mut index, &a, &["mig"], now).as_deref(), Some("mig"));
     assert_eq!(kind_of(&bind(&mut index, &a, "mig")), Kind::Mig);
-    write_and_report(&mut index, "mig", &["H100-80GB"], false);
-    let Progress::Ready(assignment) = index.progress(&a.uid, &"mig".into()) else { panic!("not ready") };
+    let assignment = index.assignment_of(&a.uid, &"mig".into()).unwrap();
     let passed = PassedKind { kind: Kind::Mps, full: 0, never: 1, excluded: 1, tainted: 1 };
     assert_eq!(assignment.passed, [passed]);
 }
@@ -600,8 +608,7 @@ fn a_preferred_kind_that_is_full_is_passed_over_and_told() {
     let next = of_kinds("next", MPS_FIRST);
     assert_eq!(choose(&mut index, &next, &nodes, now).as_deref(), Some("mig"));
     bind(&mut index, &next, "mig");
-    write_and_report(&mut index, "mig", &["H100-80GB"], false);
-    let Progress::Ready(assignment) = index.progress(&next.uid, &"mig".into()) else { panic!("not ready") };
+    let assignment = index.assignment_of(&next.uid, &"mig".into()).unwrap();
     assert_eq!(
         assignment.passed,
         [PassedKind { kind: Kind::Mps, full: 1, never: 1, excluded: 0, tainted: 0 }]
@@ -610,8 +617,7 @@ fn a_preferred_kind_that_is_full_is_passed_over_and_told() {
     let best = of_kinds("best", &[Kind::Mig]);
     choose(&mut index, &best, &nodes, now);
     bind(&mut index, &best, "mig");
-    write_and_report(&mut index, "mig", &["H100-80GB"], false);
-    let Progress::Ready(assignment) = index.progress(&best.uid, &"mig".into()) else { panic!("not ready") };
+    let assignment = index.assignment_of(&best.uid, &"mig".into()).unwrap();
     assert_eq!(assignment.passed, [], "its first kind is told of by nobody");
 }
 
@@ -720,8 +726,7 @@ fn a_nominated_node_is_ranked_among_the_offered_ones_only() {
     let a = Candidate { nominated: Some("mig".into()), ..of_kinds("a", MPS_FIRST) };
     assert_eq!(filter(&mut index, &a, &["mig"], now).fitting, ["mig"], "the scheduler offers it alone");
     bind(&mut index, &a, "mig");
-    write_and_report(&mut index, "mig", &["H100-80GB"], false);
-    let Progress::Ready(assignment) = index.progress(&a.uid, &"mig".into()) else { panic!("not ready") };
+    let assignment = index.assignment_of(&a.uid, &"mig".into()).unwrap();
     let passed = PassedKind { kind: Kind::Mps, full: 0, never: 1, excluded: 0, tainted: 0 };
     assert_eq!(assignment.passed, [passed], "nobody asked about the other");
     index.pod_gone(&a.uid);

@@ -1,8 +1,9 @@
-//! The epoch of the former leader, beyond what the Lease and the nodes' specs say: a term writes its own into a ConfigMap.
+//! The epoch of the former leader, beyond what the Lease and the nodes' agents say: a term writes its own into a ConfigMap.
 //!
-//! Where the Lease was deleted and all nodes are static, no other object has an epoch. A leader without it would take the cluster
+//! Where the Lease was deleted and all nodes are static, nobody else knows an epoch. A leader without it would take the cluster
 //! for a new one, and bind pods while Bindings of the former leader may be under way.
 
+use crate::cluster_index::ClusterIndex;
 use crate::in_time::{Unanswered, in_time};
 use crate::term::Term;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -19,8 +20,6 @@ const VERSION: u32 = 1;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before a request that failed is made again.
 const BACKOFF: Duration = Duration::from_secs(1);
-/// How often the index is asked whether the epoch is final: it may rise until everything is listed.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Deserialize)]
 struct Document {
@@ -40,10 +39,8 @@ pub async fn run(term: Arc<Term>, namespace: String) {
 async fn exchange(term: &Arc<Term>, api: &Api<ConfigMap>) {
     let former = until_answered("read", || in_time(TIMEOUT, api.get_opt(keys::DEMAND))).await;
     term.with(|index| index.rise_over(former.as_ref().and_then(epoch_in)));
-    term.listed.notify_one();
-    while !term.with(|index| index.is_listed()) {
-        sleep(POLL_INTERVAL).await;
-    }
+    // Until then it may rise.
+    term.until(ClusterIndex::answers).await;
     let object = object(term.with(|index| index.epoch()));
     let params = PatchParams::apply("kerf-extender").force();
     let patch = Patch::Apply(&object);
@@ -87,7 +84,6 @@ fn object(epoch: u64) -> serde_json::Value {
 mod tests {
     use super::*;
     use crate::api_stand_in::{ApiStandIn, Fault};
-    use crate::cluster_index::ClusterIndex;
     use crate::in_force::InForce;
     use crate::metrics::Metrics;
     use http::Method;
@@ -106,7 +102,7 @@ mod tests {
         epoch_in(&serde_json::from_value(api.get(PATH)?).unwrap())
     }
 
-    /// The Lease was deleted, and there is no GpuNode whose spec has an epoch.
+    /// The Lease was deleted, and no agent has told an epoch.
     #[tokio::test]
     async fn a_leader_whose_lease_was_lost_rises_over_the_epoch_that_was_written_and_writes_its_own_once() {
         let api = ApiStandIn::new();
@@ -121,7 +117,13 @@ mod tests {
             index.pods_listed();
         });
         assert!(!term.with(|index| index.is_listed()), "it answers by no epoch that may be too low");
-        timeout(TIMEOUT, run(term.clone(), "kerf-system".to_owned())).await.unwrap();
+        let taking_over = async {
+            term.until(ClusterIndex::can_answer).await;
+            assert_eq!(written(&api), Some(7), "the epoch may still rise");
+            term.with(ClusterIndex::take_over);
+        };
+        let running = async { tokio::join!(run(term.clone(), "kerf-system".to_owned()), taking_over) };
+        timeout(TIMEOUT, running).await.unwrap();
         assert_eq!((written(&api), term.with(|index| index.epoch())), (Some(8), 8));
         assert_eq!(api.requests(&Method::PATCH), 2, "the first failed");
     }

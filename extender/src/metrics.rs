@@ -4,7 +4,7 @@
 mod labels;
 mod standing;
 
-pub use labels::{Outcome, PendingReason, PromiseState, Stage, Unserved, Verb, Write};
+pub use labels::{Outcome, PendingReason, PromiseState, Stage, Unserved, Verb};
 
 use crate::cluster_index::Stages;
 use crate::pod::Counted;
@@ -45,11 +45,6 @@ struct StageLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WriteLabels {
-    outcome: Write,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LayoutLabels {
     /// The reason of the Node's condition, of a closed list.
     state: &'static str,
@@ -62,7 +57,7 @@ fn request_seconds() -> Histogram {
     histogram(exponential_buckets(0.000_25, 2.0, 15))
 }
 
-/// From 5 ms, in which an agent reads a reservation, to 87 minutes of waiting for room, each twice the one before.
+/// From 5 ms, in which an agent accepts a reservation, to 87 minutes of waiting for room, each twice the one before.
 fn pod_seconds() -> Histogram {
     histogram(exponential_buckets(0.005, 2.0, 21))
 }
@@ -74,8 +69,8 @@ pub struct Metrics {
     durations: Histograms<VerbLabels>,
     created_to_bound: Histograms<KindLabels>,
     stages: Histograms<StageLabels>,
-    writes: Family<WriteLabels, Counter>,
     moves: Counter,
+    dropped_events: Counter,
     layouts: Family<LayoutLabels, Gauge>,
 }
 
@@ -88,8 +83,8 @@ impl Metrics {
             durations: Family::new_with_constructor(request_seconds as fn() -> Histogram),
             created_to_bound: Family::new_with_constructor(pod_seconds as fn() -> Histogram),
             stages: Family::new_with_constructor(pod_seconds as fn() -> Histogram),
-            writes: Family::default(),
             moves: Counter::default(),
+            dropped_events: Counter::default(),
             layouts: Family::default(),
         };
         metrics.begin_at_zero();
@@ -115,9 +110,6 @@ impl Metrics {
                 drop(self.stages.get_or_create(&StageLabels { stage, kind }));
             }
         }
-        for &outcome in Write::ALL {
-            drop(self.writes.get_or_create(&WriteLabels { outcome }));
-        }
     }
 
     fn register(&self, registry: &mut Registry) {
@@ -128,9 +120,10 @@ impl Metrics {
         registry.register("created_to_bound_seconds", help, self.created_to_bound.clone());
         let help = "Seconds of each stage of a pod's way to its Binding, by the kind of its slices";
         registry.register("stage_duration_seconds", help, self.stages.clone());
-        registry.register("spec_writes", "Writes of GpuNode specs", self.writes.clone());
         let help = "Movable pods that were evicted to make room for a bigger one";
         registry.register("moves", help, self.moves.clone());
+        let help = "Events that were not written because too many were at once";
+        registry.register("events_dropped", help, self.dropped_events.clone());
         let help =
             "Nodes with a layout of NVIDIA's device plugin, by the reason of their condition kerf.dev/Layout";
         registry.register("plugin_layout_nodes", help, self.layouts.clone());
@@ -141,6 +134,11 @@ impl Metrics {
         self.requests.get_or_create(&RequestLabels { verb, outcome }).inc();
         let labels = VerbLabels { verb, kind: kind.as_str() };
         self.durations.get_or_create(&labels).observe(after.as_secs_f64());
+    }
+
+    /// An Event was not written.
+    pub fn dropped_event(&self) {
+        self.dropped_events.inc();
     }
 
     /// A pod has its first reservation.
@@ -181,11 +179,6 @@ impl Metrics {
         for state in states {
             self.layouts.get_or_create(&LayoutLabels { state }).inc();
         }
-    }
-
-    /// A GpuNode's spec was written, or not.
-    pub fn wrote(&self, outcome: Write) {
-        self.writes.get_or_create(&WriteLabels { outcome }).inc();
     }
 }
 

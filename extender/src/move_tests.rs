@@ -1,11 +1,10 @@
 //! Who is evicted for whom, and who is not.
 
-use super::tests::{
-    HALF, SMALL, WHOLE, asking, bound, cluster, neutral, neutral_cluster, pod, run, write_and_report,
-};
+use super::tests::{HALF, SMALL, WHOLE, asking, bound, neutral, neutral_cluster, pod, run};
 use super::{Candidate, filter};
 use crate::ask::Ask;
 use crate::cluster_index::ClusterIndex;
+use crate::cluster_index::scene::Scene;
 use crate::compute::Compute;
 use crate::destinations::Destinations;
 use crate::pod::KnownPod;
@@ -23,10 +22,8 @@ const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
 /// A listed cluster of nodes with an H100 each and these pods, each with what it asks for, its node, and whether it may be
 /// moved.
-fn running(pods: &[(&str, &str, &str, bool)], now: Instant) -> ClusterIndex {
-    let mut index = cluster(&NODES.map(|name| (name, H100)));
-    index.nodes_listed();
-    index.pods_listed();
+fn running(pods: &[(&str, &str, &str, bool)], now: Instant) -> Scene {
+    let mut index = Scene::leading(&NODES.map(|name| (name, H100)));
     for (name, resource, node, movable) in pods {
         let pod = pod(name, resource);
         filter(&mut index, &pod, &[node], now);
@@ -37,7 +34,7 @@ fn running(pods: &[(&str, &str, &str, bool)], now: Instant) -> ClusterIndex {
 }
 
 /// Asks for a place on all nodes, and names who is evicted for the pod.
-fn evicted_for(index: &mut ClusterIndex, pod: &Candidate, now: Instant) -> Vec<String> {
+fn evicted_for(index: &mut Scene, pod: &Candidate, now: Instant) -> Vec<String> {
     filter(index, pod, &NODES, now);
     index.take_effects().evictions.into_iter().map(|eviction| eviction.pod.name).collect()
 }
@@ -148,11 +145,11 @@ fn nobody_is_evicted_for_a_place_whose_pod_is_gone_and_whose_agent_has_not_told_
     let now = Instant::now();
     let mut index = running(&AROUND_ONE_THAT_ENDS, now);
     let (before, whole) = (pod("before", WHOLE), pod("whole", WHOLE));
-    write_and_report(&mut index, "n2", H100, true);
-    index.pod_gone(&before.uid);
+    index.cut("n2", true);
+    ClusterIndex::pod_gone(&mut index, &before.uid);
     assert!(evicted_for(&mut index, &whole, now).is_empty());
     assert!(filter(&mut index, &pod("other", SMALL), &["n2"], now).fitting.is_empty(), "the place is kept");
-    write_and_report(&mut index, "n2", H100, false);
+    index.pod_gone(&before.uid);
     assert_eq!(filter(&mut index, &whole, &NODES, now).fitting, ["n2"]);
 }
 
@@ -177,10 +174,10 @@ fn a_new_leader_evicts_nobody_while_one_leaves_whom_its_predecessor_has_evicted(
     let mut index =
         running(&[("a", SMALL, "n1", true), ("b", SMALL, "n2", true), ("half", HALF, "n3", false)], now);
     let (evicted, whole) = (pod("a", SMALL), pod("whole", WHOLE));
-    write_and_report(&mut index, "n1", H100, true);
+    index.cut("n1", true);
     index.show_pod(deleting(&evicted, "n1"));
     assert!(evicted_for(&mut index, &whole, now).is_empty());
-    index.pod_gone(&evicted.uid);
+    ClusterIndex::pod_gone(&mut index, &evicted.uid);
     assert!(evicted_for(&mut index, &whole, now).is_empty(), "its agent has not told yet");
 }
 
@@ -221,7 +218,7 @@ fn a_pod_of_any_kind_moves_another_only_for_a_gpu_instance_that_it_may_have() {
         assert_eq!(fitting.is_empty(), evicted.is_empty());
         if !evicted.is_empty() {
             let promise = index.reserve(&any.uid, &any.key, &"n1".into(), None).unwrap();
-            assert_eq!(promise.slices[0].shape.kind(), Kind::Mig);
+            assert_eq!(promise.places[0].shape.kind(), Kind::Mig);
         }
     }
 }

@@ -155,7 +155,7 @@ mod tests {
         let mut object = json!(node);
         let patch: json_patch::Patch = serde_json::from_value(json!(operations)).unwrap();
         json_patch::patch(&mut object, &patch).unwrap();
-        assert_eq!(object["spec"]["revision"], 3, "the rest of the spec is the node writer's");
+        assert_eq!(object["spec"]["revision"], 3, "the rest of the spec stays");
         Some((object["metadata"]["annotations"][keys::NODE_POLICY].clone(), object["spec"]["policy"].clone()))
     }
 

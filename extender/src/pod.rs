@@ -8,11 +8,12 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kerf_core::contract::{AssignedSlice, AssignmentDocument};
 use kerf_core::keys;
 use kerf_core::kind::KindLabel;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
-use kerf_core::policy::PodFacts;
+use kerf_core::policy::{Charge, PodFacts};
 use kerf_core::request::{AffinityView, NodeSelection};
 use kerf_core::static_node::Devices;
 use kerf_runtime::plugin_pod::{ContainerView, PluginPodStatus, asks_for_nothing, devices, has_slices};
@@ -124,6 +125,8 @@ pub struct KnownPod {
     pub request: Option<Arc<str>>,
     /// The policy that the document names.
     pub policy: Option<Arc<str>>,
+    /// What its slices are charged, by the assignment that its Binding wrote into it. `None` before, and where it has none.
+    pub assigned: Option<Charge>,
     /// What decides which policy is for it, where that one is gone.
     pub facts: Arc<PodFacts>,
     /// By what it is counted.
@@ -166,6 +169,8 @@ impl From<SlicedPod> for KnownPod {
         let ask = request.as_deref().and_then(|text| Ask::read(Some(text)).ok());
         let chosen = ask.as_ref().and_then(|ask| ask.document.chosen.as_ref());
         let policy = chosen.map(|chosen| Arc::from(chosen.policy.as_str()));
+        let assigned = annotations.get(keys::ASSIGNMENT).filter(|_| !is_pending);
+        let assigned = assigned.and_then(|text| charge(text, ask.as_ref()));
         let counted = Counted {
             kind: ask.as_ref().map(|ask| ask.document.kind_label()).unwrap_or_default(),
             created: metadata.creation_timestamp.map(|created| created.0),
@@ -202,10 +207,23 @@ impl From<SlicedPod> for KnownPod {
             movable_to: destinations.filter(|_| movable),
             request: request.map(Arc::from),
             policy,
+            assigned,
             facts: Arc::new(facts),
             counted,
         }
     }
+}
+
+/// What a pod with this assignment is charged for its slices; `None` if it has none.
+fn charge(assignment: &str, ask: Option<&Ask>) -> Option<Charge> {
+    let assignment: AssignmentDocument = serde_json::from_str(assignment).ok()?;
+    let containers = ask.map(|ask| ask.document.containers.as_slice()).unwrap_or_default();
+    let slice = |slice: &AssignedSlice| {
+        let container = containers.iter().find(|container| container.name == slice.container);
+        let by_shape = Charge { memory_gb: slice.shape.size().0.into(), slices: 1 };
+        container.map_or(by_shape, |container| Charge::of_slice(container.resource, slice.shape))
+    };
+    (!assignment.slices.is_empty()).then(|| assignment.slices.iter().map(slice).sum())
 }
 
 /// What a pod asks of the node, as kube-scheduler counts it (`component-helpers/resource/helpers.go`, `PodRequests`). An init container
@@ -276,6 +294,7 @@ mod tests {
             pending_to: None,
             request: Some("{}".into()),
             policy: None,
+            assigned: None,
             facts: Arc::new(PodFacts {
                 namespace: "ns".to_owned(),
                 labels: [("team".to_owned(), "red".to_owned())].into(),
@@ -310,6 +329,27 @@ mod tests {
         let document = kerf_core::testing::request("nvidia.com/mig-1g.10gb", 1).to_json();
         let pod = known(json!({"metadata": {"name": "a", "annotations": {"kerf.dev/request": document}}}));
         assert_eq!(pod.counted.kind, KindLabel::Of(kerf_core::kind::Kind::Mig));
+    }
+
+    #[test]
+    fn a_bound_pod_is_charged_for_its_slices_by_the_names_under_which_it_asked() {
+        let slice = |container: &str, id: &str| AssignedSlice {
+            container: container.to_owned(),
+            id: id.into(),
+            gpu: "GPU-0".into(),
+            shape: kerf_core::testing::h100_shape("2g.20gb", 0),
+        };
+        let assigned = |slices: Vec<AssignedSlice>, node: Option<&str>| {
+            let document = AssignmentDocument { version: 1, slices, devices: Vec::new(), passed: Vec::new() };
+            let request = kerf_core::testing::request("nvidia.com/mig-1g.10gb", 1).to_json();
+            let annotations = json!({keys::REQUEST: request, keys::ASSIGNMENT: document.to_json()});
+            known(json!({"metadata": {"annotations": annotations}, "spec": {"nodeName": node}})).assigned
+        };
+        let charge = |memory_gb, slices| Some(Charge { memory_gb, slices });
+        assert_eq!(assigned(vec![slice("main", "a")], Some("n")), charge(10, 1), "what it asked for");
+        assert_eq!(assigned(vec![slice("other", "a"), slice("main", "b")], Some("n")), charge(30, 2));
+        assert_eq!(assigned(Vec::new(), Some("n")), None, "devices of a static node");
+        assert_eq!(assigned(vec![slice("main", "a")], None), None);
     }
 
     #[test]

@@ -1,28 +1,23 @@
 use super::*;
 use crate::ask::Ask;
+use crate::cluster_index::scene::{Scene, gpu_node};
 use crate::filter::filter;
-use crate::filter::tests::{HALF, SMALL, WHOLE, cluster as of_models, pod, unbound};
+use crate::filter::tests::{HALF, SMALL, WHOLE, pod, unbound};
 use crate::pod::KnownPod;
-use kerf_core::contract::GpuNodeStatus;
 use kerf_core::kind::Kind;
 use kerf_core::packing::Terms;
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::{Devices, PluginName, StaticNode};
-use kerf_core::testing::{node_status, request_sized, slice_status, static_node};
+use kerf_core::testing::{request_sized, static_node};
 use kerf_core::units::SizeGb;
-use kerf_runtime::gpu_node::GpuNode;
-use serde_json::json;
 use std::time::Duration;
 
 const H100: [&str; 1] = ["H100-80GB"];
 
 /// A listed cluster of nodes of these names with an H100 each.
-fn cluster(nodes: &[&str]) -> ClusterIndex {
+fn cluster(nodes: &[&str]) -> Scene {
     let nodes: Vec<_> = nodes.iter().map(|name| (*name, &H100[..])).collect();
-    let mut index = of_models(&nodes);
-    index.nodes_listed();
-    index.pods_listed();
-    index
+    Scene::leading(&nodes)
 }
 
 fn uid(name: &str) -> PodUid {
@@ -38,24 +33,10 @@ fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
 }
 
 /// The pod runs on a node, and the agent says that it holds its slices.
-fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str) {
+fn run(index: &mut Scene, pod: &Candidate, node: &str) {
     index.reserve(&pod.uid, &pod.key, &node.into(), pod.ask.clone().ok()).unwrap();
     index.show_pod(known(pod, Some(node)));
-    report(index, node);
-}
-
-/// What the node's spec wants is written and held by those to whom it is promised.
-fn report(index: &mut ClusterIndex, node: &str) {
-    let (_, spec) = index.begin_write(&node.into()).unwrap();
-    index.wrote(&node.into(), spec.revision);
-    let status = GpuNodeStatus {
-        slices: spec.slices.iter().map(|slice| slice_status(slice, true)).collect(),
-        observed_revision: spec.revision,
-        ..node_status(&H100)
-    };
-    let mut shown = GpuNode::new(&node.into());
-    (shown.spec, shown.status) = (Some(json!(spec)), Some(json!(status)));
-    index.show_node(&shown);
+    index.cut(node, true);
 }
 
 /// The answer for one plan.
@@ -102,9 +83,9 @@ fn a_node_stays_if_the_pod_has_its_slice_there_once_the_victims_are_gone() {
 #[test]
 fn a_node_that_serves_nobody_and_a_pod_that_kerf_did_not_admit_get_nobody_evicted() {
     let mut index = cluster(&["n"]);
-    index.show_node(&GpuNode::new(&"asleep".into()));
+    index.show_node(&gpu_node("away"));
     let p = pod("p", HALF);
-    assert_eq!(answer(&mut index, &p, "asleep", &["cpu"]), Err(Refusal::AgentNotReady.into()));
+    assert_eq!(answer(&mut index, &p, "away", &["cpu"]), Err(Refusal::NotConnected.into()));
     assert_eq!(answer(&mut index, &p, "stranger", &["cpu"]), Err(Refusal::NoAgent.into()));
     let stranger = Candidate { ask: Ask::read(None), ..p };
     assert_eq!(answer(&mut index, &stranger, "n", &["cpu"]), Err(Refusal::NotAdmitted.into()));
@@ -123,16 +104,20 @@ fn a_slice_that_its_pod_is_leaving_counts_as_free_and_that_of_a_stranger_does_no
     assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "it was deleted at once");
     index.show_stray(known(&holder, Some("n")));
     assert_eq!(answer(&mut index, &p, "n", &["cpu"]), FULL, "or it has lost its label");
-    index.pod_gone(&holder.uid);
+    ClusterIndex::pod_gone(&mut index, &holder.uid);
     assert!(filter(&mut index, &p, &["n"], Instant::now()).fitting.is_empty(), "the agent has not said so");
     assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "it is gone");
 
-    // The same slice, of which another leader gave back the promise: nobody knows who holds it.
-    let mut successor = cluster(&[]);
-    let node = index.node(&"n".into()).unwrap();
-    let mut shown = GpuNode::new(&"n".into());
-    (shown.spec, shown.status) = (Some(json!(node.working())), Some(json!(node.status.as_ref().unwrap())));
-    successor.show_node(&shown);
+    // The agent has given the reservation back, and the kubelet has not let go.
+    let moment = kerf_core::ledger::Moment::default();
+    let ended = [(holder.uid.clone(), kerf_core::ledger::BoundPod::Ended)].into();
+    index.agent("n").node.ledger.pods(&ended, moment);
+    index.report("n");
+    assert!(filter(&mut index, &p, &["n"], Instant::now()).fitting.is_empty());
+    assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "it is gone");
+    // Another leader does not know who holds it.
+    let mut successor = index.succeeded_by(ClusterIndex::new(2, Terms::default()));
+    successor.connect();
     assert_eq!(answer(&mut successor, &p, "n", &["cpu"]), FULL);
 }
 
@@ -158,7 +143,7 @@ fn a_pod_with_a_promise_gets_others_evicted_where_it_has_it_and_nowhere_else() {
     assert_eq!(answer.kept, ["n2"]);
     assert_eq!(answer.spared, [("n1", Refusal::ReservedElsewhere.into())]);
     assert!(index.place_of(&p.uid).is_some(), "a question changes no promise");
-    index.show_node(&GpuNode::new(&"n2".into()));
+    index.close("n2");
     let plans = [("n2", uids(&["b"]))];
     assert_eq!(preempt(&mut index, &p, &plans, Instant::now()).kept, [""; 0], "its agent is not ready");
     index.begin_post(&p.uid, &p.key, Instant::now());
@@ -166,7 +151,7 @@ fn a_pod_with_a_promise_gets_others_evicted_where_it_has_it_and_nowhere_else() {
 }
 
 /// Two nodes on which `whole` finds room if `small` restarts elsewhere, and a third that is full of CPU.
-fn with_a_movable_pod() -> (ClusterIndex, Candidate) {
+fn with_a_movable_pod() -> (Scene, Candidate) {
     let mut index = cluster(&["n1", "n2", "cpu-full"]);
     run(&mut index, &pod("half", HALF), "n2");
     let small = pod("small", SMALL);
@@ -205,12 +190,12 @@ fn nobody_is_preempted_on_a_second_node_while_those_leave_the_first() {
     let mut index = cluster(&["n1", "n2"]);
     let victim = pod("victim", WHOLE);
     run(&mut index, &victim, "n1");
-    index.pod_gone(&victim.uid);
+    ClusterIndex::pod_gone(&mut index, &victim.uid);
     let p = Candidate { nominated: Some("n1".into()), ..pod("p", HALF) };
     // Its CPU is free and its slice is not yet: the scheduler takes that for a node that will never do.
     assert!(filter(&mut index, &p, &["n1"], Instant::now()).fitting.is_empty());
     assert_eq!(answer(&mut index, &p, "n2", &["a"]), Err(Spared::Nominated));
-    report(&mut index, "n1");
+    index.pod_gone(&victim.uid);
     run(&mut index, &pod("quicker", WHOLE), "n1");
     assert_eq!(answer(&mut index, &p, "n2", &["a"]), Ok(()), "another has its slice");
 }

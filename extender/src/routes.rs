@@ -90,7 +90,9 @@ fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
         return (json(&FilterResult::all(offered)), KindLabel::None, Outcome::Ok);
     }
     let pod = args.candidate();
-    let filtered = term.with(|index| filter::filter(index, &pod, &offered, now));
+    let Some(filtered) = term.answer(|index| filter::filter(index, &pod, &offered, now)) else {
+        return failed(NOT_LEADER, Outcome::NotLeader);
+    };
     let outcome = if filtered.fitting.is_empty() { Outcome::Refused } else { Outcome::Ok };
     if tracing::enabled!(tracing::Level::DEBUG) {
         let mut refused: BTreeMap<Refusal, usize> = BTreeMap::new();
@@ -120,7 +122,9 @@ fn prioritize_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
         return nothing(Outcome::Ok);
     }
     let pod = args.candidate();
-    let scores = term.with(|index| filter::prioritize(index, &pod, &offered, now));
+    let Some(scores) = term.answer(|index| filter::prioritize(index, &pod, &offered, now)) else {
+        return nothing(Outcome::NotLeader);
+    };
     let scores: Vec<_> = scores.into_iter().map(|(host, score)| HostPriority { host, score }).collect();
     (json(scores.as_slice()), pod.kind(), Outcome::Ok)
 }

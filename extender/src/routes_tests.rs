@@ -1,46 +1,37 @@
 use super::preempt::NO_VICTIMS;
 use super::*;
-use crate::api_stand_in::{ApiStandIn, Fault, pod_path};
-use crate::in_force::InForce;
-use crate::term::Term;
+use crate::api_stand_in::{Fault, pod_path};
+use crate::simulated_agent::Leader;
 use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState};
-use kerf_core::packing::Terms;
-use kerf_core::testing::{node_status, request, slice_status};
-use kerf_runtime::shutdown::CancellationToken;
+use kerf_core::testing::request;
 use serde_json::{Value, json};
+use std::ops::Deref;
 use tower::ServiceExt;
 
 /// A replica that leads a cluster of one node `n` with one H100.
 struct Replica {
-    api: Arc<ApiStandIn>,
-    term: Arc<Term>,
+    leader: Leader,
     router: Router,
 }
 
+impl Deref for Replica {
+    type Target = Leader;
+
+    fn deref(&self) -> &Leader {
+        &self.leader
+    }
+}
+
 impl Replica {
-    fn new(bind_timeout: Duration) -> Self {
-        let api = ApiStandIn::new();
-        api.put_node("n", &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
+    async fn new(bind_timeout: Duration) -> Self {
         let standing = Arc::new(Standing::default());
         let (metrics, _) = Metrics::new(&standing);
-        let term = Term::new(
-            api.client(),
-            metrics.clone(),
-            1,
-            Terms::default(),
-            InForce::default(),
-            CancellationToken::new(),
-        );
-        term.with(|index| {
-            index.show_node(&api.node("n"));
-            index.nodes_listed();
-            index.pods_listed();
-        });
-        standing.begin(term.clone());
-        Self { api, term, router: router(Shared { standing, metrics, bind_timeout, lag: Arc::default() }) }
+        let leader = Leader::start(metrics.clone(), false).await;
+        standing.begin(leader.term.clone());
+        let shared = Shared { standing, metrics, bind_timeout, lag: Arc::default() };
+        Self { leader, router: router(shared) }
     }
 
     async fn post(&self, verb: &str, body: &Value) -> Value {
@@ -71,30 +62,14 @@ impl Replica {
         self.post("bind", &body).await["Error"].as_str().unwrap().to_owned()
     }
 
-    /// Plays the agent once: what the spec wants is there, in this state.
-    fn agent(&self, state: SliceState) {
-        let spec = self.api.spec("n");
-        let status = GpuNodeStatus {
-            slices: spec.slices.iter().map(|s| slice_status(s, false)).collect(),
-            ..node_status(&["H100-80GB"])
-        };
-        let mut status = status;
-        for slice in &mut status.slices {
-            slice.state = state;
-            if state != SliceState::Ready {
-                slice.ready_for = None;
-            }
-        }
-        self.api.put_node("n", &spec, &status);
-        self.term.with(|index| index.show_node(&self.api.node("n")));
+    /// The agent cuts once it has accepted so many reservations.
+    async fn cut_after(&self, reservations: usize) {
+        self.agent.was_ordered(&vec!["reserve"; reservations]).await;
+        self.agent.cut();
     }
 
-    /// Plays the agent as soon as there is a spec of this revision.
-    async fn agent_after(&self, revision: u64, state: SliceState) {
-        while self.api.spec("n").revision < revision {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        self.agent(state);
+    fn slices(&self) -> usize {
+        self.agent.node().ledger.desired().slices.len()
     }
 
     fn node_of(&self, pod: &str) -> Option<String> {
@@ -115,13 +90,12 @@ const LONG: Duration = Duration::from_secs(4);
 
 #[tokio::test]
 async fn a_pod_walks_from_filter_to_binding() {
-    let replica = Replica::new(LONG);
+    let replica = Replica::new(LONG).await;
     let filtered = replica.filter("a").await;
     assert_eq!(filtered["NodeNames"], json!(["n"]));
-    assert_eq!(filtered["FailedAndUnresolvableNodes"], json!({"other": "no kerf agent on the node"}));
     let scores = replica.post("prioritize", &question("a")).await;
-    assert_eq!(scores, json!([{"Host": "other", "Score": 0}, {"Host": "n", "Score": 2000}]));
-    let (error, ()) = tokio::join!(replica.bind("a"), replica.agent_after(1, SliceState::Ready));
+    assert_eq!(scores, json!([{"Host": "n", "Score": 1005}, {"Host": "other", "Score": 0}]));
+    let (error, ()) = tokio::join!(replica.bind("a"), replica.cut_after(1));
     assert_eq!(error, "");
     assert_eq!(replica.node_of("a").as_deref(), Some("n"));
     let pod = replica.api.get(&pod_path("a")).unwrap();
@@ -133,43 +107,47 @@ async fn a_pod_walks_from_filter_to_binding() {
 
 #[tokio::test]
 async fn a_time_out_ends_the_request_and_not_the_reservation() {
-    let replica = Replica::new(SHORT);
+    let replica = Replica::new(SHORT).await;
     replica.filter("a").await;
-    assert_eq!(replica.bind("a").await, "slice is being cut; the reservation stays");
-    assert_eq!(replica.api.spec("n").slices.len(), 1);
-    replica.agent(SliceState::Ready);
+    assert_eq!(replica.bind("a").await, "slices are being cut; the reservation stays");
+    assert_eq!(replica.slices(), 1);
+    replica.agent.cut();
     assert_eq!(replica.filter("a").await["NodeNames"], json!(["n"]));
     assert_eq!(replica.bind("a").await, "");
-    assert_eq!(replica.api.spec("n").revision, 1, "nothing was promised twice");
+    assert_eq!(replica.slices(), 1, "nothing was promised twice");
 }
 
 #[tokio::test]
 async fn a_scheduler_that_hangs_up_gets_no_binding() {
-    let replica = Replica::new(LONG);
+    let replica = Replica::new(LONG).await;
     replica.filter("a").await;
     let given_up = tokio::time::timeout(SHORT, replica.bind("a")).await;
     assert!(given_up.is_err());
-    replica.agent(SliceState::Ready);
+    replica.agent.cut();
     tokio::time::sleep(SHORT).await;
     assert_eq!(replica.node_of("a"), None);
-    assert_eq!(replica.api.spec("n").slices.len(), 1, "the promise stays");
+    assert_eq!(replica.slices(), 1, "the promise stays");
 }
 
 #[tokio::test]
 async fn a_slice_that_cannot_be_made_is_told() {
-    let replica = Replica::new(LONG);
+    let replica = Replica::new(LONG).await;
     replica.filter("a").await;
-    let (error, ()) = tokio::join!(replica.bind("a"), replica.agent_after(1, SliceState::Failed));
-    assert!(error.starts_with("slice s1 (1g.10gb at 6:1) could not be made"), "{error}");
+    let failing = async {
+        replica.agent.was_ordered(&["reserve"]).await;
+        replica.agent.fail("the driver said no");
+    };
+    let (error, ()) = tokio::join!(replica.bind("a"), failing);
+    assert!(error.contains("the driver said no"), "{error}");
     assert_eq!(replica.node_of("a"), None);
 }
 
 #[tokio::test]
 async fn a_binding_whose_reply_was_lost_is_found_at_the_next_try() {
-    let replica = Replica::new(SHORT);
+    let replica = Replica::new(SHORT).await;
     replica.filter("a").await;
     replica.bind("a").await;
-    replica.agent(SliceState::Ready);
+    replica.agent.cut();
     replica.api.fail([Fault::LoseReply]);
     assert!(replica.bind("a").await.starts_with("failed to reach the API server"));
     assert_eq!(replica.bind("a").await, "");
@@ -178,10 +156,10 @@ async fn a_binding_whose_reply_was_lost_is_found_at_the_next_try() {
 
 #[tokio::test]
 async fn a_pod_that_was_replaced_by_its_namesake_is_not_bound() {
-    let replica = Replica::new(SHORT);
+    let replica = Replica::new(SHORT).await;
     replica.filter("a").await;
     replica.bind("a").await;
-    replica.agent(SliceState::Ready);
+    replica.agent.cut();
     let mut pod = replica.api.get(&pod_path("a")).unwrap();
     pod["metadata"]["uid"] = json!("another");
     replica.api.put(&pod_path("a"), pod);
@@ -191,18 +169,18 @@ async fn a_pod_that_was_replaced_by_its_namesake_is_not_bound() {
 
 #[tokio::test]
 async fn a_pod_of_which_no_filter_told_is_asked_for() {
-    let replica = Replica::new(SHORT);
+    let replica = Replica::new(SHORT).await;
     assert_eq!(replica.bind("a").await, "the slice was taken, or the pod has ended, meanwhile");
     let mut pod = question("a")["Pod"].clone();
     pod["spec"] = json!({"nodeName": null});
     replica.api.put(&pod_path("a"), pod);
-    assert_eq!(replica.bind("a").await, "slice is being cut; the reservation stays");
+    assert_eq!(replica.bind("a").await, "slices are being cut; the reservation stays");
 }
 
 /// The scheduler asks about whoever names a resource of the extender's, whatever the amount.
 #[tokio::test]
 async fn a_pod_with_the_amount_0_may_go_everywhere_and_is_bound_without_a_promise() {
-    let replica = Replica::new(SHORT);
+    let replica = Replica::new(SHORT).await;
     let mut question = question("a");
     question["Pod"]["metadata"]["annotations"] = Value::Null;
     question["Pod"]["spec"] =
@@ -212,7 +190,7 @@ async fn a_pod_with_the_amount_0_may_go_everywhere_and_is_bound_without_a_promis
     replica.api.put(&pod_path("a"), question["Pod"].clone());
     assert_eq!(replica.bind("a").await, "");
     assert_eq!(replica.node_of("a").as_deref(), Some("n"));
-    assert_eq!(replica.api.spec("n").revision, 0, "nothing is promised");
+    assert_eq!(replica.agent.ordered(), [""; 0], "nothing is promised");
 }
 
 /// On `n` there is room, `other` is not kerf's.
@@ -227,7 +205,7 @@ fn preemption(pod: &Value) -> Value {
 
 #[tokio::test]
 async fn of_a_preemption_the_nodes_stay_that_help_with_the_victims_that_were_named() {
-    let replica = Replica::new(SHORT);
+    let replica = Replica::new(SHORT).await;
     let mut question = preemption(&question("a")["Pod"]);
     let n = question["NodeNameToMetaVictims"]["n"].clone();
     let answer = replica.post("preempt", &question).await;
@@ -245,7 +223,7 @@ async fn of_a_preemption_the_nodes_stay_that_help_with_the_victims_that_were_nam
 /// The scheduler hears of a pod's end at the same time, and asks at once.
 #[tokio::test]
 async fn a_preemption_is_refused_only_when_a_pods_end_had_time_to_be_seen() {
-    let replica = Replica::new(SHORT);
+    let replica = Replica::new(SHORT).await;
     for n in 0..7 {
         replica.filter(&format!("p{n}")).await;
     }
@@ -260,7 +238,7 @@ async fn a_preemption_is_refused_only_when_a_pods_end_had_time_to_be_seen() {
 
 #[tokio::test]
 async fn a_preemption_that_cannot_be_answered_fails() {
-    let replica = Replica::new(SHORT);
+    let replica = Replica::new(SHORT).await;
     let whole =
         json!({"Pod": question("a")["Pod"], "NodeNameToVictims": {"n": {"Pods": [], "NumPDBViolations": 0}}});
     for (question, why) in [(whole, NO_VICTIMS), (json!({"Pod": {}}), "is it kube-scheduler's extender/v1?")]
@@ -277,7 +255,7 @@ async fn a_preemption_that_cannot_be_answered_fails() {
 /// kube-scheduler keeps a connection for as long as it can, and would ask this replica for ever.
 #[tokio::test]
 async fn who_does_not_lead_ends_the_connection() {
-    let replica = Replica::new(SHORT);
+    let replica = Replica::new(SHORT).await;
     let connection = async || {
         let request = Request::post("/scheduler/filter").body(Body::from(question("a").to_string())).unwrap();
         let response = replica.router.clone().oneshot(request).await.unwrap();
@@ -290,7 +268,7 @@ async fn who_does_not_lead_ends_the_connection() {
 
 #[tokio::test]
 async fn who_does_not_lead_says_so() {
-    let replica = Replica::new(SHORT);
+    let replica = Replica::new(SHORT).await;
     replica.term.stop.cancel();
     assert_eq!(replica.filter("a").await["Error"], NOT_LEADER);
     assert_eq!(replica.post("prioritize", &question("a")).await, json!([]));
@@ -299,7 +277,7 @@ async fn who_does_not_lead_says_so() {
 
 #[tokio::test]
 async fn a_request_that_cannot_be_read_names_the_remedy() {
-    let replica = Replica::new(SHORT);
+    let replica = Replica::new(SHORT).await;
     let error = replica.post("filter", &json!({"Pod": {}})).await["Error"].clone();
     assert!(error.as_str().unwrap().contains("is it kube-scheduler's extender/v1?"), "{error}");
     let mut whole = question("a");
@@ -308,8 +286,31 @@ async fn a_request_that_cannot_be_read_names_the_remedy() {
 }
 
 #[tokio::test]
-async fn many_pods_on_one_node_take_few_writes() {
-    let replica = Replica::new(LONG);
+async fn a_body_beyond_the_limit_is_refused_and_the_next_one_answered() {
+    let replica = Replica::new(SHORT).await;
+    let large = json!("x".repeat(BODY_LIMIT));
+    for verb in ["filter", "prioritize", "preempt", "bind"] {
+        assert_eq!(replica.ask(verb, &large).await.0, StatusCode::PAYLOAD_TOO_LARGE, "{verb}");
+    }
+    assert_eq!(replica.filter("a").await["NodeNames"], json!(["n"]));
+}
+
+#[tokio::test]
+async fn a_bind_that_cannot_be_read_or_names_an_unknown_node_orders_and_sends_nothing() {
+    let replica = Replica::new(SHORT).await;
+    replica.filter("a").await;
+    let error = replica.post("bind", &json!({"PodName": "a"})).await["Error"].clone();
+    assert!(error.as_str().unwrap().contains("is it kube-scheduler's extender/v1?"), "{error}");
+    let body = json!({"PodName": "a", "PodNamespace": "default", "PodUID": "uid-a", "Node": "stranger"});
+    let error = replica.post("bind", &body).await["Error"].clone();
+    assert_eq!(error, Refusal::NoAgent.to_string());
+    assert_eq!(replica.agent.ordered(), [""; 0]);
+    assert_eq!(replica.api.requests(&axum::http::Method::POST), 0);
+}
+
+#[tokio::test]
+async fn many_pods_on_one_node_take_no_writes_but_their_bindings() {
+    let replica = Replica::new(LONG).await;
     for n in 0..7 {
         replica.filter(&format!("p{n}")).await;
     }
@@ -318,13 +319,18 @@ async fn many_pods_on_one_node_take_few_writes() {
         let replica = &replica;
         async move { replica.bind(&format!("p{n}")).await }
     });
-    let agent = async {
-        while replica.api.spec("n").slices.len() < 7 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        replica.agent(SliceState::Ready);
-    };
-    let (errors, ()) = tokio::join!(futures::future::join_all(binds), agent);
+    let (errors, ()) = tokio::join!(futures::future::join_all(binds), replica.cut_after(7));
     assert!(errors.iter().all(String::is_empty), "{errors:?}");
-    assert!(replica.api.requests(&axum::http::Method::PATCH) <= 2);
+    assert_eq!(replica.api.requests(&axum::http::Method::PATCH), 0);
+}
+
+/// A request that came in while the term ended.
+#[tokio::test]
+async fn of_a_term_that_has_ended_nobody_is_told_what_fits() {
+    let replica = Replica::new(LONG).await;
+    replica.term.end();
+    let request = question("a");
+    let filtered = replica.post("filter", &request).await;
+    assert_eq!(filtered["Error"], NOT_LEADER);
+    assert_eq!(replica.post("prioritize", &request).await, json!([]));
 }

@@ -1,20 +1,19 @@
-//! One leader's term: the index behind its lock, and who must hear of its changes.
+//! One leader's term: what it adds to the [`Cluster`], and who must hear of changes.
 //!
-//! All tasks of a term end with its token. A new term starts from nothing and lists everything anew.
+//! All tasks of a term end with its token.
 
-use crate::agents::Connections;
+use crate::cluster::Cluster;
 use crate::cluster_index::{ClusterIndex, Effects, HeldBack, NobodyPreempted, NodeOrder};
 use crate::events::{self, Topic};
 use crate::evict;
 use crate::in_force::InForce;
 use crate::leader::Deadline;
 use crate::metrics::Metrics;
-use crate::node_writer;
 use arc_swap::ArcSwapOption;
 use hashbrown::HashMap;
-use kerf_core::ledger::OrderKind;
+use hashbrown::hash_map::Entry;
+use kerf_core::ledger::{OrderKind, Rejection};
 use kerf_core::names::{NodeName, PodUid};
-use kerf_core::packing::Terms;
 use kerf_runtime::shutdown::CancellationToken;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,32 +63,27 @@ pub struct Term {
     pub closing: CancellationToken,
     /// Each Binding under way reads.
     posts: Arc<RwLock<()>>,
+    /// What is known, and decided on.
+    pub cluster: Arc<Cluster>,
+    /// Its number among the terms of this process.
+    number: u64,
     /// What it counts.
     pub metrics: Metrics,
     /// The admins' policies, as they are now.
     pub policies: InForce,
-    /// Its agents that keep their node's ledger.
-    pub agents: Connections,
+    /// How many Events may be written.
+    pub events: events::Limit,
     /// Of marked Bindings.
     attempts: AtomicU64,
     deadline: OnceLock<Deadline>,
     lease_uid: OnceLock<String>,
-    index: Mutex<ClusterIndex>,
-    bells: Mutex<HashMap<NodeName, Bell>>,
+    /// Who waits for a node.
+    bells: Mutex<HashMap<NodeName, watch::Sender<()>>>,
     unconfirmed: Mutex<BTreeSet<PodUid>>,
     /// Rings when there are pods to confirm.
     pub confirm: Notify,
     /// Rings when room may have come.
     pub room: Notify,
-    /// Rings when the first listing of nodes or pods has ended.
-    pub listed: Notify,
-}
-
-/// Who waits for a node.
-#[derive(Debug)]
-struct Bell {
-    write: Arc<Notify>,
-    changed: watch::Sender<()>,
 }
 
 impl std::fmt::Debug for Term {
@@ -104,14 +98,41 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Term {
-    /// The term of `epoch`, until `stop`, in which places are valued on these terms.
+    /// The term of `epoch`, or of a higher one, until `stop`.
     #[must_use]
-    pub fn new(
+    pub fn begin(
+        cluster: &Arc<Cluster>,
         client: kube::Client,
         metrics: Metrics,
         epoch: u64,
-        terms: Terms,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let term = Self::of(cluster.clone(), client, metrics, stop);
+        cluster.begin(&term, epoch);
+        term
+    }
+
+    /// The term of a leader that knows nothing yet, and so nothing that is old.
+    #[cfg(test)]
+    pub(crate) fn new(
+        client: kube::Client,
+        metrics: Metrics,
+        epoch: u64,
+        terms: kerf_core::packing::Terms,
         policies: InForce,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let seen_nodes = crate::plugin_layout::SeenNodes::default();
+        let cluster = Cluster::new(ClusterIndex::new(epoch, terms), policies, seen_nodes);
+        let term = Self::of(cluster.clone(), client, metrics, stop);
+        cluster.begin_as_it_is(&term);
+        term
+    }
+
+    fn of(
+        cluster: Arc<Cluster>,
+        client: kube::Client,
+        metrics: Metrics,
         stop: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -120,17 +141,17 @@ impl Term {
             posts: Arc::default(),
             stop,
             metrics,
-            policies,
-            agents: Connections::default(),
+            policies: cluster.policies.clone(),
+            events: events::Limit::default(),
+            number: cluster.next_term(),
+            cluster,
             attempts: AtomicU64::new(0),
             deadline: OnceLock::new(),
             lease_uid: OnceLock::new(),
-            index: Mutex::new(ClusterIndex::new(epoch, terms)),
             bells: Mutex::default(),
             unconfirmed: Mutex::default(),
             confirm: Notify::new(),
             room: Notify::new(),
-            listed: Notify::new(),
         })
     }
 
@@ -165,18 +186,30 @@ impl Term {
         format!("{uid}/{epoch}")
     }
 
-    /// Asks or tells the index, and passes on what follows from it.
-    pub fn with<R>(self: &Arc<Self>, act: impl FnOnce(&mut ClusterIndex) -> R) -> R {
-        let (result, effects) = {
-            let mut index = lock(&self.index);
-            index.set_policies(&self.policies.current());
-            let result = act(&mut index);
-            (result, index.take_effects())
-        };
-        if effects != Effects::default() {
-            self.pass_on(effects);
-        }
-        result
+    /// Its number among the terms of this process.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Asks or tells the index, and passes on what follows from it. Once the term has ended, `act` finds an empty index.
+    pub fn with<R>(&self, act: impl FnOnce(&mut ClusterIndex) -> R) -> R {
+        self.cluster.with_term(self.number, act).unwrap_or_else(|act| act(&mut ClusterIndex::default()))
+    }
+
+    /// The same where a caller gets the result as its answer; `None` once the term has ended.
+    pub fn answer<R>(&self, act: impl FnOnce(&mut ClusterIndex) -> R) -> Option<R> {
+        self.cluster.with_term(self.number, act).ok()
+    }
+
+    /// Waits until this holds of the index.
+    pub async fn until(&self, holds: impl Fn(&ClusterIndex) -> bool) {
+        self.cluster.until(holds).await;
+    }
+
+    /// The term has ended: it decides nothing any more.
+    pub fn end(&self) {
+        self.cluster.end(self.number);
     }
 
     /// Leave to send a Binding, kept until its outcome is noted; `None` once the term is ending.
@@ -193,8 +226,8 @@ impl Term {
     }
 
     /// Hears of the changes at a node from now on.
-    pub fn watch_node(self: &Arc<Self>, node: &NodeName) -> watch::Receiver<()> {
-        lock(&self.bells).entry(node.clone()).or_insert_with(|| self.bell(node)).changed.subscribe()
+    pub fn watch_node(&self, node: &NodeName) -> watch::Receiver<()> {
+        lock(&self.bells).entry(node.clone()).or_default().subscribe()
     }
 
     /// The pods that are to be looked up.
@@ -202,17 +235,8 @@ impl Term {
         std::mem::take(&mut lock(&self.unconfirmed))
     }
 
-    /// Forgets a node that is gone. Whether it is: it may have come back, and then its writer goes on.
-    pub fn forget(&self, node: &NodeName) -> bool {
-        let mut bells = lock(&self.bells);
-        let gone = lock(&self.index).node(node).is_none();
-        if gone {
-            bells.remove(node);
-        }
-        gone
-    }
-
-    fn pass_on(self: &Arc<Self>, effects: Effects) {
+    /// Does what follows from what the index was told.
+    pub(crate) fn pass_on(self: &Arc<Self>, effects: Effects) {
         for released in &effects.released {
             let (pod, uid, node) = (&released.pod, &released.uid, &released.node);
             tracing::info!(%pod, %uid, %node, why = %released.why, "released");
@@ -225,30 +249,30 @@ impl Term {
             tokio::spawn(async move {
                 let HeldBack { uid, pod, over } = held_back;
                 tracing::info!(%pod, %uid, %over, "held back by its namespace's quota");
-                events::tell(&term.client, &pod, &uid, Topic::QuotaFull, over.to_string()).await;
+                events::tell(&term, &pod, &uid, Topic::QuotaFull, over.to_string()).await;
             });
         }
         for NobodyPreempted { uid, pod, note } in effects.nobody_preempted {
             let term = self.clone();
             tokio::spawn(async move {
-                events::tell(&term.client, &pod, &uid, Topic::NobodyPreempted, note).await;
+                events::tell(&term, &pod, &uid, Topic::NobodyPreempted, note).await;
             });
         }
         for order in effects.orders {
             tokio::spawn(self.clone().order(order));
         }
         if effects.deposed {
-            tracing::error!("a leader of a newer epoch has written: this term ends");
+            tracing::error!("a leader of a newer epoch was heard of: this term ends");
             self.stop.cancel();
         }
         let mut bells = lock(&self.bells);
         for node in &effects.changed {
-            if let Some(bell) = bells.get(node) {
-                bell.changed.send_replace(());
+            if let Entry::Occupied(bell) = bells.entry(node.clone())
+                && bell.get().send(()).is_err()
+            {
+                // Nobody waits any more.
+                bell.remove();
             }
-        }
-        for node in &effects.unwritten {
-            bells.entry(node.clone()).or_insert_with(|| self.bell(node)).write.notify_one();
         }
         drop(bells);
         if !effects.changed.is_empty() {
@@ -263,21 +287,18 @@ impl Term {
     /// Sends an order that no bind waits for.
     async fn order(self: Arc<Self>, NodeOrder { node, connection, order }: NodeOrder) {
         let sent = async {
-            let found = self.agents.connection(&node).filter(|found| found.id() == connection)?;
+            let found = self.cluster.agents.connection(&node).filter(|found| found.id() == connection)?;
             found.slot().await.ok()?.send(&order).ok()?.await.ok()
         };
-        if let Some(Err(rejection)) = sent.await {
+        let answer = sent.await;
+        if let Some(Err(rejection)) = &answer {
             tracing::info!(%node, ?order, %rejection, "agent rejected an order");
         }
         if let OrderKind::Release { uid, .. } = &order.kind {
-            self.with(|index| index.answered(uid, &node, connection));
+            self.with(|index| match answer {
+                Some(Err(Rejection::BindingOpen)) => index.release_rejected(uid, &node, connection),
+                _ => index.answered(uid, &node, connection),
+            });
         }
-    }
-
-    /// A node's bell, with a writer that waits for it.
-    fn bell(self: &Arc<Self>, node: &NodeName) -> Bell {
-        let write = Arc::new(Notify::new());
-        tokio::spawn(node_writer::run(self.clone(), node.clone(), write.clone()));
-        Bell { write, changed: watch::Sender::new(()) }
     }
 }

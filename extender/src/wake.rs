@@ -73,20 +73,19 @@ mod tests {
     use crate::api_stand_in::{ApiStandIn, Fault, pod_path};
     use crate::ask::Ask;
     use crate::cluster_index::Limits;
+    use crate::cluster_index::scene::Agent;
     use crate::in_force::InForce;
     use crate::metrics::Metrics;
     use crate::pod::{KnownPod, SlicedPod};
     use crate::timers;
     use http::Method;
-    use kerf_core::contract::GpuNodeSpec;
     use kerf_core::packing::Terms;
-    use kerf_core::testing::{node_status, request};
+    use kerf_core::testing::{request, static_node};
     use kerf_runtime::shutdown::CancellationToken;
 
     #[tokio::test]
     async fn a_pod_that_could_not_be_told_is_told_again() {
         let (api, start) = (ApiStandIn::new(), Instant::now());
-        api.put_node("n", &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
         api.put_pod("a", None);
         let (metrics, _) = Metrics::new(&Arc::default());
         let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
@@ -96,7 +95,7 @@ mod tests {
             index.nodes_listed();
             index.pods_listed();
             index.refused(&"uid-a".into(), &PodKey::new("default", "a"), &ask, &["n"], false);
-            index.show_node(&api.node("n"));
+            let _agent = Agent::connected(index, "n");
         });
         api.fail([Fault::Answer(429), Fault::Answer(500)]);
         let mut count = 0;
@@ -110,7 +109,6 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn reservations_end_while_the_api_server_does_not_answer() {
         let api = ApiStandIn::new();
-        api.put_node("n", &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
         let (metrics, _) = Metrics::new(&Arc::default());
         let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
         let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
@@ -121,7 +119,8 @@ mod tests {
             index.nodes_listed();
             index.pods_listed();
             index.refused(&"uid-a".into(), &PodKey::new("default", "a"), &ask, &["n"], false);
-            index.show_node(&api.node("n"));
+            let _agent = Agent::connected(index, "n");
+            index.show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
         });
         tokio::spawn(run(term.clone()));
         tokio::spawn(timers::run(term.clone()));
@@ -130,11 +129,9 @@ mod tests {
         }
         let metadata = json!({"name": "b", "namespace": "default", "uid": "uid-b"});
         let pod: SlicedPod = serde_json::from_value(json!({"metadata": metadata})).unwrap();
-        let pod = KnownPod::from(pod);
-        term.with(|index| {
-            index.show_pod(pod.clone());
-            index.reserve(&pod.uid, &pod.key, &"n".into(), Some(ask)).unwrap();
-        });
+        let devices = [("nvidia.com/gpu".parse().unwrap(), 1)].into();
+        let pod = KnownPod { devices, ..KnownPod::from(pod) };
+        term.with(|index| index.reserve_plain(&pod, &"s".into())).unwrap();
         tokio::time::sleep(timers::INTERVAL * 2).await;
         assert!(term.with(|index| index.place_of(&pod.uid).is_none()), "its lifetime is over");
     }

@@ -1,24 +1,24 @@
-//! The watches that feed the index: nodes' GpuNode objects, pods with kerf's label, bound pods without it (of which only
+//! The watches that feed the index: nodes' GpuNode objects (that they are there, and their policy), pods with kerf's label, bound pods without it (of which only
 //! those are kept that hold devices of NVIDIA's plugin), and what Nodes have for pods.
 //!
-//! Nodes come first, so that when pods are listed every promise is known and those to vanished pods are found.
+//! `GpuNodes` come first, so that when pods are listed every promise is known and those to vanished pods are found.
 
+use crate::cluster::Cluster;
 use crate::cluster_index::ClusterIndex;
 use crate::compute::Compute;
 use crate::plugin_layout::NodeView;
 use crate::pod::{KnownPod, SlicedPod};
-use crate::term::Term;
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use kerf_core::keys;
 use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::shutdown::CancellationToken;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 
 /// Seconds after which a watch is begun anew. A connection that died silently is noticed 5 s later.
 const WATCH_SECONDS: u32 = 60;
@@ -26,91 +26,117 @@ const WATCH_SECONDS: u32 = 60;
 /// The pods that may hold devices: a watch with such a selector tells of the end of one that leaves it.
 const BOUND_AND_ALIVE: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
 
-/// Feeds the index until the term ends. `layouts` hears of the Nodes too, as long as anybody listens.
-pub async fn run(term: Arc<Term>, layouts: UnboundedSender<Event<NodeView>>) {
-    term.with(ClusterIndex::await_statics);
+/// A watch's list. The watch begins with one, and again when somebody asks for it.
+#[derive(Debug, Default)]
+pub struct List {
+    /// The number of the list that is wanted.
+    wanted: watch::Sender<u64>,
+    /// That of the last one that was told to its end.
+    done: watch::Sender<u64>,
+}
+
+impl List {
+    /// Lists anew, and so reports everything that the API server has now.
+    pub async fn again(&self) {
+        let mut number = 0;
+        self.wanted.send_modify(|wanted| {
+            *wanted += 1;
+            number = *wanted;
+        });
+        let mut done = self.done.subscribe();
+        // The sender lives in `self`.
+        let _done = done.wait_for(|done| *done >= number).await;
+    }
+}
+
+/// The lists that a leader may ask for.
+#[derive(Debug, Default)]
+pub struct Lists {
+    /// Of the pods with kerf's label.
+    pub pods: List,
+    /// Of the bound pods without it.
+    pub others: List,
+    /// Of the Nodes.
+    pub nodes: List,
+}
+
+/// Feeds the index until `stop`, whether this replica leads or not.
+pub async fn run(cluster: Arc<Cluster>, client: kube::Client, stop: CancellationToken) {
+    cluster.with(ClusterIndex::await_statics);
     let config = Config::default().timeout(WATCH_SECONDS);
-    let nodes = watcher(Api::<GpuNode>::all(term.client.clone()), config.clone()).default_backoff();
     let pods_config = config.clone().labels(&format!("{}=true", keys::SLICED));
-    let pods = watcher(Api::<SlicedPod>::all(term.client.clone()), pods_config).default_backoff();
     let others_config = config.clone().labels(&format!("{}!=true", keys::SLICED)).fields(BOUND_AND_ALIVE);
-    let others = watcher(Api::<SlicedPod>::all(term.client.clone()), others_config).default_backoff();
-    let machines = watcher(Api::<NodeView>::all(term.client.clone()), config).default_backoff();
+    let lists = &cluster.lists;
+    let gpu_nodes = || watcher(Api::<GpuNode>::all(client.clone()), config.clone()).default_backoff();
+    let pods = || watcher(Api::<SlicedPod>::all(client.clone()), pods_config.clone()).default_backoff();
+    let others = || watcher(Api::<SlicedPod>::all(client.clone()), others_config.clone()).default_backoff();
+    let nodes = || watcher(Api::<NodeView>::all(client.clone()), config.clone()).default_backoff();
     let nodes_listed = tokio::sync::Notify::new();
-    let feed_nodes = feed(&term, "GpuNodes", nodes, |event| {
-        let done = matches!(event, Event::InitDone);
-        tell_node(&term, event);
-        if done {
+    let never_again = List::default();
+    let feed_gpu_nodes = feed("GpuNodes", &never_again, gpu_nodes, |event| {
+        let is_done = matches!(event, Event::InitDone);
+        tell_gpu_node(&cluster, event);
+        if is_done {
             nodes_listed.notify_one();
-            term.listed.notify_one();
         }
     });
     let feed_pods = async {
         nodes_listed.notified().await;
-        feed(&term, "Pods", pods, |event| {
-            let done = matches!(event, Event::InitDone);
-            tell_pod(&term, event);
-            if done {
-                term.listed.notify_one();
-            }
-        })
-        .await;
+        feed("Pods", &lists.pods, pods, |event| tell_pod(&cluster, event)).await;
     };
-    let feed_others = feed(&term, "Pods of others", others, |event| {
-        let done = matches!(event, Event::InitDone);
-        tell_other(&term, event);
-        if done {
-            term.listed.notify_one();
-        }
-    });
-    let feed_machines = feed(&term, "Nodes", machines, |event| {
-        let done = matches!(event, Event::InitDone);
-        if !layouts.is_closed() {
-            // Nobody has stopped listening but when the term ends.
-            let _told = layouts.send(event.clone());
-        }
-        tell_machine(&term, event);
-        if done {
-            term.listed.notify_one();
-        }
+    let feed_others = feed("Pods of others", &lists.others, others, |event| tell_other(&cluster, event));
+    let feed_nodes = feed("Nodes", &lists.nodes, nodes, |event| {
+        cluster.seen_nodes.show(&event);
+        tell_node(&cluster, event);
     });
     tokio::select! {
-        () = term.stop.cancelled() => {}
-        () = async { tokio::join!(feed_nodes, feed_pods, feed_others, feed_machines); } => {}
+        () = stop.cancelled() => {}
+        () = async { tokio::join!(feed_gpu_nodes, feed_pods, feed_others, feed_nodes); } => {}
     }
 }
 
-async fn feed<K>(
-    term: &Arc<Term>,
-    what: &'static str,
-    events: impl Stream<Item = Result<Event<K>, Error>>,
-    mut tell: impl FnMut(Event<K>),
-) {
-    let mut events = pin!(events);
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => tell(event),
-            Err(error) if term.stop.is_cancelled() => tracing::debug!(what, %error, "watch ended"),
-            Err(error) => tracing::warn!(what, %error, "watch failed, trying again"),
+/// Tells what a watch shows.
+async fn feed<K, S>(what: &'static str, list: &List, watch: impl Fn() -> S, mut tell: impl FnMut(Event<K>))
+where
+    S: Stream<Item = Result<Event<K>, Error>>,
+{
+    let mut wanted = list.wanted.subscribe();
+    loop {
+        let number = *wanted.borrow_and_update();
+        let mut events = pin!(watch());
+        loop {
+            let event = tokio::select! {
+                biased;
+                Ok(()) = wanted.changed() => break,
+                event = events.next() => event,
+            };
+            match event {
+                Some(Ok(event)) => {
+                    let is_done = matches!(event, Event::InitDone);
+                    tell(event);
+                    if is_done {
+                        list.done.send_replace(number);
+                    }
+                }
+                Some(Err(error)) => tracing::warn!(what, %error, "watch failed, trying again"),
+                None => return,
+            }
         }
     }
 }
 
-fn tell_node(term: &Arc<Term>, event: Event<GpuNode>) {
-    term.with(|index| match event {
+fn tell_gpu_node(cluster: &Cluster, event: Event<GpuNode>) {
+    cluster.with(|index| match event {
         Event::Init => index.nodes_listing(),
-        Event::InitApply(node) | Event::Apply(node) => {
-            index.show_node(&node);
-            index.note_stages(&node.name(), Instant::now());
-        }
+        Event::InitApply(node) | Event::Apply(node) => index.show_node(&node),
         Event::Delete(node) => index.remove_node(&node.name()),
         Event::InitDone => index.nodes_listed(),
     });
 }
 
-fn tell_machine(term: &Arc<Term>, event: Event<NodeView>) {
+fn tell_node(cluster: &Cluster, event: Event<NodeView>) {
     match event {
-        Event::InitApply(node) | Event::Apply(node) => term.with(|index| {
+        Event::InitApply(node) | Event::Apply(node) => cluster.with(|index| {
             let node = node.into_machine();
             index.show_shut(node.name(), node.is_shut());
             index
@@ -120,7 +146,7 @@ fn tell_machine(term: &Arc<Term>, event: Event<NodeView>) {
             index.show_user_namespaces(&node.name(), node.has_user_namespaces());
             index.show_labels(node.name(), Some(node.metadata.labels.unwrap_or_default()));
         }),
-        Event::Delete(node) => term.with(|index| {
+        Event::Delete(node) => cluster.with(|index| {
             let node = node.into_machine();
             index.show_shut(node.name(), false);
             index.show_allocatable(node.name(), None);
@@ -129,13 +155,13 @@ fn tell_machine(term: &Arc<Term>, event: Event<NodeView>) {
             index.show_user_namespaces(&node.name(), true);
             index.show_labels(node.name(), None);
         }),
-        Event::Init => term.with(ClusterIndex::machines_listing),
-        Event::InitDone => term.with(ClusterIndex::machines_listed),
+        Event::Init => cluster.with(ClusterIndex::machines_listing),
+        Event::InitDone => cluster.with(ClusterIndex::machines_listed),
     }
 }
 
-fn tell_other(term: &Arc<Term>, event: Event<SlicedPod>) {
-    term.with(|index| match event {
+fn tell_other(cluster: &Cluster, event: Event<SlicedPod>) {
+    cluster.with(|index| match event {
         Event::Init => index.others_listing(),
         Event::InitApply(pod) | Event::Apply(pod) => index.show_other(&KnownPod::from(pod)),
         Event::Delete(pod) => index.hide_other(&KnownPod::from(pod).uid),
@@ -143,12 +169,45 @@ fn tell_other(term: &Arc<Term>, event: Event<SlicedPod>) {
     });
 }
 
-fn tell_pod(term: &Arc<Term>, event: Event<SlicedPod>) {
-    term.with(|index| match event {
+fn tell_pod(cluster: &Cluster, event: Event<SlicedPod>) {
+    cluster.with(|index| match event {
         Event::Init => index.pods_listing(),
         Event::InitApply(pod) => index.show_pod(KnownPod::from(pod)),
         Event::Apply(pod) => index.show_pod(KnownPod::from(pod).seen(Timestamp::now())),
         Event::Delete(pod) => index.hide_pod(&KnownPod::from(pod)),
         Event::InitDone => index.pods_listed(),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::stream;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// One that was under way says what was so before somebody asked.
+    #[tokio::test]
+    async fn a_list_that_is_asked_for_begins_after_that() {
+        let (list, begun, told) = (List::default(), AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let watch = || {
+            let ends = begun.fetch_add(1, Ordering::Relaxed) > 0;
+            let events = [Some(Event::<()>::Init), ends.then_some(Event::InitDone)];
+            stream::iter(events.into_iter().flatten().map(Ok)).chain(stream::pending())
+        };
+        let feeding = feed("things", &list, watch, |event| {
+            told.lock().unwrap().push(matches!(event, Event::InitDone));
+        });
+        let asking = async {
+            while told.lock().unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            list.again().await;
+        };
+        tokio::select! {
+            () = feeding => panic!("a watch goes on"),
+            () = asking => {}
+        }
+        assert_eq!(*told.lock().unwrap(), [false, false, true]);
+    }
 }

@@ -215,11 +215,13 @@ pub struct FilterResult<'a> {
 }
 
 impl<'a> From<Filtered<'a>> for FilterResult<'a> {
-    fn from(filtered: Filtered<'a>) -> Self {
+    /// The scheduler reads why nodes are refused only where none is left.
+    fn from(Filtered { fitting, refused }: Filtered<'a>) -> Self {
         let text = |(name, refusal): (&'a str, Refusal)| (name, refusal.to_string());
+        let refused = if fitting.is_empty() { refused } else { Vec::new() };
         Self {
-            node_names: filtered.fitting,
-            failed_and_unresolvable_nodes: filtered.refused.into_iter().map(text).collect(),
+            node_names: fitting,
+            failed_and_unresolvable_nodes: refused.into_iter().map(text).collect(),
             ..Self::default()
         }
     }

@@ -9,28 +9,32 @@ pub use keepers::Keepers;
 use crate::args::{Action, Args};
 use crate::device_plugin::Allocations;
 use crate::ending::{Ending, Session};
+use crate::event::{Event, Events};
 use crate::executor::Executor;
 use crate::gpu::GpuThread;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::metrics::Metrics;
-use crate::node::{Node, Recalled, Settings, Xids};
+use crate::node::{Node, Settings, Xids};
 use crate::others::{before, upgrade};
 use crate::processes::Host;
-use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
+use crate::reconcile::{Counts, Outlets, Reconciler};
 use crate::recorder::Recorder;
-use crate::recording::Before;
 use crate::standing::Standing;
-use crate::{gfd_labels, node_object, pod_resources, pod_watch, publisher, spec_watch};
+use crate::{gfd_labels, link, node_object, pod_lookup, pod_resources, pod_watch, policy_watch, publisher};
 use anyhow::Context as _;
 use keepers::Orders;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::contract::GpuNodeStatus;
 use kerf_core::gfd_labels::GfdLabels;
-use kerf_core::names::NodeName;
+use kerf_core::keys;
+use kerf_core::ledger::NodeState;
+use kerf_protocol::client::{Network, Secured};
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::shutdown::CancellationToken;
+use kerf_runtime::tls::PublishedAuthority;
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
@@ -40,15 +44,8 @@ use tonic::transport::Channel;
 /// The folder below the kubelet's.
 const POD_RESOURCES: &str = "pod-resources";
 
-/// The wait between two tries to read the GpuNode at start.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
-
 /// How long a session that ended by itself may take to write what was told last.
 const FINISHED_WITHIN: Duration = Duration::from_secs(5);
-
-/// How long the first look at the GpuNode may take where the agent has a record of its own: it registers its names by
-/// that, and after a boot makes slices anew. The API server may run on such a node itself.
-const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 /// Runs the agent until `stop`.
 pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
@@ -115,13 +112,8 @@ async fn run_with(
     let Some((recording, left)) = record::open(args, &stop).await? else { return Ok(()) };
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
-    let (patience, has_record) = (patience(&left), matches!(left, Before::Recorded(_)));
-    let object = first_look(&gpu_nodes, &nodes, &args.node, patience, &stop).await;
-    let (before, recalled) = known(left, object.as_ref());
-    if stop.is_cancelled() {
-        return Ok(());
-    }
-    let plugin_before = before::evidence((&nodes, &args.node), has_record, before.as_ref()).await;
+    let plugin_before = before::evidence((&nodes, &args.node), left.as_ref()).await;
+    let recalled = left.unwrap_or_default();
     let (readiness, mut registry) = (Readiness::new(&["nvml", "kubelet", "spec"]), Registry::default());
     let metrics = Metrics::register(&mut registry);
     let (recorder, writer) = Recorder::new(client.clone(), args.node.clone());
@@ -133,11 +125,21 @@ async fn run_with(
     ask_kubelet(&mut tasks, args, &outlets, inlets.acknowledgements, &stop)?;
     let (node, watched) = (args.node.clone(), (gpu_nodes.clone(), nodes.clone()));
     let (show, shown) = mpsc::unbounded_channel();
-    tasks.spawn(spec_watch::watch(watched, node.clone(), events.clone(), show, stop.clone()));
+    tasks.spawn(policy_watch::watch(watched, node.clone(), events.clone(), show, stop.clone()));
     let want_holders = Arc::clone(&outlets.want_holders);
     tasks.spawn(pod_watch::watch(client.clone(), node, events, want_holders, stop.clone()));
     let published = (gpu_nodes, name.clone());
-    tasks.spawn(publisher::publish(published, inlets.statuses, shown, before.clone(), session.clone()));
+    let interval = args.status_interval;
+    tasks.spawn(publisher::publish(published, inlets.statuses, shown, interval, session.clone()));
+    let process = link::Process {
+        node: args.node.clone(),
+        boot_id: recording.boot_id().to_owned(),
+        epoch: recalled.ledger.epoch,
+    };
+    let (network, events) = (network(args, &client)?, outlets.events.clone());
+    tasks.spawn(link::run(process, nodes.clone(), network, inlets.reported, events, stop.clone()));
+    let (node, events) = (args.node.clone(), outlets.events.clone());
+    tasks.spawn(pod_lookup::look_up(client.clone(), node, inlets.look_up, events, stop.clone()));
     tasks.spawn(pass_on(operator, outlets.events.clone(), stop.clone()));
     tasks.spawn(node_object::keep_labels(nodes.clone(), name.clone(), inlets.labels, stop.clone()));
     let pace = (!args.no_gfd_labels).then_some(gfd_labels::Pace::OF_AN_AGENT);
@@ -153,13 +155,26 @@ async fn run_with(
         &stop,
     )?;
     let standing = Standing::of(&recalled);
-    let mut node = Node::remembering(before.as_ref(), settings(args));
+    let mut node = Node::new(settings(args));
     node.recall(recalled, Instant::now());
     let host = Host { proc: args.proc_dir.clone(), cgroups: args.cgroup_dir.clone() };
     let executor = Executor::new(thread, recording, host);
     let reconciler = Reconciler::new((node, standing), outlets, executor, args.resync);
     tasks.spawn(reconciler.run(queue, session.clone()));
     serve_admin(args, readiness, registry, tasks, stop).await
+}
+
+/// How the extender's replicas are reached.
+fn network(args: &Args, client: &Client) -> anyhow::Result<impl Network + use<>> {
+    let namespace = &args.extender_namespace;
+    let authority = PublishedAuthority::new(client, namespace, keys::EXTENDER_AUTHORITY);
+    let authority = move || {
+        let authority = authority.clone();
+        async move { authority.client_config().await.map_err(io::Error::other) }
+    };
+    let name = format!("kerf-extender.{namespace}.svc");
+    let network = Secured::new(args.extender.clone(), &name, args.extender_token.clone(), authority);
+    network.context("--extender-namespace")
 }
 
 /// Tells the loop of GPU Operator until `stop`.
@@ -189,6 +204,8 @@ fn settings(args: &Args) -> Settings {
 struct Inlets {
     acknowledgements: watch::Receiver<pod_resources::Watched>,
     statuses: watch::Receiver<GpuNodeStatus>,
+    reported: watch::Receiver<Arc<NodeState>>,
+    look_up: mpsc::UnboundedReceiver<pod_lookup::Wanted>,
     counts: watch::Receiver<Counts>,
     labels: watch::Receiver<node_object::Labels>,
     gfd_labels: watch::Receiver<GfdLabels>,
@@ -204,6 +221,8 @@ fn channels(
     let (events, queue) = Events::channel();
     let (watched, acknowledgements) = watch::channel(pod_resources::Watched::default());
     let (status, statuses) = watch::channel(GpuNodeStatus::default());
+    let (reported, told_extender) = watch::channel(Arc::default());
+    let (look_up, looked_up) = mpsc::unbounded_channel();
     let (counts, shown) = watch::channel(Counts::new());
     let (labels, kept) = watch::channel(node_object::Labels::new());
     let (gfd_labels, told) = watch::channel(GfdLabels::new());
@@ -215,6 +234,8 @@ fn channels(
         want_holders: Arc::new(Notify::new()),
         watched,
         status,
+        reported,
+        look_up,
         counts,
         labels,
         gfd_labels,
@@ -223,7 +244,16 @@ fn channels(
         readiness,
         metrics,
     };
-    let inlets = Inlets { acknowledgements, statuses, counts: shown, labels: kept, gfd_labels: told, orders };
+    let inlets = Inlets {
+        acknowledgements,
+        statuses,
+        reported: told_extender,
+        look_up: looked_up,
+        counts: shown,
+        labels: kept,
+        gfd_labels: told,
+        orders,
+    };
     (outlets, inlets, queue)
 }
 
@@ -280,84 +310,4 @@ async fn serve_admin(
     stop.cancel();
     result?;
     early.await
-}
-
-/// How long the first look at the GpuNode may take; without a record nothing is known but by it.
-fn patience(recorded: &Before) -> Option<Duration> {
-    matches!(recorded, Before::Recorded(_)).then_some(FIRST_LOOK)
-}
-
-/// What the agent wrote into its GpuNode before, and what is recalled: where the record cannot be read, what the GpuNode tells.
-fn known(recorded: Before, object: Option<&GpuNode>) -> (Option<GpuNodeStatus>, Recalled) {
-    let status = object.map(GpuNode::read_status).transpose().unwrap_or_else(|error| {
-        tracing::warn!(%error, "what the agent wrote before its restart cannot be read");
-        None
-    });
-    let status = status.flatten();
-    let recalled = match (recorded, object) {
-        (Before::Recorded(recalled), _) => *recalled,
-        (Before::Unreadable, Some(object)) => {
-            let spec = object.read_spec().unwrap_or_else(|error| {
-                tracing::error!(%error, "the GpuNode's spec cannot be read; its slices are not made again");
-                GpuNodeSpec::default()
-            });
-            Recalled::from_gpu_node(spec, object.metadata.uid.clone(), status.as_ref())
-        }
-        (Before::Nothing | Before::Unreadable, _) => Recalled::default(),
-    };
-    (status, recalled)
-}
-
-/// The agent's GpuNode, which is made if it is not there; then it tells nothing. Waits for the API server until `stop`, or
-/// as long as it has patience.
-async fn first_look(
-    api: &Api<GpuNode>,
-    nodes: &Api<k8s_openapi::api::core::v1::Node>,
-    node: &NodeName,
-    patience: Option<Duration>,
-    stop: &CancellationToken,
-) -> Option<GpuNode> {
-    let begun = Instant::now();
-    while !stop.is_cancelled() && patience.is_none_or(|patience| begun.elapsed() < patience) {
-        match api.get_opt(node.as_str()).await {
-            Ok(Some(object)) => return Some(object),
-            Ok(None) => {
-                let made = spec_watch::ensure(api, nodes, node, stop);
-                let left =
-                    patience.map_or(Duration::MAX, |patience| patience.saturating_sub(begun.elapsed()));
-                // Without a Node the watch goes on trying.
-                drop(tokio::time::timeout(left, made).await);
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the GpuNode cannot be read; is the CRD applied? trying again");
-                stop.run_until_cancelled(tokio::time::sleep(TRY_AGAIN)).await;
-            }
-        }
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api_stand_in::{client, refusal};
-
-    #[test]
-    fn an_agent_with_a_record_does_not_wait_for_the_api_server_for_ever() {
-        assert_eq!(patience(&Before::Nothing), None);
-        assert_eq!(patience(&Before::Unreadable), None, "nothing else tells what to make again");
-        for booted in [false, true] {
-            let recalled = Recalled { booted, ..Recalled::default() };
-            assert_eq!(patience(&Before::Recorded(Box::new(recalled))), Some(FIRST_LOOK));
-        }
-    }
-
-    #[tokio::test]
-    async fn the_first_look_ends_when_its_time_is_over() {
-        let (client, _) = client(|_| refusal(503));
-        let (gpu_nodes, nodes) = (Api::all(client.clone()), Api::all(client));
-        let (patience, stop) = (Some(Duration::from_millis(50)), CancellationToken::new());
-        let seen = first_look(&gpu_nodes, &nodes, &NodeName::new("n1"), patience, &stop).await;
-        assert!(seen.is_none());
-    }
 }

@@ -22,7 +22,7 @@ pub enum Action {
     Leave,
 }
 
-/// Cuts a node's GPUs into the slices that its GpuNode wants, and hands them to the kubelet.
+/// Cuts a node's GPUs into the slices that the extender orders, and hands them to the kubelet.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "kerf-node-agent", version = kerf_runtime::VERSION)]
 #[expect(clippy::struct_excessive_bools, reason = "flags")]
@@ -34,6 +34,25 @@ pub struct Args {
     /// The node's name.
     #[arg(long, env = "NODE_NAME", value_parser = |name: &str| Ok::<_, std::convert::Infallible>(NodeName::new(name)))]
     pub node: NodeName,
+    /// Where the extender's replicas listen to agents, as `HOST:PORT`; may be given several times. Each address of a host is a replica.
+    /// Who serves a node needs it.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        required_unless_present = "action",
+        required_if_eq("action", "serve")
+    )]
+    pub extender: Vec<String>,
+    /// The extender's namespace. Its replicas' certificates have the name `kerf-extender.<namespace>.svc`, and are by the authority of
+    /// the ConfigMap `kerf-extender-ca` there.
+    #[arg(long, default_value = "kerf-system")]
+    pub extender_namespace: String,
+    /// The file of the token by which the extender knows the agent, of the audience `kerf-extender`.
+    #[arg(long, default_value = "/var/run/secrets/kerf-extender/token")]
+    pub extender_token: PathBuf,
+    /// How often the GpuNode's status is written at most, but for its conditions: seconds with `s`, or `ms`, or `m`.
+    #[arg(long, default_value = "5s", value_parser = positive)]
+    pub status_interval: Duration,
     /// NVML: a path, or a name that is looked for in `--driver-root`, and by the loader where that does not have it.
     #[arg(long, default_value = "libnvidia-ml.so.1")]
     pub nvml: OsString,
@@ -176,19 +195,30 @@ mod tests {
     use crate::kubelet_api::POD_RESOURCES_DIR;
 
     #[test]
-    fn the_node_is_all_that_must_be_told() {
-        let args = Args::try_parse_from(["kerf-node-agent", "--node", "n1"]).unwrap();
+    fn the_node_and_the_extender_are_all_that_must_be_told() {
+        let args = Args::try_parse_from(["kerf-node-agent", "--node", "n1", "--extender=e:9445"]).unwrap();
         assert_eq!(args.node.as_str(), "n1");
         assert_eq!(args.action, Action::Serve);
         let leave = Args::try_parse_from(["kerf-node-agent", "leave", "--node", "n1"]).unwrap();
         assert_eq!(leave.action, Action::Leave);
+        for serve in [&["--node", "n1"][..], &["serve", "--node", "n1"]] {
+            let error = Args::try_parse_from([&["kerf-node-agent"], serve].concat()).unwrap_err();
+            assert!(error.to_string().contains("--extender <HOST:PORT>"), "{error}");
+        }
         assert_eq!(args.kubelet_dir.join("pod-resources"), PathBuf::from(POD_RESOURCES_DIR));
     }
 
     #[test]
     fn a_wrong_list_of_xids_names_its_flag_and_an_empty_one_is_none() {
-        let args =
-            |list| Args::try_parse_from(["kerf-node-agent", "--node", "n1", "--disable-healthchecks", list]);
+        let args = |list| {
+            Args::try_parse_from([
+                "kerf-node-agent",
+                "--node=n1",
+                "--extender=e:1",
+                "--disable-healthchecks",
+                list,
+            ])
+        };
         assert_eq!(args("").unwrap().disable_healthchecks, XidList::default());
         let error = args("48;79").unwrap_err().to_string();
         assert!(error.contains("--disable-healthchecks") && error.contains("write numbers"), "{error}");
@@ -197,7 +227,8 @@ mod tests {
     #[test]
     fn extras_are_named_as_nvidias_plugin_names_them() {
         let extras = |flags: &[&str]| {
-            let args = Args::try_parse_from([&["kerf-node-agent", "--node", "n1"], flags].concat());
+            let args =
+                Args::try_parse_from([&["kerf-node-agent", "--node=n1", "--extender=e:1"], flags].concat());
             args.map(|args| args.extras()).map_err(|error| error.to_string())
         };
         assert_eq!(extras(&[]), Ok(Extras::default()));
@@ -217,7 +248,8 @@ mod tests {
 
     #[test]
     fn a_kubelet_with_another_root_folder_has_the_plugins_sockets_where_all_have_them() {
-        let given = ["kerf-node-agent", "--node", "n1", "--kubelet-dir", "/var/lib/k0s/kubelet"];
+        let given =
+            ["kerf-node-agent", "--node=n1", "--extender=e:1", "--kubelet-dir", "/var/lib/k0s/kubelet"];
         let args = Args::try_parse_from(given).unwrap();
         assert_eq!(args.device_plugin_dir, PathBuf::from(DEVICE_PLUGIN_DIR));
     }

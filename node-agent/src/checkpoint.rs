@@ -1,22 +1,26 @@
-//! The agent's own record, on the node's disk: the spec that it accepted, and what it set on GPUs beside slices.
+//! The agent's own record, on the node's disk: its ledger, and what it set on GPUs beside slices.
 //!
 //! GPU instances do not survive a reboot and the API server may be away after one, so what is to be there again is known
 //! from here. It is written before each create: a record without a slice is an order, a slice without a record is somebody
 //! else's. Of compute modes, memory limits, lengths of time slices and labels that pause DCGM it tells which are the agent's to undo,
 //! so these are in it before they are set.
 
+mod mirror;
+mod two_files;
+
 use crate::driver_load::DriverLoad;
-use crate::node::{Ill, Shares};
-use kerf_core::contract::GpuNodeSpec;
+use crate::node::Recalled;
 use kerf_core::names::GpuUuid;
-use kerf_core::units::MemoryMib;
+use mirror::{Mirror, Old};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
+use two_files::{Contents, TwoFiles};
 
 /// The folder on a node.
 pub const FOLDER: &str = "/var/lib/kerf";
@@ -25,10 +29,8 @@ pub const FOLDER: &str = "/var/lib/kerf";
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The record's version. One of another version is set aside.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
-const NAME: &str = "checkpoint.json";
-const NEW_NAME: &str = "checkpoint.json.new";
 const LOCK_NAME: &str = "lock";
 
 /// What the agent must not forget.
@@ -42,61 +44,20 @@ pub struct Record {
     /// The load of the driver in which it was written. Older agents recorded none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver_load: Option<DriverLoad>,
-    /// The UID of the GpuNode whose spec it is: one that was made anew is another.
-    #[serde(default)]
-    pub uid: Option<String>,
-    /// The accepted spec.
-    #[serde(default)]
-    pub spec: GpuNodeSpec,
-    /// The shares that existed, wanted or not: nobody else tells of one that only an init container holds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shares: Option<Shares>,
-    /// GPUs whose MIG mode was on when they were seen last: most forget it in a reboot.
-    #[serde(default)]
-    pub mig: BTreeSet<GpuUuid>,
-    /// GPUs whose MIG mode a reboot took, and has not come back yet. Older agents had them in `mig` too.
+    /// GPUs whose MIG mode a load of the driver took, and has not come back yet. Older agents had them in `mig` too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_lost: Option<BTreeSet<GpuUuid>>,
-    /// GPUs that the agent set to `EXCLUSIVE_PROCESS`.
-    #[serde(default)]
-    pub exclusive: BTreeSet<GpuUuid>,
-    /// Memory limits that the agent set: by GPU and by the pod's cgroup, as a path from the hierarchy's root.
-    #[serde(default)]
-    pub limits: BTreeMap<GpuUuid, BTreeMap<String, MemoryMib>>,
-    /// GPUs whose time slices the agent gave another length than the driver's own since the boot.
-    #[serde(default)]
-    pub lengths: BTreeSet<GpuUuid>,
-    /// Labels of the Node by which the agent has paused GPU Operator's DCGM and its like, and which were `true` before.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub paused: BTreeSet<String>,
-    /// GPUs and GPU instances that have reported errors, and have not been seen to be well since.
-    #[serde(default)]
-    pub ills: Vec<Ill>,
-    /// Whether not all of it has been made anew since the boot.
-    #[serde(default)]
-    pub recovering: bool,
+    /// What is known of the node.
+    #[serde(flatten)]
+    pub node: Recalled,
 }
 
 impl Record {
-    /// A record of nothing yet.
+    /// What is known of the node in a boot.
     #[must_use]
-    pub fn new(boot_id: String) -> Self {
-        Self {
-            version: VERSION,
-            boot_id,
-            driver_load: None,
-            uid: None,
-            spec: GpuNodeSpec::default(),
-            shares: None,
-            mig: BTreeSet::new(),
-            mig_lost: None,
-            exclusive: BTreeSet::new(),
-            limits: BTreeMap::new(),
-            lengths: BTreeSet::new(),
-            paused: BTreeSet::new(),
-            ills: Vec::new(),
-            recovering: false,
-        }
+    pub fn new(boot_id: String, mut node: Recalled) -> Self {
+        let mig_lost = Some(std::mem::take(&mut node.mig_lost));
+        Self { version: VERSION, boot_id, driver_load: None, mig_lost, node }
     }
 }
 
@@ -124,22 +85,23 @@ pub enum CheckpointError {
     Json(#[from] serde_json::Error),
 }
 
-/// A file that was moved out of the way because it could not be read.
+/// Files that were moved out of the way because they could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetAside {
-    /// Where it is now.
-    pub path: PathBuf,
-    /// Why it could not be read.
+    /// Where they are now.
+    pub paths: Vec<PathBuf>,
+    /// Why they could not be read.
     pub reason: String,
 }
 
 impl fmt::Display for SetAside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, reason) = (self.path.display(), &self.reason);
+        let paths: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
+        let (paths, reason) = (paths.join(" and "), &self.reason);
         write!(
             f,
-            "the agent's checkpoint cannot be read ({reason}) and was kept as {path}; slices that are on the GPUs \
-             stay, those of before a reboot come back by GpuNode.spec, and MIG modes by GpuNode.status"
+            "the agent's record cannot be read ({reason}) and was kept as {paths}; slices that are on the GPUs \
+             stay, and those of the node's pods come back by what these were assigned"
         )
     }
 }
@@ -151,7 +113,7 @@ pub enum Found {
     Nothing,
     /// Its record.
     Record(Box<Record>),
-    /// A file of another version, or one that is no record at all.
+    /// One of another version, or files that have none.
     Unreadable(SetAside),
 }
 
@@ -163,10 +125,12 @@ impl Found {
     }
 }
 
-/// The file, which one agent at a time holds.
+/// The record's files, which one agent at a time holds.
 #[derive(Debug)]
 pub struct Checkpoint {
     folder: PathBuf,
+    files: TwoFiles,
+    mirror: Mirror,
     /// What is on the disk, if that is known.
     saved: Option<Record>,
     /// Held as long as the checkpoint is open; the kernel lets go of it when the process ends, however it ends.
@@ -179,25 +143,24 @@ impl Checkpoint {
     pub fn open(folder: &Path) -> Result<(Self, Found), CheckpointError> {
         fs::create_dir_all(folder).map_err(failed("make", folder))?;
         let lock = lock(folder)?;
-        let mut checkpoint = Self { folder: folder.to_owned(), saved: None, _lock: lock };
-        let path = folder.join(NAME);
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((checkpoint, Found::Nothing)),
-            Err(error) => return Err(failed("read", &path)(error)),
-        };
-        let found = match parse(&text) {
-            Ok(record) => {
-                checkpoint.saved = Some(record.clone());
+        let (mut files, contents) = TwoFiles::open(folder)?;
+        let (mut mirror, old) = Mirror::open(folder)?;
+        let (is_newest, mut saved) = (old.is_none(), None);
+        let found = match parse(old, contents) {
+            Ok(None) => Found::Nothing,
+            Ok(Some(record)) => {
+                saved = Some(record.clone()).filter(|_| is_newest);
                 Found::Record(Box::new(record))
             }
             Err(reason) => {
                 let set_aside = set_aside(folder, reason)?;
-                tracing::error!(path = %set_aside.path.display(), reason = set_aside.reason, "{set_aside}");
+                tracing::error!(reason = set_aside.reason, "{set_aside}");
+                (files, _) = TwoFiles::open(folder)?;
+                (mirror, _) = Mirror::open(folder)?;
                 Found::Unreadable(set_aside)
             }
         };
-        Ok((checkpoint, found))
+        Ok((Self { folder: folder.to_owned(), files, mirror, saved, _lock: lock }, found))
     }
 
     /// Writes the record, unless it is on the disk already. It is there for good when this returns; after an error the one
@@ -207,29 +170,45 @@ impl Checkpoint {
             return Ok(());
         }
         self.saved = None;
-        let text = serde_json::to_vec(record)?;
-        let (path, new) = (self.folder.join(NAME), self.folder.join(NEW_NAME));
-        if let Err(error) = write(&new, &text) {
-            // What a full disk took of it is given back.
-            drop(fs::remove_file(&new));
-            return Err(failed("write", &new)(error));
-        }
-        fs::rename(&new, &path).map_err(failed("replace", &path))?;
-        sync(&self.folder)?;
+        self.files.write(&serde_json::to_vec(record)?)?;
+        self.mirror.follow(record)?;
         self.saved = Some(record.clone());
         Ok(())
     }
 
-    /// Removes the record, for an agent that leaves for good. What was set aside stays.
-    pub fn remove(mut self) -> Result<(), CheckpointError> {
-        self.saved = None;
-        let path = self.folder.join(NAME);
-        match fs::remove_file(&path) {
-            Ok(()) => sync(&self.folder),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(failed("remove", &path)(error)),
+    /// Leaves the record to the next process, which may be an agent without a ledger.
+    pub fn leave(&mut self) {
+        if let Some(record) = &self.saved {
+            self.mirror.catch_up(record);
         }
     }
+
+    /// Removes the record, for an agent that leaves for good. What was set aside stays.
+    pub fn remove(self) -> Result<(), CheckpointError> {
+        for name in names() {
+            self.remove_file(name)?;
+        }
+        sync(&self.folder)
+    }
+
+    fn remove_file(&self, name: &str) -> Result<(), CheckpointError> {
+        let path = self.folder.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many records were written; each has cost one `fdatasync`.
+    #[cfg(test)]
+    pub(crate) fn writes(&self) -> u64 {
+        self.files.sequence()
+    }
+}
+
+/// All files that may have a record.
+fn names() -> impl Iterator<Item = &'static str> {
+    mirror::NAMES.into_iter().chain(two_files::NAMES)
 }
 
 /// The id of this boot, from `path`, for most [`BOOT_ID`].
@@ -248,38 +227,46 @@ fn lock(folder: &Path) -> Result<File, CheckpointError> {
     }
 }
 
-fn parse(text: &[u8]) -> Result<Record, String> {
+/// The record, or why there is one that cannot be read.
+fn parse(old: Old, contents: Contents) -> Result<Option<Record>, String> {
+    match (old, contents) {
+        (Some(old), _) => old.map(Some),
+        (None, Contents::Document(text)) => from_json(&text, VERSION).map(Some),
+        (None, Contents::Torn) => Err("no file is whole".to_owned()),
+        (None, Contents::Nothing) => Ok(None),
+    }
+}
+
+fn from_json<T: DeserializeOwned>(text: &[u8], readable: u32) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Version {
         version: u32,
     }
     let Version { version } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if version != VERSION {
-        return Err(format!("it is of version {version}, and this agent reads version {VERSION}"));
+    if version != readable {
+        return Err(format!("it is of version {version}, and this agent reads version {readable}"));
     }
     serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
-/// Moves the checkpoint to the first free name.
+/// Moves the files to names with the first number that is free for all of them.
 fn set_aside(folder: &Path, reason: String) -> Result<SetAside, CheckpointError> {
-    let path = folder.join(NAME);
-    let mut number = 1_u32;
-    let free = loop {
-        let candidate = folder.join(format!("{NAME}.unreadable-{number}"));
-        if !candidate.try_exists().map_err(failed("look for", &candidate))? {
-            break candidate;
-        }
+    let aside = |name: &str, number: u32| folder.join(format!("{name}.unreadable-{number}"));
+    let mut number = 1;
+    while names().any(|name| aside(name, number).exists()) {
         number += 1;
-    };
-    fs::rename(&path, &free).map_err(failed("move aside", &path))?;
+    }
+    let mut paths = Vec::new();
+    for name in names() {
+        let (path, to) = (folder.join(name), aside(name, number));
+        match fs::rename(&path, &to) {
+            Ok(()) => paths.push(to),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("move aside", &path)(error)),
+        }
+    }
     sync(folder)?;
-    Ok(SetAside { path: free, reason })
-}
-
-fn write(path: &Path, text: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(text)?;
-    file.sync_all()
+    Ok(SetAside { paths, reason })
 }
 
 /// Makes what was renamed or removed in a folder last over a power cut.
@@ -294,4 +281,4 @@ fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Checkpoi
 
 #[cfg(test)]
 #[path = "checkpoint_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -1,8 +1,29 @@
 use super::*;
+use kerf_core::contract::GpuNodeSpec;
 use kerf_core::contract::{Shape, WantedSlice};
+use kerf_core::ledger::Saved;
 use kerf_core::names::SliceId;
-use kerf_core::units::SizeGb;
-use std::os::unix::fs::MetadataExt as _;
+use kerf_core::units::{MemoryMib, SizeGb};
+use mirror::NAMES as MIRROR_NAMES;
+use std::os::unix::fs::symlink;
+use two_files::NAMES;
+
+/// The record as it stands on the disk, also while an agent has it.
+pub(crate) fn on_disk(folder: &Path) -> Option<Record> {
+    let (_, contents) = TwoFiles::open(folder).unwrap();
+    parse(Mirror::open(folder).unwrap().1, contents).unwrap()
+}
+
+/// How many records were written there; each has cost one `fdatasync`.
+pub(crate) fn writes(folder: &Path) -> u64 {
+    TwoFiles::open(folder).unwrap().0.sequence()
+}
+
+/// The file that was written last.
+pub(crate) fn newest(folder: &Path) -> &'static str {
+    let number = |name: &str| two_files::sequence_in(&fs::read(folder.join(name)).unwrap_or_default());
+    NAMES.into_iter().max_by_key(|name| number(name)).unwrap()
+}
 
 fn record(revision: u64) -> Record {
     let gpu = GpuUuid::new("GPU-0");
@@ -12,15 +33,15 @@ fn record(revision: u64) -> Record {
         shape: Shape::mps(SizeGb(4)),
         reservation: None,
     };
-    let limits = BTreeMap::from([("/kubepods/pod1".to_owned(), MemoryMib(4096))]);
-    Record {
+    let node = Recalled {
         uid: Some("u".to_owned()),
-        spec: GpuNodeSpec { revision, slices: vec![slice], ..GpuNodeSpec::default() },
-        mig: BTreeSet::from([GpuUuid::new("GPU-1")]),
+        ledger: GpuNodeSpec { revision, epoch: 4, slices: vec![slice], ..GpuNodeSpec::default() }.into(),
+        mig_on: BTreeSet::from([GpuUuid::new("GPU-1")]),
         exclusive: BTreeSet::from([gpu.clone()]),
-        limits: BTreeMap::from([(gpu, limits)]),
-        ..Record::new("boot".to_owned())
-    }
+        limits: [((gpu, "/kubepods/pod1".to_owned()), MemoryMib(4096))].into(),
+        ..Recalled::default()
+    };
+    Record::new("boot".to_owned(), node)
 }
 
 fn open(folder: &Path) -> (Checkpoint, Option<Record>) {
@@ -46,70 +67,276 @@ fn a_record_comes_back_as_it_was_saved() {
 #[test]
 fn what_is_on_the_disk_is_not_written_again() {
     let folder = tempfile::tempdir().unwrap();
-    let inode = || fs::metadata(folder.path().join(NAME)).unwrap().ino();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
-    let first = inode();
     checkpoint.save(&record(1)).unwrap();
-    assert_eq!(inode(), first);
+    assert_eq!(checkpoint.writes(), 1);
     drop(checkpoint);
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
-    assert_eq!(inode(), first, "what was found at the start is known too");
+    assert_eq!(checkpoint.writes(), 1, "what was found at the start is known too");
     checkpoint.save(&record(2)).unwrap();
-    assert_ne!(inode(), first);
+    assert_eq!(checkpoint.writes(), 2);
+}
+
+/// The bytes of one text as a version 1 record, which agents without a ledger write.
+fn old_text(revision: u64) -> String {
+    let spec = serde_json::to_value(record(revision).node.ledger.desired).unwrap();
+    let mut value = serde_json::to_value(record(revision)).unwrap();
+    let fields = value.as_object_mut().unwrap();
+    fields.remove("ledger");
+    fields.insert("version".to_owned(), 1.into());
+    fields.insert("spec".to_owned(), spec);
+    value.to_string()
+}
+
+#[test]
+fn the_record_of_an_agent_without_a_ledger_counts_until_it_is_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = folder.path().join(MIRROR_NAMES[0]);
+    for (was, then) in [(1, 2), (3, 4)] {
+        // The second time an older agent has served the node in between.
+        fs::write(&old, old_text(was)).unwrap();
+        assert_eq!(open(folder.path()).1, Some(record(was)));
+        let (mut checkpoint, _) = open(folder.path());
+        checkpoint.save(&record(was)).unwrap();
+        assert_eq!(on_disk(folder.path()), Some(record(was)));
+        checkpoint.save(&record(then)).unwrap();
+        drop(checkpoint);
+        assert_eq!(open(folder.path()).1, Some(record(then)));
+    }
+}
+
+/// The agent of the version before, to which a release is rolled back, reads the same file.
+#[test]
+fn an_agent_without_a_ledger_finds_the_record_of_the_one_that_had_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = || {
+        serde_json::from_slice::<serde_json::Value>(&fs::read(folder.path().join(MIRROR_NAMES[0])).unwrap())
+    };
+    let (mut checkpoint, _) = open(folder.path());
+    let heard = |revision| {
+        let mut record = record(revision);
+        record.node.ledger.epoch = 9;
+        record
+    };
+    checkpoint.save(&heard(1)).unwrap();
+    let mut old: serde_json::Value = serde_json::from_str(&old_text(1)).unwrap();
+    let fields = old.as_object_mut().unwrap();
+    fields["spec"]["epoch"] = 9.into();
+    fields.insert("mirrorsLedger".to_owned(), true.into());
+    fields.insert("ledger".to_owned(), serde_json::to_value(Saved::default()).unwrap());
+    assert_eq!(text().unwrap(), old);
+    checkpoint.save(&heard(2)).unwrap();
+    assert_eq!(text().unwrap()["spec"]["revision"], 1, "it costs no write each time");
+    checkpoint.leave();
+    assert_eq!(text().unwrap()["spec"]["revision"], 2);
+    drop(checkpoint);
+    assert_eq!(open(folder.path()).1, Some(heard(2)), "the ledger is what counts");
+}
+
+/// The mirror is of no use to this agent, so that it cannot be written is no harm.
+#[test]
+fn a_mirror_that_cannot_be_written_stops_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join(MIRROR_NAMES[1])).unwrap();
+    let (mut checkpoint, _) = open(folder.path());
+    checkpoint.save(&record(1)).unwrap();
+    // An older agent's record would be taken for newer.
+    fs::write(folder.path().join(MIRROR_NAMES[0]), old_text(5)).unwrap();
+    drop(checkpoint);
+    let (mut checkpoint, found) = open(folder.path());
+    assert_eq!(found, Some(record(5)));
+    checkpoint.save(&record(6)).unwrap_err();
 }
 
 #[test]
 fn what_cannot_be_read_is_kept_and_told() {
-    let folder = tempfile::tempdir().unwrap();
-    let newer = serde_json::json!({"version": 2, "bootId": "boot"}).to_string();
-    let cases: [(&[u8], &str); 4] = [
-        (b"", "EOF"),
-        (b"\xff\xfe", "expected value"),
-        (newer.as_bytes(), "version 2"),
-        (br#"{"version": 1, "bootId": "b", "spec": {"policy": {"novel": 1}}}"#, "novel"),
+    let newer = serde_json::json!({"version": 3, "bootId": "boot"}).to_string();
+    let cases: [(&str, &[u8], &str); 6] = [
+        (MIRROR_NAMES[0], b"", "EOF"),
+        (MIRROR_NAMES[0], b"\xff\xfe", "expected value"),
+        (MIRROR_NAMES[0], newer.as_bytes(), "version 3"),
+        (MIRROR_NAMES[0], br#"{"version": 1, "bootId": "b", "spec": {"policy": {"novel": 1}}}"#, "novel"),
+        (NAMES[0], b"\xff\xfe", "no file is whole"),
+        (NAMES[1], newer.as_bytes(), "no file is whole"),
     ];
-    for (number, (text, reason)) in (1..).zip(cases) {
-        fs::write(folder.path().join(NAME), text).unwrap();
-        let (_, found) = Checkpoint::open(folder.path()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for (number, (name, text, reason)) in (1..).zip(cases) {
+        fs::write(folder.path().join(name), text).unwrap();
+        let (mut checkpoint, found) = Checkpoint::open(folder.path()).unwrap();
         let Found::Unreadable(told) = found else { panic!("{found:?}") };
         assert!(told.reason.contains(reason), "{told}");
-        assert_eq!(told.path, folder.path().join(format!("{NAME}.unreadable-{number}")));
-        assert_eq!(fs::read(&told.path).unwrap(), text);
-        assert!(!folder.path().join(NAME).exists());
+        let kept = |name: &str| folder.path().join(format!("{name}.unreadable-{number}"));
+        assert!(told.paths.contains(&kept(name)), "{told}");
+        assert_eq!(fs::read(kept(name)).unwrap(), text);
+        // What is written from now on is found, and it goes aside with the next one.
+        assert_eq!(on_disk(folder.path()), None);
+        checkpoint.save(&record(number)).unwrap();
+        assert_eq!(on_disk(folder.path()), Some(record(number)));
+        fs::remove_file(folder.path().join(NAMES[0])).unwrap();
     }
+}
+
+/// The newer of two whole documents is of a later agent: the older one would be a record that has lost what was accepted since.
+#[test]
+fn a_newer_version_is_not_passed_over_for_an_older_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut checkpoint, _) = open(folder.path());
+    checkpoint.save(&record(1)).unwrap();
+    checkpoint.save(&Record { version: VERSION + 1, ..record(2) }).unwrap();
+    drop(checkpoint);
+    let (_checkpoint, found) = Checkpoint::open(folder.path()).unwrap();
+    let Found::Unreadable(told) = found else { panic!("{found:?}") };
+    assert!(told.reason.contains("version 3"), "{told}");
+    assert_eq!(told.paths.len(), 3, "{told}");
+}
+
+/// A record of a few blocks.
+fn long(revision: u64) -> Record {
+    let paused = (0..300).map(|number| format!("label-{number}-{revision}-{}", "x".repeat(40)));
+    let mut record = record(revision);
+    record.node.paused = paused.collect();
+    record
 }
 
 #[test]
 fn a_write_that_was_cut_short_leaves_the_record_of_before() {
     let folder = tempfile::tempdir().unwrap();
+    for name in NAMES {
+        let path = folder.path().join(name);
+        for file in NAMES {
+            drop(fs::remove_file(folder.path().join(file)));
+        }
+        let (mut checkpoint, _) = open(folder.path());
+        checkpoint.save(&long(1)).unwrap();
+        checkpoint.save(&long(2)).unwrap();
+        if name == NAMES[1] {
+            checkpoint.save(&long(3)).unwrap();
+        }
+        let (before, old) = (on_disk(folder.path()), fs::read(&path).unwrap());
+        let last = long(9);
+        checkpoint.save(&last).unwrap();
+        drop(checkpoint);
+        let new = fs::read(&path).unwrap();
+        assert_ne!(new, old, "{name} is the one that was written last");
+        let end = 32 + serde_json::to_vec(&last).unwrap().len();
+        assert!(end > 3 * 4096);
+        for cut in (0..new.len()).step_by(61).chain([end - 1, end]) {
+            // It was as long before, or was not: then it ends there.
+            for torn in [[&new[..cut], &old[cut..]].concat(), new[..cut].to_vec()] {
+                // The two documents may end alike.
+                let is_whole = torn.get(..end) == Some(&new[..end]);
+                fs::write(&path, torn).unwrap();
+                let found = on_disk(folder.path());
+                assert!(
+                    found == if is_whole { Some(last.clone()) } else { before.clone() },
+                    "{name} at {cut}"
+                );
+            }
+        }
+        // A disk writes sectors in any order.
+        let mut torn = new.clone();
+        torn[4096..8192].copy_from_slice(&old[4096..8192]);
+        fs::write(&path, torn).unwrap();
+        assert_eq!(on_disk(folder.path()), before);
+
+        // The next write is of the torn file: the other one is all there is.
+        let (mut checkpoint, found) = open(folder.path());
+        assert_eq!(found, before);
+        let other = NAMES.into_iter().find(|other| *other != name).unwrap();
+        let whole = fs::read(folder.path().join(other)).unwrap();
+        checkpoint.save(&record(10)).unwrap();
+        assert_eq!(fs::read(folder.path().join(other)).unwrap(), whole);
+        drop(checkpoint);
+        assert_eq!(open(folder.path()).1, Some(record(10)));
+    }
+}
+
+#[test]
+fn two_files_that_are_torn_are_kept_and_told() {
+    let folder = tempfile::tempdir().unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
+    checkpoint.save(&record(2)).unwrap();
     drop(checkpoint);
-    fs::write(folder.path().join(NEW_NAME), b"{\"version\": 1, \"bo").unwrap();
-    let (mut checkpoint, before) = open(folder.path());
-    assert_eq!(before, Some(record(1)));
+    for name in NAMES {
+        let path = folder.path().join(name);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[40] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    }
+    let (mut checkpoint, found) = Checkpoint::open(folder.path()).unwrap();
+    let Found::Unreadable(told) = found else { panic!("{found:?}") };
+    let aside = |name: &str| folder.path().join(format!("{name}.unreadable-1"));
+    assert_eq!(told.paths, [MIRROR_NAMES[0], NAMES[0], NAMES[1]].map(aside));
+    checkpoint.save(&record(3)).unwrap();
+    drop(checkpoint);
+    assert_eq!(open(folder.path()).1, Some(record(3)));
+}
+
+/// An agent that ended between making a file and writing it has recorded nothing.
+#[test]
+fn empty_files_are_no_record() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(NAMES[0]), b"").unwrap();
+    let (mut checkpoint, found) = open(folder.path());
+    assert_eq!(found, None);
+    checkpoint.save(&record(1)).unwrap();
+    drop(checkpoint);
+    assert_eq!(open(folder.path()).1, Some(record(1)));
+}
+
+/// After a write that failed nobody knows what is on the disk, so not even an equal record is left out.
+#[test]
+fn a_full_disk_leaves_the_record_of_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut checkpoint, _) = open(folder.path());
+    checkpoint.save(&record(1)).unwrap();
+    let full = folder.path().join(NAMES[1]);
+    symlink("/dev/full", &full).unwrap();
+    for _ in 0..2 {
+        let error = checkpoint.save(&record(2)).unwrap_err();
+        let CheckpointError::Io { step: "write", path, source } = &error else { panic!("{error:?}") };
+        assert_eq!((path, source.kind()), (&full, io::ErrorKind::StorageFull));
+    }
+    fs::remove_file(&full).unwrap();
+    assert_eq!(on_disk(folder.path()), Some(record(1)));
+    checkpoint.save(&record(1)).unwrap();
+    assert_eq!(checkpoint.writes(), 2, "it is written where it would have been");
     checkpoint.save(&record(2)).unwrap();
     drop(checkpoint);
     assert_eq!(open(folder.path()).1, Some(record(2)));
 }
 
-/// After a write that failed nobody knows what is on the disk, so not even an equal record is left out.
 #[test]
-fn a_failed_write_is_told_and_done_at_the_next_save() {
+fn a_file_that_cannot_be_opened_leaves_the_record_of_before() {
     let folder = tempfile::tempdir().unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
-    let in_the_way = folder.path().join(NEW_NAME);
+    let in_the_way = folder.path().join(NAMES[1]);
     fs::create_dir(&in_the_way).unwrap();
     let error = checkpoint.save(&record(2)).unwrap_err();
-    assert!(matches!(&error, CheckpointError::Io { step: "write", .. }), "{error}");
+    assert!(matches!(&error, CheckpointError::Io { step: "open", .. }), "{error}");
     fs::remove_dir(&in_the_way).unwrap();
-    fs::remove_file(folder.path().join(NAME)).unwrap();
-    checkpoint.save(&record(1)).unwrap();
-    drop(checkpoint);
-    assert_eq!(open(folder.path()).1, Some(record(1)));
+    assert_eq!(on_disk(folder.path()), Some(record(1)));
+    checkpoint.save(&record(2)).unwrap();
+    assert_eq!(on_disk(folder.path()), Some(record(2)));
+}
+
+/// Somebody who empties the folder of a running agent does not make it write where nobody reads.
+#[test]
+fn files_that_were_deleted_are_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut checkpoint, _) = open(folder.path());
+    for revision in 1..4 {
+        checkpoint.save(&record(revision)).unwrap();
+    }
+    for name in NAMES {
+        fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    checkpoint.save(&record(4)).unwrap();
+    assert_eq!(on_disk(folder.path()), Some(record(4)));
 }
 
 #[test]
@@ -127,9 +354,12 @@ fn a_removed_checkpoint_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
+    checkpoint.save(&record(2)).unwrap();
+    fs::write(folder.path().join(MIRROR_NAMES[0]), old_text(3)).unwrap();
     checkpoint.remove().unwrap();
     let (checkpoint, before) = open(folder.path());
     assert_eq!(before, None);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the lock stays");
     checkpoint.remove().unwrap();
 }
 

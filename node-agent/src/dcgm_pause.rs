@@ -2,8 +2,8 @@
 //! `reconfigure`), and puts the labels back. Only what is `true` is paused: where a label is missing or `false`, GPU Operator is not
 //! here, or an admin keeps the program off the node.
 
+use crate::event::{Event, Events};
 use crate::node::Pause;
-use crate::reconcile::{Event, Events};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_core::names::NodeName;
 use kerf_core::nvidia_keys::{DEPLOY_PAUSED, DEPLOYED};

@@ -1,12 +1,13 @@
-//! Runs one accepted step at a time on its GPU's thread, and decides nothing.
+//! Runs accepted steps on their GPUs' threads, one at a time on each, and decides nothing.
 
 use crate::ending::Ending;
 use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread, Silent};
 use crate::node::{Node, Recalled, Usage};
 use crate::processes::{self, Host};
 use crate::recording::Recording;
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::planner::Step;
@@ -33,6 +34,8 @@ pub enum Outcome {
     },
     /// Something that was not done, because what it takes cannot be recorded.
     Unrecorded {
+        /// The GPU, if it is a step.
+        gpu: Option<GpuUuid>,
         /// Why not.
         error: String,
     },
@@ -73,19 +76,19 @@ pub enum Outcome {
     },
 }
 
-/// The GPUs' threads, and the call that is under way on them.
+/// The GPUs' threads, and the calls that are under way on them.
 pub struct Executor {
     thread: GpuThread,
     recording: Recording,
     host: Host,
-    running: Option<BoxFuture<'static, Outcome>>,
+    running: FuturesUnordered<BoxFuture<'static, Outcome>>,
 }
 
 impl Executor {
     /// An idle executor.
     #[must_use]
     pub fn new(thread: GpuThread, recording: Recording, host: Host) -> Self {
-        Self { thread, recording, host, running: None }
+        Self { thread, recording, host, running: FuturesUnordered::new() }
     }
 
     /// Where steps are recorded.
@@ -97,18 +100,18 @@ impl Executor {
     /// Whether no call is under way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.running.is_none()
+        self.running.is_empty()
     }
 
-    /// Waits for the call that is under way; forever if there is none.
+    /// Waits for a call that is under way; forever if there is none.
     pub async fn outcome(&mut self) -> Outcome {
-        let Some(running) = &mut self.running else { return std::future::pending().await };
-        let outcome = running.await;
-        self.running = None;
-        outcome
+        match self.running.next().await {
+            Some(outcome) => outcome,
+            None => std::future::pending().await,
+        }
     }
 
-    /// Starts an observation.
+    /// Starts an observation; while no other call is under way.
     pub fn observe(&mut self) {
         let thread = self.thread.clone();
         let (host, recording) = (self.host.clone(), self.recording.clone());
@@ -138,17 +141,18 @@ impl Executor {
 
     /// Starts to write the record, for something that is to be set and is no step on a GPU.
     pub fn record(&mut self, record: Recalled) {
-        let recording = self.recording.clone();
+        let saved = self.recording.save(record.clone());
         self.start(async move {
-            match recording.save(record.clone()).await {
+            match saved.await {
                 Ok(()) => Outcome::Recorded { record: Box::new(record) },
-                Err(error) => Outcome::Unrecorded { error },
+                Err(error) => Outcome::Unrecorded { gpu: None, error },
             }
         });
     }
 
-    /// Starts a step; what is to be made is recorded first. Shares have no step on a GPU.
-    pub fn run(&mut self, step: Step, node: &Node, record: Recalled) {
+    /// Starts a step; what is to be made is recorded first. Shares have no step on a GPU. Whether a call is under way now.
+    pub fn run(&mut self, step: Step, node: &Node, record: Recalled) -> bool {
+        let before = self.running.len();
         match step {
             Step::Switch { gpu, mig } => {
                 let reset = node.may_reset(&gpu);
@@ -162,13 +166,14 @@ impl Executor {
             }
             Step::Start { .. } | Step::End { .. } => {}
         }
+        self.running.len() > before
     }
 
     fn switch(&mut self, (gpu, mig, reset): (GpuUuid, bool, bool), record: Recalled) {
-        let (thread, recording) = (self.thread.clone(), self.recording.clone());
+        let (thread, saved) = (self.thread.clone(), self.recording.save(record));
         self.start(async move {
-            if let Err(error) = recording.save(record).await {
-                return Outcome::Unrecorded { error };
+            if let Err(error) = saved.await {
+                return Outcome::Unrecorded { gpu: Some(gpu), error };
             }
             let begun = Instant::now();
             let result = thread.set_mig_mode(gpu.clone(), mig, reset).await;
@@ -189,10 +194,10 @@ impl Executor {
         id: SliceId,
         record: Recalled,
     ) {
-        let (thread, recording) = (self.thread.clone(), self.recording.clone());
+        let (thread, saved) = (self.thread.clone(), self.recording.save(record));
         self.start(async move {
-            if let Err(error) = recording.save(record).await {
-                return Outcome::Unrecorded { error };
+            if let Err(error) = saved.await {
+                return Outcome::Unrecorded { gpu: Some(gpu), error };
             }
             let begun = Instant::now();
             let result = thread.create(gpu.clone(), instance, part).await;
@@ -237,6 +242,6 @@ impl Executor {
                 Err(_) => Outcome::Over(Ending::ThreadEnded),
             }
         };
-        self.running = Some(outcome.boxed());
+        self.running.push(outcome.boxed());
     }
 }

@@ -9,7 +9,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Record};
 use crate::dcgm_pause::DcgmPause;
 use crate::gfd_labels;
 use crate::gpu::{ComputeMode, GpuBackend, GpuError};
-use crate::node::Holders;
+use crate::node::{Holders, Recalled};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use held::Held;
@@ -96,14 +96,6 @@ pub enum LeaveError {
         /// Why not.
         source: UnreadableStatus,
     },
-    /// Nobody knows what was promised; nothing was done.
-    #[error("spec.slices of the GpuNode {node} cannot be read, so nobody knows what pods were promised")]
-    Promises {
-        /// The node.
-        node: NodeName,
-        /// Why not.
-        source: serde_json::Error,
-    },
     /// Nobody knows what is held; nothing was done.
     #[error(
         "there is no GpuNode {node}, and the kubelet does not tell what is held ({why}): mount its folder (--kubelet-dir), or drain \
@@ -133,7 +125,8 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
     let Leave { node, client, checkpoint, gpus, modes, ask_kubelet, .. } = leave;
     let (checkpoint, found) = Checkpoint::open(&checkpoint)?;
     let record = found.record();
-    let held = match Held::read(&client, &node).await? {
+    let ledger = record.as_ref().map(|record| &*record.node.ledger.desired.slices).unwrap_or_default();
+    let held = match Held::read(&client, &node, ledger).await? {
         Some(held) => held,
         // Somebody has deleted it, and pods may run on what it told of.
         None if record.is_some() || !modes.is_empty() => {
@@ -146,7 +139,7 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
     let Leave { reset_lengths, stop_mps, remove_cdi, no_gfd_labels, settle, .. } = leave;
     let mut failed = Failures::default();
     failed.note("stop the MPS daemons", in_time(stop_mps(held.mps_gpus)).await);
-    if let Some(record) = record {
+    if let Some(Record { node: record, .. }) = record {
         if !record.lengths.is_empty() {
             // A GPU that has none now, in MIG mode or taken out, says so as an error; the driver forgets them with the boot.
             note("reset the length of time slices", &in_time(reset_lengths(record.lengths.clone())).await);
@@ -194,7 +187,7 @@ fn note(step: &str, result: &Result<(), String>) {
 
 /// Puts compute modes back to what they were and lifts memory limits: all that the agent set, for nobody will do it later. A GPU that
 /// has no noted mode has it back already.
-async fn restore(open: OpenGpus, record: Record, mut modes: Modes) -> Result<(), String> {
+async fn restore(open: OpenGpus, record: Recalled, mut modes: Modes) -> Result<(), String> {
     modes.retain(|gpu, _| record.exclusive.contains(gpu));
     if modes.is_empty() && record.limits.is_empty() {
         return Ok(());
@@ -206,7 +199,7 @@ async fn restore(open: OpenGpus, record: Record, mut modes: Modes) -> Result<(),
     result.await.map_err(|error| error.to_string())?
 }
 
-fn restore_now(open: OpenGpus, record: &Record, modes: &Modes) -> Result<(), String> {
+fn restore_now(open: OpenGpus, record: &Recalled, modes: &Modes) -> Result<(), String> {
     let mut gpus = open().map_err(|error| error.to_string())?;
     let mut errors = Vec::new();
     for (gpu, mode) in modes {
@@ -215,10 +208,8 @@ fn restore_now(open: OpenGpus, record: &Record, modes: &Modes) -> Result<(), Str
             Err(error) => errors.push(error),
         }
     }
-    for (gpu, limits) in &record.limits {
-        for cgroup in limits.keys() {
-            errors.extend(gpus.limit_memory(gpu, cgroup, None).err());
-        }
+    for (gpu, cgroup) in record.limits.keys() {
+        errors.extend(gpus.limit_memory(gpu, cgroup, None).err());
     }
     // A GPU that was taken out needs nothing.
     errors.retain(|error| !matches!(error, GpuError::NoSuchGpu(_)));

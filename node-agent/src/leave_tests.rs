@@ -2,9 +2,7 @@ use super::*;
 use crate::api_stand_in::{self, Asked, Log};
 use crate::gpu::{Gpu, GpuInstance};
 use crate::node::{Held as HeldBy, Recorded};
-use kerf_core::contract::{
-    GpuNodeSpec, GpuNodeStatus, Holder, Reservation, Shape, SliceState, SliceStatus, WantedSlice,
-};
+use kerf_core::contract::{GpuNodeStatus, Holder, Reservation, Shape, SliceState, SliceStatus, WantedSlice};
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::PodUid;
 use kerf_core::units::{MemoryMib, SizeGb};
@@ -122,14 +120,18 @@ fn modes_of(modes: &[(&str, ComputeMode)]) -> Modes {
 }
 
 fn remember(folder: &Path, exclusive: &[&str]) {
-    let limits = BTreeMap::from([("/kubepods/pod1".to_owned(), MemoryMib(1))]);
-    let record = Record {
+    let node = Recalled {
         exclusive: exclusive.iter().map(|gpu| GpuUuid::new(*gpu)).collect(),
-        limits: BTreeMap::from([(GpuUuid::new("GPU-0"), limits)]),
+        limits: [((GpuUuid::new("GPU-0"), "/kubepods/pod1".to_owned()), MemoryMib(1))].into(),
         paused: [DCGM.to_owned()].into(),
-        ..Record::new("boot".to_owned())
+        ..Recalled::default()
     };
-    Checkpoint::open(folder).unwrap().0.save(&record).unwrap();
+    record(folder, node);
+}
+
+/// The agent has recorded this.
+fn record(folder: &Path, node: Recalled) {
+    Checkpoint::open(folder).unwrap().0.save(&Record::new("boot".to_owned(), node)).unwrap();
 }
 
 fn has_checkpoint(folder: &Path) -> bool {
@@ -238,31 +240,32 @@ async fn a_step_that_fails_leaves_the_checkpoint_and_stops_no_other() {
 #[tokio::test]
 async fn what_was_promised_is_left_to_its_pod() {
     let folder = tempfile::tempdir().unwrap();
+    let reservation = Reservation {
+        uid: "u".into(),
+        namespace: "ml".into(),
+        pod: "train".into(),
+        container: "main".into(),
+        resource: "nvidia.com/gpu-8gb".parse().unwrap(),
+        alone: false,
+        epoch: 1,
+    };
+    let wanted = |id: &str, reservation| {
+        let (gpu, shape) = (GpuUuid::new("GPU-0"), Shape::mps(SizeGb(8)));
+        WantedSlice { id: id.into(), gpu, shape, reservation }
+    };
+    let mut node = Recalled::default();
+    node.ledger.desired.slices = vec![wanted("s1", None), wanted("s2", Some(reservation))];
+    record(folder.path(), node);
     let (client, log) = api_stand_in::client(|asked| match asked.path.as_str() {
         "/apis/kerf.dev/v1alpha1/gpunodes/n1" => {
-            let reservation = Reservation {
-                uid: "u".into(),
-                namespace: "ml".into(),
-                pod: "train".into(),
-                container: "main".into(),
-                resource: "nvidia.com/gpu-8gb".parse().unwrap(),
-                alone: false,
-                epoch: 1,
-            };
-            let wanted = |id: &str, reservation| {
-                let (gpu, shape) = (GpuUuid::new("GPU-0"), Shape::mps(SizeGb(8)));
-                WantedSlice { id: id.into(), gpu, shape, reservation }
-            };
-            let slices = vec![wanted("s1", None), wanted("s2", Some(reservation))];
-            let mut spec = json!(GpuNodeSpec { slices, ..GpuNodeSpec::default() });
-            spec["policy"] = json!({"vgpu": 1});
             let slices = ["1", "2"].map(|n| {
                 let status = slice(&format!("GPU-0::{n}"), "nvidia.com/gpu-8gb", None);
                 SliceStatus { id: Some(format!("s{n}").as_str().into()), ..status }
             });
             let status = json!(GpuNodeStatus { slices: slices.to_vec(), ..GpuNodeStatus::default() });
-            let node =
-                GpuNode { spec: Some(spec), status: Some(status), ..GpuNode::new(&NodeName::new("n1")) };
+            // An admin may have erred in the policy.
+            let spec = Some(json!({"policy": {"vgpu": 1}}));
+            let node = GpuNode { spec, status: Some(status), ..GpuNode::new(&NodeName::new("n1")) };
             (200, json!(node))
         }
         _ => api(asked),
@@ -289,8 +292,7 @@ async fn where_the_gpu_node_was_deleted_what_init_containers_hold_stays_by_the_k
     let folder = tempfile::tempdir().unwrap();
     let shares = [("GPU-0::1", 4), ("GPU-1::2", 8), ("GPU-2::3", 4)];
     let shares = shares.map(|(device, size)| (DeviceId::new(device), Shape::mps(SizeGb(size))));
-    let record = Record { shares: Some(shares.into()), ..Record::new("boot".to_owned()) };
-    Checkpoint::open(folder.path()).unwrap().0.save(&record).unwrap();
+    record(folder.path(), Recalled { shares: Some(shares.into()), ..Recalled::default() });
     let limits = json!({"limits": {"nvidia.com/gpu-4gb": "1"}});
     let pods = json!([{
         "metadata": {"name": "a", "namespace": "ml", "uid": "u"},
@@ -361,8 +363,7 @@ async fn nvidias_labels_stay_where_the_agent_never_wrote_them() {
 #[tokio::test]
 async fn lengths_of_time_slices_are_reset_and_keep_nobody_who_cannot() {
     let folder = tempfile::tempdir().unwrap();
-    let record = Record { lengths: [GpuUuid::new("GPU-0")].into(), ..Record::new("boot".to_owned()) };
-    Checkpoint::open(folder.path()).unwrap().0.save(&record).unwrap();
+    record(folder.path(), Recalled { lengths: [GpuUuid::new("GPU-0")].into(), ..Recalled::default() });
     let (client, undone) = (api_stand_in::client(api).0, Undone::default());
     leave(leaving(folder.path(), client, &undone)).await.unwrap();
     assert_eq!(undone.all()[1], r#"lengths of {GpuUuid("GPU-0")}"#);

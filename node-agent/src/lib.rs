@@ -1,7 +1,7 @@
 //! The node agent: cuts slices, serves them to the kubelet, reports what is.
 //!
 //! ```text
-//! GpuNode.spec ─▶ Node: observe → plan → check ─▶ Executor (NVML) ─▶ device plugin lists
+//! orders ───────▶ Node: observe → plan → check ─▶ Executor (NVML) ─▶ device plugin lists
 //!                   ▲                                                   │
 //!                   └── pod-resources: holders, acknowledgements ◀── kubelet ─▶ GpuNode.status
 //! ```
@@ -20,26 +20,30 @@ mod dcgm_pause;
 pub mod device_plugin;
 pub mod driver_load;
 pub mod ending;
+pub mod event;
 pub mod executor;
 pub mod gfd_labels;
 pub mod gpu;
 pub mod kubelet_api;
 pub mod leave;
+pub mod link;
 pub mod metrics;
 pub mod mps;
 pub mod node;
 pub mod node_object;
 pub mod others;
+pub mod pod_lookup;
 pub mod pod_resources;
 mod pod_view;
 pub mod pod_watch;
+pub mod policy_watch;
 pub mod processes;
 pub mod publisher;
 pub mod reconcile;
 pub mod recorder;
 pub mod recording;
 pub mod rejected;
-pub mod spec_watch;
 pub mod standing;
 pub mod tell;
 pub mod time_slice;
+pub mod unanswered;

@@ -3,7 +3,9 @@
 use crate::node::NodePod;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kerf_core::contract::{ContainerRequest, RequestDocument};
+use kerf_core::contract::{
+    AssignedSlice, AssignmentDocument, ContainerRequest, RequestDocument, Reservation, WantedSlice,
+};
 use kerf_core::keys;
 use kerf_core::names::{PodKey, PodUid};
 use kerf_core::request::{Role, SpecView, devices};
@@ -106,16 +108,74 @@ impl PodView {
             names,
             inits: inits.map(|(container, _)| container.name.clone()).collect(),
             requested: self.requested(),
+            assigned: self.assigned(),
         })
     }
 
     /// What its containers asked each of their slices to have, by its request document.
     fn requested(&self) -> BTreeMap<String, MemoryMib> {
-        let text = self.metadata.annotations.as_ref().and_then(|all| all.get(keys::REQUEST));
-        let document = text.and_then(|text| RequestDocument::parse(text).ok());
-        let containers = document.into_iter().flat_map(|document| document.containers);
         let asked =
             |container: &ContainerRequest| container.memory.unwrap_or(container.size_gb.share_memory());
-        containers.map(|container| (container.name.clone(), asked(&container))).collect()
+        self.containers().map(|container| (container.name.clone(), asked(&container))).collect()
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    fn containers(&self) -> impl Iterator<Item = ContainerRequest> {
+        let document = self.annotation(keys::REQUEST).and_then(|text| RequestDocument::parse(text).ok());
+        document.into_iter().flat_map(|document| document.containers)
+    }
+
+    /// What its Binding has assigned to it. The guard lets the extender alone write that.
+    fn assigned(&self) -> Vec<WantedSlice> {
+        let document = self.annotation(keys::ASSIGNMENT).and_then(|text| serde_json::from_str(text).ok());
+        let Some(AssignmentDocument { slices, .. }) = document else { return Vec::new() };
+        let names: BTreeMap<_, _> = self.containers().map(|c| (c.name.clone(), c.resource)).collect();
+        let PodKey { namespace, name } = self.key();
+        let wanted = |AssignedSlice { container, id, gpu, shape }| {
+            let resource = *names.get(&container)?;
+            let (namespace, pod) = (namespace.clone(), name.clone());
+            // An assignment does not say whether others may be offered beside it.
+            let alone = true;
+            let reservation =
+                Reservation { uid: self.uid(), namespace, pod, container, resource, alone, epoch: 0 };
+            Some(WantedSlice { id, gpu, shape, reservation: Some(reservation) })
+        };
+        slices.into_iter().filter_map(wanted).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_core::contract::{MigPart, Shape};
+    use serde_json::json;
+
+    #[test]
+    fn a_bound_pod_says_what_it_was_assigned() {
+        let request = kerf_core::testing::request("nvidia.com/mig-1g.10gb", 1);
+        let shape =
+            Shape::Mig { profile: "1g.10gb".parse().unwrap(), start: 2, size: 1, part: MigPart::Whole };
+        let slice = |container: &str| AssignedSlice {
+            container: container.to_owned(),
+            id: "s7".into(),
+            gpu: "GPU-0".into(),
+            shape,
+        };
+        let slices = vec![slice(&request.containers[0].name), slice("unknown")];
+        let assignment = AssignmentDocument { version: 1, slices, devices: Vec::new(), passed: Vec::new() };
+        let annotations =
+            json!({keys::REQUEST: request.to_json(), keys::ASSIGNMENT: json!(assignment).to_string()});
+        let pod: PodView = serde_json::from_value(json!({
+            "metadata": {"name": "a", "namespace": "ns", "uid": "u", "annotations": annotations},
+        }))
+        .unwrap();
+        let assigned = pod.assigned();
+        assert_eq!(assigned.len(), 1, "{assigned:?}");
+        let reservation = assigned[0].reservation.as_ref().unwrap();
+        assert_eq!((assigned[0].id.as_str(), reservation.uid.as_str()), ("s7", "u"));
+        assert_eq!(reservation.resource.to_string(), "nvidia.com/mig-1g.10gb");
     }
 }

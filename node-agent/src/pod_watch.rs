@@ -3,9 +3,9 @@
 
 mod live;
 
+use crate::event::{Event, Events};
 use crate::node::NodePods;
 use crate::pod_view::PodView;
-use crate::reconcile::{Event, Events};
 use futures::StreamExt as _;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kube::runtime::{WatchStreamExt as _, watcher};

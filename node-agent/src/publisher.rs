@@ -1,19 +1,21 @@
-//! Writes GpuNode.status: only on change, one write at a time, always the newest. What the API server shows is no longer
-//! what was written where the GpuNode was deleted and made anew, or etcd was restored: then all is written again.
+//! Writes GpuNode.status, for people: only on change, one write at a time, always the newest, and not before the GpuNode is there. One
+//! that was listed or made anew gets all of it again.
 
 use crate::ending::{Ending, Session};
 use crate::node::unserved;
 use jiff::Timestamp;
-use kerf_core::contract::{Condition, ConditionStatus, GpuNodeStatus, SliceState, SliceStatus};
+use kerf_core::contract::{Condition, ConditionStatus, GpuNodeStatus};
 use kerf_runtime::gpu_node::GpuNode;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
-/// How long a change that nobody waits for may be held back, so that several make one write.
-const GATHER: Duration = Duration::from_millis(100);
+/// How long the first change after a quiet time may be held back, and a change of conditions.
+const FIRST_CHANGE: Duration = Duration::from_millis(500);
+const CONDITIONS: Duration = Duration::from_secs(1);
 
 /// How long the last write, that the agent stops, may take.
 const LAST_WRITE: Duration = Duration::from_secs(2);
@@ -22,40 +24,33 @@ const LAST_WRITE: Duration = Duration::from_secs(2);
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// The status as the API server lists it, or has it for another object than before; `None` while it has none.
-pub type Shown = Option<Value>;
-
-/// Publishes `statuses` until `stop`, and again where the API server shows another than was written. `written` is what the
-/// status says now, if that is known.
+/// Publishes `statuses` until `stop`, at most once in an `interval` but for conditions. `shown` tells what each GpuNode says that is
+/// listed or made anew.
 pub async fn publish(
     (api, name): (Api<GpuNode>, String),
     mut statuses: watch::Receiver<GpuNodeStatus>,
-    mut shown: mpsc::UnboundedReceiver<Shown>,
-    written: Option<GpuNodeStatus>,
+    mut shown: mpsc::UnboundedReceiver<Option<GpuNodeStatus>>,
+    interval: Duration,
     session: Session,
 ) {
     let stop = session.stop();
-    let mut writer =
-        Writer { api, name, times: written.clone().unwrap_or_default(), written, trusted: false };
+    let mut writer = Writer { api, name, interval, times: None, written: None, at: None };
     let mut wait = FIRST_WAIT;
     loop {
         tokio::select! {
-            changed = statuses.changed() => if changed.is_err() { return },
+            changed = statuses.changed(), if writer.times.is_some() => if changed.is_err() { return },
             Some(shown) = shown.recv() => {
-                if writer.is_lost(shown.as_ref()) {
-                    if shown.is_some() {
-                        tracing::warn!("GpuNode.status is not what was written; writing all of it");
-                    } else {
-                        // It was just made, or made anew: what was written meanwhile is written once more.
-                        tracing::info!("the GpuNode has no status; writing all of it");
-                    }
+                writer.times = Some(shown.unwrap_or_default());
+                if writer.written.take().is_some() {
                     statuses.mark_changed();
                 }
                 continue;
             }
             () = stop.cancelled() => return say_goodbye(writer, &statuses, session.ending()).await,
         }
-        gather(&mut statuses, writer.written.as_ref()).await;
+        if stop.run_until_cancelled(writer.gather(&mut statuses)).await.is_none() {
+            return say_goodbye(writer, &statuses, session.ending()).await;
+        }
         let newest = statuses.borrow_and_update().clone();
         match writer.write(newest).await {
             Ok(()) => wait = FIRST_WAIT,
@@ -86,70 +81,61 @@ async fn say_goodbye(mut writer: Writer, statuses: &watch::Receiver<GpuNodeStatu
     }
 }
 
-/// Waits a moment for more changes, unless somebody waits for this one.
-async fn gather(statuses: &mut watch::Receiver<GpuNodeStatus>, written: Option<&GpuNodeStatus>) {
-    let is_urgent = |status: &GpuNodeStatus| written.is_none_or(|written| is_urgent(written, status));
-    let moment = tokio::time::sleep(GATHER);
-    tokio::pin!(moment);
-    while !is_urgent(&statuses.borrow_and_update()) {
-        tokio::select! {
-            () = &mut moment => return,
-            changed = statuses.changed() => if changed.is_err() { return },
-        }
-    }
-}
-
-/// Whether a slice became ready or failed, or the agent's readiness changed: the extender waits for these.
-fn is_urgent(written: &GpuNodeStatus, status: &GpuNodeStatus) -> bool {
-    let said = |slice: &SliceStatus| {
-        written.slices.iter().any(|w| {
-            (&w.id, w.state, &w.ready_for, &w.gpu) == (&slice.id, slice.state, &slice.ready_for, &slice.gpu)
-        })
-    };
-    let awaited = |slice: &&SliceStatus| matches!(slice.state, SliceState::Ready | SliceState::Failed);
-    written.is_ready() != status.is_ready() || !status.slices.iter().filter(awaited).all(said)
-}
-
 struct Writer {
     api: Api<GpuNode>,
     name: String,
-    /// What was written last; `None` if that is not known.
+    interval: Duration,
+    /// A status with the conditions that the GpuNode has, for their times; `None` until it was seen.
+    times: Option<GpuNodeStatus>,
+    /// What was written last; `None` if it is not known what the GpuNode says.
     written: Option<GpuNodeStatus>,
-    /// A status with the conditions that were written last, for their times.
-    times: GpuNodeStatus,
-    /// Whether `written` is of this process, so that a write may leave out what has not changed.
-    trusted: bool,
+    /// When that was.
+    at: Option<Instant>,
 }
 
 impl Writer {
-    /// Whether what was written is not what the API server shows; then the next write leaves nothing out. One that was
-    /// shown before the last write costs a write that changes nothing.
-    fn is_lost(&mut self, shown: Option<&Value>) -> bool {
-        let lost = self.trusted && shown != self.written.as_ref().map(|written| json!(written)).as_ref();
-        self.trusted &= !lost;
-        lost
+    /// Waits for more changes, as long as this one may be held back.
+    async fn gather(&self, statuses: &mut watch::Receiver<GpuNodeStatus>) {
+        let begun = Instant::now();
+        loop {
+            let until = self.due(begun, &statuses.borrow_and_update());
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return,
+                changed = statuses.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// When a status is written of which the first change was seen when it `begun`.
+    fn due(&self, begun: Instant, status: &GpuNodeStatus) -> Instant {
+        let Some(written) = &self.written else { return begun };
+        let again = self.at.map_or(begun, |at| at + self.interval);
+        let due = again.max(begun + FIRST_CHANGE.min(self.interval));
+        let is_other = !written.conditions.iter().map(said).eq(status.conditions.iter().map(said));
+        if is_other { due.min(begun + CONDITIONS) } else { due }
     }
 
     async fn write(&mut self, mut status: GpuNodeStatus) -> Result<(), kube::Error> {
-        keep_times(&mut status, &self.times, Timestamp::now());
-        let body = match &self.written {
-            Some(written) if self.trusted => changes(written, &status),
-            _ => changes(&GpuNodeStatus::default(), &status).into_iter().chain(all(&status)).collect(),
-        };
+        keep_times(&mut status, self.times.as_ref().unwrap_or(&GpuNodeStatus::default()), Timestamp::now());
+        let body = self.written.as_ref().map_or_else(|| all(&status), |written| changes(written, &status));
         if body.is_empty() {
             return Ok(());
         }
         let fields = body.len();
         let patch = Patch::Merge(json!({ "status": body }));
-        let begun = std::time::Instant::now();
-        let result = self.api.patch_status(&self.name, &PatchParams::default(), &patch).await;
-        tracing::debug!(fields, revision = status.observed_revision, took = ?begun.elapsed(), "wrote the status");
-        self.trusted = result.is_ok();
-        result?;
-        self.times = status.clone();
-        self.written = Some(status);
+        let begun = Instant::now();
+        self.written = None;
+        self.api.patch_status(&self.name, &PatchParams::default(), &patch).await?;
+        tracing::debug!(fields, took = ?begun.elapsed(), "wrote the status");
+        self.times = Some(status.clone());
+        (self.written, self.at) = (Some(status), Some(Instant::now()));
         Ok(())
     }
+}
+
+/// What a condition says, whenever it began.
+fn said(condition: &Condition) -> (&str, ConditionStatus, &str) {
+    (&condition.kind, condition.status, &condition.reason)
 }
 
 /// A condition that has not changed keeps its time.
@@ -181,10 +167,37 @@ fn changes(written: &GpuNodeStatus, status: &GpuNodeStatus) -> Map<String, Value
 mod tests {
     use super::*;
     use crate::api_stand_in::client;
-    use kerf_core::contract::Shape;
+    use kerf_core::contract::{Shape, SliceState, SliceStatus};
     use kerf_core::names::{GpuUuid, PodUid, SliceId};
     use kerf_core::units::{MemoryMib, SizeGb};
     use tokio_util::sync::CancellationToken;
+
+    /// A burst on a node is told in two writes, and people hear of what is wrong within a second.
+    #[tokio::test]
+    async fn a_status_is_written_at_most_once_in_an_interval_and_a_condition_at_once() {
+        let (api, _) = client(|_| (200, json!({})));
+        let begun = Instant::now();
+        let written = status(slice(SliceState::Preparing, None), true);
+        let (changed, ill) = (
+            status(slice(SliceState::Ready, Some("a")), true),
+            status(slice(SliceState::Preparing, None), false),
+        );
+        let mut writer = Writer {
+            api: Api::all(api),
+            name: "n1".to_owned(),
+            interval: Duration::from_secs(5),
+            written: Some(written),
+            at: None,
+            times: None,
+        };
+        let after = |writer: &Writer, status| writer.due(begun, status).duration_since(begun);
+        assert_eq!(after(&writer, &changed), FIRST_CHANGE, "it was quiet");
+        writer.at = Some(begun - Duration::from_secs(1));
+        assert_eq!(after(&writer, &changed), Duration::from_secs(4));
+        assert_eq!(after(&writer, &ill), CONDITIONS);
+        writer.written = None;
+        assert_eq!(after(&writer, &changed), Duration::ZERO);
+    }
 
     fn slice(state: SliceState, ready_for: Option<&str>) -> SliceStatus {
         SliceStatus {
@@ -216,17 +229,6 @@ mod tests {
     }
 
     #[test]
-    fn what_the_extender_waits_for_is_written_at_once() {
-        let preparing = status(slice(SliceState::Preparing, None), true);
-        let ready = status(slice(SliceState::Ready, Some("a")), true);
-        assert!(is_urgent(&preparing, &ready));
-        assert!(!is_urgent(&ready, &ready));
-        assert!(is_urgent(&ready, &status(slice(SliceState::Ready, Some("b")), true)));
-        assert!(!is_urgent(&ready, &status(slice(SliceState::Held, Some("a")), true)));
-        assert!(is_urgent(&ready, &status(slice(SliceState::Ready, Some("a")), false)));
-    }
-
-    #[test]
     fn a_conditions_time_changes_with_its_status_only() {
         let (first, second) = (Timestamp::UNIX_EPOCH, "2026-01-02T03:04:05Z".parse().unwrap());
         let mut before = status(slice(SliceState::Idle, None), true);
@@ -241,36 +243,37 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_status_that_the_api_server_has_not_is_written_whole_though_nothing_changed() {
+    async fn a_gpu_node_that_is_listed_or_made_anew_gets_all_of_the_status() {
         let (client, log) = client(|_| (200, json!({"metadata": {"name": "n1"}})));
         let (said, statuses) = watch::channel(GpuNodeStatus::default());
         let (show, shown) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
         let node = (Api::all(client), "n1".to_owned());
-        tokio::spawn(publish(node, statuses, shown, None, Session::until(&stop)));
+        let interval = Duration::from_millis(20);
+        tokio::spawn(publish(node, statuses, shown, interval, Session::until(&stop)));
         let writes = async |count: usize| {
             let until = tokio::time::Instant::now() + Duration::from_secs(10);
             while log.all().len() < count && tokio::time::Instant::now() < until {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            tokio::time::sleep(GATHER * 3).await;
+            tokio::time::sleep(interval * 10).await;
             let all: Vec<Value> = log.all().into_iter().map(|asked| asked.body["status"].clone()).collect();
             assert_eq!(all.len(), count);
             all
         };
-        // Nothing is known of the node yet, and nothing is what a GpuNode that was just made shows.
-        show.send(None).unwrap();
-        writes(0).await;
         said.send(status(slice(SliceState::Idle, None), true)).unwrap();
+        writes(0).await;
+        show.send(None).unwrap();
         let first = writes(1).await.remove(0);
-        show.send(Some(first.clone())).unwrap();
-        writes(1).await;
         // The first is a GpuNode that was made anew, the second one of an earlier time.
-        let earlier = json!(status(slice(SliceState::Held, None), false));
+        let mut earlier = status(slice(SliceState::Held, None), true);
+        earlier.conditions[0].last_transition_time = "1970-01-01T00:00:00Z".to_owned();
         for (count, other) in [(2, None), (3, Some(earlier))] {
             show.send(other).unwrap();
-            assert_eq!(writes(count).await[count - 1], first);
+            assert_eq!(writes(count).await[count - 1]["slices"], first["slices"]);
         }
+        let times = &writes(3).await[2]["conditions"][0]["lastTransitionTime"];
+        assert_eq!(*times, json!("1970-01-01T00:00:00Z"), "a condition that is the same keeps its time");
         stop.cancel();
     }
 

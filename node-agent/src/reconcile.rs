@@ -1,32 +1,32 @@
-//! The agent's one loop: events in, a decision, its parts handed out. At most one call to the GPUs is under way.
+//! The agent's one loop: events in, a decision, its parts handed out. At most one call is under way on each GPU, and none while all are
+//! looked at.
 //!
 //! observe → plan → check → execute → publish: the first three are [`Node`]'s, and pure; this module waits, hands out
 //! and runs.
 
-use crate::access::AccessGrant;
 use crate::app::Keepers;
 use crate::device_plugin::{self, Allocations, Served};
 use crate::ending::{Ending, Session};
+use crate::event::{Event, Events};
 use crate::executor::{Executor, Outcome};
-use crate::gpu::GpuEvent;
-use crate::gpu::limits::Limits;
 use crate::metrics::{Metrics, SliceUse};
 use crate::mps;
 use crate::node::Note;
-use crate::node::{
-    Allocatable, Daemons, Decision, DevicesByName, Holders, LetGo, ListedDevice, Node, NodePods,
-};
+use crate::node::{Decision, DevicesByName, LetGo, ListedDevice, Node, Recalled};
+use crate::pod_lookup;
 use crate::pod_resources::Watched;
 use crate::recorder::Recorder;
 use crate::rejected::Eviction;
 use crate::standing::Standing;
 use crate::tell;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use crate::unanswered::Unanswered;
+use kerf_core::contract::GpuNodeStatus;
 use kerf_core::gfd_labels::GfdLabels;
-use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid};
+use kerf_core::ledger::NodeState;
+use kerf_core::planner::Step;
 use kerf_core::resource::ResourceName;
 use kerf_runtime::admin::Readiness;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,65 +45,6 @@ const LOOK_AT_THE_NEW: Duration = Duration::from_secs(5);
 /// The wait after the record could not be written: shorter than the node's own, so that it is told of until it is written.
 const RECORD_AGAIN: Duration = Duration::from_secs(1);
 
-/// What happens.
-#[derive(Debug)]
-pub enum Event {
-    /// The GpuNode changed: the object's UID and its spec.
-    Spec(Option<String>, Result<GpuNodeSpec, String>),
-    /// The kubelet's account of holders.
-    Holders(Result<Holders, String>),
-    /// What the kubelet may hand out.
-    Allocatable(Allocatable),
-    /// A container is being given devices.
-    Allocated(ResourceName, Vec<DeviceId>),
-    /// A pod of this node is gone or finished.
-    PodLeft(PodKey, PodUid),
-    /// A pod of this node was deleted while its containers may have run.
-    PodCutOff(PodKey, PodUid),
-    /// The pods of this node that ask for kerf's names.
-    Pods(NodePods),
-    /// A pod of this node that the kubelet did not take on for want of devices.
-    Rejected(PodKey, PodUid),
-    /// Names are registered, or why not: by the number of their server.
-    Registered(usize, Result<(), String>),
-    /// What the MPS daemons do.
-    Daemons(Daemons),
-    /// The clients of a GPU's MPS server have lost their work, and how.
-    ServerLost(GpuUuid, String),
-    /// The limits that are on the memory of pods.
-    Limits(Limits),
-    /// Which devices can be opened, and how.
-    Reachable(BTreeMap<DeviceId, Result<AccessGrant, String>>),
-    /// An error of a GPU's.
-    Trouble(GpuEvent),
-    /// Who else manages the node's GPUs.
-    Others(Vec<String>),
-    /// The driver's upgrade, and how that is known; `None` once it is over.
-    Upgrade(Option<String>),
-    /// The labels of programs that GPU Operator deploys on the node and that hold GPU instances.
-    Deployed(BTreeSet<String>),
-    /// Those that may still have to be put back, and the number of the pause that was carried out.
-    Paused(BTreeSet<String>, u64),
-}
-
-/// Where events are sent.
-#[derive(Debug, Clone)]
-pub struct Events(mpsc::UnboundedSender<Event>);
-
-impl Events {
-    /// The two ends. Unbounded: every sender waits for an answer of its own before it has more to say.
-    #[must_use]
-    pub fn channel() -> (Self, mpsc::UnboundedReceiver<Event>) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        (Self(sender), receiver)
-    }
-
-    /// Sends. Once the loop has ended nobody listens, and that is no matter.
-    pub fn send(&self, event: Event) {
-        drop(self.0.send(event));
-    }
-}
-
 /// Where decisions go.
 pub struct Outlets {
     /// Events, for the servers that the loop starts.
@@ -118,6 +59,10 @@ pub struct Outlets {
     pub watched: watch::Sender<Watched>,
     /// The status to publish.
     pub status: watch::Sender<GpuNodeStatus>,
+    /// The node as the extender's copy of it is to be.
+    pub reported: watch::Sender<Arc<NodeState>>,
+    /// Pods to look up.
+    pub look_up: mpsc::UnboundedSender<pod_lookup::Wanted>,
     /// Counts of devices by name, for onlookers at the node's status.
     pub counts: watch::Sender<Counts>,
     /// The node's labels.
@@ -147,6 +92,7 @@ pub struct Reconciler {
     registered: BTreeMap<usize, Result<(), String>>,
     executor: Executor,
     standing: Standing,
+    unanswered: Unanswered,
     record_at: Instant,
     resync: Duration,
     observe_at: Instant,
@@ -174,6 +120,7 @@ impl Reconciler {
             plugins,
             registered,
             executor,
+            unanswered: Unanswered::default(),
             standing,
             record_at: observe_at,
             resync,
@@ -197,6 +144,9 @@ impl Reconciler {
             tokio::select! {
                 () = stop.cancelled() => break,
                 outcome = self.executor.outcome() => self.take_outcome(outcome, &session),
+                written = self.unanswered.written() => {
+                    self.unanswered.answer(written, &mut self.node, &mut self.standing, Instant::now());
+                }
                 event = events.recv() => {
                     let Some(event) = event else { break };
                     self.take(event);
@@ -206,7 +156,7 @@ impl Reconciler {
         }
         let record = self.standing.complete(self.node.decide(Instant::now()).record);
         let recording = self.executor.recording();
-        if let Err(error) = recording.save(record).await {
+        if let Err(error) = recording.leave(record).await {
             tracing::warn!(%error, "what the node has is not recorded");
         }
         for plugins in self.plugins.drain(..) {
@@ -217,7 +167,14 @@ impl Reconciler {
     fn take(&mut self, event: Event) {
         let now = Instant::now();
         match event {
-            Event::Spec(uid, spec) => self.node.on_spec(uid, spec),
+            Event::Order(order, to) => {
+                let reply = self.node.on_order(&order, now);
+                self.unanswered.take(reply, to, &self.node);
+            }
+            Event::Leader(epoch) => self.node.on_leader(epoch, now),
+            Event::LookedUp(uid, asked, found) => self.node.on_looked_up(&uid, asked, found),
+            Event::Policy(policy) => self.node.on_policy(policy),
+            Event::Predecessor(before) => self.node.on_predecessor(*before, now),
             Event::Holders(holders) => self.node.on_holders(holders),
             Event::Allocatable(allocatable) => self.node.on_allocatable(allocatable),
             Event::Allocated(name, devices) => self.node.on_allocated(name, devices, now),
@@ -289,9 +246,9 @@ impl Reconciler {
                 self.observe_at = now + if failed { OBSERVE_AGAIN * 3 } else { soon };
             }
             Outcome::Recorded { record } => self.standing.note_recorded(&record),
-            Outcome::Unrecorded { error } => {
+            Outcome::Unrecorded { gpu, error } => {
                 self.record_at = now + RECORD_AGAIN;
-                self.node.on_unrecorded(&error, now);
+                self.node.on_unrecorded(gpu.as_ref(), &error, now);
             }
             Outcome::Created { gpu, id, result, .. } => {
                 self.observe_soon_after(result.is_err(), now);
@@ -339,6 +296,11 @@ impl Reconciler {
             tell::tell(&self.outlets.recorder, note, evicts, |key| self.node.uid_of(key));
         }
         self.publish(decision.healthy, decision.status);
+        let write_at = self.answer_orders(&decision.record, now);
+        for pod in decision.look_up {
+            // The task that looks pods up ends with the agent.
+            drop(self.outlets.look_up.send(pod));
+        }
         if decision.wants_holders {
             self.outlets.want_holders.notify_one();
         }
@@ -346,25 +308,47 @@ impl Reconciler {
             let earliest = self.last_observed.map_or(now, |at| at + OBSERVE_AGAIN);
             self.observe_at = self.observe_at.min(earliest);
         }
-        if self.executor.is_idle() {
-            match decision.step {
-                waits if must_record && now >= self.record_at => {
-                    // A step that was decided on may be none by the next decision; what it was about is looked at then.
-                    self.observe_at = waits.map_or(self.observe_at, |_| now);
-                    self.executor.record(decision.record);
-                }
-                _ if now >= self.observe_at => {
-                    self.outlets.want_holders.notify_one();
-                    self.executor.observe();
-                }
-                Some(next) => self.executor.run(next, &self.node, decision.record),
-                None => {}
-            }
+        if self.run_next(decision.step, decision.record, must_record, now) {
+            // There may be a step for another GPU.
+            return now;
         }
         // While a call is under way its end is waited for, which is never far.
         let idle = if self.executor.is_idle() { self.observe_at } else { now + self.resync };
         let record_at = Some(self.record_at).filter(|_| must_record && self.executor.is_idle());
-        [decision.wake, record_at].into_iter().flatten().fold(idle, Instant::min)
+        [decision.wake, record_at, write_at].into_iter().flatten().fold(idle, Instant::min)
+    }
+
+    /// Writes the record, looks at the GPUs or runs the step. Whether it is the step. What is for all GPUs waits for the calls that are
+    /// under way, and none begins meanwhile.
+    fn run_next(&mut self, step: Option<Step>, record: Recalled, must_record: bool, now: Instant) -> bool {
+        let (write, look) = (must_record && now >= self.record_at, now >= self.observe_at);
+        if (write || look) && !self.executor.is_idle() {
+            return false;
+        }
+        if write {
+            // A step that was decided on may be none by the next decision; what it was about is looked at then.
+            self.observe_at = step.map_or(self.observe_at, |_| now);
+            self.executor.record(record);
+            return false;
+        }
+        if look {
+            self.outlets.want_holders.notify_one();
+            self.executor.observe();
+            return false;
+        }
+        let Some(step) = step else { return false };
+        let begins = self.executor.run(step.clone(), &self.node, record);
+        if begins {
+            self.node.on_started(&step);
+        }
+        begins
+    }
+
+    /// Gives the answers to orders that wait for nothing more, and writes the record that the others wait for. Returns when it is to
+    /// be written at the latest.
+    fn answer_orders(&mut self, record: &Recalled, now: Instant) -> Option<Instant> {
+        self.unanswered.give();
+        self.unanswered.write(record, &self.executor.recording(), now)
     }
 
     /// What is to be so, to those who make it so. Daemons, limits, lengths and pauses wait until a restart would know of them.
@@ -407,6 +391,12 @@ impl Reconciler {
         self.outlets.gfd_labels.send_if_modified(|old| replace(old, self.node.gfd_labels()));
         self.outlets.counts.send_if_modified(|old| replace(old, self.counts()));
         self.outlets.watched.send_if_modified(|old| replace(&mut old.healthy, healthy));
+        // Until then nobody is told that the node has no GPUs.
+        if !self.node.has_looked() {
+            return;
+        }
+        let state = Arc::new(self.node.state(&status));
+        self.outlets.reported.send_if_modified(|old| replace(old, state));
         if self.outlets.status.send_if_modified(|old| replace(old, status)) || self.measure {
             let of_slice = |slice: &_| SliceUse {
                 used: self.node.used(slice),

@@ -1,18 +1,25 @@
 //! The loop on fake GPUs, with the node's disk.
 
 use super::*;
+use crate::checkpoint;
 use crate::gpu::GpuBackend;
 use crate::gpu::events::Reopen;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuError, GpuThread, NvmlCode, Open};
-use crate::node::{Kept, Recalled, Settings};
+use crate::node::{Holders, NodePods};
+use crate::node::{Kept, Predecessor, Recalled, Settings};
 use crate::processes::Host;
-use crate::recording::{Before, Recording};
-use kerf_core::contract::{Condition, ConditionStatus, GpuRule, MpsRule, Shape, WantedSlice};
+use crate::recording::Recording;
+use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuRule, MpsRule, Shape, WantedSlice};
+use kerf_core::ledger::{Answer, Order, OrderKind, Owner, Proposal, Rejection};
+use kerf_core::names::{PodKey, PodUid};
+use kerf_core::packing::{Placed, Source};
 use kerf_core::units::SizeGb;
 use prometheus_client::registry::Registry;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
+use tokio::sync::oneshot;
 
 /// Longer than anything takes on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,7 +39,12 @@ fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
     start_with(Box::new(open), (folder, state), &Session::until(stop))
 }
 
-fn start_with(open: Open, (folder, state): (&Path, &Path), session: &Session) -> Seen {
+fn start_with(open: Open, folders: (&Path, &Path), session: &Session) -> Seen {
+    start_looking(Duration::from_millis(50), open, folders, session)
+}
+
+/// A loop that looks at the GPUs so often.
+fn start_looking(every: Duration, open: Open, (folder, state): (&Path, &Path), session: &Session) -> Seen {
     let thread = GpuThread::start(open, PATIENCE).unwrap();
     let (recording, _) = Recording::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
     let host = Host { proc: folder.to_owned(), cgroups: folder.to_owned() };
@@ -56,6 +68,8 @@ fn start_with(open: Open, (folder, state): (&Path, &Path), session: &Session) ->
         want_holders: Arc::default(),
         watched: watch::Sender::default(),
         status,
+        reported: watch::Sender::default(),
+        look_up: mpsc::unbounded_channel().0,
         counts: watch::Sender::default(),
         labels: watch::Sender::default(),
         gfd_labels: watch::Sender::default(),
@@ -64,22 +78,30 @@ fn start_with(open: Open, (folder, state): (&Path, &Path), session: &Session) ->
         readiness: Readiness::new(&[]),
         metrics: Metrics::register(&mut Registry::default()),
     };
-    let node = Node::remembering(None, Settings { mps: Some(folder.join("mps")), ..Settings::default() });
+    let mut node = Node::new(Settings { mps: Some(folder.join("mps")), ..Settings::default() });
+    node.recall(Recalled::default(), Instant::now());
     let standing = Standing::of(&Recalled::default());
-    let reconciler = Reconciler::new((node, standing), outlets, executor, Duration::from_millis(50));
+    let reconciler = Reconciler::new((node, standing), outlets, executor, every);
     let running = tokio::spawn(reconciler.run(queue, session.clone()));
     Seen { events, kept: to_keep, status: shown, running }
 }
 
-/// Wants an MPS share on a GPU that is exclusive meanwhile.
+/// The GpuNode was read, of an agent that followed this spec.
+fn read_gpu_node(events: &Events, spec: GpuNodeSpec) {
+    let policy = spec.policy.clone();
+    events.send(Event::Predecessor(Box::new(Predecessor { spec, ..Predecessor::default() })));
+    events.send(Event::Policy(Ok(policy)));
+}
+
+/// An MPS share is desired on a GPU that is exclusive meanwhile.
 fn want_a_share(events: &Events) {
-    let mut spec = GpuNodeSpec::default();
+    let mut spec = GpuNodeSpec { revision: 1, ..GpuNodeSpec::default() };
     let rule = GpuRule { mps: MpsRule { exclusive: true, ..MpsRule::default() }, ..GpuRule::default() };
     spec.policy.gpus.push(rule);
     let share =
         WantedSlice { id: "s1".into(), gpu: uuid(0), shape: Shape::mps(SizeGb(4)), reservation: None };
     spec.slices.push(share);
-    events.send(Event::Spec(None, Ok(spec)));
+    read_gpu_node(events, spec);
     events.send(Event::Holders(Ok(Holders {
         asked: Instant::now(),
         held: BTreeMap::new(),
@@ -94,11 +116,10 @@ fn want_a_share(events: &Events) {
 async fn what_shares_need_is_on_the_disk_before_it_is_set() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
-    fs::create_dir(&state).unwrap();
-    let in_the_way = state.join("checkpoint.json.new");
-    fs::create_dir(&in_the_way).unwrap();
     let stop = CancellationToken::new();
     let mut seen = start(folder.path(), &state, &stop);
+    let in_the_way = state.join("ledger.0");
+    symlink("/dev/full", &in_the_way).unwrap();
     want_a_share(&seen.events);
     let is_told = |status: &GpuNodeStatus| {
         let mut all = status.conditions.iter();
@@ -108,12 +129,128 @@ async fn what_shares_need_is_on_the_disk_before_it_is_set() {
     let has_daemon = |kept: &Option<Kept>| kept.as_ref().is_some_and(|kept| !kept.daemons.is_empty());
     assert!(!has_daemon(&seen.kept.borrow()), "the disk refuses");
 
-    fs::remove_dir(&in_the_way).unwrap();
+    fs::remove_file(&in_the_way).unwrap();
     tokio::time::timeout(PATIENCE, seen.kept.wait_for(has_daemon)).await.unwrap().unwrap();
-    let text = fs::read_to_string(state.join("checkpoint.json")).unwrap();
-    let record: crate::checkpoint::Record = serde_json::from_str(&text).unwrap();
-    assert_eq!(record.exclusive, [uuid(0)].into());
-    assert_eq!(record.spec.slices.len(), 1);
+    let record = checkpoint::tests::on_disk(&state).unwrap();
+    assert_eq!(record.node.exclusive, [uuid(0)].into());
+    assert_eq!(record.node.ledger.desired.slices.len(), 1);
+    stop.cancel();
+}
+
+/// An agent of two GPUs that is open, with its state's folder.
+async fn ordered(folder: &Path, stop: &CancellationToken) -> (Seen, PathBuf) {
+    let gpus = FakeGpus::new(&["H100-80GB", "H100-80GB"]);
+    ordered_on(&gpus, Duration::from_millis(50), folder, stop).await
+}
+
+async fn ordered_on(
+    gpus: &FakeGpus,
+    look_every: Duration,
+    folder: &Path,
+    stop: &CancellationToken,
+) -> (Seen, PathBuf) {
+    let state = folder.join("state");
+    let seen = start_looking(look_every, opens(gpus), (folder, &state), &Session::until(stop));
+    read_gpu_node(&seen.events, GpuNodeSpec::default());
+    let (held, foreign, recorded) = (BTreeMap::new(), Vec::new(), Ok(Vec::new()));
+    seen.events.send(Event::Holders(Ok(Holders { asked: Instant::now(), held, foreign, recorded })));
+    seen.events.send(Event::Pods(NodePods::new()));
+    let has_modes = || checkpoint::tests::on_disk(&state).is_some_and(|record| record.node.mig_on.len() == 2);
+    let begun = Instant::now();
+    while !has_modes() {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    (seen, state)
+}
+
+/// Orders the place of a pod: one of seven on each of two GPUs. Its answer comes.
+fn order(seen: &Seen, pod: u8) -> oneshot::Receiver<Answer> {
+    let place = Placed {
+        container: "main".to_owned(),
+        resource: "nvidia.com/mig-1g.10gb".parse().unwrap(),
+        alone: false,
+        gpu: uuid(u32::from(pod % 2)),
+        shape: kerf_core::testing::h100_shape("1g.10gb", pod / 2),
+        source: Source::Cut(Vec::new()),
+    };
+    let owner = Owner { uid: PodUid::new(format!("uid-{pod}")), key: PodKey::new("ns", format!("p{pod}")) };
+    let kind = OrderKind::Reserve(Proposal { owner, places: vec![place] });
+    let (to, answer) = oneshot::channel();
+    seen.events.send(Event::Order(Order { epoch: 1, kind }, to));
+    answer
+}
+
+async fn answer(waiting: oneshot::Receiver<Answer>) -> Answer {
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn orders_that_come_together_are_answered_after_one_write() {
+    let (folder, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+    let (seen, state) = ordered(folder.path(), &stop).await;
+    let before = checkpoint::tests::writes(&state);
+    let orders: Vec<_> = (0..8).map(|pod| order(&seen, pod)).collect();
+    for (number, waiting) in (1..).zip(orders) {
+        answer(waiting).await.unwrap();
+        let record = checkpoint::tests::on_disk(&state).unwrap();
+        assert!(record.node.ledger.desired.slices.len() >= number, "an answer comes after the disk");
+    }
+    assert_eq!(checkpoint::tests::writes(&state), before + 1);
+    // Again: it has its place, and the disk knows.
+    answer(order(&seen, 3)).await.unwrap();
+    assert_eq!(checkpoint::tests::writes(&state), before + 1);
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn a_cut_that_takes_long_keeps_no_other_gpu_waiting() {
+    let (folder, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+    let gpus = FakeGpus::new(&["H100-80GB", "H100-80GB"]);
+    // A look at all GPUs would wait for the one that hangs.
+    let (seen, _) = ordered_on(&gpus, PATIENCE, folder.path(), &stop).await;
+    gpus.set_hanging(0, true);
+    let orders: Vec<_> = (0..6).map(|pod| order(&seen, pod)).collect();
+    for waiting in orders {
+        answer(waiting).await.unwrap();
+    }
+    let cut = |gpu: usize| gpus.gpus()[gpu].instances.len();
+    let begun = Instant::now();
+    while cut(1) < 3 {
+        assert!(begun.elapsed() < PATIENCE, "{} of 3", cut(1));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(cut(0), 0);
+    gpus.set_hanging(0, false);
+    while cut(0) < 3 {
+        assert!(begun.elapsed() < PATIENCE, "{} of 3", cut(0));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn on_a_full_disk_orders_are_refused_and_the_record_of_before_stays() {
+    let (folder, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+    let (seen, state) = ordered(folder.path(), &stop).await;
+    answer(order(&seen, 0)).await.unwrap();
+    let newest = checkpoint::tests::newest(&state);
+    let other = state.join(if newest == "ledger.0" { "ledger.1" } else { "ledger.0" });
+    drop(fs::remove_file(&other));
+    symlink("/dev/full", &other).unwrap();
+    let refused = [order(&seen, 1), order(&seen, 2)];
+    for waiting in refused {
+        let Err(Rejection::Disk(why)) = answer(waiting).await else { panic!("it cannot be on the disk") };
+        assert!(why.contains("No space left"), "{why}");
+    }
+    fs::remove_file(&other).unwrap();
+    let pods = || {
+        let slices = checkpoint::tests::on_disk(&state).unwrap().node.ledger.desired.slices;
+        slices.into_iter().filter_map(|slice| slice.reservation.map(|r| r.pod)).collect::<Vec<_>>()
+    };
+    assert_eq!(pods(), ["p0"]);
+    answer(order(&seen, 1)).await.unwrap();
+    assert_eq!(pods(), ["p0", "p1"]);
     stop.cancel();
 }
 
@@ -175,7 +312,7 @@ async fn a_driver_that_is_loaded_anew_ends_the_process_before_anything_is_taken_
     assert_eq!(ended.await, Ending::Reloaded);
     let state = folder.path().join("state");
     let (_, before) = Recording::open(&state, "boot".to_owned(), folder.path().join("sys")).unwrap();
-    let Before::Recorded(recalled) = before else { panic!("{before:?}") };
+    let recalled = before.unwrap();
     assert_eq!((recalled.mig_lost, recalled.booted), ([uuid(0)].into(), true));
 }
 

@@ -1,48 +1,77 @@
-//! The agent's record on the node's disk, as the executor needs it: written off the loop's thread, before what it tells of
-//! is made or set.
+//! The agent's record on the node's disk, as its tasks need it: written off the loop's thread, before what it tells of is made,
+//! set or answered.
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Found, Record};
 use crate::driver_load::DriverLoad;
 use crate::node::Recalled;
-use std::collections::{BTreeMap, BTreeSet};
+use kerf_runtime::telemetry::chain;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// What an earlier process recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Before {
-    /// Nothing: no agent was here.
-    Nothing,
-    /// This.
-    Recorded(Box<Recalled>),
-    /// Something that cannot be read. What the API server has of it stands in.
-    Unreadable,
-}
 
 /// The record. Its clones are one.
 #[derive(Clone)]
 pub struct Recording {
-    checkpoint: Arc<Mutex<Checkpoint>>,
+    newest: Arc<Mutex<Newest>>,
+    disk: Arc<tokio::sync::Mutex<Disk>>,
     boot_id: String,
     /// The load of the driver that this process works with, once there is one.
     load: Arc<OnceLock<DriverLoad>>,
     sys: PathBuf,
 }
 
+/// The newest record, on the disk or not.
+struct Newest {
+    /// How many were handed over.
+    number: u64,
+    record: Record,
+}
+
+/// What the disk has, which one writes at a time.
+struct Disk {
+    checkpoint: Checkpoint,
+    /// The number of the record that was written last, and whether that succeeded.
+    tried: u64,
+    result: Result<(), String>,
+}
+
+impl Disk {
+    fn write(&mut self, newest: &Mutex<Newest>) {
+        let (number, record) = {
+            let newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
+            (newest.number, newest.record.clone())
+        };
+        self.result = self.checkpoint.save(&record).map_err(|error| chain(&error));
+        self.tried = number;
+    }
+}
+
 impl Recording {
-    /// Opens the record in `folder`, in the boot `boot_id`. Gives what an earlier process recorded there. `sys`, for
+    /// Opens the record in `folder`, in the boot `boot_id`. Gives what an earlier process recorded there, if one was there. `sys`, for
     /// most `/sys`, tells whether the driver was loaded anew since.
-    pub fn open(folder: &Path, boot_id: String, sys: PathBuf) -> Result<(Self, Before), CheckpointError> {
+    pub fn open(
+        folder: &Path,
+        boot_id: String,
+        sys: PathBuf,
+    ) -> Result<(Self, Option<Recalled>), CheckpointError> {
         let (checkpoint, found) = Checkpoint::open(folder)?;
         let load = DriverLoad::read(&sys);
         let before = match found {
-            Found::Nothing => Before::Nothing,
-            Found::Record(record) => Before::Recorded(Box::new(recalled(*record, &boot_id, load))),
-            Found::Unreadable(_) => Before::Unreadable,
+            Found::Nothing => None,
+            Found::Record(record) => Some(recalled(*record, &boot_id, load)),
+            Found::Unreadable(_) => Some(Recalled::lost()),
         };
-        let (checkpoint, load) =
-            (Arc::new(Mutex::new(checkpoint)), Arc::new(load.map_or_else(OnceLock::new, OnceLock::from)));
-        Ok((Self { checkpoint, boot_id, load, sys }, before))
+        let newest = Newest { number: 0, record: Record::new(boot_id.clone(), Recalled::default()) };
+        let (newest, disk) = (Arc::new(Mutex::new(newest)), Disk { checkpoint, tried: 0, result: Ok(()) });
+        let (disk, load) =
+            (Arc::new(tokio::sync::Mutex::new(disk)), load.map_or_else(OnceLock::new, OnceLock::from));
+        Ok((Self { newest, disk, boot_id, load: Arc::new(load), sys }, before))
+    }
+
+    /// The boot that this process runs in.
+    #[must_use]
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
     }
 
     /// Whether another load of the driver runs than this process has worked with. The first one that is there is its own. Ask
@@ -52,80 +81,57 @@ impl Recording {
         DriverLoad::read(&self.sys).is_some_and(|now| now != *self.load.get_or_init(|| now))
     }
 
-    /// Writes what the node has, unless it stands there already.
+    /// Writes what the node has, unless it stands there already. Records are written in the order of these calls, not of the
+    /// futures' polls. Those that are handed over while an earlier one is being written become one write, that of the newest.
     ///
     /// # Errors
-    /// The text of what is wrong with the disk, and the remedy.
-    pub async fn save(&self, recalled: Recalled) -> Result<(), String> {
-        let (checkpoint, record) = (Arc::clone(&self.checkpoint), self.record(recalled));
-        let write = move || checkpoint.lock().unwrap_or_else(PoisonError::into_inner).save(&record);
-        let written = tokio::task::spawn_blocking(write).await.map_err(|error| error.to_string())?;
-        written.map_err(|error| error.to_string())
+    /// The text of what is wrong with the disk.
+    pub fn save(&self, recalled: Recalled) -> impl Future<Output = Result<(), String>> + Send + use<> {
+        let record = self.record(recalled);
+        let number = {
+            let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+            newest.number += 1;
+            newest.record = record;
+            newest.number
+        };
+        let (newest, disk) = (Arc::clone(&self.newest), Arc::clone(&self.disk));
+        async move {
+            let mut disk = disk.lock_owned().await;
+            if disk.tried >= number {
+                return disk.result.clone();
+            }
+            let write = move || {
+                disk.write(&newest);
+                disk.result.clone()
+            };
+            tokio::task::spawn_blocking(write).await.map_err(|error| error.to_string())?
+        }
+    }
+
+    /// Writes what the node has for the next process, which may be an agent without a ledger.
+    ///
+    /// # Errors
+    /// The text of what is wrong with the disk.
+    pub async fn leave(&self, recalled: Recalled) -> Result<(), String> {
+        self.save(recalled).await?;
+        let mut disk = Arc::clone(&self.disk).lock_owned().await;
+        tokio::task::spawn_blocking(move || disk.checkpoint.leave()).await.map_err(|error| error.to_string())
     }
 
     fn record(&self, recalled: Recalled) -> Record {
-        let Recalled {
-            spec,
-            uid,
-            shares,
-            mig_on,
-            mig_lost,
-            exclusive,
-            limits,
-            lengths,
-            paused,
-            ills,
-            booted,
-        } = recalled;
-        let recovering = booted;
-        let (mig, mig_lost) = (mig_on, Some(mig_lost));
-        let mut by_gpu: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
-        for ((gpu, cgroup), limit) in limits {
-            by_gpu.entry(gpu).or_default().insert(cgroup, limit);
-        }
-        let new = Record { driver_load: self.load.get().copied(), ..Record::new(self.boot_id.clone()) };
-        Record {
-            uid,
-            spec,
-            shares,
-            mig,
-            mig_lost,
-            exclusive,
-            limits: by_gpu,
-            lengths,
-            paused,
-            ills,
-            recovering,
-            ..new
-        }
+        let driver_load = self.load.get().copied();
+        Record { driver_load, ..Record::new(self.boot_id.clone(), recalled) }
     }
 }
 
 fn recalled(record: Record, boot_id: &str, load: Option<DriverLoad>) -> Recalled {
     // A driver that is not loaded now is loaded anew next.
     let is_lost = record.boot_id != boot_id || record.driver_load.is_some() && record.driver_load != load;
-    let Record { uid, spec, shares, mig, mig_lost, .. } = record;
-    let Record { exclusive, limits, lengths, paused, ills, recovering, .. } = record;
+    let Record { mut node, mig_lost, .. } = record;
     // One of an older agent has both sorts in one. Those that are lost are lost while the node recovers.
-    let mig_lost = mig_lost.unwrap_or_else(|| if recovering { mig.clone() } else { BTreeSet::new() });
-    let limits = limits.into_iter().flat_map(|(gpu, by_cgroup)| {
-        by_cgroup.into_iter().map(move |(cgroup, limit)| ((gpu.clone(), cgroup), limit))
-    });
-    let limits = limits.collect();
-    let recalled = Recalled {
-        spec,
-        uid,
-        shares,
-        mig_on: mig,
-        mig_lost,
-        exclusive,
-        limits,
-        lengths,
-        paused,
-        ills,
-        booted: recovering,
-    };
-    if is_lost { recalled.after_reload() } else { recalled }
+    let old = || if node.booted { node.mig_on.clone() } else { BTreeSet::new() };
+    node.mig_lost = mig_lost.unwrap_or_else(old);
+    if is_lost { node.after_reload() } else { node }
 }
 
 #[cfg(test)]
@@ -148,7 +154,7 @@ mod tests {
         if let Some(saved) = saved {
             recording.save(saved).await.unwrap();
         }
-        if let Before::Recorded(recalled) = before { *recalled } else { Recalled::default() }
+        before.unwrap_or_default()
     }
 
     #[tokio::test]
@@ -175,6 +181,62 @@ mod tests {
             booted.mig_lost,
             "it is still to come back"
         );
+    }
+
+    /// Orders that a leader sends at once are accepted with one write.
+    #[tokio::test]
+    async fn records_of_the_time_of_a_write_are_one_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let (recording, _) =
+            Recording::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
+        let of = |revision| {
+            let mut recalled = Recalled::default();
+            recalled.ledger.desired.revision = revision;
+            recalled
+        };
+        recording.save(of(1)).await.unwrap();
+        let writing = Arc::clone(&recording.disk).lock_owned().await;
+        let saves = (2..10).map(|revision| tokio::spawn(recording.save(of(revision))));
+        let saves: Vec<_> = saves.collect();
+        tokio::task::yield_now().await;
+        assert!(saves.iter().all(|save| !save.is_finished()), "none is answered before it is written");
+        drop(writing);
+        for save in saves {
+            save.await.unwrap().unwrap();
+        }
+        assert_eq!(recording.disk.lock().await.checkpoint.writes(), 2);
+        drop(recording);
+        assert_eq!(after(folder.path(), "one", None).await, of(9));
+    }
+
+    /// A step is handed over with what was known when it was decided on, and may begin after a newer record was.
+    #[tokio::test]
+    async fn an_older_record_never_follows_a_newer_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (recording, _) =
+            Recording::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
+        let (older, newer) = (recording.save(Recalled::default()), recording.save(busy()));
+        newer.await.unwrap();
+        older.await.unwrap();
+        drop(recording);
+        assert_eq!(after(folder.path(), "one", None).await, busy());
+    }
+
+    #[tokio::test]
+    async fn a_failed_write_fails_all_that_it_covers_with_its_cause_and_the_next_one_is_tried() {
+        let folder = tempfile::tempdir().unwrap();
+        let (recording, _) =
+            Recording::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
+        let full = folder.path().join("ledger.0");
+        std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+        let (first, second) = (recording.save(Recalled::default()), recording.save(busy()));
+        for failed in [first.await, second.await] {
+            assert!(failed.unwrap_err().contains("No space left on device"));
+        }
+        std::fs::remove_file(&full).unwrap();
+        recording.save(busy()).await.unwrap();
+        drop(recording);
+        assert_eq!(after(folder.path(), "one", None).await, busy());
     }
 
     /// Loads the driver, or unloads it.

@@ -5,7 +5,7 @@
 //! recorded before it is set, and stays recorded until it is seen to be undone, wanted or not.
 
 use crate::gpu::limits::Limits;
-use crate::node::{Daemons, Ill, Recalled, Shares};
+use crate::node::{Daemons, Ill, Profiles, Recalled, Shares};
 use kerf_core::contract::WantedSlice;
 use kerf_core::names::GpuUuid;
 use std::collections::BTreeSet;
@@ -32,11 +32,13 @@ struct Needs {
     ills: Vec<Ill>,
     mig: [BTreeSet<GpuUuid>; 2],
     booted: bool,
+    gpus: Profiles,
+    plugin: bool,
 }
 
 impl Needs {
     fn of(record: &Recalled) -> Self {
-        let wanted = record.spec.slices.iter().filter(|wanted| wanted.shape.instance().is_none());
+        let wanted = record.ledger.desired.slices.iter().filter(|wanted| wanted.shape.instance().is_none());
         Self {
             exclusive: record.exclusive.clone(),
             limits: record.limits.clone(),
@@ -47,6 +49,8 @@ impl Needs {
             ills: record.ills.clone(),
             mig: [record.mig_on.clone(), record.mig_lost.clone()],
             booted: record.booted,
+            gpus: record.gpus.clone(),
+            plugin: record.plugin,
         }
     }
 }
@@ -149,7 +153,12 @@ mod tests {
         let mut standing = Standing::of(&Recalled::default());
         let wanting = |shape: Shape| {
             let mut recalled = Recalled::default();
-            recalled.spec.slices.push(WantedSlice { id: "s1".into(), gpu: gpu(), shape, reservation: None });
+            recalled.ledger.desired.slices.push(WantedSlice {
+                id: "s1".into(),
+                gpu: gpu(),
+                shape,
+                reservation: None,
+            });
             recalled
         };
         let shared = wanting(Shape::mps(SizeGb(4)));

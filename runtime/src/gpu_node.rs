@@ -6,6 +6,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, UnreadableStatus};
 use kerf_core::keys;
+use kerf_core::ledger::NodeState;
 use kerf_core::names::NodeName;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -62,6 +63,14 @@ impl GpuNode {
         self.spec.clone().map_or_else(|| Ok(GpuNodeSpec::default()), serde_json::from_value)
     }
 
+    /// What the node should have: its policy, and the slices that its agent reports.
+    pub fn read_desired(&self) -> Result<GpuNodeSpec, serde_json::Error> {
+        let policy = self.read_spec()?.policy;
+        // A status that cannot be read is for others to tell of.
+        let status = self.read_status().ok().flatten().unwrap_or_default();
+        Ok(NodeState { status, policy, closed: None }.desired())
+    }
+
     /// The status; `None` while the agent has not written one.
     pub fn read_status(&self) -> Result<Option<GpuNodeStatus>, UnreadableStatus> {
         self.status.clone().map(GpuNodeStatus::parse).transpose()
@@ -94,6 +103,25 @@ impl k8s_openapi::Metadata for GpuNode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_node_should_have_is_its_agents_word() {
+        let slice = |id: &str| json!({"id": id, "gpu": "GPU-0", "shape": {"kind": "whole", "sizeGb": 80}});
+        let mut reported = slice("s2");
+        reported["state"] = json!("Idle");
+        reported["memoryMib"] = json!(81920);
+        let mut node = GpuNode::new(&NodeName::new("n1"));
+        node.spec = Some(json!({"slices": [slice("s1")], "policy": {"removeRejectedPods": true}}));
+        let ids = |node: &GpuNode| {
+            let desired = node.read_desired().unwrap();
+            assert!(desired.policy.remove_rejected_pods);
+            desired.slices.iter().map(|slice| slice.id.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(&node), [""; 0], "what the first version's extender wrote does not count");
+        node.status = Some(json!({"slices": [reported]}));
+        assert_eq!(ids(&node), ["s2"]);
+    }
 
     #[test]
     fn kube_finds_the_resource_that_the_crd_defines() {

@@ -16,7 +16,7 @@ pub mod plugin_pod;
 pub mod policy_file;
 pub mod serve;
 pub mod shutdown;
-#[cfg(feature = "stand-in")]
+#[cfg(any(test, feature = "stand-in"))]
 pub mod stand_in;
 pub mod telemetry;
 pub mod tls;

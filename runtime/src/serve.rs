@@ -1,6 +1,7 @@
 //! HTTPS: an accept loop of our own, so that a slow handshake holds up nobody and a stop lets open requests finish.
 
 use crate::listener;
+use crate::serve::idle::{IdleConnections, Requests};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Version, header};
@@ -13,13 +14,18 @@ use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+
+mod idle;
+
+pub use idle::IdleLimits;
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -29,6 +35,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEADERS: Duration = Duration::from_mins(2);
 /// How long open requests may go on after the stop: more than an admission (10 s) or a bind (5 s) may take.
 const DRAIN: Duration = Duration::from_secs(12);
+/// How long an idle connection that is one too many may take to send its last answer.
+const LINGER: Duration = Duration::from_secs(1);
 /// The pause after a failed accept, which means that file descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -54,6 +62,8 @@ pub struct Http2 {
     pub ping_timeout: Duration,
     /// Bytes that a client may send of one stream before they are read.
     pub stream_window: u32,
+    /// Which connections without an open request are ended; `None` where clients keep theirs for the next request.
+    pub idle: Option<IdleLimits>,
 }
 
 impl Default for Http2 {
@@ -63,6 +73,7 @@ impl Default for Http2 {
             ping_interval: Duration::from_secs(30),
             ping_timeout: Duration::from_secs(20),
             stream_window: 1 << 20,
+            idle: None,
         }
     }
 }
@@ -87,7 +98,12 @@ pub async fn serve_with(
 ) -> std::io::Result<()> {
     let address = listener.local_addr()?;
     tracing::info!(%address, "serving");
-    let acceptor = tls.map(TlsAcceptor::from);
+    let server = Server {
+        acceptor: tls.map(TlsAcceptor::from),
+        http2,
+        router,
+        idle: http2.idle.map(IdleConnections::new),
+    };
     let open = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
@@ -96,8 +112,7 @@ pub async fn serve_with(
         };
         match accepted {
             Ok((stream, _)) => {
-                let (router, open) = (router.clone(), open.watcher());
-                tokio::spawn(connection(stream, acceptor.clone(), http2, router, open));
+                tokio::spawn(server.clone().connection(stream, open.watcher()));
             }
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection");
@@ -128,26 +143,50 @@ async fn close(State(leaving): State<CancellationToken>, request: Request, next:
     response
 }
 
-async fn connection(
-    stream: TcpStream,
+/// What all connections of a listener have.
+#[derive(Clone)]
+struct Server {
     acceptor: Option<TlsAcceptor>,
     http2: Http2,
     router: Router,
-    open: Watcher,
-) {
-    // Replies are small and written whole: waiting for more to send costs up to 40 ms.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "failed to set TCP_NODELAY");
+    idle: Option<IdleConnections>,
+}
+
+impl Server {
+    async fn connection(mut self, stream: TcpStream, open: Watcher) {
+        // Replies are small and written whole: waiting for more to send costs up to 40 ms.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "failed to set TCP_NODELAY");
+        }
+        let Some(idle) = self.idle.take() else { return self.served(stream, open).await };
+        let requests = Requests::default();
+        self.router = requests.counted(self.router);
+        let mut served = pin!(self.served(stream, open));
+        let last_answer = tokio::select! {
+            () = &mut served => return,
+            last_answer = idle.over(&requests) => last_answer,
+        };
+        tracing::debug!("idle connection ended");
+        if let Some(last_answer) = last_answer {
+            // It may not have been sent yet. Whether it was or not, the connection ends.
+            let _ = timeout_at(last_answer + LINGER, served).await;
+        }
     }
-    let Some(acceptor) = acceptor else { return speak(stream, &builder(Some(http2)), router, open).await };
-    let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
-        Err(_) => return tracing::debug!("TLS handshake timed out"),
-    };
-    // By ALPN and not by the first bytes, which a silent client would never send.
-    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    speak(stream, &builder(is_http2.then_some(http2)), router, open).await;
+
+    async fn served(self, stream: TcpStream, open: Watcher) {
+        let http2 = self.http2;
+        let Some(acceptor) = self.acceptor else {
+            return speak(stream, &builder(Some(http2)), self.router, open).await;
+        };
+        let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => return tracing::debug!("TLS handshake timed out"),
+        };
+        // By ALPN and not by the first bytes, which a silent client would never send.
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        speak(stream, &builder(is_http2.then_some(http2)), self.router, open).await;
+    }
 }
 
 async fn speak<S>(stream: S, builder: &Builder<TokioExecutor>, router: Router, open: Watcher)
@@ -164,7 +203,7 @@ where
 /// For HTTP/2 so, else for HTTP/1.1.
 fn builder(http2: Option<Http2>) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    let Some(Http2 { ping_interval, ping_timeout, stream_window }) = http2 else {
+    let Some(Http2 { ping_interval, ping_timeout, stream_window, .. }) = http2 else {
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
         return builder.http1_only();
     };

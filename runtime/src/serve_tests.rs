@@ -5,6 +5,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 struct Server {
@@ -157,7 +158,7 @@ async fn without_tls_http2_has_its_window_and_who_answers_no_ping_is_left() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let short = Duration::from_millis(50);
-    let http2 = Http2 { ping_interval: short, ping_timeout: short, stream_window: 4321 };
+    let http2 = Http2 { ping_interval: short, ping_timeout: short, stream_window: 4321, idle: None };
     tokio::spawn(serve_with(listener, None, http2, Router::new(), CancellationToken::new()));
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
@@ -166,4 +167,64 @@ async fn without_tls_http2_has_its_window_and_who_answers_no_ping_is_left() {
     let has = |bytes: &[u8]| sent.windows(bytes.len()).any(|part| part == bytes);
     assert!(has(&[0, 4, 0, 0, 0x10, 0xe1]), "SETTINGS_INITIAL_WINDOW_SIZE: {sent:?}");
     assert!(has(&[0, 0, 8, 6, 0]), "PING: {sent:?}");
+}
+
+/// A server of HTTP/2 without TLS that serves no more idle connections than these.
+async fn start_with(limits: IdleLimits, router: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let http2 = Http2 { idle: Some(limits), ..Http2::default() };
+    tokio::spawn(serve_with(listener, None, http2, router, CancellationToken::new()));
+    address
+}
+
+/// Whether the server has ended a connection within a time.
+async fn ends(stream: &mut TcpStream, within: Duration) -> bool {
+    timeout(within, stream.read_to_end(&mut Vec::new())).await.is_ok()
+}
+
+const MOMENT: Duration = Duration::from_millis(300);
+
+#[tokio::test]
+async fn a_connection_without_a_request_is_ended_in_time() {
+    let limits = IdleLimits { connections: 9, timeout: 2 * MOMENT };
+    let address = start_with(limits, Router::new()).await;
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    assert!(!ends(&mut silent, MOMENT).await);
+    assert!(ends(&mut silent, 4 * MOMENT).await);
+}
+
+#[tokio::test]
+async fn so_many_connections_may_be_without_a_request_and_no_more() {
+    let (release, held) = watch::channel(false);
+    let wait = move || {
+        let mut held = held.clone();
+        async move { drop(held.wait_for(|released| *released).await) }
+    };
+    let limits = IdleLimits { connections: 2, timeout: 60 * MOMENT };
+    let address = start_with(limits, Router::new().route("/", get(wait))).await;
+    // One with an open request is not idle.
+    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let (mut requests, busy) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    let busy = tokio::spawn(busy);
+    let request = http::Request::get("http://kerf/").body(axum::body::Body::empty()).unwrap();
+    let answer = tokio::spawn(requests.send_request(request));
+    tokio::time::sleep(MOMENT).await;
+    let mut idle = Vec::new();
+    for _ in 0..2 {
+        idle.push(TcpStream::connect(address).await.unwrap());
+    }
+    for stream in &mut idle {
+        assert!(!ends(stream, MOMENT).await);
+    }
+    assert!(ends(&mut TcpStream::connect(address).await.unwrap(), MOMENT).await);
+    assert!(!busy.is_finished());
+    // Once it is answered, it is one too many.
+    release.send_replace(true);
+    assert!(answer.await.unwrap().unwrap().status().is_success());
+    timeout(2 * LINGER, busy).await.unwrap().unwrap().ok();
+    drop(idle);
+    tokio::time::sleep(MOMENT).await;
+    assert!(!ends(&mut TcpStream::connect(address).await.unwrap(), MOMENT).await);
 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod agent_record;
 pub mod binaries;
 pub mod chart;
 pub mod churn;
@@ -30,6 +31,7 @@ pub mod process;
 pub mod random;
 pub mod real_node;
 pub mod services;
+pub mod stand_in_leader;
 pub mod static_node;
 pub mod stranded;
 pub mod volumes;

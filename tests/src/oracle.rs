@@ -2,15 +2,14 @@
 //!
 //! Shares no code with kerf-core's packing or planning: places are counted by the simulated NVML's own rules, memory by
 //! the numbers in resource names. A neutral name says no kind: there the kind is what the held device is, a MIG device or the share
-//! that the GpuNode has under its number. Only the spelling of documents is core's.
+//! that its agent's record has under its number. Only the spelling of documents is core's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::{ContainerRequest, GpuNodeSpec, Shape};
+use kerf_core::contract::{ContainerRequest, Reservation, Shape, WantedSlice};
 use kerf_nvml_mock::{GpuState, MockState};
-use kerf_runtime::gpu_node::GpuNode;
 use kube::Client;
 use kube::api::{Api, ListParams};
 
@@ -24,7 +23,8 @@ struct NodeTruth {
     gpus: MockState,
     /// Device id to resource name and pod.
     held: BTreeMap<String, (String, PodKey)>,
-    spec: GpuNodeSpec,
+    /// What its agent has recorded.
+    slices: Vec<WantedSlice>,
     double: Vec<String>,
 }
 
@@ -46,15 +46,12 @@ impl Truth {
         client: Client,
         looked_at: impl IntoIterator<Item = &'a StandInNode>,
     ) -> anyhow::Result<Self> {
-        let pods = Api::<Pod>::default_namespaced(client.clone()).list(&ListParams::default()).await?.items;
-        let gpu_nodes = Api::<GpuNode>::all(client);
+        let pods = Api::<Pod>::default_namespaced(client).list(&ListParams::default()).await?.items;
         let mut nodes = Vec::new();
         let mut complaints = Vec::new();
         for node in looked_at {
-            let found = gpu_nodes.get_opt(node.name()).await?;
-            let spec = found.map(|node| node.read_spec()).transpose()?.unwrap_or_default();
             complaints.extend(kubelet_complaints(node));
-            nodes.push(NodeTruth::of(node, spec)?);
+            nodes.push(NodeTruth::of(node)?);
         }
         Ok(Self { nodes, pods, complaints })
     }
@@ -185,7 +182,7 @@ fn kind_of(resource: &str) -> Option<&'static str> {
     }
 }
 
-/// The kind and the size in GB that a GpuNode has for a slice.
+/// The kind and the size in GB of a slice.
 fn worth(shape: Shape) -> (&'static str, u64) {
     let gb = |size: kerf_core::units::SizeGb| u64::from(size.0);
     match shape {
@@ -208,7 +205,8 @@ fn gigabytes(resource: &str) -> Option<u64> {
 }
 
 impl NodeTruth {
-    fn of(node: &StandInNode, spec: GpuNodeSpec) -> anyhow::Result<Self> {
+    fn of(node: &StandInNode) -> anyhow::Result<Self> {
+        let before = node.wanted_slices()?;
         let gpus = node.gpus().with_context(|| node.name().to_owned())?;
         let mut held = BTreeMap::new();
         let mut double = Vec::new();
@@ -221,15 +219,20 @@ impl NodeTruth {
                 }
             }
         }
-        Ok(Self { name: node.name().to_owned(), gpus, held, spec, double })
+        let mut slices = node.wanted_slices()?;
+        // What was left while the kubelet was asked was perhaps held then.
+        let left = before.into_iter().filter(|slice| slices.iter().all(|now| now.id != slice.id));
+        let left: Vec<_> = left.map(|slice| WantedSlice { reservation: None, ..slice }).collect();
+        slices.extend(left);
+        Ok(Self { name: node.name().to_owned(), gpus, held, slices, double })
     }
 
     fn promised(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.spec
-            .slices
-            .iter()
-            .filter_map(|s| s.reservation.as_ref())
-            .map(|r| (r.namespace.as_str(), r.pod.as_str()))
+        self.promises().map(|(_, r)| (r.namespace.as_str(), r.pod.as_str()))
+    }
+
+    fn promises(&self) -> impl Iterator<Item = (&WantedSlice, &Reservation)> {
+        self.slices.iter().filter_map(|slice| Some((slice, slice.reservation.as_ref()?)))
     }
 
     /// GPUs whose shares together have more memory than the GPU, or are of two kinds.
@@ -272,15 +275,10 @@ impl NodeTruth {
 
     /// The worths of what a pod is promised by neutral names.
     fn promised_to(&self, pod: &PodKey) -> Vec<Option<(&'static str, u64)>> {
-        let slices = self.spec.slices.iter();
-        let theirs = slices.filter(|slice| {
-            slice.reservation.as_ref().is_some_and(|r| {
-                r.namespace == pod.namespace
-                    && r.pod == pod.name
-                    && kind_of(&r.resource.to_string()).is_none()
-            })
+        let theirs = self.promises().filter(|(_, r)| {
+            r.namespace == pod.namespace && r.pod == pod.name && kind_of(&r.resource.to_string()).is_none()
         });
-        theirs.map(|slice| Some(worth(slice.shape))).collect()
+        theirs.map(|(slice, _)| Some(worth(slice.shape))).collect()
     }
 
     /// The kind and size of a held device: by its name, or by what it is; `None` if nobody says that any more.
@@ -290,8 +288,8 @@ impl NodeTruth {
         }
         if let Some((gpu, number)) = share_of(device) {
             let id = format!("s{number}");
-            let is_it = |s: &&kerf_core::contract::WantedSlice| s.id.as_str() == id && s.gpu.as_str() == gpu;
-            return self.spec.slices.iter().find(is_it).map(|slice| worth(slice.shape));
+            let is_it = |slice: &&WantedSlice| slice.gpu.as_str() == gpu && slice.id.as_str() == id;
+            return self.slices.iter().find(is_it).map(|slice| worth(slice.shape));
         }
         let gpu = self.gpus.gpus.iter().find(|gpu| gpu.uuid == device);
         if let Some(gpu) = gpu {
@@ -367,9 +365,8 @@ impl NodeTruth {
     }
 
     fn is_promised(&self, gpu: &GpuState, at: u32, len: u32) -> bool {
-        let promised =
-            self.spec.slices.iter().filter(|s| s.reservation.is_some() && s.gpu.as_str() == gpu.uuid);
-        promised.into_iter().any(|s| match s.shape {
+        let mut promised = self.promises().filter(|(slice, _)| slice.gpu.as_str() == gpu.uuid);
+        promised.any(|(slice, _)| match slice.shape {
             Shape::Mig { start, size, .. } => (u32::from(start), u32::from(size)) == (at, len),
             Shape::Whole { .. } | Shape::Mps { .. } | Shape::TimeSlicing { .. } => false,
         })

@@ -17,7 +17,7 @@ fn node(model: Model, held: &[(&str, &str, &str)]) -> NodeTruth {
         name: "n".to_owned(),
         gpus: MockState::first_boot(&config).unwrap(),
         held: held.collect(),
-        spec: GpuNodeSpec::default(),
+        slices: Vec::new(),
         double: Vec::new(),
     }
 }
@@ -40,12 +40,8 @@ fn a_pod_that_waits_beside_a_free_gpu_waits_for_no_reason() {
     let waiting = || vec![pod("p", "nvidia.com/mig-1g.10gb", "Pending", None)];
     assert_eq!(truth(node(Model::H100, &[]), waiting()).unexplained().len(), 1);
     assert!(truth(node(Model::T4, &[]), waiting()).unexplained().is_empty());
-    let promised: GpuNodeSpec = serde_json::from_value(json!({"slices": [{
-        "id": "s1", "gpu": "GPU-x", "shape": {"kind": "mps", "sizeGb": 1},
-        "reservation": {"uid": "u", "namespace": "default", "pod": "p", "container": "main", "resource": "nvidia.com/gpu-1gb", "epoch": 1}
-    }]}))
-    .unwrap();
-    let node = NodeTruth { spec: promised, ..node(Model::H100, &[]) };
+    let promised = promised("GPU-x", &json!({"kind": "mps", "sizeGb": 1}));
+    let node = NodeTruth { slices: promised, ..node(Model::H100, &[]) };
     assert!(!truth(node, waiting()).is_settled(), "a promise to a pod that is not bound is half-way");
 }
 
@@ -91,12 +87,12 @@ fn neutral(name: &str, kinds: &[Kind]) -> Pod {
 }
 
 /// A slice `s1` of the node's GPU, promised to the pod `p` by a neutral name.
-fn promised(gpu: &str, shape: &serde_json::Value) -> GpuNodeSpec {
-    let reservation = json!({"uid": "u", "namespace": "default", "pod": "p", "container": "main", "resource": TEN, "epoch": 1});
-    serde_json::from_value(
-        json!({"slices": [{"id": "s1", "gpu": gpu, "shape": shape, "reservation": reservation}]}),
-    )
-    .unwrap()
+fn promised(gpu: &str, shape: &serde_json::Value) -> Vec<WantedSlice> {
+    let reservation = json!({
+        "uid": "u", "namespace": "default", "pod": "p", "container": "main", "resource": TEN, "epoch": 1,
+    });
+    let slice = json!({"id": "s1", "gpu": gpu, "shape": shape, "reservation": reservation});
+    serde_json::from_value(json!([slice])).unwrap()
 }
 
 #[test]
@@ -117,7 +113,7 @@ fn what_is_held_by_a_neutral_name_is_what_the_node_has_it_for() {
     let uuid = node(Model::T4, &[]).gpus.gpus[0].uuid.clone();
     let device = format!("{uuid}::1");
     let held = |shape: serde_json::Value| NodeTruth {
-        spec: promised(&uuid, &shape),
+        slices: promised(&uuid, &shape),
         ..node(Model::T4, &[(&device, TEN, "p")])
     };
     let share = held(json!({"kind": "mps", "sizeGb": 10}));
@@ -141,8 +137,8 @@ fn what_is_held_by_a_neutral_name_is_what_the_node_has_it_for() {
 fn a_pod_that_holds_another_kind_than_it_was_promised_is_found() {
     let uuid = node(Model::T4, &[]).gpus.gpus[0].uuid.clone();
     let device = format!("{uuid}::7");
-    let spec = promised(&uuid, &json!({"kind": "mps", "sizeGb": 10}));
-    let node = NodeTruth { spec, ..node(Model::T4, &[(&device, TEN, "p")]) };
+    let slices = promised(&uuid, &json!({"kind": "mps", "sizeGb": 10}));
+    let node = NodeTruth { slices, ..node(Model::T4, &[(&device, TEN, "p")]) };
     let found = node.held_otherwise();
     assert!(found[0].contains("was promised") && found[0].contains("mps"), "{found:?}");
 }

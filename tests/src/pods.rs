@@ -9,11 +9,28 @@ use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
+use serde_json::{Value, json};
 
 use crate::cluster::wait;
 
 /// The longest that a pod may need when nothing is broken: the scheduler's longest back-off and some.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A pod for this scheduler as the webhook leaves one that gets a slice by `resource`.
+#[must_use]
+pub fn admitted(name: &str, scheduler: &str, resource: &str, request: &RequestDocument) -> Value {
+    json!({
+        "metadata": {
+            "name": name,
+            "labels": {keys::SLICED: "true"},
+            "annotations": {keys::REQUEST: request.to_json()},
+        },
+        "spec": {
+            "schedulerName": scheduler,
+            "containers": [{"name": "main", "image": "none", "resources": {"limits": {resource: "1"}}}],
+        },
+    })
+}
 
 /// The request document that the pod was admitted with.
 pub fn request_of(pod: &Pod) -> anyhow::Result<RequestDocument> {

@@ -31,7 +31,7 @@ fn limited(limit: &str) -> anyhow::Result<Pod> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_has_no_effect() -> anyhow::Result<()> {
     let cluster = cluster().await?;
-    let before = cluster.gpu_node("h").await?.read_spec()?;
+    let before = cluster.gpu_node("h").await?.read_desired()?;
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let mut ten = limited("gpu-10gb")?;
     ten.metadata.name = Some("dry".to_owned());
@@ -47,7 +47,7 @@ async fn a_dry_run_has_no_effect() -> anyhow::Result<()> {
     cluster.create(&pod("real", &[(keys::GPU_MEMORY, "40Gi"), (keys::ISOLATION, "hardware")])).await?;
     cluster.running("real").await?;
     assert!(cluster.pods().get_opt("dry").await?.is_none(), "a dry run made a pod");
-    let after = cluster.gpu_node("h").await?.read_spec()?;
+    let after = cluster.gpu_node("h").await?.read_desired()?;
     let reserved: Vec<&str> =
         after.slices.iter().filter_map(|slice| slice.reservation.as_ref()).map(|r| r.pod.as_str()).collect();
     assert_eq!((before.slices.len(), reserved), (0, vec!["real"]));

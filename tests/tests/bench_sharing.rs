@@ -115,7 +115,8 @@ async fn nothing_left(cluster: &Cluster) -> anyhow::Result<()> {
     );
     wait(PATIENCE, "the slices to be given back", async || {
         let object = cluster.gpu_node("b").await?;
-        let inventory = NodeInventory::of(&object.read_spec()?, &object.read_status()?.unwrap_or_default());
+        let inventory =
+            NodeInventory::of(&object.read_desired()?, &object.read_status()?.unwrap_or_default());
         Ok(inventory.gpus.iter().all(|gpu| gpu.taken().next().is_none()))
     })
     .await

@@ -70,7 +70,7 @@ async fn promised_wrongly(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let (mut devices, mut pods) = (BTreeMap::new(), BTreeMap::new());
     for node in cluster.nodes() {
         let object = cluster.gpu_node(node.name()).await?;
-        let promised = object.read_spec()?.slices.into_iter().filter_map(|slice| slice.reservation);
+        let promised = object.read_desired()?.slices.into_iter().filter_map(|slice| slice.reservation);
         for reservation in promised {
             *pods.entry(format!("{} was promised", reservation.pod)).or_insert(0) += 1;
         }

@@ -96,6 +96,10 @@ fn helm_and_kustomize_install_the_same() {
         if object["kind"] == "ConfigMap" {
             object["metadata"].as_object_mut().unwrap().remove("labels");
         }
+        // Kustomize takes these for objects of a namespace; the API server drops it.
+        if object["apiVersion"] == "flowcontrol.apiserver.k8s.io/v1" {
+            object["metadata"].as_object_mut().unwrap().remove("namespace");
+        }
         for annotations in ["/metadata/annotations", "/spec/template/metadata/annotations"] {
             let Some(found) = object.pointer_mut(annotations).and_then(Value::as_object_mut) else {
                 continue;
@@ -188,6 +192,10 @@ fn a_wrong_value_is_refused_and_named() {
         (
             "webhook.hostNetwork=true,extender.hostNetwork=true",
             "extender.adminPort: in the host's network the webhook has this port too; set extender.adminPort=9091",
+        ),
+        (
+            "extender.hostNetwork=true,networkPolicy.egress.enabled=true",
+            "networkPolicy.egress.enabled: no rule can name the extender's pods in the host's network",
         ),
         ("monitoring.rules.runbookUrl=", "at '/monitoring/rules/runbookUrl': '' does not match pattern"),
         (

@@ -439,7 +439,7 @@ async fn play_handover(plane: &ControlPlane) -> anyhow::Result<()> {
     let gpu =
         json!({"uuid": "GPU-1", "index": 0, "model": "H100-80GB", "memoryMib": 81_559, "kinds": ["mig"]});
     gpu_node["status"] = json!({
-        "observedRevision": 0, "gpus": [gpu], "slices": [], "summary": {"gpus": "1x H100-80GB"},
+        "gpus": [gpu], "slices": [], "summary": {"gpus": "1x H100-80GB"},
         "conditions": [condition("Ready"), condition("Uncontested")],
     });
     // Only the node's agent may write it.

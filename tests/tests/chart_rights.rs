@@ -76,6 +76,7 @@ fn the_extender_has_the_rights_of_what_is_turned_on_and_no_others() {
         [
             "create events.events.k8s.io",
             "create pods/binding",
+            "create tokenreviews.authentication.k8s.io",
             "patch events.events.k8s.io",
             "patch gpunodes.kerf.dev",
             // The mark on pods that have room: without it kube-scheduler does not try them again.

@@ -286,11 +286,36 @@ fn webhook() -> Vec<Row> {
 
 fn extender() -> Vec<Row> {
     let role = |name: &str| format!("rbac.authorization.k8s.io/v1 ClusterRole kerf-extender-{name}");
+    let agents = "v1 Service kerf-extender-agents";
     let mut rows = server("extender", EXTENDER, 8445);
     rows.extend([
+        same(
+            "extender.agentsPort",
+            json!(8447),
+            EXTENDER,
+            &format!("{POD}/spec/containers/0/ports/2/containerPort"),
+        ),
+        same("extender.agentsPort", json!(8447), agents, "/spec/ports/0/port"),
+        has('a', "extender.agentsPort", json!(8447), EXTENDER, ARGS, "--agents-address=[::]:8447"),
+        has(
+            'a',
+            "nodeAgent.serviceAccount.name",
+            json!("my-nodeagent"),
+            EXTENDER,
+            ARGS,
+            "--agent-account=kerf-system/my-nodeagent",
+        ),
         is('a', "extender.moves", json!(false), &role("moves"), "/kind", Value::Null),
         has('a', "extender.moves", json!(false), EXTENDER, ARGS, "--moves=false"),
         is('a', "extender.layouts", json!(true), &role("layouts"), "/kind", json!("ClusterRole")),
+        is(
+            'a',
+            "extender.flowSchemas",
+            json!(false),
+            "flowcontrol.apiserver.k8s.io/v1 FlowSchema kerf-extender",
+            "/kind",
+            Value::Null,
+        ),
         same("extender.clusterIP", json!("10.96.0.77"), "v1 Service kerf-extender", "/spec/clusterIP"),
         is(
             'd',
@@ -516,6 +541,33 @@ fn all_programs() -> Vec<Row> {
             "networking.k8s.io/v1 NetworkPolicy kerf-webhook",
             "/spec/ingress",
             "https",
+        ),
+        is(
+            'd',
+            "networkPolicy.enabled",
+            json!(true),
+            "networking.k8s.io/v1 NetworkPolicy kerf-extender",
+            "/spec/ingress/1",
+            json!({
+                "from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "kerf-node-agent"}}}],
+                "ports": [{"protocol": "TCP", "port": "agents"}],
+            }),
+        ),
+        has(
+            'd',
+            "networkPolicy.egress.enabled",
+            json!(true),
+            "networking.k8s.io/v1 NetworkPolicy kerf-node-agent",
+            "/spec/policyTypes",
+            "Egress",
+        ),
+        is(
+            'd',
+            "networkPolicy.egress.apiServerPorts",
+            json!([16443]),
+            "networking.k8s.io/v1 NetworkPolicy kerf-node-agent",
+            "/spec/egress/2/ports",
+            json!([{"protocol": "TCP", "port": 16443}]),
         ),
         has(
             'a',

@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota, Taint};
 use kerf_core::contract::{PassedKind, SliceState, SliceStatus};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
-use kerf_core::names::SliceId;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, root, wait};
@@ -97,25 +96,34 @@ impl Scene {
         Ok(())
     }
 
-    /// Deletes the pod and waits until every unreserved slice is idle by its agent's account.
+    /// Deletes the pod and waits until its slices are free by its agent's account, which is written at a pace: that the pod has none is
+    /// news only after it had some.
     async fn leaves(&self, name: &str) -> anyhow::Result<()> {
+        let holds = |slice: &SliceStatus| slice.holder.as_ref().is_some_and(|holder| holder.pod == name);
+        if assignment_of(&self.cluster.pods().get(name).await?).is_ok() {
+            let told = async || Ok(self.slices().await?.iter().any(holds));
+            wait(PATIENCE, &format!("the slices of {name} to be held"), told).await?;
+        }
         self.cluster.delete(name).await?;
+        let is_left = |slice: &SliceStatus| match &slice.reservation {
+            Some(reservation) => reservation.pod != name,
+            None => slice.state == SliceState::Idle,
+        };
         let free = async || {
-            let nodes =
-                Api::<GpuNode>::all(self.cluster.plane().client()).list(&ListParams::default()).await?;
-            for node in &nodes.items {
-                let (spec, status) = (node.read_spec()?, node.read_status()?.context("no status")?);
-                let reserved =
-                    |id: &SliceId| spec.slices.iter().any(|s| s.id == *id && s.reservation.is_some());
-                let is_free =
-                    |s: &SliceStatus| s.state == SliceState::Idle || s.id.as_ref().is_some_and(reserved);
-                if !status.slices.iter().all(is_free) {
-                    return Ok(false);
-                }
-            }
-            Ok(Truth::observe(&self.cluster).await?.is_settled())
+            let is_free = self.slices().await?.iter().all(is_left);
+            Ok(is_free && Truth::observe(&self.cluster).await?.is_settled())
         };
         wait(PATIENCE, &format!("the slices of {name} to be free"), free).await
+    }
+
+    /// All slices by their agents' accounts.
+    async fn slices(&self) -> anyhow::Result<Vec<SliceStatus>> {
+        let nodes = Api::<GpuNode>::all(self.cluster.plane().client()).list(&ListParams::default()).await?;
+        let mut slices = Vec::new();
+        for node in &nodes.items {
+            slices.extend(node.read_status()?.context("no status")?.slices);
+        }
+        Ok(slices)
     }
 
     /// The pod waits, and for a reason.

@@ -92,7 +92,7 @@ async fn a_pod_is_told_from_its_request_to_its_slice_or_to_what_it_waits_for() -
             "  Assigned with the Binding:",
             "  container main: mig slice s1 (1g.10gb) on GPU",
             "  container main: mig slice s7 (1g.10gb) on GPU",
-            "  Promised on node h, as of revision 1:",
+            "  Promised on node h:",
             "  container main: slice s1 (1g.10gb) on GPU; the agent says it is held by container main of default/runs",
             "  container main: slice s7 (1g.10gb) on GPU; the agent says it is held by container main of default/runs",
             "  Now Running on node h.",

@@ -1,5 +1,5 @@
 //! The extender as a process between a real API server and a real kube-scheduler. This test is the webhook (pods come
-//! with their request document) and the agents (every wanted slice is ready as soon as it is wanted).
+//! with their request document) and the agents (every slice is ready as soon as it is reserved).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -9,20 +9,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Pod, Secret};
-use kerf_core::contract::GpuNodeSpec;
+use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_core::testing::{node_status, request};
-use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
-use kerf_tests::cluster::{UNGUARDED, root, wait};
-use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
-use kerf_tests::gpu_nodes::{CutLanes, NodeObject, SimulatedAgents};
+use kerf_tests::cluster::{unguarded, wait, write_tls};
+use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions, ports};
+use kerf_tests::gpu_nodes::{Manner, NodeObject, SimulatedAgents};
+use kerf_tests::pods::admitted;
 use kerf_tests::process::Child;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -39,44 +38,43 @@ struct Scene {
     address: String,
     pods: Api<Pod>,
     bound: Bound,
-    _agents: SimulatedAgents,
+    agents: SimulatedAgents,
+    agents_address: String,
 }
 
 impl Scene {
     async fn start(nodes: usize, gpus: &[&str]) -> anyhow::Result<Self> {
         let mut options = ControlPlaneOptions::without_controller_manager();
-        options.scheduler = false;
         options.priority_and_fairness = false;
-        let mut plane = ControlPlane::start(options).await?;
-        let manifests = root().join("deploy/local").display().to_string();
-        // Without the guard and the webhook: this plays one of kerf's programs with an admin's rights, and its pods come with
-        // what the webhook would write.
-        plane.kubectl(&["apply", "--server-side", "-k", &manifests, UNGUARDED]).await?;
-        plane.definitions_established().await?;
+        let mut plane = unguarded(options).await?;
         for n in 0..nodes {
             let node = NodeObject::new(&format!("node-{n:02}"));
-            node.create(&plane.client(), &node_status(gpus)).await?;
+            node.create(&plane.client(), node_status(gpus)).await?;
         }
-        let agents = SimulatedAgents::start(&plane.client(), CutLanes::PerNode);
-        let (extender, address) = spawn(&plane, "127.0.0.1:0").await?;
+        let [port] = ports::free()?;
+        let agents_address = format!("127.0.0.1:{port}");
+        let extenders = vec![agents_address.clone()];
+        let agents = SimulatedAgents::start(&plane.client(), extenders, Manner::default());
+        let (extender, address) = spawn(&plane, "127.0.0.1:0", &agents_address).await?;
+        // An agent that has heard a leader's epoch is connected to it.
+        let are_connected = async || {
+            Ok((0..nodes).all(|n| agents.epoch(&format!("node-{n:02}")).is_ok_and(|epoch| epoch > 0)))
+        };
+        wait(PATIENCE, "the agents to be connected", are_connected).await?;
         scheduler(&mut plane, &address).await?;
         let pods = Api::default_namespaced(plane.client());
         let bound = watch_bound(pods.clone());
-        Ok(Self { plane, extender, address, pods, bound, _agents: agents })
+        Ok(Self { plane, extender, address, pods, bound, agents, agents_address })
     }
 
     async fn create(&self, name: &str, resource: &str) -> anyhow::Result<()> {
-        let pod = json!({
-            "metadata": {
-                "name": name,
-                "labels": {keys::SLICED: "true"},
-                "annotations": {keys::REQUEST: request(resource, 1).to_json()},
-            },
-            "spec": {
-                "schedulerName": "kerf-scheduler",
-                "containers": [{"name": "main", "image": "none", "resources": {"limits": {resource: "1"}}}],
-            },
-        });
+        self.create_with(name, resource, &json!({})).await
+    }
+
+    /// Creates a pod whose spec has these fields besides.
+    async fn create_with(&self, name: &str, resource: &str, spec: &Value) -> anyhow::Result<()> {
+        let mut pod = admitted(name, "kerf-scheduler", resource, &request(resource, 1));
+        json_patch::merge(&mut pod["spec"], spec);
         self.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
         Ok(())
     }
@@ -102,18 +100,12 @@ impl Scene {
         Ok(())
     }
 
-    async fn spec(&self, node: &str) -> anyhow::Result<GpuNodeSpec> {
-        Ok(Api::<GpuNode>::all(self.plane.client()).get(node).await?.read_spec()?)
-    }
-
-    /// Waits until none of a node's slices is promised.
-    async fn until_idle(&self, node: &str) -> anyhow::Result<GpuNodeSpec> {
-        wait(PATIENCE, "all slices to be idle", async || {
-            Ok(self.spec(node).await?.slices.iter().all(|s| s.reservation.is_none()))
-        })
-        .await
-        .with_context(|| self.extender.log_tail())?;
-        self.spec(node).await
+    /// Waits until none of a node's slices is reserved; gives how many there are.
+    async fn until_idle(&self, node: &str) -> anyhow::Result<usize> {
+        wait(PATIENCE, "all slices to be idle", async || Ok(self.agents.reserved(node)?.is_empty()))
+            .await
+            .with_context(|| self.extender.log_tail())?;
+        Ok(self.agents.status(node)?.slices.len())
     }
 
     async fn stop(mut self) -> anyhow::Result<()> {
@@ -141,7 +133,7 @@ fn watch_bound(pods: Api<Pod>) -> Bound {
 }
 
 /// Starts the extender, and tells where it listens.
-async fn spawn(plane: &ControlPlane, address: &str) -> anyhow::Result<(Child, String)> {
+async fn spawn(plane: &ControlPlane, address: &str, agents: &str) -> anyhow::Result<(Child, String)> {
     let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, "kerf-extender").await?;
     let file: PathBuf = plane.dir().join("extender.address");
     let _absent = std::fs::remove_file(&file);
@@ -153,6 +145,7 @@ async fn spawn(plane: &ControlPlane, address: &str) -> anyhow::Result<(Child, St
         .args(["--lease-duration", "3s"])
         .args(["--log", "info,kerf_extender=debug", "--address", address, "--address-file"])
         .arg(&file)
+        .args(["--agents-unauthenticated", "--agents-address", agents])
         .spawn()?;
     let listening = wait(PATIENCE, "the extender to listen", async || Ok(file.exists())).await;
     listening.with_context(|| child.log_tail())?;
@@ -160,13 +153,7 @@ async fn spawn(plane: &ControlPlane, address: &str) -> anyhow::Result<(Child, St
 }
 
 async fn scheduler(plane: &mut ControlPlane, address: &str) -> anyhow::Result<()> {
-    let secret = Api::<Secret>::namespaced(plane.client(), NAMESPACE).get("kerf-extender-tls").await?;
-    let tls = plane.dir().join("extender-tls");
-    std::fs::create_dir_all(&tls)?;
-    let data = secret.data.unwrap_or_default();
-    for key in ["ca.crt", "client.crt", "client.key"] {
-        std::fs::write(tls.join(key), &data.get(key).with_context(|| format!("no {key} in the Secret"))?.0)?;
-    }
+    let tls = write_tls(plane).await?;
     let output = Command::new(binaries::ours("kerf")?)
         .arg("scheduler-config")
         .arg(format!("--extender-url=https://{address}/scheduler"))
@@ -198,7 +185,7 @@ async fn pods_are_bound_to_new_and_to_idle_slices() -> anyhow::Result<()> {
             scene.delete(&format!("pod-{round}-{n}")).await?;
         }
         let idle = scene.until_idle("node-00").await?;
-        ensure!(idle.slices.len() >= 13, "slices stay as idle capacity");
+        ensure!(idle >= 13, "slices stay as idle capacity");
     }
     let [mut new, mut idle] = times;
     println!(
@@ -212,6 +199,22 @@ async fn pods_are_bound_to_new_and_to_idle_slices() -> anyhow::Result<()> {
     let pod = scene.pods.get("whole").await?;
     let assignment = &pod.metadata.annotations.unwrap_or_default()[keys::ASSIGNMENT];
     ensure!(assignment.contains("7g.80gb"), "{assignment}");
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_preference_decides_between_nodes_where_a_slice_costs_the_same() -> anyhow::Result<()> {
+    let scene = Scene::start(6, &["H100-80GB"]).await?;
+    scene.plane.kubectl(&["label", "node", "node-04", "disk=fast"]).await?;
+    let fast = json!({"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]});
+    let terms = json!([{"weight": 100, "preference": fast}]);
+    let prefers =
+        json!({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}});
+    scene.create("any", WHOLE).await?;
+    ensure!(scene.bound("any").await?.0 == "node-00", "it goes where it is expected");
+    scene.create_with("prefers", WHOLE, &prefers).await?;
+    let node = scene.bound("prefers").await?.0;
+    ensure!(node == "node-04", "it is on {node}");
     scene.stop().await
 }
 
@@ -236,22 +239,21 @@ async fn a_new_leader_keeps_what_was_promised_and_gives_back_what_ended_meanwhil
     let mut scene = Scene::start(1, &["H100-80GB"]).await?;
     scene.walk("stays", SMALL).await?;
     scene.walk("goes", SMALL).await?;
-    let before = scene.spec("node-00").await?;
+    let before = scene.agents.epoch("node-00")?;
     scene.extender.kill()?;
     scene.delete("goes").await?;
     scene.create("comes", SMALL).await?;
-    scene.extender = spawn(&scene.plane, &scene.address).await?.0;
+    scene.extender = spawn(&scene.plane, &scene.address, &scene.agents_address).await?.0;
     scene.bound("comes").await?;
     wait(PATIENCE, "the slice to be given back", async || {
-        let spec = scene.spec("node-00").await?;
-        let pods: BTreeSet<_> =
-            spec.slices.iter().filter_map(|s| Some(s.reservation.as_ref()?.pod.as_str())).collect();
-        Ok(pods == BTreeSet::from(["comes", "stays"]))
+        let mut pods = scene.agents.reserved("node-00")?;
+        pods.sort();
+        Ok(pods == ["comes", "stays"])
     })
     .await
     .with_context(|| scene.extender.log_tail())?;
-    let after = scene.spec("node-00").await?;
-    ensure!(after.epoch > before.epoch, "{} is no newer epoch than {}", after.epoch, before.epoch);
+    let after = scene.agents.epoch("node-00")?;
+    ensure!(after > before, "{after} is no newer epoch than {before}");
     let lease = Api::<Lease>::namespaced(scene.plane.client(), NAMESPACE).get("kerf-extender").await?;
     ensure!(lease.spec.is_some_and(|spec| spec.lease_transitions == Some(1)));
     scene.stop().await
@@ -270,7 +272,7 @@ async fn a_leader_that_lost_its_lease_answers_no_more_until_it_leads_again() -> 
     .await?;
     scene.create("during", SMALL).await?;
     scene.bound("during").await?;
-    let epoch = scene.spec("node-00").await?.epoch;
+    let epoch = scene.agents.epoch("node-00")?;
     ensure!(epoch == 9, "the thief's epoch was 8, and then {epoch}");
     scene.stop().await
 }
@@ -307,9 +309,11 @@ async fn a_burst_is_bound_without_two_pods_on_one_slice() -> anyhow::Result<()> 
     );
     let mut promised = BTreeSet::new();
     for n in 0..25 {
-        for slice in scene.spec(&format!("node-{n:02}")).await?.slices {
-            let reservation = slice.reservation.context("no slice is idle")?;
-            ensure!(promised.insert(reservation.pod.clone()), "{} has two slices", reservation.pod);
+        let node = format!("node-{n:02}");
+        let reserved = scene.agents.reserved(&node)?;
+        ensure!(reserved.len() == scene.agents.status(&node)?.slices.len(), "a slice of {node} is idle");
+        for pod in reserved {
+            ensure!(promised.insert(pod.clone()), "{pod} has two slices");
         }
     }
     ensure!(promised.len() == 201, "{} pods have slices", promised.len());

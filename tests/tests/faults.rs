@@ -8,6 +8,7 @@ use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
 use kerf_tests::oracle::Truth;
+use rustix::process::Signal;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -66,18 +67,14 @@ async fn an_agent_that_is_killed_finds_everything_as_it_was() -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_dies_without_a_word_holds_no_pod() -> anyhow::Result<()> {
+async fn an_agent_that_freezes_holds_no_pod() -> anyhow::Result<()> {
     let mut options =
         ClusterOptions::new(vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)]);
     options.control_plane.controller_manager = false;
     let mut cluster = Cluster::start(options, |_| ()).await?;
-    cluster.nodes_mut()[0].agent().kill()?;
-    // Of equal nodes the first by name.
+    // Its connection stays open for a while: of equal nodes the first by name is chosen.
+    cluster.nodes_mut()[0].agent().signal(Signal::STOP)?;
     cluster.create(&asking("a", "10Gi", "hardware")).await?;
-    let promised = async || Ok(!cluster.gpu_node("n1").await?.read_spec()?.slices.is_empty());
-    wait(PATIENCE, "a place on n1 for the pod", promised).await?;
-    let is_ready = cluster.gpu_node("n1").await?.read_status()?.is_some_and(|status| status.is_ready());
-    assert!(is_ready, "nobody took that back");
     let bound = async || {
         let spec = cluster.pods().get("a").await?.spec.unwrap_or_default();
         Ok(spec.node_name.as_deref() == Some("n2"))
@@ -86,6 +83,7 @@ async fn an_agent_that_dies_without_a_word_holds_no_pod() -> anyhow::Result<()> 
     cluster.running("a").await?;
 
     // It comes back, and its node serves again.
+    cluster.nodes_mut()[0].agent().kill()?;
     cluster.nodes_mut()[0].agent().restart()?;
     cluster.create(&asking("whole", "80Gi", "hardware")).await?;
     let whole = cluster.running("whole").await?;
@@ -114,17 +112,11 @@ async fn a_kubelet_that_restarts_is_told_every_name_again() -> anyhow::Result<()
 #[tokio::test(flavor = "multi_thread")]
 async fn an_extender_that_is_killed_keeps_every_promise() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
-    let before = cluster.gpu_node("h").await?.read_spec()?;
+    let before = cluster.gpu_node("h").await?.read_desired()?;
     cluster.extender().kill()?;
     cluster.extender().restart()?;
     goes_on(&cluster).await?;
-    let after = cluster.gpu_node("h").await?.read_spec()?;
-    assert!(
-        after.epoch > before.epoch,
-        "the new leader writes with epoch {} after {}",
-        after.epoch,
-        before.epoch
-    );
+    let after = cluster.gpu_node("h").await?.read_desired()?;
     assert!(before.slices.iter().all(|s| after.slices.contains(s)), "{before:?} is not all in {after:?}");
     cluster.stop().await
 }

@@ -190,6 +190,7 @@ fn the_agent_opens_nvml_from_inside_its_image() {
         "--nvml=/mock/libnvidia-ml.so.1",
         "--kubeconfig=/etc/kubeconfig",
         "--admin-address=127.0.0.1:0",
+        "--extender=127.0.0.1:9445",
     ];
     let agent = root.start("/usr/bin/kerf-node-agent", &arguments, &environment);
     let opened = |maps: &str| maps.contains("/mock/libnvidia-ml.so.1");

@@ -63,9 +63,16 @@ fn visible(cluster: &Cluster, pod: &str, container: &str) -> BTreeSet<String> {
     visible.into_iter().flat_map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-async fn slices_of(cluster: &Cluster, pod: &str) -> anyhow::Result<Vec<WantedSlice>> {
-    let spec = cluster.gpu_node("h").await?.read_spec()?;
-    Ok(spec.slices.into_iter().filter(|s| s.reservation.as_ref().is_some_and(|r| r.pod == pod)).collect())
+/// The slices that are reserved for a pod, once the status shows `count`: it is written a moment after the agent has decided.
+async fn slices_of(cluster: &Cluster, pod: &str, count: usize) -> anyhow::Result<Vec<WantedSlice>> {
+    let is_its = |slice: &WantedSlice| slice.reservation.as_ref().is_some_and(|r| r.pod == pod);
+    let reserved = async || {
+        let slices = cluster.gpu_node("h").await?.read_desired()?.slices;
+        anyhow::Ok(slices.into_iter().filter(is_its).collect::<Vec<_>>())
+    };
+    let shown = async || Ok(reserved().await?.len() == count);
+    wait(PATIENCE, &format!("{count} slices of {pod} in the status"), shown).await?;
+    reserved().await
 }
 
 /// Waits until an init container of the pod runs.
@@ -107,7 +114,7 @@ async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() ->
     init_runs(&cluster, "staged", "fetch").await?;
     let mine = devices(&cluster, "staged");
     assert_eq!(mine.len(), 5, "the most that it needs at any time");
-    assert_eq!(slices_of(&cluster, "staged").await?.len(), 5);
+    slices_of(&cluster, "staged", 5).await?;
 
     // Two of seven are left: the third rival has to wait, through all phases.
     for name in ["rival-1", "rival-2", "rival-3"] {
@@ -147,7 +154,7 @@ async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() ->
     );
     let lasting: BTreeSet<String> = [&one, &two, &proxy].into_iter().flatten().cloned().collect();
     assert!(lasting.len() == 3 && lasting.is_subset(&mine), "{lasting:?} of {mine:?}");
-    let slices = slices_of(&cluster, "staged").await?;
+    let slices = slices_of(&cluster, "staged", 5).await?;
     let mut containers: Vec<_> =
         slices.iter().filter_map(|s| Some(s.reservation.as_ref()?.container.as_str())).collect();
     containers.sort_unstable();
@@ -158,7 +165,7 @@ async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() ->
     cluster.event("rival-4", "GPU slices in use").await?;
     cluster.delete("staged").await?;
     cluster.running("rival-4").await?;
-    assert!(slices_of(&cluster, "staged").await?.is_empty());
+    slices_of(&cluster, "staged", 0).await?;
     sound(&cluster).await?;
     cluster.stop().await
 }
@@ -185,7 +192,7 @@ async fn pods_whose_init_containers_need_more_come_and_go_together() -> anyhow::
         assert_eq!(cluster.phase(name).await?, "Succeeded");
     }
     let free = async || {
-        let spec = cluster.gpu_node("h").await?.read_spec()?;
+        let spec = cluster.gpu_node("h").await?.read_desired()?;
         Ok(spec.slices.iter().all(|s| s.reservation.is_none()))
     };
     wait(PATIENCE, "nothing to be reserved", free).await?;
@@ -201,14 +208,11 @@ async fn goes_on_with_a_larger_slice(cluster: &Cluster) -> anyhow::Result<()> {
     load["resources"] = json!({"limits": {"kerf.dev/gpu-20gb": "1"}});
     cluster.create(&pod("levelled", &[load], &[for_ever("main", 1)])?).await?;
     init_runs(cluster, "levelled", "load").await?;
-    assert_eq!(
-        slices_of(cluster, "levelled").await?.len(),
-        1,
-        "it holds one slice, and not one of each size"
-    );
+    // It holds one slice, and not one of each size.
+    slices_of(cluster, "levelled", 1).await?;
     std::fs::write(gates.path().join("load"), "").context("failed to open a gate")?;
     cluster.running("levelled").await?;
-    assert_eq!(slices_of(cluster, "levelled").await?.len(), 1);
+    slices_of(cluster, "levelled", 1).await?;
     assert_eq!(visible(cluster, "levelled", "main"), visible(cluster, "levelled", "load"));
     sound(cluster).await
 }

@@ -104,7 +104,7 @@ fn mig_devices(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
 async fn assigned(cluster: &Cluster, pod: &Pod) -> anyhow::Result<BTreeSet<String>> {
     let document = assignment_of(pod)?;
     let assigned: Vec<_> = document.slices.iter().map(|slice| (&slice.id, &slice.gpu)).collect();
-    let spec = cluster.gpu_node(NODE).await?.read_spec()?;
+    let spec = cluster.gpu_node(NODE).await?.read_desired()?;
     let is_for = |slice: &&WantedSlice| {
         slice.reservation.as_ref().is_some_and(|r| Some(r.uid.as_str()) == pod.metadata.uid.as_deref())
     };
@@ -238,7 +238,7 @@ async fn slices_are_cut_ahead_of_demand_and_a_pod_takes_one_without_a_cut() -> a
     cluster.running("big-too").await?;
     idle(0).await?;
     assert_eq!(
-        cluster.gpu_node(NODE).await?.read_spec()?.policy,
+        cluster.gpu_node(NODE).await?.read_desired()?.policy,
         serde_json::from_value::<NodePolicy>(policy)?
     );
     sound(&cluster).await?;

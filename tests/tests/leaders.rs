@@ -1,36 +1,33 @@
 //! What becomes of reservations and Bindings that nobody answers for: of pods that the scheduler gave up, and of leaders that
-//! vanished. Replicas of the extender between a real API server and real kube-schedulers; this test is webhook and agents.
+//! vanished. Replicas of the extender between a real API server and real kube-schedulers; this test is webhook, agents and kubelets.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use futures::StreamExt as _;
 use futures::future::join_all;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument, SliceState};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kerf_core::contract::{GpuNodeStatus, RequestDocument, SliceReservation};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
-use kerf_core::names::NodeName;
+use kerf_core::ledger::Limits;
 use kerf_core::packing::Refusal;
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::PluginName;
-use kerf_core::testing::{node_status, request, request_sized, slice_status};
+use kerf_core::testing::{node_status, request, request_sized};
 use kerf_core::units::SizeGb;
-use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
-use kerf_tests::cluster::{NAMESPACE, UNGUARDED, root, wait};
+use kerf_tests::cluster::{NAMESPACE, root, unguarded, wait, write_tls};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
+use kerf_tests::gpu_nodes::{Manner, NodeObject, Offer, SimulatedAgents};
 use kerf_tests::leaders::{Gate, Leaders, SchedulerClient};
+use kerf_tests::pods::{admitted, assignment_of};
 use kube::Api;
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 const PATIENCE: Duration = Duration::from_secs(40);
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
@@ -48,37 +45,35 @@ const LEASE: &str = "kerf-extender";
 /// A short Lease, for tests in which the leader vanishes.
 const VANISHES: &str = "--lease-duration=6s";
 
-/// How the agents answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Agents {
-    /// Not at all.
-    Silent,
-    /// Every slice is ready at once.
-    Quick,
-    /// Of one name only the first reservation is ready; the others wait for it, as if no two were worth the same.
-    InOrder,
-}
+/// Reservations that end soon. A leader sends no Binding in the last ten seconds of one.
+const SHORT: Limits = Limits {
+    reservation: Duration::from_secs(13),
+    request: Duration::from_secs(70),
+    send: Duration::from_secs(10),
+};
 
 struct Scene {
     plane: ControlPlane,
     leaders: Leaders,
     pods: Api<Pod>,
-    agents: watch::Sender<Agents>,
+    agents: SimulatedAgents,
 }
 
 impl Scene {
     /// A managed node with an H100 and a static node with one GPU, both with 64 cores.
     async fn start(flags: &[&str]) -> anyhow::Result<Self> {
-        let mut options = ControlPlaneOptions::without_controller_manager();
-        options.scheduler = false;
-        let mut plane = ControlPlane::start(options).await?;
-        let manifests = root().join("deploy/local").display().to_string();
-        plane.kubectl(&["apply", "--server-side", "-k", &manifests, UNGUARDED]).await?;
-        plane.definitions_established().await?;
+        Self::with_limits(flags, Limits::default()).await
+    }
+
+    /// The same with an agent that keeps no longer than this what nobody confirms.
+    async fn with_limits(flags: &[&str], limits: Limits) -> anyhow::Result<Self> {
+        let mut plane = unguarded(ControlPlaneOptions::without_controller_manager()).await?;
         create_nodes(&plane).await?;
-        let agents = watch::Sender::new(Agents::Quick);
-        tokio::spawn(play_agents(Api::all(plane.client()), agents.subscribe()));
-        let leaders = Leaders::start(&plane, SocketAddr::from(([127, 0, 0, 1], 0)), flags).await?;
+        let leaders = Leaders::start(&plane, flags).await?;
+        let agents = leaders.simulate_agents(&plane, Manner { limits, ..Manner::default() });
+        for replica in &leaders.replicas {
+            replica.logs("agent connected", 0).await?;
+        }
         start_scheduler(&mut plane, &leaders, "kerf-scheduler").await?;
         let pods = Api::default_namespaced(plane.client());
         Ok(Self { plane, leaders, pods, agents })
@@ -89,17 +84,7 @@ impl Scene {
             ResourceName::Plugin(..) => GPU.to_owned(),
             name => name.to_string(),
         };
-        let mut pod = json!({
-            "metadata": {
-                "name": name,
-                "labels": {keys::SLICED: "true"},
-                "annotations": {keys::REQUEST: request.to_json()},
-            },
-            "spec": {
-                "schedulerName": "kerf-scheduler",
-                "containers": [{"name": "main", "image": "none", "resources": {"limits": {resource: "1"}}}],
-            },
-        });
+        let mut pod = admitted(name, "kerf-scheduler", &resource, request);
         json_patch::merge(&mut pod, &more);
         self.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
         Ok(())
@@ -113,7 +98,7 @@ impl Scene {
 
     /// kube-scheduler's part, for this replica.
     async fn scheduler_client(&self, replica: usize) -> anyhow::Result<SchedulerClient> {
-        SchedulerClient::new(self.leaders.replicas[replica].address(), &tls_folder(&self.plane)).await
+        SchedulerClient::new(self.leaders.replicas[replica].address(), &write_tls(&self.plane).await?).await
     }
 
     /// Waits until a leader's Binding is under way, which its link holds back.
@@ -181,6 +166,30 @@ impl Scene {
         self.fence_refuses("any", &format!("{uid}/0")).await
     }
 
+    /// No two of the pods that are bound to the managed node were assigned the same place, and each has its reservation there. How
+    /// many are bound.
+    async fn places_are_shared_by_nobody(&self, pods: &[Pod]) -> anyhow::Result<usize> {
+        let (mut places, mut bound) = (BTreeSet::new(), BTreeSet::new());
+        for pod in pods {
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            let pod = self.pods.get(&name).await?;
+            if pod.spec.as_ref().is_none_or(|spec| spec.node_name.is_none()) {
+                continue;
+            }
+            for slice in assignment_of(&pod)?.slices {
+                let place = (slice.gpu, slice.shape);
+                ensure!(places.insert(place.clone()), "{place:?} of {name} is another pod's too");
+            }
+            bound.insert(name);
+        }
+        let is_reserved = async || {
+            let reserved: BTreeSet<String> = self.agents.reserved(MANAGED)?.into_iter().collect();
+            Ok(bound.is_subset(&reserved))
+        };
+        wait(PATIENCE, &format!("{bound:?} to have their reservations"), is_reserved).await?;
+        Ok(bound.len())
+    }
+
     /// Waits until a pod is on this node.
     async fn bound(&self, name: &str, node: &str) -> anyhow::Result<()> {
         let bound = async || {
@@ -202,24 +211,28 @@ impl Scene {
             .with_context(|| self.leaders.log_tails())
     }
 
-    /// For whom slices are reserved.
-    async fn reserved(&self) -> anyhow::Result<Vec<String>> {
-        let spec: GpuNodeSpec = Api::<GpuNode>::all(self.plane.client()).get(MANAGED).await?.read_spec()?;
-        Ok(spec.slices.into_iter().filter_map(|slice| Some(slice.reservation?.pod)).collect())
+    /// What the managed node's agent reports.
+    fn status(&self) -> anyhow::Result<GpuNodeStatus> {
+        self.agents.status(MANAGED)
+    }
+
+    /// The reservation of a pod with one slice.
+    fn reservation(&self, pod: &str) -> anyhow::Result<Option<SliceReservation>> {
+        let mut all = self.status()?.slices.into_iter().filter_map(|slice| slice.reservation);
+        Ok(all.find(|reservation| reservation.pod == pod))
     }
 
     /// Waits until the agent offers so many slices.
     async fn until_ready(&self, count: usize) -> anyhow::Result<()> {
-        let nodes = Api::<GpuNode>::all(self.plane.client());
-        let ready = async || {
-            let slices = nodes.get(MANAGED).await?.read_status()?.unwrap_or_default().slices;
+        let is_ready = async || {
+            let slices = self.status()?.slices;
             Ok(slices.iter().filter(|slice| slice.ready_for.is_some()).count() == count)
         };
-        wait(PATIENCE, &format!("{count} slices to be ready"), ready).await
+        wait(PATIENCE, &format!("{count} slices to be ready"), is_ready).await
     }
 
     async fn until_reserved(&self, pods: &[&str]) -> anyhow::Result<()> {
-        let reserved = async || Ok(self.reserved().await? == pods);
+        let reserved = async || Ok(self.agents.reserved(MANAGED)? == pods);
         wait(PATIENCE, &format!("reservations of {pods:?}"), reserved)
             .await
             .with_context(|| self.leaders.log_tails())
@@ -233,49 +246,31 @@ impl Scene {
     }
 
     async fn stop(mut self) -> anyhow::Result<()> {
-        for replica in &mut self.leaders.replicas {
-            replica.child().terminate(Duration::from_secs(10))?;
-        }
+        self.leaders.stop()?;
         self.plane.stop().await
     }
 }
 
 async fn create_nodes(plane: &ControlPlane) -> anyhow::Result<()> {
-    let plugin = json!({
-        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.com/gpu.memory": "81920",
-        "nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "1", "nvidia.com/gpu.sharing-strategy": "none",
-    });
-    for (name, labels, gpus) in [(MANAGED, json!({"zone": "a"}), "0"), (STATIC, plugin, "1")] {
-        let room = json!({"cpu": "64", "memory": "512Gi", "pods": "250", GPU: gpus});
-        let mut node = json!({
-            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-            "status": {"capacity": room, "allocatable": room},
-        });
-        json_patch::merge(&mut node, &json!({"metadata": {"labels": labels}}));
-        let api = Api::<Node>::all(plane.client());
-        api.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-    }
-    let api = Api::<GpuNode>::all(plane.client());
-    api.create(&PostParams::default(), &GpuNode::new(&NodeName::new(MANAGED))).await?;
-    let status = json!({"status": node_status(&["H100-80GB"])});
-    api.patch_status(MANAGED, &PatchParams::default(), &Patch::Merge(status)).await?;
-    Ok(())
-}
-
-/// The extender's Secret as files.
-fn tls_folder(plane: &ControlPlane) -> PathBuf {
-    plane.dir().join("extender-tls")
+    let mut managed = NodeObject::new(MANAGED);
+    managed.labels.insert("zone".to_owned(), "a".to_owned());
+    managed.create(&plane.client(), node_status(&["H100-80GB"])).await?;
+    let mut fixed = NodeObject::new(STATIC);
+    fixed.devices.insert(GPU.to_owned(), 1);
+    let plugin = [
+        ("product", "NVIDIA-A100-SXM4-80GB"),
+        ("memory", "81920"),
+        ("count", "1"),
+        ("replicas", "1"),
+        ("sharing-strategy", "none"),
+    ];
+    fixed.labels.extend(plugin.map(|(key, value)| (format!("nvidia.com/gpu.{key}"), value.to_owned())));
+    fixed.create_node(&plane.client()).await
 }
 
 /// One more kube-scheduler, for the pods that name it.
 async fn start_scheduler(plane: &mut ControlPlane, leaders: &Leaders, name: &str) -> anyhow::Result<()> {
-    let secret = Api::<Secret>::namespaced(plane.client(), NAMESPACE).get("kerf-extender-tls").await?;
-    let tls = tls_folder(plane);
-    std::fs::create_dir_all(&tls)?;
-    let data = secret.data.unwrap_or_default();
-    for key in ["ca.crt", "client.crt", "client.key"] {
-        std::fs::write(tls.join(key), &data.get(key).with_context(|| format!("no {key} in the Secret"))?.0)?;
-    }
+    let tls = write_tls(plane).await?;
     let output = Command::new(binaries::ours("kerf")?)
         .arg("scheduler-config")
         .arg(format!("--extender-url=https://{}/scheduler", leaders.address()))
@@ -289,48 +284,16 @@ async fn start_scheduler(plane: &mut ControlPlane, leaders: &Leaders, name: &str
     plane.start_scheduler(name, &path).await
 }
 
-async fn play_agents(api: Api<GpuNode>, mut how: watch::Receiver<Agents>) {
-    let mut nodes =
-        Box::pin(watcher(api.clone(), watcher::Config::default()).default_backoff().applied_objects());
-    let mut node = None;
-    loop {
-        tokio::select! {
-            Some(event) = nodes.next() => node = event.ok().or(node),
-            changed = how.changed() => if changed.is_err() { return },
-        }
-        let how = *how.borrow_and_update();
-        let Some(node) = node.as_ref().filter(|_| how != Agents::Silent) else { continue };
-        let (Ok(spec), Ok(Some(status))) = (node.read_spec(), node.read_status()) else { continue };
-        let next =
-            GpuNodeStatus { slices: answers(&spec, how), observed_revision: spec.revision, ..status.clone() };
-        if next == status || spec.revision == 0 {
-            continue;
-        }
-        let patch = Patch::Merge(json!({"status": next}));
-        if let Err(error) = api.patch_status(MANAGED, &PatchParams::default(), &patch).await {
-            eprintln!("failed to write the status: {error}");
-        }
-    }
-}
-
-fn answers(spec: &GpuNodeSpec, how: Agents) -> Vec<kerf_core::contract::SliceStatus> {
-    let mut first = None;
-    let each = spec.slices.iter().map(|slice| {
-        let mut status = slice_status(slice, false);
-        let pod = slice.reservation.as_ref().map(|reservation| &reservation.uid);
-        if pod.is_some() && *first.get_or_insert(pod) != pod && how == Agents::InOrder {
-            (status.state, status.ready_for) = (SliceState::Waiting, None);
-        }
-        status
-    });
-    each.collect()
+/// What this replica answers to all binds at once.
+async fn bind_all(scheduler: &SchedulerClient, pods: &[Pod]) -> Vec<anyhow::Result<String>> {
+    join_all(pods.iter().map(|pod| scheduler.bind(pod, MANAGED))).await
 }
 
 /// E1: a bind times out while its slice is cut; then other pods fill the node's CPU, and the scheduler asks nobody any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reservation_that_the_scheduler_has_no_use_for_is_released() -> anyhow::Result<()> {
-    let scene = Scene::start(&["--reservation-lifetime=3s", "--bind-timeout=1s"]).await?;
-    scene.agents.send_replace(Agents::Silent);
+    let scene = Scene::with_limits(&["--bind-timeout=1s"], SHORT).await?;
+    scene.agents.set_offer(Offer::Nothing);
     let leader = scene.leaders.leads_but(None).await?;
     let large = json!({"spec": {"nodeSelector": {"zone": "a"}, "containers": [
         {"name": "main", "image": "none", "resources": {"limits": {WHOLE: "1"}, "requests": {"cpu": "60"}}}
@@ -346,7 +309,7 @@ async fn a_reservation_that_the_scheduler_has_no_use_for_is_released() -> anyhow
     scene.pods.create(&PostParams::default(), &serde_json::from_value(filler)?).await?;
     scene.leaders.replicas[leader].logs("not bound", 0).await?;
     scene.until_reserved(&[]).await?;
-    scene.agents.send_replace(Agents::Quick);
+    scene.agents.set_offer(Offer::All);
     scene.create("other", &request(WHOLE, 1), json!({})).await?;
     scene.bound("other", MANAGED).await?;
     scene.stop().await
@@ -356,25 +319,24 @@ async fn a_reservation_that_the_scheduler_has_no_use_for_is_released() -> anyhow
 /// extender or a plugin refuses the pod.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reservation_that_is_filtered_and_never_bound_is_released() -> anyhow::Result<()> {
-    let scene = Scene::start(&["--reservation-lifetime=3s", "--bind-timeout=1s"]).await?;
-    scene.agents.send_replace(Agents::Silent);
+    let scene = Scene::with_limits(&["--bind-timeout=1s"], SHORT).await?;
+    scene.agents.set_offer(Offer::Nothing);
     let leader = scene.leaders.leads_but(None).await?;
     let scheduler = scene.scheduler_client(leader).await?;
     let pod = scene.create_unscheduled("given-up", &request(WHOLE, 1)).await?;
     let answer = scheduler.bind(&pod, MANAGED).await?;
     ensure!(answer.contains("reservation stays"), "{answer}");
-    ensure!(scene.reserved().await? == ["given-up"]);
+    ensure!(scene.agents.reserved(MANAGED)? == ["given-up"]);
     let released = async || {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let feasible = scheduler.filter(&pod, &[MANAGED]).await?;
         ensure!(feasible == [MANAGED], "the filter refuses the pod");
-        Ok(scene.reserved().await?.is_empty())
+        Ok(scene.agents.reserved(MANAGED)?.is_empty())
     };
-    // After 30 s the agent counts as gone, which would end it too.
     wait(PATIENCE / 2, "the reservation to end", released)
         .await
         .with_context(|| scene.leaders.log_tails())?;
-    scene.agents.send_replace(Agents::Quick);
+    scene.agents.set_offer(Offer::All);
     scene.create("other", &request(WHOLE, 1), json!({})).await?;
     scene.bound("other", MANAGED).await?;
     scene.stop().await
@@ -384,17 +346,17 @@ async fn a_reservation_that_is_filtered_and_never_bound_is_released() -> anyhow:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_in_backoff_blocks_no_ready_slice() -> anyhow::Result<()> {
     let scene = Scene::start(&["--bind-timeout=2s"]).await?;
-    scene.agents.send_replace(Agents::Silent);
+    scene.agents.set_offer(Offer::Nothing);
     let leader = scene.leaders.leads_but(None).await?;
     scene.create("in-backoff", &request(SMALL, 1), json!({"spec": {"nodeSelector": {"zone": "a"}}})).await?;
     scene.until_reserved(&["in-backoff"]).await?;
     scene.change_node(MANAGED, json!({"metadata": {"labels": {"zone": "b"}}})).await?;
     scene.leaders.replicas[leader].logs("not bound", 0).await?;
-    scene.agents.send_replace(Agents::InOrder);
+    scene.agents.set_offer(Offer::FirstOfName);
     scene.create("next", &request(SMALL, 1), json!({})).await?;
     scene.bound("next", MANAGED).await?;
     // The one that made way finds its slice again.
-    scene.agents.send_replace(Agents::Quick);
+    scene.agents.set_offer(Offer::All);
     scene.change_node(MANAGED, json!({"metadata": {"labels": {"zone": "a"}}})).await?;
     scene.bound("in-backoff", MANAGED).await?;
     scene.stop().await
@@ -474,39 +436,140 @@ async fn the_api_server_refuses_a_binding_of_a_leader_that_was_followed() -> any
 /// E4: a leader that is frozen is asked for binds. It reads them when it wakes up, after another has followed it, and sends nothing.
 /// Chance decides whether a bind or the Lease's timer is first then; the extender's `app::tests` have the bind first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_was_frozen_sends_nothing_any_more() -> anyhow::Result<()> {
+async fn a_leader_that_wakes_binds_nobody() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[VANISHES, "--bind-timeout=1s"]).await?;
-    scene.agents.send_replace(Agents::Silent);
+    scene.agents.set_offer(Offer::Nothing);
     let leader = scene.leaders.leads_but(None).await?;
     let scheduler = scene.scheduler_client(leader).await?;
     let mut pods = Vec::new();
     for number in 0..SMALLS {
         pods.push(scene.create_unscheduled(&format!("pod-{number}"), &request(SMALL, 1)).await?);
     }
-    let bind_all = || join_all(pods.iter().map(|pod| scheduler.bind(pod, MANAGED)));
     // Each bind opens a connection, and reserves a slice.
-    for answer in bind_all().await {
+    for answer in bind_all(&scheduler, &pods).await {
         let answer = answer?;
         ensure!(answer.contains("reservation stays"), "{answer}");
     }
-    scene.agents.send_replace(Agents::Quick);
+    scene.agents.set_offer(Offer::All);
     scene.until_ready(SMALLS).await?;
     let before = scene.leaders.replicas[leader].logged()?;
     scene.leaders.replicas[leader].child().signal(Signal::STOP)?;
-    scene.leaders.leads_but(Some(leader)).await?;
+    let next = scene.leaders.leads_but(Some(leader)).await?;
     let sent = scene.leaders.replicas[leader].link().entered();
+    let reported = scene.status()?;
     let wake_up = async {
         // The requests are in the sockets by then.
         tokio::time::sleep(Duration::from_secs(1)).await;
         scene.leaders.replicas[leader].child().signal(Signal::CONT)
     };
-    let (answers, woken) = tokio::join!(bind_all(), wake_up);
+    let (answers, woken) = tokio::join!(bind_all(&scheduler, &pods), wake_up);
     woken?;
     // It refuses the bind, or ends the connection.
     ensure!(!answers.iter().flatten().any(String::is_empty), "a pod was bound: {answers:?}");
     scene.leaders.replicas[leader].logs("leader::lease", before).await?;
     let now = scene.leaders.replicas[leader].link().entered();
     ensure!(now == sent, "{now:?} after {sent:?}: {answers:?}");
+    // Nor has it marked anything in the ledger. The one that leads binds all of them, to what was reserved.
+    ensure!(scene.status()? == reported, "{:?} after {reported:?}", scene.status()?);
+    let successor = scene.scheduler_client(next).await?;
+    for answer in bind_all(&successor, &pods).await {
+        ensure!(answer?.is_empty(), "not bound: {}", scene.leaders.log_tails());
+    }
+    scene.places_are_shared_by_nobody(&pods).await?;
+    let places =
+        |status: &GpuNodeStatus| status.slices.iter().map(|s| (s.id.clone(), s.shape)).collect::<Vec<_>>();
+    ensure!(places(&scene.status()?) == places(&reported));
+    scene.stop().await
+}
+
+/// A leader that is cut off from the API server goes on for as long as its Lease, which another has taken already: by a clock that is
+/// wrong, or by an admin. Both ask the same agent for all that it has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_leaders_share_no_place() -> anyhow::Result<()> {
+    const EARLY: usize = 3;
+    let scene = Scene::start(&["--lease-duration=60s"]).await?;
+    let former = scene.leaders.leads_but(None).await?;
+    let mut pods = Vec::new();
+    for number in 0..EARLY + 2 * SMALLS {
+        pods.push(scene.create_unscheduled(&format!("pod-{number:02}"), &request(SMALL, 1)).await?);
+    }
+    let (early, late) = pods.split_at(EARLY);
+    let (of_former, of_next) = late.split_at(SMALLS);
+    let former_client = scene.scheduler_client(former).await?;
+    // Some of its Bindings are under way, for as long as it takes.
+    scene.leaders.replicas[former].link().set(Gate::WithoutBindings);
+    for answer in bind_all(&former_client, early).await {
+        ensure!(!answer?.is_empty(), "a Binding has passed");
+    }
+    ensure!(scene.leaders.replicas[former].link().entered().bindings == EARLY);
+    scene.leaders.replicas[former].link().set(Gate::Cut);
+    let over = json!({"spec": {"leaseDurationSeconds": 1}});
+    let leases = Api::<Lease>::namespaced(scene.plane.client(), NAMESPACE);
+    leases.patch(LEASE, &PatchParams::default(), &Patch::Merge(over)).await?;
+    let next = scene.leaders.leads_but(Some(former)).await?;
+    let next_client = scene.scheduler_client(next).await?;
+    let heard = scene.agents.epoch(MANAGED)?;
+    let learns = async || Ok(scene.agents.epoch(MANAGED)? > heard);
+    wait(PATIENCE, "the agent to hear the next leader", learns).await?;
+    let (of_former, of_next) =
+        tokio::join!(bind_all(&former_client, of_former), bind_all(&next_client, of_next));
+    // It believes that it leads. The agent knows better.
+    ensure!(!of_former.iter().flatten().any(String::is_empty), "the former leader binds: {of_former:?}");
+    ensure!(
+        of_former.iter().flatten().any(|answer| answer.contains("higher epoch")),
+        "nobody has asked the agent: {of_former:?}\n{}",
+        scene.leaders.log_tails()
+    );
+    let bound = of_next.iter().flatten().filter(|answer| answer.is_empty()).count();
+    ensure!(bound == SMALLS - EARLY, "{of_next:?}\n{}", scene.leaders.log_tails());
+    // What was sent before arrives, and has its places still.
+    scene.leaders.replicas[former].link().set(Gate::Open);
+    for pod in early {
+        scene.bound(pod.metadata.name.as_deref().unwrap_or_default(), MANAGED).await?;
+    }
+    let bound = scene.places_are_shared_by_nobody(&pods).await?;
+    ensure!(bound == SMALLS, "{bound} pods are bound");
+    scene.stop().await
+}
+
+/// A leader dies when it has marked a pod for its Binding, which never arrives. The pod keeps its place until the Binding cannot
+/// arrive any more and the agent has looked: a pod that is there and not bound, then its reservation's time; a pod that is gone, at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_binding_that_is_lost_keeps_its_place_until_it_cannot_arrive() -> anyhow::Result<()> {
+    // Twenty seconds from a mark to the look-up; a reservation without a mark has ended before.
+    let limits = Limits { reservation: Duration::from_secs(11), request: Duration::from_secs(10), ..SHORT };
+    let mut scene = Scene::with_limits(&["--lease-duration=2s"], limits).await?;
+    let leader = scene.leaders.leads_but(None).await?;
+    scene.leaders.replicas[leader].link().set(Gate::WithoutBindings);
+    let scheduler = scene.scheduler_client(leader).await?;
+    let mut pods = Vec::new();
+    for name in ["stays", "goes"] {
+        pods.push(scene.create_unscheduled(name, &request(SMALL, 1)).await?);
+    }
+    // Nobody answers: the link holds both back, and ends with the test.
+    let began = Instant::now();
+    let (answers, sent) = tokio::join!(bind_all(&scheduler, &pods), async {
+        let sent = async || Ok(scene.leaders.replicas[leader].link().entered().bindings == 2);
+        wait(PATIENCE, "both Bindings to be sent", sent).await
+    });
+    sent?;
+    ensure!(!answers.iter().flatten().any(String::is_empty), "a pod was bound: {answers:?}");
+    scene.leaders.replicas[leader].child().kill()?;
+    scene.leaders.leads_but(Some(leader)).await?;
+    scene.pods.delete("goes", &DeleteParams::default().grace_period(0)).await?;
+    let binding = |scene: &Scene, pod| Ok(scene.reservation(pod)?.map(|reservation| reservation.binding));
+    while began.elapsed() < limits.binding() {
+        for pod in ["stays", "goes"] {
+            let binding: anyhow::Result<_> = binding(&scene, pod);
+            ensure!(binding? == Some(true), "{pod} has lost its place after {:?}", began.elapsed());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    scene.until_reserved(&[]).await?;
+    ensure!(scene.pods.get("stays").await?.spec.is_some_and(|spec| spec.node_name.is_none()));
+    // All of the GPU is to be had again.
+    scene.create("whole", &request(WHOLE, 1), json!({})).await?;
+    scene.bound("whole", MANAGED).await?;
     scene.stop().await
 }
 

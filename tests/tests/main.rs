@@ -58,6 +58,7 @@ mod release;
 mod standby;
 mod static_nodes;
 mod stranded;
+mod streams;
 mod templates;
 mod tidy;
 mod walk;

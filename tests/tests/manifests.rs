@@ -78,7 +78,6 @@ fn full() -> anyhow::Result<(GpuNodeSpec, GpuNodeStatus)> {
     let gpu = &mut status.gpus[1];
     (gpu.outside, gpu.mps_shares, gpu.message) = (MemoryMib(512), Some(48), Some("what is wrong".to_owned()));
     (gpu.pci_bus_id, gpu.reserved) = (Some("0000:1b:00.0".parse()?), Some(MemoryMib(480)));
-    status.observed_revision = 3;
     let [gpus, mode, free] = ["1x H100-80GB", "mig", "1Gi"].map(str::to_owned);
     status.summary = Summary { gpus, mode, held: 1, idle: 1, free };
     Ok((spec, status))

@@ -598,7 +598,9 @@ async fn neither_another_user_nor_the_root_of_a_user_namespace_commands_a_daemon
     // Others reach the socket, and run the program that they brought along.
     fs::set_permissions(node.folder.path(), Permissions::from_mode(0o755)).unwrap();
     let (pipe, program) = (pipe_dir(&node.root, GPU), node.folder.path().join("mps-control"));
-    fs::copy(MpsStandIn::program().unwrap(), &program).unwrap();
+    // Not by this process: a fork of another test would hold the copy open for writing, and it could not be executed.
+    let copied = Command::new("cp").arg(MpsStandIn::program().unwrap()).arg(&program).status().unwrap();
+    assert!(copied.success());
     let (mut user, mut separated) = (Command::new(&program), Command::new("unshare"));
     user.uid(TENANT).gid(TENANT);
     separated.args(["--user", "--map-root-user"]).arg(&program).uid(TENANT).gid(TENANT);

@@ -199,9 +199,8 @@ async fn a_policy_with_a_typo_leaves_the_last_good_one_in_force() -> anyhow::Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_whose_status_cannot_be_read_counts_as_full() -> anyhow::Result<()> {
-    let mut cluster = cluster().await?;
-    cluster.nodes_mut()[0].agent().kill()?;
+async fn what_a_gpu_nodes_status_says_is_for_people() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
     // As the agent, of whom alone the API server takes a status.
     let plane = cluster.plane();
     let agent = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", "h").await?;
@@ -209,11 +208,10 @@ async fn a_node_whose_status_cannot_be_read_counts_as_full() -> anyhow::Result<(
     let slice = json!({"gpu": "GPU-x", "shape": {"kind": "mig", "profile": "huge", "start": 0, "size": 1}, "state": "Held", "memoryMib": 1});
     let patch = json!({"status": {"slices": [slice]}});
     nodes.patch_status("h", &PatchParams::default(), &Patch::Merge(patch)).await?;
-    cluster.create(&pod("blind", &[(keys::GPU_MEMORY, "10Gi")])).await?;
-    let message = cluster.event("blind", "GpuNode status cannot be read").await?;
-    assert!(message.contains("update its agent"), "{message}");
-    // The agent comes back and says what really is: the pod runs.
-    cluster.nodes_mut()[0].agent().restart()?;
-    cluster.running("blind").await?;
+    cluster.create(&pod("served", &[(keys::GPU_MEMORY, "10Gi")])).await?;
+    cluster.running("served").await?;
+    // Somebody who wrote it has written what the agent does not know; it writes all again with the next change.
+    let readable = async || Ok(cluster.gpu_node("h").await?.read_status().is_ok());
+    wait(PATIENCE, "the agent to write its status again", readable).await?;
     cluster.stop().await
 }

@@ -1,4 +1,4 @@
-//! Two replicas of the extender, by the chart and with its own pods: when the leader is gone, or comes back too late, the other
+//! Two replicas of the extender: when the leader is gone, or comes back too late, the other
 //! leads, the Service leads to it alone, pods are bound, and no slice is given out twice.
 
 use std::time::{Duration, Instant};
@@ -7,14 +7,18 @@ use anyhow::{Context as _, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kerf_core::keys;
+use kerf_core::testing::{node_status, request};
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, wait};
+use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, unguarded, wait, write_tls};
+use kerf_tests::control_plane::ControlPlaneOptions;
+use kerf_tests::gpu_nodes::{Manner, NodeObject};
 use kerf_tests::kubelet::PodKey;
-use kerf_tests::leaders::{Blow, Rounds};
+use kerf_tests::leaders::{Blow, Leaders, Rounds, SchedulerClient};
 use kerf_tests::oracle::Truth;
+use kerf_tests::pods::admitted;
 use kerf_tests::services::may_serve;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use rustix::process::Signal;
 
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -150,6 +154,68 @@ async fn the_service_leads_to_the_one_replica_that_leads() -> anyhow::Result<()>
     scene.settled_without(&fourth).await?;
     scene.serves("after-rollout").await?;
     scene.cluster.stop().await
+}
+
+/// Replicas whose agents have streams to both. The new leader knows what the last one knew: it lists nothing, and answers at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_takes_over_without_listing() -> anyhow::Result<()> {
+    const NODES: usize = 20;
+    let plane = unguarded(ControlPlaneOptions::without_controller_manager()).await?;
+    let names: Vec<String> = (0..NODES).map(|n| format!("node-{n:02}")).collect();
+    for name in &names {
+        NodeObject::new(name).create(&plane.client(), node_status(&["H100-80GB"])).await?;
+    }
+    let mut leaders = Leaders::start(&plane, &[]).await?;
+    let _agents = leaders.simulate_agents(&plane, Manner::default());
+    let tls = write_tls(&plane).await?;
+    let offered: Vec<&str> = names.iter().map(String::as_str).collect();
+    let pods = Api::<Pod>::default_namespaced(plane.client());
+    let mut took = Vec::new();
+    let mut from = [0; 2];
+    for round in 0..3 {
+        for (replica, from) in leaders.replicas.iter().zip(from) {
+            replica.logs_times("agent connected", NODES, from).await?;
+        }
+        let before = leaders.leads_but(None).await?;
+        let pod = small_pod(&pods, &format!("before-{round}")).await?;
+        let scheduler = SchedulerClient::new(leaders.replicas[before].address(), &tls).await?;
+        let fits = async || Ok(scheduler.filter(&pod, &offered).await.is_ok_and(|fits| !fits.is_empty()));
+        wait(PATIENCE, "the leader to answer", fits).await.with_context(|| leaders.log_tails())?;
+        bind(&scheduler, &pod, &offered).await.with_context(|| leaders.log_tails())?;
+
+        let next = 1 - before;
+        let listed = leaders.replicas[next].link().entered().lists;
+        ensure!(listed >= 4, "it has listed {listed} times before it leads");
+        let pod = small_pod(&pods, &format!("after-{round}")).await?;
+        let scheduler = SchedulerClient::new(leaders.replicas[next].address(), &tls).await?;
+        let began = Instant::now();
+        leaders.replicas[before].child().signal(Signal::TERM)?;
+        while !scheduler.filter(&pod, &offered).await.is_ok_and(|fits| !fits.is_empty()) {
+            ensure!(began.elapsed() < PATIENCE, "nobody answers\n{}", leaders.log_tails());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        took.push(began.elapsed());
+        bind(&scheduler, &pod, &offered).await.with_context(|| leaders.log_tails())?;
+        let lists = leaders.replicas[next].link().entered().lists - listed;
+        ensure!(lists == 0, "the new leader has listed {lists} times");
+        from[before] = leaders.replicas[before].logged()?;
+        leaders.replicas[before].child().restart()?;
+    }
+    println!("the next leader answered after {took:?}");
+    plane.stop().await
+}
+
+async fn small_pod(pods: &Api<Pod>, name: &str) -> anyhow::Result<Pod> {
+    let resource = "nvidia.com/mig-1g.10gb";
+    let pod = admitted(name, "nobody", resource, &request(resource, 1));
+    Ok(pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?)
+}
+
+async fn bind(scheduler: &SchedulerClient, pod: &Pod, offered: &[&str]) -> anyhow::Result<()> {
+    let fits = scheduler.filter(pod, offered).await?;
+    let error = scheduler.bind(pod, fits.first().context("no node fits")?).await?;
+    ensure!(error.is_empty(), "not bound: {error}");
+    Ok(())
 }
 
 /// Six rounds of `cargo xtask bench leaders`.

@@ -49,6 +49,33 @@ async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How many requests the API server has dispatched by this `FlowSchema`.
+async fn dispatched(cluster: &Cluster, schema: &str) -> anyhow::Result<f64> {
+    let metrics = cluster.plane().kubectl(&["get", "--raw", "/metrics"]).await?;
+    let own = format!("flow_schema=\"{schema}\"");
+    let counts = metrics.lines().filter(|line| {
+        line.starts_with("apiserver_flowcontrol_dispatched_requests_total{") && line.contains(&own)
+    });
+    let counts = counts.map(|line| line.rsplit(' ').next().unwrap_or_default().parse::<f64>());
+    Ok(counts.sum::<Result<f64, _>>()?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bindings_and_the_lease_wait_behind_no_other_accounts_requests() -> anyhow::Result<()> {
+    let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
+    // The API server goes by a schema that is new after a moment.
+    wait(PATIENCE, "the schemas to be in force", async || {
+        Ok(dispatched(&cluster, "kerf-extender-lease").await? > 0.0)
+    })
+    .await?;
+    let before = dispatched(&cluster, "kerf-extender").await?;
+    cluster.create(&limited("cut", "gpu-10gb", "1")?).await?;
+    cluster.running("cut").await?;
+    let bound = dispatched(&cluster, "kerf-extender").await? - before;
+    anyhow::ensure!(bound >= 1.0, "its Binding went another way");
+    cluster.stop().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_gets_the_slice_that_was_cut_for_it() -> anyhow::Result<()> {
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
@@ -144,10 +171,10 @@ async fn a_slow_cut_ends_the_request_and_not_the_reservation() -> anyhow::Result
     cluster.nodes()[0].control(&slow)?;
     cluster.create(&asking("slow", "10Gi", "hardware")).await?;
     cluster.event("slow", "the reservation stays").await?;
-    let spec = cluster.gpu_node("h").await?.read_spec()?;
+    let spec = cluster.gpu_node("h").await?.read_desired()?;
     assert!(spec.slices.iter().any(|s| s.reservation.as_ref().is_some_and(|r| r.pod == "slow")), "{spec:?}");
     cluster.running("slow").await?;
-    let after = cluster.gpu_node("h").await?.read_spec()?;
+    let after = cluster.gpu_node("h").await?.read_desired()?;
     assert_eq!(after.slices, spec.slices, "the pod runs on the slice that was reserved first");
     sound(&cluster).await?;
     cluster.stop().await
@@ -159,13 +186,13 @@ async fn a_pod_that_goes_while_its_slice_is_cut_leaves_it_idle() -> anyhow::Resu
     let slow = MockControl::new().delay("nvmlDeviceCreateGpuInstanceWithPlacement", Duration::from_secs(2));
     cluster.nodes()[0].control(&slow)?;
     cluster.create(&asking("gone", "10Gi", "hardware")).await?;
-    let reserved = async || Ok(!cluster.gpu_node("h").await?.read_spec()?.slices.is_empty());
+    let reserved = async || Ok(!cluster.gpu_node("h").await?.read_desired()?.slices.is_empty());
     wait(PATIENCE, "the reservation", reserved).await?;
     cluster.delete("gone").await?;
     let idle = async || {
         let node = cluster.gpu_node("h").await?;
         let status = node.read_status()?.unwrap_or_default();
-        let free = node.read_spec()?.slices.iter().all(|s| s.reservation.is_none());
+        let free = node.read_desired()?.slices.iter().all(|s| s.reservation.is_none());
         Ok(free && status.slices.len() == 1 && status.slices[0].state == SliceState::Idle)
     };
     wait(PATIENCE, "the slice to be cut and idle", idle).await?;

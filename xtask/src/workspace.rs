@@ -70,6 +70,11 @@ impl Workspace {
         self.target.join("forging")
     }
 
+    /// Where the sources are copied to into which bugs are put.
+    pub fn planted(&self) -> PathBuf {
+        self.target.join("planted")
+    }
+
     /// Where bundles for a machine with a GPU are made.
     pub fn gpu(&self) -> PathBuf {
         self.target.join("gpu")

@@ -68,7 +68,7 @@ impl Cluster {
         let found = found.context("failed to list GpuNodes; is kerf installed, and may you read them?")?;
         let read = |node: GpuNode| {
             let name = node.name().to_string();
-            let read = || anyhow::Ok((node.read_spec()?, node.read_status()?.unwrap_or_default()));
+            let read = || anyhow::Ok((node.read_desired()?, node.read_status()?.unwrap_or_default()));
             match read() {
                 Ok((spec, status)) => Some(Node { name, spec, status }),
                 Err(error) => {

@@ -6,9 +6,10 @@ use crate::output::{Format, Report};
 use crate::placement::{Choice, Nodes};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kerf_core::contract::{AssignmentDocument, ContainerRequest, RequestDocument, SliceState, WantedSlice};
+use kerf_core::contract::{AssignmentDocument, ContainerRequest, RequestDocument, SliceState, SliceStatus};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
+use kerf_core::names::SliceId;
 use kerf_core::request::dialect_of;
 use kerf_runtime::destinations::Destinations;
 use kerf_runtime::gpu_node::GpuNode;
@@ -312,9 +313,9 @@ fn reservations(pod: &Pod, records: &Records) -> Vec<Entry> {
 /// What each node has for a pending pod. The scheduler records only how many nodes have which reason.
 fn by_node(pod: &Pod, records: &Records, nodes: &Nodes) -> Option<Entry> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    // A spec that cannot be read promises the pod nothing: such a node is one of those that have no room for it.
-    let specs = records.nodes.iter().flatten().filter_map(|node| node.read_spec().ok());
-    let is_promised = specs.flat_map(|spec| spec.slices).any(|slice| is_for(&slice, uid));
+    // A status that cannot be read promises the pod nothing: such a node is one of those that have no room for it.
+    let statuses = records.nodes.iter().flatten().filter_map(|node| node.read_status().ok().flatten());
+    let is_promised = statuses.flat_map(|status| status.slices).any(|slice| is_for(&slice, uid));
     let document = RequestDocument::parse(annotation(pod, keys::REQUEST)?).ok()?;
     if is_bound(pod) || is_promised {
         return None;
@@ -348,51 +349,33 @@ fn by_node(pod: &Pod, records: &Records, nodes: &Nodes) -> Option<Entry> {
 }
 
 /// Whether a slice is promised to the pod of this uid.
-fn is_for(slice: &WantedSlice, uid: &str) -> bool {
+fn is_for(slice: &SliceStatus, uid: &str) -> bool {
     slice.reservation.as_ref().is_some_and(|reservation| reservation.uid.as_str() == uid)
 }
 
 fn reserved_on(node: &GpuNode, uid: &str) -> Option<Entry> {
     let name = node.name();
-    let spec = match node.read_spec() {
-        Ok(spec) => spec,
+    let status = match node.read_status() {
+        Ok(status) => status.unwrap_or_default(),
         Err(error) => {
-            let line = format!("Not readable: the spec of GpuNode {name}: {error}");
+            let line = format!("Not readable: GpuNode {name}: {error}");
             return Some(note(Topic::Reservation, line));
         }
     };
-    let slices: Vec<&WantedSlice> = spec.slices.iter().filter(|slice| is_for(slice, uid)).collect();
-    if slices.is_empty() {
-        return None;
-    }
-    let status = node.read_status();
-    let state = |slice: &WantedSlice| match &status {
-        Err(error) => format!("not readable: the GpuNode's status: {error}"),
-        Ok(status) => match status.as_ref().and_then(|status| status.slice(&slice.id)) {
-            None => "the agent has not reported it yet".to_owned(),
-            Some(seen) => {
-                let message = seen.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
-                let holder = seen.holder.as_ref();
-                let holder = holder
-                    .map(|h| format!(" by container {} of {}", h.container, h.key()))
-                    .unwrap_or_default();
-                format!("the agent says {}{holder}{message}", state_text(seen.state))
-            }
-        },
-    };
-    let line = |slice: &&WantedSlice| {
-        let container = slice.reservation.as_ref().map(|r| r.container.as_str()).unwrap_or_default();
-        format!(
-            "  container {container}: slice {} ({}) on {}; {}",
-            slice.id,
-            slice.shape,
-            slice.gpu,
-            state(slice)
-        )
-    };
-    let head = format!("Promised on node {name}, as of revision {}:", spec.revision);
-    let lines = std::iter::once(head).chain(slices.iter().map(line)).collect();
-    Some(Entry { time: None, topic: Topic::Reservation, lines })
+    let slices = status.slices.iter().filter(|slice| is_for(slice, uid)).map(promised_slice);
+    let lines: Vec<String> = std::iter::once(format!("Promised on node {name}:")).chain(slices).collect();
+    (lines.len() > 1).then_some(Entry { time: None, topic: Topic::Reservation, lines })
+}
+
+fn promised_slice(slice: &SliceStatus) -> String {
+    let container = slice.reservation.as_ref().map(|r| r.container.as_str()).unwrap_or_default();
+    let id = slice.id.as_ref().map(SliceId::as_str).unwrap_or_default();
+    let message = slice.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+    let holder = slice.holder.as_ref();
+    let holder = holder.map(|h| format!(" by container {} of {}", h.container, h.key())).unwrap_or_default();
+    let state = state_text(slice.state);
+    let (shape, gpu) = (slice.shape, &slice.gpu);
+    format!("  container {container}: slice {id} ({shape}) on {gpu}; the agent says {state}{holder}{message}")
 }
 
 fn state_text(state: SliceState) -> &'static str {

@@ -58,10 +58,10 @@ fn what_is_not_recorded_is_said_and_not_guessed() {
 fn a_node_that_cannot_be_read_hides_no_other() {
     let mut records = records("waits.yaml");
     let slice = serde_json::json!({"id": "s9", "gpu": "GPU-9", "shape": {"kind": "future"}});
-    let node = serde_json::json!({"metadata": {"name": "newer"}, "spec": {"revision": 1, "slices": [slice]}});
+    let node = serde_json::json!({"metadata": {"name": "newer"}, "status": {"slices": [slice]}});
     records.nodes.as_mut().unwrap().push(serde_json::from_value(node).unwrap());
     let told = told(&records);
-    assert!(told.contains("Not readable: the spec of GpuNode newer"), "{told}");
+    assert!(told.contains("Not readable: GpuNode newer: failed to read GpuNode.status"), "{told}");
     assert!(told.contains("h100, h101: GPU slices in use"), "{told}");
 }
 

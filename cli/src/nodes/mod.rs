@@ -132,7 +132,7 @@ fn join(names: &BTreeSet<String>) -> String {
 }
 
 fn of_object(object: &GpuNode) -> Managed {
-    let spec = object.read_spec().map_err(|error| format!("GpuNode.spec cannot be read: {error}"));
+    let spec = object.read_desired().map_err(|error| format!("GpuNode.spec cannot be read: {error}"));
     let status = object.read_status().map_err(|error| error.to_string());
     let read = spec.and_then(|spec| Ok((spec, status?.unwrap_or_default())));
     Managed { name: object.name().to_string(), read }

@@ -20,23 +20,22 @@ fn of_yaml(text: &str) -> Managed {
     of_object(&serde_saphyr::from_str(text).unwrap())
 }
 
-/// A GPU that is shared, with one share promised that the agent has not heard of, and memory used outside of kerf.
+/// A GPU that is shared, with one share promised that is being made, and memory used outside of kerf.
 fn shared(shares: usize, gb: u64) -> Managed {
     let slice = |number: usize| {
         let holder = json!({"namespace": "ml", "pod": format!("web-{number}"), "container": "main"});
         json!({"id": format!("s{number}"), "gpu": "GPU-2", "shape": {"kind": "mps", "sizeGb": gb}, "state": "Held",
             "memoryMib": gb * 1024, "holder": holder})
     };
-    let promised = json!({"id": "s99", "gpu": "GPU-2", "shape": {"kind": "mps", "sizeGb": 4}, "reservation": {
-        "uid": "u", "namespace": "ml", "pod": "trainer-7d9f8b6c54-x2x2x", "container": "main", "resource": "nvidia.com/gpu-4gb", "epoch": 1}});
+    let promised = json!({"id": "s99", "gpu": "GPU-2", "shape": {"kind": "mps", "sizeGb": 4}, "state": "Preparing", "memoryMib": 4096,
+        "reservation": {"uid": "u", "namespace": "ml", "pod": "trainer-7d9f8b6c54-x2x2x", "container": "main", "resource": "nvidia.com/gpu-4gb"}});
     of_object(&object(json!({
         "metadata": {"name": "l4"},
-        "spec": {"revision": 2, "slices": [promised]},
         "status": {
-            "observedRevision": 1, "summary": {},
+            "summary": {},
             "gpus": [{"uuid": "GPU-2", "index": 0, "model": "L4-24GB", "memoryMib": 23034, "kinds": ["mps"], "outsideMib": 3000,
                 "message": "XID 79: GPU has fallen off the bus"}],
-            "slices": (0..shares).map(slice).collect::<Vec<_>>(),
+            "slices": (0..shares).map(slice).chain([promised]).collect::<Vec<_>>(),
             "conditions": [{"type": "Ready", "status": "False", "reason": "Starting", "message": "the kubelet does not answer", "lastTransitionTime": ""}],
         },
     })))
@@ -140,7 +139,7 @@ fn programs_read_json_and_yaml() {
 fn a_slice_stands_under_its_name_and_a_neutral_one_has_its_kind() {
     let mut node: Value = serde_saphyr::from_str(MIG).unwrap();
     node["status"]["slices"][0]["resource"] = json!("kerf.dev/gpu-10gb");
-    node["spec"]["slices"][0]["reservation"]["resource"] = json!("kerf.dev/gpu-40gb");
+    node["status"]["slices"][2]["reservation"]["resource"] = json!("kerf.dev/gpu-40gb");
     let shown = || managed(vec![of_object(&object(node.clone()))]);
     let table = text(shown(), Format::Wide, draw::WIDTH);
     let names = ["kerf.dev/gpu-10gb (mig)", " - ", "kerf.dev/gpu-40gb (mig)"];
@@ -209,8 +208,7 @@ fn a_table_names_the_nodes_that_have_no_row_in_it_and_why() {
     let bad = || of_object(&object(json!({"metadata": {"name": "x"}, "status": {"gpus": 1}})));
     let silent = of_object(&object(json!({"metadata": {"name": "y"}})));
     let serving = json!({"type": "Ready", "status": "True", "reason": "Serving", "message": "", "lastTransitionTime": ""});
-    let empty =
-        json!({"observedRevision": 0, "summary": {}, "gpus": [], "slices": [], "conditions": [serving]});
+    let empty = json!({"summary": {}, "gpus": [], "slices": [], "conditions": [serving]});
     let empty = of_object(&object(json!({"metadata": {"name": "z"}, "status": empty})));
     let shown = managed(vec![bad(), silent, empty]);
     let said = text(shown, Format::Wide, 88);

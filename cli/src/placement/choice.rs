@@ -165,7 +165,7 @@ impl Choice {
             best: best.map(|(name, _)| name.clone()),
             plan,
             passed,
-            equal: of(equal),
+            equal: of(equal.into_iter().map(|(name, _)| name).collect()),
             outranked: of(outranked),
             refused: refused.into_iter().map(|(name, refusal)| (name.clone(), refusal)).collect(),
             excluded: excluded.into_iter().map(|(name, why)| (name.clone(), why)).collect(),

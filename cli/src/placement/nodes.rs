@@ -73,7 +73,7 @@ impl Nodes {
     #[must_use]
     pub fn of_objects(objects: &[GpuNode]) -> Self {
         let read = |object: &GpuNode| {
-            let spec = object.read_spec().map_err(|_| Refusal::UnreadableSpec)?;
+            let spec = object.read_desired().map_err(|_| Refusal::UnreadableSpec)?;
             let status = object.read_status().map_err(|_| Refusal::UnreadableStatus)?;
             Ok((spec, status.unwrap_or_default()))
         };

@@ -1,4 +1,4 @@
-//! Who has something of kerf's on a node: by the agent's word, by what the extender has promised, and by the pods themselves. Pure.
+//! Who has something of kerf's on a node: by what its agent says and has promised, and by the pods themselves. Pure.
 
 use super::refused::Refused;
 use kerf_core::contract::{SliceState, SliceStatus};
@@ -16,13 +16,11 @@ pub(super) fn holders(
     let mut holders: BTreeSet<String> = with_slices.map(|pod| pod.key().to_string()).collect();
     if let Some(gpu_node) = gpu_node {
         let unreadable = |why: String| Refused::Unreadable { node: node.to_owned(), why };
-        let status = gpu_node.read_status().map_err(|error| unreadable(error.to_string()))?;
-        let spec = gpu_node
-            .read_spec()
-            .map_err(|error| unreadable(format!("failed to read GpuNode.spec: {error}")))?;
-        let promised = spec.slices.iter().filter_map(|slice| slice.reservation.as_ref());
+        let slices = gpu_node.read_status().map_err(|error| unreadable(error.to_string()))?;
+        let slices = slices.unwrap_or_default().slices;
+        let promised = slices.iter().filter_map(|slice| slice.reservation.as_ref());
         holders.extend(promised.map(|reservation| reservation.key().to_string()));
-        holders.extend(status.unwrap_or_default().slices.iter().filter_map(holder));
+        holders.extend(slices.iter().filter_map(holder));
     }
     Ok(holders)
 }
@@ -55,8 +53,8 @@ mod tests {
         .unwrap()
     }
 
-    fn gpu_node(spec: Value, status: Value) -> GpuNode {
-        GpuNode { spec: Some(spec), status: Some(status), ..GpuNode::new(&NodeName::new("n1")) }
+    fn gpu_node(status: Value) -> GpuNode {
+        GpuNode { status: Some(status), ..GpuNode::new(&NodeName::new("n1")) }
     }
 
     #[test]
@@ -77,35 +75,26 @@ mod tests {
         let mut status = node_status(&["H100-80GB"]);
         let ask = request("nvidia.com/mig-1g.10gb", 1);
         let spec = ledger::reserve(&GpuNodeSpec::default(), &status, &ask, &promisee("a"), &Fleet::default());
-        let mut spec = spec.unwrap();
-        let promised = promisee("a").key.to_string();
-        let of = |spec: &GpuNodeSpec, status: &_| {
-            holders("n1", Some(&gpu_node(json!(spec), json!(status))), &[]).unwrap()
-        };
-        assert_eq!(of(&spec, &status), [promised].into());
-        status.slices = spec.slices.iter().map(|slice| slice_status(slice, true)).collect();
-        spec.slices.clear();
+        let of = |status: &_| holders("n1", Some(&gpu_node(json!(status))), &[]).unwrap();
+        status.slices = spec.unwrap().slices.iter().map(|slice| slice_status(slice, false)).collect();
+        assert_eq!(of(&status), [promisee("a").key.to_string()].into());
         let slice = &mut status.slices[0];
-        (slice.state, slice.holder) = (SliceState::Held, None);
-        assert!(of(&spec, &status).pop_first().unwrap().starts_with("an unknown pod (slice "));
+        (slice.state, slice.reservation) = (SliceState::Held, None);
+        assert!(of(&status).pop_first().unwrap().starts_with("an unknown pod (slice "));
         status.slices[0].holder = Some(Holder {
             namespace: "ml".to_owned(),
             pod: "train".to_owned(),
             container: "main".to_owned(),
         });
-        assert_eq!(of(&spec, &status), ["ml/train".to_owned()].into());
+        assert_eq!(of(&status), ["ml/train".to_owned()].into());
         // Cut by somebody else, before kerf came.
         (status.slices[0].id, status.slices[0].holder) = (None, None);
-        assert_eq!(of(&spec, &status), BTreeSet::new());
+        assert_eq!(of(&status), BTreeSet::new());
     }
 
     #[test]
     fn what_cannot_be_read_frees_nothing() {
-        for (spec, status) in [(json!({}), json!({"slices": 1})), (json!({"slices": 1}), json!({}))] {
-            assert!(matches!(
-                holders("n1", Some(&gpu_node(spec, status)), &[]),
-                Err(Refused::Unreadable { .. })
-            ));
-        }
+        let unreadable = gpu_node(json!({"slices": 1}));
+        assert!(matches!(holders("n1", Some(&unreadable), &[]), Err(Refused::Unreadable { .. })));
     }
 }

@@ -274,7 +274,7 @@ fn node(index: usize, object: &GpuNode) -> Result<Node, SnapshotError> {
     let name = object.name().to_string();
     let unreadable =
         |field, reason: String| SnapshotError::Unreadable { index, field, node: name.clone(), reason };
-    let spec = object.read_spec().map_err(|e| unreadable("spec", e.to_string()))?;
+    let spec = object.read_desired().map_err(|e| unreadable("spec", e.to_string()))?;
     let status = object.read_status().map_err(|e| unreadable("status", e.to_string()))?.unwrap_or_default();
     Ok(Node { ready: status.is_ready(), name, spec, status })
 }

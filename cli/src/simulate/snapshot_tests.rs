@@ -24,9 +24,8 @@ fn object(name: &str, gpus: usize, held: &[(usize, &str, u8, &str)]) -> Value {
         })
         .collect();
     status.slices = wanted.iter().map(|slice| slice_status(slice, true)).collect();
-    let spec = GpuNodeSpec { revision: 1, epoch: 1, next_slice: 9, slices: wanted, ..GpuNodeSpec::default() };
     json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": name},
-           "spec": spec, "status": status})
+           "status": status})
 }
 
 fn list(items: &[Value]) -> String {

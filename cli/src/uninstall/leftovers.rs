@@ -22,7 +22,9 @@ pub(super) async fn delete(client: Client, args: &LeftoversArgs) -> anyhow::Resu
     let leases = Api::<Lease>::namespaced(client.clone(), namespace);
     one(&leases, "kerf-extender").await?;
     one(&leases, &args.scheduler_lease).await?;
-    one(&Api::<ConfigMap>::namespaced(client.clone(), namespace), keys::DEMAND).await?;
+    let config_maps = Api::<ConfigMap>::namespaced(client.clone(), namespace);
+    one(&config_maps, keys::DEMAND).await?;
+    one(&config_maps, keys::EXTENDER_AUTHORITY).await?;
     gpu_nodes(&Api::all(client)).await
 }
 
@@ -66,14 +68,12 @@ enum Kept {
 }
 
 fn kept(node: &GpuNode) -> Option<Kept> {
-    let (Ok(spec), Ok(status)) = (node.read_spec(), node.read_status()) else {
-        return Some(Kept::Unreadable);
-    };
+    let Ok(status) = node.read_status() else { return Some(Kept::Unreadable) };
     let slices = status.map(|status| status.slices).unwrap_or_default();
     if slices.iter().any(|s| s.holder.is_some() || s.state == SliceState::Held) {
         return Some(Kept::Held);
     }
-    if spec.slices.iter().any(|slice| slice.reservation.is_some()) {
+    if slices.iter().any(|slice| slice.reservation.is_some()) {
         return Some(Kept::Promised);
     }
     admins_policy(node).map(|_| Kept::Policy)
@@ -107,14 +107,16 @@ mod tests {
         let request = request("nvidia.com/mig-1g.10gb", 1);
         let promised =
             ledger::reserve(&GpuNodeSpec::default(), &status, &request, &promisee("a"), &Fleet::default());
-        let mut promised = promised.unwrap();
+        let promised = promised.unwrap();
         let free = json!(status);
-        assert_eq!(kept(&node(json!({}), free.clone())), None);
-        assert_eq!(kept(&node(json!(promised), free.clone())), Some(Kept::Promised));
-        status.slices = promised.slices.iter().map(|s| slice_status(s, true)).collect();
-        status.slices.iter_mut().for_each(|s| s.state = SliceState::Held);
-        promised.slices.clear();
-        assert_eq!(kept(&node(json!(promised), json!(status))), Some(Kept::Held));
+        let mut kept_with = |slices| {
+            status.slices = slices;
+            kept(&node(json!({}), json!(status)))
+        };
+        assert_eq!(kept_with(Vec::new()), None);
+        let slice = |is_held| promised.slices.iter().map(|s| slice_status(s, is_held)).collect();
+        assert_eq!(kept_with(slice(false)), Some(Kept::Promised));
+        assert_eq!(kept_with(slice(true)), Some(Kept::Held));
         assert_eq!(kept(&node(json!({}), json!({"slices": 1}))), Some(Kept::Unreadable));
         let policy = json!({"policy": {"removeRejectedPods": true}});
         let mut node = node(policy, free);

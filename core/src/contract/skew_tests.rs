@@ -63,16 +63,6 @@ fn refuses<D: DeserializeOwned + std::fmt::Debug>(document: &Value, tables: &[&s
     places.len()
 }
 
-/// An agent of an earlier version tells of no epoch: then no leader rises over one.
-#[test]
-fn a_status_without_an_epoch_is_of_the_first() {
-    let (_, status) = node();
-    let status = GpuNodeStatus { observed_epoch: 7, ..status };
-    let mut written = json!(status);
-    assert_eq!(written.as_object_mut().unwrap().remove("observedEpoch"), Some(json!(7)));
-    assert_eq!(GpuNodeStatus::parse(written).unwrap(), GpuNodeStatus { observed_epoch: 0, ..status });
-}
-
 /// A request with all that it may say.
 fn full_request() -> RequestDocument {
     let mut request = request("nvidia.com/gpu-10gb", 2);

@@ -15,11 +15,6 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "StatusWire", into = "StatusWire")]
 pub struct GpuNodeStatus {
-    /// The newest spec that the agent took in.
-    pub observed_revision: u64,
-    /// The newest epoch of a leader that the agent has seen in this GpuNode. It takes no spec of an older one: where it is newer
-    /// than the spec's, as after an etcd restore, only a leader that rises over it is heard.
-    pub observed_epoch: u64,
     /// The largest size of which the kubelet has taken the neutral name, with those of all smaller sizes; absent from agents of
     /// earlier versions, which know no neutral names, and while the kubelet has not.
     pub neutral_up_to: Option<SizeGb>,
@@ -182,6 +177,12 @@ impl SliceReservation {
         let Reservation { uid, namespace, pod, container, resource, alone, epoch: _ } = reservation.clone();
         Self { uid, namespace, pod, container, resource, alone, binding }
     }
+
+    /// The pod's namespace and name.
+    #[must_use]
+    pub fn key(&self) -> PodKey {
+        PodKey::new(&self.namespace, &self.pod)
+    }
 }
 
 /// Where a slice stands.
@@ -250,9 +251,17 @@ impl Condition {
     pub const UNCONTESTED: &'static str = "Uncontested";
     /// The kubelet's checkpoint, which has what init containers hold, can be read.
     pub const ALLOCATIONS_KNOWN: &'static str = "AllocationsKnown";
+    /// The extender's leader has a connection to the agent, and orders.
+    pub const CONNECTED: &'static str = "Connected";
     /// All types.
-    pub const ALL: [&'static str; 5] =
-        [Self::READY, Self::GPUS_HEALTHY, Self::SPEC_REACHED, Self::UNCONTESTED, Self::ALLOCATIONS_KNOWN];
+    pub const ALL: [&'static str; 6] = [
+        Self::READY,
+        Self::GPUS_HEALTHY,
+        Self::SPEC_REACHED,
+        Self::UNCONTESTED,
+        Self::ALLOCATIONS_KNOWN,
+        Self::CONNECTED,
+    ];
 }
 
 /// Whether a condition holds.

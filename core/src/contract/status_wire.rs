@@ -12,8 +12,6 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct StatusWire {
-    observed_revision: u64,
-    observed_epoch: u64,
     #[serde(rename = "neutralUpToGb", skip_serializing_if = "Option::is_none")]
     neutral_up_to: Option<SizeGb>,
     /// What MIG offers on each model, by its short name.
@@ -26,8 +24,7 @@ pub(super) struct StatusWire {
 
 impl From<GpuNodeStatus> for StatusWire {
     fn from(status: GpuNodeStatus) -> Self {
-        let GpuNodeStatus { mut gpus, observed_revision, observed_epoch, neutral_up_to, .. } = status;
-        let GpuNodeStatus { slices, conditions, summary, .. } = status;
+        let GpuNodeStatus { mut gpus, neutral_up_to, slices, conditions, summary } = status;
         let mut models = BTreeMap::new();
         for gpu in gpus.iter_mut().filter(|gpu| gpu.kinds.contains(&Kind::Mig)) {
             let table = std::mem::take(&mut gpu.profiles);
@@ -37,20 +34,19 @@ impl From<GpuNodeStatus> for StatusWire {
                 gpu.profiles = table;
             }
         }
-        Self { observed_revision, observed_epoch, neutral_up_to, models, gpus, slices, conditions, summary }
+        Self { neutral_up_to, models, gpus, slices, conditions, summary }
     }
 }
 
 impl From<StatusWire> for GpuNodeStatus {
     fn from(wire: StatusWire) -> Self {
-        let StatusWire { models, mut gpus, observed_revision, observed_epoch, neutral_up_to, .. } = wire;
-        let StatusWire { slices, conditions, summary, .. } = wire;
+        let StatusWire { models, mut gpus, neutral_up_to, slices, conditions, summary } = wire;
         for gpu in gpus.iter_mut().filter(|gpu| gpu.kinds.contains(&Kind::Mig)) {
             if gpu.profiles.is_empty() {
                 gpu.profiles = models.get(&gpu.model).cloned().unwrap_or_default();
             }
         }
-        Self { observed_revision, observed_epoch, neutral_up_to, gpus, slices, conditions, summary }
+        Self { neutral_up_to, gpus, slices, conditions, summary }
     }
 }
 

@@ -120,7 +120,7 @@ pub enum BindFailure {
     #[error("the node's agent has not answered in time")]
     NoAnswer,
     /// Its slices are not ready in time.
-    #[error("the slices are not ready in time")]
+    #[error("slices are being cut; the reservation stays")]
     NotReady,
     /// The reservation may end before a Binding could.
     #[error("the reservation is about to expire")]

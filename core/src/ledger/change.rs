@@ -4,6 +4,7 @@ use crate::contract::{
     Condition, GpuNodeSpec, GpuNodeStatus, GpuStatus, NodePolicy, Reservation, SliceReservation, SliceStatus,
     WantedSlice,
 };
+use crate::names::SliceId;
 use crate::units::SizeGb;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,14 +25,19 @@ impl NodeState {
     pub fn desired(&self) -> GpuNodeSpec {
         let slices = &self.status.slices;
         // Also of those that are leaving: a name that is made up for a proposal's place is none that the status has.
-        let number = |slice: &SliceStatus| slice.id.as_ref()?.as_str().strip_prefix('s')?.parse().ok();
+        let numbers = slices.iter().filter_map(|slice| number(slice.id.as_ref()?));
         GpuNodeSpec {
-            next_slice: slices.iter().filter_map(number).max().unwrap_or_default(),
+            next_slice: numbers.max().unwrap_or_default(),
             slices: slices.iter().filter_map(desired_slice).collect(),
             policy: self.policy.clone(),
             ..GpuNodeSpec::default()
         }
     }
+}
+
+/// The number in a slice's name.
+pub(super) fn number(id: &SliceId) -> Option<u64> {
+    id.as_str().strip_prefix('s')?.parse().ok()
 }
 
 fn desired_slice(slice: &SliceStatus) -> Option<WantedSlice> {

@@ -2,7 +2,7 @@ use super::*;
 use crate::contract::{Holder, SliceState};
 use crate::kind::Kind;
 use crate::names::{DeviceId, PodUid, SliceId};
-use crate::testing::{h100_shape, node_status};
+use crate::testing::{h100_shape, node_status, slice_status, wanted};
 use crate::units::MemoryMib;
 use proptest::prelude::*;
 
@@ -83,6 +83,20 @@ proptest! {
         let mut first = NodeState::default();
         difference(&NodeState::default(), &to).apply(&mut first);
         prop_assert_eq!(sorted(first), sorted(to));
+    }
+}
+
+/// An agent reports each slice once. Another sender makes no copy longer by that, and no capacity out of it.
+#[test]
+fn a_slice_that_is_named_twice_is_there_once() {
+    let known = slice_status(&wanted(&[h100_shape("1g.10gb", 0)])[0], false);
+    let slice = |state| SliceStatus { state, ..known.clone() };
+    let twice = vec![slice(SliceState::Ready), slice(SliceState::Held)];
+    let also_gone = vec![SliceKey::of(&twice[0])];
+    let mut copy = NodeState::default();
+    for gone in [Vec::new(), also_gone] {
+        Change { slices: twice.clone(), gone, ..Change::default() }.apply(&mut copy);
+        assert_eq!(copy.status.slices, [slice(SliceState::Held)]);
     }
 }
 

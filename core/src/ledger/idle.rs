@@ -10,12 +10,9 @@ use crate::packing::{self, Fleet, Standing, warm};
 use std::collections::BTreeSet;
 
 /// Takes idle slices out of the spec that the node's policy does not allow, so that their GPU can change its mode or its
-/// kind. Promised and held ones stay, and all while the agent does not serve. `None` if all is allowed.
+/// kind. Promised and held ones stay. `None` if all is allowed. The agent must know all that its node has.
 #[must_use]
 pub fn drop_disallowed(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<GpuNodeSpec> {
-    if !status.is_ready() {
-        return None;
-    }
     let is_allowed = |slice: &WantedSlice| {
         let gpu = status.gpus.iter().find(|gpu| gpu.uuid == slice.gpu);
         gpu.is_none_or(|gpu| {
@@ -61,7 +58,7 @@ fn allows(rule: &GpuRule, shape: Shape) -> bool {
 }
 
 /// Adds the idle slices that the node's policy lays out or wants kept ready and that are missing, as far as there is room
-/// without destroying anything and not on GPUs that are `resting`. `None` if none is added.
+/// without destroying anything and not on GPUs that are `resting`. `None` if none is added. The agent must know all that its node has.
 #[must_use]
 pub fn keep_warm(
     spec: &GpuNodeSpec,
@@ -70,7 +67,7 @@ pub fn keep_warm(
     fleet: &Fleet,
 ) -> Option<GpuNodeSpec> {
     let lays_out = lays_out(&spec.policy);
-    if spec.policy.warm.is_empty() && !lays_out || !status.is_ready() {
+    if spec.policy.warm.is_empty() && !lays_out {
         return None;
     }
     let mut next = spec.clone();

@@ -12,8 +12,14 @@
 //! It has no clock and no disk. The caller gives the time, and records [`Ledger::saved`] before it answers an order that
 //! [adds](Kept::Added) a reservation.
 
-use super::{Done, Limits, Moment, Order, OrderKind, Owner, Proposal, Rejection, accept, release, reserved};
-use crate::contract::{GpuNodeSpec, GpuNodeStatus, SliceReservation};
+mod upkeep;
+
+pub use upkeep::Upkeep;
+
+use super::change::number;
+use super::{Done, Limits, Moment, Order, OrderKind, Owner, Proposal, Rejection};
+use super::{accept, release, reserved};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy, SliceReservation, WantedSlice};
 use crate::names::{PodKey, PodUid, SliceId};
 use crate::planner::Observed;
 use serde::{Deserialize, Serialize};
@@ -27,7 +33,7 @@ const LOOK_UP_INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_LOOK_UP_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The account of one node.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Ledger {
     desired: GpuNodeSpec,
     epoch: u64,
@@ -46,6 +52,8 @@ struct Entry {
     /// Whether the pod is bound to this node.
     bound: bool,
     look_up: LookUp,
+    /// Whether it is from the disk, and the node's own watch has not told of its pods since.
+    recalled: bool,
 }
 
 /// A Binding of which it is not known whether it is made.
@@ -62,13 +70,16 @@ struct OpenBinding {
 struct LookUp {
     at: Moment,
     interval: Duration,
+    /// Whether it is looked up although a Binding may be made yet: a pod that is gone is so for good.
+    early: bool,
 }
 
 impl LookUp {
-    const NEW: Self = Self { at: Moment(Duration::ZERO), interval: LOOK_UP_INTERVAL };
+    const NEW: Self = Self { at: Moment(Duration::ZERO), interval: LOOK_UP_INTERVAL, early: false };
 
     fn next(self, now: Moment) -> Self {
-        Self { at: now + self.interval, interval: (self.interval * 2).min(LONGEST_LOOK_UP_INTERVAL) }
+        let interval = (self.interval * 2).min(LONGEST_LOOK_UP_INTERVAL);
+        Self { at: now + self.interval, interval, ..self }
     }
 }
 
@@ -80,6 +91,13 @@ pub struct Saved {
     pub desired: GpuNodeSpec,
     /// The highest epoch that was heard.
     pub epoch: u64,
+}
+
+impl From<GpuNodeSpec> for Saved {
+    /// The ledger of a node that follows a spec.
+    fn from(spec: GpuNodeSpec) -> Self {
+        Self { epoch: spec.epoch, desired: spec }
+    }
 }
 
 /// What an agent sees of its node while it reads an order.
@@ -144,7 +162,8 @@ impl Ledger {
         let Saved { desired, epoch } = saved;
         let open = OpenBinding { attempt: None, over: now + limits.binding() };
         let owners = desired.slices.iter().filter_map(|slice| slice.reservation.as_ref()).map(Owner::of);
-        let entries = owners.map(|owner| (owner.uid, Entry::new(owner.key, now, vec![open]))).collect();
+        let entry = |key| Entry { recalled: true, ..Entry::new(key, now, vec![open]) };
+        let entries = owners.map(|owner| (owner.uid, entry(owner.key))).collect();
         Self { desired, epoch, entries, limits }
     }
 
@@ -292,6 +311,7 @@ impl Ledger {
     pub fn pods(&mut self, bound_here: &BTreeMap<PodUid, BoundPod>, now: Moment) -> Vec<Owner> {
         let mut ended = Vec::new();
         for (uid, entry) in &mut self.entries {
+            let is_recalled = std::mem::take(&mut entry.recalled);
             match bound_here.get(uid) {
                 Some(BoundPod::Alive) => {
                     entry.bound = true;
@@ -300,6 +320,8 @@ impl Ledger {
                 Some(BoundPod::Ended) => ended.push(uid.clone()),
                 // It was missing in a new list, or the watch is behind.
                 None if entry.bound => entry.doubt(now),
+                // Its end may not have been on the disk yet. If it is merely not bound, a Binding may still be made.
+                None if is_recalled => entry.look_up.early = true,
                 None => {}
             }
         }
@@ -315,7 +337,10 @@ impl Ledger {
             Found::Here => {
                 let entry = self.entries.get_mut(uid)?;
                 entry.bound = true;
-                entry.settle();
+                entry.open.clear();
+                // The next look-up keeps its distance: the watch may not show the pod for long, and asks for one each time that it is
+                // read.
+                entry.look_up.early = false;
             }
             Found::Unbound => {
                 let entry = self.entries.get_mut(uid)?;
@@ -350,6 +375,32 @@ impl Ledger {
         due
     }
 
+    /// Takes back a reservation that was accepted and could not be recorded, unless the pod is bound or may be.
+    pub fn retract(&mut self, uid: &PodUid) {
+        if self.entries.get(uid).is_some_and(|entry| !entry.is_in_use()) {
+            self.give_back(uid);
+        }
+    }
+
+    /// Takes over what a pod that is bound here was assigned by a ledger that is lost, all or nothing. What is here already stays as
+    /// it is.
+    pub fn adopt(&mut self, owner: &Owner, slices: &[WantedSlice], now: Moment) {
+        let is_taken = |slice: &WantedSlice| self.desired.slices.iter().any(|known| known.id == slice.id);
+        if slices.is_empty() || self.entries.contains_key(&owner.uid) || slices.iter().any(is_taken) {
+            return;
+        }
+        let highest = slices.iter().filter_map(|slice| number(&slice.id)).max();
+        self.desired.next_slice = self.desired.next_slice.max(highest.unwrap_or_default());
+        self.desired.slices.extend_from_slice(slices);
+        let entry = Entry { bound: true, ..Entry::new(owner.key.clone(), now, Vec::new()) };
+        self.entries.insert(owner.uid.clone(), entry);
+    }
+
+    /// Another policy is in force from now on.
+    pub fn set_policy(&mut self, policy: NodePolicy) {
+        self.desired.policy = policy;
+    }
+
     fn obey(&mut self, epoch: u64) -> Result<(), Rejection> {
         if self.hear(epoch) { Ok(()) } else { Err(Rejection::OldEpoch) }
     }
@@ -370,7 +421,7 @@ fn open(seen: Seen<'_>) -> Result<(), Rejection> {
 
 impl Entry {
     fn new(key: PodKey, renewed: Moment, open: Vec<OpenBinding>) -> Self {
-        Self { key, renewed, open, bound: false, look_up: LookUp::NEW }
+        Self { key, renewed, open, bound: false, look_up: LookUp::NEW, recalled: false }
     }
 
     /// Nothing is in doubt any more.
@@ -386,15 +437,20 @@ impl Entry {
         }
     }
 
-    /// When it ends by itself: neither is the pod bound, nor may it be.
+    /// Whether the pod is bound, or may be.
+    fn is_in_use(&self) -> bool {
+        self.bound || !self.open.is_empty()
+    }
+
+    /// When it ends by itself.
     fn expires(&self, lifetime: Duration) -> Option<Moment> {
-        (self.open.is_empty() && !self.bound).then(|| self.renewed + lifetime)
+        (!self.is_in_use()).then(|| self.renewed + lifetime)
     }
 
     /// When the pod is to be looked up, if it is.
     fn look_up_at(&self) -> Option<Moment> {
         let over = self.open.iter().map(|open| open.over).min()?;
-        Some(over.max(self.look_up.at))
+        Some(if self.look_up.early { self.look_up.at } else { over.max(self.look_up.at) })
     }
 }
 

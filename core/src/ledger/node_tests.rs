@@ -1,8 +1,9 @@
 use super::*;
-use crate::contract::{GpuRule, NodePolicy};
+use crate::contract::{GpuRule, NodePolicy, SliceState, WantedSlice};
 use crate::packing::{Fleet, Placed, Source, fit};
 use crate::planner::ObservedInstance;
 use crate::testing::{SimulatedNode, gpu_uuid, h100_shape, request};
+use std::collections::BTreeSet;
 
 const EPOCH: u64 = 7;
 
@@ -94,6 +95,86 @@ fn standing(state: &str) -> SimulatedNode {
         other => panic!("{other}"),
     }
     node
+}
+
+/// What the node's agent reports with this slice failed.
+fn failing(node: &SimulatedNode, id: &SliceId) -> GpuNodeStatus {
+    let mut status = node.state().status;
+    let slice = status.slices.iter_mut().find(|slice| slice.id.as_ref() == Some(id)).unwrap();
+    (slice.state, slice.message) = (SliceState::Failed, Some("no room".to_owned()));
+    status
+}
+
+#[test]
+fn what_could_not_be_made_goes_with_the_pods_whole_reservation_unless_a_binding_may_be_made() {
+    let mut node = node();
+    let two = proposal(&node, "a", "nvidia.com/mig-1g.10gb", 2);
+    node.follow(&order(EPOCH, OrderKind::Reserve(two)), at(1)).unwrap();
+    node.cut();
+    let WantedSlice { id, shape, .. } = node.ledger.desired().slices[0].clone();
+    let status = failing(&node, &id);
+    let mut resting = BTreeSet::new();
+
+    let mut marked = node.clone();
+    mark(&mut marked, "a", 1, 1).unwrap();
+    let desired = marked.ledger.desired().clone();
+    assert_eq!(marked.ledger.upkeep(&status, &mut resting).lost, []);
+    assert_eq!(marked.ledger.desired(), &desired, "its Binding may be made");
+    outcome(&mut marked, "a", 1, false, 2);
+    assert_eq!(marked.ledger.upkeep(&status, &mut resting).lost.len(), 1);
+
+    let Upkeep { has_changed, lost } = node.ledger.upkeep(&status, &mut resting);
+    assert!(has_changed);
+    assert_eq!(lost, [(owner("a"), format!("slice {id} ({shape}) could not be made: no room"))]);
+    assert_eq!(stands(&node), "nothing");
+    assert_eq!(node.ledger.desired().slices.len(), 1, "the other one is idle capacity");
+    assert_eq!(mark(&mut node, "a", 1, 1), Err(Rejection::UnknownReservation));
+    assert_eq!(resting, BTreeSet::new(), "the next pod may have better luck there");
+}
+
+#[test]
+fn idle_slices_are_those_of_the_policy_and_not_where_one_failed() {
+    let mut node = node();
+    let warm = r#"{"warm": [{"resource": "nvidia.com/mig-1g.10gb", "count": 2}]}"#;
+    node.ledger.set_policy(serde_json::from_str(warm).unwrap());
+    let mut resting = BTreeSet::new();
+    let status = node.state().status;
+    assert_eq!(node.ledger.upkeep(&status, &mut resting).lost, []);
+    assert_eq!(node.ledger.desired().slices.len(), 2);
+    assert_eq!(node.ledger.desired().slices.iter().filter(|s| s.reservation.is_some()).count(), 0);
+
+    let failed = node.ledger.desired().slices[0].id.clone();
+    let status = failing(&node, &failed);
+    assert_eq!(node.ledger.upkeep(&status, &mut resting).lost, []);
+    assert_eq!(node.ledger.desired().slices.len(), 1);
+    assert_eq!(resting, BTreeSet::from([gpu_uuid(0)]));
+    let status = node.state().status;
+    node.ledger.upkeep(&status, &mut resting);
+    assert_eq!(node.ledger.desired().slices.len(), 1, "it would fail again");
+
+    node.cut();
+    node.ledger.set_policy(serde_json::from_str(r#"{"gpus": [{"kinds": ["whole"]}]}"#).unwrap());
+    let status = node.state().status;
+    node.ledger.upkeep(&status, &mut resting);
+    assert_eq!(node.ledger.desired().slices, []);
+}
+
+#[test]
+fn reservations_follow_the_kubelets_choice_between_equal_slices() {
+    let mut node = standing("held");
+    reserve(&mut node, "b", 10).unwrap();
+    node.cut();
+    let slices = node.ledger.desired().slices.clone();
+    let of =
+        |pod: &str| slices.iter().find(|s| s.reservation.as_ref().is_some_and(|r| r.pod == pod)).unwrap();
+    let (mine, its) = (of("a").id.clone(), of("b").id.clone());
+    let mut status = node.state().status;
+    let slice = status.slices.iter_mut().find(|slice| slice.id.as_ref() == Some(&its)).unwrap();
+    let container = of("a").reservation.as_ref().unwrap().container.clone();
+    slice.holder = Some(crate::contract::Holder { namespace: "default".into(), pod: "a".into(), container });
+    node.ledger.upkeep(&status, &mut BTreeSet::new());
+    assert_eq!(node.ledger.reservation(&its).unwrap().pod, "a");
+    assert_eq!(node.ledger.reservation(&mine).unwrap().pod, "b");
 }
 
 #[test]
@@ -252,6 +333,43 @@ fn after_a_restart_every_reservation_may_have_a_binding() {
 }
 
 #[test]
+fn a_pod_that_the_watch_does_not_show_after_a_restart_is_looked_up_at_once() {
+    let mut node = standing("ready");
+    let disk = node.ledger.saved();
+    let restart = |node: &mut SimulatedNode, shown: &[(&str, BoundPod)]| {
+        node.restart(disk.clone(), at(30));
+        let before = Due { next: Some(at(110)), ..Due::default() };
+        assert_eq!(node.ledger.due(at(30)), before, "the watch is asked first");
+        node.ledger.pods(&watch(shown), at(31));
+    };
+    let once = |again| Due { look_up: vec![uid("a")], next: Some(at(again)), ..Due::default() };
+    restart(&mut node, &[]);
+    assert_eq!(node.ledger.due(at(31)), once(32));
+    assert_eq!(node.ledger.looked_up(&uid("a"), at(31), Found::Unknown), None);
+    assert_eq!(stands(&node), "binding", "an error ends nothing");
+    assert_eq!(node.ledger.due(at(32)), once(34));
+    assert_eq!(node.ledger.looked_up(&uid("a"), at(32), Found::Gone), Some(owner("a")));
+
+    restart(&mut node, &[]);
+    assert_eq!(node.ledger.due(at(31)), once(32));
+    assert_eq!(node.ledger.looked_up(&uid("a"), at(31), Found::Unbound), None);
+    node.ledger.pods(&watch(&[]), at(32));
+    for second in [32, 60, 109] {
+        assert_eq!(node.ledger.due(at(second)), Due { next: Some(at(110)), ..Due::default() });
+        assert_eq!(stands(&node), "binding", "a Binding may be made yet");
+    }
+    assert_eq!(node.ledger.due(at(110)).look_up, [uid("a")]);
+
+    restart(&mut node, &[]);
+    assert_eq!(node.ledger.due(at(31)), once(32));
+    assert_eq!(node.ledger.looked_up(&uid("a"), at(31), Found::Here), None);
+    assert_eq!(stands(&node), "held");
+
+    restart(&mut node, &[("a", BoundPod::Alive)]);
+    assert_eq!(node.ledger.due(at(31)), Due::default(), "the watch has told");
+}
+
+#[test]
 fn the_nodes_own_watch_ends_what_it_has_shown() {
     let mut node = standing("binding");
     assert_eq!(node.ledger.pods(&watch(&[]), at(11)), [], "it may be behind");
@@ -277,6 +395,20 @@ fn a_pod_that_is_gone_before_the_watch_has_shown_it_is_looked_up() {
     let mut node = standing("reserved");
     outcome(&mut node, "a", 1, true, 20);
     assert_eq!(node.ledger.due(at(20)).look_up, [uid("a")]);
+}
+
+#[test]
+fn a_bound_pod_that_the_watch_does_not_show_yet_is_looked_up_more_and_more_seldom() {
+    let mut node = standing("bound");
+    for (second, next) in [(90, 91), (91, 93), (93, 97)] {
+        assert_eq!(node.ledger.due(at(second)).look_up, [uid("a")]);
+        node.ledger.looked_up(&uid("a"), at(second), Found::Here);
+        node.ledger.pods(&watch(&[]), at(second));
+        let due = node.ledger.due(at(second));
+        assert_eq!((due.look_up, due.next), (vec![], Some(at(next))));
+    }
+    node.ledger.pods(&watch(&[("a", BoundPod::Alive)]), at(94));
+    assert_eq!(node.ledger.due(at(10_000)), Due::default(), "the watch has shown it");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What the extender's leader orders of a node's agent, and what the agent answers.
 
-use crate::contract::Reservation;
+use crate::contract::{GpuNodeStatus, Reservation, SliceStatus};
 use crate::names::{PodKey, PodUid};
-use crate::packing::{Fit, Placed};
+use crate::packing::{Fit, Placed, Source};
 use serde::{Deserialize, Serialize};
 use std::ops::Add;
 use std::time::Duration;
@@ -80,6 +80,25 @@ impl Proposal {
     #[must_use]
     pub fn from_fit(owner: Owner, fit: Fit) -> Self {
         Self { owner, places: fit.slices }
+    }
+
+    /// Names all places that the owner has already, as its node's agent reports them, for its reservation to live on.
+    #[must_use]
+    pub fn renewal(owner: Owner, status: &GpuNodeStatus) -> Self {
+        let place = |slice: &SliceStatus| {
+            let reservation =
+                slice.reservation.as_ref().filter(|reservation| reservation.uid == owner.uid)?;
+            Some(Placed {
+                container: reservation.container.clone(),
+                resource: reservation.resource,
+                alone: reservation.alone,
+                gpu: slice.gpu.clone(),
+                shape: slice.shape,
+                source: Source::Idle(slice.id.clone()?),
+            })
+        };
+        let places = status.slices.iter().filter_map(place).collect();
+        Self { owner, places }
     }
 }
 

@@ -7,23 +7,11 @@ use crate::inventory::NodeInventory;
 use crate::kind::Kind;
 use crate::names::{GpuUuid, PodKey, PodUid};
 use crate::packing::{Fleet, fit};
-use crate::testing::{SimulatedNode, request};
+use crate::testing::{MIXED_REQUESTS as REQUESTS, SimulatedNode, request};
 use crate::units::MemoryMib;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// What the pods ask for, one after the other.
-const REQUESTS: [(&str, u32); 8] = [
-    ("nvidia.com/mig-1g.10gb", 1),
-    ("nvidia.com/mig-3g.40gb", 1),
-    ("nvidia.com/gpu-8gb", 1),
-    ("nvidia.com/mig-7g.80gb", 1),
-    ("nvidia.com/mig-1c.3g.40gb", 2),
-    ("nvidia.com/gpu-8gb.shared", 1),
-    ("nvidia.com/mig-1g.10gb.shared", 2),
-    ("nvidia.com/mig-1g.10gb", 2),
-];
 
 /// Where a pod is by the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -30,12 +30,37 @@ impl Fit {
 pub struct Selection<N> {
     /// The least place; of equal ones that of the least node.
     pub best: Option<(N, Place)>,
-    /// All nodes that serve the pod by the best one's plan, in the order in which they came.
-    pub equal: Vec<N>,
+    /// All nodes that serve the pod by the best one's plan and what that costs, in the order in which they came.
+    pub equal: Vec<(N, Cost)>,
     /// Those that serve it by a later plan only.
     pub outranked: Vec<N>,
     /// Those that do not serve it.
     pub refused: Vec<(N, Refusal)>,
+}
+
+impl<N: Copy + Ord> Selection<N> {
+    /// At most this many nodes of the best one's plan: those where it costs least. Of more than enough that cost the same these are the
+    /// best one and others at equal distances, for nodes come sorted by zone or by name, and the first ones would be all alike.
+    #[must_use]
+    pub fn shortlist(mut self, most: usize) -> Vec<N> {
+        let Some((best, place)) = self.best else { return Vec::new() };
+        let nodes = &mut self.equal;
+        if nodes.len() > most {
+            let cheapest: Vec<N> = nodes
+                .iter()
+                .filter(|(node, cost)| *cost == place.cost && *node != best)
+                .map(|(node, _)| *node)
+                .collect();
+            let others = most.saturating_sub(1);
+            if cheapest.len() >= others {
+                let spread = (0..others).map(|nth| cheapest[nth * cheapest.len() / others]);
+                return std::iter::once(best).chain(spread).collect();
+            }
+            nodes.select_nth_unstable_by_key(most, |(node, cost)| (*cost, *node));
+            nodes.truncate(most);
+        }
+        nodes.iter().map(|(node, _)| *node).collect()
+    }
 }
 
 /// Sorts nodes by what `place` says of each.
@@ -52,13 +77,15 @@ pub fn choose_place<N: Copy + Ord>(
         }
     }
     let best = places.iter().copied().min_by_key(|(node, place)| (*place, *node));
-    let of_rank = |is_best: bool| {
-        let same = places
-            .iter()
-            .filter(|(_, place)| (best.map(|(_, best)| best.rank) == Some(place.rank)) == is_best);
-        same.map(|(node, _)| *node).collect()
-    };
-    Selection { best, equal: of_rank(true), outranked: of_rank(false), refused }
+    let rank = best.map(|(_, best)| best.rank);
+    let (equal, outranked): (Vec<_>, Vec<_>) =
+        places.into_iter().partition(|(_, place)| Some(place.rank) == rank);
+    Selection {
+        best,
+        equal: equal.into_iter().map(|(node, place)| (node, place.cost)).collect(),
+        outranked: outranked.into_iter().map(|(node, _)| node).collect(),
+        refused,
+    }
 }
 
 /// What a pod may have of nodes of `fleet`, each looked at by [`fit`](super::fit()).

@@ -46,13 +46,20 @@ fn together(pods: &[RequestDocument]) -> RequestDocument {
     RequestDocument { containers: named.collect(), ..pods[0].clone() }
 }
 
-fn choose<'n>(request: &RequestDocument, nodes: &'n [(NodeName, NodeInventory)]) -> Selection<&'n str> {
+/// A selection without the costs of equal nodes.
+struct Chosen<'n> {
+    best: Option<(&'n str, Place)>,
+    equal: Vec<&'n str>,
+    outranked: Vec<&'n str>,
+    refused: Vec<(&'n str, Refusal)>,
+}
+
+fn choose<'n>(request: &RequestDocument, nodes: &'n [(NodeName, NodeInventory)]) -> Chosen<'n> {
     let of = choose_among(request, nodes.iter().map(|(name, node)| (name, node)), &Fleet::default());
-    let texts = |names: Vec<&'n NodeName>| names.into_iter().map(NodeName::as_str).collect();
-    Selection {
+    Chosen {
         best: of.best.map(|(name, place)| (name.as_str(), place)),
-        equal: texts(of.equal),
-        outranked: texts(of.outranked),
+        equal: of.equal.into_iter().map(|(name, _)| name.as_str()).collect(),
+        outranked: of.outranked.into_iter().map(NodeName::as_str).collect(),
         refused: of.refused.into_iter().map(|(name, refusal)| (name.as_str(), refusal)).collect(),
     }
 }
@@ -131,9 +138,26 @@ fn costs_decide_among_places_of_one_rank_only() {
     let of = |places: &[(usize, i64)]| choose_place(0..places.len(), |node| place(places[node]));
     let chosen = of(&[(1, 0), (0, 9), (0, 5), (0, 5), (2, -7)]);
     assert_eq!(chosen.best.map(|(node, _)| node), Some(2));
-    assert_eq!((chosen.equal, chosen.outranked, chosen.refused), (vec![1, 2, 3], vec![0, 4], vec![]));
+    let equal = vec![(1, Cost(9)), (2, Cost(5)), (3, Cost(5))];
+    assert_eq!((chosen.equal, chosen.outranked, chosen.refused), (equal, vec![0, 4], vec![]));
     let none = choose_place([3, 1], |_| Err(Refusal::NoRoom));
     assert_eq!((none.best, none.refused), (None, vec![(3, Refusal::NoRoom), (1, Refusal::NoRoom)]));
+}
+
+#[test]
+fn the_shortlist_has_the_cheapest_nodes_and_of_equal_ones_some_from_everywhere() {
+    let list = |costs: &[i64], most| {
+        let place = |node: usize| Ok(Place { rank: Rank::BEST, cost: Cost(costs[node]) });
+        choose_place(0..costs.len(), place).shortlist(most)
+    };
+    assert_eq!(list(&[3, 1, 2], 3), [0, 1, 2], "no more than may be: as they came");
+    let mut two_of_three_costs = list(&[7, 1, 9, 3, 3], 3);
+    two_of_three_costs.sort_unstable();
+    assert_eq!(two_of_three_costs, [1, 3, 4]);
+    assert_eq!(list(&[0; 41], 5), [0, 1, 11, 21, 31]);
+    assert_eq!(list(&[5, 0, 0, 0, 5, 0, 0], 4), [1, 2, 3, 5]);
+    assert_eq!(list(&[2, 2, 1], 1), [2]);
+    assert_eq!(list(&[], 8), [0_usize; 0]);
 }
 
 #[test]

@@ -27,9 +27,9 @@ pub enum Refusal {
     /// The agent does not serve the node.
     #[error("kerf agent not ready")]
     AgentNotReady,
-    /// The agent says that it serves the node, and has not taken in what was written to its GpuNode for a while.
-    #[error("kerf agent does not follow its GpuNode: look at its pod on the node")]
-    AgentSilent,
+    /// The agent is not connected to the extender that leads.
+    #[error("kerf agent not connected to the extender: look at its pod on the node")]
+    NotConnected,
     /// The pod has a reservation on another node.
     #[error("slice is reserved for the pod on another node")]
     ReservedElsewhere,

@@ -200,7 +200,8 @@ impl SimulatedNode {
         same.any(|o| match slice.shape.mig_part() {
             MigPart::Whole => o.parts.is_empty() && o.replicas.is_empty(),
             MigPart::Compute(part) => o.parts.iter().any(|p| p.part == part),
-            MigPart::Replica { .. } => o.replicas.iter().any(|r| r.id == slice.id),
+            // Its number is its name: the next slice of that number is served by it.
+            MigPart::Replica { replica } => o.replicas.iter().any(|r| r.number == replica),
         })
     }
 

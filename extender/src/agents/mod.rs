@@ -1,24 +1,30 @@
-//! Agents that keep their node's ledger: they dial, and the index has a copy of what they report.
+//! The nodes' agents: they dial, and the index has a copy of what they report.
 //!
-//! They are served for a term: a follower does not listen. That is for now (`docs/decisions/0006-ledger.md`, section 5).
+//! They are served for the process's life, by followers too: one that comes to lead has their copies already.
 
+mod review;
 mod session;
 
+pub use review::{Access, Reviewer};
+
 use crate::args::AgentsArgs;
-use crate::term::Term;
+use crate::cluster::Cluster;
 use hashbrown::HashMap;
 use kerf_core::names::NodeName;
-use kerf_protocol::limits::PING_INTERVAL;
+use kerf_protocol::limits::{HELLO_TIMEOUT, NOT_GREETED, PING_INTERVAL};
 use kerf_protocol::server::{Connection, Server};
-use kerf_runtime::serve::{self, Http2};
+use kerf_runtime::serve::{self, Http2, IdleLimits};
+use kerf_runtime::shutdown::CancellationToken;
 use session::Sessions;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that an agent may send before they are read: an agent that is ahead reports the sum of its changes later.
 const STREAM_WINDOW: u32 = 64 << 10;
+/// Connections on which no agent calls: as many as may be about to say hello, and as long.
+const IDLE: IdleLimits = IdleLimits { connections: NOT_GREETED, timeout: HELLO_TIMEOUT };
 
-/// The connections of a term's agents, by node.
+/// The agents' connections, by node.
 #[derive(Debug, Default)]
 pub struct Connections(Mutex<HashMap<NodeName, Connection>>);
 
@@ -76,21 +82,27 @@ impl Listening {
     }
 }
 
-/// Listens to agents until the term ends; `None` without an address. They are not authenticated yet, so the address must be one that
-/// nobody else reaches.
+/// Listens to agents until `stop`, and leads none of them yet; `None` without an address.
 pub async fn listen(
-    term: &Arc<Term>,
+    cluster: &Arc<Cluster>,
     args: &AgentsArgs,
+    access: &Arc<Access>,
     identity: &str,
+    stop: CancellationToken,
 ) -> std::io::Result<Option<Listening>> {
     let Some(address) = args.agents_address else { return Ok(None) };
     let listener = serve::listen(address, args.agents_address_file.as_deref()).await?;
     let address = listener.local_addr()?;
-    let server = Server::new(Arc::new(Sessions(term.clone())), identity, term.stop.clone());
-    let http2 =
-        Http2 { ping_interval: PING_INTERVAL, ping_timeout: PING_INTERVAL, stream_window: STREAM_WINDOW };
+    let sessions = Sessions { cluster: cluster.clone(), access: Arc::clone(access) };
+    let server = Server::new(Arc::new(sessions), identity, stop.clone());
+    let http2 = Http2 {
+        ping_interval: PING_INTERVAL,
+        ping_timeout: PING_INTERVAL,
+        stream_window: STREAM_WINDOW,
+        idle: Some(IDLE),
+    };
     let router = server.routes().into_axum_router();
-    let serving = serve::serve_with(listener, None, http2, router, term.stop.clone());
+    let serving = serve::serve_with(listener, access.tls(), http2, router, stop);
     tokio::spawn(async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "failed to serve agents");

@@ -1,28 +1,31 @@
 //! What the index learns of an agent's connection.
 
-use crate::term::Term;
+use super::Access;
+use crate::cluster::Cluster;
 use kerf_core::ledger::Change;
 use kerf_protocol::convert::{Hello, Unreadable};
 use kerf_protocol::limits::SLICES;
 use kerf_protocol::server::{Agents, Caller, Connection, End};
 use std::sync::Arc;
-use std::time::Instant;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-/// The agents of a term.
-pub(super) struct Sessions(pub Arc<Term>);
+/// The agents of a cluster.
+pub(super) struct Sessions {
+    pub cluster: Arc<Cluster>,
+    pub access: Arc<Access>,
+}
 
 impl Agents for Sessions {
-    async fn authenticate(&self, _: &MetadataMap) -> Result<Caller, Status> {
-        Ok(Caller::Anyone)
+    async fn authenticate(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
+        self.access.caller(metadata).await
     }
 
     fn connected(&self, connection: &Connection, hello: &Hello, state: Result<Change, Unreadable>) {
         let (node, version) = (connection.node(), &hello.version);
         tracing::info!(%node, connection = connection.id(), version, "agent connected");
-        self.0.agents.insert(connection);
-        self.0.with(|index| index.hear_epoch(hello.epoch));
+        self.cluster.agents.insert(connection);
+        self.cluster.with(|index| index.hear_epoch(hello.epoch));
         self.show(connection, state);
     }
 
@@ -37,8 +40,8 @@ impl Agents for Sessions {
     fn disconnected(&self, connection: &Connection, end: &End) {
         let node = connection.node();
         tracing::info!(%node, connection = connection.id(), %end, "connection of an agent ended");
-        self.0.agents.remove(connection);
-        self.0.with(|index| index.end_copy(node, connection.id()));
+        self.cluster.agents.remove(connection);
+        self.cluster.with(|index| index.end_copy(node, connection.id()));
     }
 }
 
@@ -46,7 +49,7 @@ impl Sessions {
     /// Shows the index what an agent reports. How many slices its node has.
     fn show(&self, connection: &Connection, change: Result<Change, Unreadable>) -> usize {
         let (node, id) = (connection.node(), connection.id());
-        self.0.with(|index| {
+        self.cluster.with(|index| {
             match change {
                 Ok(change) => index.show_copy(node, id, change),
                 Err(error) => {
@@ -54,11 +57,7 @@ impl Sessions {
                     index.show_unreadable_copy(node, id);
                 }
             }
-            index.note_stages(node, Instant::now());
-            index
-                .node(node)
-                .and_then(|node| Some(node.status.as_ref().ok()?.slices.len()))
-                .unwrap_or_default()
+            index.node(node).map_or(0, |node| node.status.slices.len())
         })
     }
 }

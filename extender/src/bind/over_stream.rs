@@ -1,8 +1,9 @@
-//! A bind on a node whose agent keeps its ledger: the agent is asked over its connection, and the Binding is the only write.
+//! A bind on a managed node: its agent is asked over its connection, and the Binding is the only write.
 //!
 //! [`BindProgress`] decides; here are its clock, its connection and its Binding.
 
 use super::{Bind, BindError, POST_GRACE};
+use crate::ask::Ask;
 use crate::cluster_index::Unreservable;
 use crate::term::Term;
 use jiff::Timestamp;
@@ -19,34 +20,36 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 impl Bind {
     /// Asks the node's agent for a reservation, waits until its slices are ready, marks it, and sends the Binding.
-    pub(super) async fn run_over_stream(&self, term: &Arc<Term>, gate: Instant) -> Result<(), BindError> {
-        match self.try_over_stream(term, gate).await {
+    pub(super) async fn run_over_stream(
+        &self,
+        term: &Arc<Term>,
+        ask: Option<Ask>,
+        gate: Instant,
+    ) -> Result<(), BindError> {
+        match self.try_over_stream(term, ask.clone(), gate).await {
             // The copy was older than what the agent knew. By now it is not.
             Err(BindError::Agent(failure)) if failure.is_stale_proposal() && Instant::now() < gate => {
-                self.try_over_stream(term, gate).await
+                self.try_over_stream(term, ask, gate).await
             }
             result => result,
         }
     }
 
-    async fn try_over_stream(&self, term: &Arc<Term>, gate: Instant) -> Result<(), BindError> {
-        let mut proposed = self.propose(term, None);
-        if let Err(BindError::Lost) = proposed {
-            let pod = self.pod(term, gate).await?;
-            if pod.asks_for_nothing {
-                return self.post(term, None, gate + POST_GRACE).await;
-            }
-            proposed = self.propose(term, Some(pod.ask().map_err(BindError::Refused)?));
-        }
-        let (proposal, connection) = proposed?;
+    async fn try_over_stream(
+        &self,
+        term: &Arc<Term>,
+        ask: Option<Ask>,
+        gate: Instant,
+    ) -> Result<(), BindError> {
+        let (proposal, connection) = self.propose(term, ask)?;
         let unanswered = Unanswered { bind: self.clone(), term: term.clone(), connection };
-        let connection = term.agents.connection(&self.node).filter(|found| found.id() == connection);
+        let connection = term.cluster.agents.connection(&self.node).filter(|found| found.id() == connection);
         let connection = connection.ok_or(BindFailure::Disconnected)?;
         StreamBind::new(self, term, connection, proposal, unanswered, gate).run().await
     }
 
-    /// A proposal for the pod, and the number of the connection that it is for. [`BindError::Lost`] if nothing is known of the pod.
-    fn propose(&self, term: &Arc<Term>, ask: Option<crate::ask::Ask>) -> Result<(Proposal, u64), BindError> {
+    /// A proposal for the pod, and the number of the connection that it is for.
+    fn propose(&self, term: &Arc<Term>, ask: Option<Ask>) -> Result<(Proposal, u64), BindError> {
         let (proposal, connection, is_first, counted) = term.with(|index| {
             let is_first = index.place_of(&self.uid).is_none();
             let proposal = index.propose(&self.uid, &self.key, &self.node, ask)?;
@@ -75,7 +78,10 @@ impl Unanswered {
     fn end(self, answer: &Answer) {
         let Bind { uid, key, node } = &self.bind;
         match answer {
-            Ok(_) => tracing::info!(pod = %key, %uid, %node, "reserved"),
+            Ok(_) => {
+                tracing::info!(pod = %key, %uid, %node, "reserved");
+                self.term.with(|index| index.note_accepted(uid, std::time::Instant::now()));
+            }
             Err(rejection) => {
                 tracing::info!(pod = %key, %uid, %node, %rejection, "agent rejected the reservation");
                 let now = std::time::Instant::now();
@@ -211,6 +217,9 @@ impl<'b> StreamBind<'b> {
 
     /// Sends an order once the agent's window has room; what follows if it is not sent.
     async fn send(&mut self, order: Order) -> Vec<Action> {
+        if let OrderKind::Mark { uid, .. } = &order.kind {
+            self.term.with(|index| index.note_ready(uid, std::time::Instant::now()));
+        }
         if !matches!(order.kind, OrderKind::Reserve(_) | OrderKind::Mark { .. }) {
             // Nothing waits for it.
             let connection = self.connection.clone();

@@ -19,7 +19,7 @@ impl ClusterIndex {
         self.open_nodes().iter().any(|name| {
             let refusal = match self.place(name.as_str(), uid, ask) {
                 // By the GPUs that its agent showed last, so that a node which never comes back does not stand for a hope.
-                Err(Refusal::AgentNotReady | Refusal::AgentSilent) => {
+                Err(Refusal::AgentNotReady) => {
                     self.nodes.get(name).and_then(|node| node.shown_fit(ask, &self.fleet).err())
                 }
                 place => place.err(),

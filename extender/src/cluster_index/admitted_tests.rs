@@ -3,11 +3,9 @@
 use super::super::tests::{index, known};
 use super::*;
 use crate::metrics::PendingReason;
-use kerf_core::contract::{ConditionStatus, GpuNodeSpec, GpuNodeStatus};
+use kerf_core::contract::{ConditionStatus, GpuNodeStatus};
 use kerf_core::kind::Kind;
 use kerf_core::testing::node_status;
-use kerf_runtime::gpu_node::GpuNode;
-use serde_json::json;
 
 /// The pods that no node could ever serve.
 fn hopeless(index: &mut ClusterIndex) -> Vec<String> {
@@ -15,12 +13,6 @@ fn hopeless(index: &mut ClusterIndex) -> Vec<String> {
     let mut names: Vec<_> = never.map(|pod| pod.uid.as_str().trim_start_matches("uid-").to_owned()).collect();
     names.sort();
     names
-}
-
-fn show(index: &mut ClusterIndex, name: &str, status: &GpuNodeStatus) {
-    let mut node = GpuNode::new(&NodeName::new(name));
-    (node.spec, node.status) = (Some(json!(GpuNodeSpec::default())), Some(json!(status)));
-    index.show_node(&node);
 }
 
 /// An H100 that is not in MIG mode.
@@ -49,24 +41,26 @@ fn a_node_could_serve_a_pod_once_its_agent_is_there_and_a_cordoned_one_is_offere
         index.show_pod(pod);
     }
     assert_eq!(hopeless(&mut index), ["a", "b"], "there is no node at all");
-    show(&mut index, "t4", &node_status(&["T4-16GB"]));
-    show(&mut index, "h100", &without_mig());
-    show(&mut index, "dead", &not_ready(without_mig()));
+    index.add("t4", node_status(&["T4-16GB"]));
+    index.add("h100", without_mig());
+    index.add("dead", not_ready(without_mig()));
     assert_eq!(hopeless(&mut index), ["a", "b"]);
-    show(&mut index, "starts", &not_ready(node_status(&["H100-80GB"])));
+    index.add("starts", not_ready(node_status(&["H100-80GB"])));
     assert!(hopeless(&mut index).is_empty(), "it could, once its agent is there");
-    show(&mut index, "starts", &node_status(&["H100-80GB"]));
+    index.add("starts", node_status(&["H100-80GB"]));
     assert!(hopeless(&mut index).is_empty());
     index.show_shut("starts".into(), true);
     assert_eq!(hopeless(&mut index), ["a", "b"], "a cordoned node is offered to nobody");
     index.show_shut("starts".into(), false);
     assert!(hopeless(&mut index).is_empty());
+    index.disconnect("starts");
+    assert!(hopeless(&mut index).is_empty(), "nobody knows what it has");
 }
 
 #[test]
 fn gated_pods_are_not_among_those_that_a_former_leader_refused() {
     let mut index = index();
-    show(&mut index, "n", &node_status(&["H100-80GB"]));
+    index.add("n", node_status(&["H100-80GB"]));
     index.show_pod(KnownPod { gated: true, ..known("gated", None) });
     index.show_pod(known("a", None));
     let woken: Vec<_> = index.wake(std::time::Instant::now()).into_iter().map(|(_, pod)| pod.name).collect();

@@ -4,7 +4,7 @@
 //! (`kerf_core::offer`). The others wait until its pod is bound and has its device. A pod in the scheduler's backoff may come
 //! late or never: its reservation makes way for a pod whose bind is open. Its slice stays, idle.
 
-use super::{ClusterIndex, Why};
+use super::{ClusterIndex, IndexedNode, Why};
 use kerf_core::contract::{SliceState, WantedSlice};
 use kerf_core::names::{NodeName, PodUid};
 
@@ -19,14 +19,10 @@ impl ClusterIndex {
         }
     }
 
-    /// The pods behind whose reservations the pod's slices wait, by what the agent has said of the newest spec.
+    /// The pods behind whose reservations the pod's slices wait, by what the agent has said.
     fn blocking(&self, uid: &PodUid, name: &NodeName) -> Vec<PodUid> {
         let Some(node) = self.nodes.get(name) else { return Vec::new() };
-        let (Ok(spec), Ok(status)) = (&node.spec, &node.status) else { return Vec::new() };
-        let spec = spec.committed();
-        if status.observed_revision < spec.revision {
-            return Vec::new();
-        }
+        let IndexedNode { spec, status, .. } = node;
         let observed = |slice: &WantedSlice| status.slice(&slice.id);
         let is_waiting =
             |slice: &&WantedSlice| observed(slice).is_some_and(|s| s.state == SliceState::Waiting);

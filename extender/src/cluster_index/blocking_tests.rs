@@ -1,34 +1,24 @@
-use super::super::tests::{gpu_node, index, uid, write};
+use super::super::scene::Scene;
+use super::super::tests::{index, reserve, uid};
 use super::*;
-use crate::ask::Ask;
-use crate::cluster_index::Progress;
 use kerf_core::names::PodKey;
-use kerf_core::testing::{node_status, request, slice_status};
 use std::time::Instant;
 
 /// Two pods whose slices have one name and are not worth the same; the agent offers the first one's.
-fn two() -> ClusterIndex {
+fn two() -> Scene {
     let mut index = index();
     for pod in ["a", "b"] {
-        let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
-        index.show_pod(super::super::tests::known(pod, None));
-        index.reserve(&uid(pod), &PodKey::new("default", pod), &"n".into(), Some(ask)).unwrap();
+        reserve(&mut index, pod);
         index.begin_bind(&uid(pod));
     }
-    let spec = write(&mut index).unwrap();
-    let mut status = node_status(&["H100-80GB"]);
-    status.slices = spec.slices.iter().map(|s| slice_status(s, false)).collect();
-    status.slices[1].state = SliceState::Waiting;
-    status.slices[1].ready_for = None;
-    status.observed_revision = spec.revision;
-    index.show_node(&gpu_node(&spec, &status));
+    index.cut("n", false);
+    index.show_slice("n", 1, |slice| (slice.state, slice.ready_for) = (SliceState::Waiting, None));
     index.take_effects();
     index
 }
 
-fn released(index: &mut ClusterIndex) -> Vec<Why> {
-    let progress = index.progress(&uid("b"), &"n".into());
-    assert!(matches!(progress, Progress::Cutting { .. } | Progress::Writing), "{progress:?}");
+fn released(index: &mut Scene) -> Vec<Why> {
+    index.shown_slices(&uid("b"), &"n".into());
     index.take_effects().released.into_iter().map(|released| released.why).collect()
 }
 

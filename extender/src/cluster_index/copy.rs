@@ -1,18 +1,17 @@
-//! Nodes whose agents keep their ledger: a copy of what each reports over its connection, and what was asked of it.
+//! What the nodes' agents report over their connections, and what was asked of them.
 //!
 //! The copy is the truth as far as the agent has told. Proposals that are not answered are laid over it, so that nobody else is
-//! offered their places. A node has its copy from its agent's first Hello until this leader's term ends; while the agent is not
-//! connected the copy is empty, and the node counts as full.
+//! offered their places. A node whose agent is not connected has none, and counts as full.
 
-use super::spec_state::SpecState;
-use super::{ClusterIndex, IndexedNode, Released, Why, promises};
+use super::{ClusterIndex, IndexedNode, Released, Why};
 use crate::ask::Ask;
 use crate::tentative::KindChoice;
-use kerf_core::contract::{AssignmentDocument, GpuNodeSpec, GpuNodeStatus, SliceStatus};
+use kerf_core::contract::{AssignedSlice, AssignmentDocument, GpuNodeSpec, GpuNodeStatus, SliceStatus};
 use kerf_core::ledger::{
     self, Change, Limits, NodeState, Order, OrderKind, PodSlices, Promisee, Proposal, reserved,
 };
-use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::names::{NodeName, PodUid};
+use kerf_core::packing::Refusal;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
@@ -23,6 +22,8 @@ pub(super) struct NodeCopy {
     connection: Option<u64>,
     /// What the agent has reported. Its status is in the [`IndexedNode`] instead while there is one.
     state: NodeState,
+    /// Whether it reports what cannot be read.
+    is_unreadable: bool,
     /// Proposals that are not answered, in the order in which they were made.
     proposals: Vec<Proposed>,
     /// Pods whose release was ordered and is not answered. They are free to go elsewhere, and nobody gets their slices yet.
@@ -50,6 +51,17 @@ pub struct NodeOrder {
 }
 
 impl NodeCopy {
+    /// Forgets what a leader has asked of the agent.
+    pub fn forget_orders(&mut self) {
+        self.proposals.clear();
+        self.releasing.clear();
+    }
+
+    /// How many proposals are not answered.
+    pub fn unanswered(&self) -> usize {
+        self.proposals.len()
+    }
+
     /// The slices that the node should have once all proposals are accepted.
     fn desired(&self) -> GpuNodeSpec {
         let mut desired = self.state.desired();
@@ -61,6 +73,16 @@ impl NodeCopy {
         }
         desired
     }
+
+    /// Whether the agent accepts reservations.
+    fn accepts(&self) -> Result<(), Refusal> {
+        match self.connection {
+            None => Err(Refusal::NotConnected),
+            Some(_) if self.is_unreadable => Err(Refusal::UnreadableStatus),
+            Some(_) if self.state.closed.is_some() => Err(Refusal::AgentNotReady),
+            Some(_) => Ok(()),
+        }
+    }
 }
 
 impl ClusterIndex {
@@ -68,36 +90,34 @@ impl ClusterIndex {
     pub fn show_copy(&mut self, name: &NodeName, connection: u64, change: Change) {
         self.begin_copy(name, connection);
         self.update_copy(name, |copy| change.apply(&mut copy.state));
+        self.release_left(name);
     }
 
     /// A node's agent reports what cannot be read: the node counts as full until the connection ends.
     pub fn show_unreadable_copy(&mut self, name: &NodeName, connection: u64) {
         self.begin_copy(name, connection);
-        self.update_copy(name, |copy| copy.state = NodeState::default());
+        self.update_copy(name, |copy| {
+            (copy.state, copy.is_unreadable) = (NodeState::default(), true);
+        });
     }
 
     /// The connection of this number has ended.
     pub fn end_copy(&mut self, name: &NodeName, connection: u64) {
         if self.connection_of(name) == Some(connection) {
             self.update_copy(name, |copy| *copy = NodeCopy::default());
+            self.copies.remove(name);
         }
     }
 
     /// What was received over an earlier connection does not count any more.
     fn begin_copy(&mut self, name: &NodeName, connection: u64) {
-        let copy = self.copies.entry(name.clone()).or_default();
-        if copy.connection != Some(connection) {
-            *copy = NodeCopy { connection: Some(connection), ..NodeCopy::default() };
+        if self.connection_of(name) != Some(connection) {
+            let copy = NodeCopy { connection: Some(connection), ..NodeCopy::default() };
+            self.copies.insert(name.clone(), copy);
             if let Some(node) = self.nodes.get_mut(name) {
-                node.status = Ok(GpuNodeStatus::default());
+                node.status = GpuNodeStatus::default();
             }
         }
-    }
-
-    /// Whether the node's agent keeps its ledger, or has kept it when it was connected last.
-    #[must_use]
-    pub fn keeps_ledger(&self, name: &NodeName) -> bool {
-        self.copies.contains_key(name)
     }
 
     /// The number of the connection of a node's agent, if it has one.
@@ -109,16 +129,25 @@ impl ClusterIndex {
     /// What a node's copy shows of a pod's slices. Reservations that nobody uses make way for them.
     pub fn shown_slices(&mut self, uid: &PodUid, name: &NodeName) -> PodSlices<'_> {
         self.clear_the_way(uid, name);
-        let status = self.nodes.get(name).and_then(|node| node.status.as_ref().ok());
-        status.map(|status| PodSlices::of(status, uid)).unwrap_or_default()
+        self.nodes.get(name).map(|node| PodSlices::of(&node.status, uid)).unwrap_or_default()
     }
 
-    /// What a pod is assigned on a node by its reservation there.
+    /// What a pod is assigned on a node by its reservation there, if it has one.
     #[must_use]
     pub fn assignment_of(&self, uid: &PodUid, name: &NodeName) -> Option<AssignmentDocument> {
-        let spec = self.nodes.get(name)?.working()?;
+        let spec = &self.nodes.get(name)?.spec;
+        let slices = reserved(spec, uid).filter_map(|slice| {
+            Some(AssignedSlice {
+                container: slice.reservation.as_ref()?.container.clone(),
+                id: slice.id.clone(),
+                gpu: slice.gpu.clone(),
+                shape: slice.shape,
+            })
+        });
+        let slices: Vec<AssignedSlice> = slices.collect();
         let passed = self.passed.get(uid).cloned().unwrap_or_default();
-        Some(promises::assignment(spec, uid, passed))
+        // The connection may just have ended, and the copy with it.
+        (!slices.is_empty()).then(|| AssignmentDocument { version: 1, slices, devices: Vec::new(), passed })
     }
 
     /// How long reservations and requests live.
@@ -170,38 +199,72 @@ impl ClusterIndex {
     }
 
     /// Orders the release of a pod's reservation; whether it is one that may be released by what is known.
-    pub(super) fn order_release(&mut self, uid: &PodUid, pod: PodKey, name: &NodeName, why: Why) -> bool {
+    pub(super) fn release(&mut self, uid: &PodUid, why: Why) -> bool {
+        self.places.get(uid).cloned().is_some_and(|name| self.release_on(&name, uid, why))
+    }
+
+    fn release_on(&mut self, name: &NodeName, uid: &PodUid, why: Why) -> bool {
         let (epoch, Some(connection)) = (self.epoch, self.connection_of(name)) else { return false };
-        // The agent sees itself how a pod ends that runs on its node.
-        let may_go = |slice: &&SliceStatus| {
-            let reservation = slice.reservation.as_ref().filter(|r| r.uid == *uid);
-            reservation.is_some_and(|reservation| !reservation.binding) && slice.holder.is_none()
-        };
-        let status = self.nodes.get(name).and_then(|node| node.status.as_ref().ok());
-        let is_free = status.is_some_and(|status| status.slices.iter().any(|slice| may_go(&slice)));
-        let is_ordered = self.copies.get(name).is_some_and(|copy| copy.releasing.contains(uid));
-        if !is_free || is_ordered {
-            return is_ordered;
+        if !self.lead.leads {
+            return false;
         }
+        // The agent sees itself how a pod ends that runs on its node.
+        let may_go = |slice: &SliceStatus| {
+            let reservation = slice.reservation.as_ref().filter(|r| r.uid == *uid && !r.binding)?;
+            slice.holder.is_none().then(|| reservation.key())
+        };
+        let found = self.nodes.get(name).and_then(|node| node.status.slices.iter().find_map(may_go));
+        let Some(pod) = found else { return false };
         let kind = OrderKind::Release { uid: uid.clone(), why: why.to_string() };
         let order = NodeOrder { node: name.clone(), connection, order: Order { epoch, kind } };
         self.effects.orders.push(order);
-        self.effects.released.push(Released { uid: uid.clone(), pod, node: name.clone(), why });
         self.update_copy(name, |copy| copy.releasing.extend([uid.clone()]));
+        self.effects.released.push(Released { uid: uid.clone(), pod, node: name.clone(), why });
         true
     }
 
-    /// The node has come into being, or its object is another one: it is served by its copy, where there is one.
+    /// Releases what pods have left here that could not be released when they did: their Binding was under way, or the agent was not
+    /// connected. To be called when the agent has told more.
+    pub(super) fn release_left(&mut self, name: &NodeName) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let why = |uid: &PodUid| match self.pods.get(uid) {
+            Some(pod) if pod.ended => Some(Why::Ended),
+            Some(pod) => pod.node.as_ref().filter(|node| *node != name).map(|_| Why::BoundElsewhere),
+            None => node.left.contains_key(uid).then_some(Why::Gone),
+        };
+        let left = node.promised.iter().filter_map(|uid| Some((uid.clone(), why(uid)?)));
+        for (uid, why) in left.collect::<Vec<_>>() {
+            self.release_on(name, &uid, why);
+        }
+    }
+
+    /// The agent has rejected the release of a pod's reservation, because of a Binding. If its copy shows none any more, it is ordered
+    /// again.
+    pub fn release_rejected(&mut self, uid: &PodUid, name: &NodeName, connection: u64) {
+        self.answered(uid, name, connection);
+        self.release_left(name);
+    }
+
+    /// The GpuNode has come into being, or its object is another one: its agent may have reported already.
     pub(super) fn lay_copy(&mut self, name: &NodeName) {
-        if self.keeps_ledger(name) {
+        if let (Some(copy), Some(node)) = (self.copies.get_mut(name), self.nodes.get_mut(name)) {
+            node.status = std::mem::take(&mut copy.state.status);
             self.update_copy(name, |_| ());
         }
     }
 
     /// The GpuNode is gone and takes the status with it, which its agent will not report again.
     pub(super) fn keep_copy(&mut self, name: &NodeName, node: &mut IndexedNode) {
-        if let Some(copy) = self.copies.get_mut(name).filter(|_| node.keeps_ledger) {
-            copy.state.status = node.take_status();
+        if let Some(copy) = self.copies.get_mut(name) {
+            copy.state.status = std::mem::take(&mut node.status);
+        }
+    }
+
+    /// Forgets what this leader has asked of the agents.
+    pub(super) fn forget_orders(&mut self) {
+        let names: Vec<NodeName> = self.copies.keys().cloned().collect();
+        for name in &names {
+            self.update_copy(name, NodeCopy::forget_orders);
         }
     }
 
@@ -209,13 +272,10 @@ impl ClusterIndex {
     fn update_copy(&mut self, name: &NodeName, act: impl FnOnce(&mut NodeCopy)) {
         let Some(copy) = self.copies.get_mut(name) else { return };
         let Some(node) = self.nodes.get_mut(name) else { return act(copy) };
-        if std::mem::replace(&mut node.keeps_ledger, true) {
-            copy.state.status = node.take_status();
-        }
+        copy.state.status = std::mem::take(&mut node.status);
         act(copy);
-        node.spec = Ok(SpecState::of(copy.desired()));
-        node.status = Ok(std::mem::take(&mut copy.state.status));
-        node.is_closed = copy.state.closed.is_some();
+        (node.spec, node.agent) = (copy.desired(), copy.accepts());
+        node.status = std::mem::take(&mut copy.state.status);
         self.settle(name);
     }
 }

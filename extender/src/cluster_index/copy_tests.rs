@@ -1,196 +1,248 @@
-use super::super::tests::{gpu_node, index, known, uid};
+use super::super::scene::{Scene, gpu_node};
+use super::super::tests::{index, known, uid};
 use super::*;
 use crate::cluster_index::Unreservable;
-use kerf_core::contract::NodePolicy;
-use kerf_core::ledger::{Moment, difference};
-use kerf_core::packing::Refusal;
-use kerf_core::testing::{SimulatedNode, node_status};
-
-/// An index with one node, its agent, and what the agent has reported over a connection.
-struct Scene {
-    index: ClusterIndex,
-    node: SimulatedNode,
-    shown: NodeState,
-    connection: u64,
-}
+use kerf_core::ledger::{Answer, Moment, Rejection};
+use kerf_core::names::PodKey;
+use kerf_core::testing::node_status;
+use serde_json::json;
 
 fn name() -> NodeName {
     "n".into()
 }
 
 impl Scene {
-    fn new() -> Self {
-        let node = SimulatedNode::new(&["H100-80GB"], NodePolicy::default(), Limits::default());
-        let mut scene = Self { index: index(), node, shown: NodeState::default(), connection: 1 };
-        scene.report();
-        scene
+    fn propose_for(&mut self, pod: &str) -> Result<Proposal, Unreservable> {
+        self.show_pod(known(pod, None));
+        self.propose(&uid(pod), &PodKey::new("default", pod), &name(), None)
     }
 
-    fn report(&mut self) {
-        let state = self.node.state();
-        self.index.show_copy(&name(), self.connection, difference(&self.shown, &state));
-        self.shown = state;
+    fn reserve_for(&mut self, pod: &str) {
+        self.show_pod(known(pod, None));
+        self.reserve(&uid(pod), &PodKey::new("default", pod), &name(), None).unwrap();
     }
 
-    fn reconnect(&mut self) {
-        self.connection += 1;
-        self.shown = NodeState::default();
-        self.report();
+    /// The pod is gone, which its node's agent does not see.
+    fn goes(&mut self, pod: &str) {
+        let index: &mut ClusterIndex = self;
+        index.pod_gone(&uid(pod));
     }
 
-    fn propose(&mut self, pod: &str) -> Result<Proposal, Unreservable> {
-        self.index.show_pod(known(pod, None));
-        self.index.propose(&uid(pod), &PodKey::new("default", pod), &name(), None)
+    /// What the agent answers to an order. It reports nothing yet.
+    fn tell(&mut self, kind: OrderKind) -> Answer {
+        self.agent("n").node.follow(&Order { epoch: 1, kind }, Moment::default())
     }
 
-    /// Proposes and lets the agent accept, which reports it and then answers.
-    fn reserve(&mut self, pod: &str) {
-        let proposal = self.propose(pod).unwrap();
-        let order = Order { epoch: 1, kind: OrderKind::Reserve(proposal) };
-        self.node.follow(&order, Moment::default()).unwrap();
-        self.report();
-        self.index.answered(&uid(pod), &name(), self.connection);
-    }
-
-    fn place_of(&self, pod: &str) -> Option<&str> {
-        self.index.place_of(&uid(pod)).map(NodeName::as_str)
+    fn place(&self, pod: &str) -> Option<&str> {
+        self.place_of(&uid(pod)).map(NodeName::as_str)
     }
 }
 
 #[test]
 fn places_of_unanswered_proposals_and_of_reservations_are_taken() {
-    let mut scene = Scene::new();
-    let first = scene.propose("a").unwrap();
-    assert_eq!(scene.propose("a"), Ok(first.clone()), "it is proposed once");
-    assert_eq!(scene.place_of("a"), Some("n"));
+    let mut scene = index();
+    let first = scene.propose_for("a").unwrap();
+    assert_eq!(scene.propose_for("a"), Ok(first.clone()), "it is proposed once");
+    assert_eq!(scene.place("a"), Some("n"));
     let mut places = vec![first.places];
     for pod in ["b", "c", "d", "e", "f", "g"] {
-        places.push(scene.propose(pod).unwrap().places);
+        places.push(scene.propose_for(pod).unwrap().places);
     }
     for (n, place) in places.iter().enumerate() {
         assert!(places[..n].iter().all(|other| other[0].shape != place[0].shape), "{places:?}");
     }
-    let full = scene.propose("h");
+    let full = scene.propose_for("h");
     assert!(matches!(full, Err(Unreservable::Refused(_))), "{full:?}");
     // One is rejected: the pod is expected there until it is fitted anew, or its place is another's.
-    scene.index.rejected(&uid("c"), &name(), 1, Instant::now());
-    assert_eq!((scene.place_of("c"), scene.index.expected_on(&uid("c"))), (None, Some(&name())));
-    scene.propose("h").unwrap();
-    assert_eq!(scene.propose("c"), full);
+    scene.rejected(&uid("c"), &name(), 1, Instant::now());
+    assert_eq!((scene.place("c"), scene.expected_on(&uid("c"))), (None, Some(&name())));
+    scene.propose_for("h").unwrap();
+    assert_eq!(scene.propose_for("c"), full);
 }
 
 #[test]
 fn an_accepted_proposal_becomes_the_reservation_of_the_copy() {
-    let mut scene = Scene::new();
-    scene.reserve("a");
-    assert_eq!(scene.place_of("a"), Some("n"));
-    let assignment = scene.index.assignment_of(&uid("a"), &name()).unwrap();
+    let mut scene = index();
+    scene.reserve_for("a");
+    assert_eq!(scene.place("a"), Some("n"));
+    let assignment = scene.assignment_of(&uid("a"), &name()).unwrap();
     assert_eq!(assignment.slices[0].id.as_str(), "s1");
     // Whoever binds it again renews what it has.
-    let renewal = scene.propose("a").unwrap();
+    let renewal = scene.propose_for("a").unwrap();
     assert_eq!(renewal.places[0].source, kerf_core::packing::Source::Idle("s1".into()));
-    assert_eq!(scene.index.take_effects().unwritten, BTreeSet::new(), "no spec is written");
     // The agent takes it back: it has expired.
     let release = OrderKind::Release { uid: uid("a"), why: String::new() };
-    scene.node.follow(&Order { epoch: 1, kind: release }, Moment::default()).unwrap();
-    scene.report();
-    assert_eq!(scene.place_of("a"), None);
+    scene.agent("n").node.follow(&Order { epoch: 1, kind: release }, Moment::default()).unwrap();
+    scene.report("n");
+    assert_eq!(scene.place("a"), None);
 }
 
 #[test]
 fn a_node_without_a_connection_is_full_whatever_its_gpu_node_says() {
-    let mut scene = Scene::new();
-    scene.reserve("a");
-    scene.propose("b").unwrap();
-    scene.index.end_copy(&name(), 7);
-    assert_eq!(scene.place_of("a"), Some("n"), "another connection has ended");
-    scene.index.end_copy(&name(), 1);
-    let not_ready = Err(Unreservable::Refused(Refusal::AgentNotReady));
-    assert_eq!((scene.place_of("a"), scene.place_of("b")), (None, None));
-    for status in [node_status(&["H100-80GB"]), node_status(&["H100-80GB", "T4-16GB"])] {
-        scene.index.show_node(&gpu_node(&GpuNodeSpec::default(), &status));
-        assert_eq!(scene.propose("b"), not_ready);
+    let mut scene = index();
+    scene.reserve_for("a");
+    scene.propose_for("b").unwrap();
+    scene.end_copy(&name(), 7);
+    assert_eq!(scene.place("a"), Some("n"), "another connection has ended");
+    scene.end_copy(&name(), 1);
+    let away = Err(Unreservable::Refused(Refusal::NotConnected));
+    assert_eq!((scene.place("a"), scene.place("b")), (None, None));
+    let mut shown = gpu_node("n");
+    for uid in ["object-n", "another object"] {
+        shown.metadata.uid = Some(uid.to_owned());
+        shown.status = Some(json!(node_status(&["H100-80GB"])));
+        scene.show_node(&shown);
+        assert_eq!(scene.propose_for("b"), away);
     }
-    let mut anew = gpu_node(&GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
-    anew.metadata.uid = Some("another object".into());
-    scene.index.show_node(&anew);
-    assert_eq!(scene.propose("b"), not_ready);
-    scene.reconnect();
-    assert_eq!((scene.place_of("a"), scene.place_of("b")), (Some("n"), None));
-    scene.propose("b").unwrap();
+    scene.connect();
+    assert_eq!((scene.place("a"), scene.place("b")), (Some("n"), None));
+    scene.propose_for("b").unwrap();
     // What of the old connection comes late says nothing.
-    scene.index.answered(&uid("b"), &name(), 1);
-    assert_eq!(scene.place_of("b"), Some("n"));
+    scene.answered(&uid("b"), &name(), 1);
+    assert_eq!(scene.place("b"), Some("n"));
+}
+
+/// A place that another's proposal counts on is the pod's until the agent says otherwise.
+#[test]
+fn a_pod_renews_all_its_places_whatever_is_proposed_to_others() {
+    let mut scene = index();
+    scene.reserve_for("a");
+    scene.propose_for("b").unwrap();
+    let its = scene.propose_for("a").unwrap().places;
+    assert_eq!(its.len(), 1);
+    let copy = scene.copies.get_mut(&name()).unwrap();
+    copy.proposals[0].proposal.places.clone_from(&its);
+    scene.update_copy(&name(), |_| ());
+    let owner = kerf_core::ledger::Owner { uid: uid("a"), key: PodKey::new("default", "a") };
+    assert_eq!(scene.renewal(owner, &name()).places, its);
 }
 
 #[test]
 fn a_copy_outlives_its_gpu_node_and_may_come_before_it() {
-    let mut scene = Scene::new();
-    scene.reserve("a");
-    scene.index.remove_node(&name());
-    assert_eq!(scene.place_of("a"), None);
-    scene.reserve_without_node();
-    scene.index.show_node(&gpu_node(&GpuNodeSpec::default(), &GpuNodeStatus::default()));
-    assert_eq!((scene.place_of("a"), scene.place_of("b")), (Some("n"), Some("n")));
-}
-
-impl Scene {
-    /// Another leader's reservation, while the GpuNode is gone.
-    fn reserve_without_node(&mut self) {
-        let mut other = Self { index: index(), ..Self::new() };
-        other.node = self.node.clone();
-        other.reconnect();
-        let proposal = other.propose("b").unwrap();
-        let order = Order { epoch: 1, kind: OrderKind::Reserve(proposal) };
-        self.node.follow(&order, Moment::default()).unwrap();
-        self.report();
-    }
+    let mut scene = index();
+    scene.reserve_for("a");
+    scene.remove_node(&name());
+    assert_eq!(scene.place("a"), None);
+    // Another leader's reservation, while the GpuNode is gone.
+    let mut other = ClusterIndex::new(1, kerf_core::packing::Terms::default());
+    let mut agent = scene.agent("n").clone();
+    other.show_node(&gpu_node("n"));
+    agent.reconnect(&mut other);
+    other.show_pod(known("b", None));
+    agent.reserve(&mut other, &uid("b"), &PodKey::new("default", "b"), None).unwrap();
+    scene.agent("n").node = agent.node;
+    scene.report("n");
+    scene.show_node(&gpu_node("n"));
+    assert_eq!((scene.place("a"), scene.place("b")), (Some("n"), Some("n")));
 }
 
 #[test]
 fn what_is_unreadable_or_closed_is_full() {
-    let mut scene = Scene::new();
-    scene.node.closed = Some("pods are not listed".to_owned());
-    scene.report();
+    let mut scene = index();
+    scene.agent("n").node.closed = Some("pods are not listed".to_owned());
+    scene.report("n");
     let not_ready = Err(Unreservable::Refused(Refusal::AgentNotReady));
-    assert_eq!(scene.propose("a"), not_ready);
-    scene.node.closed = None;
-    scene.report();
-    scene.propose("a").unwrap();
-    scene.index.show_unreadable_copy(&name(), 1);
-    assert_eq!(scene.propose("b"), not_ready);
+    assert_eq!(scene.propose_for("a"), not_ready);
+    scene.agent("n").node.closed = None;
+    scene.report("n");
+    scene.propose_for("a").unwrap();
+    scene.show_unreadable_copy(&name(), 1);
+    assert_eq!(scene.propose_for("b"), Err(Unreservable::Refused(Refusal::UnreadableStatus)));
 }
 
 #[test]
 fn a_reservation_is_released_by_an_order_and_nobody_gets_its_slice_before_the_answer() {
-    let mut scene = Scene::new();
+    let mut scene = index();
     for pod in ["a", "b", "c", "d", "e", "f", "g"] {
-        scene.reserve(pod);
+        scene.reserve_for(pod);
     }
-    scene.index.take_effects();
-    assert!(scene.index.give_up(&uid("a")));
-    let orders = scene.index.take_effects().orders;
+    scene.take_effects();
+    assert!(scene.give_up(&uid("a")));
+    let orders = scene.take_effects().orders;
     let [NodeOrder { connection: 1, order, .. }] = &orders[..] else { panic!("{orders:?}") };
-    assert_eq!((order.epoch, scene.place_of("a")), (1, None));
-    assert!(matches!(scene.propose("h"), Err(Unreservable::Refused(_))), "the agent has not answered");
+    assert_eq!((order.epoch, scene.place("a")), (1, None));
+    assert!(matches!(scene.propose_for("h"), Err(Unreservable::Refused(_))), "the agent has not answered");
     // The agent rejects it: it knows of a Binding.
-    scene.index.answered(&uid("a"), &name(), 1);
-    assert_eq!(scene.place_of("a"), Some("n"));
-    assert!(scene.index.give_up(&uid("a")));
-    scene.node.follow(order, Moment::default()).unwrap();
-    scene.report();
-    scene.index.answered(&uid("a"), &name(), 1);
-    assert_eq!(scene.place_of("a"), None);
-    scene.propose("h").unwrap();
+    scene.answered(&uid("a"), &name(), 1);
+    assert_eq!(scene.place("a"), Some("n"));
+    assert!(scene.give_up(&uid("a")));
+    scene.agent("n").node.follow(order, Moment::default()).unwrap();
+    scene.report("n");
+    scene.answered(&uid("a"), &name(), 1);
+    assert_eq!(scene.place("a"), None);
+    scene.propose_for("h").unwrap();
+}
+
+/// The API server refuses the Binding of a pod that was just deleted, and says that the pod is gone before the agent has told that the
+/// reservation is free to go.
+#[test]
+fn what_a_pod_left_while_its_binding_was_under_way_is_released_as_soon_as_that_is_refused() {
+    let mut scene = cut_for("a");
+    scene.tell(OrderKind::Mark { uid: uid("a"), attempt: 1 }).unwrap();
+    scene.report("n");
+    scene.goes("a");
+    assert_eq!(scene.take_effects().orders, [], "the Binding may yet be made");
+    scene.tell(OrderKind::Outcome { uid: uid("a"), attempt: 1, bound: false }).unwrap();
+    scene.report("n");
+    assert_eq!(scene.effects.orders.len(), 1, "it is asked once");
+    scene.obey();
+    assert_eq!(scene.desired("n"), [("s1".to_owned(), None)]);
+}
+
+/// The release meets the agent between the mark and what became of the Binding, and its answer comes after both were reported.
+#[test]
+fn a_release_that_was_rejected_for_a_binding_is_ordered_again_if_that_is_over() {
+    let mut scene = cut_for("a");
+    scene.goes("a");
+    let [NodeOrder { order, .. }] = &scene.take_effects().orders[..] else { panic!("no release") };
+    scene.tell(OrderKind::Mark { uid: uid("a"), attempt: 1 }).unwrap();
+    assert_eq!(scene.tell(order.kind.clone()).err(), Some(Rejection::BindingOpen));
+    scene.tell(OrderKind::Outcome { uid: uid("a"), attempt: 1, bound: false }).unwrap();
+    scene.report("n");
+    assert_eq!(scene.effects.orders, [], "the answer is still to come");
+    scene.release_rejected(&uid("a"), &name(), 1);
+    scene.obey();
+    assert_eq!(scene.desired("n"), [("s1".to_owned(), None)]);
+}
+
+#[test]
+fn what_pods_left_while_their_agent_was_not_connected_is_released_when_it_is() {
+    for is_bound_elsewhere in [false, true] {
+        let mut scene = cut_for("a");
+        scene.disconnect("n");
+        assert_eq!(scene.assignment_of(&uid("a"), &name()), None);
+        if is_bound_elsewhere {
+            scene.show_pod(known("a", Some("m")));
+        } else {
+            scene.goes("a");
+        }
+        scene.connect();
+        if !is_bound_elsewhere {
+            assert_eq!(scene.take_effects().unconfirmed, [uid("a")].into(), "no event tells of it");
+            scene.goes("a");
+        }
+        scene.obey();
+        assert_eq!(scene.desired("n"), [("s1".to_owned(), None)], "{is_bound_elsewhere}");
+        assert_eq!(scene.place("a"), None);
+    }
+}
+
+/// A node where a slice was cut for a pod that takes it only when it is bound.
+fn cut_for(pod: &str) -> Scene {
+    let mut scene = index();
+    scene.reserve_for(pod);
+    scene.cut("n", false);
+    scene.take_effects();
+    scene
 }
 
 #[test]
 fn an_agent_that_obeys_a_higher_epoch_ends_the_term() {
-    let mut scene = Scene::new();
-    scene.index.hear_epoch(1);
-    assert!(!scene.index.take_effects().deposed);
-    scene.index.hear_epoch(2);
-    assert!(scene.index.take_effects().deposed);
+    let mut scene = index();
+    scene.hear_epoch(1);
+    assert!(!scene.take_effects().deposed);
+    scene.hear_epoch(2);
+    assert!(scene.take_effects().deposed);
     let mut listing = ClusterIndex::new(1, kerf_core::packing::Terms::default());
     listing.hear_epoch(4);
     assert_eq!(listing.epoch(), 5);

@@ -8,11 +8,9 @@ use std::fmt;
 /// Work for the outside.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// Nodes whose writer has something to do.
-    pub unwritten: BTreeSet<NodeName>,
     /// Nodes at which waiting binds must look again.
     pub changed: BTreeSet<NodeName>,
-    /// Orders to agents that keep their node's ledger.
+    /// Orders to nodes' agents.
     pub orders: Vec<NodeOrder>,
     /// Pods of whose existence the API server must be asked.
     pub unconfirmed: BTreeSet<PodUid>,
@@ -26,6 +24,8 @@ pub struct Effects {
     pub nobody_preempted: Vec<NobodyPreempted>,
     /// A leader of a newer epoch was seen.
     pub deposed: bool,
+    /// Something may have come that a term waits for: a list has ended, or something is to be read anew.
+    pub progress: bool,
 }
 
 /// A promise that was given back.
@@ -52,8 +52,6 @@ pub enum Why {
     BoundElsewhere,
     /// The scheduler may not use the node for the pod any more, or its agent does not serve it.
     NodeUnusable,
-    /// A slice could not be made.
-    SliceFailed,
     /// The pod was not bound within the reservation's lifetime.
     Expired,
     /// Nobody used it, and a pod that is being bound waited for it.
@@ -67,7 +65,6 @@ impl fmt::Display for Why {
             Self::Ended => "pod ended",
             Self::BoundElsewhere => "pod bound to another node",
             Self::NodeUnusable => "node not usable for the pod any more",
-            Self::SliceFailed => "slice could not be made",
             Self::Expired => "pod not bound within the reservation's lifetime",
             Self::Blocking => "pod is not being bound, and another waited for its slice",
         })

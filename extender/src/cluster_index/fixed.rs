@@ -1,7 +1,7 @@
 //! What the index answers of static nodes: whether a pod fits, what is promised to it, and what is told of it.
 
 use super::statics::{Holds, Promised, Shower};
-use super::{Awaited, ClusterIndex, Progress, Promise, Unreservable};
+use super::{Awaited, ClusterIndex, Unreservable};
 use crate::ask::Ask;
 use crate::pod::KnownPod;
 use crate::usage::Entry;
@@ -11,7 +11,6 @@ use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Cost, Refusal};
 use kerf_core::policy::Charge;
 use kerf_core::static_node::{Devices, Spot, StaticNode, devices, place, sum};
-use std::collections::BTreeSet;
 
 impl ClusterIndex {
     /// Answers must wait for the Nodes and for the pods without kerf's label, which are about to be listed.
@@ -27,6 +26,7 @@ impl ClusterIndex {
     /// All Nodes were shown: others are gone.
     pub fn machines_listed(&mut self) {
         self.listing.awaited.machines = false;
+        self.effects.progress = true;
         if let Some(shown) = self.listing.machines.take() {
             let gone: Vec<_> = self.statics.names().filter(|name| !shown.contains(*name)).cloned().collect();
             for name in gone {
@@ -46,6 +46,8 @@ impl ClusterIndex {
             self.statics.release_on(&name);
         }
         if self.statics.show(&name, node) {
+            // What it has is to be read anew, if it may be old.
+            self.effects.progress |= self.statics.are_unread();
             self.static_changed(name);
         }
     }
@@ -58,6 +60,7 @@ impl ClusterIndex {
     /// All of them were shown: others are gone.
     pub fn others_listed(&mut self) {
         self.listing.awaited.others = false;
+        self.effects.progress = true;
         if let Some(shown) = self.listing.others.take() {
             let changed = self.statics.retain(Shower::Others, |uid| shown.contains(uid));
             self.others.retain(|uid| shown.contains(uid));
@@ -246,52 +249,46 @@ impl ClusterIndex {
         Ok(Cost(free))
     }
 
-    /// Promises a static node's devices to a pod that is about to be bound. One that has the promise keeps it, as long as the
-    /// node has so many.
-    pub(super) fn reserve_static(
+    /// Promises a static node's devices to a pod that is about to be bound, and gives what it is assigned. One that has the promise
+    /// keeps it, as long as the node has so many. `ask` is what was read from the API server, where the caller has asked it.
+    pub fn reserve_static(
         &mut self,
         uid: &PodUid,
         key: &PodKey,
         name: &NodeName,
-        ask: Ask,
-    ) -> Result<Promise, Unreservable> {
-        let kept = self.statics.promised(uid).is_some();
+        ask: Option<Ask>,
+    ) -> Result<AssignmentDocument, Unreservable> {
+        if self.place_of(uid).is_some_and(|place| place != name) {
+            return Err(Refusal::ReservedElsewhere.into());
+        }
+        let promised = self.statics.promised(uid).and_then(|promised| promised.ask.clone());
+        let (ask, _) = self.ask_of(uid, ask, promised)?;
         let spot = self.spot(name.as_str(), uid, &ask, false)?;
-        if !kept {
+        if self.statics.promised(uid).is_none() {
             self.may_hold(&ask, spot.charge)?;
         }
+        let devices = self.assigned(name, &ask);
         let promised =
             Promised { node: name.clone(), key: key.clone(), devices: spot.devices, ask: Some(ask) };
         self.statics.promise(uid, promised);
         self.static_changed(name.clone());
-        Ok(Promise { slices: Vec::new(), cut: BTreeSet::new(), kept })
+        Ok(AssignmentDocument { version: 1, slices: Vec::new(), devices, passed: Vec::new() })
     }
 
-    /// The same for a pod that asks NVIDIA's device plugin and not kerf.
-    pub fn reserve_plain(&mut self, pod: &KnownPod, name: &NodeName) -> Result<Promise, Unreservable> {
-        let kept = self.statics.promised(&pod.uid).is_some();
+    /// The same for a pod that asks NVIDIA's device plugin and not kerf, and is assigned nothing.
+    pub fn reserve_plain(&mut self, pod: &KnownPod, name: &NodeName) -> Result<(), Refusal> {
         self.plain_fit(name.as_str(), &pod.uid, &pod.devices)?;
         let devices = pod.devices.clone();
         self.statics
             .promise(&pod.uid, Promised { node: name.clone(), key: pod.key.clone(), devices, ask: None });
         self.static_changed(name.clone());
-        Ok(Promise { slices: Vec::new(), cut: BTreeSet::new(), kept })
+        Ok(())
     }
 
-    /// How far the promise of a pod on a static node is: its devices are there.
-    pub(super) fn static_progress(&self, uid: &PodUid, name: &NodeName) -> Option<Progress> {
-        let promised = self.statics.promised(uid)?;
-        if promised.node != *name {
-            return None;
-        }
-        let Some(node) = self.static_node(name.as_str()) else {
-            return Some(Progress::Failed(
-                "the node is not served by NVIDIA's device plugin any more".to_owned(),
-            ));
-        };
-        let Some(ask) = &promised.ask else { return Some(Progress::Bare) };
+    fn assigned(&self, name: &NodeName, ask: &Ask) -> Vec<AssignedDevices> {
+        let node = self.static_node(name.as_str());
         let given = |container: &kerf_core::contract::ContainerRequest| {
-            let offer = container.resource.plugin_name().and_then(|name| node.offer(name));
+            let offer = container.resource.plugin_name().and_then(|name| node?.offer(name));
             AssignedDevices {
                 container: container.name.clone(),
                 resource: container.resource,
@@ -299,13 +296,7 @@ impl ClusterIndex {
                 size_gb: offer.and_then(|offer| offer.size).unwrap_or(container.size_gb),
             }
         };
-        let devices = ask.document.containers.iter().map(given).collect();
-        Some(Progress::Ready(AssignmentDocument {
-            version: 1,
-            slices: Vec::new(),
-            devices,
-            passed: Vec::new(),
-        }))
+        ask.document.containers.iter().map(given).collect()
     }
 
     /// Takes a pod's promise on a static node back. Whether there was one.

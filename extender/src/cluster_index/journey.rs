@@ -1,17 +1,13 @@
 //! How far reserved pods are on their way to their Binding, and since when. For metrics alone: no decision reads it.
 
 use super::ClusterIndex;
-use kerf_core::contract::{GpuNodeStatus, WantedSlice};
-use kerf_core::ledger::reserved;
-use kerf_core::names::{NodeName, PodUid};
+use kerf_core::names::PodUid;
 use std::time::{Duration, Instant};
 
 /// A pod with a reservation on a managed node, and without a Binding.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Journey {
     reserved: Instant,
-    /// The revision of the spec that has the reservation.
-    revision: Option<u64>,
     accepted: Option<Instant>,
     ready: Option<Instant>,
 }
@@ -19,7 +15,7 @@ pub(super) struct Journey {
 /// How long the stages of a bound pod's way took, as far as they were seen. On a static node none is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stages {
-    /// From the reservation until the agent had read it.
+    /// From the first proposal until the agent had accepted one.
     pub accepted: Option<Duration>,
     /// From then until all slices were ready for the pod.
     pub ready: Option<Duration>,
@@ -28,28 +24,24 @@ pub struct Stages {
 }
 
 impl ClusterIndex {
-    /// A pod has got a reservation.
+    /// A pod has its first proposal.
     pub fn set_out(&mut self, uid: &PodUid, now: Instant) {
         if self.places.contains_key(uid) {
-            let journey = Journey { reserved: now, revision: None, accepted: None, ready: None };
-            self.journeys.insert(uid.clone(), journey);
+            self.journeys.insert(uid.clone(), Journey { reserved: now, accepted: None, ready: None });
         }
     }
 
-    /// Something was written or reported at a node: notes which of its pods are a stage further.
-    pub fn note_stages(&mut self, name: &NodeName, now: Instant) {
-        let Some(node) = self.nodes.get(name).filter(|_| !self.journeys.is_empty()) else { return };
-        let (Ok(spec), Ok(status)) = (&node.spec, &node.status) else { return };
-        for uid in node.promised.iter().filter(|uid| spec.is_committed(uid)) {
-            let Some(journey) = self.journeys.get_mut(uid) else { continue };
-            let revision = *journey.revision.get_or_insert(spec.committed().revision);
-            if status.observed_revision >= revision {
-                journey.accepted.get_or_insert(now);
-            }
-            if reserved(spec.committed(), uid).all(|slice| is_ready(status, slice, uid)) {
-                journey.accepted.get_or_insert(now);
-                journey.ready.get_or_insert(now);
-            }
+    /// The agent has accepted a pod's proposal.
+    pub fn note_accepted(&mut self, uid: &PodUid, now: Instant) {
+        if let Some(journey) = self.journeys.get_mut(uid) {
+            journey.accepted.get_or_insert(now);
+        }
+    }
+
+    /// The agent has said that all of a pod's slices are ready.
+    pub fn note_ready(&mut self, uid: &PodUid, now: Instant) {
+        if let Some(journey) = self.journeys.get_mut(uid) {
+            journey.ready.get_or_insert(now);
         }
     }
 
@@ -65,11 +57,6 @@ impl ClusterIndex {
             bound: between(ready, Some(now)),
         }
     }
-}
-
-/// Whether the kubelet offers a slice to the pod.
-pub(super) fn is_ready(status: &GpuNodeStatus, slice: &WantedSlice, uid: &PodUid) -> bool {
-    status.slice(&slice.id).is_some_and(|slice| slice.ready_for.as_ref() == Some(uid))
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 //!
 //! A controller makes the next pod milliseconds after the last one is gone. Nobody needs to restart elsewhere for it.
 
-use super::ClusterIndex;
+use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
 use crate::tentative::Leaving;
 use hashbrown::HashSet;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState, WantedSlice};
+use kerf_core::contract::{SliceState, WantedSlice};
 use kerf_core::inventory::is_idle;
-use kerf_core::names::{NodeName, PodKey};
+use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Fit, KindPlan, fit};
 use kerf_core::policy::Charge;
 
@@ -25,34 +25,36 @@ impl ClusterIndex {
         offered.iter().find_map(|name| {
             let (name, node) = self.nodes.get_key_value(*name)?;
             node.serving().ok()?;
-            let (spec, status) = (node.working()?, node.status.as_ref().ok()?);
-            let leaving = self.leaving(spec, status, |pod| staying.contains(&(name, pod)));
+            let leaving = self.leaving(node, |pod| staying.contains(&(name, pod)));
             if leaving == Leaving::default() {
                 return None;
             }
-            let view = self.tentatives.laid_over(name, spec, status, &self.fleet);
-            let (spec, status) = leaving.gone(&view, status);
+            let view = self.tentatives.laid_over(name, &node.spec, &node.status, &self.fleet);
+            let (spec, status) = leaving.gone(&view, &node.status);
             let fit = fit(&node.inventory_of(&spec, &status), &ask.document, &self.fleet).ok()?;
             self.within_quota_for(ask, charge(&fit)).ok()?;
             Some((name.clone(), fit.rank.plan(&ask.document)?, leaving))
         })
     }
 
-    fn leaving(
-        &self,
-        spec: &GpuNodeSpec,
-        status: &GpuNodeStatus,
-        stays: impl Fn(&PodKey) -> bool,
-    ) -> Leaving {
+    /// Whether a pod is giving its slices on the node back: it is being deleted or gone, and the agent has not told yet. Who is hidden
+    /// was deleted at once, or has lost its label, and in a moment it is known which.
+    pub(super) fn is_leaving(&self, node: &IndexedNode, uid: &PodUid) -> bool {
+        node.left.contains_key(uid)
+            || self.hidden.contains(uid)
+            || self.pods.get(uid).is_some_and(|pod| pod.deleting)
+    }
+
+    fn leaving(&self, node: &IndexedNode, stays: impl Fn(&PodKey) -> bool) -> Leaving {
         let is_left = |slice: &&WantedSlice| match &slice.reservation {
-            Some(reservation) => self.pods.get(&reservation.uid).is_some_and(|pod| pod.deleting),
-            None => status.slice(&slice.id).is_some_and(|observed| {
+            Some(reservation) => self.is_leaving(node, &reservation.uid),
+            None => node.status.slice(&slice.id).is_some_and(|observed| {
                 let stays = observed.holder.as_ref().is_some_and(|holder| stays(&holder.key()));
-                !stays && observed.state != SliceState::Failed && !is_idle(slice, status)
+                !stays && observed.state != SliceState::Failed && !is_idle(slice, &node.status)
             }),
         };
         let mut found = Leaving::default();
-        for slice in spec.slices.iter().filter(is_left) {
+        for slice in node.spec.slices.iter().filter(is_left) {
             found.slices.push(slice.id.clone());
             let promised_to = slice.reservation.as_ref().map(|reservation| &reservation.uid);
             found.pods.extend(promised_to.filter(|uid| !found.pods.contains(uid)).cloned());

@@ -68,6 +68,12 @@ impl ClusterIndex {
         }
     }
 
+    /// Whether a bind of the pod is under way.
+    #[must_use]
+    pub fn has_open_bind(&self, uid: &PodUid) -> bool {
+        self.uses.binds.contains_key(uid)
+    }
+
     /// Does what is due by time alone. To be called about once a second.
     pub fn tick(&mut self, now: Instant) {
         if self.is_listed() {
@@ -98,10 +104,7 @@ impl ClusterIndex {
             // Pods that ask NVIDIA's device plugin and not kerf are seen only once they are bound.
             None => self.statics.promised(uid).is_some(),
         };
-        is_unbound
-            && !self.uses.binds.contains_key(uid)
-            && !self.uses.bound.contains(uid)
-            && !self.is_posting(uid)
+        is_unbound && !self.has_open_bind(uid) && !self.uses.bound.contains(uid) && !self.is_posting(uid)
     }
 
     pub(super) fn release_unused(&mut self, uid: &PodUid, why: Why) {

@@ -1,17 +1,17 @@
-//! What the leader knows of the cluster: nodes, sliced pods, promises and probable places.
+//! What a replica knows of the cluster: nodes, sliced pods, promises and probable places. The last two only a leader knows.
 //!
 //! It is told what happened and by whom, and answers; it reads no clock and does no I/O. What the outside must do next
-//! it leaves in its [`Effects`]: nodes whose spec is to be written, binds that must look again, pods to be looked up.
+//! it leaves in its [`Effects`]: orders to agents, binds that must look again, pods to be looked up.
 
 mod admitted;
 mod another_kind;
 mod blocking;
-mod change;
 mod copy;
 mod effects;
 mod fixed;
 mod fractions;
 mod journey;
+mod leading;
 mod leaving;
 mod lifetime;
 mod moving;
@@ -26,15 +26,13 @@ mod preempting;
 mod promises;
 mod proposals;
 mod quotas;
-mod silence;
-mod spec_state;
+#[cfg(test)]
+pub(crate) mod scene;
 mod standing;
 mod statics;
 mod succession;
 mod waking;
-mod writes;
 
-pub use change::Change;
 pub use copy::NodeOrder;
 pub use effects::{Effects, Released, Why};
 pub use journey::Stages;
@@ -47,15 +45,13 @@ pub use passed::Offer;
 pub use pending::{Pending, pending_slices};
 pub use posting::UNCERTAIN;
 pub use preempting::NobodyPreempted;
-pub use promises::{Progress, Promise, Unreservable};
+pub use promises::Unreservable;
 pub use quotas::{HeldBack, QuotaUse};
-pub use writes::Reread;
 
 use crate::ask::Ask;
 use crate::compute::Compute;
 use crate::pod::KnownPod;
 use crate::tentative::Tentatives;
-use crate::upkeep;
 use crate::waiting::Waiting;
 use hashbrown::{HashMap, HashSet};
 use k8s_openapi::api::core::v1::Taint;
@@ -65,12 +61,15 @@ use kerf_core::packing::{Fleet, Place, Rank, Refusal, Terms};
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::BTreeMap;
 
-/// The leader's view of the cluster.
+/// A replica's view of the cluster.
 #[derive(Debug, Default)]
 pub struct ClusterIndex {
     epoch: u64,
+    /// The highest epoch of a leader that was seen, in this replica's life.
+    heard: u64,
+    lead: leading::Lead,
     nodes: HashMap<NodeName, IndexedNode>,
-    /// What agents report that keep their node's ledger.
+    /// What the agents that are connected report.
     copies: HashMap<NodeName, copy::NodeCopy>,
     /// The MIG GPUs of all serving nodes: what a place costs depends on what is left elsewhere.
     fleet: Fleet,
@@ -114,8 +113,6 @@ pub struct ClusterIndex {
     hidden: HashSet<PodUid>,
     /// What a listing under way has shown.
     listing: Listing,
-    /// Agents that are behind their specs.
-    lagging: HashMap<NodeName, silence::Lag>,
     /// Pods that were refused.
     waiting: Waiting,
     /// Whether the pods that a former leader refused were taken in.
@@ -150,10 +147,11 @@ impl ClusterIndex {
     /// The index of the leader of `epoch`, which knows nothing yet and values places on these terms.
     #[must_use]
     pub fn new(epoch: u64, terms: Terms) -> Self {
-        Self { epoch, fleet: Fleet::new(terms), ..Self::default() }
+        let lead = leading::Lead { leads: true, answers: false };
+        Self { epoch, lead, fleet: Fleet::new(terms), ..Self::default() }
     }
 
-    /// The leader's epoch. It may rise until everything is listed.
+    /// The leader's epoch. It may rise until requests are answered.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -196,43 +194,26 @@ impl ClusterIndex {
             }
         }
         self.listing.nodes_listed = true;
+        self.effects.progress = true;
     }
 
-    /// A GpuNode as the API server has it.
+    /// A GpuNode as the API server has it. What the node has its agent says over its connection.
     pub fn show_node(&mut self, shown: &GpuNode) {
         let name = shown.name();
         if let Some(listing) = &mut self.listing.nodes {
             listing.insert(name.clone());
         }
-        match self.nodes.get_mut(&name) {
-            // Its agent says over its connection what the node has.
-            Some(node) if node.object == shown.metadata.uid && node.keeps_ledger => {
-                node.filled_by = node::filled_by(shown);
-            }
-            Some(node) if node.object == shown.metadata.uid => {
-                node.status = node::read_status(shown);
-                node.filled_by = node::filled_by(shown);
-                node.doubt();
-                match (node::read_spec(shown), &mut node.spec) {
-                    (Ok(fresh), Ok(spec)) => {
-                        spec.show(fresh, node.status.as_ref().ok(), &self.fleet);
-                    }
-                    (Ok(fresh), spec @ Err(_)) => *spec = Ok(spec_state::SpecState::of(fresh)),
-                    (Err(refusal), spec) => *spec = Err(refusal),
-                }
-            }
-            _ => {
-                self.remove_node(&name);
-                self.statics.release_on(&name);
-                let has_namespaces = self.has_user_namespaces(&name);
-                let mut node = IndexedNode::of(shown);
-                node.user_namespaces = has_namespaces;
-                self.nodes.insert(name.clone(), node);
-                self.lay_copy(&name);
-            }
+        if let Some(node) = self.nodes.get_mut(&name).filter(|node| node.object == shown.metadata.uid) {
+            return node.show(shown);
         }
+        self.remove_node(&name);
+        self.statics.release_on(&name);
+        let mut node = IndexedNode::of(shown);
+        node.user_namespaces = self.has_user_namespaces(&name);
+        node.show(shown);
+        self.nodes.insert(name.clone(), node);
+        self.lay_copy(&name);
         self.settle(&name);
-        self.check_epoch(&name);
     }
 
     /// A GpuNode is gone, and with it all promises on it.
@@ -245,10 +226,9 @@ impl ClusterIndex {
                 self.journeys.remove(uid);
             }
             self.fractions.remove(name);
-            self.lagging.remove(name);
             self.quotas.remove_node(name);
+            self.charge_node(name);
             self.effects.changed.insert(name.clone());
-            self.effects.unwritten.insert(name.clone());
             self.static_changed(name.clone());
         }
     }
@@ -322,50 +302,46 @@ impl ClusterIndex {
         self.listing.awaited.former_epoch = true;
     }
 
-    /// A former leader wrote this epoch; `None` if none did. This one rises over it: nodes with a spec, which has an epoch too, may
-    /// be missing.
+    /// A former leader wrote this epoch; `None` if none did. This one rises over it: agents, which have heard it too, may be missing.
     pub fn rise_over(&mut self, former: Option<u64>) {
         self.listing.awaited.former_epoch = false;
+        self.effects.progress = true;
         if former.is_none() {
             self.nobody_led_before();
         }
-        if let Some(former) = former.filter(|former| *former >= self.epoch) {
-            self.epoch = former.saturating_add(1);
+        if let Some(former) = former {
+            self.hear_epoch(former);
         }
     }
 
-    /// A leader of a newer epoch has written, or an agent has seen one: this one is none any more. While this one is
-    /// still listing, it is rather the record of epochs that was lost, and its own rises over what it finds.
-    fn check_epoch(&mut self, name: &NodeName) {
-        if let Some(written) = self.nodes.get(name).and_then(IndexedNode::newest_epoch) {
-            self.hear_epoch(written);
-        }
-    }
-
-    /// The same for an epoch of which an agent has heard.
+    /// A leader of this epoch was heard of. If it is newer, this one is none any more. As long as this one does not answer, it is
+    /// rather the record of epochs that was lost, and its own rises over what it finds.
     pub fn hear_epoch(&mut self, written: u64) {
-        if !self.listing.nodes_listed && written >= self.epoch {
-            self.epoch = written + 1;
+        self.heard = self.heard.max(written);
+        if !self.lead.leads {
+            return;
+        }
+        if !self.lead.answers && written >= self.epoch {
+            self.epoch = written.saturating_add(1);
         } else if written > self.epoch {
             self.effects.deposed = true;
         }
     }
 
-    /// Does what upkeep finds due on a node, and notes what follows from its present state.
+    /// The highest epoch of a leader that was seen. A term of this replica is above it.
+    #[must_use]
+    pub fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// Notes what follows from a node's present state.
     fn settle(&mut self, name: &NodeName) {
-        self.note_lag(name);
         let Some(node) = self.nodes.get_mut(name) else { return };
-        let promised = if let Some(copy) = self.copies.get(name) {
-            // The agent does itself what is due on its node.
-            let mut promised = node.promised_now();
+        let mut promised = node.promised_now();
+        node.forget_left(&promised);
+        if let Some(copy) = self.copies.get(name) {
             promised.retain(|uid| !copy.releasing.contains(uid));
-            promised
-        } else {
-            let released = upkeep::keep(name, node, &self.pods, &self.fleet);
-            node.note_left(&released);
-            self.effects.released.extend(released);
-            node.promised_now()
-        };
+        }
         for uid in node.promised.difference(&promised) {
             if self.places.get(uid) == Some(name) {
                 self.places.remove(uid);
@@ -373,6 +349,16 @@ impl ClusterIndex {
             }
         }
         for uid in promised.difference(&node.promised) {
+            let pod = self.pods.get(uid);
+            // One that is bound elsewhere has left this node.
+            if pod.and_then(|pod| pod.node.as_ref()).is_some_and(|node| node != name) {
+                continue;
+            }
+            // No event will report the end of a pod that ended before, as while the agent was not connected.
+            let is_unknown = pod.is_none() && self.listing.pods_listed && node.reports_reservation(uid);
+            if is_unknown && self.lead.leads {
+                self.effects.unconfirmed.insert(uid.clone());
+            }
             self.places.insert(uid.clone(), name.clone());
         }
         let known = promised.iter().filter_map(|uid| self.pods.get(uid));
@@ -382,7 +368,7 @@ impl ClusterIndex {
         node.join(&mut self.fleet);
         self.charge_node(name);
         self.waiting.changed(name);
-        self.note_pending(name);
+        self.effects.changed.insert(name.clone());
     }
 }
 

@@ -7,7 +7,7 @@
 use super::{ClusterIndex, IndexedNode, machine};
 use crate::ask::Ask;
 use crate::tentative::{Leaving, Tentative};
-use kerf_core::contract::{ContainerRequest, GpuNodeStatus, GpuStatus, RequestDocument, WantedSlice};
+use kerf_core::contract::{ContainerRequest, GpuStatus, RequestDocument, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::ledger::{Promisee, reserved};
 use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
@@ -92,9 +92,8 @@ impl ClusterIndex {
         now: Instant,
     ) {
         let Some(key) = self.pods.get(&evicted).map(|p| p.key.clone()) else { return };
-        let spec = self.nodes.get(&node).and_then(IndexedNode::working);
-        let slices =
-            spec.into_iter().flat_map(|spec| reserved(spec, &evicted)).map(|s| s.id.clone()).collect();
+        let Some(spec) = self.nodes.get(&node).map(|node| &node.spec) else { return };
+        let slices = reserved(spec, &evicted).map(|s| s.id.clone()).collect();
         let leaving = Leaving { pods: vec![evicted.clone()], slices };
         let until = now + PATIENCE;
         self.expect_after(pod, ask, plan.clone(), &node, leaving.clone(), until);
@@ -210,7 +209,7 @@ impl ClusterIndex {
         let place = |(uid, _): (&PodUid, _)| {
             let name = self.places.get(uid).filter(|name| offered.contains(&name.as_str()))?;
             let node = self.nodes.get(name)?;
-            let mut slices = reserved(node.working()?, uid);
+            let mut slices = reserved(&node.spec, uid);
             let (slice, None): (&WantedSlice, _) = (slices.next()?, slices.next()) else { return None };
             let (_, gpu) = node.fleet_gpus.iter().find(|(uuid, _)| *uuid == slice.gpu)?;
             if !is_admitted(node, &slice.gpu, document) {
@@ -228,9 +227,8 @@ fn is_admitted(node: &IndexedNode, gpu: &GpuUuid, document: &RequestDocument) ->
     let admits = |known: &GpuStatus| {
         document.gpus.admits(gpu, &known.model) && document.allows(Kind::Mig, &known.model)
     };
-    let of_gpus =
-        |status: &GpuNodeStatus| status.gpus.iter().any(|known| known.uuid == *gpu && admits(known));
-    is_of_any_gpu(document) || node.status.as_ref().is_ok_and(of_gpus)
+    let mut of_gpu = node.status.gpus.iter().filter(|known| known.uuid == *gpu);
+    is_of_any_gpu(document) || of_gpu.any(admits)
 }
 
 /// Whether a pod may have slices of all GPUs.

@@ -25,8 +25,8 @@ impl ClusterIndex {
     #[must_use]
     pub fn unfilled_nodes(&self) -> Vec<NodeName> {
         let unfilled = self.nodes.iter().filter(|(name, node)| {
-            let (Some(spec), Ok(rules)) = (node.working(), self.rules_of(name)) else { return false };
-            is_due(node.filled_by.as_deref(), &spec.policy, rules)
+            let (Some(policy), Ok(rules)) = (&node.written_policy, self.rules_of(name)) else { return false };
+            is_due(node.filled_by.as_deref(), policy, rules)
         });
         unfilled.map(|(name, _)| name.clone()).collect()
     }

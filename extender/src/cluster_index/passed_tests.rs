@@ -1,5 +1,6 @@
 //! How the nodes are counted that do not serve a pod by a kind that it prefers.
 
+use super::super::scene::Scene;
 use super::super::tests::uid;
 use super::*;
 use crate::filter::tests::{neutral_cluster, of_kinds};
@@ -15,7 +16,7 @@ fn taint(effect: &str) -> Vec<Taint> {
 }
 
 /// Three T4s that are free, one of them tainted and one tainted for a while, one that is full, and an H100 in MIG mode.
-fn index() -> ClusterIndex {
+fn index() -> Scene {
     let nodes = ["free", "spot", "slow", "full"].map(|name| (name, T4));
     let h100: (&str, &[&str]) = ("mig", &["H100-80GB"]);
     let mut index = neutral_cluster(&[&nodes[..], &[h100]].concat());
@@ -26,7 +27,7 @@ fn index() -> ClusterIndex {
     index
 }
 
-fn passed(index: &mut ClusterIndex, kinds: &[Kind], chosen: Kind, offer: Offer<'_>) -> Vec<PassedKind> {
+fn passed(index: &mut Scene, kinds: &[Kind], chosen: Kind, offer: Offer<'_>) -> Vec<PassedKind> {
     let ask = of_kinds("a", kinds).ask.unwrap();
     let mut plans = plans(&ask.document).into_iter();
     let plan = plans.find(|plan| plan.kinds().all(|(_, kind)| kind == chosen)).unwrap();
@@ -60,7 +61,7 @@ fn each_node_is_counted_once_by_what_keeps_the_pod_from_it() {
 fn a_node_that_changes_is_counted_anew() {
     let mut index = index();
     let offer = Offer { nodes: &["mig", "full"], is_complete: true, tolerated: &[] };
-    let full = |index: &mut ClusterIndex| passed(index, &[Kind::Mps, Kind::Mig], Kind::Mig, offer)[0].full;
+    let full = |index: &mut Scene| passed(index, &[Kind::Mps, Kind::Mig], Kind::Mig, offer)[0].full;
     assert_eq!(full(&mut index), 1);
     index.pod_gone(&uid("share"));
     assert_eq!(full(&mut index), 0);

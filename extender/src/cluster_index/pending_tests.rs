@@ -1,10 +1,7 @@
 use super::super::tests::{index, known, reserve, uid};
 use super::*;
-use kerf_core::contract::GpuNodeSpec;
 use kerf_core::names::PodKey;
 use kerf_core::testing::{node_status, request};
-use kerf_runtime::gpu_node::GpuNode;
-use serde_json::json;
 use std::collections::BTreeMap;
 
 fn reasons(index: &mut ClusterIndex) -> BTreeMap<String, PendingReason> {
@@ -64,8 +61,6 @@ fn what_nobody_asked_about_is_judged_by_the_nodes_as_they_are() {
     }
     assert_eq!(reasons(&mut index)["a"], PendingReason::Full);
     index.remove_node(&"n".into());
-    let mut node = GpuNode::new(&"t4".into());
-    (node.spec, node.status) = (Some(json!(GpuNodeSpec::default())), Some(json!(node_status(&["T4-16GB"]))));
-    index.show_node(&node);
+    index.add("t4", node_status(&["T4-16GB"]));
     assert_eq!(reasons(&mut index)["a"], PendingReason::Never);
 }

@@ -11,7 +11,7 @@ use hashbrown::HashSet;
 use kerf_core::contract::{RequestDocument, RootProcesses};
 use kerf_core::kind::{Kind, KindLabel};
 use kerf_core::ledger::reserved;
-use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::names::{PodKey, PodUid};
 use kerf_core::units::SizeGb;
 use std::time::Instant;
 
@@ -24,12 +24,16 @@ impl ClusterIndex {
     /// All sliced pods were shown. Promises to others are looked into.
     pub fn pods_listed(&mut self) {
         if let Some(shown) = self.listing.pods.take() {
-            let strays = &self.strays;
-            self.pods.retain(|uid, _| shown.contains(uid) || strays.contains(uid));
+            let is_gone = |uid: &&PodUid| !shown.contains(*uid) && !self.strays.contains(*uid);
+            let gone: Vec<PodUid> = self.pods.keys().filter(is_gone).cloned().collect();
+            for uid in &gone {
+                self.forget_pod(uid);
+            }
             let changed = self.statics.retain(Shower::Sliced, |uid| self.pods.contains_key(uid));
             self.statics_changed(changed);
         }
         self.listing.pods_listed = true;
+        self.effects.progress = true;
         self.look_into_unknown();
     }
 
@@ -54,13 +58,13 @@ impl ClusterIndex {
     /// The watch shows a pod no more. It is gone if its end had begun; else the API server is asked.
     pub fn hide_pod(&mut self, last: &KnownPod) {
         let ending = |pod: &KnownPod| pod.deleting || pod.ended;
-        let known = self.pods.remove(&last.uid);
+        let known = self.forget_pod(&last.uid);
         if ending(last) || known.is_some_and(|pod| ending(&pod)) {
             self.pod_gone(&last.uid);
         } else {
             self.statics.hand_over(&last.uid);
             self.drop_tentative(&last.uid);
-            if self.place_of(&last.uid).is_some() {
+            if self.lead.leads && self.place_of(&last.uid).is_some() {
                 self.hidden.insert(last.uid.clone());
                 self.effects.unconfirmed.insert(last.uid.clone());
             }
@@ -80,7 +84,7 @@ impl ClusterIndex {
     pub(super) fn slice_of_any_kind(&self, uid: &PodUid, ask: &Ask) -> Option<(Kind, SizeGb)> {
         let name = self.places.get(uid).filter(|_| ask.document.kind_label() == KindLabel::Any)?;
         let node = self.nodes.get(name)?;
-        let mut slices = reserved(node.working()?, uid);
+        let mut slices = reserved(&node.spec, uid);
         let (Some(slice), None) = (slices.next(), slices.next()) else { return None };
         Some((slice.shape.kind(), slice.shape.size()))
     }
@@ -91,14 +95,14 @@ impl ClusterIndex {
         let text = self.pods.get(uid).and_then(|pod| pod.request.as_deref());
         let document = text.and_then(|text| RequestDocument::parse(text).ok());
         let is_allowed = document.is_some_and(|document| document.root_processes == RootProcesses::Allowed);
-        let spec = self.places.get(uid).and_then(|name| self.nodes.get(name)?.working());
+        let spec = self.places.get(uid).and_then(|name| Some(&self.nodes.get(name)?.spec));
         let mut kinds = spec.into_iter().flat_map(|spec| reserved(spec, uid)).map(|slice| slice.shape.kind());
         is_allowed && (spec.is_none() || kinds.any(|kind| kind == Kind::Mps))
     }
 
     /// The API server has no such pod.
     pub fn pod_gone(&mut self, uid: &PodUid) {
-        self.pods.remove(uid);
+        self.forget_pod(uid);
         self.hidden.remove(uid);
         self.strays.remove(uid);
         self.posting.remove(uid);
@@ -110,16 +114,22 @@ impl ClusterIndex {
         self.passed.remove(uid);
         let changed = self.statics.gone(uid);
         self.statics_changed(changed);
-        self.release(uid, Why::Gone);
+        self.leave(uid, Why::Gone);
+    }
+
+    /// A pod that has ended or is gone leaves its slices. Its node's agent sees that too, sooner or later.
+    fn leave(&mut self, uid: &PodUid, why: Why) {
+        let place = self.places.get(uid).cloned().zip(self.reserved_for(uid));
+        if let Some((name, pod)) = place
+            && let Some(node) = self.nodes.get_mut(&name)
+        {
+            node.left.insert(uid.clone(), pod);
+        }
+        self.release(uid, why);
     }
 
     /// Looks at everything anew: what an event should have told but did not is found here.
     pub fn resync(&mut self, now: Instant) {
-        self.nodes.values_mut().for_each(|node| node.resting.clear());
-        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
-        for name in &names {
-            self.settle(name);
-        }
         self.look_into_unknown();
         self.look_into_posts(now);
         let strays = self.strays.iter().filter(|uid| self.places.contains_key(*uid));
@@ -138,7 +148,7 @@ impl ClusterIndex {
 
     fn reserved_for(&self, uid: &PodUid) -> Option<PodKey> {
         let node = self.nodes.get(self.places.get(uid)?)?;
-        let mut reservations = node.working()?.slices.iter().filter_map(|s| s.reservation.as_ref());
+        let mut reservations = node.spec.slices.iter().filter_map(|s| s.reservation.as_ref());
         reservations.find(|r| r.uid == *uid).map(kerf_core::contract::Reservation::key)
     }
 
@@ -166,12 +176,25 @@ impl ClusterIndex {
         self.note_holder(&pod, Shower::Sliced);
         let before = self.pods.insert(uid.clone(), pod);
         let changed = before.as_ref() != self.pods.get(&uid);
-        if let Some(name) = self.places.get(&uid).filter(|_| changed).cloned() {
-            self.settle(&name);
+        self.charge_pod(&uid, before.as_ref());
+        let Some(name) = self.places.get(&uid).filter(|_| changed).cloned() else { return };
+        self.settle(&name);
+        let is_elsewhere = |pod: &KnownPod| pod.node.as_ref().is_some_and(|node| *node != name);
+        match self.pods.get(&uid) {
+            Some(pod) if pod.ended => self.leave(&uid, Why::Ended),
+            Some(pod) if is_elsewhere(pod) => drop(self.release(&uid, Why::BoundElsewhere)),
+            _ => {}
         }
     }
 
-    fn look_into_unknown(&mut self) {
+    /// Nothing is known of a pod any more.
+    pub(super) fn forget_pod(&mut self, uid: &PodUid) -> Option<KnownPod> {
+        let known = self.pods.remove(uid)?;
+        self.charge_pod(uid, Some(&known));
+        Some(known)
+    }
+
+    pub(super) fn look_into_unknown(&mut self) {
         if self.listing.pods_listed {
             let unknown = self.places.keys().filter(|uid| !self.pods.contains_key(*uid));
             self.effects.unconfirmed.extend(unknown.cloned());

@@ -32,12 +32,12 @@ struct HeldUp {
 }
 
 impl Post {
-    pub fn new(key: PodKey) -> Self {
+    fn new(key: PodKey) -> Self {
         Self { key, until: Vec::new(), held_up: None }
     }
 
     /// One more Binding, which its sender gives up at `until`.
-    pub fn send(&mut self, until: Instant) {
+    fn send(&mut self, until: Instant) {
         self.until.push(until);
         self.held_up = None;
     }

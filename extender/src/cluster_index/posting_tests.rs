@@ -1,18 +1,17 @@
-use super::super::tests::{index, known, reserve, uid, write};
+use super::super::scene::Scene;
+use super::super::tests::{index, known, reserve, uid};
 use super::*;
-use crate::cluster_index::Progress;
 use std::collections::BTreeSet;
 
 /// A pod whose Binding to `n` was sent, and was given up at `now`.
-fn posted(index: &mut ClusterIndex, pod: &str, now: Instant) {
+fn posted(index: &mut Scene, pod: &str, now: Instant) {
     reserve(index, pod);
-    write(index);
     index.begin_post(&uid(pod), &PodKey::new("default", pod), now);
     index.take_effects();
 }
 
 /// Who is asked for at a resync.
-fn asked(index: &mut ClusterIndex, now: Instant) -> BTreeSet<PodUid> {
+fn asked(index: &mut Scene, now: Instant) -> BTreeSet<PodUid> {
     index.resync(now);
     index.take_effects().unconfirmed
 }
@@ -59,7 +58,7 @@ fn a_pod_without_a_promise_is_asked_for_too() {
     assert_eq!(index.promised_pod(&uid("plain")), Some(key));
     index.looked_up(KnownPod { request: None, ..known("plain", None) }, now + UNCERTAIN);
     assert!(asked(&mut index, now + UNCERTAIN).is_empty());
-    assert_eq!(index.progress(&uid("plain"), &"n".into()), Progress::Lost);
+    assert_eq!(index.place_of(&uid("plain")), None);
 }
 
 #[test]

@@ -54,16 +54,14 @@ impl ClusterIndex {
         victims: &BTreeSet<PodUid>,
     ) -> Result<(), Refusal> {
         let Some((key, node)) = self.nodes.get_key_value(name) else {
-            let charge =
-                self.spot_without(name, ask, |other| other == uid || self.leaves(other, victims))?.charge;
-            return self.within_quota_for(ask, charge);
+            let leaves = |other: &PodUid| other == uid || self.leaves_static(other, victims);
+            return self.within_quota_for(ask, self.spot_without(name, ask, leaves)?.charge);
         };
         node.serving()?;
-        let status = node.status.as_ref().map_err(|refusal| *refusal)?;
-        let spec = node.working().ok_or(Refusal::UnreadableSpec)?;
-        let spec = self.tentatives.laid_over(key, spec, status, &self.fleet).into_owned();
-        let leaving = node.promised.iter().filter(|other| self.leaves(other, victims));
-        let (spec, status) = leaving.fold((spec, status.clone()), |(spec, status), pod| {
+        let spec = self.tentatives.laid_over(key, &node.spec, &node.status, &self.fleet).into_owned();
+        let mut leaving = node.promised_now();
+        leaving.retain(|other| victims.contains(other) || self.is_leaving(node, other));
+        let (spec, status) = leaving.iter().fold((spec, node.status.clone()), |(spec, status), pod| {
             Leaving { pods: vec![pod.clone()], slices: own_slices(&spec, &status, pod) }.gone(&spec, &status)
         });
         let status = without_those_who_left(node, &spec, status);
@@ -79,7 +77,7 @@ impl ClusterIndex {
         asked: &Devices,
         victims: &BTreeSet<PodUid>,
     ) -> Result<(), Refusal> {
-        let leaves = |other: &PodUid| other == uid || self.leaves(other, victims);
+        let leaves = |other: &PodUid| other == uid || self.leaves_static(other, victims);
         self.plain_fit_without(name, asked, leaves).map(drop)
     }
 
@@ -107,8 +105,7 @@ impl ClusterIndex {
         }
     }
 
-    fn leaves(&self, uid: &PodUid, victims: &BTreeSet<PodUid>) -> bool {
-        // Who is hidden was deleted at once, or has lost its label, and in a moment it is known which.
+    fn leaves_static(&self, uid: &PodUid, victims: &BTreeSet<PodUid>) -> bool {
         victims.contains(uid)
             || self.hidden.contains(uid)
             || self.pods.get(uid).is_some_and(|pod| pod.deleting)
@@ -137,7 +134,7 @@ fn without_those_who_left(
         let given_back =
             matches!(slice.state, SliceState::Preparing | SliceState::Waiting | SliceState::Ready);
         let left = match &slice.holder {
-            Some(holder) => node.left.contains(&holder.key()),
+            Some(holder) => node.left.values().any(|pod| *pod == holder.key()),
             None => given_back && is_nobodys(slice),
         };
         if left {

@@ -1,19 +1,20 @@
-//! Proposals to agents that keep their node's ledger: the places of a pod, chosen by the copy and all that is proposed already.
+//! Proposals to nodes' agents: the places of a pod, chosen by the copy and all that is proposed already.
 
 use super::copy::Proposed;
 use super::leaving::charge;
-use super::{ClusterIndex, IndexedNode, Unreservable};
+use super::{ClusterIndex, Unreservable};
 use crate::ask::Ask;
 use crate::tentative::KindChoice;
-use kerf_core::contract::WantedSlice;
-use kerf_core::inventory::NodeInventory;
-use kerf_core::ledger::{Owner, Proposal, reserved};
+use kerf_core::contract::GpuNodeStatus;
+use kerf_core::ledger::{Owner, Proposal};
 use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::packing::{Placed, Refusal, Source, fit};
+use kerf_core::packing::{Refusal, fit};
 
 impl ClusterIndex {
-    /// Chooses places for a pod on a node whose agent keeps its ledger, as [`reserve`](Self::reserve) does on others. They count as
-    /// taken until the agent has answered. A pod that has a reservation there, or a proposal, keeps it.
+    /// Chooses places for a pod on a node. They count as taken until the node's agent has answered. A pod that has a reservation
+    /// there, or a proposal, keeps it. `ask` is what was read from the API server, where the caller has asked it. The pod is served by
+    /// the kinds that a filter chose for it, else by the best that the node has; if it has none of the chosen ones left, the pod is
+    /// refused and has to be filtered anew.
     pub fn propose(
         &mut self,
         uid: &PodUid,
@@ -34,10 +35,8 @@ impl ClusterIndex {
         let node = self.nodes.get(name).ok_or(Refusal::NoAgent)?;
         node.serving()?;
         let choice = choice.map_or_else(|| self.best_kinds(node, &ask), Ok)?;
-        let spec = node.working().ok_or(Refusal::UnreadableSpec)?;
-        let status = node.status.as_ref().map_err(|refusal| *refusal)?;
         let document = ask.document.planned(&choice.plan);
-        let fit = fit(&NodeInventory::of(spec, status), &document, &self.fleet)?;
+        let fit = fit(&node.shown_inventory(), &document, &self.fleet)?;
         self.may_hold(&ask, charge(&fit))?;
         let proposal = Proposal::from_fit(owner, fit);
         let KindChoice { passed, .. } = choice.clone();
@@ -46,22 +45,10 @@ impl ClusterIndex {
         Ok(proposal)
     }
 
-    /// The places that a pod has already.
-    fn renewal(&self, owner: Owner, name: &NodeName) -> Proposal {
-        let spec = self.nodes.get(name).and_then(IndexedNode::working);
-        let place = |slice: &WantedSlice| {
-            let reservation = slice.reservation.as_ref()?;
-            Some(Placed {
-                container: reservation.container.clone(),
-                resource: reservation.resource,
-                alone: reservation.alone,
-                gpu: slice.gpu.clone(),
-                shape: slice.shape,
-                source: Source::Idle(slice.id.clone()),
-            })
-        };
-        let slices = spec.into_iter().flat_map(|spec| reserved(spec, &owner.uid));
-        let places = slices.filter_map(place).collect();
-        Proposal { owner, places }
+    /// The places that a pod has already: by what the agent has reported alone, for a proposal of another pod may count on one that this
+    /// pod is about to lose, and an order that named a part of them could get it a part.
+    pub(super) fn renewal(&self, owner: Owner, name: &NodeName) -> Proposal {
+        let nothing = GpuNodeStatus::default();
+        Proposal::renewal(owner, self.nodes.get(name).map_or(&nothing, |node| &node.status))
     }
 }

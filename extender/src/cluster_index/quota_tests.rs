@@ -1,13 +1,14 @@
+use super::scene::Scene;
 use super::*;
 use crate::filter::{Candidate, Filtered, filter};
 use crate::tentative::LIFETIME;
-use kerf_core::contract::{Chosen, GpuNodeSpec, GpuNodeStatus, Holder, RequestDocument, SliceState};
+use kerf_core::contract::{Chosen, RequestDocument};
 use kerf_core::names::PodKey;
 use kerf_core::packing::Terms;
-use kerf_core::policy::{Cap, PodFacts, Policies};
+use kerf_core::policy::{Cap, Charge, PodFacts, Policies};
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::Devices;
-use kerf_core::testing::{node_status, request, request_sized, slice_status};
+use kerf_core::testing::{node_status, request, request_sized};
 use kerf_core::units::SizeGb;
 use serde_json::json;
 use std::sync::Arc;
@@ -32,21 +33,10 @@ fn policies(quotas: &[(&str, u32)]) -> Arc<Policies> {
     Arc::new(Policies { pods: quotas.iter().map(policy).collect(), nodes: Vec::new() })
 }
 
-fn gpu_node(name: &str, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> GpuNode {
-    let mut node = GpuNode::new(&NodeName::new(name));
-    (node.spec, node.status) = (Some(json!(spec)), Some(json!(status)));
-    node
-}
-
 /// A listed cluster of two H100 nodes under the policy `p` with a quota of 80 GB.
-fn cluster() -> ClusterIndex {
-    let mut index = ClusterIndex::new(1, Terms::default());
+fn cluster() -> Scene {
+    let mut index = Scene::leading(&["n1", "n2"].map(|name| (name, &["H100-80GB"][..])));
     index.set_policies(&policies(&[("p", 80)]));
-    for name in ["n1", "n2"] {
-        index.show_node(&gpu_node(name, &GpuNodeSpec::default(), &node_status(&["H100-80GB"])));
-    }
-    index.nodes_listed();
-    index.pods_listed();
     index.wake(Instant::now());
     index
 }
@@ -91,17 +81,18 @@ fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
         pending_to: None,
         request: Some(ask.text),
         policy: ask.document.chosen.as_ref().map(|chosen| chosen.policy.as_str().into()),
+        assigned: None,
         facts: ask.facts,
         counted: crate::pod::Counted::default(),
     }
 }
 
-fn ask_for(index: &mut ClusterIndex, pod: &Candidate, now: Instant) -> Filtered<'static> {
+fn ask_for(index: &mut Scene, pod: &Candidate, now: Instant) -> Filtered<'static> {
     filter(index, pod, &["n1", "n2"], now)
 }
 
 /// Filters and binds a pod, and shows it bound.
-fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str) {
+fn run(index: &mut Scene, pod: &Candidate, node: &str) {
     assert!(ask_for(index, pod, Instant::now()).fitting.contains(&node));
     index.reserve(&pod.uid, &pod.key, &node.into(), None).unwrap();
     index.show_pod(known(pod, Some(node)));
@@ -176,10 +167,7 @@ fn a_promise_is_within_the_quota_whatever_the_filter_said() {
     }
     let third = index.reserve(&pods[2].uid, &pods[2].key, &"n1".into(), None);
     assert_eq!(third, Err(Unreservable::Refused(Refusal::QuotaFull)));
-    assert_eq!(
-        index.node(&"n1".into()).and_then(IndexedNode::working).map(|spec| spec.slices.len()),
-        Some(1)
-    );
+    assert_eq!(index.desired("n1").len(), 1);
 }
 
 #[test]
@@ -193,6 +181,7 @@ fn who_is_held_back_wakes_when_a_pod_of_the_namespace_ends_also_for_room_elsewhe
     assert!(refused(&filter(&mut index, &c, &["n2"], now), Refusal::QuotaFull));
     assert!(index.wake(now).is_empty());
     index.show_pod(KnownPod { ended: true, ..known(&a, Some("n1")) });
+    index.obey();
     let woken = index.wake(now);
     assert_eq!(woken, [(c.uid.clone(), c.key.clone())], "n2 has not changed");
     assert_eq!(filter(&mut index, &c, &["n2"], now).fitting, ["n2"]);
@@ -204,32 +193,21 @@ fn what_an_ended_pods_kubelet_has_not_let_go_counts() {
     let (a, b) = (half("a"), half("b"));
     run(&mut index, &a, "n1");
     run(&mut index, &b, "n2");
-    let (_, spec) = index.begin_write(&"n1".into()).unwrap();
-    index.wrote(&"n1".into(), spec.revision);
-    let mut status = node_status(&["H100-80GB"]);
-    status.slices = spec.slices.iter().map(|slice| slice_status(slice, true)).collect();
-    status.observed_revision = spec.revision;
-    index.show_node(&gpu_node("n1", &spec, &status));
+    index.cut("n1", true);
     index.hide_pod(&KnownPod { deleting: true, ..known(&a, Some("n1")) });
     assert!(refused(&ask_for(&mut index, &half("c"), Instant::now()), Refusal::QuotaFull));
-    let (_, spec) = index.begin_write(&"n1".into()).unwrap();
-    index.wrote(&"n1".into(), spec.revision);
-    (status.slices[0].holder, status.slices[0].state) = (None::<Holder>, SliceState::Idle);
-    status.observed_revision = spec.revision;
-    index.show_node(&gpu_node("n1", &spec, &status));
+    index.pod_gone(&a.uid);
     assert!(!ask_for(&mut index, &half("c"), Instant::now()).fitting.is_empty());
 }
 
 #[test]
-fn a_new_leader_counts_what_is_written_before_it_knows_the_pods() {
+fn a_new_leader_counts_what_is_reserved_before_it_knows_the_pods() {
     let mut index = cluster();
     run(&mut index, &half("a"), "n1");
     run(&mut index, &half("b"), "n1");
-    let (_, spec) = index.begin_write(&"n1".into()).unwrap();
-    let mut next = ClusterIndex::new(2, Terms::default());
+    let mut next = index.succeeded_by(ClusterIndex::new(2, Terms::default()));
     next.set_policies(&policies(&[("p", 80), ("q", 80)]));
-    next.show_node(&gpu_node("n1", &spec, &node_status(&["H100-80GB"])));
-    next.show_node(&gpu_node("n2", &GpuNodeSpec::default(), &node_status(&["H100-80GB"])));
+    next.connect();
     let (c, other) = (half("c"), pod("other", request(HALF, 1), "q"));
     for pod in [&c, &other] {
         assert!(refused(&ask_for(&mut next, pod, Instant::now()), Refusal::QuotaFull));
@@ -263,11 +241,9 @@ fn policies_that_change_count_at_once_and_one_that_is_gone_is_replaced_by_the_fi
 fn a_whole_gpu_is_charged_by_its_size() {
     let (mut index, now) = (cluster(), Instant::now());
     let mut status = node_status(&["T4-16GB", "L4-24GB"]);
-    index.remove_node(&"n1".into());
-    index.remove_node(&"n2".into());
-    index.show_node(&gpu_node("n1", &GpuNodeSpec::default(), &status));
+    index.add("n1", status.clone());
     status.gpus.remove(0);
-    index.show_node(&gpu_node("n2", &GpuNodeSpec::default(), &status));
+    index.add("n2", status);
     let whole = |name: &str| pod(name, request_sized(ResourceName::Whole, SizeGb(14), 1), "p");
     index.set_policies(&policies(&[("p", 20)]));
     let filtered = ask_for(&mut index, &whole("a"), now);
@@ -282,7 +258,7 @@ fn a_whole_gpu_is_charged_by_its_size() {
 #[test]
 fn a_pod_is_told_what_changed_and_once_a_minute() {
     let (mut index, now) = (cluster(), Instant::now());
-    let told = |index: &mut ClusterIndex, at: Duration| -> Vec<String> {
+    let told = |index: &mut Scene, at: Duration| -> Vec<String> {
         let over = ask_for(index, &pod("c", request(SMALL, 5), "p"), now + at);
         assert!(over.fitting.is_empty());
         index.take_effects().held_back.iter().map(|held| held.over.to_string()).collect()
@@ -294,4 +270,41 @@ fn a_pod_is_told_what_changed_and_once_a_minute() {
     run(&mut index, &half("b"), "n1");
     assert!(told(&mut index, Duration::from_secs(59)).is_empty(), "too soon");
     assert_eq!(told(&mut index, Duration::from_mins(1)), [text(80)]);
+}
+
+/// Bound pods of which the agent reports nothing: it is not connected to this leader, or not yet, or the GpuNode is gone.
+#[test]
+fn a_pod_is_charged_once_whether_its_node_is_connected_or_not() {
+    let mut index = cluster();
+    let used = |index: &ClusterIndex| index.quota_uses()[0].used.memory_gb;
+    let n1 = NodeName::new("n1");
+    let a = half("a");
+    index.show_pod(known(&a, None));
+    index.propose(&a.uid, &a.key, &n1, None).unwrap();
+    assert_eq!(used(&index), 40, "it is proposed");
+    index.reserve(&a.uid, &a.key, &n1, None).unwrap();
+    assert_eq!(used(&index), 40, "it is reserved");
+    let assigned = Some(Charge { memory_gb: 40, slices: 1 });
+    let bound = KnownPod { assigned, ..known(&a, Some("n1")) };
+    index.show_pod(bound.clone());
+    assert_eq!(used(&index), 40, "it is bound");
+    index.disconnect("n1");
+    assert_eq!(used(&index), 40, "its node is not connected");
+    assert!(!refused(&filter(&mut index, &half("b"), &["n2"], Instant::now()), Refusal::QuotaFull));
+    run(&mut index, &half("b"), "n2");
+    assert!(refused(&filter(&mut index, &half("c"), &["n2"], Instant::now()), Refusal::QuotaFull));
+    index.connect();
+    assert_eq!(used(&index), 80, "its node is connected again");
+    index.set_policies(&policies(&[("p", 81)]));
+    assert_eq!(used(&index), 80);
+    index.disconnect("n1");
+    index.remove_node(&n1);
+    assert_eq!(used(&index), 80, "its GpuNode was deleted");
+    index.show_pod(KnownPod { ended: true, ..bound.clone() });
+    assert_eq!(used(&index), 40);
+    index.show_pod(KnownPod { uid: "uid-d".into(), ..bound.clone() });
+    index.set_policies(&policies(&[("p", 80)]));
+    assert_eq!(used(&index), 80);
+    index.hide_pod(&KnownPod { uid: "uid-d".into(), deleting: true, ..bound });
+    assert_eq!(used(&index), 40);
 }

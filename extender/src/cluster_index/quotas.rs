@@ -1,14 +1,15 @@
 //! Namespaces' quotas: who pays for a pod, what is paid already, and whether one pod more is within the quota.
 //!
-//! A filter counts what is promised, held and expected; a promise counts what is promised and held, by the specs as they
-//! are wanted. All promises are made here, one after the other, so no two of them can pass a quota together. Nothing is
-//! recorded of it: what the `GpuNodes` and the pods say is what counts, also for the next leader.
+//! A filter counts what is promised, held and expected; a promise counts what is promised and held, by what agents report and what is
+//! proposed to them. All promises are made here, one after the other, so no two of them can pass a quota together. Nothing is recorded
+//! of it: what nodes and pods show is what counts, also for the next leader. A bound pod of which its node shows nothing, as one whose
+//! agent is not connected, is charged by the assignment that its Binding wrote into it.
 
-use super::{Change, ClusterIndex, IndexedNode};
+use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
 use crate::pod::KnownPod;
 use crate::usage::{Entry, Under, Usage};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use kerf_core::contract::{GpuNodeSpec, SliceStatus, WantedSlice};
 use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
@@ -28,7 +29,12 @@ pub(super) struct Quotas {
     caps: HashMap<Arc<str>, Cap>,
     /// Whether any of them limits anything. If not, nothing is counted.
     limited: bool,
+    /// Slices that nodes show as reserved or held, with whom each is charged to.
     nodes: HashMap<NodeName, Vec<Entry>>,
+    /// Pods with slices, by the node on which they run.
+    pods: HashMap<NodeName, HashSet<PodUid>>,
+    /// Those of them of which their node shows nothing.
+    unshown: HashMap<NodeName, Vec<Entry>>,
     usage: Usage,
     /// What pods were told last, and when.
     told: HashMap<PodUid, (OverQuota, Instant)>,
@@ -131,11 +137,23 @@ impl Quotas {
     }
 
     fn charge_node(&mut self, name: &NodeName, entries: Vec<Entry>) {
-        for entry in &entries {
-            self.usage.add(entry);
+        charge(&mut self.usage, &mut self.nodes, name, entries);
+    }
+
+    fn charge_unshown(&mut self, name: &NodeName, entries: Vec<Entry>) {
+        charge(&mut self.usage, &mut self.unshown, name, entries);
+    }
+
+    /// A pod was there and is here now, each with its node if it has slices. The nodes at which something changed.
+    fn move_pod(&mut self, uid: &PodUid, was: Option<&NodeName>, is: Option<&NodeName>) -> Vec<NodeName> {
+        let moved = self.limited && was != is;
+        if let Some(pods) = was.filter(|_| moved).and_then(|name| self.pods.get_mut(name)) {
+            pods.remove(uid);
         }
-        let before = self.nodes.insert(name.clone(), entries);
-        before.into_iter().flatten().for_each(|entry| self.usage.take(&entry));
+        if let Some(name) = is.filter(|_| moved) {
+            self.pods.entry(name.clone()).or_default().insert(uid.clone());
+        }
+        was.into_iter().chain(is).filter(|_| moved).cloned().collect()
     }
 
     pub(super) fn policies(&self) -> &Policies {
@@ -143,8 +161,13 @@ impl Quotas {
     }
 
     pub(super) fn remove_node(&mut self, name: &NodeName) {
-        let before = self.nodes.remove(name);
-        before.into_iter().flatten().for_each(|entry| self.usage.take(&entry));
+        self.charge_node(name, Vec::new());
+        self.charge_unshown(name, Vec::new());
+    }
+
+    /// Forgets what pods were told.
+    pub(super) fn forget_all(&mut self) {
+        self.told.clear();
     }
 
     pub(super) fn forget(&mut self, uid: &PodUid) {
@@ -177,7 +200,13 @@ impl ClusterIndex {
         let statics: Vec<NodeName> =
             self.statics.names().filter(|name| self.is_static(name)).cloned().collect();
         self.statics_changed(statics);
-        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+        self.quotas.pods.clear();
+        for (uid, pod) in &self.pods {
+            let _all_are_charged = self.quotas.move_pod(uid, None, with_slices(pod));
+        }
+        let Quotas { pods, unshown, .. } = &self.quotas;
+        let names = self.nodes.keys().chain(pods.keys()).chain(unshown.keys());
+        let names: HashSet<NodeName> = names.cloned().collect();
         for name in &names {
             self.charge_node(name);
             self.waiting.changed(name);
@@ -228,15 +257,6 @@ impl ClusterIndex {
         self.quotas.charge_node(name, entries);
     }
 
-    /// Whether a pod's namespace may have what this change promises on a node. Others' hopes do not count.
-    pub(super) fn may_promise(&self, node: &IndexedNode, ask: &Ask, reserve: &Change) -> Result<(), Refusal> {
-        let (Some(payer), Change::Reserve { pod, .. }) = (self.quotas.payer(ask), reserve) else {
-            return Ok(());
-        };
-        let Some(next) = node.after(reserve, &self.fleet)? else { return Ok(()) };
-        payer.check(self.quotas.held(&payer), Charge::of_pod(&next, &pod.uid)).map_err(|over| refusal(&over))
-    }
-
     /// A pod is refused for its quota. It is told what changed since it was told last, once a minute at most.
     pub fn held_back(&mut self, uid: &PodUid, key: &PodKey, over: OverQuota, now: Instant) -> Refusal {
         let refusal = refusal(&over);
@@ -258,18 +278,41 @@ impl ClusterIndex {
         Some(Entry { namespace: pod.key.namespace.clone(), under: self.quotas.under_ask(ask), charge })
     }
 
-    /// Charges what is promised and held on a node. While its spec cannot be read, what was promised before counts on.
+    /// Charges what is promised and held on a node.
     pub(super) fn charge_node(&mut self, name: &NodeName) {
         if !self.quotas.limited {
             return self.quotas.remove_node(name);
         }
-        let Some(node) = self.nodes.get(name) else { return };
-        let Some(spec) = node.working() else { return };
+        let Some(IndexedNode { spec, status, .. }) = self.nodes.get(name) else {
+            return self.charge_pods(name, |_, _| false);
+        };
         let promised = spec.slices.iter().filter_map(|slice| self.promised_entry(slice));
-        let slices = node.status.as_ref().map(|status| status.slices.as_slice()).unwrap_or_default();
-        let held = slices.iter().filter(|slice| !is_promised(spec, slice)).filter_map(held_entry);
+        let held = status.slices.iter().filter(|slice| !is_promised(spec, slice)).filter_map(held_entry);
         let entries = promised.chain(held).collect();
+        let reserved = spec.slices.iter().filter_map(|slice| Some(slice.reservation.as_ref()?.uid.clone()));
+        let holders = status.slices.iter().filter_map(|slice| Some(slice.holder.as_ref()?.key()));
+        let (reserved, holders): (HashSet<PodUid>, HashSet<PodKey>) = (reserved.collect(), holders.collect());
         self.quotas.charge_node(name, entries);
+        self.charge_pods(name, |uid, key| reserved.contains(uid) || holders.contains(key));
+    }
+
+    /// Charges the pods that run on a node and that it does not show.
+    fn charge_pods(&mut self, name: &NodeName, is_shown: impl Fn(&PodUid, &PodKey) -> bool) {
+        let entry = |pod: &KnownPod| {
+            let under = self.quotas.under_of(Some(pod));
+            Some(Entry { namespace: pod.key.namespace.clone(), under, charge: pod.assigned? })
+        };
+        let pods = self.quotas.pods.get(name).into_iter().flatten().filter_map(|uid| self.pods.get(uid));
+        let entries = pods.filter(|pod| !is_shown(&pod.uid, &pod.key)).filter_map(entry).collect();
+        self.quotas.charge_unshown(name, entries);
+    }
+
+    /// A pod was so, and is as it is known now.
+    pub(super) fn charge_pod(&mut self, uid: &PodUid, before: Option<&KnownPod>) {
+        let is = self.pods.get(uid).and_then(with_slices);
+        for name in self.quotas.move_pod(uid, before.and_then(with_slices), is) {
+            self.charge_node(&name);
+        }
     }
 
     fn promised_entry(&self, slice: &WantedSlice) -> Option<Entry> {
@@ -285,6 +328,26 @@ impl ClusterIndex {
         let Payer { namespace, policy, .. } = payer;
         self.quotas.held(payer).plus(self.tentatives.usage().of(namespace, policy))
     }
+}
+
+/// The node of a pod that lives and has slices there.
+fn with_slices(pod: &KnownPod) -> Option<&NodeName> {
+    pod.node.as_ref().filter(|_| pod.assigned.is_some() && !pod.ended)
+}
+
+/// Charges this in the place of what is charged by `name`.
+fn charge(
+    usage: &mut Usage,
+    charged: &mut HashMap<NodeName, Vec<Entry>>,
+    name: &NodeName,
+    entries: Vec<Entry>,
+) {
+    for entry in &entries {
+        usage.add(entry);
+    }
+    let before =
+        if entries.is_empty() { charged.remove(name) } else { charged.insert(name.clone(), entries) };
+    before.into_iter().flatten().for_each(|entry| usage.take(&entry));
 }
 
 fn is_promised(spec: &GpuNodeSpec, slice: &SliceStatus) -> bool {

@@ -16,7 +16,7 @@ impl ClusterIndex {
         let serving = self.nodes.iter().filter_map(|(name, node)| {
             let why = match node.serving().err()? {
                 Refusal::AgentNotReady => Unserved::NotReady,
-                Refusal::AgentSilent => Unserved::Silent,
+                Refusal::NotConnected => Unserved::NotConnected,
                 _ => Unserved::Unreadable,
             };
             Some((name, why))
@@ -35,7 +35,7 @@ impl ClusterIndex {
         managed.filter(|name| !self.nodes.contains_key(*name) && !self.shut.contains(*name))
     }
 
-    /// How many `GpuNodes` have each condition in each status. Those that cannot be read have all as unknown.
+    /// How many `GpuNodes` have each condition in each status. Those whose agents are not connected have all as unknown.
     #[must_use]
     pub fn condition_counts(&self) -> BTreeMap<(&'static str, &'static str), usize> {
         let all = Condition::ALL
@@ -44,7 +44,7 @@ impl ClusterIndex {
         let mut counts: BTreeMap<_, _> = all.map(|key| (key, 0)).collect();
         for node in self.nodes.values() {
             for kind in Condition::ALL {
-                let status = node.status.as_ref().ok().and_then(|status| status.condition(kind));
+                let status = node.status.condition(kind);
                 let status = status.map_or(ConditionStatus::Unknown, |condition| condition.status);
                 *counts.entry((kind, status.as_str())).or_default() += 1;
             }

@@ -1,8 +1,6 @@
-use super::super::tests::{gpu_node, index, reserve, write};
+use super::super::tests::index;
 use super::*;
-use kerf_core::contract::GpuNodeSpec;
 use kerf_core::testing::node_status;
-use std::time::{Duration, Instant};
 
 fn managed() -> BTreeMap<String, String> {
     [(kerf_core::keys::MANAGED.to_owned(), "true".to_owned())].into()
@@ -30,25 +28,19 @@ fn a_managed_node_without_an_agent_is_found_by_its_labels() {
 }
 
 #[test]
-fn an_agent_that_is_not_ready_or_does_not_follow_serves_nobody() {
+fn an_agent_that_is_not_ready_or_not_connected_serves_nobody() {
     let mut index = index();
-    let mut status = node_status(&["H100-80GB"]);
-    reserve(&mut index, "a");
-    let spec = write(&mut index).unwrap();
-    index.show_node(&gpu_node(&spec, &status));
-    let now = Instant::now();
-    index.expire(now);
     assert_eq!(unserved(&index), []);
-    index.expire(now + Duration::from_mins(1));
-    assert_eq!(unserved(&index), [("n", Unserved::Silent)]);
+    let mut status = node_status(&["H100-80GB"]);
     status.conditions[0].status = ConditionStatus::False;
-    index.show_node(&gpu_node(&GpuNodeSpec::default(), &status));
+    index.add("n", status);
     assert_eq!(unserved(&index), [("n", Unserved::NotReady)]);
     let counts = index.condition_counts();
     assert_eq!((counts[&("Ready", "False")], counts[&("Ready", "True")]), (1, 0));
-    let mut unreadable = gpu_node(&GpuNodeSpec::default(), &status);
-    unreadable.status = Some(serde_json::json!("?"));
-    index.show_node(&unreadable);
+    let connection = index.connection_of(&"n".into()).unwrap();
+    index.show_unreadable_copy(&"n".into(), connection);
     assert_eq!(unserved(&index), [("n", Unserved::Unreadable)]);
     assert_eq!(index.condition_counts()[&("Uncontested", "Unknown")], 1);
+    index.disconnect("n");
+    assert_eq!(unserved(&index), [("n", Unserved::NotConnected)]);
 }

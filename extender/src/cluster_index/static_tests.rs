@@ -3,14 +3,14 @@
 use super::*;
 use crate::filter::{Candidate, Filtered, filter, prioritize};
 use crate::pod::SlicedPod;
-use kerf_core::contract::{Chosen, GpuNodeSpec, RequestDocument};
+use kerf_core::contract::{Chosen, RequestDocument};
 use kerf_core::kind::Kind;
 use kerf_core::ledger::Promisee;
 use kerf_core::names::PodKey;
 use kerf_core::policy::{Cap, PodFacts, Policies};
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::{Devices, PluginName, StaticNode};
-use kerf_core::testing::{node_status, request, request_sized, static_node};
+use kerf_core::testing::{request, request_sized, static_node};
 use kerf_core::units::SizeGb;
 use proptest::prelude::*;
 use serde_json::json;
@@ -39,6 +39,7 @@ fn cluster(nodes: &[(&str, StaticNode)]) -> ClusterIndex {
     }
     index.nodes_listed();
     index.pods_listed();
+    index.take_over();
     index.wake(Instant::now());
     index
 }
@@ -90,7 +91,7 @@ fn kerfs(pod: &Candidate, node: Option<&str>) -> KnownPod {
 
 fn reserve(index: &mut ClusterIndex, pod: &Candidate, node: &str) -> Result<(), Unreservable> {
     index.show_pod(kerfs(pod, None));
-    index.reserve(&pod.uid, &pod.key, &node.into(), None).map(drop)
+    index.reserve_static(&pod.uid, &pod.key, &node.into(), None).map(drop)
 }
 
 fn bind(index: &mut ClusterIndex, pod: &Candidate, node: &str) {
@@ -226,7 +227,7 @@ fn a_promise_stays_while_it_is_not_known_whether_the_binding_was_made() {
     reserve(&mut index, &pod, "n").unwrap();
     index.begin_post(&pod.uid, &pod.key, Instant::now());
     assert_eq!(filter(&mut index, &pod, &["m", "n"], Instant::now()).fitting, ["n"]);
-    assert!(matches!(index.progress(&pod.uid, &"n".into()), Progress::Ready(_)));
+    assert_eq!(reserve(&mut index, &pod, "n"), Ok(()), "its promise is kept");
     assert!(!index.give_up(&pod.uid));
     index.bound(&pod.uid, &pod.key, &"n".into());
     assert_eq!(held(&index, "n"), 1, "until the watch shows it");
@@ -255,8 +256,8 @@ fn a_refused_second_binding_leaves_the_first_ones_device_reserved() {
 fn the_assignment_says_what_is_given_and_how_large_it_is() {
     let mut index = cluster(&[("n", mps())]);
     let pod = ten("a");
-    reserve(&mut index, &pod, "n").unwrap();
-    let Progress::Ready(assignment) = index.progress(&pod.uid, &"n".into()) else { panic!("not ready") };
+    index.show_pod(kerfs(&pod, None));
+    let assignment = index.reserve_static(&pod.uid, &pod.key, &"n".into(), None).unwrap();
     assert_eq!(
         assignment.to_json(),
         r#"{"devices":[{"container":"main","count":1,"resource":"nvidia.com/gpu=mps","sizeGb":20}],"slices":[],"version":1}"#
@@ -294,6 +295,13 @@ fn a_pod_that_loses_kerfs_label_holds_on_until_it_is_gone() {
     assert_eq!(held(&index, "n"), 0);
 }
 
+/// The node that the filter leaves and that has the highest score.
+fn best<'n>(index: &mut ClusterIndex, pod: &Candidate, offered: &[&'n str], now: Instant) -> &'n str {
+    let fitting = filter(index, pod, offered, now).fitting;
+    let scores = prioritize(index, pod, &fitting, now);
+    scores.into_iter().max_by_key(|(_, score)| *score).unwrap().0
+}
+
 #[test]
 fn pods_are_expected_where_they_waste_least_and_nodes_are_filled_one_by_one() {
     let l40s = [
@@ -306,30 +314,23 @@ fn pods_are_expected_where_they_waste_least_and_nodes_are_filled_one_by_one() {
     let nodes = [("a", mps()), ("b", mps()), ("small", static_node(&l40s, &[("gpu", 4)]))];
     let (mut index, now) = (cluster(&nodes), Instant::now());
     bind(&mut index, &ten("first"), "b");
-    let mut ranked = |name: &str| {
-        let pod = ten(name);
-        let offered = filter(&mut index, &pod, &["a", "b", "small"], now).fitting;
-        prioritize(&mut index, &pod, &offered, now).into_iter().map(|(node, _)| node).collect::<Vec<_>>()
-    };
-    // The last has the highest score. Those before are expected there, though nothing of them is bound.
+    let mut best_of = |name: &str| best(&mut index, &ten(name), &["a", "b", "small"], now);
+    // Those before are expected there, though nothing of them is bound.
     for number in 0..4 {
-        assert_eq!(ranked(&number.to_string()).last(), Some(&"small"), "12 GB rather than 20");
+        assert_eq!(best_of(&number.to_string()), "small", "12 GB rather than 20");
     }
-    assert_eq!(ranked("next"), ["a", "b"], "the fuller node");
+    assert_eq!(best_of("next"), "b", "the fuller node");
 }
 
 #[test]
 fn a_slice_that_is_fixed_is_taken_before_one_that_could_be_cut_otherwise() {
     let labels = [("mig-1g.10gb.count", "2"), ("mig-1g.10gb.memory", "9984"), ("mig-1g.10gb.replicas", "1")];
     let mut index = cluster(&[("fixed", static_node(&labels, &[("mig-1g.10gb", 2)]))]);
-    let mut managed = GpuNode::new(&"managed".into());
-    (managed.spec, managed.status) =
-        (Some(json!(GpuNodeSpec::default())), Some(json!(node_status(&["H100-80GB"]))));
-    index.show_node(&managed);
+    let _agent = super::scene::Agent::connected(&mut index, "managed");
     let pod = candidate("a", request("nvidia.com/mig-1g.10gb", 1));
     let (now, both) = (Instant::now(), ["fixed", "managed"]);
     assert_eq!(filter(&mut index, &pod, &both, now).fitting, both);
-    assert_eq!(prioritize(&mut index, &pod, &both, now).last().unwrap().0, "fixed");
+    assert_eq!(best(&mut index, &pod, &both, now), "fixed");
     let mps = ten("b");
     assert_eq!(refusals(&filter(&mut index, &mps, &both, now)), [Refusal::NeverFits; 2]);
 }
@@ -339,7 +340,7 @@ fn a_node_is_managed_as_long_as_it_has_a_gpu_node_and_what_is_held_there_counts_
     let mut index = cluster(&[("n", mps())]);
     bind(&mut index, &ten("a"), "n");
     index.show_node(&GpuNode::new(&"n".into()));
-    assert_eq!(refusals(&filter(&mut index, &ten("b"), &["n"], Instant::now())), [Refusal::AgentNotReady]);
+    assert_eq!(refusals(&filter(&mut index, &ten("b"), &["n"], Instant::now())), [Refusal::NotConnected]);
     index.remove_node(&"n".into());
     assert_eq!(held(&index, "n"), 1);
     assert_eq!(filter(&mut index, &ten("b"), &["n"], Instant::now()).fitting, ["n"]);
@@ -364,10 +365,9 @@ fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
     for name in ["a", "b"] {
         assert_eq!(filter(&mut index, &plain(name), &["n"], Instant::now()).fitting, ["n"]);
         index.reserve_plain(&pod(name, None), &"n".into()).unwrap();
-        assert_eq!(index.progress(&plain(name).uid, &"n".into()), Progress::Bare);
     }
     assert_eq!(refusals(&filter(&mut index, &plain("c"), &["n"], Instant::now())), [Refusal::NoRoom]);
-    assert_eq!(index.reserve_plain(&pod("c", None), &"n".into()), Err(Refusal::NoRoom.into()));
+    assert_eq!(index.reserve_plain(&pod("c", None), &"n".into()), Err(Refusal::NoRoom));
     index.show_other(&pod("a", Some("n")));
     index.hide_other(&plain("a").uid);
     assert_eq!(filter(&mut index, &plain("c"), &["n"], Instant::now()).fitting, ["n"]);
@@ -428,6 +428,7 @@ fn a_leader_answers_once_nodes_and_all_pods_were_listed() {
     index.await_statics();
     index.nodes_listed();
     index.pods_listed();
+    index.take_over();
     assert!(!index.is_listed());
     index.machines_listed();
     assert!(!index.is_listed());

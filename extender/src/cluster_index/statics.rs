@@ -100,6 +100,8 @@ pub(super) struct Statics {
     are_unknown: bool,
     /// A former leader may have Bindings under way: no pod may come to any.
     are_waiting: bool,
+    /// What pods hold may be older than this term: no pod may come to any.
+    are_unread: bool,
 }
 
 impl Statics {
@@ -237,7 +239,7 @@ impl Statics {
 
     /// Lets no pod come to a node from now on, if none is there and none is on its way. Whether it is so.
     pub fn close(&mut self, node: &NodeName) -> bool {
-        let is_free = !self.are_waiting && !self.here.contains_key(node);
+        let is_free = !self.are_waiting() && !self.here.contains_key(node);
         if is_free {
             self.closed.insert(node.clone());
         }
@@ -259,8 +261,26 @@ impl Statics {
         self.are_waiting = are_waiting;
     }
 
+    /// Whether what pods hold may be older than this term.
+    pub fn set_unread(&mut self, are_unread: bool) {
+        self.are_unread = are_unread;
+    }
+
+    pub fn are_unread(&self) -> bool {
+        self.are_unread
+    }
+
+    /// Whether no pod may come to any node, because of a former leader.
     pub fn are_waiting(&self) -> bool {
-        self.are_waiting
+        self.are_waiting || self.are_unread
+    }
+
+    /// Forgets what only a leader knows: promises, and which nodes are closed. The nodes at which something changed.
+    pub fn forget_leader(&mut self) -> Vec<NodeName> {
+        self.closed.clear();
+        (self.are_unknown, self.are_waiting, self.are_unread) = (false, false, false);
+        let promised: Vec<PodUid> = self.promises.keys().cloned().collect();
+        promised.iter().filter_map(|uid| self.release(uid)).collect()
     }
 
     /// Lets pods come to the nodes that are closed, but for these. Those that it opened.

@@ -1,13 +1,11 @@
 //! What a new leader leaves alone for a while, because its predecessor may have a Binding under way.
 //!
-//! A leader that vanished may have sent a Binding that the API server has not decided yet. On a managed node its reservation is
-//! in `GpuNode.spec`: the new leader keeps it as it keeps those of its own Bindings without an answer. Static nodes have no such
-//! record, so nothing is promised there until no request of the predecessor can live any more.
+//! A leader that vanished may have sent a Binding that the API server has not decided yet. On a managed node its agent knows of
+//! the Binding, and keeps the reservation. Static nodes have no such record, so nothing is promised there until no request of the predecessor can live any more.
 
-use super::posting::Post;
-use super::{ClusterIndex, IndexedNode};
+use super::ClusterIndex;
 use crate::leader::Former;
-use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::names::NodeName;
 use std::time::Instant;
 
 /// What is known of the leader before.
@@ -20,7 +18,7 @@ pub(super) struct Predecessor {
 }
 
 impl ClusterIndex {
-    /// This leader follows one that ended like that, and that has sent nothing since then. To be called before anything is listed.
+    /// This leader follows one that ended like that, and that has sent nothing since then. To be called before requests are answered.
     pub fn succeed(&mut self, former: Former, since: Instant) {
         let vanished = former != Former::GaveBack;
         self.predecessor =
@@ -33,21 +31,6 @@ impl ClusterIndex {
         if self.predecessor.is_doubtful {
             self.predecessor = Predecessor::default();
             self.statics.set_waiting(false);
-        }
-    }
-
-    /// Everything is listed. The reservations that a vanished predecessor left may be those of Bindings under way.
-    pub fn inherit(&mut self) {
-        let Some(until) = self.predecessor.silent_since else { return };
-        let is_unbound = |uid: &PodUid| self.pods.get(uid).is_some_and(|pod| pod.node.is_none());
-        let keys = |node: &IndexedNode| -> Vec<(PodUid, PodKey)> {
-            let slices = node.working().into_iter().flat_map(|spec| &spec.slices);
-            let reserved = slices.filter_map(|slice| slice.reservation.as_ref());
-            reserved.filter(|r| is_unbound(&r.uid)).map(|r| (r.uid.clone(), r.key())).collect()
-        };
-        let left: Vec<_> = self.nodes.values().flat_map(keys).collect();
-        for (uid, key) in left {
-            self.posting.entry(uid).or_insert_with(|| Post::new(key)).send(until);
         }
     }
 

@@ -1,4 +1,4 @@
-use super::super::tests::{index, known, reserve, uid, write};
+use super::super::tests::uid;
 use super::*;
 use kerf_core::packing::{Refusal, Terms};
 use kerf_core::static_node::Devices;
@@ -44,36 +44,4 @@ fn after_a_leader_that_vanished_nobody_comes_to_static_nodes_until_its_requests_
         assert_eq!(index.take_effects().changed.contains("s"), waits, "who waits looks again");
         assert!(index.leaves_nothing_under_way());
     }
-}
-
-#[test]
-fn what_a_vanished_leader_reserved_is_kept_until_it_is_known_not_to_be_bound() {
-    let start = Instant::now();
-    for (former, kept) in [(Former::Vanished, true), (Former::GaveBack, false)] {
-        let mut index = index();
-        index.succeed(former, start);
-        reserve(&mut index, "a");
-        write(&mut index);
-        index.inherit();
-        assert_eq!(index.give_up(&uid("a")), !kept, "{former:?}");
-        if kept {
-            index.tick(start + LIFE);
-            assert_eq!(index.take_effects().unconfirmed, [uid("a")].into());
-            index.looked_up(known("a", None), start + LIFE);
-            assert!(index.give_up(&uid("a")));
-        }
-    }
-}
-
-#[test]
-fn a_refused_binding_leaves_the_one_of_the_vanished_leader_open() {
-    let start = Instant::now();
-    let mut index = index();
-    index.succeed(Former::Vanished, start);
-    reserve(&mut index, "a");
-    write(&mut index);
-    index.inherit();
-    index.begin_post(&uid("a"), &PodKey::new("default", "a"), start + LIFE / 2);
-    index.post_refused(&uid("a"), start + LIFE / 2);
-    assert!(!index.give_up(&uid("a")));
 }

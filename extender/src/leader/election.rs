@@ -60,7 +60,7 @@ impl Election {
         Self { identity, seen: None, most: None }
     }
 
-    /// The Lease was ours, with so many transitions.
+    /// A leader held the Lease with so many transitions, by its own account.
     pub fn held(&mut self, transitions: u64) {
         self.most = self.most.max(Some(transitions));
     }

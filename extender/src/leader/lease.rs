@@ -2,10 +2,15 @@
 
 use super::deadline::Deadline;
 use super::election::{Decision, Election, Former, Record};
+use futures::{Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kerf_runtime::shutdown::CancellationToken;
 use kube::api::{Api, ObjectMeta, PostParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, Error, Event, watcher};
+use std::future::pending;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
@@ -34,8 +39,11 @@ impl LeaseSettings {
     }
 }
 
-/// How often a candidate looks whether the Lease is free.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a candidate looks whether the Lease is free. A watch tells when its leader gives it back; this finds out that the leader
+/// has vanished, and what a watch missed.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Seconds after which the watch is begun anew, as the other watches are.
+const WATCH_SECONDS: u32 = 60;
 /// How long the API server may take for one answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -88,7 +96,7 @@ impl Held {
         self.since
     }
 
-    /// Raises the epoch, where specs or the webhook know higher ones than the Lease: it was deleted. The next renewal writes it.
+    /// Raises the epoch, where agents or the ConfigMap know higher ones than the Lease: it was deleted. The next renewal writes it.
     pub fn raise(&mut self, epoch: u64) {
         self.transitions = self.transitions.max(epoch.saturating_sub(1));
     }
@@ -111,6 +119,9 @@ impl Candidate {
 
     /// Waits until the Lease is ours. Whenever it is found to be another's, it says so.
     pub async fn acquire(&mut self, another_leads: impl Fn()) -> Held {
+        let config =
+            Config::default().fields(&format!("metadata.name={}", self.settings.name)).timeout(WATCH_SECONDS);
+        let mut changes = pin!(watcher(self.api.clone(), config).default_backoff());
         loop {
             match timeout(PATIENCE, self.try_acquire()).await {
                 Ok(Ok(Some(held))) => {
@@ -121,7 +132,10 @@ impl Candidate {
                 Ok(Err(error)) => tracing::warn!(lease = self.name(), %error, "failed to take the lease"),
                 Err(_) => tracing::warn!(lease = self.name(), "failed to take the lease in time"),
             }
-            sleep(LOOK_EVERY).await;
+            tokio::select! {
+                () = is_free(changes.as_mut()) => {}
+                () = sleep(POLL_INTERVAL) => {}
+            }
         }
     }
 
@@ -153,6 +167,13 @@ impl Candidate {
     /// The lead is lost: what this replica leads by later is above what it led by.
     pub fn lost(&mut self, held: &Held) {
         self.election.held(held.transitions);
+    }
+
+    /// Some leader had this epoch: what this replica leads by later is above it.
+    pub fn hear(&mut self, epoch: u64) {
+        if let Some(transitions) = epoch.checked_sub(1) {
+            self.election.held(transitions);
+        }
     }
 
     /// Gives the Lease back, so that a successor need not wait for its end. Nothing that this leader sent may be under way.
@@ -251,6 +272,19 @@ impl Candidate {
     fn name(&self) -> String {
         format!("{}/{}", self.settings.namespace, self.settings.name)
     }
+}
+
+/// Waits until the watch shows that the Lease has no holder.
+async fn is_free(mut changes: Pin<&mut impl Stream<Item = Result<Event<Lease>, Error>>>) {
+    while let Some(event) = changes.next().await {
+        match event {
+            Ok(Event::InitApply(lease) | Event::Apply(lease)) if record(&lease).holder.is_empty() => return,
+            Ok(Event::Delete(_)) => return,
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "failed to watch the lease, trying again"),
+        }
+    }
+    pending::<()>().await;
 }
 
 /// For people who look at the Lease: no decision reads it.

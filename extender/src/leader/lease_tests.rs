@@ -132,3 +132,33 @@ async fn a_replica_that_led_before_the_lease_was_deleted_leads_by_a_higher_epoch
     api.delete(PATH);
     assert_eq!(a.acquire(|| ()).await.epoch(), 9);
 }
+
+#[tokio::test]
+async fn a_replica_leads_above_every_epoch_that_it_has_heard_of() {
+    for (heard, epoch) in [(0, 1), (1, 2), (9, 10)] {
+        let api = ApiStandIn::new();
+        let mut a = candidate(&api, "a");
+        a.hear(heard);
+        assert_eq!(a.acquire(|| ()).await.epoch(), epoch);
+    }
+}
+
+/// The watch tells of it: the next look is a second away.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_given_back_is_free_at_once() {
+    let free = |holder: &str| -> Lease {
+        serde_json::from_value(serde_json::json!({"metadata": {}, "spec": {"holderIdentity": holder}}))
+            .unwrap()
+    };
+    let shown = |event| futures::stream::iter([Ok(Event::Init), Ok(Event::Apply(free("a"))), Ok(event)]);
+    for (event, ends) in [
+        (Event::Apply(free("")), true),
+        (Event::InitApply(free("")), true),
+        (Event::Delete(free("a")), true),
+        (Event::Apply(free("b")), false),
+    ] {
+        let mut changes = pin!(shown(event));
+        let waited = timeout(POLL_INTERVAL, is_free(changes.as_mut())).await;
+        assert_eq!(waited.is_ok(), ends);
+    }
+}

@@ -1,10 +1,10 @@
 //! Who leads: one replica at a time, by a Lease, each leader with an epoch above all before it.
 //!
-//! The Lease keeps two leaders from working at once in the ordinary case. What makes it safe in every case is the
-//! epoch together with the compare and swap of each spec: no clock decides whether a promise is kept.
+//! The Lease keeps two leaders from working at once in the ordinary case. What makes it safe in every case on managed nodes is the
+//! epoch: an agent obeys the highest that it has heard, so no clock decides whether a promise is kept.
 //!
 //! Where the Lease was lost, or set back, a leader's epoch is above those that its replica has seen, and rises over those that it
-//! finds while it lists: in specs, and in what was told to the webhook.
+//! finds until it answers: of agents, and in the ConfigMap of the former leader.
 //!
 //! | module | what it decides |
 //! |---|---|

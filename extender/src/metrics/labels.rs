@@ -55,26 +55,14 @@ label!(
 );
 
 label!(
-    /// How a write of a GpuNode's spec ended.
-    Write {
-        /// It was made.
-        Written = "written",
-        /// Somebody else had written.
-        Conflict = "conflict",
-        /// It failed, or nobody knows.
-        Failed = "failed",
-    }
-);
-
-label!(
     /// How far a promise is.
     PromiseState {
         /// Expected by a filter, not asked for yet.
         Tentative = "tentative",
-        /// Not written yet.
-        Writing = "writing",
-        /// Written.
-        Committed = "committed",
+        /// Proposed to the node's agent, which has not answered.
+        Proposed = "proposed",
+        /// The agent has accepted it.
+        Accepted = "accepted",
     }
 );
 
@@ -83,7 +71,7 @@ label!(
     Stage {
         /// From the pod's creation to its reservation.
         Reserved = "reserved",
-        /// Until the node's agent has read the reservation.
+        /// Until the node's agent has accepted it.
         Accepted = "accepted",
         /// Until the kubelet offers the slices to the pod.
         Ready = "ready",
@@ -117,9 +105,9 @@ label!(
         NoAgent = "no-agent",
         /// Its agent says that it is not ready.
         NotReady = "not-ready",
-        /// Its agent does not follow what is reserved there.
-        Silent = "silent",
-        /// Its GpuNode cannot be read.
+        /// Its agent is not connected to this leader.
+        NotConnected = "not-connected",
+        /// What its agent reports cannot be read.
         Unreadable = "unreadable",
     }
 );

@@ -13,7 +13,6 @@ async fn what_is_counted_is_shown_under_its_name() {
     let (policies, stop) = (InForce::default(), CancellationToken::new());
     standing.begin(Term::new(client, metrics.clone(), 1, Terms::default(), policies, stop));
     metrics.answered(Verb::Bind, KindLabel::Of(Kind::Mig), Outcome::TimedOut, Duration::from_secs(4));
-    metrics.wrote(Write::Conflict);
     let (created, bound) = (Timestamp::from_second(10).unwrap(), Timestamp::from_second(13).unwrap());
     let pod = Counted { kind: KindLabel::Of(Kind::Whole), created: Some(created) };
     let stages = Stages { accepted: Some(Duration::from_secs(2)), ..Stages::default() };
@@ -30,8 +29,7 @@ async fn what_is_counted_is_shown_under_its_name() {
         r#"kerf_extender_created_to_bound_seconds_count{kind="whole"} 1"#,
         r#"kerf_extender_stage_duration_seconds_sum{stage="accepted",kind="whole"} 2.0"#,
         r#"kerf_extender_stage_duration_seconds_count{stage="bound",kind="whole"} 0"#,
-        r#"kerf_extender_spec_writes_total{outcome="conflict"} 1"#,
-        r#"kerf_extender_reservations{state="committed"} 0"#,
+        r#"kerf_extender_reservations{state="accepted"} 0"#,
         r#"kerf_extender_requests_total{verb="filter",outcome="refused"} 0"#,
         "kerf_extender_leader 1",
         r#"kerf_extender_pending_pods{kind="mps",reason="full"} 0"#,

@@ -81,7 +81,7 @@ fn put(api: &ApiStandIn, labels: &Value, record: &NodeRecord, gpus: &str) -> Nod
 async fn labels_are_led_back_only_where_no_pod_is_about_to_come() {
     let api = ApiStandIn::new();
     let mut keeper = keeper(&api);
-    keeper.hear(Event::Apply(node(&api)));
+    keeper.hear(node(&api).into());
     let coming: SlicedPod = serde_json::from_value(pod()).unwrap();
     let coming: KnownPod = coming.into();
     keeper.term.with(|index| index.reserve_plain(&coming, &"n".into())).unwrap();
@@ -171,7 +171,7 @@ async fn no_pod_comes_to_a_static_node_before_a_new_leader_knows_whose_mig_devic
         index.show_other(&KnownPod { node: Some("n".into()), ..theirs.into() });
     });
     renaming(&api);
-    keeper.hear(Event::Apply(node(&api)));
+    keeper.hear(node(&api).into());
     assert!(!is_open(&keeper, "n") && !is_open(&keeper, "m"), "it has not looked");
     keeper.look().await;
     assert!(is_open(&keeper, "m"));
@@ -201,13 +201,14 @@ async fn a_node_stays_closed_as_long_as_nobody_knows_whether_its_labels_were_wri
     for (fault, is_written) in [(Fault::LoseReply, true), (Fault::Answer(403), false)] {
         let api = ApiStandIn::new();
         let mut keeper = keeper(&api);
-        keeper.hear(Event::Apply(node(&api)));
+        keeper.hear(node(&api).into());
         api.fail([fault]);
         keeper.look().await;
         assert_eq!(api.get(NODE).unwrap()["metadata"]["labels"].get(CONFIG).is_none(), is_written);
         keeper.open_nodes();
         assert_eq!(keeper.term.with(|index| index.is_open(&"n".into())), !is_written);
-        keeper.hear(Event::Apply(serde_json::from_value(api.get(NODE).unwrap()).unwrap()));
+        let shown: NodeView = serde_json::from_value(api.get(NODE).unwrap()).unwrap();
+        keeper.hear(shown.into());
         assert!(keeper.seen[&NodeName::new("n")].record.is_some());
     }
 }
@@ -225,7 +226,7 @@ async fn a_record_of_another_leader_is_as_old_as_this_one_knows_it_whatever_cloc
             let mut keeper = keeper(&api);
             // Of a layout that nobody knows nothing is wanted, and what was begun goes on.
             let labels = json!({CONFIG: "a", kerf_core::keys::LAYOUT: "unknown"});
-            keeper.hear(Event::Apply(put(&api, &labels, &record, gpus)));
+            keeper.hear(put(&api, &labels, &record, gpus).into());
             let is_as_it_was = || {
                 let annotations = &api.get(NODE).unwrap()["metadata"]["annotations"];
                 annotations[kerf_core::keys::PLUGIN_LAYOUT] == record.to_json()

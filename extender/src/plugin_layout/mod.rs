@@ -5,6 +5,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`node_view`] | reads what matters of a Node |
+//! | [`seen_nodes`] | keeps the Nodes of interest for the process's life |
 //! | [`holders`] | asks who holds devices of a node |
 //! | [`cluster_policy`] | reads and writes the `ClusterPolicy`, which need not be there |
 //! | [`config_map`] | reads and writes the `ConfigMap` |
@@ -15,12 +16,15 @@ mod config_map;
 mod holders;
 mod node_patch;
 mod node_view;
+mod seen_nodes;
 
 pub use node_view::NodeView;
+pub use seen_nodes::{NodeChange, SeenNodes};
 
 use crate::args::{PluginArgs, RightsArgs};
 use crate::cluster_index::ClusterIndex;
 use crate::events;
+use crate::in_force::InForce;
 use crate::in_time::Unanswered;
 use crate::term::Term;
 use jiff::Timestamp;
@@ -31,12 +35,9 @@ use kerf_core::plugin_layout::{
     decide,
 };
 use kube::api::Api;
-use kube::runtime::watcher::Event;
-use node_view::is_of_interest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// How often is looked at what is due.
@@ -46,30 +47,42 @@ const READ: Duration = Duration::from_secs(3);
 /// How long a request may take. What was not written is due again at the next look.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whether layouts are applied in this term. If so, static nodes are closed until the first look.
-pub fn begins(term: &Arc<Term>, rights: RightsArgs) -> bool {
+/// Whether this replica applies layouts while it leads.
+#[must_use]
+pub fn applies(policies: &InForce, rights: RightsArgs) -> bool {
     // Without --policy nobody says that layouts are to go either.
-    let begins = rights.layouts && term.policies.are_given();
+    rights.layouts && policies.are_given()
+}
+
+/// Whether layouts are applied in this term. If so, static nodes are closed until the first look.
+pub fn begins(term: &Term, rights: RightsArgs) -> bool {
+    let begins = applies(&term.policies, rights);
     if begins {
         term.with(ClusterIndex::await_changes);
     }
     begins
 }
 
-/// Applies layouts until the term ends. `nodes` tells what the leader's watch of Nodes sees: a watch of its own would have every Node
-/// sent twice, in clusters without layouts too.
-pub async fn run(term: Arc<Term>, settings: PluginArgs, mut nodes: UnboundedReceiver<Event<NodeView>>) {
+/// Applies layouts until the term ends. It hears of the Nodes by the replica's one watch: a watch of its own would have every Node sent
+/// twice, in clusters without layouts too.
+pub async fn run(term: Arc<Term>, settings: PluginArgs) {
     let stop = term.stop.clone();
+    // Which static nodes are being changed is read of Nodes as they were in this term.
+    let are_read = term.until(|index| index.is_listed() && !index.has_unread_statics());
+    if stop.run_until_cancelled(are_read).await.is_none() {
+        return;
+    }
+    let mut nodes = term.cluster.seen_nodes.follow();
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keeper = Keeper::new(term.clone(), settings);
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
-            event = nodes.recv() => match event {
-                Some(event) => {
-                    let is_listed = matches!(event, Event::InitDone);
-                    keeper.hear(event);
+            change = nodes.recv() => match change {
+                Some(change) => {
+                    let is_listed = matches!(change, NodeChange::All(_));
+                    keeper.hear(change);
                     if is_listed {
                         // Pods for static nodes wait for the first look.
                         ticks.reset_immediately();
@@ -95,7 +108,6 @@ struct Keeper {
     seen: BTreeMap<NodeName, SeenNode>,
     /// The version of each Node on which a decision rests.
     versions: BTreeMap<NodeName, String>,
-    listing: BTreeMap<NodeName, (SeenNode, String)>,
     is_listed: bool,
     config_map: SeenConfigMap,
     cluster_policy: Option<(SeenClusterPolicy, String)>,
@@ -123,7 +135,6 @@ impl Keeper {
             settings,
             seen: BTreeMap::new(),
             versions: BTreeMap::new(),
-            listing: BTreeMap::new(),
             is_listed: false,
             config_map: SeenConfigMap::default(),
             cluster_policy: None,
@@ -138,32 +149,21 @@ impl Keeper {
         }
     }
 
-    fn hear(&mut self, event: Event<NodeView>) {
-        match event {
-            Event::Init => self.listing.clear(),
-            Event::InitApply(node) => {
-                let (name, seen, version) = node.into_seen();
-                if is_of_interest(&seen) {
-                    self.listing.insert(name, (seen, version));
-                }
-            }
-            Event::InitDone => {
+    fn hear(&mut self, change: NodeChange) {
+        match change {
+            NodeChange::All(nodes) => {
                 self.seen.clear();
                 self.versions.clear();
-                for (name, (seen, version)) in std::mem::take(&mut self.listing) {
+                for (name, (seen, version)) in nodes {
                     self.show(name, seen, version);
                 }
                 self.is_listed = true;
             }
-            Event::Apply(node) => {
-                let (name, seen, version) = node.into_seen();
-                if is_of_interest(&seen) {
-                    self.show(name, seen, version);
-                } else {
-                    self.hide(&name);
-                }
+            NodeChange::Shown(name, node) => {
+                let (seen, version) = *node;
+                self.show(name, seen, version);
             }
-            Event::Delete(node) => self.hide(&node.into_seen().0),
+            NodeChange::Hidden(name) => self.hide(&name),
         }
     }
 
@@ -387,7 +387,7 @@ impl Keeper {
             let (written, labels, state) = (written?, &write.labels, &decision.state);
             let state = state.as_ref().map(ToString::to_string).unwrap_or_default();
             tracing::info!(node = %name, ?labels, state, "the node's layout is written");
-            self.hear(Event::Apply(written));
+            self.hear(written.into());
         }
         let Some(seen) = self.seen.get(name) else { return Ok(()) };
         let told = decision.told(seen);
@@ -395,7 +395,7 @@ impl Keeper {
             let before = seen.condition.as_ref().map(|condition| condition.status.clone());
             let written =
                 node_patch::condition(&self.nodes, name, condition.as_ref(), before.as_deref()).await?;
-            self.hear(Event::Apply(written));
+            self.hear(written.into());
         }
         if let Some(told) = told {
             events::tell_node(&self.term.client, name, told).await;

@@ -54,13 +54,11 @@ async fn answer(shared: &Shared, body: &[u8]) -> Answer {
     let bad = |text: String| {
         ((StatusCode::BAD_REQUEST, text).into_response(), KindLabel::None, Outcome::BadRequest)
     };
-    let Some(term) = shared.standing.term() else {
-        return (
-            (StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER).into_response(),
-            KindLabel::None,
-            Outcome::NotLeader,
-        );
+    let not_leader = || {
+        let response = (StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER).into_response();
+        (response, KindLabel::None, Outcome::NotLeader)
     };
+    let Some(term) = shared.standing.term() else { return not_leader() };
     let args: PreemptArgs<'_> = match serde_json::from_slice(body) {
         Ok(args) => args,
         Err(error) => return bad(unreadable(&error)),
@@ -71,7 +69,9 @@ async fn answer(shared: &Shared, body: &[u8]) -> Answer {
     }
     let pod = args.candidate();
     let decided = decide(&term, &shared.lag, &pod, &plans).await;
-    term.with(|index| preempt::tell(index, &pod, &decided, Instant::now()));
+    if term.answer(|index| preempt::tell(index, &pod, &decided, Instant::now())).is_none() {
+        return not_leader();
+    }
     let Preempted { kept, spared } = decided;
     let reasons = preempt::reasons(&spared);
     tracing::info!(pod = %pod.key, uid = %pod.uid, nodes = plans.len(), kept = kept.len(), spared = ?reasons, "preemption asked");

@@ -1,8 +1,8 @@
 //! Keeps the files by which containers reach their devices as they should be, and tells which devices can be reached.
 
 use super::AccessFiles;
+use crate::event::{Event, Events};
 use crate::node::Kept;
-use crate::reconcile::{Event, Events};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;

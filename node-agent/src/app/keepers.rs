@@ -4,13 +4,14 @@
 use crate::access::{AccessFiles, Library, Places, keep as access};
 use crate::args::Args;
 use crate::dcgm_pause::{self, DcgmPause};
+use crate::event::Event;
 use crate::gpu::events::{self, Reopen};
 use crate::gpu::limits;
 use crate::gpu::{GpuBackend, GpuError, GpuThread};
 use crate::mps::{self, Paths};
 use crate::node::{Kept, Pause, Recalled};
 use crate::others::Lookout;
-use crate::reconcile::{Event, Outlets};
+use crate::reconcile::Outlets;
 use crate::rejected::{self, Eviction};
 use crate::time_slice::{self, TimeSlicer};
 use anyhow::Context as _;

@@ -2,7 +2,8 @@
 
 use crate::args::Args;
 use crate::checkpoint::{self, CheckpointError};
-use crate::recording::{Before, Recording};
+use crate::node::Recalled;
+use crate::recording::Recording;
 use anyhow::Context as _;
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::shutdown::CancellationToken;
@@ -13,7 +14,7 @@ use std::time::Duration;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 /// The record, and what an earlier process recorded.
-type Opened = (Recording, Before);
+type Opened = (Recording, Option<Recalled>);
 
 /// Opens the record once nobody else has it; `None` at `stop`. Meanwhile nothing is wrong with this process: it answers that it
 /// lives.
@@ -70,7 +71,14 @@ mod tests {
         std::fs::create_dir_all(boot_id.parent().unwrap()).unwrap();
         std::fs::write(&boot_id, "boot\n").unwrap();
         let (proc, state) = (folder.display().to_string(), folder.join("state").display().to_string());
-        let given = ["kerf-node-agent", "--node=n1", "--admin-address=127.0.0.1:0", "--proc-dir", &proc];
+        let given = [
+            "kerf-node-agent",
+            "--node=n1",
+            "--extender=e:1",
+            "--admin-address=127.0.0.1:0",
+            "--proc-dir",
+            &proc,
+        ];
         Args::try_parse_from(given.into_iter().chain(["--state-dir", &state])).unwrap()
     }
 

@@ -6,11 +6,11 @@
 
 use super::Allocations;
 use super::server::{List, Plugin, Streams, options};
+use crate::event::Events;
 use crate::kubelet_api::deviceplugin::RegisterRequest;
 use crate::kubelet_api::deviceplugin::device_plugin_server::DevicePluginServer;
 use crate::kubelet_api::deviceplugin::registration_client::RegistrationClient;
 use crate::kubelet_api::{API_VERSION, KUBELET_SOCKET};
-use crate::reconcile::Events;
 use futures::StreamExt as _;
 use kerf_core::nvidia_keys;
 use kerf_core::resource::ResourceName;

@@ -1,6 +1,7 @@
 //! The plugin of one resource name: its list as a stream, its grants, its preference.
 
 use super::{Allocations, allocate, prefer};
+use crate::event::{Event, Events};
 use crate::kubelet_api::deviceplugin::device_plugin_server::DevicePlugin;
 use crate::kubelet_api::deviceplugin::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device, DevicePluginOptions,
@@ -9,7 +10,6 @@ use crate::kubelet_api::deviceplugin::{
 };
 use crate::kubelet_api::{HEALTHY, UNHEALTHY};
 use crate::node::ListedDevice;
-use crate::reconcile::{Event, Events};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use kerf_core::names::DeviceId;

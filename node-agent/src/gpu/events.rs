@@ -2,8 +2,8 @@
 
 use super::GpuError;
 use crate::access::Library;
+use crate::event::{Event, Events};
 use crate::metrics::Metrics;
-use crate::reconcile::{Event, Events};
 use kerf_nvml::EventWatch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,7 +10,6 @@ use kerf_core::resource::ResourceName;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::ListParams;
 use kube::{Api, Client};
-use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is left alone.
@@ -24,28 +23,29 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// By the agent's last word and the leader's; `None` if there is no GpuNode, which has both.
-    pub(super) async fn read(client: &Client, node: &NodeName) -> Result<Option<Self>, LeaveError> {
+    /// By the agent's last word and its ledger; `None` if there is no GpuNode.
+    pub(super) async fn read(
+        client: &Client,
+        node: &NodeName,
+        ledger: &[WantedSlice],
+    ) -> Result<Option<Self>, LeaveError> {
         let object = Api::<GpuNode>::all(client.clone()).get_opt(node.as_str()).await;
         let object = object.map_err(|source| LeaveError::Held { node: node.clone(), source })?;
         let Some(object) = object else { return Ok(None) };
         let unreadable = |source| LeaveError::Unreadable { node: node.clone(), source };
         let status = object.read_status().map_err(unreadable)?.unwrap_or_default();
-        // The rest of the spec is an admin's, who may have erred.
-        let wanted = object.spec.and_then(|mut spec| spec.get_mut("slices").map(Value::take));
-        let wanted = wanted.map(serde_json::from_value::<Vec<WantedSlice>>).transpose();
-        let wanted = wanted.map_err(|source| LeaveError::Promises { node: node.clone(), source })?;
-        Ok(Some(Self::of(status, &wanted.unwrap_or_default())))
+        Ok(Some(Self::of(status, ledger)))
     }
 
     /// An agent that ends says in its status that no slice is ready. So what was granted and not listed yet is known by its
-    /// promise alone.
+    /// reservation alone.
     fn of(status: GpuNodeStatus, wanted: &[WantedSlice]) -> Self {
         let mut held = Self::default();
         let promised = || wanted.iter().filter(|wanted| wanted.reservation.is_some());
         let is_held = |s: &SliceStatus| {
             let is_promised = || promised().any(|wanted| Some(&wanted.id) == s.id.as_ref());
-            s.holder.is_some() || s.ready_for.is_some() || s.state == SliceState::Held || is_promised()
+            let is_in_use = s.holder.is_some() || s.ready_for.is_some() || s.state == SliceState::Held;
+            is_in_use || s.reservation.is_some() || is_promised()
         };
         for slice in status.slices.into_iter().filter(is_held) {
             let SliceStatus { gpu, shape, device, resource, holder, .. } = slice;

@@ -2,9 +2,9 @@
 
 use super::loss::Losses;
 use super::{ComputeModes, Observed, Paths, State, Targets, Timings, Wanted, supervise};
+use crate::event::{Event, Events};
 use crate::gpu::{ComputeMode, GpuError, GpuThread};
 use crate::node::{Daemon, Daemons, Kept, WantedDaemon};
-use crate::reconcile::{Event, Events};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kerf_core::names::GpuUuid;

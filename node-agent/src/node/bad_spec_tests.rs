@@ -26,14 +26,15 @@ fn beside(bad: Vec<WantedSlice>) -> (String, String) {
 fn a_slice_that_no_legal_plan_reaches_is_named_with_the_reason() {
     let mut unknown_gpu = wanted("bad", mig("1g.10gb", 0, 1), Some(("b", ONE)));
     unknown_gpu.gpu = GpuUuid::new("GPU-elsewhere");
-    let one = |id, start| wanted(id, mig("1g.10gb", start, 1), None);
+    let one = |id, start| wanted(id, mig("1g.10gb", start, 1), Some((id, ONE)));
+    let bad = |shape| wanted("bad", shape, Some(("b", ONE)));
     for (bad, text) in [
         (vec![unknown_gpu], "the node has no GPU GPU-elsewhere"),
-        (vec![wanted("bad", mig("1g.18gb", 0, 1), None)], "1g.18gb"),
-        (vec![wanted("bad", mig("3g.40gb", 2, 4), None)], "2"),
+        (vec![bad(mig("1g.18gb", 0, 1))], "1g.18gb"),
+        (vec![bad(mig("3g.40gb", 2, 4))], "2"),
         (vec![one("first", 0), one("bad", 0)], "memory slices 0:1 are taken"),
-        (vec![one("first", 0), wanted("bad", mig("7g.80gb", 0, 8), None)], "taken"),
-        (vec![wanted("bad", Shape::mps(kerf_core::units::SizeGb(4)), None)], "MIG mode"),
+        (vec![one("first", 0), bad(mig("7g.80gb", 0, 8))], "taken"),
+        (vec![bad(Shape::mps(SizeGb(4)))], "MIG mode"),
     ] {
         let (message, condition) = beside(bad);
         assert!(message.contains(text), "{message}");
@@ -56,7 +57,7 @@ fn a_spec_that_cannot_be_read_leaves_the_last_one_in_force_and_cuts_nothing() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
-    scene.node.on_spec(Some("uid".into()), Err("policy.gpus[0]: unknown field `vgpu`".into()));
+    scene.node.on_policy(Err("gpus[0]: unknown field `vgpu`".into()));
     let status = scene.settle();
     let text = failing(&status, Condition::READY).unwrap();
     assert!(text.contains("unknown field `vgpu`"), "{text}");
@@ -84,7 +85,7 @@ fn a_pod_that_was_promised_a_slice_under_another_models_name_gets_it() {
     assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready);
     scene.allocate("a", FIVE, "MIG-1");
     // Its promise is gone before the pod is.
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Held);
     assert_eq!(devices(&scene.kubelet), ["MIG-1"]);
@@ -168,11 +169,12 @@ fn a_contested_node_tells_so_after_a_restart_too_and_sees_its_pods_leave() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
-    let status = scene.settle();
-    scene.restart_agent(Some(&status));
+    scene.settle();
+    scene.restart_agent();
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     let status = scene.decide().status;
-    assert_eq!((slice(&status, "s1").state, status.gpus[0].kinds.len()), (SliceState::Held, 1), "as it was");
+    assert_eq!((slice(&status, "s1").state, status.gpus[0].kinds.len()), (SliceState::Held, 0));
+    assert!(!scene.node.has_looked(), "nobody is told so until it is known who else is here");
     scene.node.on_others(vec![PLUGIN.to_owned()], scene.now);
     let status = scene.decide().status;
     assert_eq!(failing(&status, Condition::UNCONTESTED).as_deref(), Some(PLUGIN));

@@ -33,7 +33,7 @@ impl Node {
             refused
                 || plan.steps.iter().any(|step| matches!(step, Step::Create { id: made, .. } if made == id))
         };
-        let parts = self.spec.slices.iter().filter(|w| w.shape.part().is_some());
+        let parts = self.desired().iter().filter(|w| w.shape.part().is_some());
         let there = |w: &&WantedSlice| {
             let mut found = self.instance_of(w).into_iter().flat_map(GpuInstance::devices);
             found.any(|(part, ..)| part == w.shape.part())
@@ -42,9 +42,9 @@ impl Node {
         second.map(|w| (w.id.clone(), "another wanted slice has its place".to_owned())).collect()
     }
 
-    /// Shares whose device is another's, which is in use: a GpuNode that was made anew has given its name again.
+    /// Shares whose device is another's, which is in use: a ledger that was made anew has given its name again.
     fn named_as_others(&self) -> impl Iterator<Item = (SliceId, String)> {
-        let shares = self.spec.slices.iter().filter(|w| w.shape.instance().is_none());
+        let shares = self.desired().iter().filter(|w| w.shape.instance().is_none());
         let named = shares.filter(|w| {
             self.device_of(w).is_none() && self.account.is_held(&share::device_id(&w.gpu, &w.id))
         });
@@ -87,7 +87,7 @@ impl Node {
             let Some(error) = self.last_error(plan, step.gpu()) else { continue };
             let text = format!("the GPU's MIG mode cannot be switched: {error}");
             let missing =
-                self.spec.slices.iter().filter(|w| w.gpu == *step.gpu() && self.device_of(w).is_none());
+                self.desired().iter().filter(|w| w.gpu == *step.gpu() && self.device_of(w).is_none());
             waiting.extend(missing.map(|w| (w.id.clone(), text.clone())));
         }
         waiting

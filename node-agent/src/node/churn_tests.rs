@@ -1,14 +1,16 @@
 //! Random lives of a node, with a kubelet that lags: it takes lists late and name by name, its answers are old when they
 //! arrive, and pods are admitted in between, some with init containers that its checkpoint alone has. It restarts and lists no
-//! pod for a while, the agent restarts while the API server is away, the GpuNode is deleted. Whatever happens, no device
+//! pod for a while, the agent restarts while the API server is away, its ledger is lost. Whatever happens, no device
 //! goes that somebody has or may be getting, and no GPU is given twice.
 
 use super::*;
 use crate::gpu::GpuBackend as _;
 use crate::gpu::fake::{FakeGpus, uuid};
-use kerf_core::contract::{Holder, MigPart, Reservation, Shape, WantedSlice};
+use kerf_core::contract::{GpuNodeStatus, Holder, MigPart, Reservation, Shape, WantedSlice};
+use kerf_core::ledger::{Found, Order, OrderKind, Owner, Proposal};
 use kerf_core::mig::Placement;
 use kerf_core::names::PodUid;
+use kerf_core::packing::{Placed, Source};
 use kerf_core::planner::Step;
 use kerf_core::units::SizeGb;
 use proptest::prelude::*;
@@ -34,7 +36,7 @@ const NEUTRAL: Names = Names {
     whole: "kerf.dev/gpu-4gb",
 };
 
-/// What a spec may want: the profile's name in `Names::mig`, and where.
+/// What a leader may order: the profile's name in `Names::mig`, and where.
 const SHAPES: [(usize, &str, u8, u8); 7] = [
     (0, "1g.10gb", 0, 1),
     (0, "1g.10gb", 4, 1),
@@ -80,9 +82,7 @@ struct Life {
     node: Node,
     gpus: FakeGpus,
     now: Instant,
-    spec: GpuNodeSpec,
-    /// How many objects there were before this one, and how many pods were promised something.
-    earlier: u32,
+    /// How many pods were promised something.
     promised: u32,
     /// What is on the node's disk.
     record: Recalled,
@@ -100,8 +100,8 @@ struct Life {
     /// Bound pods, as the API server has them.
     roster: NodePods,
     strangers: u32,
-    /// Pods that were refused, and whose reservations the leader has not released yet.
-    refused: BTreeSet<PodUid>,
+    /// Pods that have ended.
+    over: BTreeSet<PodUid>,
     /// Answers that are under way.
     allocatable: Option<Allocatable>,
     holders: Option<Holders>,
@@ -113,22 +113,21 @@ struct Life {
 impl Life {
     fn new(names: &'static Names) -> Self {
         let gpus = FakeGpus::new(&["H100-80GB", "T4-16GB"]);
-        let mut node = Node::default();
+        let (mut node, now) = (Node::default(), Instant::now());
+        node.recall(Recalled { is_own: true, ..Recalled::default() }, now);
+        node.on_policy(Ok(NodePolicy::default()));
         node.on_observed(Ok(gpus.gpus()));
         node.on_registration(Ok(node.resource_names()));
         node.on_pods(NodePods::new());
         let (sent, taken) = (Lists::new(), Lists::new());
-        let (now, spec) = (Instant::now(), GpuNodeSpec::default());
         let (pods, roster, allocatable, holders) = (BTreeMap::new(), NodePods::new(), None, None);
         let (granted, picked) = (BTreeSet::new(), None);
         let strangers = 0;
-        Self {
+        let mut life = Self {
             names,
             node,
             gpus,
             now,
-            spec,
-            earlier: 0,
             promised: 0,
             record: Recalled::default(),
             knows_pods: true,
@@ -139,12 +138,14 @@ impl Life {
             pods,
             roster,
             strangers,
-            refused: BTreeSet::new(),
+            over: BTreeSet::new(),
             allocatable,
             holders,
             file: Vec::new(),
             corrupt: false,
-        }
+        };
+        life.ask_and_answer();
+        life
     }
 
     /// A pod with an init container comes first and is admitted.
@@ -178,11 +179,11 @@ impl Life {
             11 => self.restart(choice),
             12 => self.ask_and_answer(),
             13 => {
-                self.tell_spec();
+                self.read_gpu_node();
                 self.tell_pods();
                 self.ask_and_answer();
             }
-            17 => self.make_gpu_node_anew(choice),
+            17 => self.lose_the_ledger(choice),
             18 => self.restart_kubelet(choice),
             19 => self.knows_pods = true,
             _ => self.step(),
@@ -191,18 +192,16 @@ impl Life {
         self.check();
     }
 
-    /// The extender wants a slice for a pod and takes back what is in its way, also what a pod was promised.
+    /// A slice for a pod is ordered, and what is in its way is taken back, also what a pod was promised.
     fn want(&mut self, choice: usize) {
         let (name, profile, start, size) = SHAPES[choice % SHAPES.len()];
         let place = Placement { start, size };
-        let stays = |w: &WantedSlice| w.shape.instance().is_some_and(|i| !i.placement.overlaps(place));
-        self.spec.slices.retain(stays);
-        let reservation = self.promise(self.names.mig[name], choice >= 16);
+        let stays = |w: &WantedSlice| w.shape.instance().is_none_or(|i| !i.placement.overlaps(place));
         let shape = Shape::Mig { profile: profile.parse().unwrap(), start, size, part: MigPart::Whole };
-        self.add(0, shape, reservation);
+        self.reserve(0, shape, (self.names.mig[name], choice >= 16), stays);
     }
 
-    /// The extender wants a share of the other GPU, by MPS or, under a neutral name, in time slices, or all of it, and takes back what is in its way.
+    /// A share of the other GPU is ordered, by MPS or, under a neutral name, in time slices, or all of it, and what is in its way is taken back.
     fn want_share(&mut self, choice: usize) {
         let is_whole = choice == 39;
         let (name, shape) = if is_whole {
@@ -212,44 +211,58 @@ impl Life {
         } else {
             (self.names.share, Shape::mps(SizeGb(4)))
         };
-        let stays = |w: &WantedSlice| w.gpu == uuid(0) || !is_whole && w.shape == shape;
-        self.spec.slices.retain(stays);
-        let shares = self.spec.slices.iter().filter(|w| w.gpu == uuid(1));
-        if shares.count() >= MOST_SHARES {
-            let first = self.spec.slices.iter().position(|w| w.gpu == uuid(1));
-            drop(first.map(|first| self.spec.slices.remove(first)));
-        }
-        let reservation = self.promise(name, choice >= 35 && !is_whole);
-        self.add(1, shape, reservation);
+        let mut shares = self.node.desired().iter().filter(|w| w.gpu == uuid(1));
+        let first = shares.next().map(|w| w.id.clone()).filter(|_| shares.count() + 1 >= MOST_SHARES);
+        let stays = |w: &WantedSlice| !is_whole && w.shape == shape && Some(&w.id) != first.as_ref();
+        self.reserve(1, shape, (name, choice >= 35 && !is_whole), stays);
     }
 
-    fn promise(&mut self, name: &str, alone: bool) -> Reservation {
+    /// Whether the agent does what a leader orders.
+    fn order(&mut self, kind: OrderKind) -> bool {
+        self.node.on_order(&Order { epoch: 1, kind }, self.now).answer.is_ok()
+    }
+
+    /// It may be refused.
+    fn reserve(
+        &mut self,
+        gpu: u32,
+        shape: Shape,
+        (name, alone): (&str, bool),
+        stays: impl Fn(&WantedSlice) -> bool,
+    ) {
+        let in_the_way = |w: &&WantedSlice| w.gpu == uuid(gpu) && !stays(w);
+        let of_pods = self.node.desired().iter().filter(in_the_way);
+        let of_pods: Vec<_> = of_pods.filter_map(|w| Some(w.reservation.as_ref()?.uid.clone())).collect();
+        for uid in of_pods {
+            self.order(OrderKind::Release { uid, why: String::new() });
+        }
+        let idle = self.node.desired().iter().filter(in_the_way).filter(|w| w.reservation.is_none());
+        let idle: Vec<_> = idle.collect();
+        let same = idle.iter().find(|w| w.shape == shape && self.promised.is_multiple_of(2));
+        let source = match same {
+            Some(same) => Source::Idle(same.id.clone()),
+            None => Source::Cut(idle.iter().map(|w| w.id.clone()).collect()),
+        };
         self.promised += 1;
         let number = self.promised;
-        Reservation {
-            uid: PodUid::new(format!("u{number}")),
-            namespace: "ns".into(),
-            pod: format!("p{number}"),
-            container: "main".into(),
-            resource: name.parse().unwrap(),
-            alone,
-            epoch: 1,
-        }
+        let owner =
+            Owner { uid: PodUid::new(format!("u{number}")), key: PodKey::new("ns", format!("p{number}")) };
+        let resource = name.parse().unwrap();
+        let place = Placed { container: "main".into(), resource, alone, gpu: uuid(gpu), shape, source };
+        self.order(OrderKind::Reserve(Proposal { owner, places: vec![place] }));
     }
 
-    fn add(&mut self, gpu: u32, shape: Shape, reservation: Reservation) {
-        self.spec.next_slice += 1;
-        let id = SliceId::new(format!("s{}", self.spec.next_slice));
-        self.spec.slices.push(WantedSlice { id, gpu: uuid(gpu), shape, reservation: Some(reservation) });
-        self.write();
-    }
-
-    /// Somebody deletes the GpuNode: the new one wants nothing and begins with the first name again.
-    fn make_gpu_node_anew(&mut self, choice: usize) {
-        if choice < 8 {
-            self.spec = GpuNodeSpec::default();
-            self.earlier += 1;
-            self.write();
+    /// The disk is lost, and an agent without a record comes up.
+    fn lose_the_ledger(&mut self, choice: usize) {
+        // A kubelet that tells nothing either would leave nobody who knows of a share.
+        if choice < 8 && self.knows_pods && !self.corrupt {
+            self.record = Recalled::default();
+            self.restart(1);
+            self.ask_and_answer();
+            let status = Some(GpuNodeStatus::default());
+            self.node.on_predecessor(Predecessor { status, ..Predecessor::default() }, self.now);
+            self.read_gpu_node();
+            self.now += Duration::from_secs(81);
         }
     }
 
@@ -272,20 +285,17 @@ impl Life {
     }
 
     fn release(&mut self, choice: usize) {
-        let count = self.spec.slices.len().max(1);
-        if let Some(slice) = self.spec.slices.get_mut(choice % count) {
-            slice.reservation = None;
+        let reserved = self.node.desired().iter().filter_map(|w| w.reservation.as_ref());
+        let reserved: Vec<_> = reserved.map(|r| r.uid.clone()).collect();
+        if let Some(uid) = reserved.get(choice % reserved.len().max(1)).cloned() {
+            self.order(OrderKind::Release { uid, why: String::new() });
         }
-        self.write();
     }
 
-    fn write(&mut self) {
-        self.spec.revision += 1;
-        self.tell_spec();
-    }
-
-    fn tell_spec(&mut self) {
-        self.node.on_spec(Some(format!("uid-{}", self.earlier)), Ok(self.spec.clone()));
+    fn read_gpu_node(&mut self) {
+        self.node.on_predecessor(Predecessor::default(), self.now);
+        self.node.on_policy(Ok(NodePolicy::default()));
+        self.node.on_leader(Some(1), self.now);
     }
 
     fn take_lists(&mut self, choice: usize) {
@@ -317,6 +327,7 @@ impl Life {
             names,
             inits: BTreeSet::new(),
             requested: BTreeMap::new(),
+            assigned: Vec::new(),
         };
         self.roster.insert(identity.uid.clone(), pod);
         self.picked = Some((name, device, identity));
@@ -327,11 +338,15 @@ impl Life {
     /// another such pod that could have its own; else one that asks for the name, or a stranger.
     fn pod_for(&mut self, name: ResourceName, device: &DeviceId, choice: usize) -> Identity {
         let promises = self
-            .spec
-            .slices
+            .node
+            .desired()
             .iter()
-            .filter_map(|wanted| Some((wanted.reservation.as_ref()?, self.node.device_of(wanted))));
-        let unbound: Vec<_> = promises.filter(|(r, _)| !self.roster.contains_key(&r.uid)).collect();
+            .filter_map(|wanted| Some((wanted.reservation.clone()?, self.node.device_of(wanted))));
+        let promises: Vec<_> = promises.filter(|(r, _)| !self.roster.contains_key(&r.uid)).collect();
+        // The leader binds those alone that the agent lets it bind.
+        let is_marked =
+            |(r, _): &(Reservation, _)| self.order(OrderKind::Mark { uid: r.uid.clone(), attempt: 1 });
+        let unbound: Vec<_> = promises.into_iter().filter(is_marked).collect();
         let own = unbound.iter().find(|(r, of)| r.alone && of.as_ref() == Some(device));
         let can_have = |of: &DeviceId| {
             let is_offered = self.taken.get(&name).is_some_and(|list| list.get(of) == Some(&true));
@@ -354,9 +369,15 @@ impl Life {
     /// The pod for which something was picked is refused.
     fn unpick(&mut self) {
         if let Some((_, _, identity)) = self.picked.take() {
-            self.roster.remove(&identity.uid);
-            self.refused.insert(identity.uid);
+            self.end(identity);
         }
+    }
+
+    /// A pod has ended. The agent hears of it.
+    fn end(&mut self, Identity { uid, key, .. }: Identity) {
+        self.roster.remove(&uid);
+        self.node.on_pod_left(key, uid.clone(), self.now);
+        self.over.insert(uid);
     }
 
     fn tell_pods(&mut self) {
@@ -395,20 +416,10 @@ impl Life {
     fn end_pod(&mut self, choice: usize) {
         let listed: Vec<_> = self.pods.iter().filter(|(_, pod)| pod.listed).map(|(d, _)| d.clone()).collect();
         let Some(device) = listed.get(choice % listed.len().max(1)) else { return };
-        if let Some(Pod { identity: Identity { uid, key, .. }, .. }) = self.pods.remove(device) {
-            self.roster.remove(&uid);
-            self.node.on_pod_left(key, uid.clone(), self.now);
+        if let Some(Pod { identity, .. }) = self.pods.remove(device) {
+            self.end(identity);
             self.tell_pods();
-            self.give_back(&uid);
         }
-    }
-
-    /// The leader takes a promise back whose pod has ended.
-    fn give_back(&mut self, uid: &PodUid) {
-        let slices = self.spec.slices.iter_mut();
-        let of_pod = slices.filter(|s| s.reservation.as_ref().is_some_and(|r| r.uid == *uid));
-        of_pod.for_each(|slice| slice.reservation = None);
-        self.write();
     }
 
     fn ask(&mut self) {
@@ -473,8 +484,7 @@ impl Life {
         if choice > 2 {
             return;
         }
-        let status = self.node.decide(self.now).status;
-        self.node = Node::remembering(Some(&status), Settings::default());
+        self.node = Node::new(Settings::default());
         self.node.recall(self.record.clone(), self.now);
         self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
         self.pods.values_mut().for_each(|pod| pod.listed = true);
@@ -484,7 +494,7 @@ impl Life {
         self.node.on_observed(Ok(self.gpus.gpus()));
         self.node.on_registration(Ok(self.node.resource_names()));
         if choice == 0 {
-            self.tell_spec();
+            self.read_gpu_node();
         }
     }
 
@@ -509,8 +519,16 @@ impl Life {
     }
 
     fn decide(&mut self) {
-        let Decision { lists, record, .. } = self.node.decide(self.now);
+        let Decision { lists, record, look_up, .. } = self.node.decide(self.now);
         self.record = record;
+        for uid in look_up.into_keys() {
+            let found = match &uid {
+                uid if self.roster.contains_key(uid) => Found::Here,
+                uid if self.over.contains(uid) => Found::Gone,
+                _ => Found::Unbound,
+            };
+            self.node.on_looked_up(&uid, self.now, found);
+        }
         let all = lists.iter().flat_map(|(name, list)| list.iter().map(move |d| (*name, d)));
         self.granted = all.filter(|(_, d)| d.grant.is_some()).map(|(name, d)| (name, d.id.clone())).collect();
         self.sent = lists
@@ -555,11 +573,11 @@ impl Life {
     /// Everybody catches up; pods end.
     fn settle(&mut self) {
         (self.knows_pods, self.corrupt) = (true, false);
-        self.tell_spec();
+        self.read_gpu_node();
         self.pods.clear();
         self.unpick();
-        for uid in std::mem::take(&mut self.roster).into_keys().chain(std::mem::take(&mut self.refused)) {
-            self.give_back(&uid);
+        for (uid, pod) in self.roster.clone() {
+            self.end(Identity { uid, key: pod.key, staged: false });
         }
         self.tell_pods();
         for _ in 0..40 {
@@ -582,7 +600,7 @@ impl Life {
     fn ends_well(mut self) -> Result<(), TestCaseError> {
         self.settle();
         let status = self.node.decide(self.now).status;
-        for wanted in &self.spec.slices {
+        for wanted in self.node.desired() {
             let slice = status.slice(&wanted.id).unwrap();
             prop_assert!(slice.device.is_some(), "{slice:?}");
             let is_waiting = slice.state == kerf_core::contract::SliceState::Waiting;

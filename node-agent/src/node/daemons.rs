@@ -126,7 +126,7 @@ impl Node {
     /// Whether a pod has the share, may have it, or has reserved it.
     fn is_taken(&self, share: &Share) -> bool {
         let is_reserved = |w: &WantedSlice| w.id == share.id && w.gpu == share.gpu && w.reservation.is_some();
-        self.spec.slices.iter().any(is_reserved) || self.is_share_in_use(share)
+        self.desired().iter().any(is_reserved) || self.is_share_in_use(share)
     }
 
     /// What the server must let a client have for this share: all shares of its container on the GPU, for they are one
@@ -140,7 +140,7 @@ impl Node {
         if mps.is_one_size() {
             return own;
         }
-        let wanted = self.spec.slices.iter().find(|w| w.id == *id && w.gpu == gpu.uuid);
+        let wanted = self.desired().iter().find(|w| w.id == *id && w.gpu == gpu.uuid);
         let promised = wanted.and_then(|w| w.reservation.as_ref());
         let promised = promised
             .map(|promised| {
@@ -151,7 +151,7 @@ impl Node {
                             .as_ref()
                             .is_some_and(|r| (&r.uid, &r.container) == (&promised.uid, &promised.container))
                 };
-                needed(&mut self.spec.slices.iter().filter(same).map(|w| w.shape))
+                needed(&mut self.desired().iter().filter(same).map(|w| w.shape))
             })
             .unwrap_or_default();
         let holder_of = |device| self.account.possible_holder(device).map(|h| &h.holder);

@@ -1,16 +1,15 @@
 //! From all that is known to what is done next: the lists for the kubelet, one step, the status.
 //!
-//! Steps run one at a time and the plan is made anew after each, so that it always rests on the newest spec and the
-//! newest holders. A plan that the checker refuses is not run.
+//! On each GPU one step runs at a time, and the plan is made anew after each, so that it always rests on what is wanted by now and on
+//! the newest holders. A plan that the checker refuses is not run.
 
-use super::advertise::{DevicesByName, Listing};
-use super::replica;
+use super::advertise::DevicesByName;
 use super::retry::OUT_OF_REACH;
 use super::share::{self, Share};
 use super::{LetGo, Node, Note, Obstruction, Pause, Recalled, Spared, Task, WantedDaemon, lingering, silent};
 use crate::access::{Access, AccessGrant};
+use crate::gpu::GpuInstance;
 use crate::gpu::limits::Limits;
-use crate::gpu::{Gpu, GpuInstance};
 use kerf_core::closeness::Closeness;
 use kerf_core::contract::{GpuNodeStatus, SliceLength};
 use kerf_core::kind::Kind;
@@ -38,7 +37,7 @@ pub struct Decision {
     pub healthy: DevicesByName,
     /// Whether the agent may let go of the driver, which is to be upgraded.
     pub let_go: Option<LetGo>,
-    /// The step to run now.
+    /// The step to run now. Once it is under way there may be another, on another GPU.
     pub step: Option<Step>,
     /// What must be recorded on the node's disk before the step runs.
     pub record: Recalled,
@@ -55,6 +54,8 @@ pub struct Decision {
     pub notes: Vec<Note>,
     /// Pods that policy has evicted.
     pub evict: Vec<(PodKey, PodUid)>,
+    /// Pods with reservations of which it must be looked up whether they are bound, and where.
+    pub look_up: BTreeMap<PodUid, PodKey>,
     /// The kubelet's account of holders is wanted now.
     pub wants_holders: bool,
     /// GPUs and holders should be looked at again soon, because what was seen may be out of date.
@@ -128,11 +129,16 @@ impl Node {
     /// Decides.
     pub fn decide(&mut self, now: Instant) -> Decision {
         let silent = self.await_silent(now);
+        let next_due = self.follow_pods(now);
+        let leaderless = self.await_leader(now);
+        self.recall_assigned(now);
+        let taken_over = self.await_takeover(now);
         // While holders or GPUs are unknown nothing is cut: what cannot be seen counts as held.
         let knows_holders =
-            self.account.is_known() && self.health.pods.is_well() && self.health.spec.is_well();
+            self.account.is_known() && self.health.pods.is_well() && self.health.policy.is_well();
         self.knew |= knows_holders && self.health.nvml.is_well();
-        let knows_all = knows_holders && self.health.nvml.is_well() && !self.is_closed();
+        let is_shut = self.is_closed() || self.takeover_trouble().is_some();
+        let knows_all = knows_holders && self.health.nvml.is_well() && !is_shut;
         self.recall_shares();
         self.adopt_shares();
         self.adopt_replicas();
@@ -141,10 +147,9 @@ impl Node {
         }
         self.occupy();
         self.note_bindings();
-        self.note_kept_promises();
         // Whoever else is here, what is held is known.
         if knows_holders && self.health.nvml.is_well() && (self.others.is_some() || knows_all) {
-            self.before = None;
+            self.awaited.clear();
         }
         let next_recovery = self.recover(now);
         let steps = self.steps(knows_all, now);
@@ -183,9 +188,11 @@ impl Node {
         let held = self.obstacles.values().any(|o| !o.is_final) || self.has_lingering();
         let retry =
             [self.retries.next(now), self.serving.next(now), self.recovering, record_again, pause_ends];
-        let wakes = [revoked, next_look, next_drop, next_recovery, silent].into_iter().chain(retry);
+        let wakes = [revoked, next_look, next_drop, next_recovery, silent, next_due, leaderless, taken_over]
+            .into_iter()
+            .chain(retry);
         let kept = self.kept();
-        let decision = Decision {
+        let mut decision = Decision {
             lists: self.lists(&existing, &offered.ungranted),
             healthy: self.advertised.healthy(),
             step,
@@ -194,15 +201,19 @@ impl Node {
             kept,
             lengths,
             pause,
-            remove_rejected: self.spec.policy.remove_rejected_pods,
+            remove_rejected: self.ledger.desired().policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
             evict: self.evictions(),
+            look_up: std::mem::take(&mut self.housekeeping.look_up),
             wants_holders: look || self.awaits_account() || self.advertised.wants_account(&self.account, now),
             wants_observation: held || silent.is_some(),
             wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),
         };
         self.note_ready(&decision.status);
+        if self.upkeep(&decision.status, now) {
+            decision.wake = Some(now);
+        }
         decision
     }
 
@@ -367,8 +378,8 @@ impl Node {
         let overdue = self.retries.out_of_reach(&tasks, OUT_OF_REACH, now);
         let obstruction = |id: &SliceId, obstacle: &Obstacle| {
             // A mode that is about to be switched is no obstacle.
-            let switching = self.spec.slices.iter().any(|w| w.id == *id && self.is_switching(&w.gpu));
-            let wanted = self.spec.slices.iter().find(|w| w.id == *id);
+            let switching = self.desired().iter().any(|w| w.id == *id && self.is_switching(&w.gpu));
+            let wanted = self.desired().iter().find(|w| w.id == *id);
             let gpu = wanted.and_then(|w| self.gpu(&w.gpu));
             let others = gpu.filter(|gpu| {
                 *obstacle == Obstacle::NotAllowed(Kind::Whole) && self.is_shared_with_others(gpu)
@@ -389,9 +400,10 @@ impl Node {
         self.obstacles = plan.refused.iter().map(|(id, o)| (id.clone(), obstruction(id, o))).collect();
     }
 
-    /// The first step that may run now.
+    /// The first step that may run now, on a GPU on which none is under way.
     fn next_step(&mut self, steps: Vec<Step>, now: Instant) -> Option<Step> {
         steps.into_iter().find(|step| match step {
+            step if self.is_busy_with(step.gpu()) => false,
             // An MPS daemon's server is a process on the GPU, and its compute mode may be another.
             Step::Switch { gpu, .. } => !self.daemons.contains_key(gpu) && self.may_try(step, now),
             Step::Create { .. } => self.may_try(step, now),
@@ -408,14 +420,13 @@ impl Node {
     /// Remembers which slice each MIG device was made for.
     fn remember_origins(&mut self) {
         let named: Vec<_> = self
-            .spec
-            .slices
+            .desired()
             .iter()
-            .chain(&self.recalled.spec.slices)
+            .chain(&self.recalled.ledger.desired.slices)
             .filter(|w| w.shape.instance().is_some())
             .filter_map(|w| Some((self.mig_device_of(w)?, w.id.clone())))
             .collect();
-        // The spec's own names come first; those of the record serve for what it no longer wants.
+        // The ledger's own names come first; those of the record serve for what it no longer wants.
         let mut named_now = BTreeSet::new();
         for (device, id) in named {
             if named_now.insert(device.clone()) {
@@ -432,59 +443,6 @@ impl Node {
             }
             self.tell_adopted();
         }
-    }
-
-    /// Empty while names must not be registered yet: what was recorded is made anew first, and nobody else serves the node.
-    fn lists(
-        &mut self,
-        existing: &[ExistingSlice],
-        ungranted: &DevicesByName,
-    ) -> BTreeMap<ResourceName, Vec<ListedDevice>> {
-        if !self.named && (self.is_recovering() || self.is_closed()) {
-            return BTreeMap::new();
-        }
-        self.named |= self.health.nvml.is_well();
-        let grants: BTreeMap<&DeviceId, &ExistingSlice> = existing.iter().map(|s| (&s.device, s)).collect();
-        let granted = |id: &DeviceId| grants.get(id).and_then(|slice| self.grant(slice));
-        let reservation = |id: &DeviceId| grants.get(id)?.reservation.as_ref();
-        let is_granted = |name, id: &DeviceId, listing| {
-            let is_unlike = ungranted.get(&name).is_some_and(|devices| devices.contains(id));
-            self.grants && listing != Listing::Revoked && !is_unlike
-        };
-        let listed = |name, id: &DeviceId, listing| ListedDevice {
-            id: id.clone(),
-            healthy: listing == Listing::Healthy,
-            held: self.account.is_held(id),
-            grant: if is_granted(name, id, listing) { granted(id) } else { None },
-            reserved_for: reservation(id).map(|reservation| reservation.uid.clone()),
-            numa: self.gpu_of(id).and_then(|gpu| gpu.topology.numa),
-            closeness: self.closeness.clone(),
-        };
-        let lists = self.advertised.lists();
-        lists.map(|(name, list)| (name, list.map(|(id, l)| listed(name, id, l)).collect())).collect()
-    }
-
-    fn grant(&self, slice: &ExistingSlice) -> Option<Grant> {
-        let gpu = self.gpu_of(&slice.device)?;
-        let is_limited = self.rule(gpu).mps.limits_compute();
-        let share = slice.shape.instance().is_none().then(|| ShareGrant {
-            kind: slice.shape.kind(),
-            memory: slice.shape.memory_of(gpu.memory),
-            of: gpu.memory,
-            compute: if is_limited { slice.shape.compute() } else { Some(ComputePercent::ALL) },
-        });
-        let text = format!("{} {} on {}", slice.id, slice.shape, gpu.uuid);
-        Some(Grant { gpu: gpu.uuid.clone(), slice: text, share, access: self.access_to(&slice.device) })
-    }
-
-    pub(super) fn gpu_of(&self, device: &DeviceId) -> Option<&Gpu> {
-        if let Some((uuid, _)) = share::slice_of(device) {
-            return self.gpu(&uuid);
-        }
-        let device = replica::mig_device(device);
-        let has =
-            |gpu: &&Gpu| gpu.instances.iter().flat_map(GpuInstance::devices).any(|(.., d)| *d == device);
-        self.gpus.iter().find(has)
     }
 }
 

@@ -129,7 +129,7 @@ impl Node {
         let existing = self.existing();
         let is_bound = |uid| self.pods.as_ref().is_none_or(|pods| pods.contains_key(uid));
         let promised =
-            self.spec.slices.iter().filter(|w| w.reservation.as_ref().is_some_and(|r| is_bound(&r.uid)));
+            self.desired().iter().filter(|w| w.reservation.as_ref().is_some_and(|r| is_bound(&r.uid)));
         let promised: BTreeSet<DeviceId> = promised.filter_map(|wanted| self.device_of(wanted)).collect();
         let is_open = |slice: &&ExistingSlice| {
             let device = &slice.device;

@@ -50,7 +50,7 @@ const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
 fn scene(models: &[&str], foreign: &[Foreign]) -> Scene {
     let mut scene = Scene::of(FakeGpus::new(models), crate::node::Settings::default());
     scene.foreign = had_by_a(foreign);
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene
 }
 

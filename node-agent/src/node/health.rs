@@ -11,10 +11,10 @@ pub(crate) struct Health {
     pub(crate) pod_resources: Neighbour,
     /// The pods that are bound to the node.
     pub(crate) pods: Neighbour,
-    /// The spec in the GpuNode.
-    pub(crate) spec: Neighbour,
-    /// The GpuNode has a spec of an older leader than was seen; the one before stays in force.
-    pub(crate) ignored: Option<String>,
+    /// The policy in the GpuNode.
+    pub(crate) policy: Neighbour,
+    /// The extender's leader.
+    pub(crate) leader: Neighbour,
 }
 
 /// How one neighbour fares.
@@ -44,9 +44,12 @@ impl Neighbour {
 }
 
 impl Health {
-    /// Whether the GpuNode of now was read, so that what is known of its leaders is of this object.
-    pub(crate) fn has_read_spec(&self) -> bool {
-        self.spec != Neighbour::Awaited || self.ignored.is_some()
+    /// Why no leader orders.
+    pub(crate) fn leader_trouble(&self) -> Option<(String, String)> {
+        self.leader.trouble(
+            "NotConnected",
+            "the extender's leader has not been reached yet (port 9445 of its pods, extender.agentsPort)",
+        )
     }
 
     /// The first thing that is wrong: a word for programs and a sentence for people.
@@ -57,7 +60,7 @@ impl Health {
         })
         .or_else(|| self.pod_resources.trouble("KubeletUnavailable", "pod-resources has not answered yet"))
         .or_else(|| self.pods.trouble("PodsUnknown", "the node's pods have not been listed yet"))
-        .or_else(|| self.ignored.clone().map(|text| ("SpecIgnored".to_owned(), text)))
-        .or_else(|| self.spec.trouble("SpecUnreadable", "the GpuNode has not been read yet"))
+        .or_else(|| self.policy.trouble("SpecUnreadable", "the GpuNode has not been read yet"))
+        .or_else(|| self.leader_trouble())
     }
 }

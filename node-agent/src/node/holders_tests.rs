@@ -21,6 +21,7 @@ fn pods(uids: &[&str]) -> NodePods {
         names: BTreeMap::from([(name(), 1)]),
         inits: BTreeSet::from(["load".to_owned()]),
         requested: BTreeMap::new(),
+        assigned: Vec::new(),
     };
     uids.iter().map(|uid| (PodUid::new(*uid), pod(uid))).collect()
 }

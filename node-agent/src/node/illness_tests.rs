@@ -4,7 +4,7 @@ use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::uuid;
 use crate::gpu::{GpuEvent, GpuTrouble, NvmlCode, RowRemapping};
-use kerf_core::contract::{Condition, SliceState, WantedSlice};
+use kerf_core::contract::{Condition, GpuNodeStatus, SliceState, WantedSlice};
 use kerf_core::planner::Step;
 
 const SEVEN: &str = "nvidia.com/mig-7g.80gb";
@@ -106,8 +106,8 @@ fn errors_of_applications_and_reports_are_not_the_gpus() {
     }
     assert_eq!(states(&scene.settle()), WELL);
     scene.settings.xids.enabled = "63".parse().unwrap();
-    let status = scene.settle();
-    scene.restart_agent(Some(&status));
+    scene.settle();
+    scene.restart_agent();
     scene.want(spec());
     scene.settle();
     trouble(&mut scene, GpuTrouble::Xid(63), None);
@@ -178,7 +178,7 @@ fn a_gpu_that_is_lost_in_the_middle_is_cut_on_when_it_is_back() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     scene.settle();
     // Its place is wanted; the GPU is lost before the old slice is destroyed.
-    scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), None)]);
+    scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", SEVEN)))]);
     scene.gpus.set_lost(0, true);
     for _ in 0..10 {
         let decision = scene.decide();
@@ -191,7 +191,7 @@ fn a_gpu_that_is_lost_in_the_middle_is_cut_on_when_it_is_back() {
     scene.gpus.set_lost(0, false);
     scene.observe();
     scene.now += Duration::from_secs(10);
-    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Idle);
+    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
     assert_eq!(scene.places(), ["7g.80gb at 0:8"]);
 }
 
@@ -230,8 +230,8 @@ fn a_slice_whose_place_cannot_be_cleared_fails_with_nvmls_words_and_the_next_one
 fn an_ill_gpu_is_ill_after_a_restart_until_it_was_quiet_for_as_long() {
     let mut scene = busy();
     trouble(&mut scene, GpuTrouble::Xid(79), None);
-    let status = scene.settle();
-    scene.restart_agent(Some(&status));
+    scene.settle();
+    scene.restart_agent();
     scene.want(spec());
     let status = scene.settle();
     assert_eq!(states(&status), ILL);

@@ -3,7 +3,7 @@
 use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
-use kerf_core::contract::{Condition, Holder, Shape, SliceState, WantedSlice};
+use kerf_core::contract::{Condition, GpuNodeStatus, Holder, Shape, SliceState, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::names::PodUid;
 use kerf_core::units::SizeGb;
@@ -29,7 +29,14 @@ fn pods(admitted: bool) -> NodePods {
 fn pods_of(name: &str, admitted: bool) -> NodePods {
     let names = BTreeMap::from([(name.parse().unwrap(), 2)]);
     let inits = BTreeSet::from(["load".to_owned()]);
-    let pod = NodePod { key: PodKey::new("ns", "a"), admitted, names, inits, requested: BTreeMap::new() };
+    let pod = NodePod {
+        key: PodKey::new("ns", "a"),
+        admitted,
+        names,
+        inits,
+        requested: BTreeMap::new(),
+        assigned: Vec::new(),
+    };
     NodePods::from([(PodUid::new("a-uid"), pod)])
 }
 
@@ -121,8 +128,8 @@ fn an_allocation_is_held_while_its_pod_is_about_to_be_admitted() {
 #[test]
 fn a_restarted_agent_knows_what_init_containers_hold() {
     let mut scene = admitted();
-    let status = scene.settle();
-    scene.restart_agent(Some(&status));
+    scene.settle();
+    scene.restart_agent();
     scene.node.on_pods(pods(true));
     scene.want(spec());
     let status = scene.settle();
@@ -137,7 +144,7 @@ fn what_an_init_container_holds_stays_though_its_promise_is_lost() {
         // Somebody deletes the GpuNode: the new one's spec is empty, and a big slice is wanted.
         let big = wanted("s9", mig("7g.80gb", 0, 8), Some(("c", "nvidia.com/mig-7g.80gb")));
         if restarts {
-            scene.restart_agent(None);
+            scene.restart_agent();
             scene.node.on_pods(pods(true));
         }
         scene.want(vec![big]);
@@ -232,8 +239,8 @@ fn what_an_init_container_has_instead_of_what_its_pod_was_promised_stays_until_t
         let in_its_place = wanted("s9", mig("1g.10gb+me", 0, 1), Some(("c", "nvidia.com/mig-1g.10gb.me")));
         let spec = vec![staged("s2", 1, "load"), in_its_place];
         if restarts {
-            let status = scene.settle();
-            scene.start_agent(Some(&status));
+            scene.settle();
+            scene.start_agent();
             scene.node.on_registration(Ok(scene.node.resource_names()));
             scene.node.on_pods(pods(true));
             scene.acknowledge();
@@ -281,8 +288,8 @@ fn sharing(settings: Settings) -> Scene {
 }
 
 /// The agent comes back, and hears of the pods and of what the kubelet lists.
-fn come_back(scene: &mut Scene, status: Option<&GpuNodeStatus>) {
-    scene.start_agent(status);
+fn come_back(scene: &mut Scene) {
+    scene.start_agent();
     scene.node.on_registration(Ok(scene.node.resource_names()));
     scene.node.on_pods(pods_of(FOUR, true));
     scene.acknowledge();
@@ -291,23 +298,21 @@ fn come_back(scene: &mut Scene, status: Option<&GpuNodeStatus>) {
 
 #[test]
 fn a_share_that_only_an_init_container_holds_stays_over_a_restart_though_nobody_wants_it() {
-    // The GpuNode is deleted before the restart or during it; and the agent has its record, or its status alone.
-    for (seen, with_status, with_record) in
-        [(true, true, true), (true, false, true), (false, false, true), (true, true, false)]
-    {
+    // The ledger is without it before the restart or after it; and the agent has its record, or the kubelet's checkpoint alone.
+    for (seen, with_record) in [(true, true), (false, true), (true, false)] {
         let mut scene = sharing(Settings::default());
         if seen {
             scene.want(Vec::new());
         }
-        let status = scene.settle();
+        scene.settle();
         if !with_record {
             scene.record = Recalled::default();
         }
-        come_back(&mut scene, Some(&status).filter(|_| with_status));
+        come_back(&mut scene);
         let whole = wanted("s9", Shape::Whole { size_gb: SizeGb(15) }, Some(("c", "nvidia.com/gpu")));
         scene.want(vec![whole]);
         let status = scene.settle();
-        assert_eq!(slice(&status, "s2").state, SliceState::Held, "{seen} {with_status} {with_record}");
+        assert_eq!(slice(&status, "s2").state, SliceState::Held, "{seen} {with_record}");
         assert_eq!(held_by(&status, "s2"), Some(("a", "load")), "the extender counts it");
         assert_eq!(slice(&status, "s9").device, None);
         scene.now += Duration::from_secs(2);
@@ -324,8 +329,8 @@ fn an_init_containers_mps_daemon_runs_on_while_it_is_looked_who_else_is_here() {
     let daemons =
         |scene: &mut Scene| scene.decide().kept.map(|kept| kept.daemons.into_keys().collect::<Vec<_>>());
     assert_eq!(daemons(&mut scene), Some(vec![uuid(0)]));
-    let status = scene.settle();
-    come_back(&mut scene, Some(&status));
+    scene.settle();
+    come_back(&mut scene);
     scene.want(shares());
     assert_eq!(daemons(&mut scene), Some(vec![uuid(0)]), "a daemon that ends takes its clients along");
 }
@@ -334,7 +339,7 @@ fn an_init_containers_mps_daemon_runs_on_while_it_is_looked_who_else_is_here() {
 fn a_share_that_nobody_has_any_more_ends_after_a_restart() {
     let mut scene = sharing(Settings::default());
     scene.held.clear();
-    scene.start_agent(None);
+    scene.start_agent();
     scene.node.on_registration(Ok(scene.node.resource_names()));
     scene.node.on_pods(NodePods::new());
     scene.acknowledge();
@@ -351,7 +356,7 @@ fn with_pod_of_plugin() -> Scene {
     let name: ResourceName = GPU.parse().unwrap();
     scene.held.insert(DeviceId::new("GPU-0"), Held { name, holder });
     scene.recorded = Ok(["GPU-0", "GPU-1"].map(|device| entry("a-uid", "load", name, device)).to_vec());
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.node.on_pods(pods_of(GPU, true));
     scene
 }
@@ -372,7 +377,7 @@ fn a_gpu_that_an_init_container_has_of_nvidias_device_plugin_is_occupied_until_i
             (SliceState::Held, "load")
         );
         // The next process does not know either.
-        scene.restart_agent(Some(&status));
+        scene.restart_agent();
         scene.node.on_pods(pods_of(GPU, true));
         scene.want(vec![wanted_of(1, "s1", WHOLE, Some(("b", GPU)))]);
     }
@@ -396,14 +401,15 @@ fn a_pod_of_another_that_ends_frees_its_gpu_though_an_init_container_has_one_tha
 }
 
 #[test]
-fn the_slice_of_a_pod_that_another_pods_init_container_has_is_not_ready_and_its_holder_is_told() {
+fn a_pod_whose_slice_another_pods_init_container_has_changes_places_with_it() {
     let mut scene = with_anothers(true);
-    // The leader had not heard that it is taken; it lets the two promises change places.
+    // It had not been heard that it is taken.
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")]);
     let status = scene.settle();
     let told = slice(&status, "s1");
-    assert_eq!((told.state, told.ready_for.as_ref()), (SliceState::Held, None));
+    assert_eq!((told.state, told.ready_for.as_ref().map(PodUid::as_str)), (SliceState::Held, Some("a-uid")));
     assert_eq!(held_by(&status, "s1"), Some(("a", "load")));
+    assert_eq!(slice(&status, "s2").ready_for.as_ref().map(PodUid::as_str), Some("w-uid"));
 }
 
 #[test]
@@ -430,9 +436,9 @@ fn where_the_kubelets_checkpoint_cannot_be_read_the_last_good_one_holds() {
 #[test]
 fn where_the_kubelets_checkpoint_was_never_read_what_nobody_accounts_for_is_occupied() {
     let mut scene = admitted();
-    let status = scene.settle();
+    scene.settle();
     let read = std::mem::replace(&mut scene.recorded, Err("there is none".into()));
-    scene.restart_agent(Some(&status));
+    scene.restart_agent();
     scene.node.on_pods(pods(true));
     // The promise is lost, and another slice is in use by nobody.
     let of_others = [("s3", 2, "b"), ("s4", 3, "c")];
@@ -454,17 +460,14 @@ fn where_the_kubelets_checkpoint_was_never_read_what_nobody_accounts_for_is_occu
 
 #[test]
 fn where_the_kubelets_checkpoint_was_never_read_nothing_starts_beside_a_share_of_before() {
-    // The GPU answers before the kubelet or after it; the agent has its record, or one that is older than the share.
-    for (gpu_is_late, record_is_old) in [(false, false), (true, false), (false, true)] {
+    // The GPU answers before the kubelet or after it.
+    for gpu_is_late in [false, true] {
         let mut scene = sharing(Settings::default());
         scene.held.clear();
-        let status = scene.settle();
-        if record_is_old {
-            scene.record.shares = Some(Shares::new());
-        }
+        scene.settle();
         scene.recorded = Err("there is none".into());
         if gpu_is_late {
-            scene.node = Node::remembering(Some(&status), scene.settings.clone());
+            scene.node = Node::new(scene.settings.clone());
             scene.node.recall(scene.record.clone(), scene.now);
             scene.node.on_pods(pods_of(FOUR, true));
             scene.list_holders();
@@ -473,13 +476,13 @@ fn where_the_kubelets_checkpoint_was_never_read_nothing_starts_beside_a_share_of
             scene.node.on_registration(Ok(scene.node.resource_names()));
             scene.acknowledge();
         } else {
-            come_back(&mut scene, Some(&status));
+            come_back(&mut scene);
         }
         let slice_of_time = Shape::share(Kind::TimeSlicing, SizeGb(4)).unwrap();
         scene.want(vec![wanted("s9", slice_of_time, Some(("c", "nvidia.com/gpu-4gb.shared")))]);
         let status = scene.settle();
-        assert_eq!(slice(&status, "s2").state, SliceState::Held, "{gpu_is_late} {record_is_old}");
-        assert_eq!(slice(&status, "s9").device, None, "{gpu_is_late} {record_is_old}");
+        assert_eq!(slice(&status, "s2").state, SliceState::Held, "{gpu_is_late}");
+        assert_eq!(slice(&status, "s9").device, None, "{gpu_is_late}");
         scene.recorded = Ok(Vec::new());
         scene.end_pods();
         assert_eq!(slice(&scene.settle(), "s9").state, SliceState::Ready, "it is read again");

@@ -121,7 +121,7 @@ impl Node {
 
     /// Those of the wanted slices.
     pub(super) fn lingering(&self) -> BTreeSet<SliceId> {
-        let wanted = self.spec.slices.iter().filter(|wanted| self.is_lingered_on(wanted));
+        let wanted = self.desired().iter().filter(|wanted| self.is_lingered_on(wanted));
         wanted.map(|wanted| wanted.id.clone()).collect()
     }
 

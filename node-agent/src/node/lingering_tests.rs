@@ -3,7 +3,7 @@
 
 use super::tests::{ONE, Scene, admitted, devices, mig, slice, still_runs, wanted};
 use super::*;
-use kerf_core::contract::{GpuRule, Shape, SliceState};
+use kerf_core::contract::{GpuNodeStatus, GpuRule, Shape, SliceState};
 use kerf_core::units::{MemoryMib, SizeGb};
 
 const ONE_C: &str = "nvidia.com/mig-1c.3g.40gb";
@@ -54,9 +54,9 @@ fn a_pod_that_vanishes_unseen_may_run_on() {
 
 #[test]
 fn a_pod_that_is_gone_when_the_agent_is_started_may_run_on() {
-    let (mut scene, status) = held();
+    let (mut scene, _) = held();
     scene.held.clear();
-    scene.start_agent(Some(&status));
+    scene.start_agent();
     scene.node.on_registration(Ok(scene.node.resource_names()));
     scene.list_holders();
     scene.want(one("b"));

@@ -11,9 +11,12 @@ mod health;
 mod holders;
 mod illness;
 mod lingering;
+mod lists;
 mod names;
 mod notes;
 mod offering;
+mod orders;
+mod outcomes;
 mod pause;
 mod pods;
 mod reach;
@@ -24,6 +27,7 @@ mod rules;
 mod share;
 mod silent;
 mod status;
+mod takeover;
 mod topology;
 mod under_way;
 mod upgrade;
@@ -46,6 +50,8 @@ mod lingering_tests;
 #[cfg(test)]
 mod offering_tests;
 #[cfg(test)]
+mod orders_tests;
+#[cfg(test)]
 mod parts_tests;
 #[cfg(test)]
 mod pause_tests;
@@ -57,6 +63,8 @@ mod reboot_churn_tests;
 mod reboot_tests;
 #[cfg(test)]
 mod shares_tests;
+#[cfg(test)]
+mod takeover_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -74,24 +82,27 @@ pub use foreign::Foreign;
 pub use holders::{Held, Holders, Recorded};
 pub use illness::Ill;
 pub use notes::Note;
+pub use orders::Reply;
 pub use pause::Pause;
 pub use pods::{NodePod, NodePods};
-pub use recall::Recalled;
+pub use recall::{Profiles, Recalled};
 pub(crate) use share::{Shares, device_id as share_device, gpu_of as share_gpu};
 pub use silent::Spared;
 pub(crate) use status::unserved;
+pub use takeover::Predecessor;
 pub use upgrade::LetGo;
 pub use usage::{Busy, GpuUsage, Usage};
 pub use xids::{XidList, Xids};
 
 use crate::access::AccessGrant;
-use crate::gpu::{Compute, Gpu, GpuError, GpuInstance, Silent};
+use crate::gpu::{Gpu, GpuError, GpuInstance, Silent};
 use advertise::Advertised;
 use health::{Health, Neighbour};
 use holders::Account;
 use kerf_core::closeness::Closeness;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::contract::NodePolicy;
 use kerf_core::gfd_labels::GfdLabels;
+use kerf_core::ledger::Ledger;
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::offer::Bindings;
@@ -150,14 +161,15 @@ struct Obstruction {
 /// The agent's knowledge of its node.
 #[derive(Debug, Default)]
 pub struct Node {
-    spec: GpuNodeSpec,
-    /// The object that the spec was read from, so that a GpuNode made anew may begin with a lower epoch.
-    spec_uid: Option<String>,
+    /// The desired slices and their reservations.
+    ledger: Ledger,
+    housekeeping: orders::Housekeeping,
+    takeover: takeover::TakeOver,
     gpus: Vec<Gpu>,
     /// How close they are to each other.
     closeness: Closeness,
     shares: BTreeMap<DeviceId, Share>,
-    /// The names that specs have given to MIG devices, to tell a slice on its way out from one that nobody asked for.
+    /// The names that MIG devices have in the ledger or had, to tell a slice on its way out from one that nobody asked for.
     origins: BTreeMap<DeviceId, SliceId>,
     account: Account,
     /// Bound pods that ask for kerf's names; `None` until the API server has listed them.
@@ -168,8 +180,6 @@ pub struct Node {
     lingered: lingering::Lingered,
     /// What this process has made while the kubelet's checkpoint was never read: nobody held it before.
     made: BTreeSet<DeviceId>,
-    /// Reserved slices that their pods have got.
-    kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
     bindings: Bindings,
     retries: Retries<Task>,
@@ -213,9 +223,9 @@ pub struct Node {
     unrecorded: Option<(String, Instant)>,
     notes: Vec<Note>,
     told: Vec<Note>,
-    /// What the status said before the agent started, until the agent knows better.
-    before: Option<GpuNodeStatus>,
-    /// How long GPUs that the node had are waited for.
+    /// The GPUs that the node had when an earlier process ended, until the agent knows better.
+    awaited: Profiles,
+    /// How long they are waited for.
     silent_until: Option<Instant>,
     /// GPUs that have never answered this process, by index.
     silent: Silent,
@@ -224,53 +234,24 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node of which the agent knows what it wrote into the status before it was restarted.
+    /// A node of which nothing is known yet.
     #[must_use]
-    pub fn remembering(status: Option<&GpuNodeStatus>, settings: Settings) -> Self {
-        let slices = status.into_iter().flat_map(|status| &status.slices);
-        let origins = slices.filter_map(|s| Some((replica::mig_device(s.device.as_ref()?), s.id.clone()?)));
-        let had = status.into_iter().flat_map(|status| &status.gpus).map(|gpu| gpu.uuid.clone()).collect();
-        let (origins, before) = (origins.collect(), status.cloned());
-        Self { origins, settings, before, had, ..Self::default() }
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, ..Self::default() }
     }
 
-    /// Takes a spec, unless a leader wrote it whose time is over.
-    pub fn on_spec(&mut self, uid: Option<String>, spec: Result<GpuNodeSpec, String>) {
-        let spec = match spec {
-            Ok(spec) => spec,
-            Err(error) => {
-                tracing::error!(%error, "the GpuNode's spec cannot be read; the last one stays in force");
-                self.health.spec = Neighbour::Ill(format!("the spec cannot be read: {error}"));
-                return;
+    /// Takes the policy in the GpuNode. One that cannot be read leaves the last one in force.
+    pub fn on_policy(&mut self, policy: Result<NodePolicy, String>) {
+        match policy {
+            Ok(policy) => {
+                self.health.policy = Neighbour::Well;
+                self.follow_policy(policy);
             }
-        };
-        if uid == self.spec_uid && spec.epoch < self.spec.epoch {
-            tracing::warn!(
-                epoch = spec.epoch,
-                seen = self.spec.epoch,
-                "ignored a spec of a leader whose time is over"
-            );
-            self.health.ignored = Some(format!(
-                "the spec is of epoch {}, seen was {}: it is ignored until the extender's leader has written it anew",
-                spec.epoch, self.spec.epoch
-            ));
-            return;
+            Err(error) => {
+                tracing::error!(%error, "the GpuNode's policy cannot be read; the last one stays in force");
+                self.health.policy = Neighbour::Ill(format!("the policy cannot be read: {error}"));
+            }
         }
-        self.health.spec = Neighbour::Well;
-        self.health.ignored = None;
-        // Another object's slices are others, whatever their names.
-        let same_object = uid == self.spec_uid;
-        self.spec_uid = uid;
-        let same_policy = self.spec.policy == spec.policy;
-        self.spec = spec;
-        let wanted = |id: &SliceId| self.spec.slices.iter().any(|w| w.id == *id);
-        self.retries.retain(|task| match task {
-            Task::Create(id) => same_object && wanted(id),
-            Task::Destroy(..) => true,
-            // Another policy is another try.
-            Task::Switch(_) => same_policy,
-        });
-        self.advertised.serve(&self.resource_names());
     }
 
     /// Takes what NVML shows.
@@ -333,6 +314,7 @@ impl Node {
 
     /// A pod of this node is gone or finished.
     pub fn on_pod_left(&mut self, pod: PodKey, uid: PodUid, now: Instant) {
+        self.housekeeping.ended.insert(uid.clone());
         self.account.left(pod, uid, now);
     }
 
@@ -350,84 +332,10 @@ impl Node {
     /// Takes which names are registered with the kubelet, once all are, or why not all are.
     pub fn on_registration(&mut self, result: Result<BTreeSet<ResourceName>, String>) {
         self.advertised.forget_acknowledgements();
-        // A kubelet that has lost its checkpoint allocates anew for the pods that live.
-        let pods = self.pods.as_ref();
-        self.kept.retain(|_, uid| pods.is_some_and(|pods| !pods.contains_key(uid)));
         (self.registered, self.health.registration) = match result {
             Ok(names) => (names, Neighbour::Well),
             Err(error) => (BTreeSet::new(), Neighbour::Ill(error)),
         };
-    }
-
-    /// Takes the outcome of a create.
-    pub fn on_created(
-        &mut self,
-        gpu: &GpuUuid,
-        id: &SliceId,
-        result: Result<GpuInstance, GpuError>,
-        now: Instant,
-    ) {
-        self.under_way.end(None);
-        match result {
-            Ok(created) => {
-                self.unrecorded = None;
-                self.retries.succeeded(&Task::Create(id.clone()));
-                self.attempts.retain(|attempt| attempt.id != *id);
-                // The spec may want it no more by now.
-                for (.., device) in created.devices() {
-                    self.origins.entry(device.clone()).or_insert_with(|| id.clone());
-                    self.made.insert(device.clone());
-                }
-                if let Some(gpu) = self.gpus.iter_mut().find(|g| g.uuid == *gpu) {
-                    gpu.instances.retain(|i| !i.instance.placement.overlaps(created.instance.placement));
-                    gpu.instances.push(created);
-                    gpu.instances.sort_by_key(|i| i.instance.placement.start);
-                }
-            }
-            Err(error) => self.retries.failed(Task::Create(id.clone()), error, now),
-        }
-    }
-
-    /// Takes the outcome of a destroy.
-    pub fn on_destroyed(
-        &mut self,
-        gpu: &GpuUuid,
-        (instance, part): (Instance, Option<ComputeInstance>),
-        result: Result<(), GpuError>,
-        now: Instant,
-    ) {
-        let task = Task::Destroy(gpu.clone(), instance, part);
-        self.under_way.end(result.is_err().then(|| task.clone()));
-        match result {
-            Ok(()) => {
-                self.retries.succeeded(&task);
-                let gpu = self.gpus.iter_mut().find(|g| g.uuid == *gpu);
-                let instances = gpu.map(|gpu| &mut gpu.instances);
-                match (instances, part) {
-                    (None, _) => {}
-                    (Some(instances), None) => instances.retain(|i| i.instance != instance),
-                    (Some(instances), Some(part)) => {
-                        instances.iter_mut().filter(|i| i.instance == instance).for_each(|i| forget(i, part));
-                    }
-                }
-                self.forget_ills_of_gone();
-            }
-            Err(error) => self.retries.failed(task, error, now),
-        }
-    }
-
-    /// Takes the outcome of a switch of the MIG mode. What the GPU offers then is seen at the next observation.
-    pub fn on_switched(&mut self, gpu: &GpuUuid, mig: bool, result: Result<(), GpuError>, now: Instant) {
-        let task = Task::Switch(gpu.clone());
-        self.under_way.end(Some(task.clone()));
-        match result {
-            Ok(()) => {
-                self.unrecorded = None;
-                self.retries.succeeded(&task);
-                self.tell(Note::ModeChanged { gpu: gpu.clone(), mig });
-            }
-            Err(error) => self.retries.failed(task, error, now),
-        }
     }
 
     /// The names that must be registered; empty until NVML has been read. None is ever taken back while the agent runs.
@@ -436,7 +344,7 @@ impl Node {
         let rules = self.gpus.iter().map(|gpu| (gpu, self.rule(gpu)));
         // Pods were given these before the node's GPUs or kerf's version changed.
         let held = self.account.devices().map(|(_, held)| held.name);
-        let here = self.spec.slices.iter().filter(|wanted| self.gpu(&wanted.gpu).is_some());
+        let here = self.desired().iter().filter(|wanted| self.gpu(&wanted.gpu).is_some());
         let reserved = here.filter_map(|wanted| Some((wanted.reservation.as_ref()?.resource, wanted.shape)));
         let reserved =
             reserved.filter(|(name, shape)| names::is_kept_by(*name, *shape)).map(|(name, _)| name);
@@ -465,20 +373,10 @@ impl Node {
         self.gpu(gpu)?.instances.iter().find(|i| i.instance == instance)
     }
 
-    /// What is well, for `/readyz`: NVML, the kubelet, the spec.
+    /// What is well, for `/readyz`: NVML, the kubelet, the GpuNode.
     #[must_use]
     pub fn readiness(&self) -> [(&'static str, bool); 3] {
         let kubelet = self.health.registration.is_well() && self.health.pod_resources.is_well();
-        [("nvml", self.health.nvml.is_well()), ("kubelet", kubelet), ("spec", self.health.spec.is_well())]
-    }
-}
-
-/// Takes a compute instance that is gone off its GPU instance.
-fn forget(instance: &mut GpuInstance, part: ComputeInstance) {
-    if let Compute::Parts(parts) = &mut instance.compute {
-        parts.retain(|p| p.instance != part);
-        if parts.is_empty() {
-            instance.compute = Compute::Missing;
-        }
+        [("nvml", self.health.nvml.is_well()), ("kubelet", kubelet), ("spec", self.health.policy.is_well())]
     }
 }

@@ -88,7 +88,7 @@ pub enum Note {
 impl Node {
     /// A pod of this node was rejected by the kubelet. One that kerf promised nothing has come past it.
     pub fn on_rejected(&mut self, pod: PodKey, uid: &PodUid) {
-        let promised = self.spec.slices.iter().filter_map(|w| w.reservation.as_ref()).any(|r| r.uid == *uid);
+        let promised = self.desired().iter().filter_map(|w| w.reservation.as_ref()).any(|r| r.uid == *uid);
         if !promised {
             tracing::warn!(%pod, "a pod that kerf did not place asked for a slice, and was rejected");
             self.tell(Note::NoSlice { pod });
@@ -104,8 +104,8 @@ impl Node {
 
     /// What they hold.
     fn stolen(&self) -> Vec<(&WantedSlice, DeviceId, PodKey)> {
-        let reservations = || self.spec.slices.iter().filter_map(|w| w.reservation.as_ref());
-        let stolen = self.spec.slices.iter().filter_map(|wanted| {
+        let reservations = || self.desired().iter().filter_map(|w| w.reservation.as_ref());
+        let stolen = self.desired().iter().filter_map(|wanted| {
             let (promised, device) = (wanted.reservation.as_ref()?, self.device_of(wanted)?);
             let holder = self.account.holder(&device)?.holder.key();
             let is_strange = holder != promised.key() && !reservations().any(|r| r.key() == holder);

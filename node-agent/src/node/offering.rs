@@ -12,41 +12,33 @@ impl Node {
         for slice in existing.iter_mut() {
             slice.served = !unserved.contains(&slice.device);
         }
-        let missing: Vec<_> = self.spec.slices.iter().filter_map(|wanted| self.missing(wanted)).collect();
+        let missing: Vec<_> = self.desired().iter().filter_map(|wanted| self.missing(wanted)).collect();
         offer(existing, &missing, &self.bindings)
     }
 
     /// A reserved slice that cannot be offered and that its pod has not had.
     fn missing(&self, wanted: &WantedSlice) -> Option<MissingSlice> {
-        let reservation = wanted.reservation.clone().filter(|_| !self.is_kept(wanted))?;
+        let reservation = wanted.reservation.clone()?;
         let is_missing = self.device_of(wanted).is_none_or(|device| self.account.is_doubted(&device));
         let model = self.model_of(&wanted.gpu);
         is_missing.then_some(MissingSlice { shape: wanted.shape, model, reservation })
     }
 
-    /// Notes which pods are bound, and which an earlier process of the agent has said to be ready. While no spec can be read,
-    /// what was known stays.
+    /// Notes which pods are bound.
     pub(super) fn note_bindings(&mut self) {
-        if !self.health.spec.is_well() {
-            return;
-        }
-        let reserved = self.spec.slices.iter().filter_map(|wanted| wanted.reservation.as_ref());
+        let reserved = self.ledger.desired().slices.iter().filter_map(|wanted| wanted.reservation.as_ref());
         let pods = self.pods.as_ref();
         self.bindings
             .take_pods(reserved.map(|r| &r.uid), |uid| pods.is_some_and(|pods| pods.contains_key(uid)));
-        if let Some(before) = self.before.take() {
-            self.note_ready(&before);
-            self.before = Some(before);
-        }
     }
 
-    /// Notes whose slices are all ready by a status that is published, or that was. A pod that holds some of its own is bound, and
+    /// Notes whose slices are all ready by a status that is reported. A pod that holds some of its own is bound, and
     /// the API server shows it.
     pub(super) fn note_ready(&mut self, status: &GpuNodeStatus) {
         let ready = status.slices.iter().filter(|slice| slice.holder.is_none());
         let ready: BTreeMap<_, _> =
             ready.filter_map(|s| Some((s.id.as_ref()?, s.ready_for.as_ref()?))).collect();
-        let reserved = self.spec.slices.iter().filter_map(|wanted| {
+        let reserved = self.ledger.desired().slices.iter().filter_map(|wanted| {
             let uid = &wanted.reservation.as_ref()?.uid;
             Some((uid, ready.get(&wanted.id) == Some(&uid)))
         });
@@ -59,11 +51,11 @@ impl Node {
         wanted.reservation.as_ref().is_some_and(|r| holder.is_some_and(|holder| holder != r.key()))
     }
 
-    /// Whether the pod that has reserved it has got it, now or before; of an unreserved slice, whether the kubelet keeps it
+    /// Whether the pod that has reserved it has got it; of an unreserved slice, whether the kubelet keeps it
     /// for its container.
     pub(super) fn is_settled(&self, wanted: Option<&WantedSlice>, device: &DeviceId) -> bool {
         let is_anothers = wanted.is_some_and(|wanted| self.is_anothers(wanted, device));
-        wanted.is_some_and(|wanted| self.is_kept(wanted)) || self.is_shown(device) && !is_anothers
+        self.is_shown(device) && !is_anothers
     }
 
     /// Whether the kubelet keeps the device for the container that has it.

@@ -39,7 +39,7 @@ fn what_was_ready_before_a_restart_stays_before_what_was_reserved_earlier() {
     scene.want(vec![later.clone()]);
     let status = scene.settle();
     assert_eq!(slice(&status, "s2").state, SliceState::Ready);
-    scene.restart_agent(Some(&status));
+    scene.restart_agent();
     scene.want(vec![wanted("s1", small(0), Some(("a", ONE))), later]);
     let status = scene.settle();
     let found = ["s1", "s2"].map(|id| slice(&status, id).state);

@@ -2,6 +2,7 @@
 
 use super::tests::{ONE, Scene, devices, mig, slice, wanted};
 use super::*;
+use crate::gpu::Compute;
 use crate::gpu::fake::uuid;
 use crate::gpu::{GpuBackend as _, NvmlCode};
 use kerf_core::contract::{Shape, SliceState, WantedSlice};
@@ -106,7 +107,7 @@ fn a_part_that_no_record_tells_of_is_not_destroyed() {
     let mut scene = scene();
     let foreign = part(1, 0);
     scene.gpus.create(&uuid(0), foreign.instance().unwrap(), foreign.part()).unwrap();
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.want(vec![wanted("s1", part(2, 0), Some(("a", TWO_C)))]);
     scene.settle();
     scene.now += Duration::from_secs(2);
@@ -154,7 +155,7 @@ fn a_part_that_is_held_stays_through_a_restart_though_the_spec_is_lost() {
     scene.want(three());
     scene.settle();
     scene.allocate("p1", ONE_C, "MIG-2");
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.want(vec![wanted("s9", super::tests::mig("7g.80gb", 0, 8), None)]);
     let status = scene.settle();
     assert_eq!(scene.places(), ["3g.40gb at 4:4"]);

@@ -179,8 +179,8 @@ fn what_an_earlier_process_paused_stays_recorded_until_it_is_put_back() {
     let (mut scene, step) = in_the_way(Settings::default());
     refuse(&mut scene, &step);
     scene.decide();
-    let status = scene.decide().status;
-    scene.restart_agent(Some(&status));
+    scene.decide();
+    scene.restart_agent();
     let decision = scene.decide();
     assert_eq!((decision.pause, decision.record.paused), (Pause::default(), labels(&[DCGM])));
     scene.node.on_paused(BTreeSet::new(), 0);

@@ -45,7 +45,7 @@ fn an_empty_gpu_gets_the_mode_that_policys_kinds_take() {
 fn a_mode_is_left_alone_without_policys_leave() {
     let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     scene.policy = rule(&[Kind::Mig], ModeChange::Never);
-    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     let status = scene.settle();
     assert_eq!(modes(&scene), [OFF]);
     assert_eq!((slice(&status, "s1").state, status.gpus[0].kinds.len()), (SliceState::Failed, 0));
@@ -178,8 +178,8 @@ fn a_mode_is_switched_after_the_mps_daemon_has_gone() {
 fn a_mode_that_policy_has_switched_is_not_taken_for_a_lost_one_afterwards() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![]);
-    let status = scene.settle();
-    scene.restart_agent(Some(&status));
+    scene.settle();
+    scene.restart_agent();
     scene.policy = rule(&[Kind::Mps], ModeChange::WithoutReset);
     scene.want(vec![]);
     scene.settle();

@@ -5,8 +5,11 @@ use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuBackend as _, MigMode, NvmlCode};
-use kerf_core::contract::{Condition, GpuRule, Holder, MigPart, ModeChange, Shape, SliceState, WantedSlice};
+use kerf_core::contract::{
+    Condition, GpuNodeStatus, GpuRule, Holder, MigPart, ModeChange, Shape, SliceState, WantedSlice,
+};
 use kerf_core::kind::Kind;
+use kerf_core::ledger::Found;
 use kerf_core::planner::Step;
 use kerf_core::units::SizeGb;
 
@@ -32,10 +35,10 @@ fn busy() -> (Scene, GpuNodeStatus) {
 }
 
 /// The node is booted, and the agent starts. The kubelet's checkpoint still tells of what pods held.
-fn boot(scene: &mut Scene, status: &GpuNodeStatus) {
+fn boot(scene: &mut Scene) {
     scene.gpus.reboot();
     scene.record = scene.record.clone().after_reload();
-    scene.start_agent(Some(status));
+    scene.start_agent();
     assert_eq!(scene.decide().step, None, "the kubelet has not told who holds what");
     scene.list_holders();
 }
@@ -65,10 +68,12 @@ fn hear_all(scene: &mut Scene, wanted: Vec<WantedSlice>) {
 #[test]
 fn no_label_is_taken_back_before_the_gpus_are_known_again() {
     let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings::default());
-    let (before, status) = (scene.node.labels(), scene.settle());
+    let before = scene.node.labels();
+    scene.settle();
     assert!(before.values().any(Option::is_some));
-    scene.node = Node::remembering(Some(&status), Settings::default());
-    assert!(scene.node.labels().is_empty(), "the status of before is known, the GPUs are not");
+    scene.node = Node::new(Settings::default());
+    scene.node.recall(scene.record.clone(), scene.now);
+    assert!(scene.node.labels().is_empty());
     scene.observe();
     assert_eq!(scene.node.labels(), before);
 }
@@ -76,7 +81,7 @@ fn no_label_is_taken_back_before_the_gpus_are_known_again() {
 #[test]
 fn after_a_restart_nothing_moves() {
     let (mut scene, status) = busy();
-    scene.restart_agent(Some(&status));
+    scene.restart_agent();
     scene.want(spec());
     for _ in 0..5 {
         assert_eq!(scene.decide().step, None);
@@ -89,8 +94,8 @@ fn after_a_restart_nothing_moves() {
 
 #[test]
 fn after_a_reboot_the_recorded_slices_are_made_at_their_places_before_a_name_is_registered() {
-    let (mut scene, status) = busy();
-    boot(&mut scene, &status);
+    let (mut scene, _) = busy();
+    boot(&mut scene);
     let steps = run_all(&mut scene);
     assert_eq!(
         steps,
@@ -118,14 +123,14 @@ fn after_a_reboot_the_recorded_slices_are_made_at_their_places_before_a_name_is_
 
 #[test]
 fn an_agent_that_is_restarted_in_the_middle_goes_on_with_what_was_recorded() {
-    let (mut scene, status) = busy();
-    boot(&mut scene, &status);
+    let (mut scene, _) = busy();
+    boot(&mut scene);
     for _ in 0..2 {
         let step = scene.decide().step.unwrap();
         scene.run(step);
     }
     assert!(scene.record.booted, "until all is there");
-    scene.start_agent(Some(&status));
+    scene.start_agent();
     scene.list_holders();
     assert_eq!(run_all(&mut scene).len(), 2);
     assert!(!scene.record.booted);
@@ -138,15 +143,15 @@ fn a_mode_does_not_come_back_under_a_share_that_was_given_meanwhile() {
     let (before, name) = (scene.record.clone(), "nvidia.com/gpu-4gb");
     scene.held.clear();
     scene.gpus.reboot();
-    scene.restart_agent(None);
+    scene.restart_agent();
     let share = Shape::mps(SizeGb(4));
     scene.policy.gpus = vec![GpuRule { kinds: vec![Kind::Mps], ..GpuRule::default() }];
     scene.want(vec![wanted("s9", share, Some(("z", name)))]);
-    let status = scene.settle();
+    scene.settle();
     scene.allocate("z", name, "GPU-0::9");
     scene.record = before;
     scene.record.booted = true;
-    scene.start_agent(Some(&status));
+    scene.start_agent();
     assert_eq!(scene.decide().step, None);
     scene.list_holders();
     assert!(run_all(&mut scene).iter().all(|step| !step.contains("switch")));
@@ -155,8 +160,8 @@ fn a_mode_does_not_come_back_under_a_share_that_was_given_meanwhile() {
 
 #[test]
 fn what_a_dead_pod_held_before_the_reboot_is_in_nobodys_way() {
-    let (mut scene, status) = busy();
-    boot(&mut scene, &status);
+    let (mut scene, _) = busy();
+    boot(&mut scene);
     run_all(&mut scene);
     // The kubelet still lists the old device; the leader has given the place away.
     hear_all(&mut scene, vec![wanted("s9", mig("7g.80gb", 0, 8), Some(("z", "nvidia.com/mig-7g.80gb")))]);
@@ -168,8 +173,8 @@ fn what_a_dead_pod_held_before_the_reboot_is_in_nobodys_way() {
 
 #[test]
 fn a_recorded_slice_that_cannot_be_made_again_is_told_and_does_not_hold_up_the_names() {
-    let (mut scene, status) = busy();
-    boot(&mut scene, &status);
+    let (mut scene, _) = busy();
+    boot(&mut scene);
     let refused = GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources };
     let mut tries = 0;
     for _ in 0..60 {
@@ -198,8 +203,8 @@ fn the_mode_that_a_reboot_took_comes_back_without_policys_leave_unless_policy_ha
         let (mut scene, _) = busy();
         scene.policy.gpus = vec![GpuRule { kinds, mode_change: ModeChange::Never, ..GpuRule::default() }];
         scene.want(spec());
-        let status = scene.settle();
-        boot(&mut scene, &status);
+        scene.settle();
+        boot(&mut scene);
         run_all(&mut scene);
         assert_eq!(scene.gpus.gpus()[0].mig, MigMode::Settled(mode));
     }
@@ -210,9 +215,9 @@ fn a_mode_that_somebody_switches_off_while_no_agent_runs_stays_off() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.policy.gpus = vec![GpuRule { kinds: vec![Kind::Mig], ..GpuRule::default() }];
     scene.want(vec![]);
-    let status = scene.settle();
+    scene.settle();
     scene.gpus.set_mig_mode(&uuid(0), false, false).unwrap();
-    scene.restart_agent(Some(&status));
+    scene.restart_agent();
     scene.want(vec![]);
     scene.settle();
     assert_eq!(scene.gpus.gpus()[0].mig, MigMode::Settled(false));
@@ -220,15 +225,15 @@ fn a_mode_that_somebody_switches_off_while_no_agent_runs_stays_off() {
 
 #[test]
 fn the_mode_of_a_gpu_that_is_missing_at_the_boot_comes_back_with_it() {
-    let (mut scene, status) = busy();
-    boot(&mut scene, &status);
+    let (mut scene, _) = busy();
+    boot(&mut scene);
     let all = scene.gpus.gpus();
     scene.node.on_observed(Ok(all[1..].to_vec()));
     run_all(&mut scene);
     hear_all(&mut scene, vec![]);
-    let status = scene.settle();
+    scene.settle();
     // The agent is restarted, and then the GPU comes back.
-    scene.restart_agent(Some(&status));
+    scene.restart_agent();
     scene.node.on_observed(Ok(all[1..].to_vec()));
     scene.want(vec![]);
     scene.settle();
@@ -249,7 +254,7 @@ fn what_is_made_was_recorded_before() {
     while let decision = scene.decide()
         && let Some(step) = decision.step
     {
-        let recorded = decision.record.spec.slices;
+        let recorded = decision.record.ledger.desired.slices;
         assert!(matches!(step, Step::Switch { .. }) || recorded == spec()[..2], "{step} is recorded");
         scene.run(step);
         steps += 1;
@@ -262,10 +267,14 @@ fn what_is_made_was_recorded_before() {
 fn nothing_is_cut_that_cannot_be_recorded_and_the_condition_says_why() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    for pod in scene.decide().look_up.into_keys() {
+        let asked = scene.tick();
+        scene.node.on_looked_up(&pod, asked, Found::Unbound);
+    }
     for _ in 0..3 {
         assert!(scene.decide().step.is_some());
         let now = scene.tick();
-        scene.node.on_unrecorded("the disk is full; free some space in /var/lib/kerf", now);
+        scene.node.on_unrecorded(None, "the disk is full; free some space in /var/lib/kerf", now);
         let decision = scene.decide();
         assert!(decision.step.is_none() && decision.wake.is_some(), "it is tried again");
         let text = failing(&decision.status, Condition::SPEC_REACHED).unwrap();
@@ -280,39 +289,24 @@ fn nothing_is_cut_that_cannot_be_recorded_and_the_condition_says_why() {
     );
 }
 
-/// The disk gave nothing back, and what the API server has stands in: of the GPUs the MIG modes too.
 #[test]
-fn a_record_that_cannot_be_read_does_not_lose_the_mig_mode_in_a_reboot() {
-    let (mut scene, status) = busy();
-    let spec = GpuNodeSpec { slices: spec(), ..GpuNodeSpec::default() };
-    scene.record = Recalled::from_gpu_node(spec, Some("uid".to_owned()), Some(&status));
-    scene.gpus.reboot();
-    scene.start_agent(Some(&status));
+fn a_record_that_cannot_be_read_moves_nothing_where_nothing_was_lost() {
+    let (mut scene, _) = busy();
+    scene.record = Recalled::lost();
+    scene.start_agent();
     scene.list_holders();
-    assert_eq!(run_all(&mut scene).len(), 4);
-    hear_all(&mut scene, self::spec());
+    assert_eq!(run_all(&mut scene), Vec::<String>::new());
+    hear_all(&mut scene, Vec::new());
+    assert!(scene.node.closed().is_some(), "nobody knows who is bound");
     scene.settle();
     assert_eq!(scene.places(), PLACES);
 }
 
 #[test]
-fn a_record_that_cannot_be_read_moves_nothing_where_nothing_was_lost() {
-    let (mut scene, status) = busy();
-    let spec = GpuNodeSpec { slices: spec(), ..GpuNodeSpec::default() };
-    scene.record = Recalled::from_gpu_node(spec, Some("uid".to_owned()), Some(&status));
-    scene.start_agent(Some(&status));
-    scene.list_holders();
-    assert_eq!(run_all(&mut scene), Vec::<String>::new());
-    hear_all(&mut scene, self::spec());
-    let again = scene.settle();
-    assert_eq!((again.slices, again.gpus), (status.slices, status.gpus));
-}
-
-#[test]
 fn a_contested_node_is_not_cut_after_a_reboot() {
-    let (mut scene, status) = busy();
+    let (mut scene, _) = busy();
     scene.settings.others = true;
-    boot(&mut scene, &status);
+    boot(&mut scene);
     assert_eq!(run_all(&mut scene), Vec::<String>::new(), "who else is here is not known yet");
     scene.node.on_others(vec!["NVIDIA's MIG manager manages GPUs of this node".into()], scene.now);
     assert_eq!(run_all(&mut scene), Vec::<String>::new());
@@ -328,7 +322,7 @@ fn slices_without_a_record_are_occupied_and_told_once() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let foreign = mig("1g.10gb", 4, 1).instance().unwrap();
     scene.gpus.create(&uuid(0), foreign, None).unwrap();
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.want(vec![wanted("s1", mig("3g.40gb", 4, 4), Some(("a", "nvidia.com/mig-3g.40gb")))]);
     for _ in 0..3 {
         scene.settle();
@@ -341,7 +335,7 @@ fn slices_without_a_record_are_occupied_and_told_once() {
     let found = status.slices.iter().find(|s| s.id.is_none()).unwrap();
     assert_eq!((found.state, found.device.as_ref().unwrap().as_str()), (SliceState::Held, "MIG-1"));
     assert_eq!(scene.told, [Note::Adopted { device: DeviceId::new("MIG-1") }]);
-    scene.restart_agent(Some(&status));
+    scene.restart_agent();
     scene.want(vec![]);
     let status = scene.settle();
     assert!(status.slices.iter().any(|s| s.id.is_none()), "it stays somebody's");
@@ -352,7 +346,7 @@ fn a_slice_that_the_record_tells_of_is_not_taken_for_somebody_elses() {
     let (mut scene, _) = busy();
     scene.free(scene.held.keys().next().unwrap().clone().as_str());
     // The status is lost, and the leader wants other things: by the record the agent knows what it made.
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.want(vec![wanted("s9", mig("7g.80gb", 0, 8), None)]);
     scene.settle();
     assert_eq!(scene.places(), ["7g.80gb at 0:8", "1g.5gb at 6:1"]);
@@ -367,8 +361,8 @@ fn shares_are_served_again_under_their_ids_after_a_reboot() {
     scene.want(vec![wanted("s1", share, Some(("a", name)))]);
     scene.settle();
     scene.allocate("a", name, "GPU-0::1");
-    let status = scene.settle();
-    boot(&mut scene, &status);
+    scene.settle();
+    boot(&mut scene);
     assert_eq!(run_all(&mut scene), Vec::<String>::new());
     // The leader's spec has lost it; the kubelet's checkpoint has not, and lets the pod's containers start again.
     hear_all(&mut scene, vec![]);
@@ -393,10 +387,12 @@ fn a_share_that_ended_before_the_newest_was_started_does_not_come_back_with_an_o
     scene.want(next());
     scene.settle();
     scene.now += Duration::from_secs(3);
-    let status = scene.settle();
+    scene.settle();
     assert_eq!(devices(&scene.kubelet), ["GPU-0::2"]);
+    scene.allocate("b", "nvidia.com/gpu", "GPU-0::2");
+    scene.settle();
     scene.record = old;
-    scene.start_agent(Some(&status));
+    scene.start_agent();
     scene.node.on_registration(Ok(scene.node.resource_names()));
     scene.node.on_pods(NodePods::new());
     scene.list_holders();
@@ -405,12 +401,12 @@ fn a_share_that_ended_before_the_newest_was_started_does_not_come_back_with_an_o
     let kept = scene.decide().kept.unwrap();
     assert!(kept.daemons.is_empty(), "an MPS daemon beside the whole GPU: {:?}", kept.daemons);
     let status = scene.settle();
-    assert_eq!(slice(&status, "s2").state, SliceState::Ready);
+    assert_eq!(slice(&status, "s2").state, SliceState::Held);
     assert_eq!(status.slices.len(), 1, "{:?}", status.slices);
 }
 
 #[test]
-fn a_replica_of_a_status_from_before_is_none_of_a_device_that_is_held_as_a_whole() {
+fn a_replica_of_an_old_record_is_none_of_a_device_that_is_held_as_a_whole() {
     let (mut scene, status) = busy();
     let mut old = scene.record.clone();
     let device = slice(&status, "s1").device.clone().unwrap();
@@ -419,7 +415,7 @@ fn a_replica_of_a_status_from_before_is_none_of_a_device_that_is_held_as_a_whole
     old.shares = Some([(replica, shape)].into());
     scene.record = old;
     scene.gpus.set_processes(&device, true);
-    scene.restart_agent(Some(&status));
+    scene.restart_agent();
     scene.want(spec());
     let again = scene.settle();
     assert_eq!(again.slices, status.slices);

@@ -83,7 +83,7 @@ impl Node {
         Some(Share { id: SliceId::new(device.as_str()), gpu, shape })
     }
 
-    /// Replicas that containers hold exist, whatever the spec says; those of MIG devices that are gone do not. Each is called as
+    /// Replicas that containers hold exist, whatever is desired; those of MIG devices that are gone do not. Each is called as
     /// the wanted slice at its place is.
     pub(super) fn adopt_replicas(&mut self) {
         // Under a MIG device's own name such an id is of NVIDIA's device plugin, which gives the device by turns.
@@ -103,7 +103,7 @@ impl Node {
         for (device, share) in &mut shares {
             if share.shape.replica().is_some() {
                 let is_it = |w: &&WantedSlice| w.gpu == share.gpu && w.shape == share.shape;
-                let wanted = self.spec.slices.iter().find(is_it);
+                let wanted = self.desired().iter().find(is_it);
                 share.id = wanted.map_or_else(|| SliceId::new(device.as_str()), |wanted| wanted.id.clone());
             }
         }

@@ -125,14 +125,12 @@ fn a_restart_of_the_agent_takes_no_turn_from_anybody() {
     };
     let before = told(&status);
     assert!(before.iter().all(|(state, ..)| *state == SliceState::Held));
-    // With its own status, by its record alone, and where the GpuNode was made anew and wants nothing.
-    for known in [Some(&status), None] {
-        scene.restart_agent(known);
-        scene.want(turns(3));
-        assert_eq!(told(&scene.settle()), before);
-    }
+    // By its record, and where that is lost and nothing is desired.
+    scene.restart_agent();
+    scene.want(turns(3));
+    assert_eq!(told(&scene.settle()), before);
     scene.record = crate::node::Recalled::default();
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.want(vec![wanted("s9", super::super::tests::mig("7g.80gb", 0, 8), None)]);
     let status = scene.settle();
     assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
@@ -279,7 +277,7 @@ fn a_replica_under_a_neutral_name_is_served_and_adopted_as_one() {
     scene.allocate("p0", NEUTRAL, "MIG-1::1");
     // Record and spec are lost.
     scene.record = Recalled::default();
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.want(vec![]);
     scene.observe();
     let status = scene.settle();

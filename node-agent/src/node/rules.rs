@@ -17,7 +17,7 @@ impl Node {
     /// Policy's rule for the GPU.
     pub(super) fn rule(&self, gpu: &Gpu) -> GpuRule {
         let model = catalog::short_name(&gpu.product, gpu.memory);
-        self.spec.policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &model)
+        self.ledger.desired().policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &model)
     }
 
     /// The kinds that can be cut from the GPU now: by its mode, its health and policy.
@@ -89,7 +89,7 @@ impl Node {
         let switching =
             self.gpus.iter().filter_map(|gpu| Some((&gpu.uuid, self.switch_to(gpu, &self.rule(gpu))?)));
         let switching: BTreeMap<&GpuUuid, bool> = switching.collect();
-        let mut wanted = Cow::Borrowed(&self.spec.slices[..]);
+        let mut wanted = Cow::Borrowed(self.desired());
         if !switching.is_empty() {
             let waits = |w: &WantedSlice| switching.get(&w.gpu) == Some(&(w.shape.kind() == Kind::Mig));
             wanted.to_mut().iter_mut().filter(|w| waits(w)).for_each(|w| w.reservation = None);

@@ -1,4 +1,4 @@
-//! The device ids of shares, and of GPUs as a whole: `<GPU UUID>::<n>`, where n is the number of the slice that the spec named.
+//! The device ids of shares, and of GPUs as a whole: `<GPU UUID>::<n>`, where n is the number of the slice in the ledger.
 //! Those of replicas of MIG devices are in `replica`.
 //!
 //! So an id means the same slice before and after a restart of the agent, and is never used for another one.
@@ -6,7 +6,7 @@
 use super::names::is_kept_by;
 use super::replica::{MIG_PREFIX, replica_of};
 use super::{Held, Node};
-use kerf_core::contract::{GpuNodeStatus, GpuRule, Shape, WantedSlice};
+use kerf_core::contract::{GpuRule, Shape, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::resource::ResourceName;
@@ -19,12 +19,12 @@ pub(super) const SEPARATOR: &str = "::";
 /// How a GPU's UUID begins (NVML, `nvmlDeviceGetUUID`).
 const GPU_PREFIX: &str = "GPU-";
 
-/// A share that is served. Known by its device's id: the numbers of slices begin anew with a GpuNode that is made anew.
+/// A share that is served. Known by its device's id: the numbers of slices begin anew after a ledger that was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Share {
     /// Its GPU.
     pub(crate) gpu: GpuUuid,
-    /// Its name in the spec that asked for it.
+    /// Its name in the ledger that desired it.
     pub(crate) id: SliceId,
     /// What it is.
     pub(crate) shape: Shape,
@@ -87,15 +87,8 @@ pub(crate) fn shape_of(
 /// The shares that exist, by their devices.
 pub(crate) type Shares = BTreeMap<DeviceId, Shape>;
 
-/// Those of which a status tells.
-pub(super) fn shares_of(status: &GpuNodeStatus) -> Shares {
-    let is_share = |shape: Shape| shape.instance().is_none() || shape.replica().is_some();
-    let shares = status.slices.iter().filter(|slice| is_share(slice.shape));
-    shares.filter_map(|slice| Some((slice.device.clone()?, slice.shape))).collect()
-}
-
-/// Whether a device by the name of a wanted slice is that slice, for one that is held. The numbers of slices begin anew with a
-/// GpuNode that is made anew, and a neutral name does not tell the one from the other: the pod does.
+/// Whether a device by the name of a wanted slice is that slice, for one that is held. The numbers of slices begin anew
+/// after a ledger that was lost, and a neutral name does not tell the one from the other: the pod does.
 fn may_be(wanted: &WantedSlice, held: &Held) -> bool {
     let is_its = || wanted.reservation.as_ref().is_none_or(|promised| promised.key() == held.holder.key());
     is_kept_by(held.name, wanted.shape) && (!held.name.is_neutral() || is_its())
@@ -120,9 +113,9 @@ impl Node {
         }
     }
 
-    /// Forgets shares that ended before others began, and that a record or a status from before has brought back: no GPU serves
-    /// two kinds at once, and of a MIG device that is held as a whole there are no replicas. What is held has not ended; beside
-    /// it what is wanted has not.
+    /// Forgets shares that ended before others began, and that a record from before has brought back: no GPU serves two kinds at once,
+    /// and of a MIG device that is held as a whole there are no replicas. What is held has not ended; beside it what is
+    /// wanted has not.
     pub(super) fn forget_ended_shares(&mut self) {
         let mut served: BTreeMap<&GpuUuid, Kind> = BTreeMap::new();
         let is_held = |device: &DeviceId| self.account.held_as(device).is_some();
@@ -168,16 +161,16 @@ impl Node {
         unknown.map(|(_, share)| &share.gpu)
     }
 
-    /// Shares that containers hold exist, whatever the spec says and whether or not the agent was restarted.
+    /// Shares that containers hold exist, whatever is desired and whether or not the agent was restarted.
     pub(super) fn adopt_shares(&mut self) {
         for (device, held) in self.account.devices() {
             let Some((gpu, id)) = slice_of(device) else { continue };
             let (known, by_name) = (self.shares.get(device).map(|s| s.shape), self.shape_of(&gpu, held.name));
-            // What a name does not tell of it the spec may, which may come later.
+            // What a name does not tell of it the ledger may.
             if known.is_some() && known != by_name {
                 continue;
             }
-            let wanted = self.spec.slices.iter().find(|w| w.id == id && w.gpu == gpu);
+            let wanted = self.desired().iter().find(|w| w.id == id && w.gpu == gpu);
             let wanted = wanted.filter(|wanted| may_be(wanted, held)).map(|wanted| wanted.shape);
             let Some(shape) = wanted.or(known).or(by_name) else { continue };
             self.shares.insert(device.clone(), Share { gpu, id, shape });

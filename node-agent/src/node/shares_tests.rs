@@ -323,7 +323,7 @@ fn a_number_that_is_given_again_takes_nothing_from_who_holds_the_old_share() {
         scene.settle();
         scene.allocate("a", WHOLE_NAME, "GPU-0::1");
         if restarts {
-            scene.restart_agent(None);
+            scene.restart_agent();
         }
         let new = wanted_of(1, "s1", time_slice(4), Some(("b", FOUR_SHARED)));
         scene.want(vec![new, wanted("s2", time_slice(4), None)]);
@@ -345,7 +345,7 @@ fn a_share_that_has_anothers_device_waits_until_that_one_is_gone() {
         scene.settle();
         scene.allocate("a", name, "GPU-0::1");
         if restarts {
-            scene.restart_agent(None);
+            scene.restart_agent();
         }
         // A GpuNode that was made anew gives the name again.
         let new = vec![wanted("s1", mps(8), Some(("b", "nvidia.com/gpu-8gb")))];
@@ -378,7 +378,7 @@ fn a_held_share_is_what_the_spec_tells_of_it_once_it_does() {
     scene.settle();
     // The record is lost, and the kubelet is heard before the API server.
     scene.record = Recalled::default();
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.decide();
     scene.want(spec);
     let status = scene.settle();
@@ -395,7 +395,7 @@ fn a_share_under_a_neutral_name_is_what_the_record_or_its_pods_promise_tells_of_
             if !record {
                 scene.record = Recalled::default();
             }
-            scene.restart_agent(None);
+            scene.restart_agent();
             scene.decide();
             scene.want(spec);
             let status = scene.settle();
@@ -422,7 +422,7 @@ fn nothing_is_offered_beside_a_share_that_only_its_neutral_name_tells_of() {
     for shape in [mps(4), time_slice(4), WHOLE] {
         let mut scene = held_under_a_neutral_name(shape);
         scene.record = Recalled::default();
-        scene.restart_agent(None);
+        scene.restart_agent();
         // A GpuNode made anew begins with the first number, for another pod and another kind.
         let other = if shape == mps(4) { time_slice(4) } else { mps(4) };
         scene.want(vec![wanted("s1", other, Some(("b", NEUTRAL))), wanted("s2", mps(4), Some(("c", FOUR)))]);
@@ -462,7 +462,7 @@ fn a_container_gets_what_its_device_is_whatever_the_name() {
             scene.allocate("a", name, device);
             let Decision { lists, kept, mut status, .. } = scene.decide();
             let device = lists[&name.parse().unwrap()][0].clone();
-            status.slices.iter_mut().for_each(|slice| slice.resource = None);
+            status.slices.iter_mut().for_each(|slice| (slice.resource, slice.reservation) = (None, None));
             (device, kept, status.slices, scene.node.told_as_gfd_does())
         });
         assert_eq!(neutral, by_kind, "{shape}");
@@ -520,11 +520,14 @@ fn the_daemon_of_a_gpu_that_is_silent_after_a_restart_is_left_alone() {
     scene.want(vec![wanted("s1", mps(4), None), wanted_of(1, "s2", mps(4), None)]);
     scene.settle();
     assert_eq!(scene.decide().kept.unwrap().daemons.len(), 2);
-    // The status is not known, as where the API server does not answer in time: the record tells.
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.node.on_silent([(1, crate::gpu::GpuError::Stopped)].into());
-    scene.node.on_observed(Ok(scene.gpus.gpus()[..1].to_vec()));
     scene.want(Vec::new());
+    for _ in 0..2 {
+        scene.node.on_observed(Ok(scene.gpus.gpus()[..1].to_vec()));
+        scene.decide();
+        scene.now += Duration::from_secs(20);
+    }
     let kept = scene.decide().kept.unwrap();
     assert!(!kept.daemons.contains_key(&uuid(1)));
     assert_eq!(kept.spared.gpus, [uuid(1)].into());
@@ -546,7 +549,7 @@ fn replicas_have_a_name_of_their_own() {
     assert!(status.slices.iter().all(|s| s.state == SliceState::Ready), "{:?}", status.slices);
     assert_eq!(devices(&scene.kubelet).len(), 4);
     scene.allocate("s1", "nvidia.com/gpu.shared", "GPU-0::1");
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.want(vec![]);
     let status = scene.settle();
     assert_eq!((status.slices.len(), status.slices[0].shape), (1, time_slice(3)), "adopted by its name");
@@ -580,7 +583,7 @@ fn equal_mps_shares_have_one_limit_which_is_the_servers() {
         ["gpu.replicas", "gpu.sharing-strategy"].map(|name| told[&format!("nvidia.com/{name}")].clone());
     assert_eq!(told, ["2", "mps"]);
     scene.allocate("s1", NAME, "GPU-0::1");
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.want(vec![]);
     let status = scene.settle();
     assert_eq!((status.slices.len(), status.slices[0].shape), (1, half), "adopted by its name");
@@ -592,7 +595,7 @@ fn held_of_the_plugin(model: &str, name: &str, device: &str) -> Scene {
     let mut scene = scene(&[model]);
     let holder = Holder { namespace: "ns".into(), pod: "old".into(), container: "main".into() };
     scene.held.insert(DeviceId::new(device), Held { name: name.parse().unwrap(), holder });
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.list_holders();
     scene
 }
@@ -633,7 +636,7 @@ fn a_length_that_was_set_is_recorded_until_the_node_is_booted() {
         scene.want(Vec::new());
         assert_eq!(scene.decide().lengths[&uuid(1)], length);
     }
-    scene.restart_agent(None);
+    scene.restart_agent();
     assert_eq!(scene.decide().record.lengths, [uuid(1)].into(), "it is still to be looked at");
     assert!(scene.record.clone().after_reload().lengths.is_empty());
 }

@@ -1,5 +1,5 @@
 //! GPUs that the node had and that have not answered since the agent was started, or have told less of themselves than
-//! before: for a while they are waited for, and the status stays as it was. What pods hold of them is not given up for a
+//! before: for a while they are waited for. What pods hold of them is not given up for a
 //! call that has failed.
 //!
 //! One that goes on being silent is taken out of service, and what runs on it is left alone: CUDA may work where a call of
@@ -8,7 +8,8 @@
 use super::health::Neighbour;
 use super::{Node, WantedDaemon, share};
 use crate::gpu::{Gpu, MigMode, Silent};
-use kerf_core::contract::{GpuStatus, Reservation, WantedSlice};
+use kerf_core::contract::{Reservation, WantedSlice};
+use kerf_core::mig::Profile;
 use kerf_core::names::{DeviceId, GpuUuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -62,7 +63,7 @@ impl Node {
             .chain(of_record)
             .chain(self.shares.keys())
             .collect();
-        let wanted = self.spec.slices.iter().map(|wanted| &wanted.gpu);
+        let wanted = self.desired().iter().map(|wanted| &wanted.gpu);
         let known = self.had.iter().chain(&self.recalled.mig_on).chain(wanted).cloned();
         let known = known.chain(told.iter().filter_map(|device| share::gpu_of(device)));
         let gpus: BTreeSet<GpuUuid> = known.filter(|uuid| self.gpu(uuid).is_none()).collect();
@@ -84,13 +85,14 @@ impl Node {
 
     /// Takes NVML for ill while such a GPU is waited for. Gives the time at which that ends.
     pub(super) fn await_silent(&mut self, now: Instant) -> Option<Instant> {
-        let gpus = self.before.iter().flat_map(|before| &before.gpus);
-        let is_whole = |before: &GpuStatus| self.gpu(&before.uuid).is_some_and(|now| tells_all(now, before));
-        let silent = gpus.into_iter().find(|before| !is_whole(before))?.index;
+        let is_whole = |(uuid, before): &(&GpuUuid, &BTreeSet<Profile>)| {
+            self.gpu(uuid).is_some_and(|now| tells_all(now, before))
+        };
+        let (silent, _) = self.awaited.iter().find(|gpu| !is_whole(gpu))?;
         if self.health.nvml.is_well() {
             let until = *self.silent_until.get_or_insert(now + PATIENCE);
             if now < until {
-                let text = format!("GPU {silent} has not answered in full since the agent was started");
+                let text = format!("{silent} has not answered in full since the agent was started");
                 self.health.nvml = Neighbour::Ill(text);
             }
         }
@@ -99,19 +101,19 @@ impl Node {
 }
 
 /// Whether MIG offers what it did before, if its mode is still on.
-fn tells_all(now: &Gpu, before: &GpuStatus) -> bool {
-    let lists = |profile| now.table.as_ref().is_some_and(|table| table.entry(profile).is_some());
+fn tells_all(now: &Gpu, before: &BTreeSet<Profile>) -> bool {
+    let lists = |profile: &Profile| now.table.as_ref().is_some_and(|table| table.entry(*profile).is_some());
     match now.mig {
-        MigMode::Unsupported => before.profiles.is_empty(),
-        mode if mode.is_on() => before.profiles.entries().iter().all(|entry| lists(entry.profile)),
+        MigMode::Unsupported => before.is_empty(),
+        mode if mode.is_on() => before.iter().all(lists),
         MigMode::Settled(_) | MigMode::Pending(_) => true,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::NodePod;
     use super::super::tests::{ONE, Scene, mig, wanted, wanted_of};
+    use super::super::{NodePod, NodePods};
     use super::*;
     use crate::gpu::GpuError;
     use crate::gpu::fake::uuid;
@@ -138,12 +140,15 @@ mod tests {
         scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
         scene.settle();
         let (before, _) = shown(&mut scene);
-        let status = scene.decide().status;
-        scene.restart_agent(Some(&status));
-        scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+        scene.decide();
+        scene.start_agent();
         let all = scene.gpus.gpus();
         scene.node.on_observed(Ok(all[..1].to_vec()));
-        assert_eq!(shown(&mut scene), (before.clone(), false));
+        scene.node.on_registration(Ok(scene.node.resource_names()));
+        scene.node.on_pods(NodePods::new());
+        scene.list_holders();
+        scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+        assert!(!shown(&mut scene).1 && scene.node.closed().is_some());
         assert!(scene.decide().wants_observation);
         let (mut without_mig, mut cut_short) = (all.clone(), all.clone());
         without_mig[1] =
@@ -152,7 +157,7 @@ mod tests {
         cut_short[1].table = Some(kerf_core::mig::MigTable::new(few));
         for partial in [without_mig, cut_short] {
             scene.node.on_observed(Ok(partial));
-            assert_eq!(shown(&mut scene), (before.clone(), false));
+            assert!(!shown(&mut scene).1);
         }
         scene.node.on_observed(Ok(all));
         assert_eq!(shown(&mut scene), (before, true));
@@ -162,8 +167,8 @@ mod tests {
     fn one_that_stays_away_is_given_up() {
         let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
         scene.settle();
-        let status = scene.decide().status;
-        scene.restart_agent(Some(&status));
+        scene.decide();
+        scene.restart_agent();
         scene.want(Vec::new());
         let all = scene.gpus.gpus();
         scene.node.on_observed(Ok(all[..1].to_vec()));
@@ -188,9 +193,9 @@ mod tests {
             scene.allocate("a", ONE, device);
         }
         scene.settle();
-        let status = scene.decide().status;
+        scene.decide();
         scene.settings.access = true;
-        scene.restart_agent(Some(&status));
+        scene.restart_agent();
         scene.node.on_silent(silent);
         let pod = NodePod {
             key: PodKey::new("ns", "a"),
@@ -198,6 +203,7 @@ mod tests {
             names: [(ONE.parse().unwrap(), 1)].into(),
             inits: BTreeSet::new(),
             requested: BTreeMap::new(),
+            assigned: Vec::new(),
         };
         scene.node.on_pods(bound.then(|| (PodUid::new("a-uid"), pod)).into_iter().collect());
         scene.want(wants);

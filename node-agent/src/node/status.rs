@@ -21,12 +21,7 @@ const NAMED: usize = 3;
 impl Node {
     /// The status. Times of the condition are filled in where it is written.
     pub(super) fn status(&self, waiting: &BTreeSet<SliceId>) -> GpuNodeStatus {
-        if let Some(before) = &self.before {
-            let mut before = unserved(before.clone(), self.condition());
-            before.observed_epoch = self.observed_epoch().unwrap_or(before.observed_epoch);
-            return before;
-        }
-        let wanted = self.spec.slices.iter().map(|w| self.wanted_status(w, waiting));
+        let wanted = self.desired().iter().map(|w| self.wanted_status(w, waiting));
         let unwanted = self
             .unwanted()
             .into_iter()
@@ -34,18 +29,11 @@ impl Node {
         let slices: Vec<_> = wanted.chain(unwanted).collect();
         GpuNodeStatus {
             neutral_up_to: super::names::neutral_up_to(&self.registered),
-            observed_revision: self.spec.revision,
-            observed_epoch: self.observed_epoch().unwrap_or_default(),
             gpus: self.gpu_statuses(),
             conditions: self.conditions(),
             summary: self.summary(&slices),
             slices,
         }
-    }
-
-    /// The newest epoch that was seen in this GpuNode; the record's may be another's.
-    fn observed_epoch(&self) -> Option<u64> {
-        self.health.has_read_spec().then_some(self.spec.epoch)
     }
 
     fn wanted_status(&self, wanted: &WantedSlice, waiting: &BTreeSet<SliceId>) -> SliceStatus {
@@ -60,7 +48,7 @@ impl Node {
             ready_for: None,
             holder: None,
             message: None,
-            reservation: None,
+            reservation: self.ledger.reservation(&wanted.id),
             leaving: false,
         };
         if let Some(device) = status.device.clone() {
@@ -160,7 +148,7 @@ impl Node {
             ready_for: None,
             message,
             reservation: None,
-            leaving: false,
+            leaving: true,
         }
     }
 
@@ -178,11 +166,13 @@ impl Node {
     fn condition(&self) -> Condition {
         let contested = self.contest().map(|text| ("Contested".to_owned(), text));
         let trouble = self.upgrade_trouble().or(contested).or_else(|| self.health.trouble());
+        let lost = || self.takeover_trouble().map(|text| ("LedgerLost".to_owned(), text));
+        let trouble = trouble.or_else(lost);
         condition(Condition::READY, trouble, ("Serving", "all resource names are registered"))
     }
 
     /// Who else manages the node's GPUs.
-    fn contest(&self) -> Option<String> {
+    pub(super) fn contest(&self) -> Option<String> {
         let others = self.others.as_deref().unwrap_or_default();
         let unknown = if self.others_manage() {
             "who else manages the node's GPUs is being looked at"
@@ -228,6 +218,11 @@ impl Node {
                 unread,
                 ("CheckpointRead", "the kubelet's checkpoint tells who holds what"),
             ),
+            condition(
+                Condition::CONNECTED,
+                self.health.leader_trouble(),
+                ("LeaderConnected", "the extender's leader is connected"),
+            ),
         ]
     }
 
@@ -267,7 +262,7 @@ impl Node {
 
     fn summary(&self, slices: &[SliceStatus]) -> Summary {
         let count = |state| slices.iter().filter(|s| s.state == state).count().try_into().unwrap_or(u32::MAX);
-        let reserved = |id: &SliceId| self.spec.slices.iter().any(|w| w.id == *id && w.reservation.is_some());
+        let reserved = |id: &SliceId| self.desired().iter().any(|w| w.id == *id && w.reservation.is_some());
         let promised = |s: &&SliceStatus| {
             s.state == SliceState::Held || s.id.as_ref().is_some_and(reserved) || s.id.is_none()
         };

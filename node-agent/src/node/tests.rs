@@ -4,8 +4,10 @@ use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuBackend as _, NvmlCode};
 use kerf_core::contract::{
-    Holder, MigPart, NodePolicy, Reservation, Shape, SliceState, SliceStatus, WantedSlice,
+    GpuNodeSpec, GpuNodeStatus, Holder, MigPart, NodePolicy, Reservation, Shape, SliceState, SliceStatus,
+    WantedSlice,
 };
+use kerf_core::ledger::{Limits, Saved};
 use kerf_core::names::PodUid;
 use kerf_core::planner::Step;
 use kerf_core::units::SizeGb;
@@ -35,6 +37,7 @@ pub(super) fn admitted(pod: &str) -> NodePods {
         names: BTreeMap::from([(ONE.parse().unwrap(), 1)]),
         inits: BTreeSet::new(),
         requested: BTreeMap::new(),
+        assigned: Vec::new(),
     };
     NodePods::from([(PodUid::new(format!("{pod}-uid")), is_admitted)])
 }
@@ -50,6 +53,17 @@ pub(super) fn wanted_of(gpu: u32, id: &str, shape: Shape, pod: Option<(&str, &st
 
 pub(super) const ONE: &str = "nvidia.com/mig-1g.10gb";
 
+impl Node {
+    /// Has the ledger desire these slices. Of their pods any may be bound by now.
+    pub(super) fn set_desired(&mut self, slices: Vec<WantedSlice>, now: Instant) {
+        let (next_slice, policy) = (99, self.ledger.desired().policy.clone());
+        let desired = GpuNodeSpec { next_slice, slices, policy, ..GpuNodeSpec::default() };
+        let saved = Saved { desired, epoch: self.ledger.epoch() };
+        self.ledger = Ledger::restore(saved, Limits::default(), self.moment(now));
+        self.desired_changed();
+    }
+}
+
 /// A node, its GPUs and its kubelet.
 pub(super) struct Scene {
     pub(super) node: Node,
@@ -62,7 +76,6 @@ pub(super) struct Scene {
     pub(super) recorded: Result<Vec<Recorded>, String>,
     /// What others gave, in their words.
     pub(super) foreign: Vec<(Foreign, Holder)>,
-    revision: u64,
     pub(super) policy: NodePolicy,
     pub(super) settings: Settings,
     /// What is on the node's disk.
@@ -85,18 +98,17 @@ impl Scene {
             held: BTreeMap::new(),
             recorded: Ok(Vec::new()),
             foreign: Vec::new(),
-            revision: 0,
             policy: NodePolicy::default(),
             settings,
             record: Recalled::default(),
             told: Vec::new(),
         };
-        scene.restart_agent(None);
+        scene.restart_agent();
         scene
     }
 
-    pub(super) fn restart_agent(&mut self, status: Option<&GpuNodeStatus>) {
-        self.start_agent(status);
+    pub(super) fn restart_agent(&mut self) {
+        self.start_agent();
         self.node.on_registration(Ok(self.node.resource_names()));
         self.node.on_pods(NodePods::new());
         self.acknowledge();
@@ -104,9 +116,10 @@ impl Scene {
     }
 
     /// A new process of the agent's, which has heard of the GPUs alone.
-    pub(super) fn start_agent(&mut self, status: Option<&GpuNodeStatus>) {
-        self.node = Node::remembering(status, self.settings.clone());
+    pub(super) fn start_agent(&mut self) {
+        self.node = Node::new(self.settings.clone());
         self.node.recall(self.record.clone(), self.now);
+        self.node.on_leader(Some(1), self.now);
         self.kubelet.clear();
         self.observe();
     }
@@ -120,16 +133,16 @@ impl Scene {
         self.now
     }
 
+    /// The GpuNode is read, and the ledger has these slices, as if they had been ordered one by one.
     pub(super) fn want(&mut self, slices: Vec<WantedSlice>) {
-        self.revision += 1;
-        let spec = GpuNodeSpec {
-            revision: self.revision,
-            epoch: 1,
-            next_slice: 99,
-            slices,
-            policy: self.policy.clone(),
-        };
-        self.node.on_spec(Some("uid".into()), Ok(spec));
+        self.read_gpu_node();
+        self.node.set_desired(slices, self.now);
+    }
+
+    /// The GpuNode is read, which has the policy alone.
+    pub(super) fn read_gpu_node(&mut self) {
+        self.node.on_predecessor(Predecessor::default(), self.now);
+        self.node.on_policy(Ok(self.policy.clone()));
     }
 
     pub(super) fn decide(&mut self) -> Decision {
@@ -502,7 +515,7 @@ fn shares_are_accounted_and_served_under_stable_ids() {
     assert_eq!((ready.state, ready.device.as_ref().unwrap().as_str()), (SliceState::Ready, "GPU-0::17"));
     scene.allocate("a", name, "GPU-0::17");
     // The agent restarts and the spec has lost the slice: what a pod holds stays, and counts.
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.want(vec![wanted("s18", Shape::TimeSlicing { size_gb: SizeGb(4) }, None)]);
     let status = scene.settle();
     let held = slice(&status, "s17");
@@ -520,14 +533,14 @@ fn a_slice_that_nobody_asked_for_is_left_alone_and_reported_without_id() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let foreign = mig("1g.10gb", 0, 1).instance().unwrap();
     scene.gpus.create(&uuid(0), foreign, None).unwrap();
-    scene.restart_agent(None);
+    scene.restart_agent();
     scene.want(vec![wanted("s1", mig("1g.10gb", 1, 1), None)]);
     let status = scene.settle();
     let unknown = status.slices.iter().find(|s| s.id.is_none()).unwrap();
     assert_eq!((unknown.shape, unknown.state), (mig("1g.10gb", 0, 1), SliceState::Held));
     assert!(unknown.message.as_ref().unwrap().contains("did not make it"));
     // After a restart the agent still knows which slice was on its way out and which is nobody's.
-    scene.restart_agent(Some(&status));
+    scene.restart_agent();
     scene.want(vec![]);
     let status = scene.settle();
     let ids: Vec<_> = status.slices.iter().map(|s| s.id.as_ref().map(SliceId::as_str)).collect();
@@ -562,7 +575,7 @@ fn what_pods_have_is_listed_before_the_api_server_answers_and_nobody_else_gets_i
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
     scene.settle();
-    scene.start_agent(None);
+    scene.start_agent();
     scene.node.on_registration(Ok(scene.node.resource_names()));
     assert_eq!(devices(&scene.decide().healthy), Vec::<&str>::new(), "the kubelet was not heard");
     scene.list_holders();
@@ -583,7 +596,7 @@ fn what_cannot_be_used_is_not_listed_for_its_holder_either() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
-    scene.start_agent(None);
+    scene.start_agent();
     scene.node.on_registration(Ok(scene.node.resource_names()));
     let what = crate::gpu::GpuTrouble::Xid(79);
     scene.node.on_trouble(crate::gpu::GpuEvent { gpu: Some(uuid(0)), what, gi: None, ci: None }, scene.now);
@@ -602,24 +615,23 @@ fn a_name_that_is_given_again_hides_no_slice() {
         // The GpuNode is deleted, and the leader begins with the first name again.
         let again = vec![wanted("s1", mig("1g.10gb", 4, 1), Some(("b", ONE)))];
         if restarts {
-            let status = scene.settle();
-            scene.restart_agent(Some(&status));
+            scene.settle();
+            scene.restart_agent();
         }
         scene.want(again);
         let status = scene.settle();
         assert_eq!(slice(&status, "s1").state, SliceState::Ready);
         let old = slice(&status, "MIG-1");
         assert_eq!((old.state, old.holder.as_ref().unwrap().pod.as_str()), (SliceState::Held, "a"));
-        let inventory = kerf_core::inventory::NodeInventory::of(&scene.node.spec, &status);
+        let inventory = kerf_core::inventory::NodeInventory::of(scene.node.ledger.desired(), &status);
         assert_eq!(inventory.gpus[0].taken().count(), 2, "the extender sees both");
     }
 }
 
 #[test]
-fn what_could_not_be_made_for_another_gpu_node_is_tried_for_a_new_one() {
+fn what_could_not_be_made_for_one_slice_is_tried_for_another() {
     let mut scene = Scene::new(&["H100-80GB"]);
-    let slices = vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))];
-    scene.want(slices.clone());
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     for _ in 0..3 {
         scene.gpus.fail_next(GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources });
         let step = scene.decide().step.unwrap();
@@ -627,40 +639,8 @@ fn what_could_not_be_made_for_another_gpu_node_is_tried_for_a_new_one() {
         scene.now += Duration::from_secs(1);
     }
     assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Failed);
-    let spec = GpuNodeSpec { revision: 1, epoch: 1, next_slice: 1, slices, ..GpuNodeSpec::default() };
-    scene.node.on_spec(Some("another".into()), Ok(spec));
-    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready);
-}
-
-#[test]
-fn a_leader_whose_time_is_over_is_not_heard() {
-    let mut scene = Scene::new(&["H100-80GB"]);
-    let spec = |epoch, slices| {
-        Ok(GpuNodeSpec { revision: epoch, epoch, next_slice: 1, slices, ..GpuNodeSpec::default() })
-    };
-    scene.node.on_spec(Some("uid".into()), spec(7, vec![wanted("s1", mig("1g.10gb", 0, 1), None)]));
-    scene.node.on_spec(Some("uid".into()), spec(6, vec![]));
-    let status = scene.decide().status;
-    assert_eq!((status.observed_revision, status.observed_epoch), (7, 7));
-    let ready = &status.conditions[0];
-    assert!(!status.is_ready() && ready.message.contains("of epoch 6, seen was 7"), "{ready:?}");
-    // Nor after a restart, where the record tells what was seen: of this object, and of no other.
-    let record = scene.decide().record;
-    scene.restart_agent(Some(&GpuNodeStatus { observed_epoch: 5, ..status }));
-    scene.node.recall(record, scene.now);
-    assert_eq!(scene.decide().status.observed_epoch, 5);
-    scene.node.on_spec(Some("uid".into()), spec(6, vec![]));
-    let status = scene.decide().status;
-    assert_eq!((status.observed_epoch, status.is_ready()), (7, false));
-    scene.node.on_spec(Some("uid".into()), spec(8, vec![]));
-    let status = scene.settle();
-    assert_eq!((status.observed_epoch, status.is_ready()), (8, true));
-    scene.node.on_spec(Some("another".into()), spec(1, vec![]));
-    let status = scene.decide().status;
-    assert_eq!((status.observed_revision, status.observed_epoch), (1, 1), "a GpuNode made anew begins anew");
-    scene.node.on_spec(Some("another".into()), Err("no such field".into()));
-    let status = scene.decide().status;
-    assert_eq!((status.observed_revision, status.is_ready()), (1, false));
+    scene.want(vec![wanted("s2", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
 }
 
 #[test]
@@ -684,7 +664,7 @@ fn a_name_is_reported_once_it_is_registered() {
     scene.want(vec![]);
     let status = scene.settle();
     assert_eq!(status.neutral_up_to, Some(SizeGb(80)));
-    scene.start_agent(Some(&status));
+    scene.start_agent();
     assert_eq!(told(&mut scene), None, "an earlier process has registered them");
     scene.want(vec![]);
     scene.node.on_pods(NodePods::new());

@@ -1,14 +1,14 @@
 //! Steps whose calls may be under way, or have ended in a way that nobody has seen yet: what they are about is not offered
-//! meanwhile, whatever the newest spec wants.
+//! meanwhile, whatever is desired by then.
 
 use super::{Node, Task};
 use crate::gpu::GpuInstance;
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::planner::Step;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// A create whose outcome is not known. A call that hangs may make the slice after the spec has dropped it.
+/// A create whose outcome is not known. A call that hangs may make the slice after it is desired no more.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Attempt {
     gpu: GpuUuid,
@@ -16,11 +16,12 @@ pub(super) struct Attempt {
     pub(super) id: SliceId,
 }
 
-/// What may be becoming of GPUs and slices. At most one call is under way, but it is not known here which of the steps
-/// that were decided on is run.
+/// What may be becoming of GPUs and slices. Of the steps that were decided on not each is run.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
     begun: BTreeSet<Task>,
+    /// The call that is under way on each GPU.
+    running: BTreeMap<GpuUuid, Task>,
     unseen: BTreeSet<Task>,
 }
 
@@ -30,20 +31,25 @@ impl UnderWay {
         self.begun.extend(task);
     }
 
-    /// A call has ended, so that none is under way; `unseen` is what it was about, if it has to be looked at.
-    pub(super) fn end(&mut self, unseen: Option<Task>) {
-        self.begun.clear();
+    /// A call on a GPU has ended; `unseen` is what it was about, if it has to be looked at.
+    pub(super) fn end(&mut self, gpu: &GpuUuid, unseen: Option<Task>) {
+        self.running.remove(gpu);
+        self.forget_begun();
         self.unseen.extend(unseen);
     }
 
-    /// The GPUs were looked at.
-    pub(super) fn see(&mut self) {
+    /// Steps that were decided on and not run are decided on anew.
+    pub(super) fn forget_begun(&mut self) {
         self.begun.clear();
-        self.unseen.clear();
+    }
+
+    /// The GPUs were looked at, while no call was under way.
+    pub(super) fn see(&mut self) {
+        *self = Self::default();
     }
 
     fn tasks(&self) -> impl Iterator<Item = &Task> {
-        self.begun.union(&self.unseen)
+        self.begun.iter().chain(self.running.values()).chain(&self.unseen)
     }
 }
 
@@ -57,6 +63,16 @@ impl Node {
                 self.attempts.push(attempt);
             }
         }
+    }
+
+    /// The call of a step that was decided on is under way: no other one begins on its GPU.
+    pub fn on_started(&mut self, step: &Step) {
+        self.under_way.running.insert(step.gpu().clone(), super::decide::task(step));
+    }
+
+    /// Whether a call is under way on the GPU.
+    pub(super) fn is_busy_with(&self, gpu: &GpuUuid) -> bool {
+        self.under_way.running.contains_key(gpu)
     }
 
     /// Names what attempts have made, on GPUs that answer: none of their calls is under way any more.

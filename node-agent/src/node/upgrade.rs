@@ -39,7 +39,7 @@ impl Node {
     /// Whether a pod has the share, or may get it at any moment: a pod that is bound for it.
     pub(super) fn is_share_in_use(&self, share: &Share) -> bool {
         let device = share::device_id(&share.gpu, &share.id);
-        let wanted = self.spec.slices.iter().find(|w| w.id == share.id && w.gpu == share.gpu);
+        let wanted = self.desired().iter().find(|w| w.id == share.id && w.gpu == share.gpu);
         let promised = wanted.and_then(|wanted| wanted.reservation.as_ref());
         let is_bound = promised
             .is_some_and(|promised| self.pods.as_ref().is_none_or(|pods| pods.contains_key(&promised.uid)));

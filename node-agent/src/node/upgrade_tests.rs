@@ -91,7 +91,14 @@ fn a_pod_that_is_bound_keeps_its_daemon_and_one_that_waits_does_not() {
         serve(&mut scene);
         scene.settle();
         let (names, inits, requested) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        let pod = NodePod { key: PodKey::new("ns", "a"), admitted: false, names, inits, requested };
+        let pod = NodePod {
+            key: PodKey::new("ns", "a"),
+            admitted: false,
+            names,
+            inits,
+            requested,
+            assigned: Vec::new(),
+        };
         let bound = (PodUid::new("a-uid"), pod);
         scene.node.on_pods(is_bound.then_some(bound).into_iter().collect());
         begin(&mut scene);
@@ -102,7 +109,7 @@ fn a_pod_that_is_bound_keeps_its_daemon_and_one_that_waits_does_not() {
 #[test]
 fn the_driver_is_not_let_go_of_before_it_is_known_who_holds_what() {
     let mut scene = shared();
-    scene.start_agent(None);
+    scene.start_agent();
     begin(&mut scene);
     assert_eq!(scene.decide().let_go, None);
 }

@@ -108,7 +108,7 @@ impl Node {
 
     /// What the pod was given of the GPU; `None` if it has nothing of it.
     fn given(&self, gpu: &Gpu, uid: &PodUid) -> Option<MemoryMib> {
-        let promised = self.spec.slices.iter().filter(|w| w.gpu == gpu.uuid);
+        let promised = self.desired().iter().filter(|w| w.gpu == gpu.uuid);
         let promised = promised.filter(|w| w.reservation.as_ref().is_some_and(|r| r.uid == *uid));
         let promised: MemoryMib = promised.map(|w| w.shape.memory_of(gpu.memory)).sum();
         let key = self.key_of(uid);
@@ -197,7 +197,7 @@ impl Node {
     pub fn uid_of(&self, key: &PodKey) -> Option<PodUid> {
         let mut pods = self.pods.iter().flatten().filter(|(_, pod)| pod.key == *key);
         let promised = || {
-            let mut reservations = self.spec.slices.iter().filter_map(|w| w.reservation.as_ref());
+            let mut reservations = self.desired().iter().filter_map(|w| w.reservation.as_ref());
             reservations.find(|r| r.key() == *key).map(|r| r.uid.clone())
         };
         pods.next().map(|(uid, _)| uid.clone()).or_else(promised)
@@ -213,7 +213,7 @@ impl Node {
     pub(super) fn key_of(&self, uid: &PodUid) -> Option<PodKey> {
         let pod = self.pods.as_ref().and_then(|pods| pods.get(uid));
         let promised = || {
-            let mut reservations = self.spec.slices.iter().filter_map(|w| w.reservation.as_ref());
+            let mut reservations = self.desired().iter().filter_map(|w| w.reservation.as_ref());
             reservations.find(|r| r.uid == *uid).map(kerf_core::contract::Reservation::key)
         };
         pod.map(|pod| pod.key.clone()).or_else(promised)
@@ -246,7 +246,7 @@ impl Node {
 
     /// The pods that policy has evicted for their use of memory.
     pub(super) fn evictions(&self) -> Vec<(PodKey, PodUid)> {
-        if self.spec.policy.over_use != OverUse::Evict {
+        if self.ledger.desired().policy.over_use != OverUse::Evict {
             return Vec::new();
         }
         self.over_used().filter_map(|(_, pod, _)| Some((pod.clone(), self.uid_of(&pod)?))).collect()

@@ -4,7 +4,7 @@ use super::tests::{Scene, failing, slice, still_runs, wanted};
 use super::*;
 use crate::gpu::NvmlCode;
 use crate::gpu::fake::uuid;
-use kerf_core::contract::{Condition, GpuRule, OverUse, Shape, SliceState, TimeSlicingRule};
+use kerf_core::contract::{Condition, GpuNodeStatus, GpuRule, OverUse, Shape, SliceState, TimeSlicingRule};
 use kerf_core::units::{MemoryMib, SizeGb};
 
 const FOUR: &str = "nvidia.com/gpu-4gb.shared";

@@ -13,6 +13,11 @@ use kerf_core::resource::ResourceName;
 use std::collections::BTreeSet;
 
 impl Node {
+    /// The slices that the node should have, in the order in which they were asked for.
+    pub(super) fn desired(&self) -> &[WantedSlice] {
+        &self.ledger.desired().slices
+    }
+
     /// What the planner is told. Whatever is in doubt is held.
     pub(super) fn observed(&self) -> Observed {
         Observed { gpus: self.gpus.iter().map(|gpu| self.observed_gpu(gpu)).collect() }
@@ -65,7 +70,7 @@ impl Node {
     }
 
     fn is_known(&self, device: &DeviceId) -> bool {
-        let mut wanted = self.spec.slices.iter().chain(&self.recalled.spec.slices);
+        let mut wanted = self.desired().iter().chain(&self.recalled.ledger.desired.slices);
         self.origins.contains_key(device) || wanted.any(|w| self.mig_device_of(w).as_ref() == Some(device))
     }
 
@@ -73,7 +78,7 @@ impl Node {
     /// which completes it.
     fn is_unfinished(&self, gpu: &Gpu, instance: &GpuInstance) -> bool {
         let is_wanted = |w: &&WantedSlice| w.gpu == gpu.uuid && w.shape.instance() == Some(instance.instance);
-        instance.compute == Compute::Missing && self.spec.slices.iter().any(|w| is_wanted(&w))
+        instance.compute == Compute::Missing && self.desired().iter().any(|w| is_wanted(&w))
     }
 
     /// The shape of a share that a container holds under this name.
@@ -110,7 +115,7 @@ impl Node {
             }
             Shape::Mig { part, .. } => {
                 let same = |w: &&WantedSlice| w.gpu == wanted.gpu && w.shape == wanted.shape;
-                let first = self.spec.slices.iter().find(same);
+                let first = self.desired().iter().find(same);
                 let mut devices = self.instance_of(wanted)?.devices();
                 devices
                     .find(|(at, ..)| *at == part.compute() && first.is_none_or(|w| w.id == wanted.id))
@@ -127,13 +132,13 @@ impl Node {
 
     /// Every slice that exists: wanted ones in the order of their promises, then those that are only held.
     pub(super) fn existing(&self) -> Vec<ExistingSlice> {
-        let wanted = self.spec.slices.iter().filter_map(|w| {
+        let wanted = self.desired().iter().filter_map(|w| {
             let device = self.device_of(w)?;
             Some(self.existing_slice(w.id.clone(), &w.gpu, w.shape, device, Some(w)))
         });
         let mut all: Vec<_> = wanted.collect();
         for (gpu, shape, device, id) in self.unwanted() {
-            // Without a name in the spec the device's own serves: the offer tells slices apart by it and no more.
+            // Without a name in the ledger the device's own serves: the offer tells slices apart by it and no more.
             let id = id.unwrap_or_else(|| SliceId::new(device.as_str()));
             all.push(self.existing_slice(id, &gpu, shape, device, None));
         }
@@ -166,24 +171,21 @@ impl Node {
         self.gpu(gpu).map(|gpu| catalog::short_name(&gpu.product, gpu.memory)).unwrap_or_default()
     }
 
-    /// The reservation of what is held or has to be offered: none of a device in doubt, and none that was kept and whose pod
-    /// has ended since.
+    /// The reservation of what is held or has to be offered: none of a device in doubt.
     fn open_reservation<'w>(&self, wanted: &'w WantedSlice, device: &DeviceId) -> Option<&'w Reservation> {
-        let is_held = self.account.held_as(device).is_some();
-        let has_ended = !is_held && self.is_kept(wanted);
-        wanted.reservation.as_ref().filter(|_| !has_ended && !self.account.is_doubted(device))
+        wanted.reservation.as_ref().filter(|_| !self.account.is_doubted(device))
     }
 
-    /// Slices that exist without being wanted: GPU, shape, device, and the name that the spec once gave them.
+    /// Slices that exist without being wanted: GPU, shape, device, and the name that the ledger once gave them.
     pub(super) fn unwanted(&self) -> Vec<(GpuUuid, Shape, DeviceId, Option<SliceId>)> {
         let mut all = Vec::new();
         for gpu in &self.gpus {
             let wanted: Vec<DeviceId> = {
-                let here = self.spec.slices.iter().filter(|w| w.gpu == gpu.uuid);
+                let here = self.desired().iter().filter(|w| w.gpu == gpu.uuid);
                 here.filter_map(|w| self.device_of(w)).collect()
             };
             let is_wanted = |i: &GpuInstance| {
-                let mut slices = self.spec.slices.iter();
+                let mut slices = self.desired().iter();
                 slices.any(|w| w.gpu == gpu.uuid && w.shape.instance() == Some(i.instance))
             };
             for instance in &gpu.instances {
@@ -211,14 +213,14 @@ impl Node {
         all
     }
 
-    /// The name of a slice that nobody wants: a GpuNode that was made anew gives the first names again, to others.
+    /// The name of a slice that nobody wants: after a ledger that was lost the first names are given again, to others.
     fn name_of_unwanted(&self, device: &DeviceId, id: &SliceId) -> SliceId {
-        let is_anothers = self.spec.slices.iter().any(|w| w.id == *id);
+        let is_anothers = self.desired().iter().any(|w| w.id == *id);
         if is_anothers { SliceId::new(device.as_str()) } else { id.clone() }
     }
 
     pub(super) fn is_wanted_share(&self, device: &DeviceId, share: &Share) -> bool {
-        let mut named = self.spec.slices.iter().filter(|w| w.id == share.id && w.gpu == share.gpu);
+        let mut named = self.desired().iter().filter(|w| w.id == share.id && w.gpu == share.gpu);
         named.any(|w| self.device_of(w).as_ref() == Some(device))
     }
 

@@ -1,10 +1,10 @@
 //! Waits for the kubelet to acknowledge what the lists say: asks what it may hand out until that is it.
 
 use super::Pace;
+use crate::event::{Event, Events};
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::kubelet_api::podresources::{AllocatableResourcesRequest, AllocatableResourcesResponse};
 use crate::node::{Allocatable, DevicesByName};
-use crate::reconcile::{Event, Events};
 use kerf_core::names::DeviceId;
 use kerf_core::resource::ResourceName;
 use std::time::{Duration, Instant};

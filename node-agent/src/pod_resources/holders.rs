@@ -2,10 +2,10 @@
 
 use super::{Pace, checkpoint};
 use crate::device_plugin::Allocations;
+use crate::event::{Event, Events};
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::kubelet_api::podresources::{ContainerDevices, ListPodResourcesRequest, ListPodResourcesResponse};
 use crate::node::{Foreign, Held, Holders, Recorded};
-use crate::reconcile::{Event, Events};
 use kerf_core::contract::Holder;
 use kerf_core::names::DeviceId;
 use kerf_core::resource::ResourceName;

@@ -1,8 +1,8 @@
 //! The pods whose processes may run, as the watch showed them last. Of those that go during a gap of the watch it tells nothing:
 //! the next list lacks them.
 
+use crate::event::Event;
 use crate::pod_view::PodView;
-use crate::reconcile::Event;
 use kerf_core::names::{PodKey, PodUid};
 use std::collections::BTreeMap;
 

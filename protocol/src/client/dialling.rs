@@ -49,23 +49,33 @@ impl Network for Plain {
     type Stream = TcpStream;
 
     async fn resolve(&self) -> io::Result<BTreeSet<SocketAddr>> {
-        let mut addresses = BTreeSet::new();
-        for extender in &self.extenders {
-            addresses.extend(lookup_host(extender).await?);
-        }
-        Ok(addresses)
+        look_up(&self.extenders).await
     }
 
     async fn connect(&self, extender: SocketAddr) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect(extender).await?;
-        // Messages are small and written whole: waiting for more to send costs up to 40 ms.
-        stream.set_nodelay(true)?;
-        Ok(stream)
+        dial(extender).await
     }
 
     async fn token(&self) -> io::Result<Option<String>> {
         Ok(None)
     }
+}
+
+/// All addresses of these `HOST:PORT`.
+pub(super) async fn look_up(extenders: &[String]) -> io::Result<BTreeSet<SocketAddr>> {
+    let mut addresses = BTreeSet::new();
+    for extender in extenders {
+        addresses.extend(lookup_host(extender).await?);
+    }
+    Ok(addresses)
+}
+
+/// A connection without TLS.
+pub(super) async fn dial(extender: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(extender).await?;
+    // Messages are small and written whole: waiting for more to send costs up to 40 ms.
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// Keeps a connection to each replica until `stop`.

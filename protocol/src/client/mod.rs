@@ -2,9 +2,11 @@
 
 mod dialling;
 mod outgoing;
+mod secured;
 mod session;
 
 pub use dialling::{Network, Plain, run};
+pub use secured::Secured;
 pub use session::End;
 #[cfg(test)]
 pub(crate) use session::{call, open};

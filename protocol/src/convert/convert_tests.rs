@@ -93,8 +93,13 @@ fn slice() -> impl Strategy<Value = SliceStatus> {
     ]);
     let what = (prop::option::of(word()), word(), shape(), state, any::<u64>());
     let optional = || prop::option::of(word());
-    let holder =
-        (word(), word(), word()).prop_map(|(namespace, pod, container)| Holder { namespace, pod, container });
+    // Of a pod that the API server has not shown yet.
+    let namespace = prop_oneof![3 => word(), 1 => Just(String::new())];
+    let holder = (namespace, word(), word()).prop_map(|(namespace, pod, container)| Holder {
+        namespace,
+        pod,
+        container,
+    });
     let who = (
         optional(),
         prop::option::of(resource()),

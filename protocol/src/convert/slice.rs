@@ -21,7 +21,7 @@ pub(super) fn read_slice(slice: wire::Slice) -> Result<SliceStatus, Unreadable> 
         device: optional_name("device", slice.device)?.map(DeviceId::new),
         resource: slice.resource.map(|resource| parsed("resource", resource)).transpose()?,
         ready_for: optional_name("ready_for", slice.ready_for)?.map(PodUid::new),
-        holder: slice.holder.map(|holder| within("holder", read_container(holder))).transpose()?,
+        holder: slice.holder.map(|holder| within("holder", read_holder(holder))).transpose()?,
         message: slice.message.map(|message| text("message", message)).transpose()?,
         reservation: slice.reservation.map(|r| within("reservation", read_reservation(r))).transpose()?,
         leaving: slice.leaving,
@@ -77,6 +77,18 @@ fn write_state(state: SliceState) -> wire::SliceState {
         SliceState::Idle => wire::SliceState::Idle,
         SliceState::Failed => wire::SliceState::Failed,
     }
+}
+
+/// Of a pod that the API server has not shown to the agent yet there is no namespace, and its UID stands for its name.
+fn read_holder(holder: wire::Container) -> Result<Holder, Unreadable> {
+    if !holder.namespace.is_empty() {
+        return read_container(holder);
+    }
+    Ok(Holder {
+        namespace: String::new(),
+        pod: name("pod", holder.pod)?,
+        container: name("container", holder.container)?,
+    })
 }
 
 fn read_container(container: wire::Container) -> Result<Holder, Unreadable> {

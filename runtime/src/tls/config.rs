@@ -7,7 +7,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::sync::Arc;
 
 /// Which clients are let in.
@@ -66,6 +66,16 @@ impl ServingCertificate {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
+}
+
+/// A client of HTTP/2 that trusts the authorities of the PEM text `ca_pem` and no others, and shows no certificate.
+pub fn client_config(ca_pem: &str) -> Result<Arc<ClientConfig>, TlsError> {
+    let protocols = |source| TlsError::Rustls { what: "the protocol versions", source };
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = builder.with_safe_default_protocol_versions().map_err(protocols)?;
+    let mut config = builder.with_root_certificates(roots(ca_pem)?).with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
 }
 
 impl ResolvesServerCert for ServingCertificate {

@@ -8,7 +8,8 @@
 //! | `issue` | the next step of a Secret's content |
 //! | `secret` | reading and writing it, and who wins when two replicas write |
 //! | `folder` | certificates that another has made, in a mounted folder |
-//! | `config` | how a server uses it |
+//! | `config` | how a server uses it, and a client its authority |
+//! | `published` | its authority, for clients that may not read the Secret |
 //! | `expiry` | when it ends, as a metric |
 
 mod ages;
@@ -18,13 +19,15 @@ mod expiry;
 mod folder;
 mod inspect;
 mod issue;
+mod published;
 mod secret;
 
 pub use ages::{Ages, BadAges};
-pub use config::{Clients, ServingCertificate, server_config};
+pub use config::{Clients, ServingCertificate, client_config, server_config};
 pub use expiry::Expiry;
 pub use folder::TlsFolder;
 pub use inspect::Unfit;
+pub use published::PublishedAuthority;
 pub use secret::TlsSecret;
 
 use jiff::Timestamp;
@@ -193,6 +196,19 @@ pub enum TlsError {
         /// Why.
         source: Box<kube::Error>,
     },
+    /// The ConfigMap of the authority cannot be read or written.
+    #[error("failed to {verb} the config map {config_map}")]
+    Published {
+        /// What was tried.
+        verb: &'static str,
+        /// `namespace/name`.
+        config_map: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+    /// The ConfigMap has no authority.
+    #[error("the config map {0} has no ca.crt yet")]
+    NotPublished(String),
     /// Others wrote the Secret each time that we did.
     #[error("the secret {0} changed at every attempt to write it")]
     Contended(String),

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, MigPart, Reservation, Shape, WantedSlice};
-use kerf_core::names::{GpuUuid, NodeName, PodUid, SliceId};
-use kerf_core::testing::{node_status, slice_status};
+use kerf_core::contract::{GpuNodeStatus, Holder, MigPart, Shape, SliceReservation, SliceState, SliceStatus};
+use kerf_core::names::{DeviceId, GpuUuid, NodeName, PodUid, SliceId};
+use kerf_core::testing::node_status;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -28,9 +28,8 @@ pub async fn create_gpu_nodes(plane: &ControlPlane, count: u32) -> anyhow::Resul
     let nodes = Api::<GpuNode>::all(plane.client());
     let write = async |number: u32| {
         let name = format!("n{number}");
-        let (spec, status) = node(number)?;
-        let object = GpuNode { spec: Some(json!(spec)), ..GpuNode::new(&NodeName::new(&name)) };
-        let patch = Patch::Merge(json!({"status": status}));
+        let object = GpuNode::new(&NodeName::new(&name));
+        let patch = Patch::Merge(json!({"status": node(number)?}));
         // The API server takes a moment to hear that the bindings are gone.
         let created = async || Ok(nodes.create(&PostParams::default(), &object).await.map(|_| true)?);
         wait(PATIENCE, "a GpuNode to be taken", created).await?;
@@ -50,33 +49,47 @@ const FLEET: [(&str, Option<&str>); 4] = [
 ];
 
 /// Eight GPUs of one model, each cut into none to six slices, all of which pods have.
-fn node(number: u32) -> anyhow::Result<(GpuNodeSpec, GpuNodeStatus)> {
+fn node(number: u32) -> anyhow::Result<GpuNodeStatus> {
     let (model, profile) = FLEET[usize::try_from(number)? % FLEET.len()];
     let mut status = node_status(&[model; 8]);
-    let mut spec = GpuNodeSpec::default();
     for gpu in &mut status.gpus {
         gpu.uuid = GpuUuid::new(format!("GPU-{number:08x}-7f3c-4a1e-9d52-{:012x}", gpu.index));
         let Some(profile) = profile else { continue };
         for start in 0..(number + gpu.index) % 7 {
-            let id = SliceId::new(format!("s{}-{start}", gpu.index));
+            let (id, pod) =
+                (format!("s{}-{start}", gpu.index), format!("worker-{number}-{}-{start}", gpu.index));
+            let resource = format!("nvidia.com/mig-{profile}");
             let shape = Shape::Mig {
                 profile: profile.parse()?,
                 start: u8::try_from(start)?,
                 size: 1,
                 part: MigPart::Whole,
             };
-            let reservation = Some(Reservation {
+            let reservation = SliceReservation {
                 uid: PodUid::new(format!("{number:08x}-0000-4000-8000-{:08x}{start:04x}", gpu.index)),
                 namespace: "default".to_owned(),
-                pod: format!("worker-{number}-{}-{start}", gpu.index),
+                pod: pod.clone(),
                 container: "main".to_owned(),
-                resource: format!("nvidia.com/mig-{profile}").parse()?,
+                resource: resource.parse()?,
                 alone: false,
-                epoch: 1,
+                binding: false,
+            };
+            let (namespace, container) = ("default".to_owned(), "main".to_owned());
+            status.slices.push(SliceStatus {
+                id: Some(SliceId::new(&id)),
+                gpu: gpu.uuid.clone(),
+                shape,
+                state: SliceState::Held,
+                memory: shape.size().share_memory(),
+                device: Some(DeviceId::new(format!("MIG-{number}-{id}"))),
+                resource: Some(reservation.resource),
+                ready_for: Some(reservation.uid.clone()),
+                holder: Some(Holder { namespace, pod, container }),
+                message: None,
+                reservation: Some(reservation),
+                leaving: false,
             });
-            spec.slices.push(WantedSlice { id, gpu: gpu.uuid.clone(), shape, reservation });
         }
     }
-    status.slices = spec.slices.iter().map(|slice| slice_status(slice, true)).collect();
-    Ok((spec, status))
+    Ok(status)
 }

@@ -108,7 +108,12 @@ impl BareCluster {
 
     /// What Helm says, as an admin runs it who waits until all is up.
     pub async fn helm(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        let arguments = [arguments, &["--namespace", NAMESPACE, "--wait", "--timeout", "4m"]].concat();
+        self.helm_now(&[arguments, &["--wait", "--timeout", "4m"]].concat()).await
+    }
+
+    /// The same for objects whose programs cannot be ready.
+    pub async fn helm_now(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let arguments = [arguments, &["--namespace", NAMESPACE]].concat();
         chart::said(&chart::helm_on(&self.plane, &arguments).await?)
     }
 

@@ -8,19 +8,23 @@ mod options;
 mod programs;
 mod stand_in_node;
 
+use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kerf_core::contract::{Condition, ConditionStatus, GpuNodeStatus};
 use kerf_core::keys;
 use kerf_core::names::NodeName;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
 
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, ControlPlaneOptions, ports};
+use crate::gpu_nodes::{Manner, SimulatedAgents};
 use crate::pods::Pods;
 pub use crate::pods::{request_of, resource_of};
 use crate::process::Child;
@@ -28,6 +32,7 @@ pub use bare::{BareCluster, BareOptions};
 pub use images::{kerf_images, with_gpus};
 pub use node::{GpuServer, agent_folders};
 pub use options::{ClusterOptions, NodeSpec};
+pub use programs::write_tls;
 pub use stand_in_node::StandInNode;
 
 /// The namespace that `deploy/` installs into.
@@ -36,8 +41,8 @@ pub const NAMESPACE: &str = "kerf-system";
 /// kerf's objects without its workloads.
 const MANIFESTS: &str = "deploy/local";
 
-/// For `kubectl apply`: without the webhook and the guard, by tests that play kerf's programs with an admin's rights.
-pub const UNGUARDED: &str = "--selector=app.kubernetes.io/component notin (guard,webhook)";
+/// For `kubectl apply`: without the webhook and the guard.
+const UNGUARDED: &str = "--selector=app.kubernetes.io/component notin (guard,webhook)";
 
 /// A running cluster. [`Cluster::stop`] ends it in order; dropping it kills everything and keeps the logs.
 pub struct Cluster {
@@ -48,6 +53,8 @@ pub struct Cluster {
     replicas: Vec<Child>,
     extender: Child,
     policy: PathBuf,
+    /// Where agents dial replicas of the extender, the first of which is the cluster's own.
+    agents_addresses: Vec<SocketAddr>,
 }
 
 impl Cluster {
@@ -56,20 +63,25 @@ impl Cluster {
         let begun = Instant::now();
         let mut plane = ControlPlane::start(options.control_plane).await?;
         progress(&format!("control plane up ({:.1} s)", begun.elapsed().as_secs_f64()));
-        install(&plane).await?;
+        install(&plane, &[]).await?;
         progress("kerf's objects applied: CRD, rights, webhook configuration");
         let shipped = options.policy.unwrap_or_else(|| root().join("policies/default.yaml"));
         let policy =
             copy(&shipped, plane.dir()).with_context(|| format!("failed to copy {}", shipped.display()))?;
-        let extender = programs::extender(&plane, &policy, &options.extender_flags).await?;
+        let agents_addresses = addresses(if options.two_extenders { 2 } else { 1 })?;
+        let mut flags = options.extender_flags;
+        flags.extend(agents_addresses.first().map(|address| format!("--agents-address={address}")));
+        flags.extend(options.simulated_agents.then(|| "--agents-unauthenticated".to_owned()));
+        let extender = programs::extender(&plane, &policy, &flags).await?;
         let webhook = programs::webhook(&plane, &policy).await?;
         programs::scheduler(&mut plane).await?;
         progress("webhook, extender and kerf's scheduler run");
         let mut nodes = Vec::new();
         for spec in options.nodes {
-            nodes.push(GpuServer::start(&plane, spec).await?);
+            nodes.push(GpuServer::start(&plane, spec, &agents_addresses).await?);
         }
-        let cluster = Self { plane, nodes, webhook, replicas: Vec::new(), extender, policy };
+        let replicas = Vec::new();
+        let cluster = Self { plane, nodes, webhook, replicas, extender, policy, agents_addresses };
         cluster.wait_until_serving().await?;
         progress(&format!(
             "{} agents serve ({:.1} s in all)",
@@ -87,18 +99,41 @@ impl Cluster {
     }
 
     async fn is_served(&self, node: &GpuServer) -> anyhow::Result<()> {
+        // The extender knows of a node what its agent has said over its connection.
+        let is_served = |status: &GpuNodeStatus| {
+            let connected = status.condition(Condition::CONNECTED);
+            status.is_ready() && connected.is_some_and(|found| found.status == ConditionStatus::True)
+        };
         let served =
-            async || Ok(self.gpu_node(node.name()).await?.read_status()?.is_some_and(|s| s.is_ready()));
+            async || Ok(self.gpu_node(node.name()).await?.read_status()?.as_ref().is_some_and(is_served));
         let what = format!("node {} to be served by its agent", node.name());
         wait(Duration::from_mins(1), &what, served).await.with_context(|| node.agent_log())
     }
 
     /// One more GPU node joins; waits until its agent serves it.
     pub async fn add_node(&mut self, spec: NodeSpec) -> anyhow::Result<()> {
-        let node = GpuServer::start(&self.plane, spec).await?;
+        let node = GpuServer::start(&self.plane, spec, &self.agents_addresses).await?;
         self.is_served(&node).await?;
         self.nodes.push(node);
         Ok(())
+    }
+
+    /// Where agents dial replicas of the extender, the first of which is the cluster's own.
+    #[must_use]
+    pub fn agents_addresses(&self) -> &[SocketAddr] {
+        &self.agents_addresses
+    }
+
+    /// Starts an agent for each GpuNode that there is or will be.
+    #[must_use]
+    pub fn simulate_agents(&self, manner: Manner) -> SimulatedAgents {
+        let extenders = self.agents_addresses.iter().map(ToString::to_string).collect();
+        SimulatedAgents::start(&self.plane.client(), extenders, manner)
+    }
+
+    /// The flags by which an agent of a further node finds the extender, with its token in this file.
+    pub async fn extender_flags(&self, node: &str, token: &Path) -> anyhow::Result<Vec<OsString>> {
+        node::extender_flags(&self.plane, &self.agents_addresses, node, token).await
     }
 
     /// Whether a pod comes out of admission with a request document.
@@ -250,6 +285,12 @@ fn carried() -> Option<PathBuf> {
     folders.find(|folder| folder.join(MANIFESTS).is_dir()).map(Path::to_owned)
 }
 
+/// One or two free addresses of loopback.
+fn addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
+    let ports: [u16; 2] = ports::free()?;
+    Ok(ports.into_iter().take(count).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect())
+}
+
 /// Copies a policy file, or a folder of them, into a folder, and tells where it is.
 fn copy(shipped: &Path, folder: &Path) -> std::io::Result<PathBuf> {
     if !shipped.is_dir() {
@@ -265,10 +306,18 @@ fn copy(shipped: &Path, folder: &Path) -> std::io::Result<PathBuf> {
     Ok(copied)
 }
 
-async fn install(plane: &ControlPlane) -> anyhow::Result<()> {
+async fn install(plane: &ControlPlane, more: &[&str]) -> anyhow::Result<()> {
     let manifests = root().join(MANIFESTS).display().to_string();
-    plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
+    plane.kubectl(&[&["apply", "--server-side", "-k", &manifests], more].concat()).await?;
     plane.definitions_established().await
+}
+
+/// A control plane without a scheduler, with kerf's objects but for its webhook and its guard: for those who play kerf's programs with
+/// an admin's rights, and whose pods come with what the webhook would write.
+pub async fn unguarded(options: ControlPlaneOptions) -> anyhow::Result<ControlPlane> {
+    let plane = ControlPlane::start(ControlPlaneOptions { scheduler: false, ..options }).await?;
+    install(&plane, &[UNGUARDED]).await?;
+    Ok(plane)
 }
 
 /// A pod that asks for a slice.

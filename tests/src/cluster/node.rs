@@ -1,6 +1,7 @@
 //! One GPU node with the real agent as a process.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,6 +33,18 @@ pub fn agent_folders(dir: &Path) -> anyhow::Result<Vec<OsString>> {
     Ok(flags.chain(["--no-device-access".into()]).chain(mps).chain(shared).collect())
 }
 
+/// The flags by which a node's agent finds the extender's replicas at these addresses, with its token in a file.
+pub(super) async fn extender_flags(
+    plane: &ControlPlane,
+    extenders: &[SocketAddr],
+    node: &str,
+    token: &Path,
+) -> anyhow::Result<Vec<OsString>> {
+    std::fs::write(token, plane.agent_token(NAMESPACE, "kerf-node-agent", node).await?)?;
+    let extenders = extenders.iter().map(|extender| format!("--extender={extender}").into());
+    Ok(extenders.chain(["--extender-token".into(), token.into()]).collect())
+}
+
 /// A running node with kerf's agent.
 pub struct GpuServer {
     node: StandInNode,
@@ -39,14 +52,19 @@ pub struct GpuServer {
 }
 
 impl GpuServer {
-    /// Registers the node and starts kubelet and agent.
-    pub(super) async fn start(plane: &ControlPlane, mut spec: NodeSpec) -> anyhow::Result<Self> {
+    /// Registers the node and starts kubelet and agent, which dials the extender's replicas at these addresses.
+    pub(super) async fn start(
+        plane: &ControlPlane,
+        mut spec: NodeSpec,
+        extenders: &[SocketAddr],
+    ) -> anyhow::Result<Self> {
         spec.labels.insert(format!("{}/managed", keys::GROUP), "true".to_owned());
         let flags = std::mem::take(&mut spec.agent_flags);
         let node = StandInNode::start(plane, spec, PodProcesses::default()).await?;
         let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", node.name());
         let library = kerf_nvml_mock::library_path()
             .context("the simulated NVML is not built: cargo build --workspace")?;
+        let token = folder(plane, node.name()).join("extender-token");
         let mut program = plane
             .program(&format!("kerf-node-agent-{}", node.name()), binaries::ours("kerf-node-agent")?)
             .arg("--kubeconfig")
@@ -54,7 +72,10 @@ impl GpuServer {
             .args(["--node", node.name(), "--admin-address", "127.0.0.1:0", "--nvml"])
             .arg(library)
             .args(agent_folders(&folder(plane, node.name()))?)
-            .args(flags);
+            .args(flags)
+            .args(extender_flags(plane, extenders, node.name(), &token).await?)
+            // Nobody waits for it but a test.
+            .arg("--status-interval=100ms");
         for (key, value) in node.files().env() {
             program = program.env(key, value);
         }

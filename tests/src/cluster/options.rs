@@ -19,6 +19,10 @@ pub struct ClusterOptions {
     pub policy: Option<PathBuf>,
     /// More flags for the extender.
     pub extender_flags: Vec<String>,
+    /// Whether agents dial the extender at two addresses, for [two replicas](crate::leaders::Leaders::take_over) that take its place.
+    pub two_extenders: bool,
+    /// Whether agents are simulated: the extender believes whatever they say.
+    pub simulated_agents: bool,
 }
 
 /// One GPU node.
@@ -116,7 +120,18 @@ impl ClusterOptions {
             policy: None,
             // As in deploy/: a name that stays over a restart, so that the Lease is its own again at once.
             extender_flags: vec!["--identity=kerf-extender-0".to_owned()],
+            two_extenders: false,
+            simulated_agents: false,
         }
+    }
+
+    /// A cluster without kubelets, whose nodes are objects with [simulated agents](super::Cluster::simulate_agents).
+    #[must_use]
+    pub fn of_simulated_nodes() -> Self {
+        let mut options = Self::new(Vec::new());
+        options.control_plane.controller_manager = false;
+        options.control_plane.priority_and_fairness = false;
+        Self { simulated_agents: true, ..options }
     }
 
     /// The nodes of the demo: two H100, one A100-40GB, one T4.

@@ -83,14 +83,16 @@ async fn patch_configuration(plane: &ControlPlane, patch: &Value) -> anyhow::Res
 pub(super) async fn extender(plane: &ControlPlane, policy: &Path, flags: &[String]) -> anyhow::Result<Child> {
     let told = flags.iter().any(|flag| flag.starts_with("--policy"));
     let policy = (!told).then(|| format!("--policy={}", policy.display()));
-    let tls = |p: Program| p.arg("--tls-name").arg("127.0.0.1").args(policy).args(flags);
+    // By address for the scheduler, by the Service's name for agents.
+    let tls = |p: Program| {
+        p.args(["--tls-name=127.0.0.1", "--tls-name=kerf-extender.kerf-system.svc"]).args(policy).args(flags)
+    };
     Ok(start(plane, "kerf-extender", tls).await?.0)
 }
 
 /// Starts a kube-scheduler with the configuration that `kerf scheduler-config` prints.
 pub(super) async fn scheduler(plane: &mut ControlPlane) -> anyhow::Result<()> {
-    let tls = plane.dir().join("extender-tls");
-    write_client_certificate(plane, &tls).await?;
+    let tls = write_tls(plane).await?;
     let address = read_address(plane, "kerf-extender")?;
     let output = Command::new(binaries::ours("kerf")?)
         .arg("scheduler-config")
@@ -104,17 +106,18 @@ pub(super) async fn scheduler(plane: &mut ControlPlane) -> anyhow::Result<()> {
     plane.start_scheduler("kerf-scheduler", &path).await
 }
 
-/// What the scheduler's pod would mount of the extender's Secret.
-async fn write_client_certificate(plane: &ControlPlane, folder: &Path) -> anyhow::Result<()> {
+/// Writes what the scheduler's pod would mount of the extender's Secret, and gives its folder.
+pub async fn write_tls(plane: &ControlPlane) -> anyhow::Result<PathBuf> {
+    let folder = plane.dir().join("extender-tls");
     let secrets = Api::<Secret>::namespaced(plane.client(), NAMESPACE);
     let secret = secrets.get("kerf-extender-tls").await.context("the extender made no Secret")?;
     let data = secret.data.unwrap_or_default();
-    std::fs::create_dir_all(folder).context("failed to create the folder for the certificates")?;
+    std::fs::create_dir_all(&folder).context("failed to create the folder for the certificates")?;
     for key in ["ca.crt", "client.crt", "client.key"] {
         let value = data.get(key).with_context(|| format!("Secret kerf-extender-tls has no {key}"))?;
         std::fs::write(folder.join(key), &value.0).with_context(|| format!("failed to write {key}"))?;
     }
-    Ok(())
+    Ok(folder)
 }
 
 /// Starts one of kerf's programs in the cluster's namespace, as its own service account, and waits for its address.

@@ -3,15 +3,18 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use kerf_core::contract::WantedSlice;
 use kerf_nvml_mock::{MockControl, MockFiles, MockState};
 
 use super::NodeSpec;
+use crate::agent_record::wanted_slices;
 use crate::control_plane::ControlPlane;
 use crate::kubelet::{KubeletOptions, NodeTemplate, PodProcesses, StandInKubelet};
 
 /// A running node.
 pub struct StandInNode {
     name: String,
+    folder: PathBuf,
     files: MockFiles,
     kubelet: StandInKubelet,
 }
@@ -47,7 +50,7 @@ impl StandInNode {
             ..KubeletOptions::new(&spec.name, plane.client(), &dir)
         })
         .await?;
-        Ok(Self { name: spec.name, files, kubelet })
+        Ok(Self { name: spec.name, folder: dir, files, kubelet })
     }
 
     /// The node's name.
@@ -65,6 +68,13 @@ impl StandInNode {
     /// What is cut on the node's GPUs, by the simulated NVML's own account.
     pub fn gpus(&self) -> anyhow::Result<MockState> {
         Ok(MockState::load(&self.files.state)?)
+    }
+
+    /// The slices that the node should have by its agent's record, whether the agent is a process or a pod.
+    pub fn wanted_slices(&self) -> anyhow::Result<Vec<WantedSlice>> {
+        let mut slices = wanted_slices(&self.folder.join("state"))?;
+        slices.extend(wanted_slices(&self.folder.join("host/var/lib/kerf"))?);
+        Ok(slices)
     }
 
     /// Lets faults, delays or processes happen to the node's GPUs.

@@ -31,6 +31,9 @@ const CONFIGURATION: [&str; 9] = [
 /// Names come from `/etc/hosts` first, which stands in for the cluster's DNS.
 const NAME_SWITCH: &str = "passwd: files\ngroup: files\nhosts: files dns\n";
 
+/// A name has all its addresses, as a headless Service has in the cluster's DNS.
+const ALL_ADDRESSES: &str = "multi on\n";
+
 /// Makes the image's tree in an empty folder.
 pub(super) fn make(root: &Path) -> Result<(), EnterError> {
     for name in READ_ONLY {
@@ -53,8 +56,11 @@ pub(super) fn make(root: &Path) -> Result<(), EnterError> {
     for name in CONFIGURATION {
         of_machine(root, &format!("etc/{name}"), true)?;
     }
-    let names = root.join("etc/nsswitch.conf");
-    fs::write(&names, NAME_SWITCH).map_err(on(&names))
+    for (name, text) in [("nsswitch.conf", NAME_SWITCH), ("host.conf", ALL_ADDRESSES)] {
+        let path = root.join("etc").join(name);
+        fs::write(&path, text).map_err(on(&path))?;
+    }
+    Ok(())
 }
 
 /// What this machine has of that name, if it does.

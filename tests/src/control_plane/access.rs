@@ -8,9 +8,11 @@ use k8s_openapi::api::core::v1::{Node, ServiceAccount};
 use kerf_runtime::tls::Material;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use rcgen::KeyPair;
+use serde_json::Value;
 
 use super::kubeconfig::{self, Credential};
-use super::{ControlPlane, programs};
+use super::{ControlPlane, jwt, programs};
 
 /// Asked of every service account token: a test's day. The API server allows ten minutes to 2^32 seconds.
 const TOKEN_SECONDS: i64 = 24 * 3600;
@@ -58,15 +60,51 @@ impl ControlPlane {
         name: &str,
         node: &str,
     ) -> anyhow::Result<PathBuf> {
+        let bound = self.reference_of(node).await?;
+        self.service_account(namespace, name, Some(bound)).await
+    }
+
+    /// The token by which the extender knows the agent on `node`, which must exist.
+    pub async fn agent_token(&self, namespace: &str, name: &str, node: &str) -> anyhow::Result<String> {
+        let bound = self.reference_of(node).await?;
+        self.token(namespace, name, "kerf-extender", Some(bound)).await
+    }
+
+    async fn reference_of(&self, node: &str) -> anyhow::Result<BoundObjectReference> {
         let found =
             Api::<Node>::all(self.client()).get(node).await.with_context(|| format!("no node {node}"))?;
-        let bound = BoundObjectReference {
+        Ok(BoundObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
             name: Some(node.to_owned()),
             uid: found.metadata.uid,
+        })
+    }
+
+    /// A token of a service account for this audience, as a kubelet asks for one for a pod that is bound to it.
+    pub async fn token(
+        &self,
+        namespace: &str,
+        name: &str,
+        audience: &str,
+        bound: Option<BoundObjectReference>,
+    ) -> anyhow::Result<String> {
+        let spec = TokenRequestSpec {
+            audiences: vec![audience.to_owned()],
+            bound_object_ref: bound,
+            expiration_seconds: Some(TOKEN_SECONDS),
         };
-        self.service_account(namespace, name, Some(bound)).await
+        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let accounts = Api::<ServiceAccount>::namespaced(self.client(), namespace);
+        let answer = accounts.create_token_request(name, &PostParams::default(), &request).await;
+        let answer = answer.with_context(|| format!("failed to get a token of {namespace}/{name}"))?;
+        Ok(answer.status.context("the API server answered without a token")?.token)
+    }
+
+    /// A token of the API server's with other claims, signed anew by its key.
+    pub fn resigned(&self, token: &str, change: impl FnOnce(&mut Value)) -> anyhow::Result<String> {
+        let key = std::fs::read_to_string(self.folder.pki().join("service-accounts.key"))?;
+        jwt::resigned(token, &KeyPair::from_pem(&key)?, change)
     }
 
     /// What a kubelet on this machine serves the API server with, and knows it by.
@@ -91,16 +129,7 @@ impl ControlPlane {
             Some(node) => format!("{namespace}:{name}@{node}"),
             None => format!("{namespace}:{name}"),
         };
-        let spec = TokenRequestSpec {
-            audiences: vec![programs::SERVICE_ACCOUNT_ISSUER.to_owned()],
-            bound_object_ref: bound,
-            expiration_seconds: Some(TOKEN_SECONDS),
-        };
-        let request = TokenRequest { spec, ..TokenRequest::default() };
-        let accounts = Api::<ServiceAccount>::namespaced(self.client(), namespace);
-        let answer = accounts.create_token_request(name, &PostParams::default(), &request).await;
-        let answer = answer.with_context(|| format!("failed to get a token of {namespace}/{name}"))?;
-        let token = answer.status.context("the API server answered without a token")?.token;
+        let token = self.token(namespace, name, programs::SERVICE_ACCOUNT_ISSUER, bound).await?;
         kubeconfig::write(&self.folder, &file, &self.url, &self.authority, &Credential::Token(token))
     }
 }

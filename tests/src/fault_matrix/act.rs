@@ -1,8 +1,8 @@
 //! What is asked of a node: at random for the churn, and on purpose so that the agent makes a certain call.
 
-use kerf_core::contract::{Shape, WantedSlice};
+use kerf_core::contract::Shape;
 use kerf_core::kind::Kind;
-use kerf_core::names::SliceId;
+use kerf_core::packing::Source;
 use kerf_core::resource::ResourceName;
 use kerf_nvml_mock::GpuState;
 
@@ -91,7 +91,10 @@ impl Scene {
                 Ok(false)
             }
             Act::Break => self.break_servers().map(|()| true),
-            Act::Switch if self.clear(SWITCHED).await? => self.switch_mode().map(|()| true),
+            Act::Switch if self.clear(SWITCHED)? => {
+                self.switch_mode();
+                Ok(true)
+            }
             Act::Switch => Ok(false),
         }
     }
@@ -120,20 +123,15 @@ impl Scene {
                 }
                 Ok(())
             }
-            4 => self.want_idle(),
-            5 if !full => self.rent_idle().await,
-            6 => {
-                self.forget_idle();
-                Ok(())
-            }
-            _ => self.evict_one(None).await,
+            4..=5 if !full => self.rent_idle().await,
+            _ => self.evict_one(None),
         }
     }
 
     /// Where it could go on the GPU, and its resource name.
     fn find(&mut self, gpu: u32, what: What) -> anyhow::Result<Option<(GpuState, Shape, String)>> {
         let state = self.gpu(gpu)?;
-        let taken = places::taken(&state, &self.leader.spec, &self.status());
+        let taken = places::taken(&state, self.leader.promised(&state.uuid), &self.status());
         let found = match what {
             // Its policy goes ahead of its mode.
             What::Instance if gpu == SWITCHED && !self.wants_mig() => None,
@@ -149,82 +147,53 @@ impl Scene {
     async fn rent_on(&mut self, gpu: u32, what: What) -> anyhow::Result<bool> {
         let uuid = self.uuid(gpu)?;
         if let Some((state, shape, name)) = self.find(gpu, what)? {
-            self.make_way(&state, shape);
-            self.leader.rent(&uuid, shape, &name).await?;
+            let (idle, promised) = (self.leader.idle(), self.leader.promised(&state.uuid));
+            let replaced = places::in_the_way(&state, &idle, &promised, shape);
+            self.leader.rent(&uuid, shape, &name, Source::Cut(replaced)).await?;
             return Ok(true);
         }
         match what {
             // All of the other kind have to go.
-            What::Share(_) => drop(self.clear(gpu).await?),
+            What::Share(_) => drop(self.clear(gpu)?),
             _ if self.tenants_of(Some(gpu))?.iter().any(|name| self.leader.is_leaving(name)) => {}
-            _ => self.evict_one(Some(gpu)).await?,
+            _ => self.evict_one(Some(gpu))?,
         }
         Ok(false)
     }
 
-    fn want_idle(&mut self) -> anyhow::Result<()> {
-        let gpus = [CUT, AMPERE];
-        let gpu = gpus[self.dice.below(gpus.len())];
-        let (uuid, state) = (self.uuid(gpu)?, self.gpu(gpu)?);
-        let taken = places::taken(&state, &self.leader.spec, &self.status());
-        if let Some((shape, _)) = places::instance(&state, &taken, &mut self.dice) {
-            self.make_way(&state, shape);
-            self.leader.want(&uuid, shape);
+    async fn rent_idle(&mut self) -> anyhow::Result<()> {
+        let idle = self.leader.idle();
+        let Some(slice) = self.dice.pick(&idle).cloned() else { return Ok(()) };
+        let instance = slice.shape.instance().filter(|_| slice.shape.part().is_none());
+        // Its policy goes ahead of its mode.
+        let is_allowed = self.wants_mig() || slice.gpu != self.uuid(SWITCHED)?;
+        let instance = instance.filter(|_| is_allowed);
+        let Some(instance) = instance.filter(|_| !self.due.contains(&Act::Switch)) else { return Ok(()) };
+        let name = ResourceName::Mig(instance.profile).to_string();
+        self.leader.rent(&slice.gpu, slice.shape, &name, Source::Idle(slice.id)).await
+    }
+
+    /// Deletes a pod, of this GPU or any.
+    pub(super) fn evict_one(&mut self, gpu: Option<u32>) -> anyhow::Result<()> {
+        let all = self.tenants_of(gpu)?;
+        if let Some(name) = self.dice.pick(&all) {
+            self.leader.evict(name);
         }
         Ok(())
     }
 
-    fn make_way(&mut self, gpu: &GpuState, shape: Shape) {
-        let gone = places::in_the_way(gpu, &self.leader.spec, shape);
-        self.leader.spec.slices.retain(|s| !gone.contains(&s.id));
-    }
-
-    fn idle(&self) -> Vec<WantedSlice> {
-        let status = self.status();
-        let is_held = |id: &SliceId| status.slice(id).is_some_and(|s| s.holder.is_some());
-        let idle = self.leader.spec.slices.iter().filter(|s| s.reservation.is_none() && !is_held(&s.id));
-        idle.cloned().collect()
-    }
-
-    async fn rent_idle(&mut self) -> anyhow::Result<()> {
-        let idle = self.idle();
-        let Some(slice) = self.dice.pick(&idle) else { return Ok(()) };
-        let instance = slice.shape.instance().filter(|_| slice.shape.part().is_none());
-        let Some(instance) = instance.filter(|_| !self.due.contains(&Act::Switch)) else { return Ok(()) };
-        let name = ResourceName::Mig(instance.profile).to_string();
-        self.leader.rent_idle(&slice.id, &name).await
-    }
-
-    fn forget_idle(&mut self) {
-        let idle = self.idle();
-        if let Some(slice) = self.dice.pick(&idle) {
-            self.leader.spec.slices.retain(|s| s.id != slice.id);
-        }
-    }
-
-    /// Deletes a pod, of this GPU or any.
-    pub(super) async fn evict_one(&mut self, gpu: Option<u32>) -> anyhow::Result<()> {
-        let all = self.tenants_of(gpu)?;
-        match self.dice.pick(&all).cloned() {
-            Some(name) => self.leader.evict(&name).await,
-            None => Ok(()),
-        }
-    }
-
     /// Deletes all pods of a GPU. Whether there are none.
-    async fn clear(&mut self, gpu: u32) -> anyhow::Result<bool> {
+    fn clear(&mut self, gpu: u32) -> anyhow::Result<bool> {
         let all = self.tenants_of(Some(gpu))?;
         for name in &all {
-            self.leader.evict(name).await?;
+            self.leader.evict(name);
         }
         Ok(all.is_empty())
     }
 
     fn tenants_of(&self, gpu: Option<u32>) -> anyhow::Result<Vec<String>> {
         let Some(gpu) = gpu else { return Ok(self.leader.tenants().cloned().collect()) };
-        let uuid = self.uuid(gpu)?;
-        let here = self.leader.spec.slices.iter().filter(|s| s.gpu == uuid);
-        Ok(here.filter_map(super::leader::Leader::tenant_of).map(str::to_owned).collect())
+        Ok(self.leader.tenants_of(&self.uuid(gpu)?))
     }
 
     fn gpu(&self, gpu: u32) -> anyhow::Result<GpuState> {

@@ -69,7 +69,7 @@ impl Scene {
         };
         for n in 0..times {
             if n % 2 == 1 {
-                self.evict_one(None).await?;
+                self.evict_one(None)?;
                 self.rest(Duration::ZERO).await?;
             }
             self.ask(act);

@@ -1,38 +1,61 @@
-//! The extender's leader for one node: it writes GpuNode.spec by the real ledger's functions, makes pods and binds those
-//! whose slices are ready. Where a slice goes is chosen by the matrix, not by packing.
+//! The extender's leader for one node: it makes pods, has their slices reserved by the agent's ledger, and binds those whose slices
+//! are ready. Where a slice goes is chosen by the matrix, not by packing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Reservation, Shape, SliceState, WantedSlice};
-use kerf_core::ledger;
-use kerf_core::names::{GpuUuid, PodUid, SliceId};
+use kerf_core::contract::{GpuNodeStatus, NodePolicy, Shape, SliceState, WantedSlice};
+use kerf_core::ledger::{Answer, OrderKind, Owner, Proposal, Rejection};
+use kerf_core::names::{GpuUuid, PodKey, PodUid, SliceId};
+use kerf_core::packing::{Placed, Source};
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 use super::sight::{FOR_NODE, SeenPods};
+use crate::stand_in_leader::StandInLeader;
 
-/// The only leader there ever is.
-const EPOCH: u64 = 1;
+/// A pod's only Binding.
+const ATTEMPT: u64 = 1;
 
 /// A pod of the churn.
-#[derive(Debug, Clone)]
-pub(super) struct Tenant {
-    pub(super) uid: PodUid,
-    bound: bool,
+struct Tenant {
+    uid: PodUid,
+    place: Placed,
+    stage: Stage,
+    /// It is to go: once it is bound, for the agent learns of an unbound pod's end only by looking it up, or has no place.
+    leaving: bool,
     deleted: bool,
 }
+
+/// How far a pod has come.
+enum Stage {
+    /// The agent is asked for its place.
+    Reserving(Asked),
+    Reserved,
+    /// The agent is told that the Binding comes.
+    Marking(Asked),
+    Bound,
+    /// Its place was refused or taken back.
+    Lost,
+}
+
+/// An order that the agent has not answered yet. It may be down, or hang.
+type Asked = JoinHandle<anyhow::Result<Answer>>;
 
 /// The leader.
 pub(super) struct Leader {
     node: String,
+    agent: Arc<StandInLeader>,
     gpu_nodes: Api<GpuNode>,
     pods: Api<Pod>,
-    pub(super) spec: GpuNodeSpec,
-    written: GpuNodeSpec,
+    /// The node's policy, as an admin wants it.
+    pub(super) policy: NodePolicy,
+    written: NodePolicy,
     tenants: BTreeMap<String, Tenant>,
     pods_made: u64,
     /// Slices that had holders when the leader looked last.
@@ -44,13 +67,14 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    pub(super) fn of(client: &Client, node: &str) -> Self {
+    pub(super) fn of(client: &Client, node: &str, agent: Arc<StandInLeader>, policy: NodePolicy) -> Self {
         Self {
             node: node.to_owned(),
+            agent,
             gpu_nodes: Api::all(client.clone()),
             pods: Api::default_namespaced(client.clone()),
-            spec: GpuNodeSpec::default(),
-            written: GpuNodeSpec::default(),
+            policy,
+            written: NodePolicy::default(),
             tenants: BTreeMap::new(),
             pods_made: 0,
             held: BTreeSet::new(),
@@ -59,36 +83,65 @@ impl Leader {
         }
     }
 
-    /// Wants a slice that nobody is promised.
-    pub(super) fn want(&mut self, gpu: &GpuUuid, shape: Shape) {
-        self.push(gpu, shape, None);
+    /// What the agent has reported over its stream.
+    pub(super) fn status(&self) -> GpuNodeStatus {
+        self.agent.state().status
     }
 
-    fn push(&mut self, gpu: &GpuUuid, shape: Shape, reservation: Option<Reservation>) {
-        self.spec.next_slice += 1;
-        let id = SliceId::new(format!("s{}", self.spec.next_slice));
-        self.spec.slices.push(WantedSlice { id, gpu: gpu.clone(), shape, reservation });
+    /// The slices that the agent's ledger has.
+    pub(super) fn desired(&self) -> Vec<WantedSlice> {
+        self.agent.state().desired().slices
     }
 
-    /// Makes a pod that gets such a slice. Gives its UID.
-    pub(super) async fn rent(&mut self, gpu: &GpuUuid, shape: Shape, name: &str) -> anyhow::Result<PodUid> {
-        let reservation = self.make_pod(name).await?;
-        let uid = reservation.uid.clone();
-        self.push(gpu, shape, Some(reservation));
-        Ok(uid)
+    /// What pods have of a GPU, or will have.
+    pub(super) fn promised(&self, gpu: &str) -> Vec<Shape> {
+        let desired = self.desired();
+        let asked = self.tenants.values().filter(|tenant| matches!(tenant.stage, Stage::Reserving(_)));
+        let asked =
+            asked.filter(|tenant| reserved(&desired, &tenant.uid).is_none()).map(|tenant| &tenant.place);
+        let asked = asked.filter(|place| place.gpu.as_str() == gpu).map(|place| place.shape);
+        let reserved = desired.iter().filter(|s| s.gpu.as_str() == gpu && s.reservation.is_some());
+        reserved.map(|slice| slice.shape).chain(asked).collect()
     }
 
-    /// Makes a pod that gets an idle slice.
-    pub(super) async fn rent_idle(&mut self, id: &SliceId, name: &str) -> anyhow::Result<()> {
-        let reservation = self.make_pod(name).await?;
-        let at = self.spec.slices.iter().position(|s| s.id == *id).context("the idle slice is gone")?;
-        // Reserved last: the order of the list is the order of the promises.
-        let slice = self.spec.slices.remove(at);
-        self.spec.slices.push(WantedSlice { reservation: Some(reservation), ..slice });
+    /// Slices that nobody has, or is about to have.
+    pub(super) fn idle(&self) -> Vec<WantedSlice> {
+        let (status, mut idle) = (self.status(), self.desired());
+        let asked = self.tenants.values().filter(|tenant| matches!(tenant.stage, Stage::Reserving(_)));
+        let asked: BTreeSet<&SliceId> = asked.flat_map(|tenant| ids(&tenant.place.source)).collect();
+        let is_held = |id: &SliceId| status.slice(id).is_some_and(|slice| slice.holder.is_some());
+        idle.retain(|s| s.reservation.is_none() && !is_held(&s.id) && !asked.contains(&s.id));
+        idle
+    }
+
+    /// Makes a pod that gets this slice: an idle one, or a new one in the place of idle ones.
+    pub(super) async fn rent(
+        &mut self,
+        gpu: &GpuUuid,
+        shape: Shape,
+        name: &str,
+        source: Source,
+    ) -> anyhow::Result<()> {
+        let (key, uid) = self.make_pod(name).await?;
+        let (container, resource) = ("main".to_owned(), name.parse()?);
+        let place = Placed { container, resource, alone: false, gpu: gpu.clone(), shape, source };
+        let stage = Stage::Reserving(self.reserve(&uid, &key, &place));
+        let tenant = Tenant { uid, place, stage, leaving: false, deleted: false };
+        self.tenants.insert(key.name, tenant);
         Ok(())
     }
 
-    async fn make_pod(&mut self, resource: &str) -> anyhow::Result<Reservation> {
+    fn reserve(&self, uid: &PodUid, key: &PodKey, place: &Placed) -> Asked {
+        let owner = Owner { uid: uid.clone(), key: key.clone() };
+        self.order(OrderKind::Reserve(Proposal { owner, places: vec![place.clone()] }))
+    }
+
+    fn order(&self, order: OrderKind) -> Asked {
+        let agent = Arc::clone(&self.agent);
+        tokio::spawn(async move { agent.order(order).await })
+    }
+
+    async fn make_pod(&mut self, resource: &str) -> anyhow::Result<(PodKey, PodUid)> {
         self.pods_made += 1;
         let name = format!("{}-p{}", self.node, self.pods_made);
         let pod = json!({
@@ -101,140 +154,188 @@ impl Leader {
         });
         let made = self.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
         let uid = PodUid::new(made.metadata.uid.context("the pod has no UID")?);
-        self.tenants.insert(name.clone(), Tenant { uid: uid.clone(), bound: false, deleted: false });
-        Ok(Reservation {
-            uid,
-            namespace: "default".to_owned(),
-            pod: name,
-            container: "main".to_owned(),
-            resource: resource.parse()?,
-            alone: false,
-            epoch: EPOCH,
-        })
+        Ok((PodKey::new("default", name), uid))
     }
 
     /// The pods that are not on their way out.
     pub(super) fn tenants(&self) -> impl Iterator<Item = &String> {
-        self.tenants.iter().filter(|(_, tenant)| !tenant.deleted).map(|(name, _)| name)
+        self.tenants.iter().filter(|(_, tenant)| !tenant.leaving).map(|(name, _)| name)
+    }
+
+    /// The pods that have something of this GPU, or are to have it, but for those that are gone.
+    pub(super) fn tenants_of(&self, gpu: &GpuUuid) -> Vec<String> {
+        let desired = self.desired();
+        let is_here = |tenant: &Tenant| {
+            let reserved = reserved(&desired, &tenant.uid);
+            reserved.map_or(&tenant.place.gpu, |slice| &slice.gpu) == gpu
+        };
+        let here = self.tenants.iter().filter(|(_, tenant)| is_here(tenant));
+        here.map(|(name, _)| name.clone()).collect()
     }
 
     /// Whether the pod is on its way out.
     pub(super) fn is_leaving(&self, name: &str) -> bool {
-        self.tenants.get(name).is_some_and(|tenant| tenant.deleted)
+        self.tenants.get(name).is_some_and(|tenant| tenant.leaving)
     }
 
-    /// The pod that a wanted slice is promised to.
+    /// The pod that a slice is reserved for.
     pub(super) fn tenant_of(slice: &WantedSlice) -> Option<&str> {
         slice.reservation.as_ref().map(|r| r.pod.as_str())
     }
 
-    /// Deletes a pod; its slices are given back once it is gone.
-    pub(super) async fn evict(&mut self, name: &str) -> anyhow::Result<()> {
-        let Some(tenant) = self.tenants.get_mut(name).filter(|tenant| !tenant.deleted) else { return Ok(()) };
-        tenant.deleted = true;
+    /// Deletes a pod as soon as that may be.
+    pub(super) fn evict(&mut self, name: &str) {
+        if let Some(tenant) = self.tenants.get_mut(name) {
+            tenant.leaving = true;
+        }
+    }
+
+    /// What the extender does whenever something has changed.
+    pub(super) async fn upkeep(&mut self, pods: &SeenPods) -> anyhow::Result<()> {
+        self.write_policy().await?;
+        self.judge_failures();
+        let desired = self.desired();
+        let mut tenants = std::mem::take(&mut self.tenants);
+        for (name, tenant) in &mut tenants {
+            self.lead(name, tenant, &desired).await?;
+            match pods.get(name) {
+                Some(pod) if pod.phase == "Failed" && !tenant.leaving => {
+                    self.refused += 1;
+                    tenant.leaving = true;
+                }
+                _ => {}
+            }
+            if tenant.leaving && !tenant.deleted && matches!(tenant.stage, Stage::Bound | Stage::Lost) {
+                self.delete(name).await?;
+                tenant.deleted = true;
+            }
+        }
+        tenants.retain(|name, tenant| !tenant.deleted || pods.contains_key(name));
+        self.tenants = tenants;
+        Ok(())
+    }
+
+    /// A pod's next steps to its Binding.
+    async fn lead(&self, name: &str, tenant: &mut Tenant, desired: &[WantedSlice]) -> anyhow::Result<()> {
+        let uid = &tenant.uid;
+        match &mut tenant.stage {
+            Stage::Reserving(asked) if asked.is_finished() => {
+                tenant.stage = match asked.await? {
+                    Ok(Ok(_)) => Stage::Reserved,
+                    Ok(Err(Rejection::Taken(_))) => Stage::Lost,
+                    // It starts, its disk fails, or it is down for long.
+                    Ok(Err(_)) | Err(_) => {
+                        Stage::Reserving(self.reserve(uid, &PodKey::new("default", name), &tenant.place))
+                    }
+                };
+            }
+            Stage::Reserved if self.is_ready(uid) => {
+                let mark = OrderKind::Mark { uid: uid.clone(), attempt: ATTEMPT };
+                tenant.stage = Stage::Marking(self.order(mark));
+            }
+            // It could not be made.
+            Stage::Reserved if reserved(desired, uid).is_none() => {
+                tenant.stage = Stage::Lost;
+            }
+            Stage::Marking(asked) if asked.is_finished() => {
+                tenant.stage = match asked.await? {
+                    Ok(Ok(_)) => {
+                        self.bind(name).await?;
+                        let uid = uid.clone();
+                        // Nothing waits for it: the agent watches pods.
+                        drop(self.order(OrderKind::Outcome { uid, attempt: ATTEMPT, bound: true }));
+                        Stage::Bound
+                    }
+                    Ok(Err(Rejection::UnknownReservation)) => Stage::Lost,
+                    Ok(Err(_)) | Err(_) => Stage::Reserved,
+                };
+            }
+            _ => {}
+        }
+        tenant.leaving |= matches!(tenant.stage, Stage::Lost);
+        Ok(())
+    }
+
+    fn is_ready(&self, uid: &PodUid) -> bool {
+        self.status().slices.iter().any(|slice| slice.ready_for.as_ref() == Some(uid))
+    }
+
+    async fn bind(&self, name: &str) -> anyhow::Result<()> {
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+            "target": {"kind": "Node", "name": self.node},
+        });
+        let params = PostParams::default();
+        let _: serde_json::Value = self.pods.create_subresource("binding", name, &params, &binding).await?;
+        Ok(())
+    }
+
+    async fn delete(&self, name: &str) -> anyhow::Result<()> {
         match self.pods.delete(name, &DeleteParams::default().grace_period(0)).await {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             answer => Ok(answer.map(drop)?),
         }
     }
 
-    /// What the extender does whenever something has changed: binds, gives back, follows, drops, writes.
-    pub(super) async fn upkeep(&mut self, status: &GpuNodeStatus, pods: &SeenPods) -> anyhow::Result<()> {
-        self.take_back(pods).await?;
-        self.drop_failed(status, pods).await?;
-        let tenants = &self.tenants;
-        let is_bound = |uid: &PodUid| tenants.values().any(|tenant| tenant.bound && tenant.uid == *uid);
-        if let Some(next) = ledger::follow_holders(&self.spec, status, is_bound) {
-            self.spec = next;
-        }
-        self.bind(status).await?;
-        self.write().await
-    }
-
-    async fn take_back(&mut self, pods: &SeenPods) -> anyhow::Result<()> {
-        for (name, tenant) in self.tenants.clone() {
-            match pods.get(&name) {
-                Some(pod) if pod.phase == "Failed" && !tenant.deleted => {
-                    self.refused += 1;
-                    self.evict(&name).await?;
-                }
-                None if tenant.deleted => {
-                    self.tenants.remove(&name);
-                    self.spec = ledger::release(&self.spec, &tenant.uid).unwrap_or_else(|| self.spec.clone());
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    async fn drop_failed(&mut self, status: &GpuNodeStatus, pods: &SeenPods) -> anyhow::Result<()> {
-        let failed = status.slices.iter().filter(|s| s.state == SliceState::Failed);
-        for slice in failed {
-            let mut wanted = self.spec.slices.iter().filter(|w| slice.id.as_ref() == Some(&w.id));
-            let Some(wanted) = wanted.next() else { continue };
-            let (text, pod) = (format!("{} ({})", wanted.id, wanted.shape), Self::tenant_of(wanted));
+    /// Slices fail for a reason, and none that a pod holds.
+    fn judge_failures(&mut self) {
+        let status = self.status();
+        for slice in status.slices.iter().filter(|slice| slice.state == SliceState::Failed) {
+            let Some(id) = &slice.id else { continue };
+            let text = format!("{id} ({})", slice.shape);
             if slice.message.as_ref().is_none_or(String::is_empty) {
                 self.wrongs.push(format!("{text} has failed without a reason"));
             }
-            if self.held.contains(&wanted.id) {
+            if self.held.contains(id) {
                 let why = slice.message.clone().unwrap_or_default();
                 self.wrongs.push(format!("{text} was held, and is said to have failed: {why}"));
             }
-            // One that runs has got its slice in the last moment, and keeps it.
-            let pod = pod.filter(|pod| pods.get(*pod).is_none_or(|pod| pod.phase != "Running"));
-            if let Some(pod) = pod.map(str::to_owned) {
-                self.evict(&pod).await?;
-            }
         }
-        let held = status.slices.iter().filter(|s| s.holder.is_some());
-        self.held = held.filter_map(|s| s.id.clone()).collect();
-        if let Some(next) = ledger::drop_failed(&self.spec, status) {
-            self.spec = next;
+        let held = status.slices.into_iter().filter(|slice| slice.holder.is_some());
+        self.held = held.filter_map(|slice| slice.id).collect();
+    }
+
+    async fn write_policy(&mut self) -> anyhow::Result<()> {
+        if self.policy != self.written {
+            let patch = Patch::Merge(json!({"spec": {"policy": self.policy}}));
+            self.gpu_nodes.patch(&self.node, &PatchParams::default(), &patch).await?;
+            self.written = self.policy.clone();
         }
         Ok(())
     }
 
-    async fn bind(&mut self, status: &GpuNodeStatus) -> anyhow::Result<()> {
-        if !status.is_ready() {
-            return Ok(());
-        }
-        let is_ready = |uid: &PodUid| status.slices.iter().any(|s| s.ready_for.as_ref() == Some(uid));
-        for (name, tenant) in &mut self.tenants {
-            if tenant.bound || tenant.deleted || !is_ready(&tenant.uid) {
-                continue;
-            }
-            let binding = json!({
-                "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
-                "target": {"kind": "Node", "name": self.node},
-            });
-            let params = PostParams::default();
-            let _: serde_json::Value =
-                self.pods.create_subresource("binding", name, &params, &binding).await?;
-            tenant.bound = true;
-        }
-        Ok(())
-    }
-
-    async fn write(&mut self) -> anyhow::Result<()> {
-        if self.spec == self.written {
-            return Ok(());
-        }
-        self.spec = ledger::successor(&self.written, self.spec.clone(), EPOCH);
-        let patch = Patch::Merge(json!({"spec": self.spec}));
-        self.gpu_nodes.patch(&self.node, &PatchParams::default(), &patch).await?;
-        self.written = self.spec.clone();
-        Ok(())
-    }
-
-    /// The pods that do not run yet or are not gone yet.
+    /// The pods that do not run yet or are not gone yet, and those that have lost their reservation.
     pub(super) fn unsettled(&self, pods: &SeenPods) -> Vec<String> {
+        let desired = self.desired();
         let phase = |name: &String| pods.get(name).map_or("unseen", |pod| pod.phase.as_str()).to_owned();
-        let open = self.tenants.iter().filter(|(name, tenant)| tenant.deleted || phase(name) != "Running");
+        let open = self.tenants.iter().filter(|(name, tenant)| {
+            tenant.leaving || phase(name) != "Running" || reserved(&desired, &tenant.uid).is_none()
+        });
         open.map(|(name, tenant)| {
-            let going = if tenant.deleted { ", being deleted" } else { "" };
-            format!("pod {name} is {}{going}", phase(name))
+            let going = if tenant.leaving { ", on its way out" } else { "" };
+            let lost = if reserved(&desired, &tenant.uid).is_none() { ", without a reservation" } else { "" };
+            format!("pod {name} is {}{going}{lost}", phase(name))
         })
         .collect()
+    }
+
+    /// Whether a slice that could not be made is kept for a pod that waits for it: the agent has started since it was reserved, and
+    /// does not know whether the pod's Binding was sent.
+    pub(super) fn is_kept_in_doubt(&self) -> bool {
+        let failed = self.status().slices.into_iter().filter(|slice| slice.state == SliceState::Failed);
+        failed.filter_map(|slice| slice.reservation).any(|reservation| reservation.binding)
+    }
+}
+
+/// The slice that is reserved for a pod.
+fn reserved<'d>(desired: &'d [WantedSlice], uid: &PodUid) -> Option<&'d WantedSlice> {
+    desired.iter().find(|slice| slice.reservation.as_ref().is_some_and(|r| r.uid == *uid))
+}
+
+/// The idle slices that a place takes or replaces.
+fn ids(source: &Source) -> &[SliceId] {
+    match source {
+        Source::Idle(id) => std::slice::from_ref(id),
+        Source::Cut(replaced) => replaced,
     }
 }

@@ -1,7 +1,7 @@
 //! The fault matrix: every NVML call of the agent fails with each code that it may give, hangs, and has the agent killed
 //! right before and right after it; every word that it says to an MPS daemon is refused, hangs, and has daemon or agent
 //! killed. Meanwhile slices are cut on a node with four GPUs. No slice ever has two holders, no held one is destroyed; soon
-//! after the fault's end all that is wanted is there, and NVML, GpuNode.status and the kubelet tell the same.
+//! after the fault's end all that is wanted is there, and NVML, the agent's ledger, GpuNode.status and the kubelet tell the same.
 //!
 //! Each node has an agent, a stand-in kubelet and a leader of its own; they share one API server.
 
@@ -33,6 +33,7 @@ pub use cell::{Blow, Call, Cell, Verdict};
 
 use crate::cluster;
 use crate::control_plane::{ControlPlane, ControlPlaneOptions};
+use crate::stand_in_leader::StandInLeader;
 use act::Act;
 use calls::Calls;
 use dice::Dice;
@@ -102,14 +103,8 @@ impl Report {
 ///
 /// What could not be started; a node that does not come to rest without any fault.
 pub async fn run(settings: &Settings, say: impl Fn(&str)) -> anyhow::Result<Report> {
-    let mut options = ControlPlaneOptions::without_controller_manager();
-    options.scheduler = false;
     say("starting a control plane");
-    let plane = ControlPlane::start(options).await?;
-    let manifests = cluster::root().join("deploy/local").display().to_string();
-    // Without the guard: this plays one of kerf's programs with an admin's rights.
-    plane.kubectl(&["apply", "--server-side", "-k", &manifests, cluster::UNGUARDED]).await?;
-    plane.definitions_established().await?;
+    let plane = cluster::unguarded(ControlPlaneOptions::without_controller_manager()).await?;
     let played = play(&plane, settings, &say).await;
     match played {
         Ok(report) if report.failures().is_empty() => {
@@ -157,8 +152,13 @@ async fn play(plane: &ControlPlane, settings: &Settings, say: &impl Fn(&str)) ->
 }
 
 async fn start_all(plane: &ControlPlane, settings: &Settings) -> anyhow::Result<Vec<Scene>> {
-    let none = Arc::default();
-    try_join_all((0..settings.nodes.max(1)).map(|number| start(plane, settings, number, &none))).await
+    let (none, mut leaders) = (Arc::default(), Vec::new());
+    // One after the other: the first makes the certificate that all serve.
+    for _ in 0..settings.nodes.max(1) {
+        leaders.push(StandInLeader::start(plane).await?);
+    }
+    let starting = leaders.into_iter().enumerate();
+    try_join_all(starting.map(|(number, leader)| start(plane, settings, number, &none, leader))).await
 }
 
 /// Counts the agent's calls, on two nodes at the same time if there are two.
@@ -190,8 +190,9 @@ async fn start(
     settings: &Settings,
     number: usize,
     calls: &Arc<Calls>,
+    leader: StandInLeader,
 ) -> anyhow::Result<Scene> {
-    Scene::start(plane, plane.client(), &format!("f{number}"), settings, Arc::clone(calls)).await
+    Scene::start(plane, plane.client(), &format!("f{number}"), settings, Arc::clone(calls), leader).await
 }
 
 /// The cells to play, in a random order, so that neighbours on a node have nothing in common.
@@ -244,7 +245,8 @@ impl Stage<'_> {
             if broken {
                 self.end(scene, say).await?;
                 let number = self.another();
-                scene = start(self.plane, self.settings, number, self.calls).await?;
+                let leader = StandInLeader::start(self.plane).await?;
+                scene = start(self.plane, self.settings, number, self.calls, leader).await?;
             }
         }
         self.end(scene, say).await

@@ -1,6 +1,7 @@
 //! One node with four simulated GPUs: its files, a stand-in kubelet, and the agent as a process that is started again
 //! whenever it has ended.
 
+use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,8 +42,13 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Registers the node and starts kubelet and agent, which looks at everything once in `period`.
-    pub(super) async fn start(plane: &ControlPlane, name: &str, period: Duration) -> anyhow::Result<Self> {
+    /// Registers the node and starts kubelet and agent, which looks at everything once in `period` and has these flags too.
+    pub(super) async fn start(
+        plane: &ControlPlane,
+        name: &str,
+        period: Duration,
+        flags: &[OsString],
+    ) -> anyhow::Result<Self> {
         let dir = plane.dir().join(name);
         let files = MockFiles::in_folder(dir.join("nvml"));
         std::fs::create_dir_all(dir.join("nvml")).context("failed to create the node's folder")?;
@@ -53,7 +59,7 @@ impl Node {
             ..KubeletOptions::new(name, plane.client(), &dir)
         });
         let kubelet = Arc::new(kubelet.await?);
-        let agent = spawn(plane, name, &dir, &files, period).await?;
+        let agent = spawn(plane, name, &dir, &files, period, flags).await?;
         Ok(Self {
             name: name.to_owned(),
             dir,
@@ -177,6 +183,7 @@ async fn spawn(
     dir: &Path,
     files: &MockFiles,
     period: Duration,
+    flags: &[OsString],
 ) -> anyhow::Result<Child> {
     let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", name).await?;
     let library = kerf_nvml_mock::library_path().context("build the workspace first: the mock is missing")?;
@@ -188,6 +195,7 @@ async fn spawn(
         .args(["--log", "info,kerf_node_agent=debug", "--mps-shared-shm", "--nvml"])
         .arg(library)
         .args(cluster::agent_folders(dir)?)
+        .args(flags)
         .arg("--proc-dir")
         .arg(proc_dir(dir))
         .arg("--kubeconfig")

@@ -1,6 +1,6 @@
 //! Where a new slice can go, by the simulated NVML's own rules: any legal place, so that all kinds of cuts are made.
 
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, MigPart, Shape, WantedSlice};
+use kerf_core::contract::{GpuNodeStatus, MigPart, Shape, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::mig::{ComputeInstance, ComputeProfile, Instance, Profile};
 use kerf_core::names::SliceId;
@@ -10,12 +10,10 @@ use kerf_nvml_mock::{GpuInstance, GpuState, Placement};
 
 use super::dice::Dice;
 
-/// What may not go of a GPU: promised or held slices.
-pub(super) fn taken(gpu: &GpuState, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Vec<Shape> {
-    let here = |uuid: &kerf_core::names::GpuUuid| uuid.as_str() == gpu.uuid;
-    let promised = spec.slices.iter().filter(|s| here(&s.gpu) && s.reservation.is_some()).map(|s| s.shape);
-    let held = status.slices.iter().filter(|s| here(&s.gpu) && s.holder.is_some()).map(|s| s.shape);
-    promised.chain(held).collect()
+/// What may not go of a GPU: `promised` and held slices.
+pub(super) fn taken(gpu: &GpuState, promised: Vec<Shape>, status: &GpuNodeStatus) -> Vec<Shape> {
+    let held = status.slices.iter().filter(|s| s.gpu.as_str() == gpu.uuid && s.holder.is_some());
+    promised.into_iter().chain(held.map(|s| s.shape)).collect()
 }
 
 /// A random legal GPU instance beside those, with its resource name. One that takes the place of an idle one is likelier.
@@ -92,13 +90,16 @@ fn resource(shape: Shape) -> Option<String> {
     Some(name.to_string())
 }
 
-/// The idle wanted slices that cannot be there together with a new one: the extender takes them out of the spec.
-pub(super) fn in_the_way(gpu: &GpuState, spec: &GpuNodeSpec, new: Shape) -> Vec<SliceId> {
-    let here = || spec.slices.iter().filter(|s| s.gpu.as_str() == gpu.uuid);
-    let promised = here().filter(|s| s.reservation.is_some()).map(|s| s.shape);
-    let mut kept: Vec<Shape> = promised.chain([new]).collect();
+/// The `idle` slices that cannot be there together with a new one and those that are `promised`: they make way.
+pub(super) fn in_the_way(
+    gpu: &GpuState,
+    idle: &[WantedSlice],
+    promised: &[Shape],
+    new: Shape,
+) -> Vec<SliceId> {
+    let mut kept: Vec<Shape> = promised.iter().copied().chain([new]).collect();
     let mut gone = Vec::new();
-    for WantedSlice { id, shape, .. } in here().filter(|s| s.reservation.is_none()) {
+    for WantedSlice { id, shape, .. } in idle.iter().filter(|s| s.gpu.as_str() == gpu.uuid) {
         let together = kept.iter().copied().chain([*shape]);
         if is_legal(gpu, together) {
             kept.push(*shape);

@@ -4,17 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use kerf_core::contract::{
-    ConditionStatus, GpuNodeSpec, GpuNodeStatus, Shape, SliceState, SliceStatus, WantedSlice,
-};
+use kerf_core::contract::{ConditionStatus, GpuNodeStatus, Shape, SliceState, SliceStatus, WantedSlice};
 use kerf_nvml_mock::{GpuInstance, GpuState, MockState};
 
 use super::guard::Held;
+use super::leader::Leader;
 use crate::kubelet::DevicesByResource;
 
 /// One look at everything.
 pub(super) struct Look<'a> {
-    pub(super) spec: &'a GpuNodeSpec,
+    /// What the agent's ledger has.
+    pub(super) desired: &'a [WantedSlice],
+    pub(super) leader: &'a Leader,
+    /// What people see of it.
     pub(super) status: &'a GpuNodeStatus,
     pub(super) state: &'a MockState,
     pub(super) held: Held,
@@ -34,7 +36,7 @@ impl Look<'_> {
     /// What is not as at rest; empty for a node that is.
     pub(super) fn complaints(&self) -> Vec<String> {
         let mut found = self.conditions();
-        found.extend(self.spec.slices.iter().filter_map(|wanted| self.missing(wanted)));
+        found.extend(self.desired.iter().filter_map(|wanted| self.missing(wanted)));
         found.extend(self.leaked());
         found.extend(self.holders());
         found.extend(self.offers());
@@ -54,10 +56,12 @@ impl Look<'_> {
         if !self.status.is_ready() {
             found.push("the agent is not ready".to_owned());
         }
-        if self.status.observed_revision != self.spec.revision {
-            let (seen, wanted) = (self.status.observed_revision, self.spec.revision);
-            found.push(format!("the agent has taken revision {seen} of {wanted}"));
-        }
+        let told = self.leader.status().slices;
+        let is_missing = |slice: &&SliceStatus, of: &[SliceStatus]| !of.contains(slice);
+        let shown = self.status.slices.iter().filter(|slice| is_missing(slice, &told));
+        found.extend(shown.map(|slice| format!("people see {slice:?}, and the leader does not")));
+        let told = told.iter().filter(|slice| is_missing(slice, &self.status.slices));
+        found.extend(told.map(|slice| format!("the leader sees {slice:?}, and people do not")));
         found
     }
 
@@ -66,29 +70,17 @@ impl Look<'_> {
         let text = format!("{} ({} on {})", wanted.id, wanted.shape, wanted.gpu);
         let Some(slice) = self.status.slice(&wanted.id) else { return Some(format!("{text} has no status")) };
         let due = if wanted.reservation.is_some() { SliceState::Held } else { SliceState::Idle };
-        if slice.state != due && !self.has_another(wanted) {
+        if slice.state != due {
             let why = slice.message.as_deref().unwrap_or("no reason given");
             return Some(format!("{text} is {:?} and not {due:?}: {why}", slice.state));
         }
         let is_there = match wanted.shape {
-            _ if slice.state != due => true,
             Shape::Mig { .. } => {
                 slice.device.as_ref().is_some_and(|device| self.is_cut(wanted, device.as_str()))
             }
             _ => slice.device.is_some(),
         };
         (!is_there).then(|| format!("{text} is {due:?}, and NVML does not have it"))
-    }
-
-    /// Whether the pod that was promised it has another slice of the name, which the leader took out of the spec while the
-    /// kubelet handed it out.
-    fn has_another(&self, wanted: &WantedSlice) -> bool {
-        let Some(promised) = &wanted.reservation else { return false };
-        let name = promised.resource.to_string();
-        let mut holders = self.held.values().flatten();
-        holders.any(|(of, pod)| {
-            *of == name && (&pod.namespace, &pod.name) == (&promised.namespace, &promised.pod)
-        })
     }
 
     /// Whether NVML has the device at the wanted place.
@@ -167,7 +159,7 @@ impl Look<'_> {
     /// Devices that the kubelet may hand out though nobody was promised them.
     fn offers(&self) -> Vec<String> {
         let promised = |slice: &SliceStatus| {
-            let mut wanted = self.spec.slices.iter().filter(|w| Some(&w.id) == slice.id.as_ref());
+            let mut wanted = self.desired.iter().filter(|w| Some(&w.id) == slice.id.as_ref());
             slice.holder.is_some() || wanted.any(|w| w.reservation.is_some())
         };
         let may: BTreeSet<&str> =

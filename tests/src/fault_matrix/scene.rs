@@ -25,6 +25,7 @@ use super::rest::{self, Look};
 use super::sight::Sight;
 use crate::control_plane::ControlPlane;
 use crate::mps::MpsStandIn;
+use crate::stand_in_leader::StandInLeader;
 
 /// The wait between two looks of the leader.
 const TICK: Duration = Duration::from_millis(15);
@@ -71,9 +72,10 @@ impl Scene {
         name: &str,
         settings: &Settings,
         calls: Arc<Calls>,
+        leader: StandInLeader,
     ) -> anyhow::Result<Self> {
         let period = settings.period;
-        let node = Node::start(plane, name, period).await?;
+        let node = Node::start(plane, name, period, &leader.agent_flags()).await?;
         let sight = Sight::of(&client, name);
         let mut status = sight.status.clone();
         let serving = status.wait_for(GpuNodeStatus::is_ready);
@@ -84,8 +86,7 @@ impl Scene {
         let uuids: Vec<_> = node.state()?.gpus.iter().map(|gpu| GpuUuid::new(&gpu.uuid)).collect();
         let shared = uuids.get(SHARED as usize).cloned().context("no such GPU")?;
         let daemon = Daemon::of(MpsStandIn::below(node.mps_dir()), shared);
-        let mut leader = Leader::of(&client, name);
-        leader.spec.policy = policy(true);
+        let leader = Leader::of(&client, name, Arc::new(leader), policy(true));
         let number: u64 = name.bytes().fold(0, |sum, byte| sum * 31 + u64::from(byte));
         Ok(Self {
             node,
@@ -140,8 +141,8 @@ impl Scene {
             self.demand().await?;
         }
         self.do_what_is_due().await?;
-        let (status, pods) = (self.status(), self.sight.pods.borrow().clone());
-        self.leader.upkeep(&status, &pods).await?;
+        let pods = self.sight.pods.borrow().clone();
+        self.leader.upkeep(&pods).await?;
         self.run_processes()?;
         tokio::time::sleep(TICK).await;
         Ok(())
@@ -157,22 +158,20 @@ impl Scene {
     }
 
     /// Switches the MIG mode of its GPU, of which nobody has anything.
-    pub(super) fn switch_mode(&mut self) -> anyhow::Result<()> {
-        let gpu = self.uuid(SWITCHED)?;
-        self.leader.spec.policy = policy(!self.wants_mig());
-        self.leader.spec.slices.retain(|w| w.gpu != gpu);
-        Ok(())
+    pub(super) fn switch_mode(&mut self) {
+        self.leader.policy = policy(!self.wants_mig());
     }
 
     /// Whether the GPU whose mode is switched is to have MIG mode on.
     pub(super) fn wants_mig(&self) -> bool {
-        self.leader.spec.policy == policy(true)
+        self.leader.policy == policy(true)
     }
 
     /// Lets the pods with time slices have a process each, as long as they run.
     fn run_processes(&mut self) -> anyhow::Result<()> {
         let pods = self.sight.pods.borrow().clone();
-        let sliced = self.leader.spec.slices.iter().filter(|w| matches!(w.shape, Shape::TimeSlicing { .. }));
+        let desired = self.leader.desired();
+        let sliced = desired.iter().filter(|w| matches!(w.shape, Shape::TimeSlicing { .. }));
         let running: BTreeMap<String, String> = sliced
             .filter_map(Leader::tenant_of)
             .filter_map(|name| Some((name.to_owned(), pods.get(name)?)))
@@ -201,10 +200,11 @@ impl Scene {
 
     /// What is not as at rest; empty for a node that is.
     pub(super) fn complaints(&self) -> anyhow::Result<Vec<String>> {
-        let status = self.status();
+        let (status, desired) = (self.status(), self.leader.desired());
         let state = self.node.state()?;
         let look = Look {
-            spec: &self.leader.spec,
+            desired: &desired,
+            leader: &self.leader,
             status: &status,
             state: &state,
             held: guard::held(&self.node.kubelet),

@@ -1,4 +1,4 @@
-//! What the extender's leader sees of one node: the agent's status and the pods, as watches bring them.
+//! What everybody sees of one node: the status that its agent writes and the pods, as watches bring them.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ async fn watch_status(api: Api<GpuNode>, of_node: watcher::Config, status: watch
     let changes = watcher(api, of_node).default_backoff().touched_objects();
     tokio::pin!(changes);
     while let Some(change) = changes.next().await {
-        // What cannot be read is seen as nothing: nobody would be bound by it.
+        // What cannot be read is seen as nothing.
         let seen = change.ok().and_then(|object| object.read_status().ok().flatten());
         if let Some(seen) = seen {
             drop(status.send_replace(seen));

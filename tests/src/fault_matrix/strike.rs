@@ -13,6 +13,10 @@ const PERIODS: u32 = 3;
 /// Periods after which a node that is not settled never will be.
 const NEVER: u32 = 20;
 
+/// A node that keeps a failed slice for a pod that may be bound yet is settled later: a Binding may arrive for eighty seconds,
+/// then the agent looks the pod up and gives the slice back, and the pod goes.
+const DOUBT_ENDS_WITHIN: Duration = Duration::from_secs(100);
+
 /// How long a call is waited for.
 const CALLED_WITHIN: Duration = Duration::from_mins(1);
 
@@ -166,7 +170,7 @@ impl Scene {
 
     /// Waits until all is at rest.
     async fn settle(&mut self, ended: Instant, period: Duration) -> anyhow::Result<Outcome> {
-        let mut last = Vec::new();
+        let (mut last, mut never) = (Vec::new(), period * NEVER);
         loop {
             self.tick(false).await?;
             self.revive()?;
@@ -176,7 +180,10 @@ impl Scene {
                 let in_time = took <= period * PERIODS;
                 return Ok(if in_time { Outcome::Settled(took) } else { Outcome::Late(took, last) });
             }
-            if took > period * NEVER {
+            if self.leader.is_kept_in_doubt() {
+                never = never.max(DOUBT_ENDS_WITHIN);
+            }
+            if took > never {
                 self.faults.push(format!("never settled: {complaints:?}"));
                 return Ok(Outcome::Late(took, complaints));
             }

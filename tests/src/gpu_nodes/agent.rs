@@ -1,197 +1,323 @@
-//! One simulated agent: it makes the slices of its spec, each in its time, and writes what it sees as a real agent does.
+//! One simulated agent: it keeps its node's ledger, dials the extender, makes slices in their time, and writes its GpuNode's status
+//! late, for people.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState, SliceStatus};
-use kerf_core::names::{GpuUuid, NodeName, PodUid, SliceId};
-use kerf_core::testing::slice_status;
-use serde_json::{Map, Value, json};
-use tokio::sync::mpsc::UnboundedReceiver;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::contract::{Condition, ConditionStatus, GpuNodeStatus, NodePolicy, SliceState, SliceStatus};
+use kerf_core::ledger::{Answer, BoundPod, Due, Found, Moment, NodeState, Order};
+use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid, SliceId};
+use kerf_core::resource::ResourceName;
+use kerf_core::testing::SimulatedNode;
+use kerf_protocol::client;
+use kerf_protocol::convert::{Hello, Role};
+use kerf_protocol::limits::WINDOW;
+use kube::Api;
+use serde_json::{Map, json};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
-use super::agents::{Census, CutLanes, Shared};
+use super::agents::{CutLanes, Offer, Shared, is_finished};
 
-/// How long a change that no bind waits for is held back, as in the agent's publisher.
-const GATHER: Duration = Duration::from_millis(100);
-
-/// The wait after a failed write.
-const RETRY: Duration = Duration::from_millis(100);
-
-/// What happens to an agent.
-pub(super) enum Event {
-    /// The spec.
-    Spec(Box<GpuNodeSpec>),
-    /// The kubelet has given this pod its devices.
-    Allocated(PodUid),
-    /// This pod has ended.
-    Ended(PodUid),
-}
+/// How long after the first change in a quiet time the status is written, and how long after that again at the earliest.
+const WRITE_DELAY: Duration = Duration::from_millis(500);
+const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The agent of one node.
 pub(super) struct Agent {
     name: NodeName,
     shared: Arc<Shared>,
-    spec: GpuNodeSpec,
-    /// The newest status, and what was written last.
-    status: GpuNodeStatus,
-    written: GpuNodeStatus,
-    /// When each slice exists.
-    made: BTreeMap<SliceId, Instant>,
+    began: Instant,
+    life: Mutex<Life>,
+    state: watch::Sender<Arc<NodeState>>,
+    /// Rings when something is due at another time than before.
+    changed: Notify,
+}
+
+struct Life {
+    node: SimulatedNode,
+    /// Slices that kerf did not make.
+    foreign: Vec<SliceStatus>,
+    /// When the slices exist that are being cut.
+    cuts: BTreeMap<SliceId, Instant>,
     /// Until when cuts are under way: on each GPU, or on the node.
     lanes: BTreeMap<Option<GpuUuid>, Instant>,
-    holders: BTreeSet<PodUid>,
+    /// What the node's own watch of pods shows.
+    pods: BTreeMap<PodUid, BoundPod>,
+    written: Written,
+}
+
+/// What the GpuNode has.
+#[derive(Default)]
+struct Written {
+    slices: Vec<SliceStatus>,
+    at: Option<Instant>,
+    /// When it is written next.
+    due: Option<Instant>,
 }
 
 impl Agent {
-    pub(super) fn new(name: NodeName, status: GpuNodeStatus, shared: Arc<Shared>) -> Self {
-        Self {
-            name,
-            shared,
-            spec: GpuNodeSpec::default(),
-            written: status.clone(),
-            status,
-            made: BTreeMap::new(),
+    /// The agent of a node with the GPUs, and the slices of nobody's making, of this status. These pods are bound there.
+    pub(super) fn new(
+        name: NodeName,
+        status: GpuNodeStatus,
+        pods: BTreeSet<PodUid>,
+        shared: Arc<Shared>,
+    ) -> Arc<Self> {
+        let ready = |mut condition: Condition| {
+            if condition.kind == Condition::READY {
+                condition.status = ConditionStatus::True;
+            }
+            condition
+        };
+        let conditions = status.conditions.into_iter().map(ready).collect();
+        let foreign: Vec<_> = status.slices.into_iter().filter(|slice| slice.id.is_none()).collect();
+        let status = GpuNodeStatus { conditions, slices: Vec::new(), ..status };
+        let life = Life {
+            node: SimulatedNode::of(status, NodePolicy::default(), shared.limits),
+            foreign,
+            cuts: BTreeMap::new(),
             lanes: BTreeMap::new(),
-            holders: BTreeSet::new(),
-        }
+            pods: pods.into_iter().map(|pod| (pod, BoundPod::Alive)).collect(),
+            written: Written::default(),
+        };
+        let state = watch::Sender::new(Arc::new(life.state(Offer::All)));
+        let (began, changed) = (Instant::now(), Notify::new());
+        Arc::new(Self { name, shared, began, life: Mutex::new(life), state, changed })
     }
 
-    /// Answers until the sender of events is gone.
-    pub(super) async fn run(mut self, mut events: UnboundedReceiver<Event>) {
-        let mut write_by: Option<Instant> = None;
+    /// Answers until it is aborted.
+    pub(super) async fn run(self: Arc<Self>) {
+        let stop = CancellationToken::new();
+        let _end = stop.clone().drop_guard();
+        let extenders = Arc::clone(&self.shared.extenders);
+        tokio::spawn(client::run(Arc::clone(&self), extenders, stop));
         loop {
-            let now = Instant::now();
-            let next_cut = self.made.values().copied().filter(|at| *at > now).min();
+            let next = self.due();
             tokio::select! {
-                event = events.recv() => match event {
-                    Some(event) => self.take(event),
-                    None => return,
-                },
-                () = until(next_cut) => {}
-                () = until(write_by) => {}
+                () = sleep_until(next) => {}
+                () = self.changed.notified() => {}
             }
-            while let Ok(event) = events.try_recv() {
-                self.take(event);
-            }
-            self.observe();
-            let fields = changes(&self.written, &self.status);
-            if fields.is_empty() {
-                write_by = None;
-                continue;
-            }
-            let due = *write_by.get_or_insert_with(|| Instant::now() + GATHER);
-            if !is_urgent(&self.written, &self.status) && Instant::now() < due {
-                continue;
-            }
-            let status = self.status.clone();
-            match self.shared.write(&self.name, &fields).await {
-                Ok(()) => {
-                    self.shared.report(&self.name, census(&status));
-                    (self.written, write_by) = (status, None);
+            self.write().await;
+        }
+    }
+
+    /// What it reports now.
+    pub(super) fn status(&self) -> GpuNodeStatus {
+        self.state.borrow().status.clone()
+    }
+
+    /// The highest epoch that it has heard.
+    pub(super) fn epoch(&self) -> u64 {
+        self.life().node.ledger.epoch()
+    }
+
+    /// Another policy is in force, if it is another.
+    pub(super) fn follow_policy(&self, policy: NodePolicy) {
+        let mut life = self.life();
+        if policy != life.node.ledger.desired().policy {
+            life.node.follow_policy(policy, self.moment());
+            self.follow_pods(&mut life);
+            self.publish(&mut life);
+        }
+    }
+
+    /// A pod is bound here, and the kubelet has given it its devices; or it has ended. `None`: a new list does not have it.
+    pub(super) fn pod(&self, uid: &PodUid, pod: Option<BoundPod>) {
+        let mut life = self.life();
+        match pod {
+            Some(pod) => {
+                if pod == BoundPod::Alive {
+                    life.node.allocate(uid);
                 }
-                Err(error) => {
-                    tracing::warn!(name = %self.name, %error, "failed to write a simulated agent's status");
-                    tokio::time::sleep(RETRY).await;
-                    write_by = Some(Instant::now());
-                }
+                life.pods.insert(uid.clone(), pod);
             }
+            None => drop(life.pods.remove(uid)),
         }
+        self.follow_pods(&mut life);
+        self.publish(&mut life);
     }
 
-    fn take(&mut self, event: Event) {
-        match event {
-            Event::Allocated(pod) => drop(self.holders.insert(pod)),
-            Event::Ended(pod) => drop(self.holders.remove(&pod)),
-            Event::Spec(spec) if spec.revision > self.spec.revision => {
-                self.spec = *spec;
-                self.cut();
-            }
-            Event::Spec(_) => {}
-        }
+    /// Slices are made and offered in another way from now on.
+    pub(super) fn offer_otherwise(&self) {
+        self.publish(&mut self.life());
     }
 
-    /// Begins the cuts of slices that are new in the spec, each after those that it waits for.
-    fn cut(&mut self) {
-        let wanted: BTreeSet<_> = self.spec.slices.iter().map(|slice| &slice.id).collect();
-        self.made.retain(|id, _| wanted.contains(id));
-        let (now, time) = (Instant::now(), self.shared.cut());
-        for slice in &self.spec.slices {
-            if self.made.contains_key(&slice.id) {
-                continue;
-            }
-            let lane = (self.shared.lanes == CutLanes::PerGpu).then(|| slice.gpu.clone());
-            let free = self.lanes.entry(lane).or_insert(now);
-            *free = (*free).max(now) + time;
-            self.made.insert(slice.id.clone(), *free);
-        }
+    fn life(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings the status up to date. Slices that no spec has stay.
-    fn observe(&mut self) {
-        if self.spec.revision == 0 {
-            return;
+    fn moment(&self) -> Moment {
+        Moment(self.began.elapsed())
+    }
+
+    fn follow_pods(&self, life: &mut Life) {
+        for ended in life.node.ledger.pods(&life.pods, self.moment()) {
+            life.node.free(&ended.key.name);
         }
+        life.pods.retain(|_, pod| *pod == BoundPod::Alive);
+    }
+
+    /// Does what is due, and says when something is due next.
+    fn due(self: &Arc<Self>) -> Instant {
+        let mut life = self.life();
         let now = Instant::now();
-        let unasked = self.status.slices.iter().filter(|slice| slice.id.is_none()).cloned();
-        let wanted = self.spec.slices.iter().map(|slice| {
-            let holds = slice.reservation.as_ref().is_some_and(|r| self.holders.contains(&r.uid));
-            let status = slice_status(slice, holds);
-            let is_made = self.made.get(&slice.id).is_some_and(|at| *at <= now);
-            if is_made { status } else { preparing(status) }
-        });
-        self.status.slices = unasked.chain(wanted).collect();
-        self.status.observed_revision = self.spec.revision;
-        self.status.observed_epoch = self.spec.epoch;
+        let cuts_end = self.shared.offer() != Offer::Nothing;
+        let made = life.cuts.extract_if(.., |_, at| cuts_end && *at <= now);
+        let made: Vec<SliceId> = made.map(|(id, _)| id).collect();
+        for id in &made {
+            life.node.cut_slice(id);
+        }
+        let Due { released, look_up, next } = life.node.ledger.due(self.moment());
+        for uid in look_up {
+            let slices = &life.node.ledger.desired().slices;
+            let mut reservations = slices.iter().filter_map(|slice| slice.reservation.as_ref());
+            if let Some(reservation) = reservations.find(|reservation| reservation.uid == uid) {
+                tokio::spawn(Arc::clone(self).look_up(uid, reservation.key()));
+            }
+        }
+        if !(made.is_empty() && released.is_empty()) {
+            self.publish(&mut life);
+        }
+        let next = next.map(|Moment(at)| self.began + at);
+        let cut = life.cuts.values().min().copied().filter(|_| cuts_end);
+        let all = [next, cut, life.written.due];
+        all.into_iter().flatten().min().unwrap_or(now + WRITE_INTERVAL)
     }
-}
 
-fn preparing(status: SliceStatus) -> SliceStatus {
-    SliceStatus { state: SliceState::Preparing, device: None, ready_for: None, holder: None, ..status }
-}
-
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
+    /// Asks the API server whether a pod is bound, by a read of what is true now.
+    async fn look_up(self: Arc<Self>, uid: PodUid, key: PodKey) {
+        let asked = self.moment();
+        let pods = Api::<Pod>::namespaced(self.shared.client.clone(), &key.namespace);
+        let found = match pods.get_opt(&key.name).await {
+            Ok(pod) => self.found(&uid, pod),
+            Err(_) => Found::Unknown,
+        };
+        let mut life = self.life();
+        if let Some(released) = life.node.ledger.looked_up(&uid, asked, found) {
+            life.node.free(&released.key.name);
+        }
+        self.publish(&mut life);
     }
-}
 
-/// Whether the extender waits for this, as in the agent's publisher.
-fn is_urgent(written: &GpuNodeStatus, status: &GpuNodeStatus) -> bool {
-    let said = |slice: &SliceStatus| {
-        written.slices.iter().any(|w| {
-            (&w.id, w.state, &w.ready_for, &w.gpu) == (&slice.id, slice.state, &slice.ready_for, &slice.gpu)
-        })
-    };
-    let mut awaited = status.slices.iter().filter(|slice| slice.state == SliceState::Ready);
-    !awaited.all(said)
-}
-
-/// The fields that changed, of those that an agent changes here.
-fn changes(written: &GpuNodeStatus, status: &GpuNodeStatus) -> Map<String, Value> {
-    let mut fields = Map::new();
-    if written.slices != status.slices {
-        fields.insert("slices".to_owned(), json!(status.slices));
-    }
-    if written.observed_revision != status.observed_revision {
-        fields.insert("observedRevision".to_owned(), json!(status.observed_revision));
-    }
-    if written.observed_epoch != status.observed_epoch {
-        fields.insert("observedEpoch".to_owned(), json!(status.observed_epoch));
-    }
-    fields
-}
-
-pub(super) fn census(status: &GpuNodeStatus) -> Census {
-    let mut census = Census::default();
-    for slice in &status.slices {
-        match slice.state {
-            SliceState::Held => census.held += 1,
-            SliceState::Idle => census.idle += 1,
-            _ => census.reserved += 1,
+    fn found(&self, uid: &PodUid, pod: Option<Pod>) -> Found {
+        let is_it = |pod: &Pod| pod.metadata.uid.as_deref() == Some(uid.as_str()) && !is_finished(pod);
+        let Some(pod) = pod.filter(is_it) else { return Found::Gone };
+        match pod.spec.and_then(|spec| spec.node_name) {
+            None => Found::Unbound,
+            Some(node) if node == self.name.as_str() => Found::Here,
+            Some(_) => Found::Elsewhere,
         }
     }
-    census
+
+    /// Begins the cuts of slices that are new in the ledger, each after those that it waits for.
+    fn cut(&self, life: &mut Life) {
+        let (now, time) = (Instant::now(), self.shared.cut());
+        for (id, gpu) in life.node.missing() {
+            if time.is_zero() && self.shared.offer() != Offer::Nothing {
+                life.node.cut_slice(&id);
+            } else if !life.cuts.contains_key(&id) {
+                let lane = (self.shared.lanes == CutLanes::PerGpu).then_some(gpu);
+                let free = life.lanes.entry(lane).or_insert(now);
+                *free = (*free).max(now) + time;
+                let at = *free;
+                life.cuts.insert(id, at);
+            }
+        }
+    }
+
+    fn publish(&self, life: &mut Life) {
+        let state = life.state(self.shared.offer());
+        let written = &mut life.written;
+        if written.due.is_none() && written.slices != state.status.slices {
+            let now = Instant::now();
+            let again = written.at.map_or(now, |at| at + WRITE_INTERVAL);
+            written.due = Some(again.max(now + WRITE_DELAY));
+        }
+        self.state.send_replace(Arc::new(state));
+        self.changed.notify_one();
+    }
+
+    /// Writes the status if it is time.
+    async fn write(&self) {
+        let slices = {
+            let written = &mut self.life().written;
+            let now = Instant::now();
+            if written.due.is_none_or(|due| due > now) {
+                return;
+            }
+            (written.due, written.at) = (None, Some(now));
+            written.slices.clone_from(&self.state.borrow().status.slices);
+            written.slices.clone()
+        };
+        let fields = Map::from_iter([("slices".to_owned(), json!(slices))]);
+        if let Err(error) = self.shared.write(&self.name, &fields).await {
+            tracing::warn!(name = %self.name, %error, "failed to write a simulated agent's status");
+            let written = &mut self.life().written;
+            written.due.get_or_insert(Instant::now() + WRITE_INTERVAL);
+        }
+    }
+}
+
+impl Life {
+    fn state(&self, offer: Offer) -> NodeState {
+        let mut state = self.node.state();
+        state.status.slices.extend_from_slice(&self.foreign);
+        if offer == Offer::FirstOfName {
+            hold_back(&mut state.status.slices);
+        }
+        state
+    }
+}
+
+/// Lets all slices wait that are reserved under a name of which another pod's is offered.
+fn hold_back(slices: &mut [SliceStatus]) {
+    let mut first = BTreeMap::<ResourceName, PodUid>::new();
+    for slice in slices.iter_mut().filter(|slice| slice.holder.is_none()) {
+        let Some(reservation) = &slice.reservation else { continue };
+        let of_first = first.entry(reservation.resource).or_insert_with(|| reservation.uid.clone());
+        if *of_first != reservation.uid {
+            (slice.state, slice.ready_for) = (SliceState::Waiting, None);
+        }
+    }
+}
+
+impl client::Agent for Agent {
+    fn hello(&self) -> Hello {
+        let text = || "simulated".to_owned();
+        Hello {
+            node: self.name.clone(),
+            node_uid: text(),
+            boot_id: text(),
+            version: text(),
+            instance: text(),
+            epoch: self.epoch(),
+            window: WINDOW,
+        }
+    }
+
+    fn state(&self) -> watch::Receiver<Arc<NodeState>> {
+        self.state.subscribe()
+    }
+
+    fn role(&self, _: SocketAddr, role: Option<&Role>) {
+        if let Some(role) = role.filter(|role| role.leads) {
+            self.life().node.ledger.hear(role.epoch);
+        }
+    }
+
+    fn order(&self, order: Order) -> oneshot::Receiver<Answer> {
+        let (sender, answer) = oneshot::channel();
+        let mut life = self.life();
+        let followed = life.node.follow(&order, self.moment());
+        self.cut(&mut life);
+        self.publish(&mut life);
+        // The receiver is here.
+        let _ = sender.send(followed);
+        answer
+    }
 }

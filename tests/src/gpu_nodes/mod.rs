@@ -2,18 +2,17 @@
 
 mod agent;
 mod agents;
-mod ledger_agent;
 
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Node, Taint};
-use kerf_core::contract::GpuNodeStatus;
+use kerf_core::contract::{ConditionStatus, GpuNodeStatus};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
 
-pub use agents::{Census, CutLanes, SimulatedAgents};
+pub use agents::{Census, CutLanes, Manner, Offer, SimulatedAgents};
 
 /// What a Node object says of itself.
 #[derive(Debug, Clone)]
@@ -43,10 +42,10 @@ impl NodeObject {
         }
     }
 
-    /// Creates the Node, and its GpuNode with this status as its agent does.
-    pub async fn create(&self, client: &Client, status: &GpuNodeStatus) -> anyhow::Result<()> {
+    /// Creates the Node, and its GpuNode with this status as its agent does before it has a leader to obey.
+    pub async fn create(&self, client: &Client, status: GpuNodeStatus) -> anyhow::Result<()> {
         self.create_node(client).await?;
-        let registered = agents::register(client, &self.name, status).await;
+        let registered = agents::register(client, &self.name, &unconnected(status)).await;
         registered.with_context(|| format!("failed to make the GpuNode {}", self.name))
     }
 
@@ -68,4 +67,13 @@ impl NodeObject {
         let made = nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await;
         made.map(drop).with_context(|| format!("failed to make the node {name}"))
     }
+}
+
+/// Not ready: nobody is obeyed.
+fn unconnected(mut status: GpuNodeStatus) -> GpuNodeStatus {
+    for condition in &mut status.conditions {
+        condition.status = ConditionStatus::False;
+        "NotConnected".clone_into(&mut condition.reason);
+    }
+    status
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use futures::StreamExt as _;
 use kube::Client;
@@ -36,6 +36,8 @@ pub struct Entered {
     pub bindings: usize,
     /// All writes.
     pub writes: usize,
+    /// Lists of all pods, Nodes or `GpuNode`s.
+    pub lists: usize,
 }
 
 struct Shared {
@@ -91,16 +93,24 @@ impl Drop for Link {
     }
 }
 
+/// Whether this asks for all objects of a kind that the cluster has many of.
+fn is_list(uri: &Uri) -> bool {
+    let is_watch = uri.query().is_some_and(|query| query.contains("watch="));
+    !is_watch && matches!(uri.path().rsplit('/').next(), Some("pods" | "nodes" | "gpunodes"))
+}
+
 async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let Ok(body) = axum::body::to_bytes(body, BODY_LIMIT).await else {
         return StatusCode::BAD_REQUEST.into_response();
     };
     let is_write = head.method != Method::GET;
+    let is_list = !is_write && is_list(&head.uri);
     let is_binding = is_write && head.uri.path().ends_with("/binding");
     shared.entered.send_modify(|entered| {
         entered.writes += usize::from(is_write);
         entered.bindings += usize::from(is_binding);
+        entered.lists += usize::from(is_list);
     });
     head.headers.remove(header::HOST);
     let request = http::Request::from_parts(head, kube::client::Body::from(body));

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use rustix::process::Signal;
@@ -17,8 +17,9 @@ use serde_json::json;
 use tokio::task::AbortHandle;
 
 use crate::binaries;
-use crate::cluster::{NAMESPACE, wait};
+use crate::cluster::{Cluster, NAMESPACE, wait};
 use crate::control_plane::{ControlPlane, ports};
+use crate::gpu_nodes::{Manner, SimulatedAgents};
 use crate::process::Child;
 use door::Door;
 pub use link::{Entered, Gate, Link};
@@ -36,11 +37,17 @@ pub struct Replica {
     child: Child,
     link: Link,
     address: SocketAddr,
+    agents_address: SocketAddr,
 }
 
 impl Replica {
-    /// Starts a replica of this name, with these flags besides those that it needs.
-    pub async fn start(plane: &ControlPlane, name: &str, flags: &[&str]) -> anyhow::Result<Self> {
+    /// Starts a replica of this name, with these flags besides those that it needs. It serves agents at this address.
+    async fn start(
+        plane: &ControlPlane,
+        name: &str,
+        agents_address: SocketAddr,
+        flags: &[&str],
+    ) -> anyhow::Result<Self> {
         let account = plane.kubeconfig_for_service_account(NAMESPACE, "kerf-extender").await?;
         let link = Link::start(plane.client_as(&account).await?).await?;
         let kubeconfig = plane.dir().join(format!("{name}.kubeconfig"));
@@ -52,14 +59,16 @@ impl Replica {
             .program(name, binaries::ours("kerf-extender")?)
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .args(["--admin-address", "127.0.0.1:0", "--tls-name", "127.0.0.1", "--identity", name])
+            .args(["--admin-address", "127.0.0.1:0", "--identity", name])
+            .args(["--tls-name=127.0.0.1", "--tls-name=kerf-extender.kerf-system.svc"])
             .args(["--log", "info,kerf_extender=debug", "--address", &address.to_string(), "--address-file"])
             .arg(&file)
+            .arg(format!("--agents-address={agents_address}"))
             .args(flags)
             .spawn()?;
         let listening = wait(PATIENCE, "the replica to listen", async || Ok(file.exists())).await;
         listening.with_context(|| child.log_tail())?;
-        Ok(Self { name: name.to_owned(), child, link, address })
+        Ok(Self { name: name.to_owned(), child, link, address, agents_address })
     }
 
     /// Its name in the Lease.
@@ -93,12 +102,18 @@ impl Replica {
 
     /// Waits until its log has this text, after its first `from` bytes.
     pub async fn logs(&self, text: &str, from: usize) -> anyhow::Result<()> {
+        self.logs_times(text, 1, from).await
+    }
+
+    /// The same for a text that is there so often.
+    pub async fn logs_times(&self, text: &str, times: usize, from: usize) -> anyhow::Result<()> {
         let path = self.child.log().to_owned();
-        let found =
-            async || Ok(std::fs::read_to_string(&path)?.get(from..).is_some_and(|log| log.contains(text)));
-        wait(PATIENCE, &format!("{} to log {text:?}", self.name), found)
-            .await
-            .with_context(|| self.log_tail())
+        let found = async || {
+            let log = std::fs::read_to_string(&path)?;
+            Ok(log.get(from..).is_some_and(|log| log.matches(text).count() >= times))
+        };
+        let what = format!("{} to log {text:?} {times} times", self.name);
+        wait(PATIENCE, &what, found).await.with_context(|| self.log_tail())
     }
 
     /// How long its log is now, in bytes.
@@ -144,17 +159,49 @@ pub struct Leaders {
 }
 
 impl Leaders {
-    /// Starts two replicas, `one` and `two`, which kube-scheduler is to call at `door`; port 0 takes a free one.
-    pub async fn start(plane: &ControlPlane, door: SocketAddr, flags: &[&str]) -> anyhow::Result<Self> {
+    /// Starts two replicas, `one` and `two`, for simulated agents.
+    pub async fn start(plane: &ControlPlane, flags: &[&str]) -> anyhow::Result<Self> {
+        let [one, two, door] = ports::free()?.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        Self::start_at(plane, door, &[one, two], &[flags, &["--agents-unauthenticated"]].concat()).await
+    }
+
+    /// Starts them in the place of a cluster's extender. Agents must dial at [two addresses](crate::cluster::ClusterOptions::two_extenders).
+    pub async fn take_over(cluster: &mut Cluster, flags: &[&str]) -> anyhow::Result<Self> {
+        // kube-scheduler knows one address. From now on it leads to whoever leads.
+        let door = std::fs::read_to_string(cluster.plane().dir().join("kerf-extender.address"))?;
+        let door = door.trim().parse().context("the extender has no address")?;
+        cluster.extender().terminate(Duration::from_secs(10))?;
+        let policy = format!("--policy={}", cluster.policy_file().display());
+        let flags = [flags, &[policy.as_str()]].concat();
+        Self::start_at(cluster.plane(), door, cluster.agents_addresses(), &flags).await
+    }
+
+    /// kube-scheduler is to call at `door`.
+    async fn start_at(
+        plane: &ControlPlane,
+        door: SocketAddr,
+        agents: &[SocketAddr],
+        flags: &[&str],
+    ) -> anyhow::Result<Self> {
         let door = Door::open(door).await.context("failed to listen for kube-scheduler")?;
-        let replicas =
-            vec![Replica::start(plane, "one", flags).await?, Replica::start(plane, "two", flags).await?];
+        ensure!(agents.len() == 2, "agents dial at {agents:?}");
+        let mut replicas = Vec::new();
+        for (name, address) in ["one", "two"].into_iter().zip(agents) {
+            replicas.push(Replica::start(plane, name, *address, flags).await?);
+        }
         let leases = Api::namespaced(plane.client(), NAMESPACE);
         let ways = replicas.iter().map(|replica| (replica.name.clone(), replica.address)).collect();
         let following = tokio::spawn(follow(leases.clone(), ways, door.target())).abort_handle();
         let leaders = Self { replicas, leases, door, following };
         leaders.leads_but(None).await?;
         Ok(leaders)
+    }
+
+    /// Starts an agent for each GpuNode that there is or will be, which dials both.
+    #[must_use]
+    pub fn simulate_agents(&self, plane: &ControlPlane, manner: Manner) -> SimulatedAgents {
+        let addresses = self.replicas.iter().map(|replica| replica.agents_address.to_string()).collect();
+        SimulatedAgents::start(&plane.client(), addresses, manner)
     }
 
     /// Where kube-scheduler calls.
@@ -184,6 +231,14 @@ impl Leaders {
     #[must_use]
     pub fn log_tails(&self) -> String {
         self.replicas.iter().map(Replica::log_tail).collect::<Vec<_>>().join("\n---\n")
+    }
+
+    /// Ends all replicas in order.
+    pub fn stop(&mut self) -> anyhow::Result<()> {
+        for replica in &mut self.replicas {
+            replica.child.terminate(Duration::from_secs(10))?;
+        }
+        Ok(())
     }
 
     /// Does this to the leader, for this long where it lasts; then it is as before. Meanwhile another leads.

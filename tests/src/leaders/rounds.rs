@@ -1,10 +1,8 @@
 //! Blows at the extender's leader under a churn of pods on managed and static nodes, and what must hold after each.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
@@ -84,6 +82,7 @@ impl Rounds {
         let policy = folder.path().join("policy.yaml");
         std::fs::write(&policy, POLICY)?;
         let mut options = ClusterOptions::new(vec![NodeSpec::new("h100", Model::H100, 2)]);
+        options.two_extenders = true;
         options.control_plane.controller_manager = false;
         options.policy = Some(policy);
         let mut cluster = Cluster::start(options, |_| ()).await?;
@@ -93,13 +92,7 @@ impl Rounds {
             node.serve(GPU, REPLICAS).await?;
             statics.push(node);
         }
-        // kube-scheduler knows one address. From now on it leads to whoever leads.
-        let address = std::fs::read_to_string(cluster.plane().dir().join("kerf-extender.address"))?;
-        let address: SocketAddr = address.trim().parse().context("the extender has no address")?;
-        cluster.extender().terminate(Duration::from_secs(10))?;
-        let policy = format!("--policy={}", cluster.policy_file().display());
-        let flags = [&FLAGS[..], &[policy.as_str()]].concat();
-        let leaders = Leaders::start(cluster.plane(), address, &flags).await?;
+        let leaders = Leaders::take_over(&mut cluster, &FLAGS).await?;
         let churn =
             Churn { random: Random::new(seed), next: seed.wrapping_mul(1_000_000), alive: Vec::new() };
         let rounds = Self { cluster, leaders, statics, churn, known: BTreeSet::new() };
@@ -178,7 +171,8 @@ impl Rounds {
             .filter_map(|pod| pod.metadata.uid.as_deref())
             .collect();
         for node in Api::<GpuNode>::all(client).list(&ListParams::default()).await? {
-            let reserved = node.read_spec()?.slices.into_iter().filter_map(|slice| slice.reservation);
+            let slices = node.read_status()?.unwrap_or_default().slices;
+            let reserved = slices.into_iter().filter_map(|slice| slice.reservation);
             let unbound = reserved.filter(|reservation| !bound.contains(reservation.uid.as_str()));
             found
                 .left_behind
@@ -227,9 +221,7 @@ impl Rounds {
 
     /// Ends everything in order.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        for replica in &mut self.leaders.replicas {
-            replica.child().terminate(Duration::from_secs(10))?;
-        }
+        self.leaders.stop()?;
         self.cluster.stop().await
     }
 }

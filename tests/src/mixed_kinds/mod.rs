@@ -277,7 +277,7 @@ impl<N: MixedNode> Play<'_, N> {
         let nodes = Api::<GpuNode>::all(self.node.client());
         let mut wrong = Vec::new();
         let follows = async || {
-            let spec = nodes.get(self.node.name()).await?.read_spec()?;
+            let spec = nodes.get(self.node.name()).await?.read_desired()?;
             let reserved = |pod: &str| -> BTreeSet<String> {
                 let of_pod =
                     spec.slices.iter().filter(|s| s.reservation.as_ref().is_some_and(|r| r.pod == pod));

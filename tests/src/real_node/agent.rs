@@ -6,20 +6,21 @@ use kerf_nvml_mock::{MockConfig, MockFiles};
 use super::containerd::search_path;
 use super::{Gpus, Places, RealNodeOptions};
 use crate::binaries;
-use crate::cluster::NAMESPACE;
-use crate::control_plane::ControlPlane;
+use crate::cluster::{Cluster, NAMESPACE};
 use crate::mps::MpsStandIn;
 use crate::process::Program;
 
 const NAME: &str = "kerf-node-agent";
 
 /// The agent with the rights of its service account on this node, which must exist.
-pub async fn program(plane: &ControlPlane, options: &RealNodeOptions) -> anyhow::Result<Program> {
+pub async fn program(cluster: &Cluster, options: &RealNodeOptions) -> anyhow::Result<Program> {
+    let (plane, places) = (cluster.plane(), &options.places);
     let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, NAME, &options.name).await?;
-    let places = &options.places;
+    let extender = cluster.extender_flags(&options.name, &places.state().join("extender-token")).await?;
     let program = Program::new(NAME, binaries::ours(NAME)?, places.state())
         .args(["--kubeconfig".into(), account])
         .args(["--node", &options.name, "--admin-address", "127.0.0.1:0"])
+        .args(extender)
         .args(["--state-dir".into(), places.agent()])
         .args(["--cdi-dir".into(), places.cdi()])
         .args(["--mps-dir".into(), places.mps()]);

@@ -71,7 +71,7 @@ impl RealNode {
         let kubelet = kubelet::start(cluster.plane(), &options.name, &options.places)?;
         node_ready(cluster.plane(), &options.name).await.with_context(|| kubelet.log_tail())?;
         progress("the node is Ready");
-        let program = agent::program(cluster.plane(), &options).await?;
+        let program = agent::program(cluster, &options).await?;
         let leave = agent::leaving(program.clone(), &options);
         let agent = program.spawn()?;
         let node = Self { options, agent, leave, kubelet, containerd };

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{Case, CaseNode, Verdict};
 use crate::cluster::{Cluster, ClusterOptions, wait};
-use crate::gpu_nodes::{CutLanes, NodeObject, SimulatedAgents};
+use crate::gpu_nodes::{Manner, NodeObject, SimulatedAgents};
 use crate::pods::kind_of;
 use crate::volumes::{ZONE, bound_in_zone};
 
@@ -46,10 +46,7 @@ pub struct Outcome {
 impl Scene {
     /// Starts it. Without the guard and the webhook: this plays agents and webhook with an admin's rights.
     pub async fn start() -> anyhow::Result<Self> {
-        let mut options = ClusterOptions::new(Vec::new());
-        options.control_plane.controller_manager = false;
-        options.control_plane.priority_and_fairness = false;
-        let cluster = Cluster::start(options, |_| ()).await?;
+        let cluster = Cluster::start(ClusterOptions::of_simulated_nodes(), |_| ()).await?;
         let plane = cluster.plane();
         plane.kubectl(&["delete", "validatingadmissionpolicybinding", "--all"]).await?;
         plane.kubectl(&["delete", "mutatingwebhookconfiguration", "--all"]).await?;
@@ -62,7 +59,7 @@ impl Scene {
             Ok(made.metadata.annotations == probe.metadata.annotations && affinity(&made) == affinity(&probe))
         };
         wait(PATIENCE, "guard and webhook to be gone", as_it_is).await?;
-        let agents = SimulatedAgents::start(&plane.client(), CutLanes::PerNode);
+        let agents = cluster.simulate_agents(Manner::default());
         Ok(Self { cluster, agents })
     }
 
@@ -145,7 +142,7 @@ async fn make(client: &Client, number: usize, case: &Case) -> anyhow::Result<()>
         object.labels =
             [(CASE.to_owned(), number.to_string()), (ZONE.to_owned(), node.zone.to_owned())].into();
         object.taints = taint(node).into_iter().collect();
-        object.create(client, &node.status()?).await?;
+        object.create(client, node.status()?).await?;
         if node.has_neighbour {
             let neighbour = json!({
                 "metadata": {"name": format!("neighbour-{number}-{place}"), "labels": {NEIGHBOUR: number.to_string()}},

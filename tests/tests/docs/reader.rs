@@ -1,8 +1,7 @@
 //! Somebody who reads a page and types what stands there.
 
 use std::fmt::Write as _;
-use std::fs::Permissions;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,38 +11,15 @@ use kerf_tests::cluster::root;
 use kerf_tests::control_plane::ControlPlane;
 use kerf_tests::docs::{Page, Role};
 
-/// Stands for cargo, by which what the commands make was made for this test already. Images have unoptimised programs.
-const CARGO: &str = r#"#!/bin/bash
-set -euo pipefail
-case "$*" in
-"install --locked --path cli") mkdir -p ~/.cargo/bin && ln -sf "$KERF" ~/.cargo/bin/kerf ;;
-"xtask images "*)
-    shift 2
-    # With this machine's Rust, which a reader has too.
-    HOME=$BUILDER_HOME PATH=$BUILDER_PATH exec "$KERF_IMAGES" "$@" --profile=dev --output=target/images
-    ;;
-*) echo "this stand-in for cargo does not know: $*" >&2 && exit 1 ;;
-esac
-"#;
-
-/// Stands for skopeo and the registry: looks whether the archive is one, and writes down where it goes.
-const SKOPEO: &str = r#"#!/bin/bash
-set -euo pipefail
-[[ $# = 3 && $1 = copy && $2 = oci-archive:* && $3 = docker://* ]]
-tar --list --file "${2#oci-archive:}" index.json > /dev/null
-echo "${3#docker://}" >> ~/pushed
-"#;
-
 /// What a reader has in the `PATH` before the first page.
 fn programs(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir(folder)?;
     for (name, path) in [("kubectl", binaries::tool("kubectl")?), ("helm", binaries::admin_tool("helm")?)] {
         symlink(path, folder.join(name)).with_context(|| format!("failed to link {name}"))?;
     }
-    for (name, script) in [("cargo", CARGO), ("skopeo", SKOPEO)] {
-        let path = folder.join(name);
-        std::fs::write(&path, script)?;
-        std::fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+    let stand_ins = root().join("tests/tests/docs/programs");
+    for name in ["cargo", "skopeo"] {
+        symlink(stand_ins.join(name), folder.join(name)).with_context(|| format!("failed to link {name}"))?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The agent as a process: real NVML calls on the simulated GPUs, a stand-in kubelet, an API server, and this test as the
-//! extender that writes GpuNode.spec.
+//! The agent as a process: real NVML calls on the simulated GPUs, a stand-in kubelet, an API server, and a stand-in
+//! for the extender's leader that orders what the test wants.
 
 mod pause;
 mod policy;

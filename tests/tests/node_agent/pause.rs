@@ -87,8 +87,9 @@ async fn dcgm_is_paused_while_it_holds_what_is_cut_and_comes_back_also_after_the
     scene.want(vec![scene.wanted("s2", mig("3g.40gb", 0, 4)?, Some((&pod, big))).await?]).await?;
     dcgm.until(&["true", PAUSED]).await?;
     scene.agent.kill()?;
-    let record = std::fs::read_to_string(scene.dir.join("state/checkpoint.json"))?;
-    assert!(record.contains(&format!("\"paused\":[\"{LABEL}\"]")), "{record}");
+    let read = |name: &str| std::fs::read(scene.dir.join("state").join(name)).unwrap_or_default();
+    let records = String::from_utf8_lossy(&[read("ledger.0"), read("ledger.1")].concat()).into_owned();
+    assert!(records.contains(&format!("\"paused\":[\"{LABEL}\"]")), "{records}");
 
     // The next process puts it back, and needs the pause again.
     scene.start_agent().await?;

@@ -19,16 +19,13 @@ async fn the_mig_mode_is_switched_on_an_empty_gpu_only_and_where_policy_allows_i
     scene.set_policy(&json!({"gpus": [{"kinds": ["mig"], "modeChange": "without-reset"}]})).await?;
     scene.until("MIG to be on", |s| s.gpus[0].kinds == [Kind::Mig]).await?;
     scene.event("ModeChanged", NODE).await?;
-    let (_, held) = scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
+    scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
 
     // What a pod holds stays, and so does the mode.
     scene.set_policy(&json!({"gpus": [{"kinds": ["mps"], "modeChange": "without-reset"}]})).await?;
     scene.until("nothing new to be offered", |s| s.gpus[0].kinds.is_empty()).await?;
     scene.slice_until("s1", SliceState::Held).await?;
     assert_eq!(scene.cut()?, ["1g.10gb at 0"]);
-    let mut idle = held;
-    idle.reservation = None;
-    scene.want(vec![idle]).await?;
     scene.pods().delete("a", &DeleteParams::default()).await?;
     scene.until("MIG to be off", |s| s.gpus[0].kinds == [Kind::Mps]).await?;
     scene.hold(&[], ("s2", Shape::mps(SizeGb(4))), ("b", "nvidia.com/gpu-4gb")).await?;
@@ -56,9 +53,6 @@ async fn compute_instances_share_a_gpu_instance() -> anyhow::Result<()> {
     let devices = [scene.visible("a"), scene.visible("b")];
     assert!(devices[0].is_some() && devices[0] != devices[1], "{devices:?}");
     // One goes and makes room for another; its neighbour is not touched.
-    let mut idle = first;
-    idle.reservation = None;
-    scene.want(vec![idle, second.clone()]).await?;
     scene.pods().delete("a", &DeleteParams::default()).await?;
     scene.slice_until("s1", SliceState::Idle).await?;
     scene.hold(&[second], ("s3", part(0)?), ("c", name)).await?;

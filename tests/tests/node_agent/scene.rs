@@ -1,5 +1,6 @@
 //! One node with its agent as a process and its API server.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,17 +8,18 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
 use kerf_core::contract::{
-    Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, MigPart, NodePolicy, Reservation, Shape,
-    SliceState, SliceStatus, WantedSlice,
+    Condition, ConditionStatus, GpuNodeStatus, MigPart, NodePolicy, Reservation, Shape, SliceState,
+    SliceStatus, WantedSlice,
 };
 use kerf_core::names::{GpuUuid, PodUid, SliceId};
 use kerf_nvml_mock::{MigMode, MockConfig, MockControl, MockFiles, MockState, Model};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
-use kerf_tests::cluster::wait;
+use kerf_tests::cluster::{unguarded, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, PodKey, StandInKubelet};
 use kerf_tests::process::Child;
+use kerf_tests::stand_in_leader::StandInLeader;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -32,6 +34,7 @@ pub(crate) struct Scene {
     pub(crate) kubelet: StandInKubelet,
     pub(crate) files: MockFiles,
     pub(crate) dir: PathBuf,
+    pub(crate) leader: StandInLeader,
     pub(crate) agent: Child,
     pub(crate) gpu_nodes: Api<GpuNode>,
 }
@@ -48,13 +51,7 @@ impl Scene {
         gpus: MockConfig,
         before: impl FnOnce(&std::path::Path) -> anyhow::Result<()>,
     ) -> anyhow::Result<Self> {
-        let mut options = ControlPlaneOptions::without_controller_manager();
-        options.scheduler = false;
-        let plane = ControlPlane::start(options).await?;
-        let manifests = kerf_tests::cluster::root().join("deploy/local").display().to_string();
-        // Without the guard: this plays one of kerf's programs with an admin's rights.
-        plane.kubectl(&["apply", "--server-side", "-k", &manifests, kerf_tests::cluster::UNGUARDED]).await?;
-        plane.definitions_established().await?;
+        let plane = unguarded(ControlPlaneOptions::without_controller_manager()).await?;
         let dir = plane.dir().join(NODE);
         std::fs::create_dir_all(&dir)?;
         let files = MockFiles::in_folder(&dir);
@@ -66,14 +63,15 @@ impl Scene {
         });
         let kubelet = kubelet.await?;
         before(&dir)?;
-        let agent = spawn(&plane, &dir, &files).await?;
+        let leader = StandInLeader::start(&plane).await?;
+        let agent = run(&plane, &dir, &files, leader.agent_flags()).await?;
         let gpu_nodes = Api::all(plane.client());
-        Ok(Self { plane, kubelet, files, dir, agent, gpu_nodes })
+        Ok(Self { plane, kubelet, files, dir, leader, agent, gpu_nodes })
     }
 
     /// Starts the agent again after it has ended.
     pub(crate) async fn start_agent(&mut self) -> anyhow::Result<()> {
-        self.agent = spawn(&self.plane, &self.dir, &self.files).await?;
+        self.agent = run(&self.plane, &self.dir, &self.files, self.leader.agent_flags()).await?;
         Ok(())
     }
 
@@ -161,6 +159,13 @@ impl Scene {
         }
     }
 
+    /// Waits until the agent serves a kubelet that was restarted. The status may never show the moment between.
+    pub(crate) async fn serves_again(&self) -> anyhow::Result<()> {
+        let registered = async || Ok(!self.kubelet.healthy_devices().is_empty());
+        wait(PATIENCE, "the agent to register again", registered).await?;
+        self.until("the agent to serve again", GpuNodeStatus::is_ready).await.map(drop)
+    }
+
     pub(crate) async fn slice_until(&self, id: &str, state: SliceState) -> anyhow::Result<SliceStatus> {
         let found =
             |status: &GpuNodeStatus| status.slice(&SliceId::new(id)).filter(|s| s.state == state).cloned();
@@ -168,19 +173,19 @@ impl Scene {
         found(&status).with_context(|| format!("{id} is not {state:?} any more"))
     }
 
-    /// Writes the spec as the extender's leader does.
+    /// Orders these slices as the extender's leader does.
     pub(crate) async fn want(&self, slices: Vec<WantedSlice>) -> anyhow::Result<()> {
-        let before = self.gpu_nodes.get(NODE).await?.read_spec()?;
-        let spec = GpuNodeSpec {
-            revision: before.revision + 1,
-            epoch: 1,
-            next_slice: 99,
-            slices,
-            policy: before.policy,
+        self.leader.want(&slices).await.with_context(|| self.agent.log_tail())
+    }
+
+    /// Waits until the agent has given a slice up that it could not make, and gives its words.
+    pub(crate) async fn given_up(&self, id: &str) -> anyhow::Result<String> {
+        let line = || {
+            let log = self.agent.log_tail();
+            log.lines().find(|line| line.contains(&format!("slice {id} ("))).map(str::to_owned)
         };
-        let patch = Patch::Merge(json!({"spec": spec}));
-        self.gpu_nodes.patch(NODE, &PatchParams::default(), &patch).await?;
-        Ok(())
+        wait(PATIENCE, &format!("{id} to be given up"), async || Ok(line().is_some())).await?;
+        line().context("the log has the line")
     }
 
     pub(crate) async fn gpu(&self) -> anyhow::Result<GpuUuid> {
@@ -216,12 +221,20 @@ impl Scene {
 
     /// Binds the pod to the node and waits until it runs.
     pub(crate) async fn run(&self, name: &str) -> anyhow::Result<()> {
+        let uid = PodUid::new(self.pods().get(name).await?.metadata.uid.context("the pod has no UID")?);
+        let is_reserved = self.leader.has_reserved(&uid);
+        if is_reserved {
+            self.leader.mark(&uid).await?;
+        }
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
             "target": {"kind": "Node", "name": NODE},
         });
         let _: serde_json::Value =
             self.pods().create_subresource("binding", name, &PostParams::default(), &binding).await?;
+        if is_reserved {
+            self.leader.bound(&uid).await?;
+        }
         wait(PATIENCE, &format!("{name} to run"), async || {
             let status = self.pods().get(name).await?.status.unwrap_or_default();
             let phase = status.phase.unwrap_or_default();
@@ -265,20 +278,12 @@ impl Scene {
     }
 }
 
-pub(crate) async fn spawn(
-    plane: &ControlPlane,
-    dir: &std::path::Path,
-    files: &MockFiles,
-) -> anyhow::Result<Child> {
-    run(plane, dir, files, &[]).await
-}
-
 /// Starts the agent's program with these arguments first.
 pub(crate) async fn run(
     plane: &ControlPlane,
     dir: &std::path::Path,
     files: &MockFiles,
-    arguments: &[&str],
+    arguments: Vec<OsString>,
 ) -> anyhow::Result<Child> {
     // The rights that deploy/ gives, and no more.
     let account = plane
@@ -287,7 +292,7 @@ pub(crate) async fn run(
     let library = kerf_nvml_mock::library_path().context("build the workspace first: the mock is missing")?;
     let mut program = plane
         .program("kerf-node-agent", binaries::ours("kerf-node-agent")?)
-        .args(arguments.iter().copied())
+        .args(arguments)
         .args([
             "--node",
             NODE,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::contract::{Shape, SliceState};
+use kerf_core::ledger::Rejection;
 use kerf_core::units::SizeGb;
 use kerf_nvml_mock::{MigMode, MockConfig, MockState, Model, Process};
 use kerf_tests::cluster::wait;
@@ -39,8 +40,8 @@ async fn shares_are_served_with_their_limits() -> anyhow::Result<()> {
     let name = "nvidia.com/gpu-4gb";
     let pod = scene.create("a", name).await?;
     let shape = Shape::mps(SizeGb(4));
-    scene.want(vec![scene.wanted("s7", shape, Some((&pod, name))).await?]).await?;
-    scene.slice_until("s7", SliceState::Ready).await?;
+    scene.want(vec![scene.wanted("s1", shape, Some((&pod, name))).await?]).await?;
+    scene.slice_until("s1", SliceState::Ready).await?;
     scene.run("a").await?;
     let grant = scene.kubelet.grant(&PodKey::new("default", "a"), "main").context("no grant")?;
     let gpu = scene.gpu().await?;
@@ -49,8 +50,8 @@ async fn shares_are_served_with_their_limits() -> anyhow::Result<()> {
     assert_eq!(grant.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "26");
     let pipe = scene.dir.join("mps").join(gpu.as_str()).join("pipe");
     assert_eq!(grant.environment["CUDA_MPS_PIPE_DIRECTORY"], pipe.display().to_string());
-    let held = scene.slice_until("s7", SliceState::Held).await?;
-    assert_eq!(held.device.map(|d| d.as_str().to_owned()), Some(format!("{gpu}::7")));
+    let held = scene.slice_until("s1", SliceState::Held).await?;
+    assert_eq!(held.device.map(|d| d.as_str().to_owned()), Some(format!("{gpu}::1")));
     scene.stop().await
 }
 
@@ -106,9 +107,11 @@ async fn memory_outside_kerf_is_told_and_not_offered() -> anyhow::Result<()> {
     let note = scene.event("OutsideMemory", NODE).await?;
     assert!(note.contains("python3") && note.contains("4711"), "{note}");
     let pod = scene.create("a", "nvidia.com/gpu-14gb").await?;
-    scene.want(vec![scene.wanted("s1", mps(14), Some((&pod, "nvidia.com/gpu-14gb"))).await?]).await?;
-    let refused = scene.slice_until("s1", SliceState::Failed).await?;
-    assert!(refused.message.as_ref().is_some_and(|m| m.contains("memory does not suffice")), "{refused:?}");
+    let slice = scene.wanted("s1", mps(14), Some((&pod, "nvidia.com/gpu-14gb"))).await?;
+    let Err(Rejection::Taken(why)) = scene.leader.propose(&slice, &[]).await? else {
+        anyhow::bail!("it is not refused")
+    };
+    assert!(why.contains("memory does not suffice"), "{why}");
     scene.stop().await
 }
 
@@ -177,7 +180,9 @@ async fn an_agent_that_leaves_takes_what_it_set_and_leaves_what_is_held() -> any
     scene.agent.terminate(Duration::from_secs(5))?;
     assert_eq!(modes()?, [3, 3], "clients go on without the agent");
 
-    let mut leaving = run(&scene.plane, &scene.dir, &scene.files, &["leave", "--settle", "1s"]).await?;
+    let mut leaving =
+        run(&scene.plane, &scene.dir, &scene.files, ["leave", "--settle", "1s"].map(Into::into).to_vec())
+            .await?;
     wait(PATIENCE * 2, "the agent to have left", async || {
         let ended = leaving.exited()?;
         anyhow::ensure!(ended.is_none_or(|status| status.success()), "{}", leaving.log_tail());
@@ -187,7 +192,7 @@ async fn an_agent_that_leaves_takes_what_it_set_and_leaves_what_is_held() -> any
     assert_eq!(daemon(&scene).await?, first, "the share that is held has its daemon");
     assert_eq!(std::fs::read_dir(scene.dir.join("mps"))?.count(), 1, "the other daemon is gone");
     assert_eq!(std::fs::read_dir(scene.dir.join("cdi"))?.count(), 1, "and the other file");
-    assert!(!scene.dir.join("state/checkpoint.json").exists());
+    assert!(["ledger.0", "ledger.1"].iter().all(|name| !scene.dir.join("state").join(name).exists()));
     let node = Api::<Node>::all(scene.plane.client()).get(NODE).await?;
     let labels = node.metadata.labels.unwrap_or_default();
     assert!(!labels.keys().any(|label| label.starts_with("kerf.dev/")), "{labels:?}");

@@ -1,10 +1,10 @@
 //! Reboots, sick GPUs, folders that cannot be written, others who want the GPUs.
 
 use std::os::unix::net::UnixListener;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use kerf_core::contract::{Condition, GpuNodeStatus, SliceState, WantedSlice};
+use kerf_core::ledger::Rejection;
 use kerf_core::names::DeviceId;
 use kerf_nvml_mock::{Fault, MigMode, MockConfig, MockControl, MockFiles, Model, NvmlCode, Xid};
 use kerf_tests::cluster::wait;
@@ -20,7 +20,7 @@ async fn after_a_reboot_the_recorded_slices_are_at_their_places() -> anyhow::Res
     scene.want(vec![held, idle]).await?;
     let before = scene.slice_until("s2", SliceState::Idle).await?;
 
-    // The agent dies with the node; instances and the Hopper's MIG mode are gone. Nobody writes a spec meanwhile.
+    // The agent dies with the node; instances and the Hopper's MIG mode are gone. Nobody orders anything meanwhile.
     scene.agent.kill()?;
     name_boot(&scene.dir, "boot-2")?;
     scene.happen(|control| control.boot("boot-2"))?;
@@ -180,12 +180,14 @@ async fn another_manager_of_the_gpus_is_not_fought() -> anyhow::Result<()> {
     .await?;
     let complaint = scene.complaint(Condition::UNCONTESTED).await?;
     assert!(complaint.contains("device plugin") && complaint.contains("nvidia-gpu.sock"), "{complaint}");
-    scene.want(vec![scene.wanted("s1", mig("1g.10gb", 0, 1)?, None).await?]).await?;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let slice = scene.wanted("s1", mig("1g.10gb", 0, 1)?, None).await?;
+    let refused = scene.leader.propose(&slice, &[]).await?;
+    assert!(matches!(refused, Err(Rejection::Closed(_))), "{refused:?}");
     assert_eq!(scene.cut()?, Vec::<String>::new());
     assert!(scene.kubelet.healthy_devices().is_empty(), "no name is registered");
     drop(theirs);
     std::fs::remove_file(scene.dir.join("device-plugins/nvidia-gpu.sock"))?;
+    scene.want(vec![slice]).await?;
     scene.slice_until("s1", SliceState::Idle).await?;
     scene.stop().await
 }

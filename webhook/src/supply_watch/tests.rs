@@ -49,7 +49,7 @@ fn one_unreadable_status_stops_nothing() {
 fn a_status_that_changes_elsewhere_is_no_other_supply() {
     let mut index = listed([good("h100", &["H100-80GB"])]);
     let mut status = node_status(&["H100-80GB"]);
-    status.observed_revision = 7;
+    status.summary.held = 7;
     assert!(!index.take(Event::Apply(node("h100", json!(status)))));
     assert!(!index.take(Event::Delete(good("other", &[]))));
     assert!(index.take(Event::Delete(good("h100", &[]))));

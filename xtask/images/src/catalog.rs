@@ -114,7 +114,7 @@ impl Image {
                 linkage: Linkage::Static,
                 profile: "dist",
                 user: User::Nonroot,
-                ports: &[9444, 9090],
+                ports: &[9444, 9445, 9090],
             },
             Self::NodeAgent => &Description {
                 name: "kerf-node-agent",

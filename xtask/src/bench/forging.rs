@@ -2,11 +2,12 @@
 //! at a time, in a copy of the sources, and each must be found by ten thousand forged pods.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 
+use super::sources;
 use crate::cargo;
 use crate::workspace::Workspace;
 
@@ -93,7 +94,8 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
         let million = ["--release", "--", "--exact", "--ignored", "--nocapture", MILLION];
         cargo::run(workspace, "a million forged pods", &[&PACKAGE[..], &million[..]].concat())?;
     }
-    let copy = copied(workspace)?;
+    let copy = workspace.forging();
+    sources::copy(workspace, &copy)?;
     let mut found = 0;
     for (number, removal) in REMOVALS.iter().enumerate() {
         eprintln!("xtask: check {} of {} removed: {}", number + 1, REMOVALS.len(), removal.check);
@@ -107,23 +109,6 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     );
     ensure!(found == REMOVALS.len(), "a check could be removed and nothing would tell");
     Ok(())
-}
-
-/// A copy of the sources, with a target folder of its own that later runs find again.
-fn copied(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let copy = workspace.forging();
-    let listed = Command::new("git").current_dir(workspace.root()).args(["ls-files", "-z"]).output()?;
-    ensure!(listed.status.success(), "git ls-files failed");
-    for file in String::from_utf8(listed.stdout)?.split_terminator('\0') {
-        let (from, to) = (workspace.root().join(file), copy.join(file));
-        let Ok(content) = fs::read(&from) else { continue };
-        // One that is the same keeps its time, so that cargo builds nothing anew for it.
-        if fs::read(&to).ok().as_ref() != Some(&content) {
-            fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
-            fs::write(&to, content).with_context(|| format!("failed to write {}", to.display()))?;
-        }
-    }
-    Ok(copy)
 }
 
 /// Whether the test fails in the copy without the check, and by a forged pod that gains.

@@ -1,6 +1,8 @@
 //! `cargo xtask bench`: measurements with optimised programs, of which no more is built than they need.
 
+mod explore;
 mod forging;
+mod sources;
 
 use std::process::Command;
 
@@ -31,6 +33,9 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     }
     if name == Some("forging") {
         return forging::run(workspace, arguments);
+    }
+    if name == Some("explore") {
+        return explore::run(workspace, arguments);
     }
     let is_shipped = name.is_some_and(|name| AS_SHIPPED.contains(&name));
     if is_shipped || name == Some("scheduler") {

@@ -121,7 +121,7 @@ fn node(seen: &Observed, name: &str) -> Vec<Finding> {
             .push(Finding::failure(format!("{name}: there is no GpuNode: its agent has not come up"), log));
         return findings;
     };
-    let (spec, status) = match (object.read_spec(), object.read_status()) {
+    let (spec, status) = match (object.read_desired(), object.read_status()) {
         (Ok(spec), Ok(Some(status))) => (spec, status),
         (Ok(_), Ok(None)) => {
             findings.push(Finding::failure(format!("{name}: its agent has written no status yet"), log));
@@ -141,7 +141,7 @@ fn node(seen: &Observed, name: &str) -> Vec<Finding> {
         }
     };
     findings.extend(status.conditions.iter().filter_map(|it| condition(name, it, &log)));
-    findings.extend(follows(name, &spec, &status, &log));
+    findings.extend(never_connected(seen, name, &status));
     findings.extend(status.gpus.iter().filter_map(|gpu| sick(name, gpu)));
     // Where another manages the GPUs the agent cuts nothing, whatever policy and MIG mode are: its condition says so.
     if !is_contested(&status) {
@@ -193,22 +193,21 @@ fn condition(node: &str, condition: &Condition, log: &str) -> Option<Finding> {
     let what = format!("{node}: {kind} is not true ({reason}): {message}");
     let remedy = format!("as the message says; kubectl describe gpunode {node}; {log}");
     Some(match (kind.as_str(), condition.status) {
-        (Condition::READY | Condition::GPUS_HEALTHY | Condition::UNCONTESTED, ConditionStatus::False) => {
-            Finding::failure(what, remedy)
-        }
+        (
+            Condition::READY | Condition::GPUS_HEALTHY | Condition::UNCONTESTED | Condition::CONNECTED,
+            ConditionStatus::False,
+        ) => Finding::failure(what, remedy),
         _ => Finding::warning(what, remedy),
     })
 }
 
-/// Whether the agent has taken in what the extender wants.
-fn follows(node: &str, spec: &GpuNodeSpec, status: &GpuNodeStatus, log: &str) -> Option<Finding> {
-    (status.observed_revision < spec.revision).then(|| {
-        Finding::warning(
-            format!(
-                "{node}: its agent has seen revision {} of the spec, which is at {}",
-                status.observed_revision, spec.revision
-            ),
-            format!("if this does not pass in some seconds, the agent is stuck: {log}"),
+/// An agent of a version that does not connect to the extender, which sends pods to no other nodes.
+fn never_connected(seen: &Observed, node: &str, status: &GpuNodeStatus) -> Option<Finding> {
+    let namespace = &seen.namespace;
+    status.condition(Condition::CONNECTED).is_none().then(|| {
+        Finding::failure(
+            format!("{node}: its agent is of a version that does not connect to the extender: the node takes no pods"),
+            format!("update the agents: helm upgrade, then kubectl -n {namespace} rollout status daemonset/{AGENT}"),
         )
     })
 }

@@ -65,13 +65,12 @@ fn lease(name: &str, renewed: &str, written: &str) -> k8s_openapi::api::coordina
 }
 
 fn gpu_node(status: &Value) -> kerf_runtime::gpu_node::GpuNode {
-    of(json!({"metadata": {"name": "h100"}, "spec": {"revision": 3}, "status": status}))
+    of(json!({"metadata": {"name": "h100"}, "status": status}))
 }
 
 fn status() -> Value {
     let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": NOW});
     json!({
-        "observedRevision": 3,
         "neutralUpToGb": 80,
         "gpus": [{"uuid": "GPU-1", "index": 0, "model": "H100-80GB", "memoryMib": 81559, "kinds": ["mps"]}],
         "slices": [],
@@ -79,6 +78,7 @@ fn status() -> Value {
             condition("Ready", "True", "Serving", "all is well"),
             condition("GpusHealthy", "True", "Healthy", "all is well"),
             condition("Uncontested", "True", "Alone", "all is well"),
+            condition("Connected", "True", "LeaderConnected", "all is well"),
         ],
         "summary": {},
     })
@@ -390,12 +390,19 @@ const FAULTS: &[(&str, Break)] = &[
     ("GpuNode of another version", |seen| {
         seen.gpu_nodes = Seen::Found(vec![gpu_node(&json!({"gpus": 5}))]);
     }),
-    ("somebody else is on the node, a GPU is sick, the agent lags", |seen| {
+    ("somebody else is on the node, a GPU is sick, the leader is not reached", |seen| {
         let mut status = status();
-        status["observedRevision"] = json!(2);
+        status["conditions"][3]["status"] = json!("False");
+        status["conditions"][3]["reason"] = json!("NotConnected");
+        status["conditions"][3]["message"] = json!("the extender's leader has not been reached yet");
         status["gpus"][0]["message"] = json!("XID 79: GPU has fallen off the bus");
         status["conditions"][2]["status"] = json!("False");
         status["conditions"][2]["message"] = json!("NVIDIA's device plugin manages GPUs of this node.");
+        seen.gpu_nodes = Seen::Found(vec![gpu_node(&status)]);
+    }),
+    ("an agent of the first version", |seen| {
+        let mut status = status();
+        status["conditions"].as_array_mut().unwrap().pop();
         seen.gpu_nodes = Seen::Found(vec![gpu_node(&status)]);
     }),
     ("somebody else is on the node, so that its GPUs serve nothing", |seen| {
@@ -409,7 +416,7 @@ const FAULTS: &[(&str, Break)] = &[
         let mut status = status();
         status["gpus"][0]["kinds"] = json!([]);
         let mut node = gpu_node(&status);
-        node.spec = Some(json!({"revision": 3, "policy": {"gpus": [{"kinds": ["mig"]}]}}));
+        node.spec = Some(json!({"policy": {"gpus": [{"kinds": ["mig"]}]}}));
         seen.gpu_nodes = Seen::Found(vec![node]);
     }),
     ("no node is kerf's", |seen| {

@@ -108,7 +108,7 @@ fn who_has_a_turn_has_no_compute_of_its_own_and_the_memory_of_the_instance() {
 
 #[test]
 fn turns_are_kept_ready_where_policy_says_so_and_dropped_where_it_allows_them_no_longer() {
-    let mut status = node_status(&["H100-80GB"]);
+    let status = node_status(&["H100-80GB"]);
     let mut spec = by_turns(3);
     spec.policy.warm = serde_json::from_str(&format!(r#"[{{"resource": "{SHARED}", "count": 4}}]"#)).unwrap();
     let warm = ledger::keep_warm(&spec, &status, &BTreeSet::new(), &FLEET).unwrap();
@@ -116,7 +116,6 @@ fn turns_are_kept_ready_where_policy_says_so_and_dropped_where_it_allows_them_no
     let places = ["6:1, replica 0", "6:1, replica 1", "6:1, replica 2", "4:1, replica 0"];
     assert_eq!(shapes, places.map(|place| format!("1g.10gb at {place}")));
     assert_eq!(ledger::keep_warm(&warm, &status, &BTreeSet::new(), &FLEET), None);
-    status.observed_revision += 1;
     let forbidden = GpuNodeSpec { policy: crate::contract::NodePolicy::default(), ..warm };
     assert!(ledger::drop_disallowed(&forbidden, &status).unwrap().slices.is_empty());
 }

@@ -196,7 +196,7 @@ fn refusals_have_one_constant_text_each() {
         R::UnreadableStatus,
         R::UnreadableSpec,
         R::AgentNotReady,
-        R::AgentSilent,
+        R::NotConnected,
         R::ReservedElsewhere,
         R::NeverFits,
         R::NotSelected,

@@ -2,7 +2,8 @@
 
 use super::{Upset, World};
 use crate::gpu::{Gpu, GpuBackend as _, GpuError, GpuEvent, GpuInstance, GpuTrouble, NvmlCode};
-use crate::node::{Decision, Node, Recalled};
+use crate::node::{Decision, Node, Predecessor, Recalled};
+use kerf_core::names::GpuUuid;
 use kerf_core::planner::Step;
 use std::time::Duration;
 
@@ -28,12 +29,12 @@ enum Ended {
 
 impl World {
     pub(super) fn start_agent(&mut self) {
-        self.node = Node::remembering(self.published.as_ref(), self.settings.clone());
+        self.node = Node::new(self.settings.clone());
         let record = self.disk.record.clone();
         let is_new = self.disk.written_in != self.disk.boot;
         let record = if is_new { record.after_reload() } else { record };
         self.node.recall(record, self.now);
-        self.call = None;
+        self.calls.clear();
         self.upset.unseen.clone_from(&self.upset.lost);
         self.kubelet.forget_agent();
         self.keepers.forget();
@@ -48,7 +49,9 @@ impl World {
             self.kubelet.registered = true;
         }
         self.tell_pods();
-        self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
+        self.node.on_predecessor(Predecessor::default(), self.now);
+        self.node.on_policy(Ok(self.policy.clone()));
+        self.node.on_leader(Some(1), self.now);
         let others = if self.upset.others { vec!["somebody".into()] } else { vec![] };
         self.node.on_others(others, self.now);
     }
@@ -61,7 +64,7 @@ impl World {
     }
 
     pub(super) fn look(&mut self) {
-        if self.call.is_none() {
+        if self.calls.is_empty() {
             self.node.on_observed(Ok(self.seen()));
             let usage = self.usage();
             self.node.on_usage(usage);
@@ -77,30 +80,33 @@ impl World {
         }
         self.published = Some(decision.status.clone());
         self.check_decision(&decision);
+        self.look_up(decision.look_up.keys().cloned());
         decision
     }
 
     /// One turn of the agent's loop.
     pub(super) fn tick(&mut self, choice: usize) {
         let decision = self.decide();
-        if self.call.is_some() {
-            return;
-        }
         match decision.step {
             _ if choice.is_multiple_of(5) => self.look(),
             None => {}
             Some(step @ (Step::Create { .. } | Step::Switch { .. })) if choice % 13 == 3 => {
                 self.upset.hindered = true;
-                self.node.on_unrecorded(&format!("no room on the disk for {step}"), self.now);
+                self.node.on_unrecorded(None, &format!("no room on the disk for {step}"), self.now);
             }
             Some(step) => {
                 if !matches!(step, Step::Destroy { .. }) {
-                    self.disk.record = decision.record;
-                    self.disk.written_in = self.disk.boot;
+                    self.record();
                 }
                 self.begin(step, choice);
             }
         }
+    }
+
+    /// The disk gets what the node has.
+    pub(super) fn record(&mut self) {
+        self.disk.record = self.node.to_record();
+        self.disk.written_in = self.disk.boot;
     }
 
     fn begin(&mut self, step: Step, choice: usize) {
@@ -109,15 +115,18 @@ impl World {
             Step::Destroy { gpu, instance, .. } => Some(self.node.find(gpu, *instance).unwrap().clone()),
             _ => None,
         };
-        self.call = Some(Call { step, found, ended: None });
+        self.node.on_started(&step);
+        let gpu = step.gpu().clone();
+        let before = self.calls.insert(gpu.clone(), Call { step, found, ended: None });
+        assert!(before.is_none(), "a second call on {gpu}");
         if choice.is_multiple_of(2) {
-            self.take_effect(choice);
+            self.take_effect(&gpu, choice);
         }
     }
 
-    /// The call that is under way does what it does, which the agent has not heard yet.
-    fn take_effect(&mut self, choice: usize) {
-        let Some(call) = self.call.as_mut().filter(|call| call.ended.is_none()) else { return };
+    /// The call that is under way on a GPU does what it does, which the agent has not heard yet.
+    fn take_effect(&mut self, gpu: &GpuUuid, choice: usize) {
+        let Some(call) = self.calls.get_mut(gpu).filter(|call| call.ended.is_none()) else { return };
         if choice / 8 % 11 == 5 {
             self.upset.hindered = true;
             let code = [NvmlCode::InsufficientResources, NvmlCode::Unknown][choice % 2];
@@ -140,10 +149,11 @@ impl World {
         call.ended = Some(ended);
     }
 
-    /// The call ends, and the agent hears how.
+    /// One of the calls ends, and the agent hears how.
     pub(super) fn finish(&mut self, choice: usize) {
-        self.take_effect(choice);
-        let Some(Call { step, ended: Some(ended), .. }) = self.call.take() else { return };
+        let Some(gpu) = self.calls.keys().nth(choice % self.calls.len().max(1)).cloned() else { return };
+        self.take_effect(&gpu, choice);
+        let Some(Call { step, ended: Some(ended), .. }) = self.calls.remove(&gpu) else { return };
         let failed = matches!(ended, Ended::Created(Err(_)) | Ended::Done(Err(_)));
         let switched = matches!(step, Step::Switch { .. });
         match (step, ended) {
@@ -170,11 +180,16 @@ impl World {
         match choice % 3 {
             0 => {
                 // It is asked to end, and leaves its record.
-                self.finish(1);
-                self.disk.record = self.node.decide(self.now).record;
-                self.disk.written_in = self.disk.boot;
+                while !self.calls.is_empty() {
+                    self.finish(1);
+                }
+                self.record();
             }
-            1 => self.take_effect(1),
+            1 => {
+                for gpu in self.calls.keys().cloned().collect::<Vec<_>>() {
+                    self.take_effect(&gpu, 1);
+                }
+            }
             _ => {}
         }
         self.start_agent();
@@ -189,7 +204,7 @@ impl World {
         self.tally.reboots += 1;
         self.disk.boot += 1;
         self.gpus.reboot();
-        let recorded = self.disk.record.spec.slices.clone();
+        let recorded = self.disk.record.ledger.desired.slices.clone();
         self.upset = Upset { others: self.upset.others, recorded, ..Upset::default() };
         (0..3).for_each(|index| self.gpus.set_lost(index, false));
         if choice.is_multiple_of(7) {
@@ -223,11 +238,11 @@ impl World {
         self.gpus.set_lost(index, lost);
     }
 
-    /// NVML is away for a moment, a spec that cannot be read, a look of others at the node, a slice that somebody makes.
+    /// NVML is away for a moment, a policy that cannot be read, a look of others at the node, a slice that somebody makes.
     pub(super) fn disturb(&mut self, choice: usize) {
         match choice % 8 {
             0 => self.node.on_observed(Err(GpuError::Hangs(3))),
-            1 => self.node.on_spec(Some("uid".into()), Err("no such field".into())),
+            1 => self.node.on_policy(Err("no such field".into())),
             2 => self.node.on_holders(Err("pod-resources does not answer".into())),
             3 => {
                 self.upset.others = !self.upset.others;
@@ -237,11 +252,7 @@ impl World {
             4 => self.make_foreign(),
             5 if (choice / 8).is_multiple_of(2) => self.look(),
             5 => self.kubelet.corrupt = !self.kubelet.corrupt,
-            6 => {
-                // A leader whose time is over.
-                let old = kerf_core::contract::GpuNodeSpec { epoch: 0, ..Default::default() };
-                self.node.on_spec(Some("uid".into()), Ok(old));
-            }
+            6 => self.order_late(),
             _ => self.keepers.outside = [0, 700, 5000][choice / 8 % 3],
         }
     }
@@ -268,7 +279,8 @@ impl World {
         self.keepers.outside = 0;
         self.finish(1);
         self.look();
-        self.now += Duration::from_secs(30);
+        // What may be bound is looked up after this time.
+        self.now += Duration::from_secs(81);
         self.hear(true);
     }
 }

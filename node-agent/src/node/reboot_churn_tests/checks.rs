@@ -80,14 +80,15 @@ impl World {
         if !decision.lists.is_empty() {
             self.check_recovery();
         }
-        if !decision.status.is_ready() {
+        // What the ledger has changed by this status is decided on next.
+        if !decision.status.is_ready() || decision.wake == Some(self.now) {
             return;
         }
         for (name, device, _) in self.kubelet.sends().filter(|(_, _, healthy)| *healthy) {
             if self.kubelet.pods.contains_key(device) || self.node.account.is_held(device) {
                 continue;
             }
-            let mut wanted = self.node.spec.slices.iter();
+            let mut wanted = self.node.ledger.desired().slices.iter();
             let slice = wanted.find(|w| {
                 w.reservation.as_ref().is_some_and(|r| r.resource == name)
                     && self.node.device_of(w).as_ref() == Some(device)
@@ -111,7 +112,7 @@ impl World {
         if std::mem::replace(&mut self.upset.hindered, true) {
             return;
         }
-        let recorded = self.node.spec.slices.iter().filter(|w| self.upset.recorded.contains(w));
+        let recorded = self.node.ledger.desired().slices.iter().filter(|w| self.upset.recorded.contains(w));
         for wanted in recorded.filter(|w| w.shape.kind() == Kind::Mig) {
             let there = self.node.device_of(wanted).is_some();
             let cannot = self.node.obstacles.contains_key(&wanted.id) || self.node.is_switching(&wanted.gpu);
@@ -169,7 +170,7 @@ impl World {
     }
 
     fn differing_wants(&self, status: &GpuNodeStatus) -> Option<String> {
-        for wanted in &self.spec.slices {
+        for wanted in self.node.desired() {
             let slice = status.slice(&wanted.id).unwrap();
             let well = matches!(
                 slice.state,

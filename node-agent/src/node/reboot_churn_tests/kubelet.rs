@@ -50,6 +50,8 @@ pub(super) struct Kubelet {
     pub(super) pods: BTreeMap<DeviceId, Pod>,
     /// Pods that are bound to the node, by the API server.
     pub(super) bound: BTreeMap<PodUid, (PodKey, ResourceName)>,
+    /// Pods that have ended.
+    pub(super) gone: BTreeSet<PodUid>,
     allocatable: Option<Allocatable>,
     holders: Option<Holders>,
     strangers: u32,
@@ -157,8 +159,19 @@ impl World {
     fn bury(&mut self, key: &PodKey, uid: &PodUid) {
         self.kubelet.bound.remove(uid);
         self.node.on_pod_left(key.clone(), uid.clone(), self.now);
+        self.kubelet.gone.insert(uid.clone());
         self.tell_pods();
-        self.give_back(uid);
+    }
+
+    /// Who is bound and was given nothing is refused.
+    pub(super) fn refuse_waiting(&mut self) {
+        self.kubelet.picked = None;
+        let has = |key: &PodKey| self.kubelet.pods.values().any(|pod| pod.key == *key);
+        let waiting = self.kubelet.bound.iter().filter(|(_, (key, _))| !has(key));
+        let waiting: Vec<_> = waiting.map(|(uid, (key, _))| (uid.clone(), key.clone())).collect();
+        for (uid, key) in waiting {
+            self.bury(&key, &uid);
+        }
     }
 
     pub(super) fn end_pod(&mut self, choice: usize) {
@@ -203,6 +216,7 @@ impl World {
                 names: BTreeMap::from([(*name, 1)]),
                 inits: BTreeSet::from(["load".to_owned()]),
                 requested: BTreeMap::new(),
+                assigned: Vec::new(),
             };
             (uid.clone(), pod)
         });

@@ -1,14 +1,14 @@
-//! The extender's leader: wants what comes to its mind, legal or not, and keeps its book by the status as the real one does.
+//! The extender's leader: orders what comes to its mind, legal or not.
 
 use super::World;
 use kerf_core::contract::{
-    GpuNodeStatus, GpuRule, MigPart, MigReplicas, MigRule, ModeChange, MpsRule, NodePolicy, Reservation,
-    Shape, WantedSlice,
+    GpuRule, MigPart, MigReplicas, MigRule, ModeChange, MpsRule, NodePolicy, Shape, WantedSlice,
 };
 use kerf_core::kind::Kind;
-use kerf_core::ledger;
+use kerf_core::ledger::{Found, Order, OrderKind, Owner, Proposal, Rejection};
 use kerf_core::mig::{ComputeInstance, ComputeProfile};
-use kerf_core::names::{PodUid, SliceId};
+use kerf_core::names::{PodKey, PodUid};
+use kerf_core::packing::{Placed, Source};
 use kerf_core::resource::{ResourceName, neutral_size};
 use kerf_core::units::SizeGb;
 
@@ -17,7 +17,10 @@ use crate::gpu::fake::uuid;
 /// A GPU, a profile, its first memory slice and how many; what of the instance.
 type Cut = (u32, &'static str, u8, u8, MigPart);
 
-/// How many pods may take turns on an instance. A spec may want more of them.
+/// The epoch in which it leads.
+const EPOCH: u64 = 1;
+
+/// How many pods may take turns on an instance. It may order more of them.
 pub(super) const TURNS: u8 = 2;
 
 const fn part(start: u8, compute: u8) -> MigPart {
@@ -28,7 +31,7 @@ const fn turn(replica: u8) -> MigPart {
     MigPart::Replica { replica }
 }
 
-/// What a spec may want of GPU instances.
+/// What it may order of GPU instances.
 const CUTS: [Cut; 17] = [
     (0, "1g.10gb", 0, 1, MigPart::Whole),
     (0, "1g.10gb", 4, 1, MigPart::Whole),
@@ -59,7 +62,7 @@ const SHARES: [Shape; 6] = [
     Shape::Whole { size_gb: SizeGb(15) },
 ];
 
-/// How many slices a spec has at most.
+/// With how many slices it names all idle ones of the GPU to be destroyed.
 const MOST: usize = 12;
 
 fn shape(choice: usize) -> (u32, Shape) {
@@ -108,38 +111,69 @@ fn is_in_the_way(old: Shape, new: Shape) -> bool {
 }
 
 impl World {
-    /// Wants a slice for a pod, or for nobody yet. Takes back what is in its way, also what a pod was promised; or forgets to.
+    /// Orders a slice for a pod, or for nobody yet. Takes back what is in its way, also what a pod has reserved; or forgets to. It may be
+    /// refused.
     pub(super) fn want(&mut self, choice: usize) {
         let (gpu, shape) = shape(choice);
         let careless = choice % 7 == 3;
-        self.spec.slices.retain(|w| w.gpu != uuid(gpu) || careless || !is_in_the_way(w.shape, shape));
-        if self.spec.slices.len() >= MOST {
-            self.spec.slices.remove(0);
+        let is_in_the_way =
+            |w: &WantedSlice| w.gpu == uuid(gpu) && !careless && is_in_the_way(w.shape, shape);
+        let of_pods = self.node.desired().iter().filter(|w| is_in_the_way(w));
+        let of_pods: Vec<_> = of_pods.filter_map(|w| Some(w.reservation.as_ref()?.uid.clone())).collect();
+        for uid in of_pods {
+            self.order(OrderKind::Release { uid, why: String::new() });
         }
-        self.spec.next_slice += 1;
-        let number = self.spec.next_slice;
-        let reservation = (choice % 5 != 4).then(|| Reservation {
-            uid: PodUid::new(format!("u{number}")),
-            namespace: "ns".into(),
-            pod: format!("p{number}"),
+        let is_full = self.node.desired().len() >= MOST;
+        let mut idle = self.node.desired().iter().filter(|w| w.gpu == uuid(gpu) && w.reservation.is_none());
+        let same = idle.clone().find(|w| w.shape == shape && choice.is_multiple_of(2));
+        let source = if let Some(same) = same {
+            Source::Idle(same.id.clone())
+        } else {
+            let is_named = |w: &&WantedSlice| is_full || is_in_the_way(w);
+            Source::Cut(idle.by_ref().filter(is_named).map(|w| w.id.clone()).collect())
+        };
+        self.promised += 1;
+        let number = self.promised;
+        let uid = PodUid::new(format!("u{number}"));
+        let place = Placed {
             container: "main".into(),
             resource: if self.neutral { neutral_name(shape) } else { name(shape) },
             alone: choice % 31 == 30,
-            epoch: 1,
-        });
-        let id = SliceId::new(format!("s{number}"));
-        self.spec.slices.push(WantedSlice { id, gpu: uuid(gpu), shape, reservation });
-        self.write();
+            gpu: uuid(gpu),
+            shape,
+            source,
+        };
+        let owner = Owner { uid: uid.clone(), key: PodKey::new("ns", format!("p{number}")) };
+        let is_accepted = self.order(OrderKind::Reserve(Proposal { owner, places: vec![place] }));
+        if is_accepted {
+            self.record();
+            if choice % 5 == 4 {
+                self.order(OrderKind::Release { uid, why: String::new() });
+            }
+        }
     }
 
     pub(super) fn release(&mut self, choice: usize) {
-        let count = self.spec.slices.len().max(1);
-        match self.spec.slices.get_mut(choice % count) {
-            Some(slice) if choice.is_multiple_of(2) => slice.reservation = None,
-            Some(_) => drop(self.spec.slices.remove(choice % count)),
-            None => {}
+        let reserved = self.node.desired().iter().filter_map(|w| w.reservation.as_ref());
+        let reserved: Vec<_> = reserved.map(|r| r.uid.clone()).collect();
+        if let Some(uid) = reserved.get(choice % reserved.len().max(1)).cloned() {
+            self.order(OrderKind::Release { uid, why: String::new() });
         }
-        self.write();
+    }
+
+    /// Whether the agent does what it is told.
+    fn order(&mut self, kind: OrderKind) -> bool {
+        self.node.on_order(&Order { epoch: EPOCH, kind }, self.now).answer.is_ok()
+    }
+
+    /// An order of a leader whose time is over, if the agent knows.
+    pub(super) fn order_late(&mut self) {
+        if self.node.ledger.epoch() < EPOCH {
+            return;
+        }
+        let kind = OrderKind::Release { uid: "u1".into(), why: String::new() };
+        let answer = self.node.on_order(&Order { epoch: EPOCH - 1, kind }, self.now).answer;
+        assert_eq!(answer, Err(Rejection::OldEpoch));
     }
 
     pub(super) fn set_policy(&mut self, choice: usize) {
@@ -155,45 +189,34 @@ impl World {
             mps: MpsRule { strict: choice & 32 == 0, exclusive: choice & 64 == 0, ..MpsRule::default() },
             ..GpuRule::default()
         };
-        self.spec.policy = NodePolicy { gpus: vec![rule], ..NodePolicy::default() };
-        self.write();
-    }
-
-    /// What the real leader does after each status: drops what failed, and follows the kubelet's choice.
-    pub(super) fn upkeep(&mut self) {
-        let Some(status) = self.published.clone().filter(GpuNodeStatus::is_ready) else { return };
-        let bound = &self.kubelet.bound;
-        let failed = ledger::drop_failed(&self.spec, &status);
-        let next = failed.or_else(|| ledger::follow_holders(&self.spec, &status, |u| bound.contains_key(u)));
-        if let Some(next) = next {
-            self.spec = next;
-            self.write();
-        }
-    }
-
-    /// Takes a promise back whose pod has ended.
-    pub(super) fn give_back(&mut self, uid: &PodUid) {
-        if let Some(next) = ledger::release(&self.spec, uid) {
-            self.spec = next;
-            self.write();
-        }
+        self.policy = NodePolicy { gpus: vec![rule], ..NodePolicy::default() };
+        self.node.on_policy(Ok(self.policy.clone()));
     }
 
     /// Binds the pods whose slices are ready.
     pub(super) fn bind(&mut self) {
-        let Some(status) = &self.published else { return };
-        let reserved = self.spec.slices.iter().filter_map(|w| Some((w, w.reservation.as_ref()?)));
-        let ready = |w: &WantedSlice, r: &Reservation| {
-            status.slice(&w.id).is_some_and(|s| s.ready_for.as_ref() == Some(&r.uid))
-        };
-        let ready = reserved.filter(|(w, r)| ready(w, r));
-        let bound: Vec<_> = ready.map(|(_, r)| (r.uid.clone(), (r.key(), r.resource))).collect();
-        self.kubelet.bound.extend(bound);
+        let reserved = self.node.desired().iter().filter_map(|w| w.reservation.clone());
+        let reserved: Vec<_> = reserved.collect();
+        for reservation in reserved {
+            let (uid, key, resource) = (reservation.uid.clone(), reservation.key(), reservation.resource);
+            if self.order(OrderKind::Mark { uid: uid.clone(), attempt: 1 }) {
+                self.kubelet.bound.insert(uid, (key, resource));
+            }
+        }
         self.tell_pods();
     }
 
-    fn write(&mut self) {
-        self.spec.revision += 1;
-        self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
+    /// Looks pods up, as the agent asks for it.
+    pub(super) fn look_up(&mut self, pods: impl Iterator<Item = PodUid>) {
+        for uid in pods {
+            let found = if self.kubelet.bound.contains_key(&uid) {
+                Found::Here
+            } else if self.kubelet.gone.contains(&uid) {
+                Found::Gone
+            } else {
+                Found::Unbound
+            };
+            self.node.on_looked_up(&uid, self.now, found);
+        }
     }
 }

@@ -14,7 +14,7 @@ use super::*;
 use crate::gpu::fake::FakeGpus;
 use agent::{Call, Disk};
 use keepers::Keepers;
-use kerf_core::contract::WantedSlice;
+use kerf_core::contract::{GpuNodeStatus, WantedSlice};
 use kubelet::Kubelet;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
@@ -51,11 +51,13 @@ struct World {
     /// What is wrong with the world, until it settles.
     upset: Upset,
     kubelet: Kubelet,
-    /// The leader's spec, and the status that it reads.
-    spec: GpuNodeSpec,
+    policy: NodePolicy,
+    /// How many pods were promised something.
+    promised: u64,
+    /// What the agent has reported.
     published: Option<GpuNodeStatus>,
     disk: Disk,
-    call: Option<Call>,
+    calls: BTreeMap<GpuUuid, Call>,
     keepers: Keepers,
     tally: Tally,
 }
@@ -91,10 +93,11 @@ impl World {
             now: Instant::now(),
             upset: Upset { hindered: true, ..Upset::default() },
             kubelet: Kubelet::default(),
-            spec: GpuNodeSpec { epoch: 1, ..GpuNodeSpec::default() },
+            policy: NodePolicy::default(),
+            promised: 0,
             published: None,
             disk: Disk::default(),
-            call: None,
+            calls: BTreeMap::new(),
             keepers: Keepers::default(),
             tally: Tally::default(),
         };
@@ -113,7 +116,6 @@ impl World {
         match action % 32 {
             1..=3 | 28 | 30 => self.want(choice),
             4 => self.release(choice),
-            5 => self.upkeep(),
             6 => self.set_policy(choice),
             7 => self.take_lists(choice),
             8 => self.kubelet.take_all(),
@@ -150,7 +152,6 @@ impl World {
         self.answer();
         self.answer();
         self.keep(1);
-        self.upkeep();
     }
 
     /// A pod that was promised something comes to the kubelet, which knows the newest lists, and gets its devices.
@@ -173,6 +174,7 @@ impl World {
     /// All that was upset is well again, and everybody catches up. Pods go on.
     fn settle(&mut self) {
         self.calm();
+        self.refuse_waiting();
         self.check();
         for _ in 0..SETTLES_WITHIN {
             self.now += Duration::from_millis(800);

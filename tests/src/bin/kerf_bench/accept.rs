@@ -141,7 +141,7 @@ async fn end(cluster: &Cluster, ended: &[usize], alive: &[String]) -> anyhow::Re
     wait(PATIENCE, "slices to be given back", async || {
         for node in cluster.nodes() {
             let node = cluster.gpu_node(node.name()).await?;
-            let (spec, status) = (node.read_spec()?, node.read_status()?.unwrap_or_default());
+            let (spec, status) = (node.read_desired()?, node.read_status()?.unwrap_or_default());
             let promised = spec.slices.iter().filter_map(|s| s.reservation.as_ref()).map(|r| &r.pod);
             let held = status.slices.iter().filter_map(|s| s.holder.as_ref()).map(|h| &h.pod);
             // The extender counts on a slice again once its agent calls it idle.
@@ -167,7 +167,7 @@ async fn place(cluster: &Cluster, number: usize, job: &Job) -> anyhow::Result<Op
         cluster.delete(&name).await?;
         return Ok(None);
     };
-    let spec = cluster.gpu_node(&node).await?.read_spec()?;
+    let spec = cluster.gpu_node(&node).await?.read_desired()?;
     let (gpu, start) = promised(&spec, &name).context("no slice is promised to the bound pod")?;
     let status = cluster.gpu_node(&node).await?.read_status()?.unwrap_or_default();
     let index = status.gpus.iter().find(|g| g.uuid.as_str() == gpu).context("an unknown GPU")?.index;

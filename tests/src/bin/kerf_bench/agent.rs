@@ -1,6 +1,6 @@
 //! The node agent by itself: how soon a wanted slice is ready, and what an agent costs that has nothing to do.
 //!
-//! A slice's time runs from the API server's answer to the write of `GpuNode.spec` until a watch shows it Ready for its pod.
+//! A slice's time runs from the order to reserve it until the agent's stream reports it Ready for its pod.
 //! At rest the agent's writes are those that the API server counts, its memory and CPU those of Linux.
 
 use std::path::Path;
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args as ClapArgs;
-use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, MigPart, Reservation, Shape, SliceState, WantedSlice};
+use kerf_core::contract::{GpuNodeStatus, MigPart, Reservation, Shape, SliceState, WantedSlice};
+use kerf_core::ledger::NodeState;
 use kerf_core::names::{PodUid, SliceId};
 use kerf_nvml_mock::{MigMode, MockConfig, MockFiles, Model};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
-use kerf_tests::cluster::{NAMESPACE, UNGUARDED, agent_folders, root, wait};
+use kerf_tests::cluster::{NAMESPACE, agent_folders, unguarded, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
 use kerf_tests::process::Child;
+use kerf_tests::stand_in_leader::StandInLeader;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::api::PostParams;
 use serde_json::json;
 
 use crate::process::{cpu_ticks, resident_mib};
@@ -60,7 +60,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     let times = scene.cut(args.slices).await?;
     let latency = Latency::of(times);
     print(&format!(
-        "spec written → Ready seen        n {:>3}   p50 {:>6.1} ms   p99 {:>6.1} ms   max {:>6.1} ms",
+        "ordered → Ready seen             n {:>3}   p50 {:>6.1} ms   p99 {:>6.1} ms   max {:>6.1} ms",
         latency.count, latency.p50_ms, latency.p99_ms, latency.max_ms
     ));
     let rest = scene.rest(Duration::from_secs(args.rest)).await?;
@@ -76,6 +76,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
 struct Scene {
     plane: ControlPlane,
     kubelet: StandInKubelet,
+    leader: StandInLeader,
     agent: Child,
     gpu_nodes: Api<GpuNode>,
 }
@@ -89,13 +90,7 @@ struct Rest {
 
 impl Scene {
     async fn start(gpus: u32) -> anyhow::Result<Self> {
-        let mut options = ControlPlaneOptions::without_controller_manager();
-        options.scheduler = false;
-        let plane = ControlPlane::start(options).await?;
-        let manifests = root().join("deploy/local").display().to_string();
-        // Without the guard: this plays one of kerf's programs with an admin's rights.
-        plane.kubectl(&["apply", "--server-side", "-k", &manifests, UNGUARDED]).await?;
-        plane.definitions_established().await?;
+        let plane = unguarded(ControlPlaneOptions::without_controller_manager()).await?;
         let dir = plane.dir().join(NODE);
         std::fs::create_dir_all(&dir)?;
         let files = MockFiles::in_folder(&dir);
@@ -105,7 +100,8 @@ impl Scene {
             ..KubeletOptions::new(NODE, plane.client(), &dir)
         })
         .await?;
-        let agent = spawn(&plane, &dir, &files).await?;
+        let leader = StandInLeader::start(&plane).await?;
+        let agent = spawn(&plane, &dir, &files, &leader).await?;
         let gpu_nodes: Api<GpuNode> = Api::all(plane.client());
         wait(Duration::from_secs(20), "the agent to serve", async || {
             let object = gpu_nodes.get_opt(NODE).await?;
@@ -113,17 +109,15 @@ impl Scene {
         })
         .await
         .with_context(|| agent.log_tail())?;
-        Ok(Self { plane, kubelet, agent, gpu_nodes })
+        Ok(Self { plane, kubelet, leader, agent, gpu_nodes })
     }
 
     /// Wants one slice after the other, each for a pod of its own.
     async fn cut(&self, count: usize) -> anyhow::Result<Vec<Duration>> {
         let gpus = self.status().await?.gpus;
-        let changes = watcher(self.gpu_nodes.clone(), watcher::Config::default()).applied_objects();
-        tokio::pin!(changes);
         let (mut slices, mut times) = (Vec::new(), Vec::new());
         for n in 0..count.min(gpus.len() * 7) {
-            let id = SliceId::new(format!("s{n}"));
+            let id = SliceId::new(format!("s{}", n + 1));
             let pod = self.create(&format!("p{n}")).await?;
             let shape = Shape::Mig {
                 profile: "1g.10gb".parse()?,
@@ -133,25 +127,14 @@ impl Scene {
             };
             let reservation = Some(reservation(&pod)?);
             slices.push(WantedSlice { id: id.clone(), gpu: gpus[n / 7].uuid.clone(), shape, reservation });
-            let revision = u64::try_from(n)? + 1;
-            let spec = GpuNodeSpec {
-                revision,
-                epoch: 1,
-                next_slice: 99,
-                slices: slices.clone(),
-                ..GpuNodeSpec::default()
-            };
-            self.gpu_nodes.patch(NODE, &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await?;
             let begun = Instant::now();
-            loop {
-                let object = changes.next().await.context("the watch ended")??;
-                let status = object.read_status()?.unwrap_or_default();
-                if status.slice(&id).is_some_and(|s| s.state == SliceState::Ready) {
-                    break;
-                }
-            }
+            self.leader.want(&slices).await?;
+            let is_ready = |node: &NodeState| {
+                node.status.slice(&id).is_some_and(|slice| slice.state == SliceState::Ready)
+            };
+            self.leader.until("the slice to be ready", is_ready).await?;
             times.push(begun.elapsed());
-            self.bind(&format!("p{n}")).await?;
+            self.bind(&pod, &id).await?;
         }
         Ok(times)
     }
@@ -171,20 +154,21 @@ impl Scene {
     }
 
     /// Binds the pod and waits until it runs, so that the next slice meets an agent with nothing under way.
-    async fn bind(&self, name: &str) -> anyhow::Result<()> {
+    async fn bind(&self, pod: &Pod, id: &SliceId) -> anyhow::Result<()> {
+        let name = pod.metadata.name.as_deref().context("the pod has no name")?;
+        let uid = PodUid::new(pod.metadata.uid.clone().context("the pod has no UID")?);
         let pods: Api<Pod> = Api::default_namespaced(self.plane.client());
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
             "target": {"kind": "Node", "name": NODE},
         });
+        self.leader.mark(&uid).await?;
         let _: serde_json::Value =
             pods.create_subresource("binding", name, &PostParams::default(), &binding).await?;
-        let id = format!("s{}", &name[1..]);
-        wait(Duration::from_secs(20), &format!("{name} to hold its slice"), async || {
-            let status = self.status().await?;
-            Ok(status.slice(&SliceId::new(&id)).is_some_and(|s| s.state == SliceState::Held))
-        })
-        .await
+        self.leader.bound(&uid).await?;
+        let is_held =
+            |node: &NodeState| node.status.slice(id).is_some_and(|slice| slice.state == SliceState::Held);
+        self.leader.until(&format!("{name} to hold its slice"), is_held).await.map(drop)
     }
 
     /// Looks at the agent while nothing happens.
@@ -231,7 +215,12 @@ impl Scene {
     }
 }
 
-async fn spawn(plane: &ControlPlane, dir: &Path, files: &MockFiles) -> anyhow::Result<Child> {
+async fn spawn(
+    plane: &ControlPlane,
+    dir: &Path,
+    files: &MockFiles,
+    leader: &StandInLeader,
+) -> anyhow::Result<Child> {
     let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", NODE).await?;
     let library = kerf_nvml_mock::library_path().context("build the workspace first: the mock is missing")?;
     let mut program = plane
@@ -239,6 +228,7 @@ async fn spawn(plane: &ControlPlane, dir: &Path, files: &MockFiles) -> anyhow::R
         .args(["--node", NODE, "--admin-address", "127.0.0.1:0", "--nvml"])
         .arg(library)
         .args(agent_folders(dir)?)
+        .args(leader.agent_flags())
         .arg("--kubeconfig")
         .arg(account)
         // As in the chart's DaemonSet.

@@ -5,10 +5,9 @@
 //! binds them to the same nodes.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use clap::Args as ClapArgs;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -139,6 +138,7 @@ impl Scene {
         let policy = folder.path().join("policy.yaml");
         std::fs::write(&policy, POLICY)?;
         let mut options = ClusterOptions::new(nodes(args));
+        options.two_extenders = true;
         options.control_plane.controller_manager = false;
         options.control_plane.priority_and_fairness = false;
         options.policy = Some(policy);
@@ -146,12 +146,7 @@ impl Scene {
         for lane in &LANES[1..] {
             cluster.add_webhook((LANE, lane)).await?;
         }
-        // kube-scheduler knows one address. From now on it leads to whichever of two replicas leads.
-        let address = std::fs::read_to_string(cluster.plane().dir().join("kerf-extender.address"))?;
-        let address: SocketAddr = address.trim().parse().context("the extender has no address")?;
-        cluster.extender().terminate(Duration::from_secs(10))?;
-        let flag = format!("--policy={}", cluster.policy_file().display());
-        let leaders = Leaders::start(cluster.plane(), address, &[&flag]).await?;
+        let leaders = Leaders::take_over(&mut cluster, &[]).await?;
         let scene = Self { cluster, leaders, patience: Duration::from_secs(args.patience) };
         scene.fill(args).await?;
         Ok(scene)
@@ -254,8 +249,8 @@ impl Scene {
         wait(self.patience, "all slices to be given back", async || {
             for node in self.cluster.nodes() {
                 let node = self.cluster.gpu_node(node.name()).await?;
-                let (spec, status) = (node.read_spec()?, node.read_status()?.unwrap_or_default());
-                let promised = spec.slices.iter().filter_map(|s| s.reservation.as_ref()).map(|r| &r.pod);
+                let status = node.read_status()?.unwrap_or_default();
+                let promised = status.slices.iter().filter_map(|s| s.reservation.as_ref()).map(|r| &r.pod);
                 let held = status.slices.iter().filter_map(|s| s.holder.as_ref()).map(|h| &h.pod);
                 if promised.chain(held).any(|pod| pod.starts_with(name)) {
                     return Ok(false);
@@ -267,9 +262,7 @@ impl Scene {
     }
 
     async fn stop(mut self) -> anyhow::Result<()> {
-        for replica in &mut self.leaders.replicas {
-            replica.child().terminate(Duration::from_secs(10))?;
-        }
+        self.leaders.stop()?;
         self.cluster.stop().await
     }
 }

@@ -159,7 +159,7 @@ async fn empty(cluster: &Cluster) -> anyhow::Result<()> {
         for node in cluster.nodes() {
             let node = cluster.gpu_node(node.name()).await?;
             let held = node.read_status()?.unwrap_or_default().slices.iter().any(|s| s.holder.is_some());
-            if held || node.read_spec()?.slices.iter().any(|s| s.reservation.is_some()) {
+            if held || node.read_desired()?.slices.iter().any(|s| s.reservation.is_some()) {
                 return Ok(false);
             }
         }

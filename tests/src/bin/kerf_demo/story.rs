@@ -160,7 +160,7 @@ async fn draw_all(cluster: &Cluster, screen: &Screen) -> anyhow::Result<()> {
     for node in cluster.nodes() {
         let object = cluster.gpu_node(node.name()).await?;
         if let Some(status) = object.read_status()? {
-            let spec = object.read_spec()?;
+            let spec = object.read_desired()?;
             for line in draw::node(node.name(), &spec, &status, draw::WIDTH, &draw::coloured) {
                 screen.say(&format!("  {line}"));
             }

@@ -23,9 +23,7 @@ fn of_scene(row: &Row) -> Vec<Figure> {
         vec![rate(0.97)]
     } else if is_calm_burst && !scene.contains("cut") {
         let cpu = Figure::at_most(&name("API server CPU / control"), row.apiserver_ratio, 2.2);
-        let streams = row.streams_rate_ratio;
-        let streams = streams.map(|ratio| Figure::at_least(&name("streams: rate / control"), ratio, 0.40));
-        [rate(0.40), cpu].into_iter().chain(streams).collect()
+        vec![rate(0.40), cpu]
     } else {
         Vec::new()
     }

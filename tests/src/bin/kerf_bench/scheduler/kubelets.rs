@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::Event;
 use serde_json::json;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::bound::Bound;
 
@@ -29,41 +29,30 @@ pub struct Pods {
 /// What is known of the pods, shared with the watch.
 pub type Known = Arc<Mutex<Pods>>;
 
-/// Watches the pods, lets those that are bound run, and tells the agents.
+/// Watches the pods, lets those that are bound run, and shows them to the agents.
 pub fn start(pods: &Api<Pod>, agents: Option<Arc<SimulatedAgents>>) -> (Bound, Known) {
     let known = Known::default();
     let (queue, waiting) = unbounded_channel();
     tokio::spawn(run_pods(pods.clone(), waiting));
     let (seen, mut begun) = (Arc::clone(&known), BTreeSet::new());
     let hook = move |event: &Event<Pod>| {
+        if let Some(agents) = &agents {
+            agents.see_pod(event);
+        }
         let mut known = seen.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Apply(pod) | Event::InitApply(pod) => {
                 see(&mut known, pod);
-                if let Some(node) = node_of(pod)
-                    && begun.insert(uid(pod))
-                {
-                    begin(pod, node, agents.as_deref(), &queue);
+                if is_bound(pod) && begun.insert(uid(pod)) {
+                    // The receiver lives as long as the process.
+                    let _ = queue.send(name(pod));
                 }
             }
-            Event::Delete(pod) => {
-                forget(&mut known, pod);
-                if let (Some(node), Some(agents)) = (node_of(pod), &agents) {
-                    agents.ended(node, &uid(pod));
-                }
-            }
+            Event::Delete(pod) => forget(&mut known, pod),
             Event::Init | Event::InitDone => {}
         }
     };
     (Bound::watch(pods.clone(), hook), known)
-}
-
-fn begin(pod: &Pod, node: &str, agents: Option<&SimulatedAgents>, queue: &UnboundedSender<String>) {
-    if let Some(agents) = agents {
-        agents.allocated(node, &uid(pod));
-    }
-    // The receiver lives as long as the process.
-    let _ = queue.send(name(pod));
 }
 
 fn see(known: &mut Pods, pod: &Pod) {
@@ -112,6 +101,6 @@ fn uid(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
 }
 
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref()
+fn is_bound(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }

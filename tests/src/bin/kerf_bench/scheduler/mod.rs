@@ -48,9 +48,6 @@ pub struct Args {
     /// GPUs of a node are cut side by side, and not one after the other.
     #[arg(long)]
     parallel_cuts: bool,
-    /// Also play each scene in a third cluster, whose agents keep their node's ledger and dial the extender.
-    #[arg(long)]
-    streams: bool,
     /// Rounds, each with clusters of its own; medians are printed.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
@@ -172,7 +169,7 @@ impl Bench<'_> {
 
     async fn start(&self, nodes: usize) -> anyhow::Result<Sides> {
         let lanes = if self.args.parallel_cuts { CutLanes::PerGpu } else { CutLanes::PerNode };
-        Sides::start(nodes, lanes, self.args.streams).await
+        Sides::start(nodes, lanes).await
     }
 
     fn say(&self, text: &str) {

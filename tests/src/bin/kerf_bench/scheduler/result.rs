@@ -103,14 +103,10 @@ pub struct Row {
     pub scene: String,
     /// Medians with kerf.
     pub kerf: Measured,
-    /// Medians with kerf whose agents dial the extender, if that was played.
-    pub streams: Option<Measured>,
     /// Medians of the control.
     pub control: Measured,
     /// kerf's bound pods a second over the control's.
     pub rate_ratio: f64,
-    /// The same of kerf whose agents dial the extender.
-    pub streams_rate_ratio: Option<f64>,
     /// kerf's created → bound p50 less the control's, ms.
     pub p50_more_ms: f64,
     /// CPU of the API server over the control's.
@@ -124,29 +120,21 @@ impl Row {
             let rounds: Vec<_> = rounds.iter().filter(|(of, _)| *of == kind).map(|(_, one)| one).collect();
             Measured::median(&rounds)
         };
-        let (kerf, streams, control) = (of(Kind::Kerf)?, of(Kind::Streams), of(Kind::Control)?);
+        let (kerf, control) = (of(Kind::Kerf)?, of(Kind::Control)?);
         Some(Self {
             nodes,
             scene: scene.to_owned(),
             rate_ratio: kerf.rate / control.rate,
-            streams_rate_ratio: streams.as_ref().map(|streams| streams.rate / control.rate),
             p50_more_ms: kerf.latency.p50_ms - control.latency.p50_ms,
             apiserver_ratio: apiserver(&kerf) / apiserver(&control),
             kerf,
-            streams,
             control,
         })
     }
 
     pub fn print(&self) {
         print(&format!("\n{} nodes, {}", self.nodes, self.scene));
-        let measured = [
-            (Kind::Kerf, Some(&self.kerf)),
-            (Kind::Streams, self.streams.as_ref()),
-            (Kind::Control, Some(&self.control)),
-        ];
-        for (kind, measured) in measured {
-            let Some(measured) = measured else { continue };
+        for (kind, measured) in [(Kind::Kerf, &self.kerf), (Kind::Control, &self.control)] {
             let name = kind.name();
             print(&format!("  {name:<8} {}", measured.line()));
             print(&format!("  {:<8} requests a pod: {}", "", joined(&measured.requests, SHOWN, 2)));
@@ -156,13 +144,6 @@ impl Row {
             "  kerf / control: rate {:.2}, API server CPU {:.2}; p50 {:+.1} ms",
             self.rate_ratio, self.apiserver_ratio, self.p50_more_ms
         ));
-        if let (Some(streams), Some(ratio)) = (&self.streams, self.streams_rate_ratio) {
-            print(&format!(
-                "  streams / control: rate {ratio:.2}, API server CPU {:.2}; p50 {:+.1} ms",
-                apiserver(streams) / apiserver(&self.control),
-                streams.latency.p50_ms - self.control.latency.p50_ms
-            ));
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The clusters that are measured beside each other: one with kerf, one whose agents dial the extender, and the control.
+//! The clusters that are measured beside each other: one with kerf, and the control.
 
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::{ConditionStatus, GpuNodeStatus};
+use kerf_core::contract::GpuNodeStatus;
 use kerf_core::keys;
 use kerf_core::kind::Kind as SliceKind;
 use kerf_core::names::GpuUuid;
 use kerf_core::testing::{node_status, with_neutral_names};
 use kerf_tests::cluster::{Cluster, ClusterOptions, resource_of, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
-use kerf_tests::gpu_nodes::{Census, CutLanes, NodeObject, SimulatedAgents};
+use kerf_tests::gpu_nodes::{Census, CutLanes, Manner, NodeObject, SimulatedAgents};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use serde_json::Value;
@@ -35,8 +35,6 @@ const PATIENCE: Duration = Duration::from_mins(3);
 pub enum Kind {
     /// With webhook, extender, guard and agents.
     Kerf,
-    /// The same, and the agents keep their node's ledger.
-    Streams,
     /// Without.
     Control,
 }
@@ -46,7 +44,6 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Kerf => "kerf",
-            Self::Streams => "streams",
             Self::Control => "control",
         }
     }
@@ -70,22 +67,16 @@ pub struct Side {
 pub struct Sides(Vec<Side>);
 
 impl Sides {
-    /// Starts them, with so many nodes each; with `streams` also the one whose agents dial.
-    pub async fn start(nodes: usize, lanes: CutLanes, streams: bool) -> anyhow::Result<Self> {
-        let kerf = Side::kerf(nodes, lanes, Kind::Kerf).await.context("the cluster with kerf")?;
+    /// Starts them, with so many nodes each.
+    pub async fn start(nodes: usize, lanes: CutLanes) -> anyhow::Result<Self> {
+        let kerf = Side::kerf(nodes, lanes).await.context("the cluster with kerf")?;
         let configuration = kerf.plane().dir().join("kerf-scheduler-config.yaml");
-        let mut sides = vec![kerf];
-        if streams {
-            let side = Side::kerf(nodes, lanes, Kind::Streams).await;
-            sides.push(side.context("the cluster whose agents dial the extender")?);
-        }
         let mut control = Side::control(nodes, &configuration).await.context("the control")?;
-        let padding = padding(&sides[0], &control).await?;
+        let padding = padding(&kerf, &control).await?;
         if let Plane::Control(_, of_control) = &mut control.plane {
             *of_control = padding;
         }
-        sides.push(control);
-        Ok(Self(sides))
+        Ok(Self(vec![kerf, control]))
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Side> {
@@ -117,21 +108,16 @@ async fn padding(kerf: &Side, control: &Side) -> anyhow::Result<usize> {
 }
 
 impl Side {
-    async fn kerf(nodes: usize, lanes: CutLanes, kind: Kind) -> anyhow::Result<Self> {
-        let mut options = ClusterOptions::new(Vec::new());
-        options.control_plane = control_plane();
-        let dials = kind == Kind::Streams;
-        let extender = dials.then(free_address).transpose()?;
-        options.extender_flags.extend(extender.iter().map(|address| format!("--agents-address={address}")));
+    async fn kerf(nodes: usize, lanes: CutLanes) -> anyhow::Result<Self> {
+        let options =
+            ClusterOptions { control_plane: control_plane(), ..ClusterOptions::of_simulated_nodes() };
         let cluster = Cluster::start(options, |_| ()).await?;
         let client = cluster.plane().client();
-        let shown = |name: &str| if dials { unconnected(status(name)) } else { status(name) };
-        make_nodes(nodes, async |name| node(&name).create(&client, &shown(&name)).await).await?;
-        let agents = Arc::new(match extender {
-            Some(extender) => SimulatedAgents::dialling(&client, lanes, extender),
-            None => SimulatedAgents::start(&client, lanes),
-        });
+        make_nodes(nodes, async |name| node(&name).create(&client, status(&name)).await).await?;
+        let manner = Manner { lanes, are_shown_pods: true, ..Manner::default() };
+        let agents = Arc::new(cluster.simulate_agents(manner));
         let (bound, known) = kubelets::start(&pods(&client), Some(Arc::clone(&agents)));
+        let kind = Kind::Kerf;
         let mut side = Self { kind, plane: Plane::Kerf(Box::new(cluster), agents), nodes, bound, known };
         let (pods, probe) = (side.pods(), side.pod("probe", Asks::Slice));
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
@@ -275,21 +261,6 @@ impl Side {
             Plane::Control(plane, _) => plane.stop().await,
         }
     }
-}
-
-/// An address on loopback that nobody listens on.
-fn free_address() -> anyhow::Result<String> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no free port")?;
-    Ok(listener.local_addr()?.to_string())
-}
-
-/// As an agent that dials writes it before it has a leader to obey: not ready.
-fn unconnected(mut status: GpuNodeStatus) -> GpuNodeStatus {
-    for condition in &mut status.conditions {
-        condition.status = ConditionStatus::False;
-        "NotConnected".clone_into(&mut condition.reason);
-    }
-    status
 }
 
 fn control_plane() -> ControlPlaneOptions {

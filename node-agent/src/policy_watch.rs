@@ -1,10 +1,11 @@
-//! Watches the node's own GpuNode, and makes it when it is not there.
+//! Watches the policy in the node's own GpuNode, which is made when it is not there.
 
+use crate::event::{Event, Events};
+use crate::node::Predecessor;
 use crate::node_object;
-use crate::publisher::Shown;
-use crate::reconcile::{Event, Events};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
+use kerf_core::contract::GpuNodeStatus;
 use kerf_core::names::NodeName;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::Api;
@@ -20,31 +21,36 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// How long the API server may keep a watch: a connection that died silently is noticed soon after.
 const WATCH_SECONDS: u32 = 60;
 
-/// Sends each spec until `stop`, and to `shown` the status of each object that was listed or made anew.
+/// Sends each policy until `stop`, and before the first one the object that has it. To `shown` goes the status of each object that was
+/// listed or made anew.
 pub async fn watch(
     (api, nodes): (Api<GpuNode>, Api<Node>),
     node: NodeName,
     events: Events,
-    shown: mpsc::UnboundedSender<Shown>,
+    shown: mpsc::UnboundedSender<Option<GpuNodeStatus>>,
     stop: CancellationToken,
 ) {
     let config = watcher::Config::default().fields(&format!("metadata.name={node}")).timeout(WATCH_SECONDS);
     let stream = watcher(api.clone(), config).default_backoff().take_until(stop.clone().cancelled_owned());
     tokio::pin!(stream);
     // The UID of the object that was seen last.
-    let mut seen = None;
+    let (mut seen, mut is_first) = (None, true);
     while let Some(event) = stream.next().await {
         match event {
             Ok(watcher::Event::Init) => seen = None,
             Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
                 if seen.as_ref() != Some(&object.metadata.uid) {
                     // The publisher ends with the agent: then nobody needs to know.
-                    drop(shown.send(object.status.clone()));
+                    drop(shown.send(status(&object)));
                     seen = Some(object.metadata.uid.clone());
                 }
                 let spec = object.read_spec().map_err(|error| error.to_string());
-                tracing::debug!(revision = spec.as_ref().map_or(0, |s| s.revision), "the GpuNode changed");
-                events.send(Event::Spec(object.metadata.uid, spec));
+                if let (true, Ok(spec)) = (is_first, &spec) {
+                    is_first = false;
+                    let (uid, spec, status) = (object.metadata.uid.clone(), spec.clone(), status(&object));
+                    events.send(Event::Predecessor(Box::new(Predecessor { uid, spec, status })));
+                }
+                events.send(Event::Policy(spec.map(|spec| spec.policy)));
             }
             Ok(watcher::Event::Delete(_)) => {
                 tracing::warn!("the GpuNode was deleted; making it anew");
@@ -57,10 +63,17 @@ pub async fn watch(
     }
 }
 
+fn status(object: &GpuNode) -> Option<GpuNodeStatus> {
+    object.read_status().unwrap_or_else(|error| {
+        tracing::warn!(%error, "what is in the GpuNode's status cannot be read");
+        None
+    })
+}
+
 /// Makes the GpuNode if it is not there; tries until it is. Its owner is the Node of now: one that was made anew has
 /// another UID, and the garbage collector removes what the old one owned. While there is no Node it is not made: without
 /// an owner it would outlive its node, and nobody adds one later.
-pub async fn ensure(api: &Api<GpuNode>, nodes: &Api<Node>, node: &NodeName, stop: &CancellationToken) {
+async fn ensure(api: &Api<GpuNode>, nodes: &Api<Node>, node: &NodeName, stop: &CancellationToken) {
     let mut told = false;
     while !stop.is_cancelled() {
         match make(api, nodes, node).await {

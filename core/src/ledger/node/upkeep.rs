@@ -1,0 +1,69 @@
+//! What an agent does to its ledger without an order.
+
+use super::{Entry, Ledger, Owner};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, Reservation, SliceState};
+use crate::ledger::{drop_disallowed, follow_holders, keep_warm};
+use crate::names::{GpuUuid, PodUid};
+use crate::packing::Fleet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What [`Ledger::upkeep`] has done.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Upkeep {
+    /// Whether the node should have other slices than before, or others have reserved them.
+    pub has_changed: bool,
+    /// Pods whose reservation could not be fulfilled and is released, and why.
+    pub lost: Vec<(Owner, String)>,
+}
+
+impl Ledger {
+    /// Does what is due by what the node has: reservations follow the kubelet's choices, what could not be made goes with its pod's
+    /// whole reservation, and idle slices are those that the policy wants. A pod that is bound or may be keeps its reservation.
+    ///
+    /// No idle slice is cut on GPUs that are `resting`; those on which one could not be made are added.
+    pub fn upkeep(&mut self, status: &GpuNodeStatus, resting: &mut BTreeSet<GpuUuid>) -> Upkeep {
+        let is_bound = |uid: &PodUid| self.entries.get(uid).is_some_and(|entry| entry.bound);
+        let followed = follow_holders(&self.desired, status, is_bound);
+        let mut has_changed = self.take_on(followed);
+        let before = self.desired.slices.len();
+        let lost = self.drop_failed(status, resting);
+        has_changed |= !lost.is_empty() || self.desired.slices.len() != before;
+        let allowed = drop_disallowed(&self.desired, status);
+        has_changed |= self.take_on(allowed);
+        let warm = keep_warm(&self.desired, status, resting, &Fleet::default());
+        has_changed |= self.take_on(warm);
+        Upkeep { has_changed, lost }
+    }
+
+    /// Whether there are other slices to have than before. They are the node's from now on.
+    fn take_on(&mut self, next: Option<GpuNodeSpec>) -> bool {
+        let Some(next) = next else { return false };
+        self.desired = next;
+        true
+    }
+
+    fn drop_failed(
+        &mut self,
+        status: &GpuNodeStatus,
+        resting: &mut BTreeSet<GpuUuid>,
+    ) -> Vec<(Owner, String)> {
+        let mut lost = BTreeMap::new();
+        let (entries, slices) = (&self.entries, &mut self.desired.slices);
+        slices.retain(|slice| {
+            let failed = status.slice(&slice.id).filter(|shown| shown.state == SliceState::Failed);
+            let Some(failed) = failed else { return true };
+            let Some(Reservation { uid, .. }) = &slice.reservation else {
+                resting.insert(slice.gpu.clone());
+                return false;
+            };
+            if entries.get(uid).is_some_and(Entry::is_in_use) {
+                return true;
+            }
+            let message = failed.message.as_deref().unwrap_or("the agent gives no reason");
+            let why = format!("slice {} ({}) could not be made: {message}", slice.id, slice.shape);
+            lost.insert(uid.clone(), why);
+            false
+        });
+        lost.into_iter().filter_map(|(uid, why)| Some((self.give_back(&uid)?, why))).collect()
+    }
+}

@@ -1,0 +1,179 @@
+//! Which node's agent is at the other end of a connection: the API server reviews its token.
+
+use futures::TryFutureExt;
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo};
+use kerf_core::names::NodeName;
+use kerf_protocol::limits::ROLE_TIMEOUT;
+use kerf_protocol::server::Caller;
+use kerf_runtime::args::NamespacedName;
+use kube::Api;
+use kube::api::PostParams;
+use rustls::ServerConfig;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+/// Whom an agent's token is for.
+const AUDIENCE: &str = "kerf-extender";
+/// In a user's extra: the node of the pod whose token it is.
+const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
+/// Reviews under way at once.
+const REVIEWS: usize = 32;
+/// How long a review may take.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a refusal is logged as a warning, at most.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How agents are let in.
+#[derive(Debug)]
+pub enum Access {
+    /// Over TLS with this certificate, by their tokens.
+    Reviewed(Arc<ServerConfig>, Box<Reviewer>),
+    /// Without TLS and without tokens. For benchmarks on loopback.
+    Open,
+}
+
+impl Access {
+    /// How the server speaks TLS, if it does.
+    pub(super) fn tls(&self) -> Option<Arc<ServerConfig>> {
+        match self {
+            Self::Reviewed(tls, _) => Some(Arc::clone(tls)),
+            Self::Open => None,
+        }
+    }
+
+    /// The agent that has sent this metadata.
+    pub(super) async fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
+        match self {
+            Self::Reviewed(_, reviewer) => {
+                reviewer.node(metadata).await.map(Caller::Node).map_err(|refusal| {
+                    reviewer.log(&refusal);
+                    refusal.status()
+                })
+            }
+            Self::Open => Ok(Caller::Anyone),
+        }
+    }
+}
+
+/// Asks the API server whose a token is.
+#[derive(Debug)]
+pub struct Reviewer {
+    api: Api<TokenReview>,
+    /// The agents' user.
+    username: String,
+    places: Semaphore,
+    /// When a refusal was logged as a warning.
+    logged: Mutex<Option<Instant>>,
+}
+
+/// Why an agent is refused.
+#[derive(Debug, Error)]
+enum Refusal {
+    #[error("no token was sent")]
+    NoToken,
+    #[error("the token is not valid for the audience {AUDIENCE}: {0}")]
+    Invalid(String),
+    #[error("the token is of {0}; agents are {1}")]
+    OtherAccount(String, String),
+    #[error(
+        "the token names no node; it must be of a pod, and the API server must name its node (Kubernetes 1.30 and later do)"
+    )]
+    NoNode,
+    #[error("failed to review the token")]
+    Failed(#[source] kube::Error),
+    #[error("the token was not reviewed in time")]
+    Late,
+}
+
+impl Refusal {
+    /// As the agent receives it. It says nothing about the token, for a stranger may read it.
+    fn status(&self) -> Status {
+        match self {
+            Self::NoToken => Status::unauthenticated(self.to_string()),
+            Self::Invalid(_) => {
+                Status::unauthenticated(format!("the token is not valid for the audience {AUDIENCE}"))
+            }
+            Self::OtherAccount(..) | Self::NoNode => Status::permission_denied(self.to_string()),
+            Self::Failed(_) | Self::Late => Status::unavailable(self.to_string()),
+        }
+    }
+}
+
+impl Reviewer {
+    /// Lets in agents of this service account. `client` must not end with a term.
+    #[must_use]
+    pub fn new(client: kube::Client, account: &NamespacedName) -> Self {
+        Self {
+            api: Api::all(client),
+            username: format!("system:serviceaccount:{}:{}", account.namespace, account.name),
+            places: Semaphore::new(REVIEWS),
+            logged: Mutex::default(),
+        }
+    }
+
+    /// The node whose agent has sent this metadata.
+    async fn node(&self, metadata: &MetadataMap) -> Result<NodeName, Refusal> {
+        let token = bearer(metadata).ok_or(Refusal::NoToken)?;
+        let reviewed = async {
+            // It is never closed.
+            let _place = self.places.acquire().await;
+            timeout(REVIEW_TIMEOUT, self.review(token)).await.unwrap_or(Err(Refusal::Late))
+        };
+        // The agent waits no longer.
+        let status = timeout(ROLE_TIMEOUT, reviewed).await.unwrap_or(Err(Refusal::Late))?;
+        self.node_of(status)
+    }
+
+    /// Warns of a refusal, unless it has just warned of another: strangers dial as often as they like.
+    fn log(&self, refusal: &Refusal) {
+        // Nothing panics while it holds the lock.
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let error = kerf_runtime::telemetry::chain(refusal);
+        if logged.is_some_and(|logged| logged.elapsed() < LOG_INTERVAL) {
+            return tracing::debug!(error, "refused an agent");
+        }
+        *logged = Some(Instant::now());
+        tracing::warn!(error, "refused an agent");
+    }
+
+    async fn review(&self, token: &str) -> Result<TokenReviewStatus, Refusal> {
+        let spec =
+            TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![AUDIENCE.to_owned()]) };
+        let review = TokenReview { spec, ..TokenReview::default() };
+        let post = PostParams::default();
+        let answer = self.api.create(&post, &review).map_err(Refusal::Failed).await?;
+        Ok(answer.status.unwrap_or_default())
+    }
+
+    fn node_of(&self, status: TokenReviewStatus) -> Result<NodeName, Refusal> {
+        let is_for_us = status.audiences.unwrap_or_default().iter().any(|audience| audience == AUDIENCE);
+        if status.authenticated != Some(true) || !is_for_us {
+            return Err(Refusal::Invalid(status.error.unwrap_or_default()));
+        }
+        let UserInfo { username, extra, .. } = status.user.unwrap_or_default();
+        let username = username.unwrap_or_default();
+        if username != self.username {
+            return Err(Refusal::OtherAccount(username, self.username.clone()));
+        }
+        match extra.unwrap_or_default().remove(NODE_NAME).unwrap_or_default().as_slice() {
+            [node] if !node.is_empty() => Ok(NodeName::new(node)),
+            _ => Err(Refusal::NoNode),
+        }
+    }
+}
+
+/// The token of a connection's metadata.
+fn bearer(metadata: &MetadataMap) -> Option<&str> {
+    let (scheme, token) = metadata.get("authorization")?.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+#[cfg(test)]
+#[path = "review_tests.rs"]
+mod tests;

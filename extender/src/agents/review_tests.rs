@@ -1,0 +1,123 @@
+use super::*;
+use kerf_runtime::stand_in::{self, Asked, NO_ANSWER, refusal};
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::time::Instant;
+use tonic::Code;
+
+const AGENT: &str = "system:serviceaccount:kerf-system:kerf-node-agent";
+
+/// A reviewer for an API server that answers so, and how often that was asked.
+fn reviewer(
+    answer: impl Fn(Value) -> (u16, Value) + Send + Sync + 'static,
+) -> (Arc<Reviewer>, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let client = stand_in::client(move |Asked { method, path, body, .. }| {
+        assert_eq!((method.as_str(), path.as_str()), ("POST", "/apis/authentication.k8s.io/v1/tokenreviews"));
+        count.fetch_add(1, Ordering::Relaxed);
+        answer(body)
+    });
+    let account = NamespacedName { namespace: "kerf-system".into(), name: "kerf-node-agent".into() };
+    (Arc::new(Reviewer::new(client, &account)), asked)
+}
+
+fn metadata(authorization: &str) -> MetadataMap {
+    let mut metadata = MetadataMap::new();
+    metadata.insert("authorization", authorization.parse().unwrap());
+    metadata
+}
+
+/// The review of an agent's token on node `n1`.
+fn right() -> Value {
+    json!({
+        "authenticated": true,
+        "audiences": [AUDIENCE],
+        "user": {"username": AGENT, "extra": {NODE_NAME: ["n1"]}},
+    })
+}
+
+/// Who comes with a token that is reviewed so.
+async fn caller(status: Value) -> Result<NodeName, Status> {
+    let (reviewer, _) = reviewer(move |mut review| {
+        assert_eq!(review["spec"], json!({"token": "secret", "audiences": [AUDIENCE]}));
+        review["status"] = status.clone();
+        (201, review)
+    });
+    reviewer.node(&metadata("Bearer secret")).await.map_err(|refusal| refusal.status())
+}
+
+#[tokio::test]
+async fn an_agent_is_of_the_node_that_its_token_names() {
+    assert_eq!(caller(right()).await.unwrap(), NodeName::new("n1"));
+}
+
+#[tokio::test]
+async fn each_part_of_a_review_must_be_right() {
+    let with = |pointer: &str, value: Value| {
+        let mut status = right();
+        *status.pointer_mut(pointer).unwrap() = value;
+        status
+    };
+    let invalid = (Code::Unauthenticated, "the token is not valid for the audience kerf-extender");
+    let no_node = "the token names no node; it must be of a pod, and the API server must name its node (Kubernetes 1.30 and later do)";
+    let other = "system:serviceaccount:default:kerf-node-agent";
+    let of_other = format!("the token is of {other}; agents are {AGENT}");
+    for (status, (code, message)) in [
+        (json!({}), invalid),
+        (json!({"authenticated": false, "error": "token has expired"}), invalid),
+        (with("/authenticated", json!(false)), invalid),
+        // An API server whose authenticator knows no audiences says nothing of them.
+        (with("/audiences", Value::Null), invalid),
+        (with("/audiences", json!(["https://kubernetes.default.svc"])), invalid),
+        (with("/user/username", json!(other)), (Code::PermissionDenied, of_other.as_str())),
+        (with("/user/extra", json!({})), (Code::PermissionDenied, no_node)),
+        (with("/user/extra", json!({NODE_NAME: ["n1", "n2"]})), (Code::PermissionDenied, no_node)),
+        (with("/user/extra", json!({NODE_NAME: [""]})), (Code::PermissionDenied, no_node)),
+    ] {
+        let refused = caller(status.clone()).await.unwrap_err();
+        assert_eq!((refused.code(), refused.message()), (code, message), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_reviewed_without_a_token() {
+    let (reviewer, asked) = reviewer(|_| refusal(500, "nobody asks"));
+    for metadata in [MetadataMap::new(), metadata("secret"), metadata("Basic secret"), metadata("Bearer ")] {
+        let refused = reviewer.node(&metadata).await.unwrap_err();
+        assert!(matches!(refused, Refusal::NoToken), "{refused}");
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_review_that_fails_lets_nobody_in() {
+    let (reviewer, _) = reviewer(|_| refusal(403, "no right"));
+    let refused = reviewer.node(&metadata("Bearer secret")).await.unwrap_err().status();
+    assert_eq!((refused.code(), refused.message()), (Code::Unavailable, "failed to review the token"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_many_reviews_are_under_way_at_once_and_none_for_long() {
+    let (reviewer, asked) = reviewer(|_| (NO_ANSWER, Value::Null));
+    let began = Instant::now();
+    let all: Vec<_> = (0..3 * REVIEWS)
+        .map(|_| {
+            let reviewer = Arc::clone(&reviewer);
+            tokio::spawn(async move { (reviewer.node(&metadata("Bearer secret")).await, began.elapsed()) })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(asked.load(Ordering::Relaxed), REVIEWS);
+    let mut ended = Vec::new();
+    for one in all {
+        let (refused, after) = one.await.unwrap();
+        assert!(matches!(refused, Err(Refusal::Late)));
+        ended.push(after.as_secs());
+    }
+    ended.sort_unstable();
+    // The last third has waited as long as an agent does.
+    let thirds = [5, 10, 10].map(|seconds| [seconds; REVIEWS]).concat();
+    assert_eq!(ended, thirds);
+    assert!(asked.load(Ordering::Relaxed) <= 2 * REVIEWS);
+}

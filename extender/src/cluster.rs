@@ -1,0 +1,174 @@
+//! What a replica knows for its process's life: the index, which watches and agents feed whether the replica leads or not, and the
+//! term that decides by it, if there is one.
+//!
+//! An index has one term at a time. A task of a term that has ended, as that of a bind whose scheduler hung up, finds an empty index: it
+//! can neither read nor change what the next term decides by.
+
+use crate::agents::Connections;
+use crate::cluster_index::{ClusterIndex, Effects};
+use crate::in_force::InForce;
+use crate::plugin_layout::SeenNodes;
+use crate::term::Term;
+use crate::watch::Lists;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::sync::watch;
+
+/// The cluster as this replica knows it. Copies of the pointer are of the same one.
+pub struct Cluster {
+    state: Mutex<State>,
+    /// The admins' policies, as they are now.
+    pub policies: InForce,
+    /// The agents that are connected.
+    pub agents: Connections,
+    /// The lists with which watches begin.
+    pub lists: Lists,
+    /// The Nodes that layouts may have to do with.
+    pub seen_nodes: SeenNodes,
+    /// Rings when something may have come that a term waits for.
+    progress: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    index: ClusterIndex,
+    term: Weak<Term>,
+    /// The term's number; 0 while this replica follows.
+    number: u64,
+    /// The number of the last term.
+    last: u64,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// The cluster of this index, before any watch or agent feeds it. `seen_nodes` are for layouts.
+    #[must_use]
+    pub fn new(index: ClusterIndex, policies: InForce, seen_nodes: SeenNodes) -> Arc<Self> {
+        let state = State { index, term: Weak::new(), number: 0, last: 0 };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            policies,
+            agents: Connections::default(),
+            lists: Lists::default(),
+            seen_nodes,
+            progress: watch::Sender::new(()),
+        })
+    }
+
+    /// Asks or tells the index, and passes on what follows from it to the term, if there is one.
+    pub fn with<R>(&self, act: impl FnOnce(&mut ClusterIndex) -> R) -> R {
+        self.act(self.lock(), act)
+    }
+
+    /// The same for the term of this number; gives `act` back if that has ended.
+    pub(crate) fn with_term<R, F>(&self, number: u64, act: F) -> Result<R, F>
+    where
+        F: FnOnce(&mut ClusterIndex) -> R,
+    {
+        let state = self.lock();
+        if state.number == number { Ok(self.act(state, act)) } else { Err(act) }
+    }
+
+    /// Waits until this holds of the index.
+    pub async fn until(&self, holds: impl Fn(&ClusterIndex) -> bool) {
+        let mut progress = self.progress.subscribe();
+        while !self.with(|index| holds(index)) {
+            // The sender lives in `self`.
+            let _rang = progress.changed().await;
+        }
+    }
+
+    /// The number of the next term.
+    pub(crate) fn next_term(&self) -> u64 {
+        let mut state = self.lock();
+        state.last += 1;
+        state.last
+    }
+
+    /// The term decides by the index from now on, in this epoch or a higher one.
+    pub(crate) fn begin(&self, term: &Arc<Term>, epoch: u64) {
+        let mut state = self.lock();
+        state.index.lead(epoch);
+        (state.term, state.number) = (Arc::downgrade(term), term.number());
+    }
+
+    /// The same for an index that leads already.
+    #[cfg(test)]
+    pub(crate) fn begin_as_it_is(&self, term: &Arc<Term>) {
+        let mut state = self.lock();
+        (state.term, state.number) = (Arc::downgrade(term), term.number());
+    }
+
+    /// The term of this number has ended.
+    pub(crate) fn end(&self, number: u64) {
+        let mut state = self.lock();
+        if state.number == number {
+            state.index.follow();
+            (state.term, state.number) = (Weak::new(), 0);
+        }
+    }
+
+    fn act<R>(&self, mut state: MutexGuard<'_, State>, act: impl FnOnce(&mut ClusterIndex) -> R) -> R {
+        state.index.set_policies(&self.policies.current());
+        let result = act(&mut state.index);
+        let effects = state.index.take_effects();
+        if effects == Effects::default() {
+            return result;
+        }
+        let term = state.term.upgrade();
+        drop(state);
+        if effects.progress {
+            self.progress.send_replace(());
+        }
+        if let Some(term) = term {
+            term.pass_on(effects);
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock; if it did, the API server's state would still decide what is true.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api_stand_in::ApiStandIn;
+    use crate::metrics::Metrics;
+    use kerf_core::packing::Terms;
+    use kerf_runtime::shutdown::CancellationToken;
+
+    fn begin(cluster: &Arc<Cluster>, epoch: u64) -> Arc<Term> {
+        let (metrics, _) = Metrics::new(&Arc::default());
+        Term::begin(cluster, ApiStandIn::new().client(), metrics, epoch, CancellationToken::new())
+    }
+
+    /// As the bind of a scheduler that hung up, and the answer of an agent to it.
+    #[tokio::test]
+    async fn what_is_left_of_a_term_that_ended_touches_nothing_of_the_next() {
+        let index = ClusterIndex::following(Terms::default());
+        let cluster = Cluster::new(index, InForce::default(), SeenNodes::default());
+        let first = begin(&cluster, 1);
+        first.with(ClusterIndex::take_over);
+        first.end();
+        assert_eq!(first.answer(|index| index.epoch()), None);
+        let second = begin(&cluster, 2);
+        second.with(ClusterIndex::take_over);
+        let (uid, node) = ("uid-a".into(), "n".into());
+        second.with(|index| index.begin_bind(&uid));
+        first.with(|index| index.end_bind(&uid, &node, std::time::Instant::now()));
+        assert!(second.with(|index| index.has_open_bind(&uid)));
+        first.end();
+        assert_eq!(second.answer(|index| index.epoch()), Some(2), "a term ends itself alone");
+        first.with(|index| index.hear_epoch(9));
+        assert!(!second.stop.is_cancelled());
+        cluster.with(|index| index.hear_epoch(9));
+        assert!(second.stop.is_cancelled(), "whoever hears of it");
+    }
+}

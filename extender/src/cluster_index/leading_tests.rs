@@ -1,0 +1,154 @@
+use super::super::scene::{Agent, gpu_node};
+use super::super::tests::{known, uid};
+use super::*;
+use crate::cluster_index::Effects;
+use kerf_core::names::PodKey;
+use kerf_core::packing::Refusal;
+use kerf_core::static_node::Devices;
+use kerf_core::testing::{node_status, static_node};
+use std::time::Instant;
+
+fn name() -> NodeName {
+    "n".into()
+}
+
+/// A follower that has listed a cluster of one H100 node, and whose agent has not connected.
+fn follower() -> ClusterIndex {
+    let mut index = ClusterIndex::following(Terms::default());
+    index.nodes_listing();
+    index.show_node(&gpu_node("n"));
+    index.nodes_listed();
+    index.pods_listing();
+    index.pods_listed();
+    index
+}
+
+fn connect(index: &mut ClusterIndex) -> Agent {
+    let mut agent = Agent::of("n", node_status(&["H100-80GB"]));
+    agent.report(index);
+    agent
+}
+
+#[test]
+fn a_new_leader_answers_at_once_and_lists_nothing() {
+    let mut index = follower();
+    connect(&mut index);
+    index.lead(1);
+    assert!(index.can_answer());
+    index.take_over();
+    index.show_pod(known("a", None));
+    index.propose(&uid("a"), &PodKey::new("default", "a"), &name(), None).unwrap();
+}
+
+#[test]
+fn what_was_not_listed_yet_is_waited_for() {
+    let mut index = ClusterIndex::following(Terms::default());
+    index.lead(1);
+    assert!(!index.can_answer());
+    index.nodes_listed();
+    assert!(!index.can_answer());
+    index.pods_listed();
+    assert!(index.can_answer());
+}
+
+#[test]
+fn no_pod_comes_to_a_static_node_before_nodes_and_pods_were_listed_in_the_term() {
+    let mut index = ClusterIndex::following(Terms::default());
+    index.show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+    index.nodes_listed();
+    index.pods_listed();
+    let refusal = |index: &ClusterIndex| index.plain_fit("s", &uid("p"), &Devices::new()).err();
+    assert_eq!(refusal(&index), None);
+    index.lead(1);
+    assert!(!index.can_answer());
+    assert_eq!(refusal(&index), Some(Refusal::LeaderChanged));
+    assert!(!index.close_static(&"s".into()), "a pod may be on it that the watch has not shown");
+    index.take_effects();
+    index.statics_read();
+    assert!(index.can_answer());
+    assert_eq!(refusal(&index), None);
+    assert!(index.take_effects().changed.contains("s"), "who waits looks again");
+}
+
+#[test]
+fn a_leader_is_above_every_epoch_that_its_replica_has_heard_of() {
+    let mut index = follower();
+    index.hear_epoch(9);
+    assert!(!index.take_effects().deposed, "a follower is none anyway");
+    index.lead(3);
+    assert_eq!(index.epoch(), 10);
+    index.hear_epoch(12);
+    assert_eq!(index.epoch(), 13, "nothing was answered in this epoch yet");
+    index.take_over();
+    index.hear_epoch(13);
+    assert!(!index.take_effects().deposed, "it is its own");
+    index.hear_epoch(20);
+    assert!(index.take_effects().deposed);
+    index.follow();
+    index.lead(14);
+    assert_eq!((index.epoch(), index.heard()), (21, 20));
+    index.hear_epoch(u64::MAX);
+    assert_eq!(index.epoch(), u64::MAX);
+}
+
+#[test]
+fn a_term_ends_with_all_that_only_a_leader_knows() {
+    let mut index = follower();
+    connect(&mut index);
+    index.show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+    index.lead(1);
+    index.statics_read();
+    index.take_over();
+    let key = |pod: &str| PodKey::new("default", pod);
+    for pod in ["proposed", "expected", "waits"] {
+        index.show_pod(known(pod, None));
+    }
+    index.propose(&uid("proposed"), &key("proposed"), &name(), None).unwrap();
+    index.begin_post(&uid("proposed"), &key("proposed"), Instant::now());
+    let ask = known("expected", None).ask().unwrap();
+    let owner = kerf_core::ledger::Promisee { uid: uid("expected"), key: key("expected"), epoch: 1 };
+    index.expect(owner, ask.clone(), crate::tentative::KindChoice::default(), &name(), Instant::now());
+    index.refused(&uid("waits"), &key("waits"), &ask, &["n"], false);
+    let mut plain = known("plain", None);
+    (plain.request, plain.devices) = (None, Devices::from([("nvidia.com/gpu".parse().unwrap(), 8)]));
+    index.reserve_plain(&plain, &"s".into()).unwrap();
+    index.follow();
+    for pod in ["proposed", "expected", "plain"] {
+        assert_eq!((index.place_of(&uid(pod)), index.expected_on(&uid(pod))), (None, None), "{pod}");
+    }
+    assert!(!index.is_posting(&uid("proposed")));
+    assert_eq!(index.take_effects(), Effects::default());
+    assert_eq!(index.connection_of(&name()), Some(1), "the agent stays connected");
+    index.lead(2);
+    index.statics_read();
+    index.take_over();
+    index.reserve_plain(&plain, &"s".into()).unwrap();
+    for pod in 0..7 {
+        let pod = pod.to_string();
+        index.show_pod(known(&pod, None));
+        index.propose(&uid(&pod), &key(&pod), &name(), None).unwrap();
+    }
+}
+
+#[test]
+fn a_follower_orders_nothing() {
+    let mut leader = follower();
+    let mut agent = connect(&mut leader);
+    leader.lead(1);
+    leader.take_over();
+    leader.show_pod(known("a", None));
+    agent.reserve(&mut leader, &uid("a"), &PodKey::new("default", "a"), None).unwrap();
+    let mut index = follower();
+    agent.reconnect(&mut index);
+    assert_eq!(index.place_of(&uid("a")), Some(&name()));
+    index.show_pod(known("a", None));
+    let mut deleted = known("a", None);
+    deleted.deleting = true;
+    index.hide_pod(&deleted);
+    assert!(index.take_effects().orders.is_empty());
+    index.lead(2);
+    index.take_over();
+    assert!(index.take_effects().unconfirmed.contains(&uid("a")), "the leader asks for it");
+    index.pod_gone(&uid("a"));
+    assert_eq!(index.take_effects().orders.len(), 1);
+}

@@ -1,0 +1,162 @@
+//! A leader with one node in tests, and that node's agent, which is simulated and connected over a real stream.
+
+use crate::agents::{self, Access};
+use crate::api_stand_in::ApiStandIn;
+use crate::args::ExtenderArgs;
+use crate::cluster_index::scene::gpu_node;
+use crate::in_force::InForce;
+use crate::metrics::Metrics;
+use crate::term::Term;
+use clap::Parser;
+use kerf_core::contract::{NodePolicy, SliceState};
+use kerf_core::ledger::{Answer, Limits, Moment, NodeState, Order, OrderKind};
+use kerf_core::packing::Terms;
+use kerf_core::testing::SimulatedNode;
+use kerf_protocol::client::{self, Agent, Plain};
+use kerf_protocol::convert::{Hello, Role};
+use kerf_protocol::limits::WINDOW;
+use kerf_runtime::shutdown::CancellationToken;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+/// The leader's epoch.
+pub(crate) const EPOCH: u64 = 3;
+
+/// An agent that cuts at once, or when it is told to.
+pub(crate) struct SimulatedAgent {
+    node: Mutex<SimulatedNode>,
+    state: watch::Sender<Arc<NodeState>>,
+    cuts: bool,
+    /// The orders that it has received.
+    orders: Mutex<Vec<Order>>,
+}
+
+impl SimulatedAgent {
+    fn new(cuts: bool) -> Arc<Self> {
+        let node = SimulatedNode::new(&["H100-80GB"], NodePolicy::default(), Limits::default());
+        let state = watch::Sender::new(Arc::new(node.state()));
+        Arc::new(Self { node: Mutex::new(node), state, cuts, orders: Mutex::default() })
+    }
+
+    pub fn node(&self) -> MutexGuard<'_, SimulatedNode> {
+        self.node.lock().unwrap()
+    }
+
+    pub fn cut(&self) {
+        let mut node = self.node();
+        node.cut();
+        self.state.send_replace(Arc::new(node.state()));
+    }
+
+    /// Says that it cannot make its slices.
+    pub fn fail(&self, why: &str) {
+        let mut state = self.node().state();
+        for slice in &mut state.status.slices {
+            (slice.state, slice.message) = (SliceState::Failed, Some(why.to_owned()));
+        }
+        self.state.send_replace(Arc::new(state));
+    }
+
+    /// What it was ordered, in words.
+    pub fn ordered(&self) -> Vec<&'static str> {
+        let word = |order: &Order| match &order.kind {
+            OrderKind::Reserve(_) => "reserve",
+            OrderKind::Mark { .. } => "mark",
+            OrderKind::Outcome { bound: true, .. } => "bound",
+            OrderKind::Outcome { bound: false, .. } => "not bound",
+            OrderKind::Release { .. } => "release",
+        };
+        self.orders.lock().unwrap().iter().map(word).collect()
+    }
+
+    /// Waits until it has been ordered so much.
+    pub async fn was_ordered(&self, orders: &[&str]) {
+        for _ in 0..400 {
+            if self.ordered() == orders {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(self.ordered(), orders);
+    }
+}
+
+impl Agent for SimulatedAgent {
+    fn hello(&self) -> Hello {
+        let text = || "simulated".to_owned();
+        Hello {
+            node: "n".into(),
+            node_uid: text(),
+            boot_id: text(),
+            version: text(),
+            instance: text(),
+            epoch: self.node().ledger.epoch(),
+            window: WINDOW,
+        }
+    }
+
+    fn state(&self) -> watch::Receiver<Arc<NodeState>> {
+        self.state.subscribe()
+    }
+
+    fn role(&self, _: SocketAddr, _: Option<&Role>) {}
+
+    fn order(&self, order: Order) -> oneshot::Receiver<Answer> {
+        let mut node = self.node();
+        let answer = node.follow(&order, Moment::default());
+        if self.cuts {
+            node.cut();
+        }
+        self.state.send_replace(Arc::new(node.state()));
+        self.orders.lock().unwrap().push(order);
+        let (sender, receiver) = oneshot::channel();
+        sender.send(answer).unwrap();
+        receiver
+    }
+}
+
+/// A leader with one node `n`, which has an H100, and its agent.
+pub(crate) struct Leader {
+    pub api: Arc<ApiStandIn>,
+    pub term: Arc<Term>,
+    pub agent: Arc<SimulatedAgent>,
+    /// Ends the agent.
+    pub stop: CancellationToken,
+}
+
+impl Leader {
+    /// With an agent that cuts at once, or when it is told to.
+    pub async fn start(metrics: Metrics, cuts: bool) -> Self {
+        let api = ApiStandIn::new();
+        let stop = CancellationToken::new();
+        let term =
+            Term::new(api.client(), metrics, EPOCH, Terms::default(), InForce::default(), stop.clone());
+        term.with(|index| {
+            index.show_node(&gpu_node("n"));
+            index.nodes_listed();
+            index.pods_listed();
+            index.take_over();
+        });
+        let args = ["kerf-extender", "--agents-address=127.0.0.1:0", "--agents-unauthenticated"];
+        let args = ExtenderArgs::parse_from(args).agents;
+        let listening =
+            agents::listen(&term.cluster, &args, &Arc::new(Access::Open), "e1", stop).await.unwrap().unwrap();
+        listening.lead(EPOCH);
+        let agent = SimulatedAgent::new(cuts);
+        let network = Plain { extenders: vec![listening.address().to_string()] };
+        let stop = CancellationToken::new();
+        tokio::spawn(client::run(Arc::clone(&agent), Arc::new(network), stop.clone()));
+        let scene = Self { api, term, agent, stop };
+        scene.connected(true).await;
+        scene
+    }
+
+    pub async fn connected(&self, is_connected: bool) {
+        let mut changes = self.term.watch_node(&"n".into());
+        while self.term.with(|index| index.connection_of(&"n".into()).is_some()) != is_connected {
+            changes.changed().await.unwrap();
+        }
+    }
+}

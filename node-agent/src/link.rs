@@ -1,0 +1,217 @@
+//! What the agent says to the extender's replicas, and hears from them, over the streams that it dials.
+
+use crate::event::{Event, Events};
+use crate::node_object;
+use k8s_openapi::api::core::v1::Node;
+use kerf_core::ledger::{Answer, NodeState, Order};
+use kerf_core::names::NodeName;
+use kerf_protocol::client::{self, Network};
+use kerf_protocol::convert::{Hello, Role};
+use kerf_protocol::limits::WINDOW;
+use kube::Api;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+/// The wait between two tries to read the Node.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// The process, as it introduces itself.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// The node's name.
+    pub node: NodeName,
+    /// The kernel's boot id.
+    pub boot_id: String,
+    /// The highest epoch that an earlier process has heard.
+    pub epoch: u64,
+}
+
+/// Keeps a connection to each replica until `stop`, from the first report on: by an empty one a leader would take all that is reserved
+/// for given back.
+pub async fn run<N: Network>(
+    process: Process,
+    nodes: Api<Node>,
+    network: N,
+    mut state: watch::Receiver<Arc<NodeState>>,
+    events: Events,
+    stop: CancellationToken,
+) {
+    if !matches!(stop.run_until_cancelled(state.changed()).await, Some(Ok(()))) {
+        return;
+    }
+    let Some(Some(node_uid)) = stop.run_until_cancelled(uid_of(&nodes, &process.node)).await else { return };
+    let instance = format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
+    let hello = Hello {
+        node: process.node,
+        node_uid,
+        boot_id: process.boot_id,
+        version: kerf_runtime::VERSION.to_owned(),
+        instance,
+        epoch: process.epoch,
+        window: WINDOW,
+    };
+    let agent = Link { hello, state, events, heard: Mutex::default() };
+    client::run(Arc::new(agent), Arc::new(network), stop).await;
+}
+
+/// The UID of the Node, once it can be read.
+async fn uid_of(nodes: &Api<Node>, node: &NodeName) -> Option<String> {
+    loop {
+        match node_object::owner(nodes, node.as_str()).await {
+            Ok(Some(owner)) => return Some(owner.uid),
+            Ok(None) => tracing::warn!(%node, "there is no such Node; the extender is dialled once there is"),
+            Err(error) => tracing::warn!(%error, "failed to read the Node; trying again"),
+        }
+        tokio::time::sleep(TRY_AGAIN).await;
+    }
+}
+
+/// The agent's end of all connections.
+struct Link {
+    hello: Hello,
+    state: watch::Receiver<Arc<NodeState>>,
+    events: Events,
+    heard: Mutex<Heard>,
+}
+
+/// What the replicas have told of themselves.
+#[derive(Debug, Default)]
+struct Heard {
+    /// The epoch in which each replica leads that does and is connected.
+    leading: BTreeMap<SocketAddr, u64>,
+    /// The highest epoch of any replica, also of one that leads no more.
+    epoch: u64,
+}
+
+impl Link {
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl client::Agent for Link {
+    fn hello(&self) -> Hello {
+        let hello = self.hello.clone();
+        Hello { epoch: hello.epoch.max(self.heard().epoch), ..hello }
+    }
+
+    fn state(&self) -> watch::Receiver<Arc<NodeState>> {
+        self.state.clone()
+    }
+
+    fn role(&self, extender: SocketAddr, role: Option<&Role>) {
+        let mut heard = self.heard();
+        let before = heard.leading.values().max().copied();
+        match role.filter(|role| role.leads) {
+            Some(Role { epoch, identity, .. }) => {
+                tracing::info!(%extender, identity, epoch, "connected to the extender's leader");
+                heard.epoch = heard.epoch.max(*epoch);
+                heard.leading.insert(extender, *epoch);
+            }
+            None => drop(heard.leading.remove(&extender)),
+        }
+        let leader = heard.leading.values().max().copied();
+        if leader != before {
+            self.events.send(Event::Leader(leader));
+        }
+    }
+
+    fn order(&self, order: Order) -> oneshot::Receiver<Answer> {
+        let (sender, answer) = oneshot::channel();
+        self.events.send(Event::Order(order, sender));
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api_stand_in;
+    use kerf_protocol::client::Agent as _;
+    use serde_json::json;
+    use std::collections::BTreeSet;
+    use std::io;
+    use tokio::io::DuplexStream;
+    use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+    use tokio::time::timeout;
+
+    fn link() -> (Link, UnboundedReceiver<Event>) {
+        let (events, queue) = Events::channel();
+        let text = || "text".to_owned();
+        let hello = Hello {
+            node: NodeName::new("n1"),
+            node_uid: text(),
+            boot_id: text(),
+            version: text(),
+            instance: text(),
+            epoch: 4,
+            window: WINDOW,
+        };
+        let (_, state) = watch::channel(Arc::default());
+        (Link { hello, state, events, heard: Mutex::default() }, queue)
+    }
+
+    fn told(queue: &mut UnboundedReceiver<Event>) -> Vec<Option<u64>> {
+        let mut told = Vec::new();
+        while let Ok(Event::Leader(leader)) = queue.try_recv() {
+            told.push(leader);
+        }
+        told
+    }
+
+    /// A network without replicas, which tells whenever it is asked for them.
+    struct Empty(UnboundedSender<()>);
+
+    impl Network for Empty {
+        type Stream = DuplexStream;
+
+        async fn resolve(&self) -> io::Result<BTreeSet<SocketAddr>> {
+            self.0.send(()).map_err(io::Error::other)?;
+            Ok(BTreeSet::new())
+        }
+
+        async fn connect(&self, _: SocketAddr) -> io::Result<DuplexStream> {
+            Err(io::ErrorKind::NotConnected.into())
+        }
+
+        async fn token(&self) -> io::Result<Option<String>> {
+            Ok(None)
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_is_dialled_before_there_is_something_to_report() {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": "u1"}});
+        let (client, _) = api_stand_in::client(move |_| (200, node.clone()));
+        let (report, state) = watch::channel(Arc::<NodeState>::default());
+        let (asked, mut asks) = mpsc::unbounded_channel();
+        let process = Process { node: NodeName::new("n1"), boot_id: "boot".to_owned(), epoch: 4 };
+        let (events, _queue) = Events::channel();
+        let stop = CancellationToken::new();
+        let _end = stop.clone().drop_guard();
+        tokio::spawn(run(process, Api::all(client), Empty(asked), state, events, stop));
+        assert!(timeout(Duration::from_millis(200), asks.recv()).await.is_err(), "it has nothing to say");
+        report.send_modify(|state| Arc::make_mut(state).closed = Some("it starts".to_owned()));
+        assert_eq!(timeout(Duration::from_secs(20), asks.recv()).await, Ok(Some(())));
+    }
+
+    #[test]
+    fn the_leader_is_the_connected_one_of_the_highest_epoch() {
+        let (link, mut queue) = link();
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let role = |leads, epoch| Role { leads, epoch, identity: "replica".to_owned() };
+        link.role(at(1), Some(&role(false, 0)));
+        assert_eq!((told(&mut queue), link.hello().epoch), (vec![], 4));
+        link.role(at(1), Some(&role(true, 6)));
+        link.role(at(2), Some(&role(true, 5)));
+        assert_eq!((told(&mut queue), link.hello().epoch), (vec![Some(6)], 6));
+        link.role(at(1), None);
+        link.role(at(2), Some(&role(false, 0)));
+        assert_eq!(told(&mut queue), [Some(5), None]);
+        assert_eq!(link.hello().epoch, 6, "it was heard");
+    }
+}

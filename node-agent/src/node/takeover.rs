@@ -1,0 +1,98 @@
+//! The first start of an agent that keeps the ledger on a node whose GpuNode's spec said what it should have: the agent of the version
+//! before followed that. For one version.
+
+use super::{Node, replica};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceStatus};
+use kerf_core::ledger::{Ledger, Limits, Moment, Owner, Saved};
+use std::time::Instant;
+
+/// Whether the ledger is the agent's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum TakeOver {
+    /// It is.
+    #[default]
+    Done,
+    /// The spec has to be read first.
+    Awaited,
+    /// An agent that kept the ledger has served the node, and its record is lost. Until then a Binding may be made that it
+    /// had marked: nothing is accepted and nothing is cut or destroyed. What bound pods were assigned is reserved for them again.
+    Lost {
+        /// When no such Binding can be made any more.
+        until: Moment,
+    },
+}
+
+/// What the first GpuNode tells that a process sees.
+#[derive(Debug, Clone, Default)]
+pub struct Predecessor {
+    /// The object's UID.
+    pub uid: Option<String>,
+    /// Its spec, which an agent without a ledger has followed.
+    pub spec: GpuNodeSpec,
+    /// What an agent before has written.
+    pub status: Option<GpuNodeStatus>,
+}
+
+impl Node {
+    /// Makes the slices of the spec, or of the record if that is newer, those of the ledger. It is not known which of the pods that
+    /// have reservations are bound or will be; all are looked up.
+    pub fn on_predecessor(&mut self, Predecessor { uid, spec, status }: Predecessor, now: Instant) {
+        if self.takeover != TakeOver::Awaited {
+            return;
+        }
+        let recorded = self.ledger.desired();
+        // A spec that a leader has written for another object was followed as well; one that no leader has written yet was not.
+        let is_another = self.recalled.uid.is_some() && self.recalled.uid != uid && spec.revision > 0;
+        let (revision, epoch) = (spec.revision, spec.epoch.max(self.ledger.epoch()));
+        let is_unknown =
+            (status.is_some() || self.recalled.is_lost) && revision == 0 && recorded.slices.is_empty();
+        let desired = if is_another || revision >= recorded.revision { spec } else { recorded.clone() };
+        let (slices, moment, limits) = (desired.slices.len(), self.moment(now), Limits::default());
+        self.takeover = TakeOver::Done;
+        if is_unknown {
+            tracing::error!("the ledger is lost: nothing is accepted until no unknown Binding can be made");
+            self.takeover = TakeOver::Lost { until: moment + limits.binding() };
+        } else if slices > 0 {
+            tracing::info!(slices, "took the slices of the GpuNode's spec over");
+        }
+        for SliceStatus { id, device, .. } in status.into_iter().flat_map(|status| status.slices) {
+            self.origins.extend(device.as_ref().map(replica::mig_device).zip(id));
+        }
+        self.ledger = Ledger::restore(Saved { desired, epoch }, limits, moment);
+        self.recalled.uid = None;
+        self.desired_changed();
+    }
+
+    /// Has the ledger again what pods here were assigned that it has lost, as long as others may come that it does not know.
+    pub(super) fn recall_assigned(&mut self, now: Instant) {
+        if !matches!(self.takeover, TakeOver::Lost { .. }) {
+            return;
+        }
+        let moment = self.moment(now);
+        for (uid, pod) in self.pods.iter().flatten() {
+            let owner = Owner { uid: uid.clone(), key: pod.key.clone() };
+            self.ledger.adopt(&owner, &pod.assigned, moment);
+        }
+    }
+
+    /// Ends the wait after a lost ledger. Returns when it will end.
+    pub(super) fn await_takeover(&mut self, now: Instant) -> Option<Instant> {
+        let TakeOver::Lost { until } = self.takeover else { return None };
+        if until > self.moment(now) {
+            return self.at(until);
+        }
+        self.takeover = TakeOver::Done;
+        None
+    }
+
+    /// Why nothing is accepted and nothing destroyed.
+    pub(super) fn takeover_trouble(&self) -> Option<String> {
+        match self.takeover {
+            TakeOver::Done => None,
+            TakeOver::Awaited => Some("the GpuNode's spec has not been read yet".to_owned()),
+            TakeOver::Lost { .. } => Some(
+                "the agent's ledger was lost: for 80 s pods may be bound that it does not know".to_owned(),
+            ),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The first start of an agent that keeps the ledger where another has followed the GpuNode's spec.
+
+use super::tests::{ONE, Scene, mig, wanted};
+use super::*;
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, WantedSlice};
+
+/// A spec of this revision and epoch.
+fn spec(revision: u64, epoch: u64, slices: Vec<WantedSlice>) -> GpuNodeSpec {
+    GpuNodeSpec { revision, epoch, next_slice: 9, slices, ..GpuNodeSpec::default() }
+}
+
+fn promised(id: &str, start: u8, pod: &str) -> WantedSlice {
+    wanted(id, mig("1g.10gb", start, 1), Some((pod, ONE)))
+}
+
+/// A node whose agent, as it was before, has recorded this.
+fn recorded(ledger: GpuNodeSpec) -> Scene {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.record = Recalled { ledger: ledger.into(), uid: Some("uid".to_owned()), ..Recalled::default() };
+    scene.restart_agent();
+    scene
+}
+
+/// The agent reads the GpuNode for the first time.
+fn found(scene: &mut Scene, uid: &str, spec: GpuNodeSpec, status: Option<GpuNodeStatus>) {
+    let policy = spec.policy.clone();
+    let before = Predecessor { uid: Some(uid.to_owned()), spec, status };
+    scene.node.on_predecessor(before, scene.now);
+    scene.node.on_policy(Ok(policy));
+}
+
+/// The slices of the ledger, and its epoch.
+fn taken(scene: &Scene) -> (Vec<String>, u64) {
+    let ids = scene.node.ledger.desired().slices.iter().map(|slice| slice.id.to_string());
+    (ids.collect(), scene.node.ledger.epoch())
+}
+
+#[test]
+fn the_spec_is_taken_over_before_anything_is_accepted_or_cut() {
+    let mut scene = recorded(spec(5, 3, vec![promised("s1", 0, "a")]));
+    let decision = scene.decide();
+    assert!(decision.step.is_none() && !decision.record.is_own);
+    assert_eq!(scene.node.closed().as_deref(), Some("the GpuNode's spec has not been read yet"));
+    let newer = spec(6, 4, vec![promised("s1", 0, "a"), promised("s2", 1, "b")]);
+    found(&mut scene, "uid", newer, None);
+    assert_eq!(taken(&scene), (vec!["s1".to_owned(), "s2".to_owned()], 4));
+    let status = scene.settle();
+    assert_eq!(scene.places().len(), 2, "what was ordered before is made");
+    assert!(scene.record.is_own);
+    assert_eq!(scene.node.closed(), None);
+    // Nobody knows whether their Bindings were sent.
+    assert!(status.slices.iter().all(|slice| slice.reservation.as_ref().is_some_and(|r| r.binding)));
+    scene.now += Duration::from_secs(81);
+    assert_eq!(scene.decide().look_up.len(), 2);
+}
+
+#[test]
+fn the_newer_of_record_and_spec_counts() {
+    let (record, empty) = (spec(5, 3, vec![promised("s1", 0, "a")]), spec(0, 0, vec![]));
+    let another = spec(1, 2, vec![promised("s7", 0, "b")]);
+    for (uid, spec, expected, epoch, why) in [
+        ("uid", spec(4, 3, vec![]), "s1", 3, "an etcd restore"),
+        ("uid", spec(5, 3, vec![promised("s1", 0, "a")]), "s1", 3, "the same"),
+        ("another", empty, "s1", 3, "a GpuNode that was just made anew"),
+        ("another", another, "s7", 3, "one that a leader has written since"),
+    ] {
+        let mut scene = recorded(record.clone());
+        found(&mut scene, uid, spec, None);
+        assert_eq!(taken(&scene), (vec![expected.to_owned()], epoch), "{why}");
+    }
+}
+
+#[test]
+fn a_ledger_of_its_own_is_not_taken_over_again() {
+    let mut scene = super::orders_tests::scene();
+    scene.restart_agent();
+    found(&mut scene, "uid", spec(99, 1, vec![promised("s1", 0, "a")]), None);
+    assert_eq!(taken(&scene).0, Vec::<String>::new());
+}
+
+#[test]
+fn a_fresh_node_is_open_at_once_and_one_that_has_lost_its_ledger_is_not() {
+    for was_served in [false, true] {
+        let mut scene = super::orders_tests::scene();
+        let status = scene.settle();
+        scene.record = Recalled::default();
+        scene.restart_agent();
+        found(&mut scene, "uid", spec(0, 0, vec![]), was_served.then_some(status));
+        let wake = scene.decide().wake;
+        assert_eq!(scene.node.closed().is_some(), was_served);
+        assert_eq!(scene.decide().record.is_own, !was_served, "the next process waits as well");
+        if was_served {
+            // A pod that is bound here and to which the kubelet has given nothing yet.
+            let mut pods = super::tests::admitted("a");
+            for pod in pods.values_mut() {
+                pod.assigned = vec![promised("s7", 0, "a")];
+            }
+            scene.node.on_pods(pods);
+            assert!(scene.decide().step.is_none());
+            assert_eq!(taken(&scene).0, ["s7"]);
+            scene.node.on_leader(Some(1), scene.now);
+            let status = scene.decide().status;
+            let ready = status.condition(kerf_core::contract::Condition::READY).unwrap();
+            assert_eq!(ready.reason, "LedgerLost");
+            let until = wake.unwrap();
+            assert!(until > scene.now + Duration::from_secs(79), "{:?}", until - scene.now);
+            scene.now = until;
+            let status = scene.settle();
+            assert_eq!(scene.node.closed(), None);
+            assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
+            let slice = super::tests::slice(&status, "s7");
+            assert_eq!(slice.ready_for.as_ref().map(PodUid::as_str), Some("a-uid"));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The explorer: leaders and agents of kerf in virtual time, in every order of events and in random ones.
+//!
+//! ```text
+//!  scheduler ──▶ Leader: copies of the nodes, BindProgress ──▶ Binding ──▶ API server: pods, Lease
+//!                  ▲ Change, Answer   │ Order                                  │
+//!                  └── Connection ────┘                                        │ watch, look-up
+//!                             ▼                                                ▼
+//!                           Agent: Ledger, disk, GPUs ──▶ kubelet: containers take slices
+//! ```
+//!
+//! `Ledger`, `BindProgress`, `Change` and `accept` are core's, as the agent and the extender run them. The rest is a model of what
+//! is around them. An [`event`] is the smallest thing that happens; between two events anybody may be slow, crash, or be cut off.
+//! After each event, and once all has come to rest, the [`checks`] must hold.
+//!
+//! | module | |
+//! |---|---|
+//! | [`event`], [`enabled`] | what may happen, and when |
+//! | [`setting`] | what a world is made of |
+//! | [`world`] | what an event does |
+//! | [`leader`], [`copies`] | a replica of the extender |
+//! | [`agent`] | a node: agent, disk, GPUs, kubelet |
+//! | [`network`], [`api`] | connections; the API server |
+//! | [`checks`], [`rest`] | what must hold |
+//! | [`exhaustive`], [`fingerprint`] | every sequence of events in small worlds |
+//! | [`random`], [`trace`] | random events in large ones; the shortest trace of a violation |
+//! | [`until`] | when it ends |
+//!
+//! A leader's Binding leaves it at the moment at which it is decided. That a process may be frozen between the two is left out.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod api;
+mod checks;
+mod copies;
+mod enabled;
+mod event;
+mod exhaustive;
+mod fingerprint;
+mod leader;
+mod network;
+mod random;
+mod rest;
+mod setting;
+mod trace;
+mod until;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+use anyhow::{anyhow, bail};
+use clap::Parser;
+use exhaustive::Begin;
+use setting::Setting;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use until::Until;
+
+/// Explores what leaders and agents may do to each other.
+#[derive(Debug, Parser)]
+struct Args {
+    /// The bench's name, as `cargo xtask bench` passes it on.
+    #[arg(hide = true)]
+    bench: Option<String>,
+    /// How long to explore.
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    /// The first of the seeds of random lives; others follow. By the clock if it is not given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Random lives only.
+    #[arg(long)]
+    random: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let seed = args.seed.unwrap_or_else(seed_by_clock);
+    let (time, found) = (Duration::from_secs_f64(args.minutes * 60.0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let random = scope.spawn(|| explore_random(seed, Until::new(time, &found)));
+        let every = if args.random { Ok(()) } else { explore_all(time, &found) };
+        every.and(random.join().map_err(|_| anyhow!("an exploration panicked"))?)
+    })
+}
+
+fn seed_by_clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or_default() << 20
+}
+
+/// All small worlds, each for its share of the time.
+fn explore_all(time: Duration, found: &AtomicBool) -> anyhow::Result<()> {
+    let settings = Setting::small();
+    let share = time / u32::try_from(settings.len() * Begin::ALL.len())?;
+    for setting in &settings {
+        for begin in Begin::ALL {
+            let searched = exhaustive::search(setting, begin, Until::new(share, found));
+            println!("{searched}");
+            if let Some(trace) = searched.found {
+                bail!("{}, {begin:?}: {trace}", setting.name);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn explore_random(seed: u64, until: Until<'_>) -> anyhow::Result<()> {
+    let lived = random::live(seed.., until);
+    println!("{lived}, from seed {seed} on");
+    match lived.found {
+        Some((seed, trace)) => bail!("seed {seed}: {trace}"),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,111 @@
+//! Random lives of larger worlds. A seed says all of a life.
+
+use crate::event::Event;
+use crate::setting::Setting;
+use crate::trace::Trace;
+use crate::until::Until;
+use crate::world::World;
+use std::fmt;
+
+/// How many events a life has, before all comes to rest.
+const EVENTS: usize = 200;
+
+/// What was lived.
+#[derive(Debug, Default)]
+pub struct Lived {
+    lives: u64,
+    events: u64,
+    /// The seed of the life in which something was found, and its trace.
+    pub found: Option<(u64, Trace)>,
+}
+
+impl fmt::Display for Lived {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "random: {} lives to their rest, {} events", self.lives, self.events)
+    }
+}
+
+/// Lives one life after the other until then, with these seeds.
+pub fn live(seeds: impl Iterator<Item = u64>, until: Until<'_>) -> Lived {
+    let mut lived = Lived::default();
+    for seed in seeds {
+        if until.is_over() {
+            break;
+        }
+        let mut dice = Dice(seed);
+        let setting = Setting::large(1 + dice.below(3), 2 + dice.below(11), 1 + dice.below(3));
+        let (events, is_well) = life(&setting, &mut dice);
+        lived.lives += 1;
+        lived.events += events.len() as u64;
+        if !is_well {
+            until.end_all();
+            lived.found = Trace::of(&setting, &events).map(|trace| (seed, trace));
+            break;
+        }
+    }
+    lived
+}
+
+/// The events of a life, and whether nothing was violated.
+fn life(setting: &Setting, dice: &mut Dice) -> (Vec<Event>, bool) {
+    let weights = Weights::new(dice);
+    let (mut world, mut events) = (World::new(setting), Vec::new());
+    while events.len() < EVENTS {
+        let Some(event) = weights.choose(&world.enabled(), dice) else { break };
+        events.push(event);
+        if world.apply(event).is_err() {
+            return (events, false);
+        }
+    }
+    let is_well = world.rest().is_ok();
+    (events, is_well)
+}
+
+/// How likely each kind of event is in a life. Some lives have no faults of some kinds, and many of others.
+struct Weights([usize; Event::KINDS]);
+
+impl Weights {
+    fn new(dice: &mut Dice) -> Self {
+        let mut weights = [0; Event::KINDS];
+        for weight in &mut weights {
+            *weight = [0, 1, 1, 4][dice.below(4)];
+        }
+        Self(weights)
+    }
+
+    fn weight(&self, event: Event) -> usize {
+        let chance = self.0[event.kind()];
+        match event {
+            // There are many of them at each moment.
+            Event::Bind { .. } | Event::Pass => 4 + 4 * chance,
+            Event::Release { .. } | Event::Dial { .. } => 1 + 4 * chance,
+            Event::Stray { .. } => 4 * chance,
+            upset if upset.is_upset() => chance,
+            _ => 24,
+        }
+    }
+
+    fn choose(&self, events: &[Event], dice: &mut Dice) -> Option<Event> {
+        let all: usize = events.iter().map(|event| self.weight(*event)).sum();
+        let mut left = dice.below(all.max(1));
+        events.iter().copied().find(|event| {
+            let weight = self.weight(*event);
+            let is_it = left < weight;
+            left = left.saturating_sub(weight);
+            is_it
+        })
+    }
+}
+
+/// Random numbers that follow from a seed.
+struct Dice(u64);
+
+impl Dice {
+    /// A number below `limit`, by `SplitMix64`.
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) >> 33).unwrap_or_default() % limit
+    }
+}

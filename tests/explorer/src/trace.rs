@@ -1,0 +1,83 @@
+//! A sequence of events that violates a rule, as short as it can be made, and how it is told.
+
+use crate::checks::{Rule, Violation};
+use crate::event::Event;
+use crate::setting::Setting;
+use crate::world::World;
+use std::fmt;
+
+/// A violation, and the events that lead to it.
+#[derive(Debug)]
+pub struct Trace {
+    violation: Violation,
+    /// Events that are left; more may follow while the world comes to rest.
+    pub events: Vec<Event>,
+    lines: Vec<String>,
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "VIOLATION {}", self.violation)?;
+        writeln!(f, "after {} events:", self.events.len())?;
+        for (number, line) in self.lines.iter().enumerate() {
+            if number == self.events.len() {
+                writeln!(f, "-- all comes to rest:")?;
+            }
+            writeln!(f, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Trace {
+    /// The trace of these events without those that it does not take; `None` if they violate nothing.
+    pub fn of(setting: &Setting, events: &[Event]) -> Option<Self> {
+        let (Violation { rule, .. }, events) = replay(setting, events, None)?;
+        let events = shortest(events, |events| replay(setting, events, Some(rule)).is_some());
+        let (violation, events) = replay(setting, &events, Some(rule))?;
+        let mut world = World::new(setting);
+        world.story = Some(Vec::new());
+        if events.iter().all(|event| world.apply(*event).is_ok()) {
+            drop(world.rest());
+        }
+        Some(Self { violation, events, lines: world.story.unwrap_or_default() })
+    }
+}
+
+/// Removes events, first many at once and then one at a time, as long as what is left `violates`.
+pub fn shortest(mut events: Vec<Event>, violates: impl Fn(&[Event]) -> bool) -> Vec<Event> {
+    let mut size = events.len();
+    while size > 0 {
+        let (mut start, before) = (0, events.len());
+        while start < events.len() {
+            let end = (start + size).min(events.len());
+            let fewer = [&events[..start], &events[end..]].concat();
+            if violates(&fewer) {
+                events = fewer;
+            } else {
+                start = end;
+            }
+        }
+        // What one could not do without may be needless once others are gone.
+        size = if events.len() < before && size == 1 { 1 } else { size / 2 };
+    }
+    events
+}
+
+/// What these events violate, or what follows them until all is at rest: this rule, if one is given. Events that cannot happen are
+/// left out, and those after the violation.
+fn replay(setting: &Setting, events: &[Event], rule: Option<Rule>) -> Option<(Violation, Vec<Event>)> {
+    let (mut world, mut happened) = (World::new(setting), Vec::new());
+    let is_meant = |violation: &Violation| rule.is_none_or(|rule| violation.rule == rule);
+    for event in events {
+        if !world.enabled().contains(event) {
+            continue;
+        }
+        happened.push(*event);
+        if let Err(violation) = world.apply(*event) {
+            return Some((violation, happened)).filter(|(violation, _)| is_meant(violation));
+        }
+    }
+    let violation = world.rest().err()?;
+    Some((violation, happened)).filter(|(violation, _)| is_meant(violation))
+}

@@ -1,0 +1,36 @@
+//! The slices that a node should have, and whose they are, by the record on its agent's disk.
+//!
+//! The record is there before anybody is promised anything. The GpuNode tells the same later: it is written at a pace, for people.
+//! The format is the agent's (`checkpoint/two_files.rs`); this reads it while the agent runs.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use kerf_core::contract::WantedSlice;
+use serde_json::Value;
+
+const FILES: [&str; 2] = ["ledger.0", "ledger.1"];
+
+/// The wanted slices of the newest whole record in this folder; none if there is no record.
+pub fn wanted_slices(folder: &Path) -> anyhow::Result<Vec<WantedSlice>> {
+    let files = FILES.iter().filter_map(|name| std::fs::read(folder.join(name)).ok());
+    let documents: Vec<Vec<u8>> = files.collect();
+    let newest = documents.iter().filter_map(|bytes| whole(bytes)).max_by_key(|(sequence, _)| *sequence);
+    let Some((_, document)) = newest else { return Ok(Vec::new()) };
+    let record: Value = serde_json::from_slice(document).context("the record is no JSON")?;
+    Ok(serde_json::from_value(record["ledger"]["desired"]["slices"].clone())?)
+}
+
+/// The number and the document of a file, if no write of it is under way.
+fn whole(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (_magic, rest) = bytes.split_first_chunk::<8>()?;
+    let (numbers, rest) = rest.split_first_chunk::<16>()?;
+    let (sum, rest) = rest.split_first_chunk::<8>()?;
+    let (sequence, length) = numbers.split_first_chunk::<8>()?;
+    let length = u64::from_le_bytes(length.try_into().ok()?);
+    let document = rest.get(..usize::try_from(length).ok()?)?;
+    // FNV-1a.
+    let fnv = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let found = numbers.iter().chain(document).fold(0xcbf2_9ce4_8422_2325, fnv);
+    (found == u64::from_le_bytes(*sum)).then_some((u64::from_le_bytes(*sequence), document))
+}

@@ -1,0 +1,264 @@
+//! A leader for tests of one node's agent: it serves the stream as the extender does, and orders what a test wants.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use kerf_core::contract::{GpuNodeSpec, Reservation, Shape, WantedSlice};
+use kerf_core::inventory::is_idle;
+use kerf_core::keys::EXTENDER_AUTHORITY;
+use kerf_core::ledger::{Answer, Change, NodeState, Order, OrderKind, Owner, Proposal, Rejection};
+use kerf_core::names::{PodKey, PodUid, SliceId};
+use kerf_core::packing::{Placed, Source};
+use kerf_core::resource::ResourceName;
+use kerf_protocol::convert::{Hello, Unreadable};
+use kerf_protocol::server::{Agents, Caller, Connection, End, Server};
+use kerf_runtime::serve::{self, Http2};
+use kerf_runtime::tls::{Clients, PublishedAuthority, ServingCertificate, TlsSecret, Wanted};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+use crate::cluster::NAMESPACE;
+use crate::control_plane::ControlPlane;
+
+/// The epoch in which it leads.
+const EPOCH: u64 = 1;
+
+/// How long the agent may take to dial, to answer, and to accept what it cannot have at first.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The pause before what was refused is proposed again.
+const PROPOSE_AGAIN: Duration = Duration::from_millis(50);
+
+/// The leader, which serves the agent of one node until it is dropped.
+#[derive(Debug)]
+pub struct StandInLeader {
+    address: SocketAddr,
+    token: PathBuf,
+    copy: Arc<Copy>,
+    _end: DropGuard,
+}
+
+/// What the agent has reported.
+#[derive(Debug)]
+struct Copy(watch::Sender<Node>);
+
+#[derive(Debug, Default)]
+struct Node {
+    connection: Option<Connection>,
+    state: NodeState,
+}
+
+impl Agents for Copy {
+    async fn authenticate(&self, _: &MetadataMap) -> Result<Caller, Status> {
+        Ok(Caller::Anyone)
+    }
+
+    fn connected(&self, connection: &Connection, _: &Hello, state: Result<Change, Unreadable>) {
+        self.0.send_modify(|node| {
+            *node = Node { connection: Some(connection.clone()), ..Node::default() };
+            if let Ok(state) = state {
+                state.apply(&mut node.state);
+            }
+        });
+    }
+
+    fn changed(&self, _: &Connection, change: Result<Change, Unreadable>) -> Result<(), Unreadable> {
+        let change = change?;
+        self.0.send_modify(|node| change.apply(&mut node.state));
+        Ok(())
+    }
+
+    fn disconnected(&self, _: &Connection, _: &End) {
+        self.0.send_modify(|node| node.connection = None);
+    }
+}
+
+impl StandInLeader {
+    /// Serves agents of a cluster in which no extender runs, by a certificate of which they find the authority.
+    pub async fn start(plane: &ControlPlane) -> anyhow::Result<Self> {
+        let client = plane.client();
+        let server_names = vec![format!("kerf-extender.{NAMESPACE}.svc")];
+        let wanted = Wanted { server_names, client_name: None };
+        let material = TlsSecret::ensure(&client, NAMESPACE, "kerf-extender-tls", &wanted).await?;
+        let authority = PublishedAuthority::new(&client, NAMESPACE, EXTENDER_AUTHORITY);
+        let before = authority.read().await?;
+        ensure!(authority.write(before, &material.ca_pem).await?, "another has published an authority");
+        let tls = ServingCertificate::new(&material)?.server_config(&material, Clients::Any)?;
+
+        let (copy, stop) = (Arc::new(Copy(watch::Sender::default())), CancellationToken::new());
+        let server = Server::new(Arc::clone(&copy), "stand-in", stop.clone());
+        server.lead(EPOCH);
+        let listener = serve::listen((Ipv4Addr::LOCALHOST, 0).into(), None).await?;
+        let address = listener.local_addr()?;
+        let router = server.routes().into_axum_router();
+        tokio::spawn(serve::serve_with(listener, Some(tls), Http2::default(), router, stop.clone()));
+        let token = plane.dir().join("agent-token");
+        std::fs::write(&token, "nobody reviews it")?;
+        Ok(Self { address, token, copy, _end: stop.drop_guard() })
+    }
+
+    /// The agent's flags by which it finds this leader, and writes its status soon.
+    #[must_use]
+    pub fn agent_flags(&self) -> Vec<OsString> {
+        vec![
+            format!("--extender={}", self.address).into(),
+            "--extender-token".into(),
+            self.token.clone().into(),
+            "--status-interval=100ms".into(),
+        ]
+    }
+
+    /// The node as its agent has reported it last.
+    #[must_use]
+    pub fn state(&self) -> NodeState {
+        self.copy.0.borrow().state.clone()
+    }
+
+    /// Waits until the agent reports such a node.
+    pub async fn until(&self, what: &str, done: impl Fn(&NodeState) -> bool) -> anyhow::Result<NodeState> {
+        let mut reports = self.copy.0.subscribe();
+        let waiting = timeout(PATIENCE, reports.wait_for(|node| done(&node.state))).await;
+        let state = waiting.map(|node| node.map(|node| node.state.clone()));
+        state
+            .with_context(|| format!("waited for {what}: {:#?}", self.state()))?
+            .context("no agent is served")
+    }
+
+    /// Orders, on the agent's next connection if this one ends before the answer.
+    pub async fn order(&self, kind: OrderKind) -> anyhow::Result<Answer> {
+        let order = Order { epoch: EPOCH, kind };
+        let mut connections = self.copy.0.subscribe();
+        let answered = async {
+            loop {
+                let connected = connections.wait_for(|node| node.connection.is_some()).await;
+                let connection = connected.map(|node| node.connection.clone())?.context("it is connected")?;
+                let sent = async { connection.slot().await.ok()?.send(&order).ok()?.await.ok() };
+                if let Some(answer) = sent.await {
+                    return anyhow::Ok(answer);
+                }
+                connections.changed().await?;
+            }
+        };
+        timeout(PATIENCE, answered).await.with_context(|| format!("the agent does not answer {order:?}"))?
+    }
+
+    /// Has the agent desire these slices, whose ids are those that it gives to new ones. Reservations that they do not have are released,
+    /// and idle slices that they do not have may give way. What the agent refuses at first is proposed again.
+    pub async fn want(&self, wanted: &[WantedSlice]) -> anyhow::Result<()> {
+        for reservation in self.state().desired().slices.iter().filter_map(|slice| slice.reservation.as_ref())
+        {
+            if !wanted.iter().any(|slice| is_of(slice, &reservation.uid)) {
+                self.release(&reservation.uid).await?;
+            }
+        }
+        for slice in wanted {
+            let until = Instant::now() + PATIENCE;
+            while let Err(rejection) = self.propose(slice, wanted).await? {
+                let may_change = matches!(rejection, Rejection::Taken(_) | Rejection::Closed(_));
+                ensure!(may_change && Instant::now() < until, "{slice:?} is refused: {rejection}");
+                sleep(PROPOSE_AGAIN).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Proposes one of the `wanted` slices, once. One that is for nobody is idle afterwards.
+    pub async fn propose(
+        &self,
+        slice: &WantedSlice,
+        wanted: &[WantedSlice],
+    ) -> anyhow::Result<Result<(), Rejection>> {
+        let desired = self.state().desired();
+        let same = desired.slices.iter().find(|known| known.id == slice.id);
+        if same.is_some_and(|known| slice.reservation.as_ref().is_none_or(|r| is_of(known, &r.uid))) {
+            return Ok(Ok(()));
+        }
+        let reservation = slice.reservation.clone().unwrap_or_else(|| for_nobody(slice));
+        let source = match same {
+            Some(idle) => Source::Idle(idle.id.clone()),
+            None => Source::Cut(self.in_the_way(&desired, slice, wanted)),
+        };
+        let Reservation { container, resource, alone, .. } = reservation.clone();
+        let place = Placed { container, resource, alone, gpu: slice.gpu.clone(), shape: slice.shape, source };
+        let owner = Owner::of(&reservation);
+        let uid = owner.uid.clone();
+        let proposal = Proposal { owner, places: vec![place] };
+        if let Err(rejection) = self.order(OrderKind::Reserve(proposal)).await? {
+            return Ok(Err(rejection));
+        }
+        // The report of an order comes before its answer.
+        let desired = self.state().desired();
+        let made =
+            desired.slices.iter().find(|made| is_of(made, &uid)).context("it was taken back at once")?;
+        ensure!(made.id == slice.id, "the agent calls {slice:?} {}", made.id);
+        if slice.reservation.is_none() {
+            self.release(&uid).await?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Idle slices of the same GPU that nobody wants.
+    fn in_the_way(&self, desired: &GpuNodeSpec, slice: &WantedSlice, wanted: &[WantedSlice]) -> Vec<SliceId> {
+        let status = self.state().status;
+        let is_wanted = |known: &WantedSlice| wanted.iter().any(|wanted| wanted.id == known.id);
+        let idle = desired.slices.iter().filter(|known| {
+            known.gpu == slice.gpu
+                && known.reservation.is_none()
+                && !is_wanted(known)
+                && is_idle(known, &status)
+        });
+        idle.map(|known| known.id.clone()).collect()
+    }
+
+    /// Releases the reservation of a pod, unless it may be bound.
+    async fn release(&self, uid: &PodUid) -> anyhow::Result<()> {
+        let why = "a test wants it no more".to_owned();
+        match self.order(OrderKind::Release { uid: uid.clone(), why }).await? {
+            Ok(_) | Err(Rejection::BindingOpen) => Ok(()),
+            Err(rejection) => anyhow::bail!("a release is refused: {rejection}"),
+        }
+    }
+
+    /// Whether the pod has a reservation.
+    #[must_use]
+    pub fn has_reserved(&self, uid: &PodUid) -> bool {
+        self.state().desired().slices.iter().any(|slice| is_of(slice, uid))
+    }
+
+    /// Says that the Binding of a pod is about to be sent.
+    pub async fn mark(&self, uid: &PodUid) -> anyhow::Result<()> {
+        let answer = self.order(OrderKind::Mark { uid: uid.clone(), attempt: 1 }).await?;
+        answer.map(drop).with_context(|| format!("the Binding of {uid} must not be sent"))
+    }
+
+    /// Says that the pod is bound.
+    pub async fn bound(&self, uid: &PodUid) -> anyhow::Result<()> {
+        let answer = self.order(OrderKind::Outcome { uid: uid.clone(), attempt: 1, bound: true }).await?;
+        Ok(answer.map(drop)?)
+    }
+}
+
+/// Whether the slice is reserved for the pod.
+fn is_of(slice: &WantedSlice, uid: &PodUid) -> bool {
+    slice.reservation.as_ref().is_some_and(|reservation| reservation.uid == *uid)
+}
+
+/// The reservation of a pod that does not exist, to have a slice cut that is idle once it is released.
+fn for_nobody(slice: &WantedSlice) -> Reservation {
+    let resource = match slice.shape {
+        Shape::Mig { profile, .. } => ResourceName::Mig(profile),
+        Shape::Whole { .. } => ResourceName::Whole,
+        Shape::Mps { size_gb, .. } => ResourceName::Mps(size_gb),
+        Shape::TimeSlicing { size_gb } => ResourceName::TimeSlicing(size_gb),
+    };
+    let PodKey { namespace, name } = PodKey::new("default", format!("nobody-{}", slice.id));
+    let (uid, container) = (PodUid::new(&name), "main".to_owned());
+    Reservation { uid, namespace, pod: name, container, resource, alone: false, epoch: EPOCH }
+}

@@ -1,0 +1,191 @@
+//! Agents' connections to the extender, which is a process and asks a real API server whose their tokens are.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::authentication::v1::BoundObjectReference;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys::EXTENDER_AUTHORITY;
+use kerf_core::ledger::Change;
+use kerf_core::names::NodeName;
+use kerf_protocol::client::{Network as _, Secured};
+use kerf_protocol::convert::{Hello, write_hello};
+use kerf_protocol::limits::WINDOW;
+use kerf_protocol::wire::ledger_client::LedgerClient;
+use kerf_protocol::wire::{FromAgent, from_agent, to_agent};
+use kerf_runtime::tls::PublishedAuthority;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, wait};
+use kerf_tests::control_plane::{ControlPlane, SERVICE_ACCOUNT_ISSUER};
+use kerf_tests::gpu_nodes::NodeObject;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tonic::transport::Endpoint;
+use tonic::{Code, Request, Status};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const AGENT: &str = "kerf-node-agent";
+const AUDIENCE: &str = "kerf-extender";
+const NAME: &str = "kerf-extender.kerf-system.svc";
+
+/// A cluster without nodes, and where its extender serves agents.
+async fn cluster() -> anyhow::Result<(Cluster, SocketAddr)> {
+    let mut options = ClusterOptions::new(Vec::new());
+    options.control_plane.controller_manager = false;
+    let cluster = Cluster::start(options, |_| ()).await?;
+    let address = *cluster.agents_addresses().first().context("it serves no agents")?;
+    let is_served = async || Ok(TcpStream::connect(address).await.is_ok());
+    wait(PATIENCE, "the extender to serve agents", is_served).await?;
+    Ok((cluster, address))
+}
+
+/// What a token is bound to: the pod of the agent on a node, which is made.
+async fn pod_of_agent(plane: &ControlPlane, node: &str) -> anyhow::Result<BoundObjectReference> {
+    NodeObject::new(node).create_node(&plane.client()).await?;
+    let pod = json!({
+        "metadata": {"name": format!("{AGENT}-{node}"), "namespace": NAMESPACE},
+        "spec": {"nodeName": node, "serviceAccountName": AGENT, "containers": [{"name": "node-agent", "image": "none"}]},
+    });
+    let pods = Api::<Pod>::namespaced(plane.client(), NAMESPACE);
+    let pod = pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    Ok(BoundObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        name: pod.metadata.name,
+        uid: pod.metadata.uid,
+    })
+}
+
+/// An agent without a node.
+struct Agent {
+    extender: SocketAddr,
+    authority: PublishedAuthority,
+    folder: tempfile::TempDir,
+}
+
+impl Agent {
+    /// With the rights of one.
+    async fn new(plane: &ControlPlane, extender: SocketAddr) -> anyhow::Result<Self> {
+        let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, AGENT).await?;
+        let client = plane.client_as(&kubeconfig).await?;
+        let authority = PublishedAuthority::new(&client, NAMESPACE, EXTENDER_AUTHORITY);
+        Ok(Self { extender, authority, folder: tempfile::tempdir()? })
+    }
+
+    /// Says hello for a node. Whether the extender tells its role.
+    async fn greets(&self, node: &str, token: Option<&str>) -> anyhow::Result<Result<(), Status>> {
+        let file = self.folder.path().join("token");
+        std::fs::write(&file, token.unwrap_or_default())?;
+        let authority = self.authority.clone();
+        let authority = move || {
+            let authority = authority.clone();
+            async move { authority.client_config().await.map_err(std::io::Error::other) }
+        };
+        let network = Secured::new(vec![self.extender.to_string()], NAME, file, authority)?;
+        let addresses = network.resolve().await?;
+        ensure!(addresses == [self.extender].into(), "the extender is at {addresses:?}");
+        let mut stream = Some(TokioIo::new(network.connect(self.extender).await?));
+        let connector = tower::service_fn(move |_| {
+            let stream = stream.take().context("a connection is dialled once");
+            async move { stream }
+        });
+        let channel = Endpoint::from_static("http://extender").connect_with_connector(connector).await?;
+        let messages = tokio_stream::once(FromAgent { message: Some(hello(node)) });
+        // The stream stays open.
+        let messages = tokio_stream::StreamExt::chain(messages, tokio_stream::pending());
+        let mut request = Request::new(messages);
+        if token.is_some() {
+            let token = network.token().await?.context("the file has a token")?;
+            request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
+        }
+        let answered = async {
+            let mut incoming = LedgerClient::new(channel).connect(request).await?.into_inner();
+            incoming.message().await
+        };
+        let first = tokio::time::timeout(PATIENCE, answered).await.context("the extender is silent")?;
+        Ok(match first {
+            Err(refusal) => Err(refusal),
+            Ok(first) => {
+                let first = first.and_then(|first| first.message);
+                ensure!(matches!(first, Some(to_agent::Message::Role(_))), "{first:?}");
+                Ok(())
+            }
+        })
+    }
+}
+
+fn hello(node: &str) -> from_agent::Message {
+    let hello = Hello {
+        node: NodeName::new(node),
+        node_uid: "u1".to_owned(),
+        boot_id: "b1".to_owned(),
+        version: "0.1.0".to_owned(),
+        instance: "i1".to_owned(),
+        epoch: 0,
+        window: WINDOW,
+    };
+    from_agent::Message::Hello(write_hello(hello, &Change::default()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_hello_is_refused() -> anyhow::Result<()> {
+    let (cluster, extender) = cluster().await?;
+    let plane = cluster.plane();
+    let [one, two] = [pod_of_agent(plane, "n1").await?, pod_of_agent(plane, "n2").await?];
+    let agent = Agent::new(plane, extender).await?;
+    let token = async |account: &str, audience: &str, bound: Option<&BoundObjectReference>| {
+        plane.token(NAMESPACE, account, audience, bound.cloned()).await
+    };
+    let right = token(AGENT, AUDIENCE, Some(&one)).await?;
+    agent.greets("n1", Some(&right)).await?.context("the right token is refused")?;
+
+    let of_second = token(AGENT, AUDIENCE, Some(&two)).await?;
+    // What is signed anew is taken as long as it is in time, so that the next one is refused for its end and nothing else.
+    let in_time = plane.resigned(&right, |_| ())?;
+    agent.greets("n1", Some(&in_time)).await?.context("a token that is signed anew is refused")?;
+    let ended = plane.resigned(&right, |claims| {
+        let begin = claims["iat"].as_i64().unwrap_or_default() - 7200;
+        for (claim, at) in [("iat", begin), ("nbf", begin), ("exp", begin + 3600)] {
+            claims[claim] = json!(at);
+        }
+    })?;
+    let invalid = "the token is not valid for the audience kerf-extender";
+    let named = "the token names no node";
+    for (what, node, token, code, message) in [
+        (
+            "of another node",
+            "n1",
+            Some(of_second),
+            Code::PermissionDenied,
+            "hello.node is n1, but the token is of the agent of n2",
+        ),
+        ("absent", "n1", None, Code::Unauthenticated, "no token was sent"),
+        ("no token", "n1", Some("a.b.c".to_owned()), Code::Unauthenticated, invalid),
+        ("ended", "n1", Some(ended), Code::Unauthenticated, invalid),
+        (
+            "for the API server",
+            "n1",
+            Some(token(AGENT, SERVICE_ACCOUNT_ISSUER, Some(&one)).await?),
+            Code::Unauthenticated,
+            invalid,
+        ),
+        (
+            "of another account",
+            "n1",
+            Some(token("kerf-extender", AUDIENCE, None).await?),
+            Code::PermissionDenied,
+            "the token is of system:serviceaccount:kerf-system:kerf-extender",
+        ),
+        ("of no pod", "n1", Some(token(AGENT, AUDIENCE, None).await?), Code::PermissionDenied, named),
+    ] {
+        let refusal = agent.greets(node, token.as_deref()).await?;
+        let refusal = refusal.err().with_context(|| format!("a token {what} is taken"))?;
+        ensure!(refusal.code() == code && refusal.message().starts_with(message), "{what}: {refusal:?}");
+    }
+    // The node whose agent was played by others is served as before.
+    agent.greets("n1", Some(&right)).await?.context("the right token is refused at last")?;
+    cluster.stop().await
+}

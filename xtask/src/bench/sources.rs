@@ -1,0 +1,25 @@
+//! A copy of the sources, into which bugs are put to see whether they are found.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+
+use crate::workspace::Workspace;
+
+/// Brings a copy of the sources up to date. Its target folder is its own, and later runs find it again.
+pub fn copy(workspace: &Workspace, copy: &Path) -> anyhow::Result<()> {
+    let listed = Command::new("git").current_dir(workspace.root()).args(["ls-files", "-z"]).output()?;
+    ensure!(listed.status.success(), "git ls-files failed");
+    for file in String::from_utf8(listed.stdout)?.split_terminator('\0') {
+        let (from, to) = (workspace.root().join(file), copy.join(file));
+        let Ok(content) = fs::read(&from) else { continue };
+        // One that is the same keeps its time, so that cargo builds nothing anew for it.
+        if fs::read(&to).ok().as_ref() != Some(&content) {
+            fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
+            fs::write(&to, content).with_context(|| format!("failed to write {}", to.display()))?;
+        }
+    }
+    Ok(())
+}

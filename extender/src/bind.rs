@@ -194,6 +194,12 @@ impl Bind {
         assignment: Option<AssignmentDocument>,
         until: Instant,
     ) -> Result<(), BindError> {
+        let leave = tokio::select! {
+            () = term.closing.cancelled() => return Err(BindError::Deposed),
+            leave = timeout_at(until - POST_GRACE, term.in_flight.enter()) => {
+                leave.map_err(|_| BindingError::Busy)?
+            }
+        };
         // Held until the outcome is noted: a leader that ends in order waits for it.
         let Some(_open) = term.open_post() else { return Err(BindError::Deposed) };
         let epoch = term.with(|index| {
@@ -201,8 +207,9 @@ impl Bind {
             index.epoch()
         });
         let post = binding::post(&term.client, self, assignment.as_ref(), term.lead(epoch));
-        let post = timeout_at(until, post).await;
-        match post.unwrap_or(Err(BindingError::TimedOut)) {
+        let posted = timeout_at(until, post).await.unwrap_or(Err(BindingError::TimedOut));
+        leave.answered(!posted.as_ref().is_err_and(BindingError::is_overload));
+        match posted {
             Ok(()) => {
                 let (counted, stages, commands) = term.with(|index| {
                     index.bound(&self.uid, &self.key, &self.node);

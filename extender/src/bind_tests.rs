@@ -3,12 +3,14 @@
 use super::*;
 use crate::api_stand_in::{Fault, pod_path};
 use crate::filter::tests::{pod, unbound};
+use crate::in_flight::MOST;
 use crate::metrics::Metrics;
 use crate::simulated_agent::{EPOCH, Leader};
+use crate::timers::look_for_answers;
 use http::Method;
 use kerf_core::keys;
 use kerf_core::ledger::{Moment, Order, OrderKind};
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 const GATE: Duration = Duration::from_secs(4);
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
@@ -20,6 +22,12 @@ impl Deref for Scene {
 
     fn deref(&self) -> &Leader {
         &self.0
+    }
+}
+
+impl DerefMut for Scene {
+    fn deref_mut(&mut self) -> &mut Leader {
+        &mut self.0
     }
 }
 
@@ -36,6 +44,19 @@ impl Scene {
     async fn bind(&self, name: &str, gate: Duration) -> Result<(), BindError> {
         let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("default", name));
         bind(&self.term, Bind { uid, key, node: "n".into() }, gate).await
+    }
+
+    /// Binds a pod until its mark is sent, which is not answered.
+    async fn mark(&self, name: &str) -> tokio::task::JoinHandle<Result<(), BindError>> {
+        self.put_pod(name);
+        let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("default", name));
+        let (term, pod) = (self.term.clone(), Bind { uid, key, node: "n".into() });
+        let bind = tokio::spawn(async move { bind(&term, pod, GATE).await });
+        self.agent.was_ordered(&["reserve"]).await;
+        self.agent.hold_answers();
+        self.agent.cut();
+        self.agent.was_ordered(&["reserve", "mark"]).await;
+        bind
     }
 
     /// The node that the API server has bound a pod to.
@@ -127,6 +148,77 @@ async fn the_agent_hears_of_a_binding_that_was_refused_and_not_of_one_without_an
         let reservation = node.ledger.reservation(&node.ledger.desired().slices[0].id).unwrap();
         assert_eq!(reservation.binding, fault == Fault::Answer(503));
     }
+}
+
+#[tokio::test]
+async fn a_binding_that_finds_no_room_among_those_under_way_is_not_sent() {
+    let scene = Scene::start(true).await;
+    let mut others = Vec::new();
+    for _ in 0..MOST {
+        others.push(scene.term.in_flight.enter().await);
+    }
+    scene.put_pod("a");
+    let busy = scene.bind("a", Duration::from_millis(200)).await;
+    assert!(matches!(busy, Err(BindError::Binding(BindingError::Busy))), "{busy:?}");
+    scene.agent.was_ordered(&["reserve", "mark", "not bound"]).await;
+    assert_eq!(scene.api.requests(&Method::POST), 0);
+    others.clear();
+    scene.bind("a", GATE).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_agent_hears_of_a_mark_that_no_binding_follows() {
+    const TOLD: [&str; 3] = ["reserve", "mark", "not bound"];
+    let scene = Scene::start(false).await;
+    scene.mark("a").await.abort();
+    scene.agent.was_ordered(&TOLD).await;
+
+    let scene = Scene::start(false).await;
+    let bind = scene.mark("a").await;
+    scene.term.closing.cancel();
+    let ended = bind.await.unwrap();
+    assert!(matches!(ended, Err(BindError::Agent(BindFailure::Deposed))), "{ended:?}");
+    scene.agent.was_ordered(&TOLD).await;
+
+    let mut scene = Scene::start(false).await;
+    let bind = scene.mark("a").await;
+    scene.stop.cancel();
+    let ended = bind.await.unwrap();
+    assert!(matches!(ended, Err(BindError::Agent(BindFailure::Disconnected))), "{ended:?}");
+    scene.connected(false).await;
+    scene.agent.give_answers();
+    scene.dial().await;
+    scene.agent.was_ordered(&TOLD).await;
+    assert_eq!(scene.api.requests(&Method::POST), 0);
+}
+
+#[tokio::test]
+async fn a_node_whose_agent_does_not_answer_takes_no_pods_until_it_does() {
+    let scene = Scene::start(true).await;
+    scene.agent.hold_answers();
+    scene.put_pod("a");
+    let unanswered = scene.bind("a", Duration::from_millis(200)).await;
+    assert!(matches!(unanswered, Err(BindError::Agent(BindFailure::NoAnswer))), "{unanswered:?}");
+    look_for_answers(&scene.term, Duration::from_mins(1));
+    scene.put_pod("b");
+    assert!(
+        scene.term.with(|index| index.node(&"n".into()).unwrap().serving()).is_ok(),
+        "it is not late yet"
+    );
+    look_for_answers(&scene.term, Duration::ZERO);
+    let refused = scene.bind("b", GATE).await;
+    assert!(matches!(refused, Err(BindError::Refused(Refusal::AgentNotReady))), "{refused:?}");
+    assert!(scene.term.with(|index| index.give_up(&PodUid::new("uid-a"))), "it may go elsewhere");
+    scene.agent.was_ordered(&["reserve", "release"]).await;
+    scene.agent.give_answers();
+    for _ in 0..400 {
+        look_for_answers(&scene.term, Duration::ZERO);
+        if scene.bind("b", GATE).await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the node takes no pods again");
 }
 
 #[tokio::test]

@@ -18,6 +18,9 @@ pub enum BindingError {
     /// The API server refused it.
     #[error("the API server refused the Binding: {0}")]
     Refused(String),
+    /// It was not sent, or not heard: the API server has too much to do.
+    #[error("the API server has too many requests at present")]
+    Busy,
     /// No answer: it may have been made.
     #[error("the API server did not answer in time")]
     TimedOut,
@@ -34,7 +37,17 @@ impl BindingError {
     /// request, 409 where an earlier Binding was made. The answer says nothing about an earlier request without an answer.
     #[must_use]
     pub fn is_definite(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Request(_))
+        matches!(self, Self::Refused(_) | Self::Busy | Self::Request(_))
+    }
+
+    /// Whether the API server has too much to do.
+    #[must_use]
+    pub fn is_overload(&self) -> bool {
+        match self {
+            Self::Busy | Self::TimedOut => true,
+            Self::Client(kube::Error::Api(status)) => matches!(status.code, 503 | 504),
+            Self::Refused(_) | Self::Client(_) | Self::Request(_) => false,
+        }
     }
 }
 
@@ -67,6 +80,7 @@ pub async fn post(
     match client.request_text(request).await {
         Ok(_status) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 && is_bound(client, bind).await? => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 429 => Err(BindingError::Busy),
         Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
             Err(BindingError::Refused(status.message))
         }

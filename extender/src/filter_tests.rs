@@ -472,6 +472,31 @@ fn room_wakes_as_many_refused_pods_as_it_serves_the_longest_waiting_first() {
     assert_eq!(index.wake(now + LIFETIME), [(c.uid, c.key)]);
 }
 
+/// Those of a template look as one, and take their turns all the same.
+#[test]
+fn pods_of_several_templates_are_woken_in_the_order_in_which_they_were_refused() {
+    let now = Instant::now();
+    let mut index = awake(&[("n", &["H100-80GB"])], now);
+    let all: Vec<Candidate> = (0..10)
+        .map(|n| pod(&format!("p{n}"), ["nvidia.com/mig-3g.40gb", "nvidia.com/mig-4g.40gb"][n % 2]))
+        .collect();
+    let mut placed = Vec::new();
+    for pod in &all {
+        match choose(&mut index, pod, &["n"], now) {
+            Some(_) => placed.push(bind(&mut index, pod, "n").owner.uid),
+            None => assert!(placed.len() >= 2),
+        }
+    }
+    let waiting: Vec<_> = all.iter().filter(|pod| !placed.contains(&pod.uid)).collect();
+    for uid in &placed {
+        index.pod_gone(uid);
+    }
+    let woken: Vec<_> = index.wake(now).into_iter().map(|(uid, _)| uid).collect();
+    let first: Vec<_> = waiting.iter().take(woken.len()).map(|pod| pod.uid.clone()).collect();
+    assert!(woken.len() >= 2);
+    assert_eq!(woken, first);
+}
+
 #[test]
 fn a_pod_that_could_not_be_told_waits_on_unless_it_is_looked_at_meanwhile() {
     for (is_looked_at, woken) in [(false, 1), (true, 0)] {

@@ -25,6 +25,7 @@
 //! | [`cluster`] | what is known whether this replica leads or not, and by which term it is decided on |
 //! | [`fresh`] | what a new leader reads anew |
 //! | [`term`], [`leader`] | who leads, since when |
+//! | [`in_flight`] | how many Bindings may be under way at once |
 //! | [`in_force`] | which policies hold now |
 //! | [`in_time`] | what the API server answers in time, or why it does not |
 //! | [`metrics`] | what is counted |
@@ -47,6 +48,7 @@ pub mod evict;
 pub mod filter;
 pub mod former_epoch;
 pub mod fresh;
+pub mod in_flight;
 pub mod in_force;
 pub mod in_time;
 pub mod leader;

@@ -24,6 +24,9 @@ use tokio::sync::{oneshot, watch};
 /// The leader's epoch.
 pub(crate) const EPOCH: u64 = 3;
 
+/// An answer, and who waits for it.
+type HeldAnswer = (oneshot::Sender<Answer>, Answer);
+
 /// An agent that cuts at once, or when it is told to.
 pub(crate) struct SimulatedAgent {
     node: Mutex<SimulatedNode>,
@@ -31,13 +34,16 @@ pub(crate) struct SimulatedAgent {
     cuts: bool,
     /// The orders that it has received.
     orders: Mutex<Vec<Order>>,
+    /// The answers that it holds back, while it does.
+    held: Mutex<Option<Vec<HeldAnswer>>>,
 }
 
 impl SimulatedAgent {
     fn new(cuts: bool) -> Arc<Self> {
         let node = SimulatedNode::new(&["H100-80GB"], NodePolicy::default(), Limits::default());
         let state = watch::Sender::new(Arc::new(node.state()));
-        Arc::new(Self { node: Mutex::new(node), state, cuts, orders: Mutex::default() })
+        let (node, orders, held) = (Mutex::new(node), Mutex::default(), Mutex::default());
+        Arc::new(Self { node, state, cuts, orders, held })
     }
 
     pub fn node(&self) -> MutexGuard<'_, SimulatedNode> {
@@ -57,6 +63,20 @@ impl SimulatedAgent {
             (slice.state, slice.message) = (SliceState::Failed, Some(why.to_owned()));
         }
         self.state.send_replace(Arc::new(state));
+    }
+
+    /// Answers nothing from now on.
+    pub fn hold_answers(&self) {
+        self.held.lock().unwrap().get_or_insert_default();
+    }
+
+    /// Answers what it has not, and what comes.
+    pub fn give_answers(&self) {
+        let held = self.held.lock().unwrap().take();
+        for (to, answer) in held.into_iter().flatten() {
+            // Its connection may have ended.
+            let _ = to.send(answer);
+        }
     }
 
     /// What it was ordered, in words.
@@ -112,7 +132,10 @@ impl Agent for SimulatedAgent {
         self.state.send_replace(Arc::new(node.state()));
         self.orders.lock().unwrap().push(order);
         let (sender, receiver) = oneshot::channel();
-        sender.send(answer).unwrap();
+        match &mut *self.held.lock().unwrap() {
+            Some(held) => held.push((sender, answer)),
+            None => sender.send(answer).unwrap(),
+        }
         receiver
     }
 }
@@ -124,6 +147,7 @@ pub(crate) struct Leader {
     pub agent: Arc<SimulatedAgent>,
     /// Ends the agent.
     pub stop: CancellationToken,
+    address: SocketAddr,
 }
 
 impl Leader {
@@ -145,12 +169,18 @@ impl Leader {
             agents::listen(&term.cluster, &args, &Arc::new(Access::Open), "e1", stop).await.unwrap().unwrap();
         listening.lead(EPOCH);
         let agent = SimulatedAgent::new(cuts);
-        let network = Plain { extenders: vec![listening.address().to_string()] };
-        let stop = CancellationToken::new();
-        tokio::spawn(client::run(Arc::clone(&agent), Arc::new(network), stop.clone()));
-        let scene = Self { api, term, agent, stop };
-        scene.connected(true).await;
+        let (stop, address) = (CancellationToken::new(), listening.address());
+        let mut scene = Self { api, term, agent, stop, address };
+        scene.dial().await;
         scene
+    }
+
+    /// Lets the agent dial, for the first time or after its end.
+    pub async fn dial(&mut self) {
+        let network = Plain { extenders: vec![self.address.to_string()] };
+        self.stop = CancellationToken::new();
+        tokio::spawn(client::run(Arc::clone(&self.agent), Arc::new(network), self.stop.clone()));
+        self.connected(true).await;
     }
 
     pub async fn connected(&self, is_connected: bool) {

@@ -123,6 +123,11 @@ impl Tentatives {
         !self.by_node.contains_key(node)
     }
 
+    /// The pods that have a place.
+    pub fn pods(&self) -> impl Iterator<Item = &PodUid> {
+        self.by_pod.keys()
+    }
+
     /// How many pods have a place.
     #[must_use]
     pub fn len(&self) -> usize {

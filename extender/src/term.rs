@@ -6,19 +6,26 @@ use crate::cluster::Cluster;
 use crate::cluster_index::{ClusterIndex, Effects, HeldBack, NobodyPreempted, NodeOrder};
 use crate::events::{self, Topic};
 use crate::evict;
+use crate::in_flight::InFlight;
 use crate::in_force::InForce;
 use crate::leader::Deadline;
 use crate::metrics::Metrics;
 use arc_swap::ArcSwapOption;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use kerf_core::ledger::{OrderKind, Rejection};
+use kerf_core::ledger::{Order, OrderKind, Rejection};
 use kerf_core::names::{NodeName, PodUid};
+use kerf_protocol::server::{Disconnected, NotSent};
 use kerf_runtime::shutdown::CancellationToken;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, watch};
+
+/// How often an agent is told what became of a Binding while it is not connected: it dials anew within seconds.
+const TELLS: usize = 10;
+const TELL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The term of which requests are answered, if this replica leads and has listed everything.
 #[derive(Debug, Default)]
@@ -71,6 +78,8 @@ pub struct Term {
     pub metrics: Metrics,
     /// The admins' policies, as they are now.
     pub policies: InForce,
+    /// How many Bindings may be under way.
+    pub in_flight: Arc<InFlight>,
     /// How many Events may be written.
     pub events: events::Limit,
     /// Of marked Bindings.
@@ -142,6 +151,7 @@ impl Term {
             stop,
             metrics,
             policies: cluster.policies.clone(),
+            in_flight: Arc::default(),
             events: events::Limit::default(),
             number: cluster.next_term(),
             cluster,
@@ -284,6 +294,21 @@ impl Term {
         }
     }
 
+    /// Tells a node's agent what became of a Binding, by its next connection if this one ends before it has answered.
+    pub async fn tell(&self, node: &NodeName, order: &Order) {
+        for _ in 0..TELLS {
+            let sent = async {
+                let connection = self.cluster.agents.connection(node).ok_or(Disconnected)?;
+                let reply = connection.slot().await?.send(order)?;
+                Ok::<_, NotSent>(reply.await?)
+            };
+            match sent.await {
+                Ok(_) | Err(NotSent::NotLeading(_)) => return,
+                Err(NotSent::Disconnected(_)) => tokio::time::sleep(TELL_INTERVAL).await,
+            }
+        }
+    }
+
     /// Sends an order that no bind waits for.
     async fn order(self: Arc<Self>, NodeOrder { node, connection, order }: NodeOrder) {
         let sent = async {
@@ -297,7 +322,7 @@ impl Term {
         if let OrderKind::Release { uid, .. } = &order.kind {
             self.with(|index| match answer {
                 Some(Err(Rejection::BindingOpen)) => index.release_rejected(uid, &node, connection),
-                _ => index.answered(uid, &node, connection),
+                _ => index.release_answered(uid, &node, connection),
             });
         }
     }

@@ -1,4 +1,5 @@
-//! What is due by time alone: the ends of reservations, of Bindings without an answer, and of the wait after a leader that vanished.
+//! What is due by time alone: the ends of reservations, of Bindings without an answer, and of the wait after a leader that vanished; and
+//! which agents are late with an answer.
 //!
 //! A task of its own, for the others await the API server: a PATCH that a webhook of others delays takes 5 s, and there may be hundreds.
 
@@ -10,6 +11,9 @@ use tokio::time::{MissedTickBehavior, interval};
 /// How often the index is asked what is due.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
+/// An agent answers within this time, unless its disk or its node is overloaded.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
 /// Runs until the term ends.
 pub async fn run(term: Arc<Term>) {
     let mut timer = interval(INTERVAL);
@@ -19,8 +23,21 @@ pub async fn run(term: Arc<Term>) {
             () = term.stop.cancelled() => return,
             _ = timer.tick() => {}
         }
+        look_for_answers(&term, ANSWERS_WITHIN);
         term.with(|index| index.tick(Instant::now()));
         // Probable places end by time too, and leave room.
         term.room.notify_one();
+    }
+}
+
+/// Sends no pods to nodes whose agents are late with an answer, until they have answered.
+pub(crate) fn look_for_answers(term: &Term, within: Duration) {
+    let silent = term.cluster.agents.silent(within);
+    for (node, is_silent) in term.with(|index| index.show_silent(&silent)) {
+        if is_silent {
+            tracing::warn!(%node, ?within, "agent is late with an answer, the node counts as full until it answers");
+        } else {
+            tracing::info!(%node, "agent has answered, the node takes pods again");
+        }
     }
 }

@@ -26,7 +26,7 @@ use keepers::Orders;
 use kerf_core::contract::GpuNodeStatus;
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::keys;
-use kerf_core::ledger::NodeState;
+use kerf_core::ledger::{Limits, NodeState};
 use kerf_protocol::client::{Network, Secured};
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::gpu_node::GpuNode;
@@ -197,6 +197,7 @@ fn settings(args: &Args) -> Settings {
         recover_after: args.recover_after,
         xids: Xids { disabled: args.disable_healthchecks.clone(), enabled: args.enable_healthchecks.clone() },
         probe: args.resync,
+        limits: Limits { request: args.request_lifetime, ..Limits::default() },
     }
 }
 

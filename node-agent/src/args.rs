@@ -50,6 +50,10 @@ pub struct Args {
     /// The file of the token by which the extender knows the agent, of the audience `kerf-extender`.
     #[arg(long, default_value = "/var/run/secrets/kerf-extender/token")]
     pub extender_token: PathBuf,
+    /// How long a request may live in the API server after its sender has given it up: above kube-apiserver's --request-timeout (1m), and
+    /// the same as the extender's. So long, and 10 s more, a pod whose Binding got no answer keeps its slices.
+    #[arg(long, default_value = "70s", value_parser = positive)]
+    pub request_lifetime: Duration,
     /// How often the GpuNode's status is written at most, but for its conditions: seconds with `s`, or `ms`, or `m`.
     #[arg(long, default_value = "5s", value_parser = positive)]
     pub status_interval: Duration,

@@ -139,6 +139,7 @@ impl Reconciler {
                 self.take(event);
             }
             let now = Instant::now();
+            self.node.on_disk(self.unanswered.trouble(now));
             let decision = self.node.decide(now);
             let wake = self.hand_out(decision, now, &session);
             tokio::select! {

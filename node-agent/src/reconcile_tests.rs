@@ -232,7 +232,7 @@ async fn a_cut_that_takes_long_keeps_no_other_gpu_waiting() {
 #[tokio::test]
 async fn on_a_full_disk_orders_are_refused_and_the_record_of_before_stays() {
     let (folder, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
-    let (seen, state) = ordered(folder.path(), &stop).await;
+    let (mut seen, state) = ordered(folder.path(), &stop).await;
     answer(order(&seen, 0)).await.unwrap();
     let newest = checkpoint::tests::newest(&state);
     let other = state.join(if newest == "ledger.0" { "ledger.1" } else { "ledger.0" });
@@ -243,6 +243,12 @@ async fn on_a_full_disk_orders_are_refused_and_the_record_of_before_stays() {
         let Err(Rejection::Disk(why)) = answer(waiting).await else { panic!("it cannot be on the disk") };
         assert!(why.contains("No space left"), "{why}");
     }
+    let is_told = |status: &GpuNodeStatus| {
+        let is_it =
+            |ready: &Condition| ready.reason == "RecordNotWritten" && ready.message.contains("No space left");
+        status.condition(Condition::READY).is_some_and(is_it)
+    };
+    tokio::time::timeout(PATIENCE, seen.status.wait_for(is_told)).await.unwrap().unwrap();
     fs::remove_file(&other).unwrap();
     let pods = || {
         let slices = checkpoint::tests::on_disk(&state).unwrap().node.ledger.desired.slices;
@@ -251,6 +257,8 @@ async fn on_a_full_disk_orders_are_refused_and_the_record_of_before_stays() {
     assert_eq!(pods(), ["p0"]);
     answer(order(&seen, 1)).await.unwrap();
     assert_eq!(pods(), ["p0", "p1"]);
+    let is_well = |status: &GpuNodeStatus| !is_told(status);
+    tokio::time::timeout(PATIENCE, seen.status.wait_for(is_well)).await.unwrap().unwrap();
     stop.cancel();
 }
 

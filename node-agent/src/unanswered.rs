@@ -16,6 +16,8 @@ use tokio::sync::oneshot;
 
 /// How long a change of the ledger may be missing on the disk where no answer waits for it.
 const WRITE_WITHIN: Duration = Duration::from_secs(5);
+/// How long a write may take before the node says that its disk does not answer.
+const LATE: Duration = Duration::from_secs(2);
 
 /// The orders whose answers wait.
 #[derive(Default)]
@@ -23,7 +25,9 @@ pub struct Unanswered {
     waiting: Vec<Waiting>,
     /// Answers that wait for nothing but the report of what they have changed, which goes before them.
     ready: Vec<(Answer, oneshot::Sender<Answer>)>,
-    writing: Option<BoxFuture<'static, Written>>,
+    writing: Option<(Instant, BoxFuture<'static, Written>)>,
+    /// Why the last write failed, if it did.
+    failed: Option<String>,
     /// What this process has written of the ledger.
     on_disk: Saved,
     /// When the disk must have what has changed.
@@ -64,10 +68,10 @@ impl Unanswered {
 
     /// Starts to write the record if that is due and no write is under way. Returns when it is due otherwise.
     pub fn write(&mut self, record: &Recalled, recording: &Recording, now: Instant) -> Option<Instant> {
-        if self.writing.is_some() {
-            return None;
+        if let Some((since, _)) = &self.writing {
+            return Some(*since + LATE).filter(|late| *late > now);
         }
-        let is_behind = record.ledger != self.on_disk;
+        let is_behind = self.failed.is_some() || record.ledger != self.on_disk;
         let write_at = is_behind.then(|| *self.write_at.get_or_insert(now + WRITE_WITHIN));
         self.write_at = write_at;
         if self.waiting.is_empty() && write_at.is_none_or(|at| at > now) {
@@ -75,13 +79,21 @@ impl Unanswered {
         }
         let (waiting, record) = (std::mem::take(&mut self.waiting), record.clone());
         let saved = recording.save(record.clone());
-        self.writing = Some(saved.map(|result| Written { record, waiting, result }).boxed());
-        None
+        self.writing = Some((now, saved.map(|result| Written { record, waiting, result }).boxed()));
+        Some(now + LATE)
+    }
+
+    /// Why the disk takes no reservation at present.
+    #[must_use]
+    pub fn trouble(&self, now: Instant) -> Option<String> {
+        let late = self.writing.as_ref().filter(|(since, _)| now.saturating_duration_since(*since) >= LATE);
+        let late = late.map(|_| format!("the disk of --state-dir has not answered for {} s", LATE.as_secs()));
+        late.or_else(|| self.failed.clone())
     }
 
     /// Waits for the write that is under way; forever if there is none.
     pub async fn written(&mut self) -> Written {
-        let Some(writing) = &mut self.writing else { return std::future::pending().await };
+        let Some((_, writing)) = &mut self.writing else { return std::future::pending().await };
         let written = writing.await;
         self.writing = None;
         written
@@ -90,6 +102,7 @@ impl Unanswered {
     /// Gives the answers that a write was for. After a failed one no pod has a reservation that the disk has not.
     pub fn answer(&mut self, written: Written, node: &mut Node, standing: &mut Standing, now: Instant) {
         let Written { record, mut waiting, result } = written;
+        self.failed = result.clone().err();
         match result {
             Ok(()) => {
                 standing.note_recorded(&record);

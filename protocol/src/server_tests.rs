@@ -158,6 +158,26 @@ async fn a_peer_that_is_silent_is_left_within_the_time_of_two_pings() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_order_is_unanswered_from_when_it_is_sent_until_its_answer() {
+    let mut pair = Pair::start(64);
+    let (connection, ..) = pair.extender.connected().await;
+    assert_eq!(connection.unanswered_since(), None);
+    let first = Instant::now();
+    let mut replies = Vec::new();
+    for attempt in [1, 2] {
+        replies.push(connection.slot().await.unwrap().send(&mark(3, attempt)).unwrap());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    for (number, reply) in (0..).zip(replies) {
+        assert_eq!(connection.unanswered_since(), Some(first + Duration::from_secs(number)));
+        let (_, answer) = pair.received.orders.recv().await.unwrap();
+        answer.send(Ok(done(1))).unwrap();
+        reply.await.unwrap().unwrap();
+    }
+    assert_eq!(connection.unanswered_since(), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn orders_are_sent_in_the_epoch_of_the_last_role_alone() {
     let mut pair = Pair::start(64);
     let (connection, ..) = pair.extender.connected().await;

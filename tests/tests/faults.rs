@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kerf_core::contract::{Condition, ConditionStatus};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
@@ -88,6 +90,44 @@ async fn an_agent_that_freezes_holds_no_pod() -> anyhow::Result<()> {
     cluster.create(&asking("whole", "80Gi", "hardware")).await?;
     let whole = cluster.running("whole").await?;
     assert_eq!(whole.spec.and_then(|spec| spec.node_name).as_deref(), Some("n1"));
+    let violations = Truth::observe(&cluster).await?.violations();
+    assert!(violations.is_empty(), "{violations:?}");
+    cluster.stop().await
+}
+
+/// The API server reaches it all the while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_agent_does_not_reach_the_extender_runs_its_pods_and_takes_no_more() -> anyhow::Result<()>
+{
+    let mut options =
+        ClusterOptions::new(vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)]);
+    options.control_plane.controller_manager = false;
+    let mut cluster = Cluster::start(options, |_| ()).await?;
+    cluster.create(&asking("before", "10Gi", "hardware")).await?;
+    let before = cluster.running("before").await?;
+    let name = before.spec.and_then(|spec| spec.node_name).unwrap_or_default();
+    let node = cluster.nodes_mut().iter_mut().find(|node| node.name() == name).context("it is on a node")?;
+    let (file, token) = (node.token().to_owned(), std::fs::read_to_string(node.token())?);
+    std::fs::write(&file, "a.forged.token")?;
+    node.agent().kill()?;
+    node.agent().restart()?;
+    let is_cut_off = async || {
+        let status = cluster.gpu_node(&name).await?.read_status()?.unwrap_or_default();
+        let connected = status.condition(Condition::CONNECTED);
+        Ok(connected.is_some_and(|condition| condition.status == ConditionStatus::False))
+    };
+    wait(PATIENCE, "the node to say that it is not connected", is_cut_off).await?;
+
+    cluster.create(&asking("whole", "80Gi", "hardware")).await?;
+    let whole = cluster.running("whole").await?.spec.and_then(|spec| spec.node_name);
+    anyhow::ensure!(whole.is_some_and(|other| other != name), "it is on the node that is cut off");
+    cluster.create(&asking("after", "10Gi", "hardware")).await?;
+    cluster.event("after", "kerf agent not connected to the extender").await?;
+    assert_eq!(cluster.phase("before").await?, "Running");
+
+    std::fs::write(&file, token)?;
+    let after = cluster.running("after").await?.spec.and_then(|spec| spec.node_name);
+    assert_eq!(after.as_deref(), Some(name.as_str()));
     let violations = Truth::observe(&cluster).await?.violations();
     assert!(violations.is_empty(), "{violations:?}");
     cluster.stop().await

@@ -205,7 +205,7 @@ impl BindProgress {
             }
             (Stage::Marking { last, sent }, Ok(_)) => {
                 if now >= (*last).min(*sent + self.limits.send) {
-                    return self.give_up(BindFailure::Expiring);
+                    return self.end(BindFailure::Expiring);
                 }
                 self.stage = Stage::Posting;
                 vec![Action::Post { attempt: self.attempt }]
@@ -246,18 +246,12 @@ impl BindProgress {
 
     fn gate_over(&mut self) -> Vec<Action> {
         match self.stage {
-            Stage::New(_) | Stage::Reserving { .. } => self.end(BindFailure::NoAnswer),
+            Stage::New(_) | Stage::Reserving { .. } | Stage::Marking { .. } => {
+                self.end(BindFailure::NoAnswer)
+            }
             Stage::Cutting { .. } => self.end(BindFailure::NotReady),
-            Stage::Marking { .. } => self.give_up(BindFailure::NoAnswer),
             Stage::Posting | Stage::Ended => Vec::new(),
         }
-    }
-
-    /// Ends a bind whose mark was sent, and whose Binding will not be: the agent need not wait for that.
-    fn give_up(&mut self, failure: BindFailure) -> Vec<Action> {
-        let outcome = self.outcome(false);
-        let end = self.end(failure);
-        [outcome].into_iter().chain(end).collect()
     }
 
     fn posted(&mut self, posted: Posted, now: Moment, lease: Moment) -> Vec<Action> {
@@ -279,9 +273,12 @@ impl BindProgress {
         Action::Send(Order { epoch: self.epoch, kind })
     }
 
+    /// Ends the bind without a Binding. An agent that has the mark, or may have it, need not wait for one.
     fn end(&mut self, failure: BindFailure) -> Vec<Action> {
+        let is_marked = matches!(self.stage, Stage::Marking { .. });
         self.stage = Stage::Ended;
-        vec![Action::End(Err(failure))]
+        let outcome = is_marked.then(|| self.outcome(false));
+        outcome.into_iter().chain([Action::End(Err(failure))]).collect()
     }
 }
 

@@ -134,12 +134,13 @@ fn a_rejection_ends_the_bind_and_says_whether_to_fit_anew() {
         (Rejection::UnknownReservation, true),
         (Rejection::OldEpoch, false),
         (Rejection::Closed("no pods".to_owned()), false),
+        (Rejection::Disk("no room".to_owned()), false),
     ] {
-        for (mut bind, _) in [begun(GATE), marking(GATE)] {
-            let failure = BindFailure::Rejected(rejection.clone());
-            assert_eq!(failure.is_stale_proposal(), stale);
-            assert_eq!(answer(&mut bind, &Err(rejection.clone()), 2), [failed(failure)]);
-        }
+        let failure = BindFailure::Rejected(rejection.clone());
+        assert_eq!(failure.is_stale_proposal(), stale);
+        let rejected = Err(rejection);
+        assert_eq!(answer(&mut begun(GATE).0, &rejected, 2), [failed(failure.clone())]);
+        assert_eq!(answer(&mut marking(GATE).0, &rejected, 2), [outcome(false), failed(failure)]);
     }
 }
 
@@ -193,11 +194,12 @@ fn the_gate_ends_what_is_not_under_way() {
 
 #[test]
 fn a_lost_connection_and_a_lost_lease_end_all_but_a_binding_under_way() {
-    for (bind, _) in [begun(GATE), marking(GATE)] {
+    for ((bind, _), told) in [(begun(GATE), vec![]), (marking(GATE), vec![outcome(false)])] {
+        let ends = |failure| [told.clone(), vec![failed(failure)]].concat();
         let end = bind.clone().on(&Input::Disconnected, at(1), at(LEASE));
-        assert_eq!(end, [failed(BindFailure::Disconnected)]);
+        assert_eq!(end, ends(BindFailure::Disconnected));
         for input in [Input::Opened, Input::Answered(&DONE), Input::GateOver] {
-            assert_eq!(bind.clone().on(&input, at(2), at(2)), [failed(BindFailure::Deposed)]);
+            assert_eq!(bind.clone().on(&input, at(2), at(2)), ends(BindFailure::Deposed));
         }
     }
 }

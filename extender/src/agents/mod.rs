@@ -16,8 +16,10 @@ use kerf_protocol::server::{Connection, Server};
 use kerf_runtime::serve::{self, Http2, IdleLimits};
 use kerf_runtime::shutdown::CancellationToken;
 use session::Sessions;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Bytes that an agent may send before they are read: an agent that is ahead reports the sum of its changes later.
 const STREAM_WINDOW: u32 = 64 << 10;
@@ -33,6 +35,14 @@ impl Connections {
     #[must_use]
     pub fn connection(&self, node: &NodeName) -> Option<Connection> {
         self.lock().get(node).cloned()
+    }
+
+    /// The nodes whose agents have left an order without an answer for so long.
+    #[must_use]
+    pub fn silent(&self, since: Duration) -> BTreeSet<NodeName> {
+        let connections = self.lock();
+        let is_silent = |c: &&Connection| c.unanswered_since().is_some_and(|sent| sent.elapsed() >= since);
+        connections.values().filter(is_silent).map(|connection| connection.node().clone()).collect()
     }
 
     fn insert(&self, connection: &Connection) {

@@ -221,9 +221,7 @@ impl<'b> StreamBind<'b> {
             self.term.with(|index| index.note_ready(uid, std::time::Instant::now()));
         }
         if !matches!(order.kind, OrderKind::Reserve(_) | OrderKind::Mark { .. }) {
-            // Nothing waits for it.
-            let connection = self.connection.clone();
-            tokio::spawn(async move { Some(connection.slot().await.ok()?.send(&order).ok()?.await) });
+            self.tell(order);
             return Vec::new();
         }
         match timeout_at(self.gate, self.connection.slot()).await {
@@ -256,10 +254,27 @@ impl<'b> StreamBind<'b> {
         Vec::new()
     }
 
+    /// Tells the agent something that nothing waits for.
+    fn tell(&self, order: Order) {
+        let (term, node) = (self.term.clone(), self.bind.node.clone());
+        tokio::spawn(async move { term.tell(&node, &order).await });
+    }
+
     async fn post(&self) -> Result<(), BindError> {
         let Bind { uid, node, .. } = self.bind;
         let assignment = self.term.with(|index| index.assignment_of(uid, node)).ok_or(BindError::Lost)?;
         self.bind.post(self.term, Some(assignment), self.gate + POST_GRACE).await
+    }
+}
+
+impl Drop for StreamBind<'_> {
+    /// The scheduler may have hung up after the mark: the agent need not wait for a Binding then.
+    fn drop(&mut self) {
+        for action in self.on(&Input::GateOver) {
+            if let Action::Send(order) = action {
+                self.tell(order);
+            }
+        }
     }
 }
 

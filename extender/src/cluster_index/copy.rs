@@ -24,6 +24,8 @@ pub(super) struct NodeCopy {
     state: NodeState,
     /// Whether it reports what cannot be read.
     is_unreadable: bool,
+    /// Whether it is late with an answer.
+    is_silent: bool,
     /// Proposals that are not answered, in the order in which they were made.
     proposals: Vec<Proposed>,
     /// Pods whose release was ordered and is not answered. They are free to go elsewhere, and nobody gets their slices yet.
@@ -79,7 +81,7 @@ impl NodeCopy {
         match self.connection {
             None => Err(Refusal::NotConnected),
             Some(_) if self.is_unreadable => Err(Refusal::UnreadableStatus),
-            Some(_) if self.state.closed.is_some() => Err(Refusal::AgentNotReady),
+            Some(_) if self.is_silent || self.state.closed.is_some() => Err(Refusal::AgentNotReady),
             Some(_) => Ok(()),
         }
     }
@@ -99,6 +101,17 @@ impl ClusterIndex {
         self.update_copy(name, |copy| {
             (copy.state, copy.is_unreadable) = (NodeState::default(), true);
         });
+    }
+
+    /// The agents of these nodes are late with an answer, and no others. They accept nothing until they have answered. Gives the nodes
+    /// for which that has changed, and whether their agents are late now.
+    pub fn show_silent(&mut self, silent: &BTreeSet<NodeName>) -> Vec<(NodeName, bool)> {
+        let changed = self.copies.iter().filter(|(name, copy)| copy.is_silent != silent.contains(*name));
+        let changed: Vec<_> = changed.map(|(name, copy)| (name.clone(), !copy.is_silent)).collect();
+        for (name, is_silent) in &changed {
+            self.update_copy(name, |copy| copy.is_silent = *is_silent);
+        }
+        changed
     }
 
     /// The connection of this number has ended.
@@ -168,15 +181,17 @@ impl ClusterIndex {
         self.update_copy(name, |copy| copy.proposals.push(proposed));
     }
 
-    /// The agent has answered the proposal or the release of a pod over this connection, or will never receive it. What it has
-    /// done is in the copy.
+    /// The agent has answered the proposal for a pod over this connection, or will never receive it. What it has done is in the copy.
     pub fn answered(&mut self, uid: &PodUid, name: &NodeName, connection: u64) {
         drop(self.take_proposed(uid, name, connection));
     }
 
-    /// The agent has rejected the proposal for a pod: the pod is expected on the node until it is fitted once more.
+    /// The agent has rejected the proposal for a pod: the pod is expected on the node until it is fitted once more, unless it was free
+    /// to go elsewhere.
     pub fn rejected(&mut self, uid: &PodUid, name: &NodeName, connection: u64, now: Instant) {
-        if let Some(Proposed { proposal, ask, choice }) = self.take_proposed(uid, name, connection) {
+        let is_free = self.copies.get(name).is_some_and(|copy| copy.releasing.contains(uid));
+        let proposed = self.take_proposed(uid, name, connection);
+        if let Some(Proposed { proposal, ask, choice }) = proposed.filter(|_| !is_free) {
             let pod = Promisee { uid: uid.clone(), key: proposal.owner.key, epoch: self.epoch };
             self.expect(pod, ask, choice, name, now);
         }
@@ -190,9 +205,8 @@ impl ClusterIndex {
         let mut proposed = copy.proposals.extract_if(.., |proposed| proposed.proposal.owner.uid == *uid);
         let taken = proposed.next();
         drop(proposed);
-        let was_releasing = copy.releasing.remove(uid);
         // One that the agent has accepted was not laid over the copy any more.
-        if was_releasing || !node.is_some_and(|node| node.reports_reservation(uid)) {
+        if !node.is_some_and(|node| node.reports_reservation(uid)) {
             self.update_copy(name, |_| ());
         }
         taken
@@ -213,7 +227,13 @@ impl ClusterIndex {
             let reservation = slice.reservation.as_ref().filter(|r| r.uid == *uid && !r.binding)?;
             slice.holder.is_none().then(|| reservation.key())
         };
-        let found = self.nodes.get(name).and_then(|node| node.status.slices.iter().find_map(may_go));
+        let Some(node) = self.nodes.get(name) else { return false };
+        let found = if node.reports_reservation(uid) {
+            node.status.slices.iter().find_map(may_go)
+        } else {
+            // The agent has the proposal already, or gets it before the release.
+            self.unanswered(uid, name).map(|proposal| proposal.owner.key.clone())
+        };
         let Some(pod) = found else { return false };
         let kind = OrderKind::Release { uid: uid.clone(), why: why.to_string() };
         let order = NodeOrder { node: name.clone(), connection, order: Order { epoch, kind } };
@@ -238,10 +258,19 @@ impl ClusterIndex {
         }
     }
 
+    /// The agent has answered the release of a pod's reservation over this connection, or will never receive it.
+    pub fn release_answered(&mut self, uid: &PodUid, name: &NodeName, connection: u64) {
+        if self.connection_of(name) == Some(connection) {
+            self.update_copy(name, |copy| {
+                copy.releasing.remove(uid);
+            });
+        }
+    }
+
     /// The agent has rejected the release of a pod's reservation, because of a Binding. If its copy shows none any more, it is ordered
     /// again.
     pub fn release_rejected(&mut self, uid: &PodUid, name: &NodeName, connection: u64) {
-        self.answered(uid, name, connection);
+        self.release_answered(uid, name, connection);
         self.release_left(name);
     }
 

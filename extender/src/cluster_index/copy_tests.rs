@@ -163,14 +163,46 @@ fn a_reservation_is_released_by_an_order_and_nobody_gets_its_slice_before_the_an
     assert_eq!((order.epoch, scene.place("a")), (1, None));
     assert!(matches!(scene.propose_for("h"), Err(Unreservable::Refused(_))), "the agent has not answered");
     // The agent rejects it: it knows of a Binding.
-    scene.answered(&uid("a"), &name(), 1);
+    scene.release_answered(&uid("a"), &name(), 1);
     assert_eq!(scene.place("a"), Some("n"));
     assert!(scene.give_up(&uid("a")));
     scene.agent("n").node.follow(order, Moment::default()).unwrap();
     scene.report("n");
-    scene.answered(&uid("a"), &name(), 1);
+    scene.release_answered(&uid("a"), &name(), 1);
     assert_eq!(scene.place("a"), None);
     scene.propose_for("h").unwrap();
+}
+
+/// Its disk hangs, say. What it was asked it may yet do.
+#[test]
+fn a_node_whose_agent_does_not_answer_is_full_and_holds_no_pod() {
+    for accepts in [true, false] {
+        let mut scene = index();
+        let proposal = scene.propose_for("a").unwrap();
+        assert_eq!(scene.show_silent(&[name()].into()), [(name(), true)]);
+        assert_eq!(scene.show_silent(&[name()].into()), []);
+        assert_eq!(scene.propose_for("b"), Err(Unreservable::Refused(Refusal::AgentNotReady)));
+        scene.take_effects();
+        assert!(scene.give_up(&uid("a")));
+        assert_eq!(scene.place("a"), None, "it is free to go elsewhere");
+        let orders = scene.take_effects().orders;
+        let [NodeOrder { order: release, .. }] = &orders[..] else { panic!("{orders:?}") };
+
+        if accepts {
+            scene.tell(OrderKind::Reserve(proposal)).unwrap();
+            scene.report("n");
+            scene.answered(&uid("a"), &name(), 1);
+        } else {
+            scene.rejected(&uid("a"), &name(), 1, Instant::now());
+        }
+        assert_eq!((scene.place("a"), scene.expected_on(&uid("a"))), (None, None), "{accepts}");
+        scene.tell(release.kind.clone()).unwrap();
+        scene.report("n");
+        scene.release_answered(&uid("a"), &name(), 1);
+        assert_eq!(scene.show_silent(&[].into()), [(name(), false)]);
+        assert_eq!(scene.desired("n").len(), usize::from(accepts));
+        assert_eq!(scene.propose_for("b").unwrap().places.len(), 1);
+    }
 }
 
 /// The API server refuses the Binding of a pod that was just deleted, and says that the pod is gone before the agent has told that the

@@ -15,6 +15,7 @@ use kerf_core::packing::fraction::{
     GpuDemand, GpuMilli, GpuSet, ModelSet, Models, Node, NodeId, Nodes, Part, Request, Sharing,
 };
 use kerf_core::units::{MemoryMib, SizeGb};
+use std::collections::BTreeMap;
 
 /// CPU and memory of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub(super) struct Fractions {
     nodes: Nodes,
     models: Models,
     known: HashMap<NodeName, Known>,
+    /// How many nodes have GPUs of each size.
+    sizes: BTreeMap<MemoryMib, usize>,
 }
 
 #[derive(Debug)]
@@ -79,10 +82,8 @@ impl Fractions {
     /// Takes in what pods ask for: one wants this share.
     pub(super) fn learn(&mut self, (kind, size): (Kind, SizeGb), wants: Compute) {
         let Some(sharing) = sharing(kind) else { return };
-        let gpu = self.known.values().map(|known| known.gpu).min();
-        let Some(gpus) = gpu.and_then(|gpu| Part::new(milli(size, gpu), sharing)).map(GpuDemand::Part) else {
-            return;
-        };
+        let Some((gpu, _)) = self.sizes.first_key_value() else { return };
+        let Some(gpus) = Part::new(milli(size, *gpu), sharing).map(GpuDemand::Part) else { return };
         self.nodes.learn(&Request { cpu: wants.cpu, memory: wants.memory, gpus, models: ModelSet::ANY });
     }
 
@@ -90,6 +91,16 @@ impl Fractions {
     pub(super) fn remove(&mut self, name: &NodeName) {
         if let Some(known) = self.known.remove(name) {
             self.nodes.remove(known.id);
+            self.forget_size(known.gpu);
+        }
+    }
+
+    fn forget_size(&mut self, gpu: MemoryMib) {
+        if let Some(count) = self.sizes.get_mut(&gpu) {
+            *count -= 1;
+            if *count == 0 {
+                self.sizes.remove(&gpu);
+            }
         }
     }
 
@@ -97,9 +108,12 @@ impl Fractions {
         let made = self.node(node.inventory(), machine);
         let Some((made, gpu)) = made else { return self.remove(name) };
         let seen = node.seen();
+        *self.sizes.entry(gpu).or_default() += 1;
         if let Some(known) = self.known.get_mut(name) {
-            (known.gpu, known.seen, known.machine) = (gpu, seen, machine);
+            let before = std::mem::replace(&mut known.gpu, gpu);
+            (known.seen, known.machine) = (seen, machine);
             self.nodes.set(known.id, made);
+            self.forget_size(before);
         } else {
             let id = self.nodes.add(made);
             self.known.insert(name.clone(), Known { id, gpu, seen, machine });

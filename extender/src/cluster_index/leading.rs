@@ -97,6 +97,7 @@ impl ClusterIndex {
             shut: _,
             without_user_namespaces: _,
             pods: _,
+            movable: _,
             places: _,
             tentatives,
             statics,

@@ -65,9 +65,9 @@ fn a_filter_does_not_renew_the_lifetime() {
     }
     assert_eq!(released(&mut index), []);
     index.tick(start + LIFETIME);
+    index.obey();
     assert_eq!(released(&mut index), [Why::Expired]);
     // A bind that follows the last filter reserves anew.
-    index.obey();
     reserve(&mut index, "a");
     assert_eq!(index.place_of(&uid("a")), Some(&"n".into()));
 }

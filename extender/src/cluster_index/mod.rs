@@ -88,6 +88,8 @@ pub struct ClusterIndex {
     /// Those on which no pod can run in a user namespace.
     without_user_namespaces: HashSet<NodeName>,
     pods: HashMap<PodUid, KnownPod>,
+    /// Those that are bound and whose owners allow to move them.
+    movable: HashSet<PodUid>,
     /// The node on which each promised pod has its slices.
     places: HashMap<PodUid, NodeName>,
     tentatives: Tentatives,

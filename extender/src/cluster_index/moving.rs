@@ -12,7 +12,7 @@ use kerf_core::kind::Kind;
 use kerf_core::ledger::{Promisee, reserved};
 use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
 use kerf_core::packing::{FleetGpu, KindPlan, PlaceId, plans};
-use std::collections::HashMap as Map;
+use std::collections::{HashMap as Map, HashSet};
 use std::time::{Duration, Instant};
 
 /// How long a pod may take to end and its slice to be cut anew; also how long nothing is tried after a refused eviction.
@@ -166,7 +166,10 @@ impl ClusterIndex {
         document: &RequestDocument,
         offered: &[&str],
     ) -> Option<(PodUid, NodeName)> {
-        let movable = self.movable(document, offered);
+        if self.movable.is_empty() {
+            return None;
+        }
+        let movable = self.places_of_movable(document, offered);
         if movable.is_empty() {
             return None;
         }
@@ -198,16 +201,15 @@ impl ClusterIndex {
 
     /// The places of pods that may be moved, on these GPUs: bound, with one instance, their owner's word on them. Not of
     /// those that want more than their slice's name says: another place by this name may not do for them.
-    fn movable(
+    fn places_of_movable(
         &self,
         document: &RequestDocument,
         offered: &[&str],
     ) -> Map<(FleetGpu, PlaceId), (PodUid, NodeName)> {
-        let pods = self.pods.iter().filter(|(_, pod)| pod.movable_to.is_some() && pod.node.is_some());
-        let pods = pods.filter(|(_, pod)| !pod.ended && !pod.deleting);
-        let pods = pods.filter(|(_, pod)| pod.ask().as_ref().is_ok_and(asks_by_name_alone));
-        let place = |(uid, _): (&PodUid, _)| {
-            let name = self.places.get(uid).filter(|name| offered.contains(&name.as_str()))?;
+        let offered: HashSet<&str> = offered.iter().copied().collect();
+        let place = |uid: &PodUid| {
+            let name = self.places.get(uid).filter(|name| offered.contains(name.as_str()))?;
+            let pod = self.pods.get(uid).filter(|pod| !pod.deleting)?;
             let node = self.nodes.get(name)?;
             let mut slices = reserved(&node.spec, uid);
             let (slice, None): (&WantedSlice, _) = (slices.next()?, slices.next()) else { return None };
@@ -216,9 +218,12 @@ impl ClusterIndex {
                 return None;
             }
             let place = self.fleet.place(*gpu, slice.shape.instance()?)?;
-            Some(((*gpu, place), (uid.clone(), name.clone())))
+            pod.ask()
+                .as_ref()
+                .is_ok_and(asks_by_name_alone)
+                .then(|| ((*gpu, place), (uid.clone(), name.clone())))
         };
-        pods.filter_map(place).collect()
+        self.movable.iter().filter_map(place).collect()
     }
 }
 

@@ -42,8 +42,7 @@ impl ClusterIndex {
     }
 
     fn with_known_reasons(&self) -> Vec<(KnownPod, Option<PendingReason>)> {
-        let held_back: HashMap<&PodUid, bool> =
-            self.waiting.pods().map(|waiter| (&waiter.uid, waiter.held_back)).collect();
+        let held_back: HashMap<&PodUid, bool> = self.waiting.pods().collect();
         let known = |pod: &KnownPod| self.known_reason(pod, held_back.get(&pod.uid).copied());
         self.admitted().map(|pod| (pod.clone(), known(pod))).collect()
     }

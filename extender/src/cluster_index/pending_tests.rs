@@ -1,6 +1,7 @@
 use super::super::tests::{index, known, reserve, uid};
 use super::*;
 use kerf_core::names::PodKey;
+use kerf_core::policy::PodFacts;
 use kerf_core::testing::{node_status, request};
 use std::collections::BTreeMap;
 
@@ -20,7 +21,9 @@ fn a_pod_is_pending_for_the_first_reason_that_keeps_it() {
         index.show_pod(known(pod, None));
     }
     index.refused(&uid("full"), &PodKey::new("default", "full"), &ask(), &["n"], false);
-    index.refused(&uid("quota"), &PodKey::new("default", "quota"), &ask(), &["n"], true);
+    let elsewhere = PodFacts { namespace: "other".to_owned(), ..PodFacts::default() };
+    let of_other = ask().of(Arc::new(elsewhere));
+    index.refused(&uid("quota"), &PodKey::new("other", "quota"), &of_other, &["n"], true);
     index.show_pod(KnownPod { gated: true, ..known("gated", None) });
     reserve(&mut index, "reserved");
     index.show_pod(KnownPod { ended: true, ..known("ends", None) });

@@ -176,6 +176,7 @@ impl ClusterIndex {
         self.note_holder(&pod, Shower::Sliced);
         let before = self.pods.insert(uid.clone(), pod);
         let changed = before.as_ref() != self.pods.get(&uid);
+        self.note_movable(&uid);
         self.charge_pod(&uid, before.as_ref());
         let Some(name) = self.places.get(&uid).filter(|_| changed).cloned() else { return };
         self.settle(&name);
@@ -190,8 +191,18 @@ impl ClusterIndex {
     /// Nothing is known of a pod any more.
     pub(super) fn forget_pod(&mut self, uid: &PodUid) -> Option<KnownPod> {
         let known = self.pods.remove(uid)?;
+        self.note_movable(uid);
         self.charge_pod(uid, Some(&known));
         Some(known)
+    }
+
+    pub(super) fn note_movable(&mut self, uid: &PodUid) {
+        let is_movable = |pod: &KnownPod| pod.movable_to.is_some() && pod.node.is_some() && !pod.ended;
+        if self.pods.get(uid).is_some_and(is_movable) {
+            self.movable.insert(uid.clone());
+        } else {
+            self.movable.remove(uid);
+        }
     }
 
     pub(super) fn look_into_unknown(&mut self) {

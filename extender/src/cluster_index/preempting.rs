@@ -92,7 +92,7 @@ impl ClusterIndex {
     /// Whether a node was among those that refused a pod when it was looked at last.
     #[must_use]
     pub fn was_refused_by(&self, uid: &PodUid, node: &NodeName) -> bool {
-        self.waiting.pods().any(|waiter| waiter.uid == *uid && waiter.offered.contains(node))
+        self.waiting.was_offered(uid, node)
     }
 
     /// Nobody is preempted for a pod. It is told what changed since it was told last, once a minute at most.

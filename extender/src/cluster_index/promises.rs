@@ -104,6 +104,7 @@ impl ClusterIndex {
         });
         pod.node = Some(node.clone());
         self.pods.insert(uid.clone(), pod);
+        self.note_movable(uid);
     }
 
     /// Says where a pod will most probably be bound, and by which kinds it is served there.

@@ -59,7 +59,7 @@ impl Agent {
             answer.unwrap();
             index.answered(&owner.uid, &self.name, self.connection);
         } else if let OrderKind::Release { uid, .. } = &order.kind {
-            index.answered(uid, &self.name, self.connection);
+            index.release_answered(uid, &self.name, self.connection);
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::ClusterIndex;
 use crate::ask::Ask;
-use crate::waiting::Waiter;
+use crate::tentative::Tentative;
+use crate::waiting::{Search, Turn};
 use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Place, Refusal, Selection, choose_place};
@@ -29,50 +30,75 @@ impl ClusterIndex {
         self.expire(now);
         self.adopt_waiters();
         self.waiting.call_again(now);
-        let (pods, changed) = self.waiting.take();
+        let changed = self.waiting.take_changed();
+        if changed.is_empty() {
+            return Vec::new();
+        }
+        // A pod that waits for another to leave is itself expected there, and looks for itself.
+        let apart = self.tentatives.pods().filter_map(|uid| self.waiting.turn_of(uid));
+        let apart: BTreeSet<Turn> = apart.collect();
+        let first = self.waiting.first_of_each().filter_map(|turn| self.in_common(turn, &apart));
+        let mut turns: BTreeSet<Turn> = first.chain(apart.iter().copied()).collect();
         let mut woken = Vec::new();
-        for mut waiter in pods {
-            // A pod that waits for another to leave is itself expected there.
-            let own = self.tentatives.take(&waiter.uid);
-            if let Some((node, _)) = &own {
-                self.touch(node);
-            }
-            if let Some((name, place)) = self.room_for(&mut waiter, &changed) {
-                woken.push(self.call(waiter, &name, place, now));
-                continue;
-            }
-            if let Some((node, tentative)) = own {
+        while let Some(turn) = turns.pop_first() {
+            let next = self.waiting.next_of(turn).filter(|_| !apart.contains(&turn));
+            let next = next.and_then(|next| self.in_common(next, &apart));
+            let own = self.take_own(turn);
+            if let Some((name, place)) = self.room_for(turn, &changed) {
+                woken.extend(self.call(turn, &name, place, now));
+                turns.extend(next);
+            } else if let Some((node, tentative)) = own {
                 self.tentatives.put(&node, tentative);
                 self.touch(&node);
             }
-            self.waiting.keep(waiter);
         }
         woken
     }
 
+    /// The first pod from this turn on that has the same room as the others of its group.
+    fn in_common(&self, turn: Turn, apart: &BTreeSet<Turn>) -> Option<Turn> {
+        std::iter::successors(Some(turn), |turn| self.waiting.next_of(*turn))
+            .find(|turn| !apart.contains(turn))
+    }
+
+    /// Expects a waiting pod no longer, and gives where it was expected.
+    fn take_own(&mut self, turn: Turn) -> Option<(NodeName, Tentative)> {
+        let (uid, _) = self.waiting.search(turn)?;
+        let own = self.tentatives.take(uid)?;
+        self.touch(&own.0);
+        Some(own)
+    }
+
     /// The best node for a pod of those that changed; of all, if its namespace's quota kept it from them until now.
-    fn room_for(&mut self, waiter: &mut Waiter, changed: &BTreeSet<NodeName>) -> Option<(NodeName, Place)> {
-        let quota_was_full = waiter.held_back;
-        waiter.held_back = self.within_quota(&waiter.ask).is_err();
-        if waiter.held_back {
+    fn room_for(&mut self, turn: Turn, changed: &BTreeSet<NodeName>) -> Option<(NodeName, Place)> {
+        let (uid, search) = self.waiting.search(turn)?;
+        let (uid, Search { ask, offered, held_back }) = (uid.clone(), search.clone());
+        if self.within_quota(&ask).is_err() {
+            self.waiting.note_held_back(turn, true);
             return None;
         }
-        let Waiter { offered, uid, ask, .. } = &*waiter;
-        let near = offered.iter().filter(|name| quota_was_full || changed.contains(*name));
+        let near: Vec<&NodeName> = if held_back {
+            offered.iter().collect()
+        } else {
+            changed.iter().filter(|name| offered.contains(*name)).collect()
+        };
         let Selection { best, refused, .. } =
-            choose_place(near, |name: &NodeName| self.place(name.as_str(), uid, ask));
+            choose_place(near, |name: &NodeName| self.place(name.as_str(), &uid, &ask));
         let best = best.map(|(name, place)| (name.clone(), place));
-        waiter.held_back |= refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
+        if best.is_none() {
+            // Until then the others of the group look where it did.
+            let is_full = refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
+            self.waiting.note_held_back(turn, is_full);
+        }
         best
     }
 
-    fn call(&mut self, waiter: Waiter, node: &NodeName, place: Place, now: Instant) -> (PodUid, PodKey) {
-        let (uid, key) = (waiter.uid.clone(), waiter.key.clone());
+    fn call(&mut self, turn: Turn, node: &NodeName, place: Place, now: Instant) -> Option<(PodUid, PodKey)> {
+        let (uid, key, ask) = self.waiting.call(turn, node)?;
         let promisee = Promisee { uid: uid.clone(), key: key.clone(), epoch: self.epoch() };
-        let plan = place.rank.plan(&waiter.ask.document).unwrap_or_default();
-        self.expect(promisee, waiter.ask.clone(), plan.into(), node, now);
-        self.waiting.call(waiter, node);
-        (uid, key)
+        let plan = place.rank.plan(&ask.document).unwrap_or_default();
+        self.expect(promisee, ask, plan.into(), node, now);
+        Some((uid, key))
     }
 
     /// A pod that was woken was told.

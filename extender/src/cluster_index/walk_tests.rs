@@ -20,7 +20,7 @@ use kerf_core::testing::{node_status, request};
 use kerf_core::units::SizeGb;
 use proptest::prelude::*;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,6 +64,8 @@ enum Step {
     Settle { node: usize },
     /// A node's connection ends with what was under way, and another begins.
     Reconnect { node: usize },
+    /// A node's agent is late with an answer, or is so no more. The pods that were sent there are filtered anew.
+    Silence { node: usize, is_silent: bool },
     /// The watch shows a pod.
     WatchPod { pod: usize },
     /// A pod is deleted, and its kubelet lets go.
@@ -84,7 +86,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => node.clone().prop_map(|node| Step::Cut { node }),
         6 => pod.clone().prop_map(|pod| Step::Look { pod }),
         6 => node.clone().prop_map(|node| Step::Settle { node }),
-        1 => node.prop_map(|node| Step::Reconnect { node }),
+        1 => node.clone().prop_map(|node| Step::Reconnect { node }),
+        2 => (node, any::<bool>()).prop_map(|(node, is_silent)| Step::Silence { node, is_silent }),
         3 => pod.clone().prop_map(|pod| Step::WatchPod { pod }),
         2 => pod.prop_map(|pod| Step::Delete { pod }),
         1 => Just(Step::Wait),
@@ -105,6 +108,9 @@ struct World {
     epoch: u64,
     now: Instant,
     agents: BTreeMap<NodeName, Agent>,
+    silent: BTreeSet<NodeName>,
+    /// Pods whose release on a node was lost with its connection. They are released again once they are seen elsewhere.
+    astray: BTreeSet<(PodUid, NodeName)>,
     /// Orders that are under way, by node.
     orders: BTreeMap<NodeName, Vec<Order>>,
     pods: BTreeMap<PodUid, Pod>,
@@ -125,6 +131,8 @@ impl World {
             epoch: 0,
             now: Instant::now(),
             agents: agents.into(),
+            silent: BTreeSet::new(),
+            astray: BTreeSet::new(),
             orders: BTreeMap::new(),
             pods: BTreeMap::new(),
             created: 0,
@@ -136,7 +144,8 @@ impl World {
 
     fn restart(&mut self) {
         self.epoch += 1;
-        self.orders.clear();
+        (0..NODES.len()).for_each(|node| self.lose_orders(&name(node)));
+        self.silent.clear();
         self.index = ClusterIndex::new(self.epoch, Terms::default());
         self.index.set_policies(&policies());
         for (name, agent) in &mut self.agents {
@@ -190,11 +199,12 @@ impl World {
             Step::Look { pod } => self.pick(*pod).into_iter().for_each(|uid| self.look(&uid)),
             Step::Settle { node } => self.settle(&name(*node)),
             Step::Reconnect { node } => {
+                self.lose_orders(&name(*node));
                 let agent = self.agents.get_mut(&name(*node)).unwrap();
                 self.index.end_copy(&name(*node), agent.connection);
-                self.orders.remove(&name(*node));
                 agent.reconnect(&mut self.index);
             }
+            Step::Silence { node, is_silent } => self.silence(&name(*node), *is_silent),
             Step::WatchPod { pod } => {
                 if let Some(uid) = self.pick(*pod) {
                     self.index.show_pod(known(&self.pods[&uid]));
@@ -205,6 +215,34 @@ impl World {
             Step::Restart => self.restart(),
         }
         self.follow_up();
+    }
+
+    fn silence(&mut self, name: &NodeName, is_silent: bool) {
+        if is_silent {
+            self.silent.insert(name.clone());
+        } else {
+            self.silent.remove(name);
+        }
+        self.index.show_silent(&self.silent);
+        let sent = self.pods.iter().filter(|(_, pod)| pod.bound.is_none() && pod.sent.as_ref() == Some(name));
+        for uid in sent.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
+            self.schedule(&uid);
+        }
+    }
+
+    fn lose_orders(&mut self, node: &NodeName) {
+        for order in self.orders.remove(node).into_iter().flatten() {
+            if let OrderKind::Release { uid, .. } = order.kind {
+                self.astray.insert((uid, node.clone()));
+            }
+        }
+    }
+
+    /// Whether the release of a pod's reservation on a node is under way, or was lost.
+    fn is_leaving(&self, uid: &PodUid, node: &NodeName) -> bool {
+        let is_its = |order: &Order| matches!(&order.kind, OrderKind::Release { uid: of, .. } if of == uid);
+        let is_under_way = self.orders.get(node).is_some_and(|orders| orders.iter().any(is_its));
+        is_under_way || self.astray.contains(&(uid.clone(), node.clone()))
     }
 
     fn settle(&mut self, name: &NodeName) {
@@ -281,7 +319,9 @@ impl World {
             OrderKind::Reserve(Proposal { owner, .. }) => {
                 self.index.rejected(&owner.uid, name, agent.connection, self.now);
             }
-            OrderKind::Release { uid, .. } => self.index.answered(uid, name, agent.connection),
+            OrderKind::Release { uid, .. } => {
+                self.index.release_answered(uid, name, agent.connection);
+            }
             OrderKind::Mark { .. } | OrderKind::Outcome { .. } => {}
         }
     }
@@ -343,7 +383,8 @@ impl World {
             for (name, agent) in &self.agents {
                 let has = reserved(agent.node.ledger.desired(), uid).count();
                 let expected = if name == node { usize::try_from(wanted).unwrap() } else { 0 };
-                assert_eq!(has, expected, "{} is bound with its slices", pod.candidate.key);
+                let is_leaving = name != node && self.is_leaving(uid, name);
+                assert!(has == expected || is_leaving, "{} is bound with its slices", pod.candidate.key);
             }
         }
     }
@@ -364,6 +405,11 @@ fn check_kinds(pod: &Pod, proposal: &Proposal, expected: Option<KindPlan>) {
 
 /// Once everything has come through, the copies are the ledgers, and nothing is promised to pods that are gone.
 fn check_at_rest(world: &mut World) {
+    world.silent.clear();
+    world.index.show_silent(&world.silent);
+    for pod in world.pods.values() {
+        world.index.show_pod(known(pod));
+    }
     for _ in 0..4 {
         // A pod may be gone before its proposal was accepted.
         world.index.resync(world.now);
@@ -388,6 +434,8 @@ fn check_at_rest(world: &mut World) {
         assert_eq!(shown.spec.slices.len(), ledger.slices.len());
         assert!(shown.left.is_empty(), "nobody has left that has something");
     }
+    world.astray.clear();
+    world.check();
 }
 
 fn known(pod: &Pod) -> KnownPod {

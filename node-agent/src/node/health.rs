@@ -15,6 +15,8 @@ pub(crate) struct Health {
     pub(crate) policy: Neighbour,
     /// The extender's leader.
     pub(crate) leader: Neighbour,
+    /// Why the disk takes no reservation.
+    pub(crate) disk: Option<String>,
 }
 
 /// How one neighbour fares.
@@ -55,12 +57,15 @@ impl Health {
     /// The first thing that is wrong: a word for programs and a sentence for people.
     pub(crate) fn trouble(&self) -> Option<(String, String)> {
         let nvml = self.nvml.trouble("NvmlUnavailable", "NVML has not answered yet");
-        nvml.or_else(|| {
-            self.registration.trouble("KubeletUnavailable", "resource names are being registered")
-        })
-        .or_else(|| self.pod_resources.trouble("KubeletUnavailable", "pod-resources has not answered yet"))
-        .or_else(|| self.pods.trouble("PodsUnknown", "the node's pods have not been listed yet"))
-        .or_else(|| self.policy.trouble("SpecUnreadable", "the GpuNode has not been read yet"))
-        .or_else(|| self.leader_trouble())
+        nvml.or_else(|| self.disk.clone().map(|text| ("RecordNotWritten".to_owned(), text)))
+            .or_else(|| {
+                self.registration.trouble("KubeletUnavailable", "resource names are being registered")
+            })
+            .or_else(|| {
+                self.pod_resources.trouble("KubeletUnavailable", "pod-resources has not answered yet")
+            })
+            .or_else(|| self.pods.trouble("PodsUnknown", "the node's pods have not been listed yet"))
+            .or_else(|| self.policy.trouble("SpecUnreadable", "the GpuNode has not been read yet"))
+            .or_else(|| self.leader_trouble())
     }
 }

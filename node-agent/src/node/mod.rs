@@ -102,7 +102,7 @@ use holders::Account;
 use kerf_core::closeness::Closeness;
 use kerf_core::contract::NodePolicy;
 use kerf_core::gfd_labels::GfdLabels;
-use kerf_core::ledger::Ledger;
+use kerf_core::ledger::{Ledger, Limits};
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::offer::Bindings;
@@ -131,14 +131,16 @@ pub struct Settings {
     pub xids: Xids,
     /// How often everything is looked at anew.
     pub probe: Duration,
+    /// How long reservations and requests live.
+    pub limits: Limits,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let (recover_after, probe) = (Duration::from_mins(5), Duration::from_secs(30));
-        let xids = Xids::default();
+        let (xids, limits) = (Xids::default(), Limits::default());
         let (mps, access, others, pause_clients) = (None, false, false, true);
-        Self { mps, access, others, pause_clients, recover_after, xids, probe }
+        Self { mps, access, others, pause_clients, recover_after, xids, probe, limits }
     }
 }
 

@@ -95,6 +95,11 @@ impl Node {
         Reply { answer, reserved }
     }
 
+    /// Takes why the disk takes no reservation at present. The node takes no new pods then; those with a reservation go on.
+    pub fn on_disk(&mut self, trouble: Option<String>) {
+        self.health.disk = trouble;
+    }
+
     /// These reservations could not be recorded: they are refused, and taken back.
     pub fn on_unrecorded_reservations<'u>(
         &mut self,

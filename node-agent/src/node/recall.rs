@@ -12,7 +12,7 @@ use crate::gpu::{Compute, Gpu};
 use crate::others::Who;
 use kerf_core::contract::{Shape, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
-use kerf_core::ledger::{Ledger, Limits, Moment, Saved};
+use kerf_core::ledger::{Ledger, Moment, Saved};
 use kerf_core::mig::{MigTable, Profile};
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::nvidia_keys::DEPLOY_CLIENTS;
@@ -114,7 +114,7 @@ impl Node {
         if !recalled.is_own {
             self.takeover = TakeOver::Awaited;
         }
-        self.ledger = Ledger::restore(recalled.ledger.clone(), Limits::default(), Moment::default());
+        self.ledger = Ledger::restore(recalled.ledger.clone(), self.settings.limits, Moment::default());
         // Any of them may be bound by now: a mark is not on the disk.
         let reserved = self.ledger.desired().slices.iter().filter_map(|slice| slice.reservation.as_ref());
         self.bindings.take_status(reserved.map(|reservation| (&reservation.uid, true)));

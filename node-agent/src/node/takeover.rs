@@ -3,7 +3,7 @@
 
 use super::{Node, replica};
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceStatus};
-use kerf_core::ledger::{Ledger, Limits, Moment, Owner, Saved};
+use kerf_core::ledger::{Ledger, Moment, Owner, Saved};
 use std::time::Instant;
 
 /// Whether the ledger is the agent's own.
@@ -47,7 +47,7 @@ impl Node {
         let is_unknown =
             (status.is_some() || self.recalled.is_lost) && revision == 0 && recorded.slices.is_empty();
         let desired = if is_another || revision >= recorded.revision { spec } else { recorded.clone() };
-        let (slices, moment, limits) = (desired.slices.len(), self.moment(now), Limits::default());
+        let (slices, moment, limits) = (desired.slices.len(), self.moment(now), self.settings.limits);
         self.takeover = TakeOver::Done;
         if is_unknown {
             tracing::error!("the ledger is lost: nothing is accepted until no unknown Binding can be made");

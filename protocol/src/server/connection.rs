@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
 use tonic::Status;
 
 pub(super) type Messages = mpsc::UnboundedSender<Result<ToAgent, Status>>;
@@ -42,6 +43,7 @@ struct Outbox {
 
 #[derive(Debug)]
 struct Unanswered {
+    sent: Instant,
     reply: oneshot::Sender<Answer>,
     /// Of the window. It is free when the answer has come, whether or not somebody still waits for it.
     _permit: OwnedSemaphorePermit,
@@ -87,6 +89,12 @@ impl Connection {
     pub async fn slot(&self) -> Result<Slot, Disconnected> {
         let permit = Arc::clone(&self.0.window).acquire_owned().await.map_err(|_| Disconnected)?;
         Ok(Slot { connection: self.clone(), permit })
+    }
+
+    /// When the oldest order was sent that is not answered yet. An agent answers in the order of its orders.
+    #[must_use]
+    pub fn unanswered_since(&self) -> Option<Instant> {
+        self.outbox().unanswered.first_key_value().map(|(_, order)| order.sent)
     }
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {
@@ -154,7 +162,8 @@ impl Slot {
         outbox.number += 1;
         let number = outbox.number;
         let (reply, answer) = oneshot::channel();
-        outbox.unanswered.insert(number, Unanswered { reply, _permit: self.permit });
+        let sent = Instant::now();
+        outbox.unanswered.insert(number, Unanswered { sent, reply, _permit: self.permit });
         outbox.push(Message::Order(write_order(number, order)));
         Ok(Reply(answer))
     }

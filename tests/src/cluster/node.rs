@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -49,6 +49,7 @@ pub(super) async fn extender_flags(
 pub struct GpuServer {
     node: StandInNode,
     agent: Child,
+    token: PathBuf,
 }
 
 impl GpuServer {
@@ -79,7 +80,7 @@ impl GpuServer {
         for (key, value) in node.files().env() {
             program = program.env(key, value);
         }
-        Ok(Self { node, agent: program.spawn()? })
+        Ok(Self { node, agent: program.spawn()?, token })
     }
 
     /// The node without its agent.
@@ -113,6 +114,12 @@ impl GpuServer {
     /// The agent's process.
     pub fn agent(&mut self) -> &mut Child {
         &mut self.agent
+    }
+
+    /// The file of the token that the agent sends to the extender whenever it dials.
+    #[must_use]
+    pub fn token(&self) -> &Path {
+        &self.token
     }
 
     /// The end of the agent's log.

@@ -1,0 +1,62 @@
+use super::*;
+use kerf_core::testing::request;
+
+fn ask(resource: &str) -> Ask {
+    Ask::read(Some(&request(resource, 1).to_json())).unwrap()
+}
+
+fn refuse(waiting: &mut Waiting, pod: &str, ask: &Ask, offered: &[&str]) -> Turn {
+    waiting.refused(pod.into(), PodKey::new("default", pod), ask.clone(), offered, false);
+    waiting.turn_of(&pod.into()).unwrap()
+}
+
+#[test]
+fn pods_of_one_template_with_the_same_nodes_are_one_group() {
+    let (small, large) = (ask("nvidia.com/mig-1g.10gb"), ask("nvidia.com/mig-3g.40gb"));
+    let mut waiting = Waiting::default();
+    let first = refuse(&mut waiting, "a", &small, &["n", "m"]);
+    let alone = refuse(&mut waiting, "b", &large, &["n", "m"]);
+    let next = refuse(&mut waiting, "c", &ask("nvidia.com/mig-1g.10gb"), &["m", "n"]);
+    let elsewhere = refuse(&mut waiting, "d", &small, &["n"]);
+    let firsts: BTreeSet<Turn> = waiting.first_of_each().collect();
+    assert_eq!(firsts, [first, alone, elsewhere].into());
+    assert_eq!([first, next, alone].map(|turn| waiting.next_of(turn)), [Some(next), None, None]);
+
+    // Who is refused again has its turn after the others.
+    let again = refuse(&mut waiting, "a", &small, &["n", "m"]);
+    assert_eq!((waiting.next_of(next), waiting.pods().count()), (Some(again), 4));
+    waiting.call(next, &"n".into()).unwrap();
+    waiting.note_held_back(again, true);
+    let held_back: Vec<_> = waiting.pods().filter(|(_, held_back)| *held_back).collect();
+    assert_eq!(held_back, [(&"a".into(), true)]);
+    assert!(waiting.was_offered(&"a".into(), &"m".into()) && !waiting.was_offered(&"d".into(), &"m".into()));
+    for pod in ["a", "b", "d"] {
+        waiting.forget(&pod.into());
+    }
+    assert!(waiting.groups.is_empty() && waiting.by_request.is_empty() && waiting.turns.is_empty());
+}
+
+#[test]
+fn a_pod_that_could_not_be_called_waits_again_with_its_like() {
+    let (small, now) = (ask("nvidia.com/mig-1g.10gb"), Instant::now());
+    let mut waiting = Waiting::default();
+    let turn = refuse(&mut waiting, "a", &small, &["n"]);
+    waiting.call(turn, &"n".into()).unwrap();
+    let other = refuse(&mut waiting, "b", &small, &["n"]);
+    waiting.was_not_called(&"a".into(), now);
+    waiting.call_again(now);
+    assert_eq!(waiting.turn_of(&"a".into()), None, "not yet");
+    waiting.call_again(now + PAUSE);
+    assert_eq!(waiting.next_of(other), waiting.turn_of(&"a".into()));
+    assert_eq!(waiting.take_changed(), ["n".into()].into());
+}
+
+#[test]
+fn the_longest_waiting_are_forgotten_beyond_the_most() {
+    let small = ask("nvidia.com/mig-1g.10gb");
+    let mut waiting = Waiting::default();
+    for pod in 0..=MOST {
+        refuse(&mut waiting, &pod.to_string(), &small, &["n"]);
+    }
+    assert_eq!((waiting.pods().count(), waiting.turn_of(&"0".into())), (MOST, None));
+}

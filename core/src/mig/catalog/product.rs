@@ -6,12 +6,16 @@ use crate::units::MemoryMib;
 /// The most by which a board's memory differs from its model's, in percent: ECC takes up to 7 % where it can be switched.
 const MEMORY_PERCENT: u64 = 10;
 
+/// What is between the words of a product name.
+const SEPARATORS: [char; 2] = [' ', '-'];
+
 /// The model of a GPU that NVML calls `product`: the one with the longest part of that name, and among several (a `GH200`
 /// has 96 or 144 GB) the one whose memory is nearest.
 #[must_use]
 pub fn by_product(product: &str, memory: MemoryMib) -> Option<&'static GpuModel> {
     let near = |m: &&GpuModel| distance(m, memory) * 100 <= m.memory.0 * MEMORY_PERCENT;
-    let named = MODELS.iter().filter(near).filter_map(|m| longest_part(m, product).map(|length| (length, m)));
+    let words: Vec<&str> = product.split(SEPARATORS).collect();
+    let named = MODELS.iter().filter(near).filter_map(|m| longest_part(m, &words).map(|length| (length, m)));
     named.min_by_key(|(length, m)| (std::cmp::Reverse(*length), distance(m, memory))).map(|(_, model)| model)
 }
 
@@ -19,11 +23,14 @@ fn distance(model: &GpuModel, memory: MemoryMib) -> u64 {
     model.memory.0.abs_diff(memory.0)
 }
 
-/// The length of the longest of the model's parts that `product` has, in whole words.
-fn longest_part(model: &GpuModel, product: &str) -> Option<usize> {
-    let words = |text: &str| format!(" {} ", text.replace('-', " "));
-    let product = words(product);
-    model.products.iter().filter(|part| product.contains(&words(part))).map(|part| part.len()).max()
+/// The length of the longest of the model's parts that a product name of these words has, in whole words.
+fn longest_part(model: &GpuModel, words: &[&str]) -> Option<usize> {
+    let begins = |from: usize, part: &str| {
+        let mut rest = words[from..].iter();
+        part.split(SEPARATORS).all(|word| rest.next() == Some(&word))
+    };
+    let has = |part: &&&str| (0..words.len()).any(|from| begins(from, part));
+    model.products.iter().filter(has).map(|part| part.len()).max()
 }
 
 /// The short name of a GPU that NVML calls `product`: the catalog's where the model is known, else the product name

@@ -297,6 +297,9 @@ impl Term {
     /// Tells a node's agent what became of a Binding, by its next connection if this one ends before it has answered.
     pub async fn tell(&self, node: &NodeName, order: &Order) {
         for _ in 0..TELLS {
+            if self.deadline().is_some_and(Deadline::has_passed) {
+                return;
+            }
             let sent = async {
                 let connection = self.cluster.agents.connection(node).ok_or(Disconnected)?;
                 let reply = connection.slot().await?.send(order)?;

@@ -77,6 +77,8 @@ pub enum Input<'a> {
     Posted(Posted),
     /// The bind's time is over.
     GateOver,
+    /// The leader ends in order: it sends no further Binding.
+    Closing,
 }
 
 /// What became of a Binding.
@@ -168,9 +170,12 @@ impl BindProgress {
             return Vec::new();
         }
         if now >= lease {
-            return self.end(BindFailure::Deposed);
+            // Not even what became of a mark: who leads no more sends nothing.
+            self.stage = Stage::Ended;
+            return vec![Action::End(Err(BindFailure::Deposed))];
         }
         match input {
+            Input::Closing => return self.end(BindFailure::Deposed),
             Input::Disconnected => return self.end(BindFailure::Disconnected),
             Input::GateOver => return self.gate_over(),
             _ if now >= self.gate => return self.gate_over(),

@@ -196,12 +196,19 @@ fn the_gate_ends_what_is_not_under_way() {
 fn a_lost_connection_and_a_lost_lease_end_all_but_a_binding_under_way() {
     for ((bind, _), told) in [(begun(GATE), vec![]), (marking(GATE), vec![outcome(false)])] {
         let ends = |failure| [told.clone(), vec![failed(failure)]].concat();
-        let end = bind.clone().on(&Input::Disconnected, at(1), at(LEASE));
-        assert_eq!(end, ends(BindFailure::Disconnected));
-        for input in [Input::Opened, Input::Answered(&DONE), Input::GateOver] {
-            assert_eq!(bind.clone().on(&input, at(2), at(2)), ends(BindFailure::Deposed));
+        for (input, failure) in
+            [(Input::Disconnected, BindFailure::Disconnected), (Input::Closing, BindFailure::Deposed)]
+        {
+            assert_eq!(bind.clone().on(&input, at(1), at(LEASE)), ends(failure));
+        }
+        for input in [Input::Opened, Input::Answered(&DONE), Input::GateOver, Input::Closing] {
+            let end = bind.clone().on(&input, at(2), at(2));
+            assert_eq!(end, [failed(BindFailure::Deposed)], "nothing is sent after the Lease");
         }
     }
+    let (mut posting, _) = marking(GATE);
+    answer(&mut posting, &DONE, 2);
+    assert_eq!(posting.on(&Input::Closing, at(2), at(LEASE)), []);
 }
 
 #[test]

@@ -142,7 +142,8 @@ impl<'b> StreamBind<'b> {
     }
 
     async fn run(mut self) -> Result<(), BindError> {
-        let mut actions = VecDeque::from(self.on(&Input::Opened));
+        let first = if self.term.closing.is_cancelled() { Input::Closing } else { Input::Opened };
+        let mut actions = VecDeque::from(self.on(&first));
         let mut posted = Ok(());
         loop {
             while let Some(action) = actions.pop_front() {
@@ -165,7 +166,7 @@ impl<'b> StreamBind<'b> {
 
     /// When the Lease may be another's.
     fn lease(&self) -> Moment {
-        if self.is_deposed || self.term.closing.is_cancelled() {
+        if self.is_deposed {
             return Moment::default();
         }
         self.term.deadline().map_or(Moment(Duration::MAX), |deadline| {
@@ -189,7 +190,7 @@ impl<'b> StreamBind<'b> {
         };
         tokio::select! {
             biased;
-            () = self.term.closing.cancelled() => self.on(&Input::GateOver),
+            () = self.term.closing.cancelled() => self.on(&Input::Closing),
             answer = answer => {
                 self.answer = None;
                 let Ok(answer) = answer else { return self.on(&Input::Disconnected) };

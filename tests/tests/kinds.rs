@@ -104,12 +104,20 @@ fn mig_devices(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
 async fn assigned(cluster: &Cluster, pod: &Pod) -> anyhow::Result<BTreeSet<String>> {
     let document = assignment_of(pod)?;
     let assigned: Vec<_> = document.slices.iter().map(|slice| (&slice.id, &slice.gpu)).collect();
-    let spec = cluster.gpu_node(NODE).await?.read_desired()?;
     let is_for = |slice: &&WantedSlice| {
         slice.reservation.as_ref().is_some_and(|r| Some(r.uid.as_str()) == pod.metadata.uid.as_deref())
     };
-    let reserved: Vec<_> = spec.slices.iter().filter(is_for).map(|slice| (&slice.id, &slice.gpu)).collect();
-    anyhow::ensure!(assigned == reserved, "assigned {assigned:?}, reserved {reserved:?}");
+    // The pod may run before its node's status is written.
+    let is_reported = async || {
+        let spec = cluster.gpu_node(NODE).await?.read_desired()?;
+        Ok(spec
+            .slices
+            .iter()
+            .filter(is_for)
+            .map(|slice| (&slice.id, &slice.gpu))
+            .eq(assigned.iter().copied()))
+    };
+    wait(PATIENCE, &format!("{assigned:?} to be reported as reserved"), is_reported).await?;
     Ok(assigned.into_iter().map(|(_, gpu)| gpu.to_string()).collect())
 }
 

@@ -302,8 +302,7 @@ impl Term {
             }
             let sent = async {
                 let connection = self.cluster.agents.connection(node).ok_or(Disconnected)?;
-                let reply = connection.slot().await?.send(order)?;
-                Ok::<_, NotSent>(reply.await?)
+                connection.order(order).await
             };
             match sent.await {
                 Ok(_) | Err(NotSent::NotLeading(_)) => return,
@@ -316,7 +315,7 @@ impl Term {
     async fn order(self: Arc<Self>, NodeOrder { node, connection, order }: NodeOrder) {
         let sent = async {
             let found = self.cluster.agents.connection(&node).filter(|found| found.id() == connection)?;
-            found.slot().await.ok()?.send(&order).ok()?.await.ok()
+            found.order(&order).await.ok()
         };
         let answer = sent.await;
         if let Some(Err(rejection)) = &answer {

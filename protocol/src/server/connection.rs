@@ -91,6 +91,11 @@ impl Connection {
         Ok(Slot { connection: self.clone(), permit })
     }
 
+    /// Sends an order once there is room for it, and waits for the agent's answer.
+    pub async fn order(&self, order: &Order) -> Result<Answer, NotSent> {
+        Ok(self.slot().await?.send(order)?.await?)
+    }
+
     /// When the oldest order was sent that is not answered yet. An agent answers in the order of its orders.
     #[must_use]
     pub fn unanswered_since(&self) -> Option<Instant> {

@@ -1,19 +1,41 @@
-//! Free ports of the loopback interface, chosen by the kernel.
+//! Ports of the loopback interface for programs that are started later, or again.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// `N` different ports that were free a moment ago. All are held while the others are chosen, and given up on return:
-/// the programs take no listening socket, so another process can come first, which the caller must survive.
+/// Below the ports that Linux gives to outgoing connections (`net.ipv4.ip_local_port_range`, from 32768). A port of that range may
+/// become the source of any connection before its program listens; a client that dials it meanwhile can even connect to itself.
+const RANGE: Range<u16> = 16_384..30_000;
+
+/// How many ports this process has looked at.
+static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
+
+/// `N` ports that no program listens at and that this process has given to no other caller. They stay free for their programs, which
+/// take no listening socket. Processes begin at different ports.
+///
+/// # Errors
+/// No port of the range is free.
 pub fn free<const N: usize>() -> io::Result<[u16; N]> {
     let mut ports = [0; N];
-    let mut held = Vec::with_capacity(N);
     for port in &mut ports {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        *port = listener.local_addr()?.port();
-        held.push(listener);
+        *port = next()?;
     }
     Ok(ports)
+}
+
+fn next() -> io::Result<u16> {
+    let count = u32::from(RANGE.end - RANGE.start);
+    let begin = std::process::id().wrapping_mul(97);
+    for _ in 0..count {
+        let offset = begin.wrapping_add(LOOKED_AT.fetch_add(1, Ordering::Relaxed)) % count;
+        let port = RANGE.start + u16::try_from(offset).map_err(io::Error::other)?;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "every port for tests is in use"))
 }
 
 #[cfg(test)]
@@ -22,9 +44,16 @@ mod tests {
 
     #[test]
     fn ports_differ_and_can_be_bound() {
-        let mut ports = free::<8>().unwrap();
+        let mut ports: Vec<u16> = (0..4).flat_map(|_| free::<8>().unwrap()).collect();
         assert!(ports.iter().all(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()));
         ports.sort_unstable();
         assert!(ports.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn no_outgoing_connection_takes_one() {
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+        let first: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
+        assert!(free::<8>().unwrap().into_iter().all(|port| port < first));
     }
 }

@@ -125,6 +125,8 @@ impl Program {
         let (stdout, stderr) = log.map_err(|source| ProcessError::Log { path: self.log.clone(), source })?;
         let mut command = Command::new(binaries::ours("die_with_parent")?);
         command.arg(std::process::id().to_string()).arg(&self.path).args(&self.arguments);
+        // The last lines of a log are an error's causes; a stack would push them out.
+        command.env("RUST_LIB_BACKTRACE", "0");
         command.envs(self.environment.iter().map(|(key, value)| (key, value)));
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         spawner::spawn(command).map_err(|source| ProcessError::Spawn { name: self.name.clone(), source })

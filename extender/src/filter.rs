@@ -72,7 +72,7 @@ pub fn filter<'n>(
 ) -> Filtered<'n> {
     index.expire(now);
     index.drop_tentative(&pod.uid);
-    index.waits_no_longer(&pod.uid);
+    index.looked_at(&pod.uid);
     if let Some(place) = promised(index, pod, offered) {
         return only(offered, &place);
     }
@@ -236,3 +236,6 @@ mod move_tests;
 #[cfg(test)]
 #[path = "filter_tests.rs"]
 pub(crate) mod tests;
+#[cfg(test)]
+#[path = "turn_tests.rs"]
+mod turn_tests;

@@ -5,6 +5,9 @@
 //!
 //! Room for one pod of a template that the scheduler offered the same nodes is room for any: the longest waiting one looks for all.
 //!
+//! A pod keeps its turn until it has a place or is gone. The scheduler tries pods again in an order of its own, those that failed often
+//! later than others, so a turn that ended with each try would let pods that came later pass again and again.
+//!
 //! A call may fail. Then the pod waits on, and is called again later and later: one that cannot be called is in nobody's way.
 
 use crate::ask::Ask;
@@ -14,14 +17,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most pods that are remembered; beyond it the longest waiting are left to the scheduler's own rounds.
+/// The most pods that are remembered; beyond it those that came last are left to the scheduler's own rounds.
 const MOST: usize = 10_000;
 /// After so long a pod is called again that could not be called; after twice as long the next time, and so on.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often it becomes twice as long.
 const DOUBLINGS: u32 = 6;
 
-/// A pod's turn: who was refused earlier has a lower number.
+/// A pod's turn: who was refused earlier for the first time has a lower number.
 pub type Turn = u64;
 
 /// A pod that waits for room.
@@ -67,6 +70,8 @@ struct Called {
 pub struct Waiting {
     pods: BTreeMap<Turn, Waiter>,
     turns: HashMap<PodUid, Turn>,
+    /// The turns of pods that were refused and have no place yet, also while they are looked at.
+    firsts: HashMap<PodUid, Turn>,
     groups: HashMap<u64, Group>,
     /// The groups of each request.
     by_request: HashMap<Arc<str>, Vec<u64>>,
@@ -79,7 +84,7 @@ pub struct Waiting {
 impl Waiting {
     /// A pod was refused by all `offered` nodes, or held back by its namespace's quota.
     pub fn refused(&mut self, uid: PodUid, key: PodKey, ask: Ask, offered: &[&str], held_back: bool) {
-        self.forget(&uid);
+        self.looked_at(&uid);
         let same = |set: &BTreeSet<NodeName>| {
             set.len() == offered.len() && offered.iter().all(|name| set.contains(*name))
         };
@@ -87,7 +92,14 @@ impl Waiting {
             let offered = Arc::new(offered.iter().map(|name| NodeName::new(*name)).collect());
             self.add_group(Search { ask, offered, held_back })
         });
-        self.keep(Waiter { uid, key, group, failures: 0 }, held_back);
+        let turn = self.firsts.get(&uid).copied().unwrap_or_else(|| self.next_turn());
+        self.firsts.insert(uid.clone(), turn);
+        self.keep(turn, Waiter { uid, key, group, failures: 0 }, held_back);
+    }
+
+    fn next_turn(&mut self) -> Turn {
+        self.last += 1;
+        self.last
     }
 
     fn group_of(&self, ask: &Ask, is_offered: impl Fn(&BTreeSet<NodeName>) -> bool) -> Option<u64> {
@@ -105,19 +117,19 @@ impl Waiting {
         self.last
     }
 
-    /// A pod waits, behind the others.
-    fn keep(&mut self, waiter: Waiter, held_back: bool) {
-        self.last += 1;
+    /// A pod waits for its turn.
+    fn keep(&mut self, turn: Turn, waiter: Waiter, held_back: bool) {
         if let Some(group) = self.groups.get_mut(&waiter.group) {
             group.search.held_back = held_back;
-            group.turns.insert(self.last);
+            group.turns.insert(turn);
         }
-        self.turns.insert(waiter.uid.clone(), self.last);
-        self.pods.insert(self.last, waiter);
+        self.turns.insert(waiter.uid.clone(), turn);
+        self.pods.insert(turn, waiter);
         if self.pods.len() > MOST
-            && let Some((&first, _)) = self.pods.first_key_value()
+            && let Some((&last, _)) = self.pods.last_key_value()
+            && let Some((waiter, _)) = self.remove(last)
         {
-            self.remove(first);
+            self.firsts.remove(&waiter.uid);
         }
     }
 
@@ -152,8 +164,14 @@ impl Waiting {
         waiter.is_some_and(|waiter| self.groups[&waiter.group].search.offered.contains(node))
     }
 
-    /// A pod waits no longer.
+    /// A pod has a place or is gone.
     pub fn forget(&mut self, uid: &PodUid) {
+        self.looked_at(uid);
+        self.firsts.remove(uid);
+    }
+
+    /// A pod is being looked at. If it is refused again it has its turn still.
+    pub fn looked_at(&mut self, uid: &PodUid) {
         if let Some(turn) = self.turns.get(uid).copied() {
             self.remove(turn);
         }
@@ -224,7 +242,9 @@ impl Waiting {
             let held_back = search.held_back;
             let same = self.group_of(&search.ask, |offered| *offered == *search.offered);
             let group = same.unwrap_or_else(|| self.add_group(search));
-            self.keep(Waiter { group, ..waiter }, held_back);
+            // Behind the others, for whoever cannot be called is not to keep them from what is free.
+            let turn = self.next_turn();
+            self.keep(turn, Waiter { group, ..waiter }, held_back);
         }
     }
 

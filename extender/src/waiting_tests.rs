@@ -22,18 +22,21 @@ fn pods_of_one_template_with_the_same_nodes_are_one_group() {
     assert_eq!(firsts, [first, alone, elsewhere].into());
     assert_eq!([first, next, alone].map(|turn| waiting.next_of(turn)), [Some(next), None, None]);
 
-    // Who is refused again has its turn after the others.
+    // Who is looked at and refused again keeps its turn.
+    waiting.looked_at(&"a".into());
+    assert_eq!((waiting.turn_of(&"a".into()), waiting.pods().count()), (None, 3));
     let again = refuse(&mut waiting, "a", &small, &["n", "m"]);
-    assert_eq!((waiting.next_of(next), waiting.pods().count()), (Some(again), 4));
+    assert_eq!((again, waiting.next_of(again), waiting.pods().count()), (first, Some(next), 4));
     waiting.call(next, &"n".into()).unwrap();
     waiting.note_held_back(again, true);
     let held_back: Vec<_> = waiting.pods().filter(|(_, held_back)| *held_back).collect();
     assert_eq!(held_back, [(&"a".into(), true)]);
     assert!(waiting.was_offered(&"a".into(), &"m".into()) && !waiting.was_offered(&"d".into(), &"m".into()));
-    for pod in ["a", "b", "d"] {
+    for pod in ["a", "b", "c", "d"] {
         waiting.forget(&pod.into());
     }
-    assert!(waiting.groups.is_empty() && waiting.by_request.is_empty() && waiting.turns.is_empty());
+    assert!(waiting.groups.is_empty() && waiting.by_request.is_empty());
+    assert!(waiting.turns.is_empty() && waiting.firsts.is_empty());
 }
 
 #[test]
@@ -52,11 +55,13 @@ fn a_pod_that_could_not_be_called_waits_again_with_its_like() {
 }
 
 #[test]
-fn the_longest_waiting_are_forgotten_beyond_the_most() {
+fn those_that_came_last_are_forgotten_beyond_the_most() {
     let small = ask("nvidia.com/mig-1g.10gb");
     let mut waiting = Waiting::default();
-    for pod in 0..=MOST {
+    for pod in 0..MOST {
         refuse(&mut waiting, &pod.to_string(), &small, &["n"]);
     }
-    assert_eq!((waiting.pods().count(), waiting.turn_of(&"0".into())), (MOST, None));
+    waiting.refused("late".into(), PodKey::new("default", "late"), small, &["n"], false);
+    assert_eq!((waiting.pods().count(), waiting.turn_of(&"late".into())), (MOST, None));
+    assert_eq!((waiting.firsts.len(), waiting.turn_of(&"0".into()).is_some()), (MOST, true));
 }

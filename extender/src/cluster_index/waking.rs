@@ -16,7 +16,12 @@ impl ClusterIndex {
         self.waiting.refused(uid.clone(), key.clone(), ask.clone(), offered, held_back);
     }
 
-    /// A pod is being looked at, has its place or is gone.
+    /// A pod is being looked at. If it is refused again it has its turn still.
+    pub fn looked_at(&mut self, uid: &PodUid) {
+        self.waiting.looked_at(uid);
+    }
+
+    /// A pod has a place or is gone.
     pub fn waits_no_longer(&mut self, uid: &PodUid) {
         self.waiting.forget(uid);
     }
@@ -119,9 +124,13 @@ impl ClusterIndex {
         }
         let names: Vec<NodeName> = self.nodes.keys().chain(self.statics.names()).cloned().collect();
         let offered: Vec<&str> = names.iter().map(NodeName::as_str).collect();
-        for (uid, pod) in &self.pods {
-            let idle = pod.can_be_scheduled() && self.place_of(uid).is_none();
-            if let (true, Ok(ask)) = (idle, pod.ask()) {
+        let idle =
+            self.pods.iter().filter(|(uid, pod)| pod.can_be_scheduled() && self.place_of(uid).is_none());
+        let mut idle: Vec<_> = idle.collect();
+        // In which order they were refused is not known any more.
+        idle.sort_unstable_by_key(|(uid, pod)| (pod.counted.created, *uid));
+        for (uid, pod) in idle {
+            if let Ok(ask) = pod.ask() {
                 self.waiting.refused(uid.clone(), pod.key.clone(), ask, &offered, false);
             }
         }

@@ -23,6 +23,7 @@
 //! | [`checks`], [`rest`] | what must hold |
 //! | [`exhaustive`], [`fingerprint`] | every sequence of events in small worlds |
 //! | [`random`], [`trace`] | random events in large ones; the shortest trace of a violation |
+//! | [`offers`] | random lives of what one agent offers to its kubelet |
 //! | [`until`] | when it ends |
 //!
 //! A leader's Binding leaves it at the moment at which it is decided. That a process may be frozen between the two is left out.
@@ -38,6 +39,7 @@ mod exhaustive;
 mod fingerprint;
 mod leader;
 mod network;
+mod offers;
 mod random;
 mod rest;
 mod setting;
@@ -56,6 +58,9 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use until::Until;
+
+/// The part of the time of random lives that is for offers: a life takes a few milliseconds.
+const OFFERS: u32 = 10;
 
 /// Explores what leaders and agents may do to each other.
 #[derive(Debug, Parser)]
@@ -79,7 +84,11 @@ fn main() -> anyhow::Result<()> {
     let seed = args.seed.unwrap_or_else(seed_by_clock);
     let (time, found) = (Duration::from_secs_f64(args.minutes * 60.0), AtomicBool::new(false));
     thread::scope(|scope| {
-        let random = scope.spawn(|| explore_random(seed, Until::new(time, &found)));
+        let random = scope.spawn(|| {
+            let offers = time / OFFERS;
+            explore_offers(seed, Until::new(offers, &found))?;
+            explore_random(seed, Until::new(time.saturating_sub(offers), &found))
+        });
         let every = if args.random { Ok(()) } else { explore_all(time, &found) };
         every.and(random.join().map_err(|_| anyhow!("an exploration panicked"))?)
     })
@@ -104,6 +113,15 @@ fn explore_all(time: Duration, found: &AtomicBool) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn explore_offers(seed: u64, until: Until<'_>) -> anyhow::Result<()> {
+    let offered = offers::live(seed.., until);
+    println!("{offered}, from seed {seed} on");
+    match offered.found {
+        Some(fault) => bail!("{fault}"),
+        None => Ok(()),
+    }
 }
 
 fn explore_random(seed: u64, until: Until<'_>) -> anyhow::Result<()> {

@@ -32,7 +32,7 @@ pub fn live(seeds: impl Iterator<Item = u64>, until: Until<'_>) -> Lived {
         if until.is_over() {
             break;
         }
-        let mut dice = Dice(seed);
+        let mut dice = Dice::new(seed);
         let setting = Setting::large(1 + dice.below(3), 2 + dice.below(11), 1 + dice.below(3));
         let (events, is_well) = life(&setting, &mut dice);
         lived.lives += 1;
@@ -98,14 +98,23 @@ impl Weights {
 }
 
 /// Random numbers that follow from a seed.
-struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
-    /// A number below `limit`, by `SplitMix64`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `limit`.
     fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.next() >> 33).unwrap_or_default() % limit
+    }
+
+    /// Any number, by `SplitMix64`.
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) >> 33).unwrap_or_default() % limit
+        mixed ^ (mixed >> 31)
     }
 }

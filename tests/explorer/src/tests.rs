@@ -24,6 +24,11 @@ fn nothing_is_violated_in_random_lives() {
     explore_random(seed_by_clock(), Until::new(Duration::from_secs(30), &found)).unwrap();
 }
 
+#[test]
+fn nothing_is_violated_in_the_lives_of_offers() {
+    explore_offers(seed_by_clock(), Until::new(Duration::from_secs(3), &AtomicBool::new(false))).unwrap();
+}
+
 /// A world in which the first pod has come so far.
 fn world(setting: &Setting, begin: Begin) -> World<'_> {
     begin.events(setting).1

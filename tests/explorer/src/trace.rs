@@ -45,7 +45,7 @@ impl Trace {
 }
 
 /// Removes events, first many at once and then one at a time, as long as what is left `violates`.
-pub fn shortest(mut events: Vec<Event>, violates: impl Fn(&[Event]) -> bool) -> Vec<Event> {
+pub fn shortest<E: Clone>(mut events: Vec<E>, violates: impl Fn(&[E]) -> bool) -> Vec<E> {
     let mut size = events.len();
     while size > 0 {
         let (mut start, before) = (0, events.len());

@@ -2,6 +2,7 @@
 
 mod explore;
 mod forging;
+mod planted;
 mod sources;
 
 use std::process::Command;

@@ -33,6 +33,12 @@ impl LeaseSettings {
         self.duration / 5
     }
 
+    /// The pause after a renewal that failed. What is left until the leader gives up is short: an API server that answers nobody for
+    /// seconds fails two renewals in a row.
+    fn renew_again_after(&self) -> Duration {
+        self.renew_every() / 4
+    }
+
     /// How long after the last renewal the leader gives up: well before another may take it.
     fn give_up_after(&self) -> Duration {
         self.duration * 2 / 3
@@ -141,17 +147,23 @@ impl Candidate {
 
     /// Renews the Lease until it is lost or `stop`.
     pub async fn keep(&self, held: &mut Held, stop: &CancellationToken) {
+        let mut pause = self.settings.renew_every();
         // Each wait ends at the deadline, and after each the clock decides: a process that was frozen renews nothing.
         while let Some(deadline) = held.deadline.at().filter(|at| Instant::now() < *at) {
             let within = |wait| deadline.min(Instant::now() + wait);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep_until(within(self.settings.renew_every())) => {}
+                () = sleep_until(within(pause)) => {}
             }
             if held.deadline.has_passed() {
                 break;
             }
-            match timeout_at(within(PATIENCE), self.renew(held)).await {
+            let renewed = timeout_at(within(PATIENCE), self.renew(held)).await;
+            pause = match renewed {
+                Ok(Ok(_)) => self.settings.renew_every(),
+                _ => self.settings.renew_again_after(),
+            };
+            match renewed {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => {
                     tracing::error!(lease = self.name(), "the lease was taken by another");
@@ -231,19 +243,24 @@ impl Candidate {
 
     /// One renewal. `false`: the Lease is another's.
     async fn renew(&self, held: &mut Held) -> Result<bool, kube::Error> {
-        let now = Instant::now();
-        let mut lease = held.lease.clone();
-        lease.spec = Some(self.spec(held, &lease));
-        match self.api.replace(&self.settings.name, &PostParams::default(), &lease).await {
-            Ok(lease) => {
-                held.lease = lease;
-                held.deadline.extend(now + self.settings.give_up_after());
-                Ok(true)
+        loop {
+            let now = Instant::now();
+            let mut lease = held.lease.clone();
+            lease.spec = Some(self.spec(held, &lease));
+            match self.api.replace(&self.settings.name, &PostParams::default(), &lease).await {
+                Ok(lease) => {
+                    held.lease = lease;
+                    held.deadline.extend(now + self.settings.give_up_after());
+                    return Ok(true);
+                }
+                // Whatever the Lease says, the deadline counts from a renewal that was answered: it is renewed again, as it is now.
+                Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
+                    if !self.is_still_ours(held).await? {
+                        return Ok(false);
+                    }
+                }
+                Err(error) => return Err(error),
             }
-            Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
-                self.is_still_ours(held).await
-            }
-            Err(error) => Err(error),
         }
     }
 

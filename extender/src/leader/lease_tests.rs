@@ -64,7 +64,9 @@ async fn a_lease_is_renewed_with_the_raised_epoch_and_survives_a_lost_reply() {
     held.raise(8);
     api.fail([Fault::LoseReply]);
     assert!(a.renew(&mut held).await.is_err(), "nobody knows");
+    let deadline = held.deadline().at();
     assert!(a.renew(&mut held).await.unwrap(), "it is still ours");
+    assert!(held.deadline().at() > deadline, "and it is renewed by the same call");
     assert!(a.renew(&mut held).await.unwrap());
     assert_eq!((held.epoch(), holder(&api).as_str()), (8, "a"));
     assert_eq!(api.get(PATH).unwrap()["spec"]["leaseTransitions"], 7);
@@ -107,6 +109,29 @@ async fn a_leader_whose_renewal_hangs_gives_up_at_the_deadline() {
     a.keep(&mut held, &CancellationToken::new()).await;
     assert!(held.deadline().has_passed());
     assert_eq!(began.elapsed().as_millis() / 100, 20, "another may lead after 3 s");
+}
+
+/// The API server answers nobody for so long that two renewals in a row run into it, and makes the first one at last.
+#[tokio::test(start_paused = true)]
+async fn a_leader_outlives_a_renewal_that_hangs_and_is_made_late() {
+    let api = ApiStandIn::new();
+    let a = &mut candidate(&api, "a");
+    a.settings.duration = Duration::from_secs(10);
+    let mut held = a.acquire(|| ()).await;
+    let began = Instant::now();
+    api.fail([Fault::NoReply]);
+    let stop = CancellationToken::new();
+    let made_late = async {
+        sleep_until(began + Duration::from_millis(4100)).await;
+        let lease = api.get(PATH).unwrap();
+        api.put(PATH, lease);
+        api.fail([Fault::Answer(500)]);
+        sleep_until(began + Duration::from_secs(12)).await;
+        stop.cancel();
+    };
+    tokio::join!(a.keep(&mut held, &stop), made_late);
+    assert_eq!(began.elapsed().as_secs(), 12, "it has kept the lease");
+    assert!(!held.deadline().has_passed());
 }
 
 #[tokio::test]

@@ -48,10 +48,12 @@ impl ClusterIndex {
         }
     }
 
-    /// Whether a successor may go on at once: no Binding of this leader, or of one before it, may still be made.
+    /// Whether a successor may go on at once: no Binding of this leader, or of one before it, may still be made that no agent knows of.
+    /// Where there is no static node a leader that vanished has left none, and its successor need not keep the Lease from the next one.
     #[must_use]
     pub fn leaves_nothing_under_way(&self) -> bool {
-        self.posting.is_empty() && self.predecessor.silent_since.is_none()
+        let may_have_statics = !self.is_listed() || self.statics.names().any(|name| self.is_static(name));
+        self.posting.is_empty() && !(may_have_statics && self.predecessor.silent_since.is_some())
     }
 }
 

@@ -45,3 +45,15 @@ fn after_a_leader_that_vanished_nobody_comes_to_static_nodes_until_its_requests_
         assert!(index.leaves_nothing_under_way());
     }
 }
+
+#[test]
+fn a_leader_that_vanished_leaves_nothing_where_there_is_no_static_node() {
+    let mut index = ClusterIndex::new(5, Terms::default());
+    index.succeed(Former::Vanished, Instant::now());
+    assert!(!index.leaves_nothing_under_way(), "nodes are not listed");
+    index.nodes_listed();
+    index.pods_listed();
+    assert!(index.leaves_nothing_under_way());
+    index.show_static("s".into(), Some(static_node(&[], &[("gpu", 8)])));
+    assert!(!index.leaves_nothing_under_way());
+}

@@ -2,11 +2,11 @@
 //! vanished. Replicas of the extender between a real API server and real kube-schedulers; this test is webhook, agents and kubelets.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
+use http::StatusCode;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_core::contract::{GpuNodeStatus, RequestDocument, SliceReservation};
@@ -18,7 +18,6 @@ use kerf_core::resource::ResourceName;
 use kerf_core::static_node::PluginName;
 use kerf_core::testing::{node_status, request, request_sized};
 use kerf_core::units::SizeGb;
-use kerf_tests::binaries;
 use kerf_tests::cluster::{NAMESPACE, root, unguarded, wait, write_tls};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::gpu_nodes::{Manner, NodeObject, Offer, SimulatedAgents};
@@ -67,14 +66,19 @@ impl Scene {
 
     /// The same with an agent that keeps no longer than this what nobody confirms.
     async fn with_limits(flags: &[&str], limits: Limits) -> anyhow::Result<Self> {
+        Self::with_gpus(flags, limits, 1).await
+    }
+
+    /// The same with so many GPUs on the managed node.
+    async fn with_gpus(flags: &[&str], limits: Limits, gpus: usize) -> anyhow::Result<Self> {
         let mut plane = unguarded(ControlPlaneOptions::without_controller_manager()).await?;
-        create_nodes(&plane).await?;
+        create_nodes(&plane, gpus).await?;
         let leaders = Leaders::start(&plane, flags).await?;
         let agents = leaders.simulate_agents(&plane, Manner { limits, ..Manner::default() });
         for replica in &leaders.replicas {
             replica.logs("agent connected", 0).await?;
         }
-        start_scheduler(&mut plane, &leaders, "kerf-scheduler").await?;
+        leaders.start_scheduler(&mut plane, "kerf-scheduler").await?;
         let pods = Api::default_namespaced(plane.client());
         Ok(Self { plane, leaders, pods, agents })
     }
@@ -251,10 +255,10 @@ impl Scene {
     }
 }
 
-async fn create_nodes(plane: &ControlPlane) -> anyhow::Result<()> {
+async fn create_nodes(plane: &ControlPlane, gpus: usize) -> anyhow::Result<()> {
     let mut managed = NodeObject::new(MANAGED);
     managed.labels.insert("zone".to_owned(), "a".to_owned());
-    managed.create(&plane.client(), node_status(&["H100-80GB"])).await?;
+    managed.create(&plane.client(), node_status(&vec!["H100-80GB"; gpus])).await?;
     let mut fixed = NodeObject::new(STATIC);
     fixed.devices.insert(GPU.to_owned(), 1);
     let plugin = [
@@ -266,22 +270,6 @@ async fn create_nodes(plane: &ControlPlane) -> anyhow::Result<()> {
     ];
     fixed.labels.extend(plugin.map(|(key, value)| (format!("nvidia.com/gpu.{key}"), value.to_owned())));
     fixed.create_node(&plane.client()).await
-}
-
-/// One more kube-scheduler, for the pods that name it.
-async fn start_scheduler(plane: &mut ControlPlane, leaders: &Leaders, name: &str) -> anyhow::Result<()> {
-    let tls = write_tls(plane).await?;
-    let output = Command::new(binaries::ours("kerf")?)
-        .arg("scheduler-config")
-        .arg(format!("--extender-url=https://{}/scheduler", leaders.address()))
-        .arg(format!("--tls-dir={}", tls.display()))
-        .output()?;
-    ensure!(output.status.success(), "kerf scheduler-config: {}", String::from_utf8_lossy(&output.stderr));
-    let path = plane.dir().join(format!("{name}-config.yaml"));
-    let text = String::from_utf8(output.stdout)?
-        .replace("schedulerName: kerf-scheduler", &format!("schedulerName: {name}"));
-    std::fs::write(&path, text)?;
-    plane.start_scheduler(name, &path).await
 }
 
 /// What this replica answers to all binds at once.
@@ -372,7 +360,7 @@ fn whole_gpu() -> RequestDocument {
 async fn a_binding_of_a_dead_leader_is_waited_out_on_static_nodes() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[VANISHES, "--request-lifetime=20s"]).await?;
     // It is there before the leader dies: starting it takes a good part of the request's lifetime.
-    start_scheduler(&mut scene.plane, &scene.leaders, "second").await?;
+    scene.leaders.start_scheduler(&mut scene.plane, "second").await?;
     scene.freeze_fence().await?;
     let leader = scene.leaders.leads_but(None).await?;
     scene.leaders.replicas[leader].link().set(Gate::WithoutBindings);
@@ -427,7 +415,7 @@ async fn the_api_server_refuses_a_binding_of_a_leader_that_was_followed() -> any
     // The delayed one arrives, and changes nothing; one of the new leader does.
     scene.leaders.replicas[leader].link().set(Gate::Open);
     scene.create("next", &request(SMALL, 1), json!({"spec": {"schedulerName": "second"}})).await?;
-    start_scheduler(&mut scene.plane, &scene.leaders, "second").await?;
+    scene.leaders.start_scheduler(&mut scene.plane, "second").await?;
     scene.bound("next", MANAGED).await?;
     ensure!(scene.pods.get("early").await?.spec.is_some_and(|spec| spec.node_name.is_none()), "it was bound");
     scene.stop().await
@@ -587,6 +575,57 @@ async fn a_leader_that_ends_in_order_leaves_nothing_to_wait_for() -> anyhow::Res
     scene.leaders.leads_but(Some(leader)).await?;
     scene.create("at-once", &whole_gpu(), json!({})).await?;
     scene.bound("at-once", STATIC).await?;
+    scene.stop().await
+}
+
+/// A burst comes while the API server has too much to do for Bindings: it refuses them at once in two ways, then it answers none. The
+/// leader sends fewer at a time, tries no pod again and again, and gives no place away twice, though the Bindings that were given up
+/// arrive at last beside those that are sent anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_in_an_overload_is_bound_after_it_and_causes_no_storm() -> anyhow::Result<()> {
+    const WAVE: usize = 34;
+    /// Twice the lowest limit. Were it as high as at the start, all pods would have a Binding under way in the last wave.
+    const MOST_OPEN: usize = 16;
+    /// The scheduler's backoff doubles from one second: four tries in the twelve seconds of the overload, and some after it.
+    const MOST_TRIES: usize = 7;
+    let waves = [
+        (Gate::Overloaded(StatusCode::TOO_MANY_REQUESTS), Duration::from_secs(3)),
+        (Gate::Overloaded(StatusCode::SERVICE_UNAVAILABLE), Duration::from_secs(3)),
+        (Gate::WithoutBindings, Duration::from_secs(6)),
+    ];
+    let scene = Scene::with_gpus(&[], Limits::default(), (waves.len() * WAVE).div_ceil(SMALLS)).await?;
+    let leader = scene.leaders.leads_but(None).await?;
+    let link = scene.leaders.replicas[leader].link();
+    let (mut names, mut entered) = (Vec::new(), 0);
+    for (gate, lasts) in waves {
+        link.set(gate);
+        let wave: Vec<String> = (0..WAVE).map(|number| format!("pod-{}", names.len() + number)).collect();
+        let asks = request(SMALL, 1);
+        try_join_all(wave.iter().map(|name| scene.create(name, &asks, json!({})))).await?;
+        names.extend(wave);
+        tokio::time::sleep(lasts).await;
+        let before = std::mem::replace(&mut entered, link.entered().bindings);
+        ensure!(entered > before, "no Binding was tried under {gate:?}");
+        println!("{gate:?}: {} Bindings, of which {} at once", entered - before, link.most_open());
+    }
+    let open = link.most_open();
+    ensure!(open <= MOST_OPEN, "{open} Bindings were under way at once when none was answered");
+    link.set(Gate::Open);
+    for name in &names {
+        scene.bound(name, MANAGED).await?;
+    }
+    let tries = link.tries();
+    println!(
+        "Bindings tried: {} for {} pods, at most {:?} a pod",
+        tries.iter().sum::<usize>(),
+        names.len(),
+        tries.iter().max()
+    );
+    ensure!(tries.len() == names.len(), "Bindings of {} pods were tried", tries.len());
+    ensure!(tries.iter().all(|count| *count <= MOST_TRIES), "tries of each pod: {tries:?}");
+    let pods = try_join_all(names.iter().map(|name| scene.pods.get(name))).await?;
+    let bound = scene.places_are_shared_by_nobody(&pods).await?;
+    ensure!(bound == names.len(), "{bound} pods are bound");
     scene.stop().await
 }
 

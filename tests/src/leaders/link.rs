@@ -1,6 +1,7 @@
 //! A replica's way to the API server, which can be cut and can hold back Bindings. A request that entered it arrives, however late,
 //! and whether its sender still waits for the answer or lives: as in a network.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub enum Gate {
     Open,
     /// All but Bindings, which wait.
     WithoutBindings,
+    /// All but Bindings, which an overloaded API server refuses with this code.
+    Overloaded(StatusCode),
     /// Nothing: requests and answers wait.
     Cut,
 }
@@ -40,10 +43,42 @@ pub struct Entered {
     pub lists: usize,
 }
 
+/// Bindings, as the API server counts them.
+#[derive(Debug, Default)]
+struct Bindings {
+    /// How many have come for each path, which names the pod.
+    tries: BTreeMap<String, usize>,
+    /// How many have no answer yet, of senders that still wait for one.
+    open: usize,
+    /// The most that were open at once since the gate was set last.
+    most_open: usize,
+}
+
 struct Shared {
     client: Client,
     gate: watch::Sender<Gate>,
     entered: watch::Sender<Entered>,
+    bindings: watch::Sender<Bindings>,
+}
+
+/// A Binding whose sender waits. When the sender gives up, its request's task ends, and drops this.
+struct OpenBinding(Arc<Shared>);
+
+impl OpenBinding {
+    fn begin(shared: &Arc<Shared>, path: &str) -> Self {
+        shared.bindings.send_modify(|bindings| {
+            *bindings.tries.entry(path.to_owned()).or_default() += 1;
+            bindings.open += 1;
+            bindings.most_open = bindings.most_open.max(bindings.open);
+        });
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for OpenBinding {
+    fn drop(&mut self) {
+        self.0.bindings.send_modify(|bindings| bindings.open -= 1);
+    }
 }
 
 /// The way, in plain HTTP. It ends when it is dropped.
@@ -59,7 +94,7 @@ impl Link {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let (gate, entered) = (watch::Sender::new(Gate::Open), watch::Sender::default());
-        let shared = Arc::new(Shared { client, gate, entered });
+        let shared = Arc::new(Shared { client, gate, entered, bindings: watch::Sender::default() });
         let router = Router::new().fallback(pass).with_state(Arc::clone(&shared));
         let serving = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
@@ -78,12 +113,25 @@ impl Link {
     /// Lets this pass from now on.
     pub fn set(&self, gate: Gate) {
         self.shared.gate.send_replace(gate);
+        self.shared.bindings.send_modify(|bindings| bindings.most_open = bindings.open);
     }
 
     /// What has entered so far.
     #[must_use]
     pub fn entered(&self) -> Entered {
         *self.shared.entered.borrow()
+    }
+
+    /// How often a Binding was tried of each pod of which one was.
+    #[must_use]
+    pub fn tries(&self) -> Vec<usize> {
+        self.shared.bindings.borrow().tries.values().copied().collect()
+    }
+
+    /// The most Bindings that waited for their answers at once since the gate was set last.
+    #[must_use]
+    pub fn most_open(&self) -> usize {
+        self.shared.bindings.borrow().most_open
     }
 }
 
@@ -112,13 +160,23 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
         entered.bindings += usize::from(is_binding);
         entered.lists += usize::from(is_list);
     });
+    let _open = is_binding.then(|| OpenBinding::begin(&shared, head.uri.path()));
+    let refusal = match *shared.gate.borrow() {
+        Gate::Overloaded(code) if is_binding => Some(code),
+        _ => None,
+    };
+    if let Some(code) = refusal {
+        // The words and the header of API Priority and Fairness.
+        return (code, [(header::RETRY_AFTER, "1")], "Too many requests, please try again later.\n")
+            .into_response();
+    }
     head.headers.remove(header::HOST);
     let request = http::Request::from_parts(head, kube::client::Body::from(body));
     let mut gate = shared.gate.subscribe();
     let sent = tokio::spawn(async move {
         let passes = |gate: &Gate| match gate {
             Gate::Open => true,
-            Gate::WithoutBindings => !is_binding,
+            Gate::WithoutBindings | Gate::Overloaded(_) => !is_binding,
             Gate::Cut => false,
         };
         // The sender is in `shared`.

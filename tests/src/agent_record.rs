@@ -1,4 +1,4 @@
-//! The slices that a node should have, and whose they are, by the record on its agent's disk.
+//! The slices that a node should have, whose they are, and in whose epoch, by the record on its agent's disk.
 //!
 //! The record is there before anybody is promised anything. The GpuNode tells the same later: it is written at a pace, for people.
 //! The format is the agent's (`checkpoint/two_files.rs`); this reads it while the agent runs.
@@ -13,12 +13,21 @@ const FILES: [&str; 2] = ["ledger.0", "ledger.1"];
 
 /// The wanted slices of the newest whole record in this folder; none if there is no record.
 pub fn wanted_slices(folder: &Path) -> anyhow::Result<Vec<WantedSlice>> {
+    let Some(record) = newest(folder)? else { return Ok(Vec::new()) };
+    Ok(serde_json::from_value(record["ledger"]["desired"]["slices"].clone())?)
+}
+
+/// The highest epoch that the agent had heard when the newest whole record in this folder was written.
+pub fn epoch(folder: &Path) -> anyhow::Result<u64> {
+    let record = newest(folder)?.context("there is no record")?;
+    record["ledger"]["epoch"].as_u64().context("the record has no epoch")
+}
+
+fn newest(folder: &Path) -> anyhow::Result<Option<Value>> {
     let files = FILES.iter().filter_map(|name| std::fs::read(folder.join(name)).ok());
     let documents: Vec<Vec<u8>> = files.collect();
     let newest = documents.iter().filter_map(|bytes| whole(bytes)).max_by_key(|(sequence, _)| *sequence);
-    let Some((_, document)) = newest else { return Ok(Vec::new()) };
-    let record: Value = serde_json::from_slice(document).context("the record is no JSON")?;
-    Ok(serde_json::from_value(record["ledger"]["desired"]["slices"].clone())?)
+    newest.map(|(_, document)| serde_json::from_slice(document).context("the record is no JSON")).transpose()
 }
 
 /// The number and the document of a file, if no write of it is under way.

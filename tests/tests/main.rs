@@ -19,6 +19,7 @@ mod closeness;
 mod control_plane;
 mod docs;
 mod dra;
+mod etcd_restore;
 mod explain;
 mod extender;
 mod fault_matrix;

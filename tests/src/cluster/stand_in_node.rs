@@ -7,7 +7,7 @@ use kerf_core::contract::WantedSlice;
 use kerf_nvml_mock::{MockControl, MockFiles, MockState};
 
 use super::NodeSpec;
-use crate::agent_record::wanted_slices;
+use crate::agent_record::{epoch, wanted_slices};
 use crate::control_plane::ControlPlane;
 use crate::kubelet::{KubeletOptions, NodeTemplate, PodProcesses, StandInKubelet};
 
@@ -75,6 +75,11 @@ impl StandInNode {
         let mut slices = wanted_slices(&self.folder.join("state"))?;
         slices.extend(wanted_slices(&self.folder.join("host/var/lib/kerf"))?);
         Ok(slices)
+    }
+
+    /// The highest epoch that its agent, which is a process, had heard when it wrote its record last.
+    pub fn recorded_epoch(&self) -> anyhow::Result<u64> {
+        epoch(&self.folder.join("state"))
     }
 
     /// Lets faults, delays or processes happen to the node's GPUs.

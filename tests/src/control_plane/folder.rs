@@ -54,6 +54,11 @@ impl Folder {
         self.path().join("kubeconfigs")
     }
 
+    /// etcd's data.
+    pub fn etcd(&self) -> PathBuf {
+        self.path().join("etcd")
+    }
+
     /// Configuration documents of programs.
     pub fn documents(&self) -> PathBuf {
         self.path().join("documents")

@@ -9,6 +9,7 @@
 mod access;
 mod certificates;
 mod definitions;
+mod etcd;
 mod folder;
 mod jwt;
 mod kubeconfig;

@@ -71,7 +71,7 @@ pub fn etcd(folder: &Folder, client_port: u16, peer_port: u16) -> anyhow::Result
     let peer = format!("http://127.0.0.1:{peer_port}");
     Ok(Program::new("etcd", binaries::tool("etcd")?, &folder.logs())
         .arg("--unsafe-no-fsync")
-        .arg(flag("data-dir", folder.path().join("etcd").display()))
+        .arg(flag("data-dir", folder.etcd().display()))
         .arg(flag("listen-client-urls", &client))
         .arg(flag("advertise-client-urls", &client))
         .arg(flag("listen-peer-urls", &peer))

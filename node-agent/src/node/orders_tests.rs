@@ -37,7 +37,7 @@ fn reserve_from(pod: &str, start: u8, source: Source) -> OrderKind {
     OrderKind::Reserve(Proposal { owner, places: vec![place] })
 }
 
-fn reserve(pod: &str, start: u8) -> OrderKind {
+pub(super) fn reserve(pod: &str, start: u8) -> OrderKind {
     reserve_from(pod, start, Source::Cut(Vec::new()))
 }
 
@@ -45,7 +45,7 @@ fn mark(pod: &str, attempt: u64) -> OrderKind {
     OrderKind::Mark { uid: uid(pod), attempt }
 }
 
-fn order(scene: &mut Scene, kind: OrderKind) -> Reply {
+pub(super) fn order(scene: &mut Scene, kind: OrderKind) -> Reply {
     let now = scene.tick();
     scene.node.on_order(&Order { epoch: EPOCH, kind }, now)
 }

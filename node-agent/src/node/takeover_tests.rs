@@ -1,8 +1,12 @@
 //! The first start of an agent that keeps the ledger where another has followed the GpuNode's spec.
 
-use super::tests::{ONE, Scene, mig, wanted};
+use super::orders_tests::{order, reserve};
+use super::tests::{ONE, Scene, mig, wanted, wanted_of};
 use super::*;
+use crate::gpu::fake::uuid;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, WantedSlice};
+use kerf_core::ledger::Found;
+use std::collections::BTreeSet;
 
 /// A spec of this revision and epoch.
 fn spec(revision: u64, epoch: u64, slices: Vec<WantedSlice>) -> GpuNodeSpec {
@@ -112,4 +116,48 @@ fn a_fresh_node_is_open_at_once_and_one_that_has_lost_its_ledger_is_not() {
             assert_eq!(slice.ready_for.as_ref().map(PodUid::as_str), Some("a-uid"));
         }
     }
+}
+
+/// The disk came from another machine, perhaps of another cluster: its record is of GPUs that are not here, and of pods that are gone or
+/// elsewhere. The Node's UID is not in the record: a Node that was deleted and registered anew has another one, and its record is right.
+#[test]
+fn a_record_of_another_machine_takes_no_place_and_its_reservations_end_by_look_ups() {
+    let mut there = Scene::new(&["H100-80GB", "H100-80GB"]);
+    there.want(vec![
+        wanted_of(1, "s1", mig("1g.10gb", 0, 1), Some(("gone", ONE))),
+        wanted_of(1, "s2", mig("1g.10gb", 1, 1), Some(("elsewhere", ONE))),
+        wanted_of(1, "s3", mig("1g.10gb", 2, 1), None),
+    ]);
+    there.settle();
+    let mut record = there.record;
+    record.gpus.retain(|gpu, _| *gpu == uuid(1));
+    record.mig_on.retain(|gpu| *gpu == uuid(1));
+    assert_eq!((record.is_own, record.ledger.desired.slices.len()), (true, 3));
+
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.record = record.after_reload();
+    scene.restart_agent();
+    scene.read_gpu_node();
+    // What was asked at once has found nothing yet.
+    scene.now += Duration::from_secs(30);
+    let looked_up: BTreeSet<String> = scene.decide().look_up.keys().map(ToString::to_string).collect();
+    assert_eq!(looked_up, ["elsewhere-uid", "gone-uid"].map(str::to_owned).into());
+    let asked = scene.tick();
+    for (uid, found) in [("elsewhere-uid", Found::Elsewhere), ("gone-uid", Found::Gone)] {
+        scene.node.on_looked_up(&PodUid::new(uid), asked, found);
+    }
+    let status = scene.decide().status;
+    assert!(status.slices.iter().all(|slice| slice.reservation.is_none()), "{:?}", status.slices);
+    // GPUs that were here before may only be slow to answer.
+    let closed = scene.node.closed().unwrap_or_default();
+    assert!(closed.contains("GPU-1 has not answered"), "{closed}");
+    scene.now += Duration::from_secs(20);
+    scene.observe();
+    scene.decide();
+    assert_eq!(scene.node.closed(), None);
+    order(&mut scene, reserve("here", 1)).answer.unwrap();
+    let status = scene.settle();
+    assert_eq!(scene.places(), ["1g.10gb at 1:1"]);
+    assert_eq!(status.slices.iter().filter(|slice| slice.ready_for.is_some()).count(), 1);
+    assert_eq!(status.slices.len(), 1, "{:?}", status.slices);
 }

@@ -143,11 +143,13 @@ pub enum Blow {
     Frozen,
     /// It reaches the API server no more for a while; what it has sent arrives late.
     CutOff,
+    /// It is asked to end.
+    Terminated,
 }
 
 impl Blow {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Killed, Self::Frozen, Self::CutOff];
+    pub const ALL: [Self; 4] = [Self::Killed, Self::Frozen, Self::CutOff, Self::Terminated];
 }
 
 /// Replicas, of which kube-scheduler calls the one that leads.
@@ -237,6 +239,12 @@ impl Leaders {
         Ok(self.replicas.iter().position(|replica| Some(&replica.name) == holder.as_ref()))
     }
 
+    /// How often the Lease has changed hands.
+    pub async fn transitions(&self) -> anyhow::Result<u32> {
+        let spec = self.leases.get(LEASE).await?.spec.context("the Lease is empty")?;
+        Ok(u32::try_from(spec.lease_transitions.unwrap_or_default())?)
+    }
+
     /// Waits until a replica leads, another than this one.
     pub async fn leads_but(&self, before: Option<usize>) -> anyhow::Result<usize> {
         let mut leader = None;
@@ -267,17 +275,18 @@ impl Leaders {
         let leader = self.leads_but(None).await?;
         match blow {
             Blow::Killed => self.replicas[leader].child.kill()?,
+            Blow::Terminated => self.replicas[leader].child.signal(Signal::TERM)?,
             Blow::Frozen => self.replicas[leader].child.signal(Signal::STOP)?,
             Blow::CutOff => self.replicas[leader].link.set(Gate::Cut),
         }
         let began = std::time::Instant::now();
         self.leads_but(Some(leader)).await?;
-        if blow == Blow::Killed {
+        if matches!(blow, Blow::Killed | Blow::Terminated) {
             return Ok(self.replicas[leader].child.restart()?);
         }
         tokio::time::sleep(lasts.saturating_sub(began.elapsed())).await;
         match blow {
-            Blow::Killed => {}
+            Blow::Killed | Blow::Terminated => {}
             Blow::Frozen => self.replicas[leader].child.signal(Signal::CONT)?,
             Blow::CutOff => self.replicas[leader].link.set(Gate::Open),
         }

@@ -55,7 +55,7 @@ enum Bench {
     Outage(outage::Args),
     /// From `helm install` to the first pod on a slice.
     Install(install::Args),
-    /// The extender's leader is killed, frozen and cut off under a churn of pods.
+    /// The extender's leader is killed, frozen, cut off and ended under a load of pods, and the API server stalls.
     Leaders(leaders::Args),
     /// Draws what Prometheus answers to the dashboard's queries while pods come and go.
     Dashboard(dashboard::Args),

@@ -52,7 +52,8 @@ impl Figure {
         Self { name: name.to_owned(), value, bar, at_most: false }
     }
 
-    fn is_met(&self) -> bool {
+    /// Whether the bar is met.
+    pub fn is_met(&self) -> bool {
         if self.at_most { self.value <= self.bar } else { self.value >= self.bar }
     }
 }

@@ -1,11 +1,11 @@
-//! The GPU models that a policy's pods may have, kind by kind.
+//! The GPU models that a policy allows its pods, kind by kind.
 
 use super::Policy;
 use crate::kind::Kind;
 use crate::request::GpuSelection;
 
 impl Policy {
-    /// Whether a slice of this kind may be of a GPU of this model.
+    /// Whether the policy allows a slice of this kind on a GPU of this model.
     #[must_use]
     pub fn allows(&self, model: &str, kind: Kind) -> bool {
         self.allows_model(model)
@@ -17,17 +17,17 @@ impl Policy {
         models.is_empty() || models.iter().any(|allowed| allowed == model)
     }
 
-    /// What of `wanted` the policy allows whichever kind serves it. `None` if no model is left.
+    /// `wanted`, narrowed to the models that the policy allows by some kind. `None` if no model is left.
     pub(super) fn gpus(&self, wanted: &GpuSelection) -> Option<GpuSelection> {
         self.narrowed(wanted, |model| self.allows_model(model))
     }
 
-    /// What of `wanted` slices of this kind may be of. `None` if no model is left.
+    /// `wanted`, narrowed to the models that the policy allows for this kind. `None` if no model is left.
     pub(super) fn gpus_for(&self, kind: Kind, wanted: &GpuSelection) -> Option<GpuSelection> {
         self.narrowed(wanted, |model| self.allows(model, kind))
     }
 
-    /// An empty list of models means all of them, so one that becomes empty is no selection.
+    /// An empty list of models means all models. So a list that becomes empty by narrowing returns `None`.
     fn narrowed(&self, wanted: &GpuSelection, allows: impl Fn(&str) -> bool) -> Option<GpuSelection> {
         let mut gpus = wanted.clone();
         let named = if wanted.models.is_empty() { &self.spec().models } else { &wanted.models };
@@ -44,7 +44,6 @@ impl Policy {
         (!gpus.models.is_empty()).then_some(gpus)
     }
 
-    /// The models that a pod names and the policy does not allow.
     pub(super) fn models_beyond(&self, wanted: &GpuSelection) -> Vec<String> {
         wanted.models.iter().filter(|model| !self.allows_model(model)).cloned().collect()
     }

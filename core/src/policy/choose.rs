@@ -1,4 +1,4 @@
-//! From an ask to a request document: the name of each container's slices, by the policy and by what there is in the cluster.
+//! Chooses the resource name of each container's slices, from the request, the policy and the cluster's GPUs.
 
 mod by_name;
 mod candidates;
@@ -22,16 +22,17 @@ use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
 use names::{Need, conceivable, largest, strongest_class};
 use std::collections::BTreeMap;
 
-/// How a request will be served.
+/// How an accepted request is served: what the webhook writes and reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The document for the pod.
+    /// The request document that the webhook writes into the pod's annotation.
     pub document: RequestDocument,
-    /// What the user should know.
+    /// What the webhook reports to the user about the accepted request.
     pub warnings: Vec<Warning>,
 }
 
-/// Chooses how `ask` is served. The same ask is chosen for alike whatever is in use.
+/// Chooses how the cluster serves `ask`, or says why the policy refuses it. The choice does not depend on what is in use, because
+/// that changes until the pod is scheduled.
 pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, Denied> {
     let plain = on_one_sort_of_node(policy, supply, ask).map(|(choice, _)| choice);
     let levelled = || -> Option<Choice> {
@@ -48,8 +49,10 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
     Ok(choice)
 }
 
-/// All of a pod's slices are of one node, and no static node is like a managed one. So a pod of several containers is chosen
-/// for by the managed nodes, and by static nodes that are alike where these serve all of it and the managed ones do not.
+/// Chooses by the managed nodes, or by a group of equal static nodes if these serve the whole pod and the managed ones do not.
+///
+/// All of a pod's slices are on one node, and a node is either static or managed. So the names of a pod with several containers must
+/// not mix the two.
 fn on_one_sort_of_node(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), Denied> {
     if ask.containers.len() <= 1 || !supply.has_static() {
         return on(policy, supply, ask);
@@ -61,12 +64,12 @@ fn on_one_sort_of_node(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result
     let groups = supply.static_groups();
     let fixed = groups.iter().filter_map(|group| Some((group, on(policy, group, ask).ok()?)));
     let fixed = fixed.filter(|(group, (choice, _))| group.serves_statically(&choice.document));
-    // Where no node has as many devices, some that are not well may come back.
+    // If no node has enough devices now, the pod gets a name anyway, because unhealthy devices may recover.
     let fixed = fixed.min_by_key(|(group, (choice, _))| !group.holds_statically(&choice.document));
     fixed.map_or(managed, |(_, found)| Ok(found))
 }
 
-/// Chooses container by container, whichever nodes they would be served by. With whether some GPU serves each of them.
+/// Chooses container by container, without regard to which nodes serve each. The flag says whether some GPU serves every container.
 fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), Denied> {
     let class = class::class(policy, supply, ask);
     let kinds = kinds(policy, class)?;
@@ -83,8 +86,8 @@ fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), 
         for container in &ask.containers {
             choosing.container(container)?;
         }
-        // What a later container's kind leaves of the GPUs is all that those before it may have: they are chosen for by that. Each
-        // round leaves fewer models.
+        // A later container's kind may exclude models that an earlier container was chosen for. So the choice is repeated with the
+        // remaining models until these no longer change. It ends, because each round leaves fewer models.
         let is_judged = ask.containers.len() <= 1 || choosing.gpus == gpus;
         gpus = choosing.gpus;
         if is_judged {
@@ -115,7 +118,7 @@ fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), 
     Ok((Choice { document, warnings }, !is_unserved))
 }
 
-/// The containers that name their kind of slice.
+/// The containers whose request names a kind of slice rather than a size.
 fn named(ask: &PodAsk) -> Vec<String> {
     let named = ask.containers.iter().filter(|container| !matches!(container.want, Want::Size(_)));
     named.map(|container| container.name.clone()).collect()
@@ -150,8 +153,8 @@ fn check_size(policy: &Policy, container: &str, size: SizeGb) -> Result<(), Deni
     }
 }
 
-/// The most that one pod may ask for, of what it holds at a time. What is asked without a size counts as the most that the pod
-/// may get by its name, as far as `at_most` knows it.
+/// Checks what the pod holds at a time against `maxPerPod`. A name without a size counts as the largest slice that the pod may get by
+/// it, as far as `at_most` has one.
 fn check_pod(
     policy: &Policy,
     document: &RequestDocument,
@@ -183,13 +186,12 @@ fn check_pod(
     }
 }
 
-/// The choice for one pod, container by container.
 struct Choosing<'c> {
     policy: &'c Policy,
     supply: &'c Supply,
     class: IsolationClass,
     kinds: &'c [Kind],
-    /// The GPUs that are left to the pod by what it names, the policy, and the kinds of the containers that were chosen for.
+    /// The GPUs that remain after the pod's selection, the policy and the kinds of the containers chosen so far.
     gpus: GpuSelection,
     made: Made,
 }
@@ -197,17 +199,17 @@ struct Choosing<'c> {
 #[derive(Default)]
 struct Made {
     containers: Vec<ContainerRequest>,
-    /// Whether no GPU serves one of them.
+    /// Whether no GPU serves one of the containers.
     is_unserved: bool,
     warnings: Vec<Warning>,
 }
 
-/// A name, whether some GPU of the cluster serves it, and the GPUs that it may be of.
+/// A resource name for one container, and the GPUs that may serve it.
 #[derive(Debug, Clone)]
 struct Named {
     size: SizeGb,
     resource: ResourceName,
-    /// The kinds that may serve it, where the name is neutral.
+    /// The kinds that may serve a neutral name; empty for a concrete name.
     kinds: Vec<Kind>,
     served: bool,
     gpus: GpuSelection,
@@ -236,6 +238,7 @@ impl Choosing<'_> {
             count: container.count,
             kinds,
             memory: container.memory,
+            // A whole GPU has all of its compute, so no share is recorded.
             compute: container.compute.filter(|_| resource != ResourceName::Whole),
             distinct_gpus: container.distinct_gpus,
             ..ContainerRequest::of(resource, size)
@@ -243,7 +246,8 @@ impl Choosing<'_> {
         Ok(())
     }
 
-    /// Whether the kind that a name says keeps what the pod asks. The kinds of a neutral name are chosen so.
+    /// Checks that a concrete name's kind meets the pod's class and compute. Neutral names need no check, because their kinds were
+    /// chosen by the same rules.
     fn check_kind(&self, container: &ContainerAsk, resource: ResourceName) -> Result<(), Denied> {
         let Some(kind) = resource.kind() else { return Ok(()) };
         if !self.kinds.contains(&kind) || strongest_class(resource) < self.class {
@@ -258,7 +262,7 @@ impl Choosing<'_> {
         Ok(())
     }
 
-    /// `asked`, or the next larger step of the policy's, within the largest that it allows.
+    /// `asked`, rounded up to the policy's next step but not past its largest size.
     fn stepped(&mut self, container: &str, asked: SizeGb) -> SizeGb {
         let sizes = self.policy.spec().sizes;
         let Some(step) = sizes.step_gb.filter(|step| step.0 > 0) else { return asked };
@@ -306,7 +310,7 @@ impl Choosing<'_> {
         warnings.extend(given.map(|given| Warning::RoundedUp(name(), size, given)));
     }
 
-    /// Why no kind of the class can be thought of that serves the need.
+    /// The reason why no kind of the class could ever serve the need.
     fn no_slice(&self, kinds: &[Kind], container: &ContainerAsk, need: &Need) -> Denied {
         let allowed = |kind: &Kind| Some((*kind, self.policy.gpus_for(*kind, need.gpus)?));
         let allowed: Vec<(Kind, GpuSelection)> = kinds.iter().filter_map(allowed).collect();
@@ -321,7 +325,7 @@ impl Choosing<'_> {
         }
     }
 
-    /// That no model which the pod may have can serve what it asks.
+    /// The refusal if no model that the pod may have can serve the container.
     fn no_model(&self, container: &ContainerAsk, what: &str) -> Denied {
         let (container, policy) = (container.name.clone(), self.policy.name().to_owned());
         let models = if self.gpus.models.is_empty() { "any".to_owned() } else { join(&self.gpus.models) };
@@ -335,7 +339,7 @@ impl Choosing<'_> {
     }
 }
 
-/// That a slice of this memory is less than the size says, where the memory itself was not asked for.
+/// Warns that a slice has less memory than its size says. A request by real memory needs no warning, because it gets at least that.
 fn less(
     memory: Option<MemoryMib>,
     container: &ContainerAsk,

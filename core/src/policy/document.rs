@@ -166,7 +166,7 @@ fn default_max_count() -> u32 {
     16
 }
 
-/// The taint that GPU Operator's documentation and the clouds put on GPU nodes.
+/// Tolerates the taint that the GPU Operator's documentation and the clouds put on GPU nodes.
 fn default_tolerations() -> Vec<Toleration> {
     vec![Toleration {
         key: Some("nvidia.com/gpu".to_owned()),
@@ -195,11 +195,11 @@ pub struct Toleration {
     pub effect: Option<String>,
 }
 
-/// A checked policy: each class has at least one kind, and none that isolates less than the class promises; one that denies has no
+/// A checked policy. Each class has at least one kind, and no kind isolates less than the class promises. A policy with `deny` has no
 /// class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Of `spec.match`.
+    /// The signature of `spec.match`, computed once because every pod's policy is searched by it.
     signature: Signature,
     name: String,
     spec: PolicySpec,
@@ -207,7 +207,7 @@ pub struct Policy {
 }
 
 impl PolicyDocument {
-    /// Everything that is wrong with it.
+    /// Everything that is wrong with the document, in the order of its fields; empty if it makes a policy.
     #[must_use]
     pub fn problems(&self) -> Vec<PolicyError> {
         problems(self)
@@ -217,7 +217,7 @@ impl PolicyDocument {
 impl TryFrom<PolicyDocument> for Policy {
     type Error = PolicyError;
 
-    /// The first of the document's problems, if it has one.
+    /// Fails with the first of the document's problems.
     fn try_from(document: PolicyDocument) -> Result<Self, PolicyError> {
         if let Some(error) = document.problems().into_iter().next() {
             return Err(error);
@@ -227,31 +227,31 @@ impl TryFrom<PolicyDocument> for Policy {
 }
 
 impl Policy {
-    /// Of a document without problems.
+    /// Makes a policy of a document that has no problems.
     pub(super) fn of(document: PolicyDocument, lineage: Lineage) -> Self {
         let (name, spec) = (document.metadata.name, document.spec);
         Self { signature: Signature::of_match(&spec.pods), name, spec, lineage }
     }
 
-    /// The policy's name.
+    /// The policy's `metadata.name`, which messages and request documents carry.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where its fields come from.
+    /// The policies that it extends, and the policy that each field comes from.
     #[must_use]
     pub fn lineage(&self) -> &Lineage {
         &self.lineage
     }
 
-    /// Why its pods may have no GPU, if they may have none.
+    /// The reason why its pods may have no GPU; `None` if they may.
     #[must_use]
     pub fn deny(&self) -> Option<&str> {
         self.spec.deny.as_deref()
     }
 
-    /// The class of a pod that names none. A policy that denies serves no class at all.
+    /// The class of a pod that names none. It means nothing for a policy that denies, because that serves no class.
     #[must_use]
     pub fn default_isolation(&self) -> IsolationClass {
         self.spec.default_isolation.unwrap_or(IsolationClass::Hardware)
@@ -263,7 +263,7 @@ impl Policy {
         self.spec.isolation.get(&class).map(Vec::as_slice)
     }
 
-    /// The same policy without a kind; a class that no other kind serves is forbidden.
+    /// The same policy without one kind. A class that only this kind serves becomes forbidden.
     #[must_use]
     pub(crate) fn without(&self, kind: Kind) -> Self {
         let mut policy = self.clone();
@@ -274,13 +274,13 @@ impl Policy {
         policy
     }
 
-    /// The tolerations that admitted pods get.
+    /// The tolerations that the webhook adds to admitted pods.
     #[must_use]
     pub fn tolerations(&self) -> &[Toleration] {
         &self.spec.tolerations
     }
 
-    /// The scheduler that admitted pods are given to.
+    /// The scheduler that the webhook sets on admitted pods; empty if pods keep theirs.
     #[must_use]
     pub fn scheduler_name(&self) -> &str {
         &self.spec.scheduler_name
@@ -292,18 +292,17 @@ impl Policy {
         self.spec.max_count
     }
 
-    /// What the policy says.
+    /// The policy's fields, with those that it inherits.
     #[must_use]
     pub fn spec(&self) -> &PolicySpec {
         &self.spec
     }
 
-    /// What `spec.match` asks of a pod, in short.
     pub(super) fn signature(&self) -> Signature {
         self.signature
     }
 
-    /// How much room for a profile counts, in percent of what it counts for those that are not named.
+    /// The weight of free capacity for each MIG profile, in percent of the weight of profiles that are not listed.
     #[must_use]
     pub fn weights(&self) -> &BTreeMap<Profile, u32> {
         &self.spec.packing.weights

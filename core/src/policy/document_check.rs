@@ -1,4 +1,4 @@
-//! What is wrong with a policy for pods, field by field.
+//! Finds what is wrong with a policy for pods, field by field.
 
 use super::document_fault::{PolicyError, PolicyFault};
 use super::document_field::Field;
@@ -9,7 +9,6 @@ use crate::kind::Kind;
 use crate::units::{LARGEST_SIZE, SizeGb};
 use serde_json::{Value, json};
 
-/// Everything that is wrong with `document`, in the order of its fields.
 pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
     let PolicyDocument { api_version, kind, metadata, spec } = document;
     let mut errors = head(api_version, kind, "GpuPolicy");
@@ -18,10 +17,11 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
     if let Some(reason) = &spec.deny {
         let deny = Field::of("spec.deny");
         errors.extend(reason.trim().is_empty().then(|| PolicyFault::NoReason.of(deny)));
+        // The other fields are not checked further, because beside `deny` each of them is a mistake.
         errors.extend(beside_deny(spec));
         return errors;
     }
-    // What it inherits was to be filled in before: alone it is not what its author means.
+    // The loader fills in inherited fields before. A document that still has `extends` here is not what its author means.
     let extends = spec.extends.iter();
     errors.extend(extends.map(|base| PolicyFault::NoBase(base.clone()).of(Field::of("spec.extends"))));
     errors.extend(isolation(spec));
@@ -30,7 +30,7 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
     for (index, given) in spec.tolerations.iter().enumerate() {
         errors.extend(toleration(&Field::of("spec.tolerations").at(index), given));
     }
-    // None: pods keep theirs, which asks the extender too.
+    // An empty name is allowed: pods then keep their scheduler, which calls the extender too.
     let scheduler = Some(&spec.scheduler_name).filter(|named| !named.is_empty());
     errors.extend(scheduler.and_then(|named| name(&Field::of("spec.schedulerName"), named)));
     errors.extend(zero("spec.maxCount", Some(spec.max_count)));
@@ -50,7 +50,7 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
     errors
 }
 
-/// The mistakes of `apiVersion` and `kind`. With one of them nothing else says what it seems to.
+/// The mistakes of `apiVersion` and `kind`. A document with one of them may mean something else by every other field.
 pub(super) fn head(version: &str, kind: &str, expected: &str) -> Vec<PolicyError> {
     let version_error = (version != keys::API_VERSION)
         .then(|| PolicyFault::Version(version.to_owned()).of(Field::of("apiVersion")));
@@ -97,7 +97,7 @@ fn isolation(spec: &PolicySpec) -> Vec<PolicyError> {
     errors
 }
 
-/// The fields that stand beside `deny`. One that is written as it would be if it were absent does no harm.
+/// The mistakes of fields beside `deny`. A field with its default value is accepted, because it changes nothing.
 fn beside_deny(spec: &PolicySpec) -> Vec<PolicyError> {
     let alone = json!({"match": spec.pods, "deny": spec.deny});
     let alone = serde_json::from_value::<PolicySpec>(alone).and_then(serde_json::to_value);
@@ -108,7 +108,7 @@ fn beside_deny(spec: &PolicySpec) -> Vec<PolicyError> {
     beside.map(|(field, _)| PolicyFault::BesideDeny.of(Field::of("spec").key(field))).collect()
 }
 
-/// The mistakes of the models and the kinds of each.
+/// The mistakes of `models` and `kindsByModel`.
 fn models(spec: &PolicySpec) -> Vec<PolicyError> {
     let mut errors = words(&Field::of("spec.models"), &spec.models);
     for (model, kinds) in &spec.kinds_by_model {
@@ -133,12 +133,10 @@ fn models(spec: &PolicySpec) -> Vec<PolicyError> {
     idle.map(|(class, _)| PolicyFault::NoModelForClass.of(field.key(class.to_string()))).collect()
 }
 
-/// The mistake of a number that limits something.
 fn zero(field: &str, number: Option<u32>) -> Option<PolicyError> {
     (number == Some(0)).then(|| PolicyFault::Zero.of(Field::of(field)))
 }
 
-/// The mistake of a size by itself.
 fn size(field: &str, size: Option<SizeGb>) -> Option<PolicyError> {
     match size? {
         SizeGb(0) => Some(PolicyFault::Zero.of(Field::of(field))),
@@ -150,7 +148,7 @@ fn size(field: &str, size: Option<SizeGb>) -> Option<PolicyError> {
 fn sizes(rule: &SizeRule) -> Vec<PolicyError> {
     let alone = [
         size("spec.sizes.minGb", rule.min_gb),
-        // A bound above every GPU forbids nothing.
+        // A bound above every GPU is allowed, because it forbids nothing.
         zero("spec.sizes.maxGb", rule.max_gb.map(|size| size.0)),
         size("spec.sizes.stepGb", rule.step_gb),
     ];
@@ -158,7 +156,7 @@ fn sizes(rule: &SizeRule) -> Vec<PolicyError> {
     if errors.is_empty() { of_bounds(rule).into_iter().collect() } else { errors }
 }
 
-/// The mistake of sizes that are good by themselves and leave nothing together.
+/// The mistake of sizes that are valid one by one and leave no size together.
 fn of_bounds(rule: &SizeRule) -> Option<PolicyError> {
     let (min, max) = (rule.min_gb.unwrap_or(SizeGb(1)), rule.max_gb?);
     if max < min {

@@ -1,34 +1,34 @@
-//! Where in a policy document something stands, so that a mistake is named by its field and found in the file.
+//! Paths of fields in a policy document, so that a mistake is reported with its field and found in the file.
 
 use std::fmt;
 
-/// One step on the way to a field.
+/// One step of a path to a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Into a mapping, by key.
+    /// Into a mapping, by its key.
     Key(String),
     /// Into a list, by index from 0.
     Index(usize),
 }
 
-/// The way to a field, from the document's root: `spec.match.namespaces[1]`.
+/// The path of a field from the document's root, as in `spec.match.namespaces[1]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Field(Vec<Step>);
 
 impl Field {
-    /// The field at these keys from the root, which are divided by dots.
+    /// The field at these keys from the root; dots separate the keys.
     #[must_use]
     pub fn of(dotted: &str) -> Self {
         Self(dotted.split('.').map(|key| Step::Key(key.to_owned())).collect())
     }
 
-    /// What the mapping at this field has under `key`.
+    /// The field under `key` in the mapping at this field.
     #[must_use]
     pub fn key(&self, key: impl Into<String>) -> Self {
         self.then(Step::Key(key.into()))
     }
 
-    /// What the list at this field has at `index`.
+    /// The item at `index` in the list at this field.
     #[must_use]
     pub fn at(&self, index: usize) -> Self {
         self.then(Step::Index(index))
@@ -38,7 +38,7 @@ impl Field {
         Self(self.0.iter().cloned().chain([step]).collect())
     }
 
-    /// The steps from the root.
+    /// The steps of the path, from the document's root.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.0
@@ -49,7 +49,7 @@ impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, step) in self.0.iter().enumerate() {
             match step {
-                // A label's key has dots of its own.
+                // A label key contains dots itself, so brackets keep the path unambiguous.
                 Step::Key(key) if key.contains(['.', '/']) => write!(f, "[{key}]")?,
                 Step::Key(key) if place == 0 => f.write_str(key)?,
                 Step::Key(key) => write!(f, ".{key}")?,

@@ -1,18 +1,18 @@
-//! The forms of Kubernetes' names, labels and tolerations, as far as a policy document has them.
+//! The forms of Kubernetes names, labels and tolerations that a policy document may contain.
 //!
-//! The rules are the API server's (apimachinery `pkg/util/validation`, core `validation.go`): what it would refuse in every
-//! admitted pod is refused in the policy already.
+//! The rules are the API server's (apimachinery `pkg/util/validation`, core `validation.go`). What the API server would refuse in
+//! every admitted pod, kerf refuses in the policy already.
 
 use super::Toleration;
 use super::document_fault::{PolicyError, PolicyFault};
 use super::document_field::Field;
 use std::collections::BTreeMap;
 
-/// The longest object name, and the longest part of one between two dots.
+/// The longest name of an object in Kubernetes, in bytes.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
-/// Whether `text` may be an object's name: a DNS subdomain.
+/// Whether `text` is a valid object name: a DNS subdomain.
 fn is_name(text: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let part = |part: &str| {
@@ -24,7 +24,7 @@ fn is_name(text: &str) -> bool {
     text.len() <= LONGEST_NAME && text.split('.').all(part)
 }
 
-/// Whether `text` has the form of a label's value that is not empty, which is also that of a key without its prefix.
+/// Whether `text` is a valid label value that is not empty. A label key without its prefix has the same form.
 fn is_word(text: &str) -> bool {
     let bytes = text.as_bytes();
     text.len() <= LONGEST_LABEL
@@ -40,16 +40,15 @@ fn is_label_key(key: &str) -> bool {
     }
 }
 
-/// Whether `text` can mean an object: its name, or the beginning of its name and `*`.
+/// Whether `text` is an object name, or the beginning of one followed by `*`.
 fn is_pattern(text: &str) -> bool {
     match text.strip_suffix('*') {
         None => is_name(text),
-        // The beginning of a name may end in what a name may not end in: `team-*`.
+        // A prefix may end in a character that a name may not end in, as in `team-*`.
         Some(beginning) => beginning.is_empty() || is_name(&format!("{beginning}x")),
     }
 }
 
-/// The mistake of a name.
 pub(super) fn name(field: &Field, text: &str) -> Option<PolicyError> {
     (!is_name(text)).then(|| PolicyFault::Name(text.to_owned()).of(field.clone()))
 }
@@ -62,29 +61,27 @@ pub(super) fn patterns(field: &Field, list: &[String]) -> Vec<PolicyError> {
     list.iter().enumerate().filter_map(bad).chain(twice(field, list)).collect()
 }
 
-/// The mistakes of a list of words that kerf does not know the form of.
+/// The mistakes of a list of texts whose form kerf does not check.
 pub(super) fn words(field: &Field, list: &[String]) -> Vec<PolicyError> {
     let blank = list.iter().position(|text| text.trim().is_empty());
     blank.map(|index| PolicyFault::Blank.of(field.at(index))).into_iter().chain(twice(field, list)).collect()
 }
 
-/// What is in a list for the second time.
+/// The first item that a list has twice.
 pub(super) fn twice<T: PartialEq + ToString>(field: &Field, list: &[T]) -> Option<PolicyError> {
     let again = (0..list.len()).find(|index| list[..*index].contains(&list[*index]))?;
     Some(PolicyFault::Twice(list[again].to_string()).of(field.at(again)))
 }
 
-/// The mistake of a label's key.
 pub(super) fn label_key(field: &Field, key: &str) -> Option<PolicyError> {
     (!is_label_key(key)).then(|| PolicyFault::LabelKey(key.to_owned()).of(field.clone()))
 }
 
-/// The mistake of a label's value that may not be empty.
+/// The mistake of a label value. An empty value is a mistake too.
 pub(super) fn label_value(field: &Field, text: &str) -> Option<PolicyError> {
     (!is_word(text)).then(|| PolicyFault::LabelValue(text.to_owned()).of(field.clone()))
 }
 
-/// The mistakes of labels.
 pub(super) fn labels(field: &Field, labels: &BTreeMap<String, String>) -> Vec<PolicyError> {
     let mut errors = Vec::new();
     for (key, value) in labels {
@@ -97,7 +94,7 @@ pub(super) fn labels(field: &Field, labels: &BTreeMap<String, String>) -> Vec<Po
     errors
 }
 
-/// The mistakes of a toleration, with which the API server would refuse every pod.
+/// The mistakes of a toleration for which the API server would refuse every pod.
 pub(super) fn toleration(field: &Field, toleration: &Toleration) -> Vec<PolicyError> {
     let Toleration { key, operator, value, effect } = toleration;
     let mut errors = Vec::new();

@@ -62,7 +62,7 @@ fn what_leaves_something_to_ask_for_is_good() {
     }
 }
 
-/// Every mistake has its text here. Each names the field, and most the remedy.
+/// The snapshot has the text of every mistake. Each names the field, and most the remedy.
 #[test]
 fn every_mistake_names_its_field() {
     let cases = [

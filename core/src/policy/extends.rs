@@ -1,4 +1,4 @@
-//! A policy that extends another: what it does not say itself, the other says.
+//! Policies that extend others: a field that a policy does not write comes from the policy that it extends.
 
 use super::document_fault::{PolicyError, PolicyFault};
 use super::document_field::Field;
@@ -6,45 +6,46 @@ use super::{Policy, PolicyDocument, PolicySpec};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The fields of `spec` that are never inherited. The weights of `packing` hold for the whole cluster, and one policy states them.
+/// The fields of `spec` that are never inherited. The weights of `packing` hold for the whole cluster, so only one policy states
+/// them.
 const OWN: [&str; 4] = ["match", "deny", "extends", "packing"];
 
-/// A policy as its file has it, before what it extends is known.
+/// A policy as its file has it, before inherited fields are filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyDraft {
     document: PolicyDocument,
     written: BTreeSet<String>,
 }
 
-/// Where the fields of a policy come from that extends another.
+/// Where the fields of an extending policy come from.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lineage {
-    /// The policies that it extends, the nearest first; empty for one that says all itself.
+    /// The policies that it extends, the nearest first; empty if it extends none.
     pub bases: Vec<String>,
-    /// The fields of `spec` that a file has, each with the name of the policy that has it; empty as above.
+    /// For each field of `spec` that a file writes, the name of the policy that writes it; empty if the policy extends none.
     pub origins: BTreeMap<String, String>,
 }
 
 impl PolicyDraft {
-    /// A document, and the fields of its `spec` that its file has.
+    /// A draft of a document; `written` has the fields of `spec` that its file writes.
     #[must_use]
     pub fn new(document: PolicyDocument, written: BTreeSet<String>) -> Self {
         Self { document, written }
     }
 
-    /// The policy's name.
+    /// The policy's `metadata.name`, by which others extend it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.document.metadata.name
     }
 
-    /// Whether it extends another.
+    /// Whether the policy has `spec.extends`.
     #[must_use]
     pub fn is_extending(&self) -> bool {
         self.document.spec.extends.is_some()
     }
 
-    /// Whether its own file has this field.
+    /// Whether its own file writes this field; true for every field outside of `spec`.
     #[must_use]
     pub fn has_written(&self, field: &Field) -> bool {
         use super::Step::Key;
@@ -54,13 +55,13 @@ impl PolicyDraft {
         }
     }
 
-    /// The policy with all that it inherits, `named` being the drafts by name; or everything that is wrong with it, at least one
-    /// thing.
+    /// Makes the policy with all fields that it inherits; `named` finds drafts by name. On failure it returns everything that is
+    /// wrong, at least one mistake.
     pub fn resolve<'d>(
         &'d self,
         named: impl Fn(&str) -> Option<&'d Self>,
     ) -> Result<Policy, Vec<PolicyError>> {
-        // Beside deny nothing is inherited; that it stands there is told with the other problems.
+        // A policy with `deny` inherits nothing. The check below reports `extends` beside `deny` with the other mistakes.
         if !self.is_extending() || self.document.spec.deny.is_some() {
             return checked(self.document.clone(), Lineage::default());
         }
@@ -68,11 +69,11 @@ impl PolicyDraft {
         let bases = self.bases(named).map_err(|fault| vec![at(fault)])?;
         let (mut spec, mut origins) = (Map::new(), BTreeMap::new());
         for draft in bases.iter().rev().copied().chain([self]) {
-            // A document that was read is written without an error.
+            // Serialization cannot fail here, because the document was read from the same form.
             let Ok(Value::Object(mut said)) = serde_json::to_value(&draft.document.spec) else { continue };
             let is_given = |field: &&String| draft == self || !OWN.contains(&field.as_str());
             for field in draft.written.iter().filter(is_given) {
-                // What is written and not said is the default, which replaces what the base says too.
+                // A field that is written with its default value is not serialized. It still replaces the base's value.
                 drop(spec.remove(field));
                 spec.extend(said.remove_entry(field));
                 origins.insert(field.clone(), draft.name().to_owned());
@@ -85,7 +86,7 @@ impl PolicyDraft {
         checked(document, Lineage { bases, origins })
     }
 
-    /// What it extends, the nearest first.
+    /// The policies that it extends, the nearest first.
     fn bases<'d>(&'d self, named: impl Fn(&str) -> Option<&'d Self>) -> Result<Vec<&'d Self>, PolicyFault> {
         let mut bases: Vec<&Self> = Vec::new();
         let mut last = self;

@@ -95,7 +95,7 @@ fn what_cannot_be_extended_is_told_at_the_field() {
     insta::assert_snapshot!(names.iter().map(told).collect::<Vec<_>>().join("\n"));
 }
 
-/// What a document says must come back from its JSON, or what is inherited would be another thing.
+/// Inheritance goes through JSON, so every field must survive the round trip; otherwise the inherited value would differ.
 #[test]
 fn a_policy_that_extends_and_says_nothing_is_its_base() {
     let all = json!({

@@ -1,4 +1,4 @@
-//! Which pods a policy is for.
+//! Decides which pods a policy matches.
 
 use super::namespace_selector::{LabelExpression, NamespaceSelector, expressions};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -37,29 +37,29 @@ pub struct PodMatch {
     pub models: Vec<String>,
 }
 
-/// What of a pod decides which policy is for it.
+/// The facts of a pod that decide which policy matches it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodFacts {
-    /// Its namespace.
+    /// The namespace that the pod is created in.
     pub namespace: String,
-    /// Its namespace's labels; `None` where they are not known, and then no policy that asks for them is for the pod.
+    /// The labels of its namespace. `None` if they are not known; then no policy that selects by them matches the pod.
     pub namespace_labels: Option<BTreeMap<String, String>>,
-    /// Its labels.
+    /// The labels of the pod itself.
     pub labels: BTreeMap<String, String>,
-    /// Its priority class; empty for none.
+    /// Its `spec.priorityClassName`; empty if it has none.
     pub priority_class: String,
-    /// Its service account; empty for none.
+    /// Its `spec.serviceAccountName`; empty if it has none.
     pub service_account: String,
-    /// The GPU models that it names.
+    /// The GPU models that it names, as in `H100-80GB`.
     pub models: Vec<String>,
 }
 
-/// A pod's namespace.
+/// The namespace that a pod is created in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Namespace<'n> {
-    /// Its name.
+    /// Name of the Kubernetes namespace.
     pub name: &'n str,
-    /// Its labels, where they are known.
+    /// Its labels; `None` if they are not known.
     pub labels: Option<&'n BTreeMap<String, String>>,
 }
 
@@ -70,42 +70,42 @@ impl<'n> From<&'n str> for Namespace<'n> {
     }
 }
 
-/// The first field of a policy's `match` that keeps the policy from a pod or a node.
+/// The first condition of a policy's `match` that a pod or a node does not meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mismatch<'p> {
-    /// The namespace is not listed.
+    /// `namespaces` does not list the pod's namespace.
     Namespace(&'p str),
-    /// A label is absent or has another value.
+    /// A label of the pod or node is absent or has another value.
     Label {
-        /// The label.
+        /// Key of the label in the policy.
         key: &'p str,
-        /// The value that the policy names.
+        /// The value that the policy requires.
         wanted: &'p str,
-        /// The value that is there; `None` if it is absent.
+        /// The value that was found; `None` if the label is absent.
         found: Option<&'p str>,
     },
-    /// The priority class is not listed; empty for none.
+    /// `priorityClasses` does not list the pod's; empty if it has none.
     PriorityClass(&'p str),
-    /// The service account is not listed; empty for none.
+    /// `serviceAccounts` does not list the pod's; empty if it has none.
     ServiceAccount(&'p str),
-    /// The pod names no model, so it may get any.
+    /// The pod names no model, so it may get a model that `models` does not list.
     NoModel,
-    /// A model that the pod names is not listed.
+    /// The pod names a model that `models` does not list.
     Model(&'p str),
     /// A label of the namespace is absent or has another value.
     NamespaceLabel {
-        /// The label.
+        /// Key of the label in the policy.
         key: &'p str,
-        /// The value that the policy names.
+        /// The value that the policy requires.
         wanted: &'p str,
-        /// The value that is there; `None` if it is absent.
+        /// The value that was found; `None` if the label is absent.
         found: Option<&'p str>,
     },
-    /// A part of the selector that the namespace does not meet.
+    /// A part of `namespaceSelector` that the namespace does not meet.
     NamespaceSelector(LabelExpression),
-    /// The policy asks for the namespace's labels, and they are not known.
+    /// The policy selects by the namespace's labels, and these are not known.
     UnknownNamespace(&'p str),
-    /// The node's name is not listed.
+    /// The policy does not list the node's name.
     NodeName(&'p str),
 }
 
@@ -149,19 +149,19 @@ impl fmt::Display for Mismatch<'_> {
 }
 
 impl PodMatch {
-    /// Whether the policy is for every pod.
+    /// Whether the policy matches every pod.
     #[must_use]
     pub fn is_all(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether the policy is for this pod.
+    /// Whether the policy matches this pod.
     #[must_use]
     pub fn is_for(&self, pod: &PodFacts) -> bool {
         self.mismatch(pod).is_none()
     }
 
-    /// The first field that keeps the policy from this pod; `None` if it is for it.
+    /// The first condition that this pod does not meet; `None` if the policy matches it.
     #[must_use]
     pub fn mismatch<'p>(&'p self, pod: &'p PodFacts) -> Option<Mismatch<'p>> {
         if !in_list(&self.namespaces, &pod.namespace) {
@@ -181,17 +181,17 @@ impl PodMatch {
             (_, []) => Some(Mismatch::NoModel),
             (listed, named) => named.iter().find(|model| !listed.contains(model)).map(|m| Mismatch::Model(m)),
         };
-        // Last: what is not known of a namespace matters only where all else matches.
+        // Namespace labels come last, because unknown labels matter only if everything else matches.
         by_models.or_else(|| self.of_namespace(pod))
     }
 
-    /// Whether the policy asks for labels of the pod's namespace.
+    /// Whether the policy selects by labels of the pod's namespace.
     #[must_use]
     pub fn reads_namespace_labels(&self) -> bool {
         !self.namespace_labels.is_empty() || self.namespace_selector.is_some()
     }
 
-    /// What of the namespace's labels keeps the policy from this pod.
+    /// The first condition on namespace labels that this pod does not meet.
     fn of_namespace<'p>(&'p self, pod: &'p PodFacts) -> Option<Mismatch<'p>> {
         if !self.reads_namespace_labels() {
             return None;
@@ -205,13 +205,13 @@ impl PodMatch {
         self.namespace_selector.as_ref()?.unmet(found).map(Mismatch::NamespaceSelector)
     }
 
-    /// All that is asked of the namespace's labels.
+    /// All conditions on namespace labels, as expressions.
     fn namespace_expressions(&self) -> Vec<LabelExpression> {
         let selector = self.namespace_selector.iter().flat_map(NamespaceSelector::expressions);
         expressions(&self.namespace_labels).chain(selector).collect()
     }
 
-    /// Whether the policy is for every pod that `other` is for.
+    /// Whether the policy matches every pod that `other` matches.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         covers(&self.namespaces, &other.namespaces)
@@ -223,14 +223,14 @@ impl PodMatch {
                 || !other.models.is_empty() && other.models.iter().all(|model| self.models.contains(model)))
     }
 
-    /// Whether every namespace whose labels `other` takes is taken by this one.
+    /// Whether the policy's conditions on namespace labels hold for every namespace that `other` selects.
     fn covers_namespaces(&self, other: &Self) -> bool {
         let narrow = other.namespace_expressions();
         self.namespace_expressions().iter().all(|wide| narrow.iter().any(|narrow| wide.follows_from(narrow)))
     }
 }
 
-/// What in `labels` keeps away somebody who has `found`.
+/// The first of the required `labels` that `found` does not have.
 pub(super) fn of_labels<'p>(
     labels: &'p BTreeMap<String, String>,
     found: &'p BTreeMap<String, String>,
@@ -241,19 +241,19 @@ pub(super) fn of_labels<'p>(
     })
 }
 
-/// Whether whoever has the labels `narrow` has the labels `wide`.
+/// Whether everything that has the labels `narrow` also has the labels `wide`.
 pub(super) fn has_all(wide: &BTreeMap<String, String>, narrow: &BTreeMap<String, String>) -> bool {
     wide.iter().all(|(key, value)| narrow.get(key) == Some(value))
 }
 
-/// Whether a list of names means `name`. An empty one means all.
+/// Whether a list of names contains `name`, directly or by a `*`. An empty list means all names.
 pub(super) fn in_list(list: &[String], name: &str) -> bool {
     list.is_empty() || list.iter().any(|listed| names(listed, name))
 }
 
-/// Whether the list `wide` means every name that `narrow` means.
+/// Whether the list `wide` contains every name that `narrow` contains.
 pub(super) fn covers(wide: &[String], narrow: &[String]) -> bool {
-    // A beginning is meant with all that follows it only by a beginning of itself.
+    // A pattern is covered only by a pattern with a shorter or equal prefix, because it means names that no list can enumerate.
     let means = |narrow: &String| match narrow.strip_suffix('*') {
         Some(beginning) => wide.iter().any(|w| w.strip_suffix('*').is_some_and(|w| beginning.starts_with(w))),
         None => in_list(wide, narrow),
@@ -261,7 +261,7 @@ pub(super) fn covers(wide: &[String], narrow: &[String]) -> bool {
     wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(means)) || wide.iter().any(|w| w == "*")
 }
 
-/// Whether a name of a list, which may end in `*`, means `name`.
+/// Whether an item of a list, which may end in `*`, means `name`.
 fn names(listed: &str, name: &str) -> bool {
     match listed.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
@@ -269,7 +269,7 @@ fn names(listed: &str, name: &str) -> bool {
     }
 }
 
-/// Reads a list that must name something: an empty one would look like nobody and mean everybody.
+/// Reads a list that must not be empty, because an empty list would look like no pod and mean every pod.
 pub(super) fn listed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let list = Vec::<String>::deserialize(deserializer)?;
     if list.is_empty() {

@@ -71,7 +71,7 @@ fn deduplicated(mut pods: PodMatch) -> PodMatch {
     pods
 }
 
-/// What `spec.match` says, word for word, in another way than the code.
+/// An independent implementation of `spec.match`, to compare with.
 fn says(pods: &PodMatch, pod: &PodFacts) -> bool {
     let named = |list: &[String], name: &str| {
         list.is_empty()
@@ -117,7 +117,7 @@ proptest! {
         let first = matches.iter().position(|m| says(m, &pod));
         prop_assert_eq!(policies.of_pod(&pod).map(|p| p.name().to_owned()), first.map(|i| format!("p{i}")));
         prop_assert_eq!(policies.passed(&pod).len(), first.unwrap_or(matches.len()));
-        // Where the labels are not known, the pod is another policy's only if none before it could be for it by some labels.
+        // If the labels are not known, the pod may get a later policy only if no earlier one could match it by some labels.
         let could = |m: &PodMatch| {
             says(&PodMatch { namespace_labels: BTreeMap::new(), namespace_selector: None, ..m.clone() }, &pod)
         };

@@ -1,4 +1,4 @@
-//! Which kinds of slice may serve a request: admins' policies, what the cluster can cut, and the choice between them.
+//! Chooses which kinds of slice may serve a request, by the admins' policies and by what the cluster's GPUs can serve.
 
 mod bounds;
 mod choose;

@@ -1,4 +1,4 @@
-//! A label selector for namespaces, as Kubernetes' `LabelSelector` has it.
+//! A label selector for namespaces, with the rules of Kubernetes' `LabelSelector`.
 
 use super::document_fault::{PolicyError, PolicyFault};
 use super::document_field::Field;
@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Labels of a namespace.
 type Labels = BTreeMap<String, String>;
 
 /// `spec.match.namespaceSelector` of a policy: a namespace must meet all of it.
@@ -52,17 +51,16 @@ pub enum LabelOperator {
 }
 
 impl NamespaceSelector {
-    /// The first part that keeps away a namespace with these labels.
+    /// The first expression that a namespace with these labels does not meet.
     pub(super) fn unmet(&self, found: &Labels) -> Option<LabelExpression> {
         self.expressions().find(|expression| !expression.is_met_by(found))
     }
 
-    /// All of it as expressions.
+    /// The whole selector as expressions.
     pub(super) fn expressions(&self) -> impl Iterator<Item = LabelExpression> {
         expressions(&self.match_labels).chain(self.match_expressions.iter().cloned())
     }
 
-    /// What is wrong with it.
     pub(super) fn problems(&self, field: &Field) -> Vec<PolicyError> {
         if *self == Self::default() {
             return vec![PolicyFault::EmptySelector.of(field.clone())];
@@ -75,7 +73,7 @@ impl NamespaceSelector {
     }
 }
 
-/// Labels as expressions.
+/// `matchLabels` in the form of expressions.
 pub(super) fn expressions(labels: &Labels) -> impl Iterator<Item = LabelExpression> {
     labels.iter().map(|(key, value)| LabelExpression {
         key: key.clone(),
@@ -96,7 +94,7 @@ impl LabelExpression {
         }
     }
 
-    /// Whether every namespace that meets `other` meets this one. Two expressions of other keys say nothing of each other.
+    /// Whether every namespace that meets `other` meets this one. Expressions on different keys never follow from each other.
     pub(super) fn follows_from(&self, other: &Self) -> bool {
         use LabelOperator::{DoesNotExist, Exists, In, NotIn};
         let all_of = |few: &[String], many: &[String]| few.iter().all(|value| many.contains(value));

@@ -1,4 +1,4 @@
-//! A policy for nodes as admins write it, and the checked rules made of it.
+//! The policy for nodes as admins write it, and the checked rules made of it.
 
 use super::Metadata;
 use super::document_check::head;
@@ -79,7 +79,7 @@ impl NodeMatch {
 }
 
 impl NodePolicyDocument {
-    /// Everything that is wrong with it.
+    /// Everything that is wrong with the document; empty if it makes rules.
     #[must_use]
     pub fn problems(&self) -> Vec<PolicyError> {
         let Self { api_version, kind, metadata, spec } = self;
@@ -108,7 +108,7 @@ impl NodePolicyDocument {
 impl TryFrom<NodePolicyDocument> for NodeRules {
     type Error = PolicyError;
 
-    /// The first of the document's problems, if it has one.
+    /// Fails with the first of the document's problems.
     fn try_from(document: NodePolicyDocument) -> Result<Self, PolicyError> {
         if let Some(error) = document.problems().into_iter().next() {
             return Err(error);
@@ -122,7 +122,7 @@ impl TryFrom<NodePolicyDocument> for NodeRules {
     }
 }
 
-/// The mistakes of fields that say something of kerf's own nodes beside a layout of NVIDIA's device plugin.
+/// The mistakes of fields for managed nodes that stand beside a layout of NVIDIA's device plugin.
 fn beside_plugin(spec: &NodePolicySpec) -> impl Iterator<Item = PolicyError> + use<> {
     [
         ("spec.gpus", !spec.gpus.is_empty()),
@@ -135,7 +135,7 @@ fn beside_plugin(spec: &NodePolicySpec) -> impl Iterator<Item = PolicyError> + u
     .map(|(field, _)| PolicyFault::BesidePlugin.of(Field::of(field)))
 }
 
-/// The mistake of a name that cannot be a node's label, or that the plugin takes for something else.
+/// The mistake of a name that cannot be a node's label, or that NVIDIA's device plugin reserves.
 fn layout_name(name: &str) -> Option<PolicyError> {
     let fault = if name == DEFAULT_KEY {
         PolicyFault::ReservedLayoutName
@@ -200,15 +200,15 @@ fn of_select(field: &Field, select: &GpuSelector) -> Vec<PolicyError> {
     errors
 }
 
-/// The mistake of a share of a size that agents do not serve: its name is one, and its pods would wait for ever.
+/// The mistake of a share size that agents do not serve. The name is valid, so pods with it would be pending forever.
 fn no_share(resource: ResourceName, field: impl FnOnce() -> Field) -> Option<PolicyError> {
     let (ResourceName::Mps(size) | ResourceName::TimeSlicing(size)) = resource else { return None };
-    // Of two that are equally near the larger one, which holds what was meant.
+    // If two sizes are equally near, the larger is suggested, because it holds what was meant.
     let nearest = SHARE_SIZES.into_iter().rev().min_by_key(|share| share.0.abs_diff(size.0))?;
     (nearest != size).then(|| PolicyFault::NoShare { size, nearest }.of(field()))
 }
 
-/// The mistake of the first rule that stands behind one for every GPU.
+/// The mistake of the first rule behind one that selects every GPU.
 fn never_used(rules: &[GpuRule]) -> Option<PolicyError> {
     let all = rules.iter().position(|rule| rule.select == GpuSelector::default())?;
     (all + 1 < rules.len()).then(|| PolicyFault::RuleNeverUsed(all).of(Field::of("spec.gpus").at(all + 1)))
@@ -222,7 +222,7 @@ fn of_warm(field: &Field, warm: &WarmSlices, rules: &[GpuRule]) -> Vec<PolicyErr
     errors.extend(no_share(warm.resource, || field.key("resource")));
     let resource = warm.resource;
     let Some(kind) = resource.kind() else { return errors };
-    // A GPU that no rule names has every kind; only behind a rule for all of them there is none.
+    // A GPU that no rule selects allows every kind. Only a rule for all GPUs leaves no such GPU.
     let open = !rules.iter().any(|rule| rule.select == GpuSelector::default());
     if !open && !rules.iter().any(|rule| rule.kinds.contains(&kind)) {
         errors.push(PolicyFault::WarmKind { resource, kind }.of(field.key("resource")));

@@ -36,7 +36,7 @@ fn a_policy_that_says_nothing_is_for_every_node_and_changes_nothing() {
     assert!(rules.mismatch(&"any".into(), &BTreeMap::new()).is_none());
 }
 
-/// Every mistake has its text here.
+/// The snapshot has the text of every mistake.
 #[test]
 fn every_mistake_names_its_field() {
     let cases = [

@@ -55,7 +55,6 @@ pub struct MpsDocument {
 }
 
 impl PluginDocument {
-    /// Everything that is wrong with it.
     pub(super) fn problems(&self, field: &Field) -> Vec<PolicyError> {
         let (slicing, mps) = (field.key("timeSlicing"), field.key("mps"));
         let mut errors = Vec::new();
@@ -80,7 +79,7 @@ impl PluginDocument {
         errors
     }
 
-    /// What it says, which has one way of sharing at most.
+    /// The layout for NVIDIA's device plugin. It fails if the document has two ways of sharing.
     pub(super) fn layout(self) -> Result<PluginLayout, PolicyError> {
         let sharing = match (self.time_slicing, self.mps) {
             (Some(slicing), None) => Sharing::TimeSlicing {

@@ -1,4 +1,4 @@
-//! What pods are charged under a quota, and whether one pod more stays within it.
+//! Charges of pods against a quota, and the check whether one more pod stays within it.
 
 use super::Cap;
 use crate::contract::{GpuNodeSpec, RequestDocument, Shape};
@@ -7,25 +7,25 @@ use crate::names::PodUid;
 use crate::resource::ResourceName;
 use std::fmt;
 
-/// Nominal GPU memory and slices, of one pod or of many.
+/// Nominal GPU memory and a number of slices, of one pod or of many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Charge {
-    /// In GB, all slices together.
+    /// Nominal memory of all slices together, in GB.
     pub memory_gb: u64,
-    /// Slices.
+    /// The number of slices of any kind.
     pub slices: u64,
 }
 
 impl Charge {
-    /// What a slice is charged when it is given under a name: what the name promises, so that nobody pays for an idle
-    /// slice that happened to be larger. A name without a size is charged by the slice.
+    /// The charge for a slice that is given under a name. It is the size of the name, so that a namespace does not pay for an idle
+    /// slice that happened to be larger. A name without a size is charged by the slice's own size.
     #[must_use]
     pub fn of_slice(name: ResourceName, shape: Shape) -> Self {
         let size = name.size().unwrap_or_else(|| shape.size());
         Self { memory_gb: size.0.into(), slices: 1 }
     }
 
-    /// What a pod is charged at least, wherever it is placed: what is asked by a name without a size depends on the GPU.
+    /// The least charge for a pod, wherever it is placed. The charge for a name without a size depends on the GPU.
     #[must_use]
     pub fn least(request: &RequestDocument) -> Self {
         let holding = |c: &crate::contract::ContainerRequest| {
@@ -35,14 +35,14 @@ impl Charge {
         request.holdings().iter().map(holding).sum()
     }
 
-    /// What a pod is charged for its slices in a spec.
+    /// The charge for the slices that a node's spec reserves for a pod.
     #[must_use]
     pub fn of_pod(spec: &GpuNodeSpec, uid: &PodUid) -> Self {
         let slices = ledger::reserved(spec, uid);
         slices.filter_map(|s| Some(Self::of_slice(s.reservation.as_ref()?.resource, s.shape))).sum()
     }
 
-    /// Both together.
+    /// The sum of both charges, saturating.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Charge {
         }
     }
 
-    /// What is left when the other is given back.
+    /// This charge without the other's, at least zero.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self {
@@ -67,20 +67,20 @@ impl std::iter::Sum for Charge {
     }
 }
 
-/// Whether what a request is charged depends on the GPU that it gets.
+/// Whether the charge for a request depends on the GPU that serves it.
 #[must_use]
 pub fn depends_on_place(request: &RequestDocument) -> bool {
     request.containers.iter().any(|c| c.resource.size().is_none())
 }
 
 impl Cap {
-    /// Whether nothing is limited.
+    /// Whether the cap limits neither memory nor slices.
     #[must_use]
     pub fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether so much is allowed.
+    /// Whether a total charge stays within the cap.
     #[must_use]
     pub fn admits(&self, all: Charge) -> bool {
         self.memory_gb.is_none_or(|most| all.memory_gb <= most.into())
@@ -88,23 +88,23 @@ impl Cap {
     }
 }
 
-/// A quota that one pod more would pass. Its text is for the pod's Event.
+/// A quota that one more pod would exceed. Its text goes into the pod's Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverQuota {
-    /// The namespace.
+    /// The namespace that the quota limits.
     pub namespace: String,
-    /// The policy that has the quota.
+    /// Name of the policy that has the quota.
     pub policy: String,
-    /// The quota.
+    /// The policy's `spec.quota` for one namespace.
     pub cap: Cap,
-    /// What the namespace's pods under the policy hold or are promised.
+    /// The charge of the namespace's pods that hold slices or have reservations under the policy.
     pub held: Charge,
-    /// What the pod asks.
+    /// The charge of the pod that does not fit.
     pub asked: Charge,
 }
 
 impl OverQuota {
-    /// Whether the pod asks for more than the whole quota, so that waiting is of no use.
+    /// Whether the pod alone asks for more than the whole quota. Such a pod can never be scheduled, so pending is of no use.
     #[must_use]
     pub fn is_for_ever(&self) -> bool {
         !self.cap.admits(self.asked)

@@ -1,4 +1,4 @@
-//! The parts of a policy's `spec` that say how pods may ask, and what they may have.
+//! The parts of a policy's `spec` that set how pods may ask and what they may have.
 
 use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// All of them.
+    /// All dialects that kerf can read.
     pub const ALL: [Self; 6] = [Self::Mig, Self::Nvidia, Self::Hami, Self::Gpushare, Self::Kai, Self::Runai];
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// The containers that Istio and Linkerd add to pods.
+/// The sidecar containers that Istio and Linkerd inject into pods.
 pub const DEFAULT_SIDECARS: [&str; 2] = ["istio-proxy", "linkerd-proxy"];
 
 /// Which sizes may be asked for.

@@ -1,4 +1,4 @@
-//! The JSON schema of the policy documents, made from their types. Only with the feature `schema`: programs read no schema.
+//! The JSON schemas of the policy documents, made from their types. They need the feature `schema`, because programs read no schema.
 
 use super::{NodePolicyDocument, PolicyDocument};
 use crate::keys;
@@ -18,7 +18,7 @@ pub fn gpu_policy() -> Value {
     root::<PolicyDocument>("GpuPolicy")
 }
 
-/// The schema of a `GpuNodePolicy`.
+/// The schema of a `GpuNodePolicy`, in the same draft.
 #[must_use]
 pub fn gpu_node_policy() -> Value {
     root::<NodePolicyDocument>("GpuNodePolicy")
@@ -30,34 +30,30 @@ fn root<T: JsonSchema>(title: &str) -> Value {
     schema.to_value()
 }
 
-/// `apiVersion`.
 pub(super) fn api_version(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"const": keys::API_VERSION})
 }
 
-/// `kind` of a policy for pods.
 pub(super) fn pod_kind(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"const": "GpuPolicy"})
 }
 
-/// `kind` of a policy for nodes.
 pub(super) fn node_kind(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"const": "GpuNodePolicy"})
 }
 
-/// The names of the classes, as keys.
 pub(super) fn class_names() -> Value {
     serde_json::json!({"enum": IsolationClass::ALL.map(|class| class.to_string())})
 }
 
-/// What a policy for pods needs: classes, or another policy that has them, or a reason for none.
+/// A policy for pods needs classes, or a policy to extend, or a reason to deny.
 pub(super) fn complete() -> Value {
     serde_json::json!([
         {"required": ["defaultIsolation", "isolation"]}, {"required": ["extends"]}, {"required": ["deny"]},
     ])
 }
 
-/// The schema of a type that is written as one JSON string or number.
+/// Implements the schema of a type that is one JSON string or number.
 macro_rules! scalar {
     ($type:ty, $name:literal, $($schema:tt)+) => {
         impl JsonSchema for $type {

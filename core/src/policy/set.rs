@@ -1,4 +1,4 @@
-//! All policies that are in force: those for pods, of which the first that matches a pod holds, and those for nodes.
+//! All policies in force: policies for pods, of which the first match holds, and policies for nodes.
 
 use super::matching::{Mismatch, covers, has_all, in_list, of_labels};
 use super::signature::Signature;
@@ -10,60 +10,60 @@ use crate::plugin_layout::PluginLayout;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
-/// The policies in force, in the order in which they are tried.
+/// The policies in force, in the order of their files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policies {
-    /// For pods.
+    /// The policies for pods; the first that matches a pod holds.
     pub pods: Vec<Policy>,
-    /// For nodes.
+    /// The policies for nodes; the first that matches a node holds.
     pub nodes: Vec<NodeRules>,
 }
 
-/// No policy can be said to be for a pod: labels of its namespace decide, and they are not known.
+/// The policy of a pod cannot be decided, because it depends on labels of its namespace that are not known.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "policy {policy} selects namespaces by label, and kerf has not seen the labels of namespace {namespace} yet; create the pod again in a moment"
 )]
 pub struct Undecided {
-    /// The policy.
+    /// Name of the policy that selects by namespace labels.
     pub policy: String,
-    /// The namespace.
+    /// Name of the pod's namespace.
     pub namespace: String,
 }
 
-/// A policy for the nodes that it names.
+/// A policy for the nodes that it selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRules {
-    /// Its name.
+    /// The policy's `metadata.name`, unique among policies for nodes.
     pub name: String,
-    /// Node names, each of which may end in `*`; all nodes if there is none.
+    /// Node names, each of which may end in `*`; empty for all nodes.
     pub names: Vec<String>,
     /// Labels that a node must have, with their values.
     pub labels: BTreeMap<String, String>,
-    /// What holds for them.
+    /// The rule for the nodes that the policy selects.
     pub rule: NodeRule,
 }
 
-/// What a policy says of nodes: of kerf's own, or of those that NVIDIA's device plugin serves. No policy is for both.
+/// The rule of a policy for nodes. It is for managed nodes or for nodes that NVIDIA's device plugin serves, never for both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeRule {
-    /// What the GPUs of kerf's own nodes may be used for.
+    /// What the GPUs of managed nodes may be used for.
     Managed(NodePolicy),
-    /// The layout of the GPUs that NVIDIA's device plugin serves.
+    /// The layout of GPUs that NVIDIA's device plugin serves.
     Plugin(PluginLayout),
 }
 
 impl Policies {
-    /// The policy for a pod: the first that matches it. `None` if there is none, and then it may ask for nothing.
+    /// The policy for a pod: the first that matches it. `None` if none matches; then the pod may ask for no GPU.
     ///
-    /// Where the namespace's labels are not known, a policy that asks for them matches nobody; see [`decided`](Self::decided).
+    /// If the namespace's labels are not known, a policy that selects by them matches no pod; see [`decided`](Self::decided).
     #[must_use]
     pub fn of_pod(&self, pod: &PodFacts) -> Option<&Policy> {
         self.likely(pod).find(|policy| policy.spec().pods.is_for(pod))
     }
 
-    /// The same where nobody may be taken for another's: an error if the first policy that matches in all else asks for labels of
-    /// the namespace, and these are not known.
+    /// The policy for a pod, for callers that must not apply a wrong one. It fails if the first policy that matches in everything
+    /// else selects by labels of the namespace, and these are not known.
     pub fn decided(&self, pod: &PodFacts) -> Result<Option<&Policy>, Undecided> {
         for policy in self.likely(pod) {
             match policy.spec().pods.mismatch(pod) {
@@ -78,19 +78,19 @@ impl Policies {
         Ok(None)
     }
 
-    /// Whether some policy asks for labels of namespaces.
+    /// Whether some policy selects by labels of namespaces. Only then does the webhook watch Namespaces.
     #[must_use]
     pub fn read_namespace_labels(&self) -> bool {
         self.pods.iter().any(|policy| policy.spec().pods.reads_namespace_labels())
     }
 
-    /// The policies that their signatures do not keep from the pod.
+    /// The policies that may match the pod by their signatures.
     fn likely(&self, pod: &PodFacts) -> impl Iterator<Item = &Policy> {
         let signature = Signature::of_pod(pod);
         self.pods.iter().filter(move |policy| policy.signature().may_be_for(signature))
     }
 
-    /// The GPU models that the policies name. One may come several times.
+    /// The GPU models that the policies name, possibly with repetitions.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         let specs = self.pods.iter().map(Policy::spec);
         let of_pods = specs
@@ -99,34 +99,35 @@ impl Policies {
         of_pods.chain(rules.flat_map(|rule| &rule.select.models)).map(String::as_str)
     }
 
-    /// The policies that were tried for a pod before the one that holds, or all if none does, each with what kept it away.
+    /// The policies that were tried before the one that holds, each with the condition that the pod does not meet. All policies if
+    /// none holds.
     #[must_use]
     pub fn passed<'p>(&'p self, pod: &'p PodFacts) -> Vec<(&'p Policy, Mismatch<'p>)> {
         let tried = self.pods.iter().map(|policy| Some((policy, policy.spec().pods.mismatch(pod)?)));
         tried.map_while(|tried| tried).collect()
     }
 
-    /// The policy for one of kerf's own nodes: the first that names it.
+    /// The policy for a managed node: the first that selects it.
     #[must_use]
     pub fn of_node(&self, name: &NodeName, labels: &BTreeMap<String, String>) -> Option<&NodeRules> {
         let mut managed = self.nodes.iter().filter(|rules| rules.managed().is_some());
         managed.find(|rules| rules.mismatch(name, labels).is_none())
     }
 
-    /// The policies for nodes that NVIDIA's device plugin serves, in the order in which they are tried.
+    /// The policies for nodes that NVIDIA's device plugin serves, in their order.
     pub fn layouts(&self) -> impl Iterator<Item = (&NodeRules, &PluginLayout)> {
         self.nodes.iter().filter_map(|rules| Some((rules, rules.layout()?)))
     }
 
-    /// The dialects that some policy takes. One that denies takes none.
+    /// The dialects that some policy accepts. A policy with `deny` accepts none.
     #[must_use]
     pub fn dialects(&self) -> BTreeSet<Dialect> {
         let serving = self.pods.iter().filter(|policy| policy.deny().is_none());
         serving.flat_map(|policy| &policy.spec().dialects).copied().collect()
     }
 
-    /// How much room for a profile counts, in percent of what it counts for those that are not named: the first policy
-    /// that says so holds for the cluster.
+    /// The weight of free capacity for each MIG profile, in percent of profiles that are not listed. The first policy that states
+    /// weights holds for the cluster.
     #[must_use]
     pub fn weights(&self) -> BTreeMap<Profile, u32> {
         let mut weights = self.pods.iter().map(Policy::weights).filter(|weights| !weights.is_empty());
@@ -135,7 +136,7 @@ impl Policies {
 }
 
 impl NodeRules {
-    /// What the GPUs of kerf's own nodes may be used for, if the policy is for them.
+    /// The rule for managed nodes; `None` if the policy is for static nodes.
     #[must_use]
     pub fn managed(&self) -> Option<&NodePolicy> {
         match &self.rule {
@@ -144,7 +145,7 @@ impl NodeRules {
         }
     }
 
-    /// The layout, if the policy is for nodes that NVIDIA's device plugin serves.
+    /// The layout for NVIDIA's device plugin; `None` if the policy is for managed nodes.
     #[must_use]
     pub fn layout(&self) -> Option<&PluginLayout> {
         match &self.rule {
@@ -153,7 +154,7 @@ impl NodeRules {
         }
     }
 
-    /// The first field that keeps the policy from this node; `None` if it is for it.
+    /// The first condition that this node does not meet; `None` if the policy selects it.
     #[must_use]
     pub fn mismatch<'p>(
         &'p self,
@@ -166,7 +167,7 @@ impl NodeRules {
         of_labels(&self.labels, found)
     }
 
-    /// Whether the policy is for every node that `other` is for.
+    /// Whether the policy selects every node that `other` selects.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.layout().is_some() == other.layout().is_some()

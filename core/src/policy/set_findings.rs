@@ -1,4 +1,4 @@
-//! What is wrong, or doubtful, between the policies of a set, each of which is good by itself.
+//! Findings between the policies of a set, each of which is valid by itself.
 
 use super::choose::may_serve;
 use super::document_field::Field;
@@ -10,23 +10,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 use thiserror::Error;
 
-/// One policy of a set.
+/// The place of a policy in [`Policies`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PolicyIndex {
-    /// Of those for pods.
+    /// Index in the list of policies for pods.
     Pod(usize),
-    /// Of those for nodes.
+    /// Index in the list of policies for nodes.
     Node(usize),
 }
 
-/// What was found about one policy of a set.
+/// A finding about one policy of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The policy.
+    /// The policy that the finding is about.
     pub policy: PolicyIndex,
-    /// Its field.
+    /// The path of the field in this policy.
     pub field: Field,
-    /// What was found there.
+    /// What is wrong with this field.
     pub fault: SetFault,
 }
 
@@ -36,45 +36,45 @@ impl fmt::Display for Finding {
     }
 }
 
-/// How much a finding weighs.
+/// The severity of a finding, the least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// The policies can be in force.
+    /// The policies can be in force; `kerf policy check` warns.
     Warning,
-    /// The policies can be in force, and somebody who checks them before should not let them.
+    /// The policies can be in force, but `kerf policy check` fails.
     CheckFails,
     /// The two policies cannot be in force together.
     Refused,
 }
 
-/// What can be wrong between policies.
+/// What can be wrong between the policies of a set.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SetFault {
-    /// Two policies of one name.
+    /// Two policies of one kind have the same name.
     #[error("another policy is called {0}; names stand in messages and records, give each its own")]
     SameName(String),
-    /// Two policies that say how room is valued, which is one thing for the whole cluster.
+    /// Two policies state packing weights, which hold for the whole cluster.
     #[error("policy {0} states weights too, and they hold for the whole cluster; state them once")]
     SecondWeights(String),
-    /// A policy behind one that takes all of its pods or nodes.
+    /// An earlier policy matches all pods or nodes of this one.
     #[error(
         "policy {0} is tried before and matches everything that this one matches, so this one is never used; put it before that one or remove it"
     )]
     NeverReached(String),
-    /// A GPU model that kerf has no table of.
+    /// A GPU model is not in kerf's catalog.
     #[error("{0:?} is in no catalog of kerf's; the names are those of `kerf gpu list`, as in H100-80GB")]
     UnknownModel(String),
-    /// A list of dialects without MIG devices' names.
+    /// The list of dialects does not include `mig`.
     #[error(
         "without mig, kerf ignores limits like nvidia.com/mig-1g.10gb, and on managed nodes such pods take slices outside the policy; add mig, unless NVIDIA's device plugin serves all nodes"
     )]
     WithoutMig,
-    /// A class whose kinds cannot serve even the smallest size.
+    /// The kinds of a class cannot serve even the smallest size.
     #[error(
         "none of these kinds can have {0}, the smallest size that the policy allows, on any model that it allows; add a kind, allow smaller sizes, or remove the class"
     )]
     NoSizeFits(SizeGb),
-    /// A field of an earlier version.
+    /// A deprecated field of an earlier version is set.
     #[error(
         "this field has no meaning any more and will be refused by the next version: a pod that waits takes whichever kind of its class is free first; remove it"
     )]
@@ -82,7 +82,7 @@ pub enum SetFault {
 }
 
 impl SetFault {
-    /// How much it weighs.
+    /// How severe the finding is.
     #[must_use]
     pub fn weight(&self) -> Weight {
         match self {
@@ -94,7 +94,7 @@ impl SetFault {
 }
 
 impl Policies {
-    /// Everything that is to be said about these policies together, in their order.
+    /// All findings about these policies except conflicts, in the order of the policies.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         let pods = self.pods.iter().enumerate().flat_map(|(index, _)| of_pods(&self.pods, index));
@@ -102,7 +102,7 @@ impl Policies {
         pods.chain(nodes).collect()
     }
 
-    /// What keeps these policies from being in force together.
+    /// The findings for which these policies cannot be in force together.
     #[must_use]
     pub fn conflicts(&self) -> Vec<Finding> {
         let mut conflicts = same_names(self);
@@ -148,7 +148,7 @@ fn second_weights(pods: &[Policy]) -> Vec<Finding> {
 fn of_pods(pods: &[Policy], index: usize) -> Vec<Finding> {
     let policy = PolicyIndex::Pod(index);
     let matched = &pods[index].spec().pods;
-    // A policy that others extend is used by them.
+    // A policy that others extend is in use by them, so it may stand behind one that matches all its pods.
     let is_base =
         pods.iter().any(|other| other.lineage().bases.iter().any(|base| base == pods[index].name()));
     let before = pods[..index].iter().find(|before| !is_base && before.spec().pods.covers(matched));
@@ -171,7 +171,7 @@ fn of_pods(pods: &[Policy], index: usize) -> Vec<Finding> {
     findings
 }
 
-/// The classes of a policy whose kinds serve none of its sizes.
+/// The classes whose kinds serve no size that the policy allows.
 fn no_size_fits(index: PolicyIndex, policy: &Policy) -> Vec<Finding> {
     let spec = policy.spec();
     let smallest = spec.sizes.min_gb.unwrap_or(SizeGb(1));

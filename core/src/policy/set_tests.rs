@@ -99,7 +99,7 @@ fn policies_that_cannot_be_in_force_together_are_found() {
     );
 }
 
-/// Every finding has its text here.
+/// The snapshot has the text of every finding.
 #[test]
 fn every_finding_names_its_field() {
     let policies = Policies {

@@ -1,20 +1,20 @@
-//! A quick no to most policies. What a policy asks of a pod's labels and names is folded into two words of its own, and what
-//! a pod has into two more: where these do not agree, the policy is not for the pod, and its strings, which lie all over the
-//! memory, need not be looked at. Where they agree it may be for the pod.
+//! Signatures that rule out most policies for a pod without comparing strings. Two words hold what a policy requires of labels and
+//! names, and two more hold what a pod has. If they do not agree, the policy does not match the pod. If they agree, it may match.
+//! Comparing words is fast, because the policies' strings are scattered over memory.
 //!
-//! Each label, with its value, is two bits of a word, as in a Bloom filter: a pod's word must have all bits of the policy's.
-//! The other word has a lane for each list of names: the policy's lane must have the bits of the pod's name.
+//! Each label, with its value, is two bits of a word, as in a Bloom filter: a pod's word must have all bits of the policy's. The
+//! other word has a lane for each list of names: the policy's lane must have the bits of the pod's name.
 
 use super::matching::{PodFacts, PodMatch};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The width of a lane, in bits: three fit into a word.
+/// The width of a lane, in bits; three lanes fit into a word.
 const LANE: u32 = 21;
-/// A lane that has every name's bits.
+/// The lane that has the bits of every name.
 const ANY: u64 = (1 << LANE) - 1;
 
-/// What is asked of a pod.
+/// The labels and names that a policy requires, or that a pod has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Signature {
     labels: u64,
@@ -22,19 +22,17 @@ pub(super) struct Signature {
 }
 
 impl Signature {
-    /// Of a policy.
     pub(super) fn of_match(asked: &PodMatch) -> Self {
         let lists = [&asked.namespaces, &asked.priority_classes, &asked.service_accounts];
         Self { labels: labels(&asked.labels), names: lanes(lists.map(|list| meant(list))) }
     }
 
-    /// Of a pod.
     pub(super) fn of_pod(pod: &PodFacts) -> Self {
         let names = [&pod.namespace, &pod.priority_class, &pod.service_account];
         Self { labels: labels(&pod.labels), names: lanes(names.map(|name| bits(name, LANE))) }
     }
 
-    /// Whether a policy with this signature may be for a pod with that.
+    /// Whether a policy with this signature may match a pod with that one.
     pub(super) fn may_be_for(self, pod: Self) -> bool {
         self.labels & !pod.labels == 0 && pod.names & !self.names == 0
     }
@@ -44,7 +42,8 @@ fn labels(labels: &BTreeMap<String, String>) -> u64 {
     labels.iter().fold(0, |word, label| word | bits(&label, u64::BITS))
 }
 
-/// The bits of all names that a list means; an empty list means all, and one that ends in `*` more than can be listed.
+/// The bits of all names in a list. An empty list means all names. A list with `*` also gets all bits, because its names cannot be
+/// enumerated.
 fn meant(list: &[String]) -> u64 {
     if list.is_empty() || list.iter().any(|name| name.ends_with('*')) {
         return ANY;
@@ -56,7 +55,7 @@ fn lanes([first, second, third]: [u64; 3]) -> u64 {
     first | second << LANE | third << (2 * LANE)
 }
 
-/// Two bits of the lowest `width`, which may be the same.
+/// Two bits, possibly the same, among the lowest `width`.
 fn bits(what: &impl Hash, width: u32) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! What the cluster's GPUs can serve, whatever of it is in use. It changes when nodes, models or policies do, and not with pods.
+//! What the cluster's GPUs can serve, regardless of what is in use. It changes with nodes, models and policies, not with pods.
 
 mod fitting;
 mod fixed;
@@ -24,34 +24,33 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The names of extended resources that `DeviceClasses` map to DRA, each with a class that maps it.
+/// The names of extended resources that a `DeviceClass` maps to DRA, each with one class that maps it.
 pub type MappedNames = BTreeMap<String, String>;
 
-/// What the cluster's GPUs serve in their present modes. Empty while no agent has reported. Clones share what is large.
+/// What the cluster's GPUs serve in their present modes; empty until an agent has reported. Clones share the large parts.
 #[derive(Debug, Clone, Default)]
 pub struct Supply {
     gpus: Arc<Gpus>,
-    /// The nodes that NVIDIA's device plugin serves.
+    /// The static nodes, which NVIDIA's device plugin serves.
     statics: Arc<StaticNodes>,
-    /// The nodes of which it is known that they have no user namespaces.
+    /// The nodes that are known to have no user namespaces.
     without_users: Arc<BTreeSet<NodeName>>,
-    /// The names that are not given to pods.
+    /// The names that pods must not get, because a `DeviceClass` maps them.
     mapped: Arc<MappedNames>,
-    /// Whether neutral names are not given to pods.
+    /// Whether pods get concrete names only, because no agent has reported neutral names.
     concrete_names: bool,
 }
 
-/// All GPUs.
 #[derive(Debug, Default)]
 struct Gpus {
-    /// One of each sort.
+    /// One GPU of each sort.
     sorts: Vec<Arc<GpuSupply>>,
-    /// For pods that name GPUs.
+    /// The GPUs node by node, for pods that select GPUs by UUID.
     nodes: Vec<NamedGpus>,
 }
 
 impl Supply {
-    /// The supply of these nodes.
+    /// The supply of managed nodes with these statuses, without node policies.
     #[must_use]
     pub fn of<'a>(nodes: impl IntoIterator<Item = &'a GpuNodeStatus>) -> Self {
         let mut index = SupplyIndex::default();
@@ -61,13 +60,13 @@ impl Supply {
         index.supply()
     }
 
-    /// The same supply while these names are mapped to DRA.
+    /// The same supply, where these names are mapped to DRA.
     #[must_use]
     pub fn mapped(self, names: Arc<MappedNames>) -> Self {
         Self { mapped: names, ..self }
     }
 
-    /// The `DeviceClass` that maps a name to DRA, where the scheduler may serve it by that class instead.
+    /// The `DeviceClass` that maps a name to DRA. kube-scheduler may serve the name by that class, and not call kerf.
     #[must_use]
     pub fn mapping(&self, name: ResourceName) -> Option<&str> {
         if self.mapped.is_empty() {
@@ -76,43 +75,43 @@ impl Supply {
         self.mapped.get(&name.to_string()).map(String::as_str)
     }
 
-    /// The same supply where no pod is given a neutral name.
+    /// The same supply, where pods get no neutral names.
     #[must_use]
     pub fn with_concrete_names(self) -> Self {
         Self { concrete_names: true, ..self }
     }
 
-    /// Whether pods may be given neutral names: some agent has reported that its kubelet knows them, or there are no agents yet.
+    /// Whether pods may get neutral names: an agent has reported that its kubelet has registered them, or there are no agents yet.
     #[must_use]
     pub fn has_neutral_names(&self) -> bool {
         !self.concrete_names
     }
 
-    /// Whether nothing is known.
+    /// Whether the supply has no GPU that serves anything. So kerf cannot tell yet what the cluster can serve.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.gpus.sorts.iter().all(|gpu| gpu.names.is_empty()) && !self.has_static()
     }
 
-    /// Whether all of the cluster's GPUs are of static nodes, which have no neutral names.
+    /// Whether all GPUs of the cluster are on static nodes, which serve no neutral names.
     #[must_use]
     pub fn is_static(&self) -> bool {
         self.gpus.sorts.is_empty() && self.has_static()
     }
 
-    /// Whether some GPU offers exactly `profile`.
+    /// Whether some GPU that the pod may have offers exactly `profile`.
     #[must_use]
     pub fn has_profile(&self, profile: Profile, gpus: &GpuSelection) -> bool {
         self.memory_of(profile, gpus).is_some()
     }
 
-    /// Whether some GPU of a managed node ever serves this name.
+    /// Whether some GPU of a managed node could serve this name.
     #[must_use]
     pub fn has_managed(&self, name: ResourceName, gpus: &GpuSelection) -> bool {
         self.admitted(gpus).iter().any(|gpu| gpu.serves(name))
     }
 
-    /// The memory that an instance of `profile` has at least, where it is known.
+    /// The least memory that an instance of `profile` has on these GPUs; `None` if no GPU reports it.
     #[must_use]
     pub fn memory_of(&self, profile: Profile, gpus: &GpuSelection) -> Option<MemoryMib> {
         let admitted = self.admitted(gpus);
@@ -122,7 +121,7 @@ impl Supply {
         managed.into_iter().chain(fixed.and_then(|offer| offer.memory)).min()
     }
 
-    /// Whether some GPU is given as a whole to a request for this.
+    /// Whether some GPU can be given as a whole for this request.
     #[must_use]
     pub fn has_whole(&self, asked: &Asked, gpus: &GpuSelection) -> bool {
         let admitted = self.admitted(gpus);
@@ -131,7 +130,7 @@ impl Supply {
             || self.fixed_least(ResourceName::Whole, asked, gpus).is_some()
     }
 
-    /// Whether some GPU can hold a share of `size`, with so much compute for itself.
+    /// Whether some GPU can hold a share of `size` with this share of compute.
     #[must_use]
     pub fn has_share(
         &self,
@@ -147,16 +146,17 @@ impl Supply {
         self.admitted(gpus).iter().any(|gpu| has(gpu))
     }
 
-    /// Whether some GPU is shared out by `kind` in equal parts, with so much compute for each.
+    /// Whether some GPU is shared in equal parts of `kind`, with this share of compute for each.
     #[must_use]
     pub fn has_replica(&self, kind: Kind, compute: Option<ComputePercent>, gpus: &GpuSelection) -> bool {
         let Some(name) = ResourceName::replica(kind) else { return false };
         self.admitted(gpus).iter().any(|gpu| gpu.serves_with(name, compute))
     }
 
-    /// A node without user namespaces that keeps a pod with this document from having one, if there is such a node. Of several
-    /// kinds none may be lost: each node counts that serves one of them. Of a concrete name it is enough that some node has
-    /// user namespaces. A node of which that is not known is taken for one that has them.
+    /// A node without user namespaces that keeps a pod with this document from having one; `None` if there is none.
+    ///
+    /// Under a neutral name any node without them counts that serves one of the kinds, so that no kind is lost. Under a concrete name
+    /// it is enough that some node has user namespaces. A node that reports nothing about them is assumed to have them.
     #[must_use]
     pub fn without_user_namespaces(&self, document: &RequestDocument) -> Option<&NodeName> {
         let is_meant = |kind: Kind| document.containers.iter().any(|container| container.may_be(kind));
@@ -170,22 +170,22 @@ impl Supply {
         without.into_iter().next().filter(|_| is_open || with.is_empty())
     }
 
-    /// The models of the cluster's GPUs, as far as they are known. One may come several times.
+    /// The known models of the cluster's GPUs, possibly with repetitions.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         let managed = self.gpus.sorts.iter().map(|gpu| gpu.model.as_str());
         let fixed = self.statics.values().map(|node| node.model.as_str());
         managed.chain(fixed).filter(|model| !model.is_empty())
     }
 
-    /// The size of the largest GPU.
+    /// The nominal size of the largest GPU; `None` while no GPU is known.
     #[must_use]
     pub fn largest_gpu(&self) -> Option<SizeGb> {
         let managed = self.gpus.sorts.iter().filter(|gpu| !gpu.names.is_empty()).map(|gpu| gpu.size);
         managed.chain(self.statics.values().filter_map(|node| node.gpu_size())).max()
     }
 
-    /// The most memory that one slice of a name without a size may have: a whole GPU, or one of a GPU's equal time slices.
-    /// `None` for other names, and while no GPU that the pod may have serves it.
+    /// The size of the largest slice that a name without a size may give: a whole GPU, or one of a GPU's equal parts. `None` for
+    /// other names, and if no GPU that the pod may have serves it.
     #[must_use]
     pub fn at_most(&self, name: ResourceName, gpus: &GpuSelection) -> Option<SizeGb> {
         let admitted = self.admitted(gpus);
@@ -205,7 +205,7 @@ impl Supply {
         managed.chain(fixed).max()
     }
 
-    /// The largest size that some GPU serves by `kind`.
+    /// The largest size that some GPU serves by `kind`; `None` if none does.
     #[must_use]
     pub fn largest(&self, kind: Kind) -> Option<SizeGb> {
         let largest = |gpu: &Arc<GpuSupply>| {
@@ -217,7 +217,7 @@ impl Supply {
         self.gpus.sorts.iter().filter_map(largest).chain(fixed).max()
     }
 
-    /// One of each sort of GPUs that a pod may have.
+    /// One GPU of each sort that the pod may have.
     fn admitted(&self, gpus: &GpuSelection) -> Cow<'_, [Arc<GpuSupply>]> {
         let Gpus { sorts, nodes } = &*self.gpus;
         if gpus.is_all() {

@@ -1,4 +1,4 @@
-//! Containers that name what they want.
+//! Containers that ask by a resource name.
 
 use super::names::{exists, largest};
 use super::{Choosing, Named, check_size};
@@ -10,7 +10,6 @@ use crate::static_node::PluginName;
 use crate::units::SizeGb;
 
 impl Choosing<'_> {
-    /// A container that names what it wants.
     pub(super) fn by_name(&mut self, container: &ContainerAsk) -> Result<Named, Denied> {
         let named = match container.want {
             Want::Size(_) => return self.by_size(container, SizeGb::ANY),
@@ -36,7 +35,7 @@ impl Choosing<'_> {
         Ok(named)
     }
 
-    /// What kerf itself means by the name. `None` where no model that the pod may have is for its kind, or serves it at all.
+    /// The name in kerf's own meaning. `None` if no model that the pod may have allows its kind or could serve it.
     fn plain(&self, container: &ContainerAsk) -> Result<Option<Named>, Denied> {
         let supply = self.supply;
         let kind = match container.want {
@@ -71,7 +70,7 @@ impl Choosing<'_> {
                 (size, resource, supply.has_share(kind, size, container.compute, &gpus))
             }
             Want::Whole | Want::Size(_) => {
-                // A whole GPU of whatever size would be past the largest size that is allowed.
+                // Without a bound, a whole GPU of any size could be larger than the policy's largest size.
                 let size = self.policy.spec().sizes.max_gb.unwrap_or(SizeGb::ANY);
                 (size, ResourceName::Whole, supply.has_whole(&Asked::of(size), &gpus))
             }
@@ -94,8 +93,8 @@ impl Choosing<'_> {
         Ok(may_come.then_some(Named { size, resource, kinds: Vec::new(), served, gpus }))
     }
 
-    /// What static nodes offer under a plugin's name, and managed ones whose GPUs are shared out in equal MPS shares, where what
-    /// kerf means by it is not served: the first kind of the policy's order that is.
+    /// Resolves a name of NVIDIA's plugin. If GPUs serve it in kerf's own meaning by an allowed kind, that is taken. Otherwise the
+    /// first kind in the policy's order wins that static nodes offer, or that managed nodes with equal MPS shares offer.
     fn by_plugins_name(&self, container: &ContainerAsk, name: PluginName) -> Result<Named, Denied> {
         let plain = self.plain(container)?;
         let is_allowed = |plain: &&Named| {
@@ -108,7 +107,7 @@ impl Choosing<'_> {
         let offered = |kind: &Kind| {
             let resource = ResourceName::Plugin(name, *kind);
             let gpus = self.policy.gpus_for(*kind, &self.gpus)?;
-            // As large as some node has it, but not past the largest size that is allowed.
+            // The largest that some node offers, within the policy's largest size.
             let size = match most {
                 Some(most) => self.supply.fixed_largest(resource, most, &gpus)?,
                 None => SizeGb::ANY,
@@ -125,7 +124,7 @@ impl Choosing<'_> {
             served.then_some(Named { size: SizeGb::ANY, resource, kinds: Vec::new(), served, gpus })
         };
         let own = if name == PluginName::Gpu { Kind::Whole } else { Kind::TimeSlicing };
-        // Of several instances or replicas nothing says that they are of different GPUs.
+        // Several instances or replicas may be of one GPU, so they cannot serve a request for different GPUs.
         let others = self.kinds.iter().filter(|kind| **kind != own && !container.distinct_gpus);
         let offered: Vec<Named> =
             others.flat_map(|kind| managed(kind).into_iter().chain(offered(kind))).collect();
@@ -148,7 +147,7 @@ impl Choosing<'_> {
         }
     }
 
-    /// Who wants several of what only replicas would be large enough for is told so: more of them give no more.
+    /// Refuses several slices where only replicas are large enough, because several replicas give no more than one.
     pub(super) fn want_one_replica(
         &self,
         container: &ContainerAsk,

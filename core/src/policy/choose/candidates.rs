@@ -1,8 +1,8 @@
-//! The name of a container that asks by size.
+//! The resource name of a container that asks by size.
 //!
-//! Where a single kind can serve it under a single name, that is its name: NVIDIA's monitoring, existing quotas and static nodes know
-//! it. Else it gets a neutral name, and the extender takes the first kind that is free where the pod goes. What is in use does not
-//! count here: it is another when the pod is scheduled.
+//! If a single kind can serve it under a single name, the container gets that name, because NVIDIA's monitoring, existing quotas and
+//! static nodes use it. Otherwise it gets a neutral name, and the extender takes the first kind with free capacity on the pod's
+//! nodes. What is in use does not count here, because it changes until the pod is scheduled.
 
 use super::names::{self, Need, conceivable, served};
 use super::{Choosing, Named, check_size, join};
@@ -12,11 +12,11 @@ use crate::request::{ContainerAsk, GpuSelection, Want};
 use crate::resource::ResourceName;
 use crate::units::SizeGb;
 
-/// Kinds that a policy allows, in its order, each with the GPUs that it allows them on.
+/// Kinds that a policy allows, in its order, each with the GPUs that may serve it.
 type Allowed = [(Kind, GpuSelection)];
 
 impl Choosing<'_> {
-    /// By what managed nodes serve; else by what static nodes do; else by what there could be.
+    /// Chooses by what managed nodes serve, else by what static nodes serve, else by what GPUs of the catalog could serve.
     pub(super) fn by_size(&mut self, container: &ContainerAsk, size: SizeGb) -> Result<Named, Denied> {
         check_size(self.policy, &container.name, size)?;
         let size = self.stepped(&container.name, size);
@@ -47,11 +47,12 @@ impl Choosing<'_> {
             let kinds = kinds.iter().copied().filter(may_be).collect();
             Some(Named { resource, kinds, gpus: self.gpus.clone(), ..first.clone() })
         };
+        // A neutral name needs an agent that registers it with its kubelet, and static nodes have no agent.
         let is_open = found.len() > 1 && self.supply.has_neutral_names() && !self.supply.is_static();
         Ok(is_open.then(neutral).flatten().unwrap_or_else(|| first.clone()))
     }
 
-    /// The first name by which static nodes serve it, first of those that some node has as many devices of.
+    /// The first name by which static nodes serve it; names of which some node has enough devices come first.
     fn fixed(&self, allowed: &Allowed, asked: &Asked, count: u32) -> Option<Named> {
         let offered =
             named(allowed, asked, true, |kind, need| self.supply.fixed(kind, asked, count, need.gpus));
@@ -59,7 +60,8 @@ impl Choosing<'_> {
         offered.iter().find(is_enough).or(offered.first()).cloned()
     }
 
-    /// The same by a name that no `DeviceClass` maps to DRA: the scheduler would serve that by the class, past kerf.
+    /// The same need by a name that no `DeviceClass` maps to DRA. kube-scheduler serves a mapped name by the class, and does not call
+    /// kerf.
     pub(super) fn unmapped(&self, container: &ContainerAsk, named: Named) -> Result<Named, Denied> {
         let Some(class) = self.supply.mapping(named.resource) else { return Ok(named) };
         let has_size = match named.resource {
@@ -79,7 +81,7 @@ impl Choosing<'_> {
     }
 }
 
-/// Whether one of these kinds could have `size` on some GPU that the policy allows.
+/// Whether one of these kinds could serve `size` on a GPU that the policy allows.
 pub(in crate::policy) fn may_serve(policy: &Policy, kinds: &[Kind], size: SizeGb) -> bool {
     let all = GpuSelection::default();
     kinds.iter().any(|kind| {
@@ -88,7 +90,7 @@ pub(in crate::policy) fn may_serve(policy: &Policy, kinds: &[Kind], size: SizeGb
     })
 }
 
-/// What the allowed kinds are called that `names` has names of.
+/// The names that `names` returns for the allowed kinds, in their order.
 fn named(
     allowed: &Allowed,
     asked: &Asked,

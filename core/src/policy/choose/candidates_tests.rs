@@ -9,7 +9,7 @@ use crate::units::{ComputePercent, MemoryMib};
 use serde_json::json;
 use std::sync::Arc;
 
-/// A node of each of these models whose GPUs are cut by these kinds, or as they are anyway.
+/// A node of each of these models whose GPUs are cut by these kinds, or by the model's default kinds.
 fn cluster(nodes: &[(&str, &[Kind])]) -> Supply {
     let mut index = SupplyIndex::default();
     for (number, (model, kinds)) in nodes.iter().enumerate() {
@@ -32,7 +32,7 @@ fn chosen(supply: &Supply, gb: u32, class: IsolationClass) -> Choice {
     choose(&policy_with(&json!({})), supply, &ask(Want::Size(SizeGb(gb)), Some(class))).unwrap()
 }
 
-/// The name, the kinds of a neutral one, and whether the user is told that nothing serves it.
+/// The name, the kinds of a neutral one, and whether the user is warned that no GPU serves it.
 fn told(choice: &Choice) -> String {
     let main = &choice.document.containers[0];
     let unserved = choice.warnings.iter().any(|warning| matches!(warning, Warning::NoSupply(..)));
@@ -53,10 +53,10 @@ fn a_single_kind_under_a_single_name_is_that_name_and_several_are_neutral() {
         (&[MPS], Memory, "nvidia.com/gpu-10gb"),
         (&[MPS, MPS], Memory, "nvidia.com/gpu-10gb"),
         (&[H100, MPS], Memory, any),
-        // One kind of two names: each model has its own profile.
+        // One kind, but two names: each model has its own profile.
         (&[H100, H200], Memory, any),
         (&[H100, H200], Hardware, "kerf.dev/gpu-10gb mig whole"),
-        // More than half of a T4 may be all of it.
+        // More than half of a T4 may also be served by the whole GPU.
         (&[T4], Memory, any),
         (&[H100, MPS, TURNS], Hardware, "nvidia.com/mig-1g.10gb"),
         (&[H100, MPS, TURNS], None, "kerf.dev/gpu-10gb time-slicing mps mig whole"),

@@ -7,7 +7,8 @@ use crate::resource::ResourceName;
 use crate::static_node::PluginName;
 use crate::units::SizeGb;
 
-/// What the pod says, else the strongest that its names speak of and the policy serves by them, else the policy's own.
+/// The class in the pod's annotation; else the strongest that its resource names imply and the policy serves by them; else the
+/// policy's default.
 pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> IsolationClass {
     let by = |class, kind| policy.kinds(class).is_some_and(|kinds| kinds.contains(&kind));
     let by_turns = |class| {
@@ -30,9 +31,10 @@ pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Isolation
     ask.isolation.or_else(implied).unwrap_or(policy.default_isolation())
 }
 
-/// The strongest class in which some node serves `nvidia.com/gpu`. Who asks for it and for no isolation gets what goes by this
-/// name: on a node whose GPUs NVIDIA's device plugin shares, that is a replica, and where policy shares out GPUs in equal MPS shares,
-/// one of them.
+/// The strongest class in which some node serves `nvidia.com/gpu`.
+///
+/// A pod that asks for this name without an isolation class gets what nodes offer under the name. Where NVIDIA's device plugin shares
+/// GPUs, that is a replica; where the node policy divides GPUs into equal MPS shares, it is one of these.
 fn of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<IsolationClass> {
     let size = policy.spec().sizes.max_gb.unwrap_or(SizeGb::ANY);
     let is_served = |kind: &Kind| {

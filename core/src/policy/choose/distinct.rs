@@ -1,14 +1,14 @@
-//! Containers that ask for several GPUs in another system's words: one slice of each, on GPUs that differ.
+//! Containers that ask, in a dialect, for several GPUs: one slice on each, on different GPUs.
 //!
-//! A process talks to one MPS daemon, which is one GPU's, and sees one MIG instance, however many its container has. So only
-//! whole GPUs and time slices serve them.
+//! A process talks to one MPS daemon, which serves one GPU. It sees one MIG instance, however many its container has. So only whole
+//! GPUs and time slices can serve these containers.
 
 use super::{Choosing, Denied, Warning, join};
 use crate::kind::{IsolationClass, Kind};
 use crate::request::ContainerAsk;
 use std::borrow::Cow;
 
-/// Whether a process can use several slices of this kind, each of another GPU.
+/// Whether a process can use several slices of this kind, each on another GPU.
 fn spans_gpus(kind: Kind) -> bool {
     match kind {
         Kind::Whole | Kind::TimeSlicing => true,
@@ -17,12 +17,12 @@ fn spans_gpus(kind: Kind) -> bool {
 }
 
 impl<'c> Choosing<'c> {
-    /// The kinds of the class that come into question for a container, in the policy's order.
+    /// The kinds of the class that can serve a container, in the policy's order.
     pub(super) fn kinds_for(&self, container: &ContainerAsk) -> Result<Cow<'c, [Kind]>, Denied> {
         if !container.distinct_gpus {
             return Ok(Cow::Borrowed(self.kinds));
         }
-        // A time slice has no compute for itself.
+        // A time slice has no guaranteed share of compute.
         let is_fenced = |kind: Kind| container.compute.is_none() || kind == Kind::Whole;
         let kinds = self.kinds.iter().copied().filter(|kind| spans_gpus(*kind) && is_fenced(*kind));
         let kinds: Vec<Kind> = kinds.collect();
@@ -53,7 +53,7 @@ impl<'c> Choosing<'c> {
         }
     }
 
-    /// What a container is told that waits for several GPUs which no node has.
+    /// The warning for a container that is pending because no node has several GPUs for it.
     pub(super) fn distinct_warning(&self, container: &ContainerAsk) -> Option<Warning> {
         let warning = || Warning::DistinctGpus(container.name.clone(), self.instead(container));
         container.distinct_gpus.then(warning)

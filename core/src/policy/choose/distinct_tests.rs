@@ -5,8 +5,8 @@ use crate::testing::{node_status, with_neutral_names};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// What a policy with these kinds for isolation `none`, and NVIDIA's usual ones for `memory`, answers a pod that asks in any
-/// dialect, in a cluster of nodes with the GPUs of one list each.
+/// The answer to a pod that asks in any dialect. The policy allows these kinds for isolation `none`, and NVIDIA's usual ones for
+/// `memory`. Each node of the cluster has the GPUs of one list.
 fn answer(kinds: &[&str], nodes: &[&[&str]], metadata: &Value, limits: &Value) -> Result<Choice, Denied> {
     let dialects = ["nvidia", "hami", "gpushare", "kai", "runai"];
     let policy = policy_with(&json!({
@@ -21,7 +21,7 @@ fn answer(kinds: &[&str], nodes: &[&[&str]], metadata: &Value, limits: &Value) -
     choose(&policy, &Supply::of(&statuses), &ask)
 }
 
-/// Two GPUs as every other system asks for them, of each 8 GB.
+/// Requests for two GPUs of 8 GB each, in the words of every other system.
 fn asks_for_two_gpus() -> [(Value, Value); 5] {
     let noted = |notes: Value| json!({"annotations": notes});
     [
@@ -43,7 +43,7 @@ fn several_gpus_of_another_system_are_no_slices_of_which_a_process_uses_one() {
     }
 }
 
-/// The resource, and what the user is told; or the refusal.
+/// The resource name with the warnings, or the refusal.
 fn told(kinds: &[&str], nodes: &[&[&str]], annotations: &Value, limits: &Value) -> String {
     match answer(kinds, nodes, &json!({"annotations": annotations}), limits) {
         Ok(choice) => {
@@ -120,7 +120,7 @@ fn replicas_of_nvidias_plugin_are_of_whatever_gpu() {
     assert!(matches!(denied, Denied::Replicas { count: 2, .. }), "{denied}");
 }
 
-/// HAMi's and gpushare's bare count is of GPUs. The MIG instances that a static node offers as GPUs are not.
+/// A bare count in HAMi or gpushare counts GPUs. MIG instances that a static node offers as GPUs do not count.
 #[test]
 fn a_bare_count_of_gpus_is_not_served_by_instances() {
     let supply = super::static_tests::beside(&[], &["mig-single"]);
@@ -145,7 +145,7 @@ fn distinct_ask() -> impl Strategy<Value = ContainerAsk> {
 }
 
 proptest! {
-    /// What is chosen for several GPUs is of kinds that span GPUs.
+    /// A container that asks for several GPUs gets only kinds that span GPUs.
     #[test]
     fn several_gpus_are_of_kinds_that_span_gpus(
         mut containers in prop::collection::vec(distinct_ask(), 1..3),

@@ -1,18 +1,18 @@
-//! Sizes of one pod that become the same, so that what init containers give back serves the containers after them.
+//! Raises sizes within one pod so that its containers share a name, and later containers reuse what init containers give back.
 //!
-//! The kubelet gives an init container's devices to a later container only under the same name. An init container with 5 GB
-//! and an app container with 4 GB have two names, and the pod would hold 9 GB to its end; with 5 GB each it holds 5 GB.
+//! The kubelet gives an init container's devices to a later container only under the same resource name. An init container with 5 GB
+//! and an app container with 4 GB have two names, so the pod would hold 9 GB to its end. With 5 GB each it holds 5 GB.
 
 use super::Warning;
 use crate::contract::{ContainerRequest, RequestDocument};
 use crate::request::{Claim, ContainerAsk, PodAsk, Role, Want, held};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 
-/// The most containers that ask by size in a pod whose sizes are levelled: every pair of them is tried.
+/// The most containers by size in a pod whose sizes are levelled. It bounds the work, because every pair of them is tried.
 const CONTAINERS_LIMIT: usize = 16;
 
-/// What the slices of a container must be, as far as it is levelled, and whether they must be of different GPUs. Containers with
-/// the same get one name.
+/// What levelling compares of a container: size, real memory, compute, and whether its slices must be on different GPUs. Containers
+/// with the same level get one name.
 type Level = (SizeGb, Option<MemoryMib>, Option<ComputePercent>, bool);
 
 fn level(ask: &ContainerAsk) -> Option<Level> {
@@ -22,11 +22,11 @@ fn level(ask: &ContainerAsk) -> Option<Level> {
     }
 }
 
-/// `ask` with sizes that were raised to others of the pod, so that the pod holds less in all, and a warning for each.
+/// Raises sizes of `ask` to others of the pod so that the pod holds less in all, and returns a warning for each.
 ///
-/// Which kinds may serve it is not known here, nor needed: each slice that the pod holds afterwards is no larger than one that it
-/// would hold otherwise, and none of these counts twice. So it holds no more by any kind, if each size has a name of its own; where
-/// some have one name, see [`is_less`]. `None` if nothing is to be won.
+/// The kinds that will serve the pod do not matter. Each slice that it holds afterwards is no larger than a distinct one that it
+/// would hold otherwise. So the pod holds no more by any kind, if each size has its own name. If several sizes have one name, the
+/// caller checks with [`is_less`]. `None` if levelling saves nothing.
 pub(super) fn levelled(ask: &PodAsk) -> Option<(PodAsk, Vec<Warning>)> {
     let has_init = ask.containers.iter().any(|container| container.role == Role::Init);
     let asked: Vec<Option<Level>> = ask.containers.iter().map(level).collect();
@@ -49,7 +49,7 @@ pub(super) fn levelled(ask: &PodAsk) -> Option<(PodAsk, Vec<Warning>)> {
     (containers != ask.containers).then(|| (PodAsk { containers, ..ask.clone() }, warnings))
 }
 
-/// Whether a pod holds less by the names of `after` than by those of `before`, and nothing that is larger.
+/// Whether a pod holds less by the names of `after` than by those of `before`, and no larger slice.
 pub(super) fn is_less(after: &RequestDocument, before: &RequestDocument) -> bool {
     let asked = |holding: &ContainerRequest| holding.size_gb;
     let given = |holding: &ContainerRequest| holding.resource.size().unwrap_or(holding.size_gb);
@@ -69,8 +69,8 @@ fn raised(container: &ContainerAsk, level: Option<Level>) -> ContainerAsk {
     }
 }
 
-/// The levels after the best single step, and what the pod holds then: an init container and another container get the larger
-/// size of the two, and with them the init containers that have the size of either.
+/// The best single step, with what the pod holds after it. A step gives an init container and another container the larger of their
+/// two sizes, and also raises every init container that has either size.
 fn best_step(
     ask: &PodAsk,
     levels: &[Option<Level>],
@@ -91,12 +91,12 @@ fn best_step(
     };
     let inits = all().filter(|(index, _)| is_init(*index));
     let pairs = inits.flat_map(|(_, init)| all().map(move |(other, level)| (init, other, level)));
-    // A share of compute is never raised: it may make another kind necessary.
+    // A share of compute is never raised, because that may require another kind.
     let pairs = pairs.filter(|(init, _, level)| init != level && (init.2, init.3) == (level.2, level.3));
     pairs.filter_map(|(init, other, level)| step(init, other, level)).min_by_key(|(cost, _)| *cost)
 }
 
-/// How many slices of each level the pod holds of what it asks by size, if containers with the same level have one name.
+/// How many slices of each level the pod holds, if containers with the same level have one name.
 fn held_at(ask: &PodAsk, levels: &[Option<Level>]) -> Vec<(Level, u32)> {
     let claim = |(container, level): (&ContainerAsk, &Option<Level>)| {
         let (role, count) = (container.role, container.count);
@@ -106,15 +106,15 @@ fn held_at(ask: &PodAsk, levels: &[Option<Level>]) -> Vec<(Level, u32)> {
     claims.iter().map(|claim| claim.resource).zip(held(&claims)).filter(|(_, count)| *count > 0).collect()
 }
 
-/// What slices come to, in GB.
+/// The sum of the slices' sizes, in GB.
 fn cost(held: &[(Level, u32)]) -> u64 {
     held.iter().map(|(level, count)| u64::from(*count) * u64::from(level.0.0)).sum()
 }
 
-/// Whether each slice of `after` can be matched to one of `before` that has all of it, and none to two.
+/// Whether each slice of `after` can be matched to its own slice of `before` that is at least as large.
 fn is_within(after: &[(Level, u32)], before: &[(Level, u32)]) -> bool {
     let (mut after, mut free) = (after.to_vec(), before.to_vec());
-    // What is enough for the largest is enough for the others.
+    // The largest come first, because a slice that suffices for the largest suffices for the others too.
     after.sort_unstable_by(|a, b| b.cmp(a));
     free.sort_unstable();
     after.into_iter().all(|(level, count)| {

@@ -7,7 +7,7 @@ use crate::testing::{node_status, with_neutral_names};
 use proptest::prelude::*;
 use serde_json::json;
 
-/// What each container asks: when it runs, how many, and which size in GB.
+/// What each container asks: its role, how many slices, and of which size in GB.
 type Asks<'a> = &'a [(Role, u32, u32)];
 
 use Role::{App, Init, Sidecar};
@@ -27,7 +27,7 @@ fn pod(asks: Asks) -> PodAsk {
     PodAsk { containers: asks.iter().enumerate().map(container).collect(), ..one }
 }
 
-/// A cluster of GPUs that are shared by MPS, of which each size has its own name.
+/// A cluster of GPUs that are shared by MPS, where each size has its own name.
 fn shared() -> Supply {
     Supply::of(&[node_status(&["T4-16GB", "T4-16GB"])])
 }
@@ -36,19 +36,19 @@ fn policy() -> Policy {
     policy_with(&json!({}))
 }
 
-/// What the pod holds in GB.
+/// The memory that the pod holds, in GB.
 fn sum(document: &RequestDocument) -> u64 {
     document.holdings().iter().map(|holding| u64::from(holding.count) * u64::from(holding.size_gb.0)).sum()
 }
 
-/// The sizes, and what the pod holds in all.
+/// The containers' sizes, and what the pod holds in all.
 fn sizes(asks: Asks) -> (Vec<u32>, u64) {
     let choice = choose(&policy(), &shared(), &pod(asks)).unwrap();
     let sizes = choice.document.containers.iter().map(|container| container.size_gb.0).collect();
     (sizes, sum(&choice.document))
 }
 
-/// The extender may take any kind: which there are, and what of them is in use, makes no other sizes.
+/// Levelling does not depend on which kinds exist or what is in use, because the extender may take any kind.
 #[test]
 fn levelling_needs_no_inventory() {
     let asked = pod(&[(Init, 1, 5), (App, 1, 4)]);
@@ -101,7 +101,7 @@ fn what_an_init_container_gives_back_serves_a_container_of_another_size() {
         (&[(Init, 1, 5), (App, 1, 1), (App, 1, 4)], vec![5, 1, 5], 6),
         (&[(Init, 1, 3), (Init, 1, 2)], vec![3, 3], 3),
         (&[(Init, 1, 5), (Sidecar, 1, 4), (App, 1, 2)], vec![5, 5, 2], 7),
-        // The sidecar runs before: it never gets what the init container gives back.
+        // The sidecar starts first, so it never gets what the init container gives back.
         (&[(Sidecar, 1, 4), (Init, 1, 5), (App, 1, 2)], vec![4, 5, 5], 9),
         (&[(Init, 3, 2), (App, 1, 3)], vec![2, 3], 9),
         (&[(Init, 2, 3), (App, 2, 2)], vec![3, 3], 6),

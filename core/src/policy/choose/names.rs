@@ -1,4 +1,4 @@
-//! The name that a kind has for what a container needs.
+//! The resource names by which each kind can serve a container's need.
 
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::{Profile, catalog};
@@ -9,36 +9,37 @@ use crate::resource::{ResourceName, SHARE_SIZES, neutral_size, share_size};
 use crate::units::{LARGEST_SIZE, SizeGb};
 use std::collections::BTreeSet;
 
-/// What a slice must have, and on which GPUs.
+/// What a slice must have, and on which GPUs it may be.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need<'a> {
     pub asked: Asked,
     pub gpus: &'a GpuSelection,
 }
 
-/// What a container asks of a slice of this size.
+/// What a container asks for, with this size.
 pub(super) fn asked(container: &ContainerAsk, size: SizeGb) -> Asked {
     let ContainerAsk { memory, compute, distinct_gpus, .. } = *container;
     Asked { size, memory, compute, distinct_gpus }
 }
 
 impl Need<'_> {
-    /// The nominal size that has all of it.
+    /// The nominal size that covers both the size and the memory.
     fn size(&self) -> SizeGb {
         self.asked.memory.map_or(self.asked.size, |memory| memory.nominal().max(self.asked.size))
     }
 
-    /// The neutral name of a slice that has all of it.
+    /// The neutral name whose size covers both the size and the memory.
     pub fn neutral(&self) -> Option<ResourceName> {
         neutral_size(self.size()).map(ResourceName::Neutral)
     }
 
-    /// The size of a share that has all of it: one has as many GiB as its name says.
+    /// The size of a share that covers the need. A share of N GB has N GiB, so its size also covers real memory.
     fn share(&self) -> Option<SizeGb> {
         share_size(self.size())
     }
 
-    /// The nominal size of a GPU that surely has the memory. One of 80 GB may have a little less than 80 GiB.
+    /// The nominal size of a GPU that has the memory for certain. One GB is added, because a GPU of 80 GB may have slightly less than
+    /// 80 GiB.
     fn whole(&self) -> SizeGb {
         self.asked.memory.map_or(self.asked.size, |memory| {
             SizeGb(memory.nominal().0.saturating_add(1)).max(self.asked.size)
@@ -46,8 +47,8 @@ impl Need<'_> {
     }
 }
 
-/// The strongest class that a slice of this name serves. Compute instances and replicas share their GPU instance's memory and
-/// faults.
+/// The strongest class that a slice of this name serves. It is `none` for compute instances and MIG replicas, because they share
+/// memory and faults with others in their GPU instance.
 pub(super) fn strongest_class(resource: ResourceName) -> IsolationClass {
     match resource {
         ResourceName::Compute(_) | ResourceName::MigReplica(_) => IsolationClass::None,
@@ -60,7 +61,7 @@ pub(super) fn served(managed: &Supply, kind: Kind, need: &Need) -> Vec<ResourceN
     let Need { asked, gpus } = *need;
     match kind {
         Kind::Mig => managed.fitting_profiles(&asked, gpus).into_iter().map(ResourceName::Mig).collect(),
-        // Who has a time slice has all of the GPU's compute at times, and no part of it always.
+        // A time slice gets the whole GPU's compute at times, but no guaranteed share.
         Kind::TimeSlicing if asked.compute.is_some() => Vec::new(),
         Kind::Mps | Kind::TimeSlicing => {
             let size = need.share().filter(|size| managed.has_share(kind, *size, asked.compute, gpus));
@@ -73,7 +74,7 @@ pub(super) fn served(managed: &Supply, kind: Kind, need: &Need) -> Vec<ResourceN
     }
 }
 
-/// The names by `kind` on GPUs that exist at all, the smallest first: for a cluster that is scaled to zero.
+/// The names by `kind` on GPUs of the catalog, the smallest first. They are for a cluster whose GPU nodes are scaled to zero.
 pub(super) fn conceivable(kind: Kind, need: &Need) -> Vec<ResourceName> {
     let is_small = || Some(need.asked.size) <= largest(kind, need.gpus);
     match kind {
@@ -87,7 +88,7 @@ pub(super) fn conceivable(kind: Kind, need: &Need) -> Vec<ResourceName> {
     }
 }
 
-/// The smallest profile of each model that has all of it, each once.
+/// The smallest profile of each model that covers the need, without duplicates.
 fn conceivable_profiles(need: &Need) -> Vec<Profile> {
     let Asked { size, memory, compute, .. } = need.asked;
     let fitting = |model: &catalog::GpuModel| {
@@ -98,7 +99,7 @@ fn conceivable_profiles(need: &Need) -> Vec<Profile> {
                 && compute.is_none_or(|compute| has_compute(entry.profile, most, compute))
         };
         let entries = table.entries().iter().filter(fits).map(|entry| entry.profile);
-        // Of profiles under other drivers no more than the name is known.
+        // For profiles under other drivers the catalog has only the name, so they cannot serve a request for memory or compute.
         let is_plain_ask = memory.is_none() && compute.is_none();
         let others = model.other_names().iter().map(|(_, profile)| *profile).filter(|_| is_plain_ask);
         let large = entries.chain(others).filter(|profile| profile.is_plain() && profile.size() >= size);
@@ -110,7 +111,7 @@ fn conceivable_profiles(need: &Need) -> Vec<Profile> {
     profiles
 }
 
-/// The known models that a pod may have; all of them where it may have one that is not known.
+/// The models of the catalog that a pod may have; all of them if the pod names a model that is not in the catalog.
 fn models(gpus: &GpuSelection) -> impl Iterator<Item = &'static catalog::GpuModel> {
     let is_known = gpus.models.iter().all(|model| catalog::by_name(model).is_some());
     catalog::MODELS.iter().filter(move |model| !is_known || gpus.admits_model(model.name))
@@ -126,7 +127,7 @@ fn profiles(gpus: &GpuSelection) -> BTreeSet<Profile> {
     models(gpus).flat_map(of_model).collect()
 }
 
-/// Whether some model that a pod may have serves this name, as far as its models are known.
+/// Whether some model that the pod may have could serve this name. If none of its models is in the catalog, any name may exist.
 pub(super) fn exists(resource: ResourceName, gpus: &GpuSelection) -> bool {
     let is_open = gpus.models.iter().all(|model| catalog::by_name(model).is_none());
     is_open
@@ -145,12 +146,12 @@ pub(super) fn exists(resource: ResourceName, gpus: &GpuSelection) -> bool {
         }
 }
 
-/// The largest size that a slice of this kind can have on the GPUs that a pod may have, as far as their models are known.
+/// The largest size that a slice of this kind can have on the GPUs that a pod may have, by the catalog's models.
 pub(super) fn largest(kind: Kind, gpus: &GpuSelection) -> Option<SizeGb> {
     let memory = || models(gpus).map(|model| model.memory.nominal()).max();
     match kind {
         Kind::Mig => profiles(gpus).into_iter().map(Profile::size).max(),
-        // Which models there are the catalog does not know: where the pod names none, one may be larger.
+        // If the pod names no model, a GPU outside the catalog may be larger than those in it.
         Kind::Whole if gpus.models.is_empty() => Some(LARGEST_SIZE),
         Kind::Mps | Kind::TimeSlicing if gpus.models.is_empty() => SHARE_SIZES.last().copied(),
         Kind::Whole => memory(),

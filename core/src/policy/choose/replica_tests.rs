@@ -1,4 +1,4 @@
-//! Pods that ask for `nvidia.com/gpu` where policy shares out managed GPUs in equal MPS shares.
+//! Pods that ask for `nvidia.com/gpu` where node policy divides managed GPUs into equal MPS shares.
 
 use super::tests::{ask, policy_with};
 use super::*;
@@ -9,7 +9,7 @@ use crate::units::ComputePercent;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// A cluster with a node of this model whose GPU is shared out by this rule, and one with whole GPUs of `others`.
+/// A cluster with a node of this model whose GPU is shared by this rule, and a node with whole GPUs of `others`.
 fn shared(model: &str, rule: &Value, others: &[&str]) -> Supply {
     let mut index = SupplyIndex::default();
     let policy = serde_json::from_value(json!({"gpus": [rule]})).unwrap();

@@ -25,7 +25,6 @@ pub(super) fn beside(models: &[&str], layouts: &[&str]) -> Supply {
     index.supply()
 }
 
-/// A static node of a layout.
 fn node_of(layout: &str) -> StaticNode {
     let gpus = |product: &'static str, replicas: &'static str, strategy: &'static str, name, count| {
         let memory = if product.contains("MIG") { "9728" } else { "81920" };
@@ -63,7 +62,7 @@ fn node_of(layout: &str) -> StaticNode {
     }
 }
 
-/// A static node of this layout while none of its devices is well, as while its plugin starts anew.
+/// A static node of this layout while none of its devices is healthy, as during a restart of its plugin.
 fn away(layout: &str) -> Supply {
     let node = node_of(layout);
     let offers = node.offers.into_iter().map(|offer| StaticOffer { count: 0, ..offer }).collect();
@@ -72,7 +71,7 @@ fn away(layout: &str) -> Supply {
     index.supply()
 }
 
-/// What each container gets, with the kind where the name does not say it, and the warnings.
+/// The name that each container gets, with the kind where the name does not say it, and the warnings.
 fn told(choice: Result<Choice, Denied>) -> String {
     let Ok(Choice { document, warnings }) = choice.as_ref() else { return choice.unwrap_err().to_string() };
     let gets = document.containers.iter().map(|c| String::from(c.resource));
@@ -179,7 +178,7 @@ fn a_part_of_the_compute_is_had_of_what_fences_it() {
     assert!(told_of(26).contains("no GPU that the pod may have serves"), "{}", told_of(26));
 }
 
-/// By the name `nvidia.com/gpu`, as pods of NVIDIA's device plugin ask.
+/// The answer to a pod that asks for `nvidia.com/gpu`, as pods of NVIDIA's device plugin do.
 fn by_name(layouts: &[&str], isolation: Option<IsolationClass>) -> String {
     let policy = policy_with(&json!({"dialects": ["nvidia"]}));
     told(choose(&policy, &beside(&[], layouts), &ask(Want::Whole, isolation)))
@@ -224,7 +223,7 @@ fn all_of_a_pods_slices_are_of_one_sort_of_node() {
     );
 }
 
-/// A pod's affinity cannot be changed: it speaks of static nodes whatever they have when the pod is created.
+/// A pod's affinity cannot be changed later. So it allows static nodes even if they have nothing free when the pod is created.
 #[test]
 fn static_nodes_are_told_of_where_they_could_serve_the_name_whatever_there_is_now() {
     let by_size = |gb, class| ask(Want::Size(SizeGb(gb)), Some(class));

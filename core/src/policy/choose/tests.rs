@@ -318,7 +318,7 @@ fn container_ask() -> impl Strategy<Value = ContainerAsk> {
     )
 }
 
-/// Whether a container gets what the policy allows it in this class, of what it asked.
+/// Whether a container gets only what the policy allows for its request in this class.
 fn is_allowed(
     policy: &Policy,
     class: IsolationClass,

@@ -1,30 +1,30 @@
-//! What a user should know about an accepted request.
+//! Warnings about requests that are accepted.
 
 use crate::kind::IsolationClass;
 use crate::resource::ResourceName;
 use crate::units::{MemoryMib, SizeGb};
 use std::fmt;
 
-/// What a user should know about an accepted request.
+/// A warning about an accepted request; the webhook returns its text to the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Warning {
-    /// No GPU can serve it at present.
+    /// No GPU of the cluster serves this request at present: container, name, size, class.
     NoSupply(String, ResourceName, SizeGb, IsolationClass),
-    /// No GPUs can serve it at present, for they must be different ones; and what to ask for instead.
+    /// No set of different GPUs serves this request at present: container, and what to ask for instead.
     DistinctGpus(String, String),
-    /// Several MIG instances, of which a process sees one: container, count, name.
+    /// A container gets several MIG instances, and a process sees only one: container, count, name.
     SeveralInstances(String, u32, ResourceName),
-    /// The slice has less memory than the size says.
+    /// The slice has less memory than its nominal size says: container, size, name, real memory.
     LessThanNominal(String, SizeGb, ResourceName, MemoryMib),
-    /// The size was rounded up to the next that has a name.
+    /// The size was rounded up to the next size with a name: container, asked, given.
     RoundedUp(String, SizeGb, SizeGb),
-    /// The size was rounded up to the policy's next step: asked, given, step.
+    /// The size was rounded up to the policy's next step: container, asked, given, step.
     Stepped(String, SizeGb, SizeGb, SizeGb),
-    /// Models that the pod names and its policy does not allow: it gets another of those that it names.
+    /// The policy forbids some models that the pod names, so the pod gets another of its models: models, policy.
     ModelsBeyond(String, String),
-    /// The size was raised to that of an init container, or of the container that goes on with its slice: asked, given.
+    /// The size was raised so that init and app containers share one slice: container, asked, given.
     Levelled(String, SizeGb, SizeGb),
-    /// A key of a dialect's that kerf has nothing for.
+    /// A dialect's key that has no meaning in kerf.
     Ignored(String),
 }
 

@@ -1,4 +1,4 @@
-//! The smallest profiles that have all of what a request needs.
+//! The smallest profiles that cover what a request needs.
 
 use super::gpu::GpuSupply;
 use super::{Asked, Supply};
@@ -8,8 +8,8 @@ use crate::units::{ComputePercent, SizeGb};
 use std::sync::Arc;
 
 impl Supply {
-    /// The smallest plain profile with all of what is asked, for each sort of GPU of a managed node that the pod may have: each
-    /// once, by least memory, then least compute.
+    /// The smallest plain profile that covers the request, for each sort of GPU on managed nodes that the pod may have. Each profile
+    /// is returned once, ordered by memory and then by compute.
     #[must_use]
     pub fn fitting_profiles(&self, asked: &Asked, gpus: &GpuSelection) -> Vec<Profile> {
         let fitting = |gpu: &Arc<GpuSupply>| {
@@ -29,13 +29,13 @@ impl Supply {
     }
 }
 
-/// The order of profiles: least memory, then least compute.
+/// The order of profiles: the least memory first, then the least compute.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "iterators pass what they compare by reference")]
 pub(in crate::policy) fn smallest(profile: &Profile) -> (SizeGb, u8) {
     (profile.size(), profile.compute())
 }
 
-/// Whether `profile` has this share of the compute of a GPU whose largest profile has `most` slices.
+/// Whether `profile` has this share of compute on a GPU whose largest profile has `most` compute slices.
 #[must_use]
 pub fn has_compute(profile: Profile, most: u8, compute: ComputePercent) -> bool {
     u32::from(profile.compute()) * 100 >= u32::from(compute.get()) * u32::from(most)

@@ -1,4 +1,4 @@
-//! What static nodes have: slices that NVIDIA's device plugin has fixed.
+//! What static nodes offer: slices that NVIDIA's device plugin has configured.
 
 use super::Supply;
 use crate::contract::{ContainerRequest, RequestDocument};
@@ -12,51 +12,50 @@ use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The static nodes of a cluster.
 pub(super) type StaticNodes = BTreeMap<NodeName, Arc<StaticNode>>;
 
-/// What a slice must have.
+/// What a request needs of one slice.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
-    /// Its nominal size.
+    /// The nominal size of the slice.
     pub size: SizeGb,
-    /// Its real memory, where that is asked for.
+    /// The least real memory; `None` if the nominal size is enough.
     pub memory: Option<MemoryMib>,
-    /// Its part of a GPU's compute.
+    /// The least share of a GPU's compute; `None` if none is asked for.
     pub compute: Option<ComputePercent>,
-    /// Whether each of several is of another GPU.
+    /// Whether each of several slices must be on another GPU.
     pub distinct_gpus: bool,
 }
 
 impl Asked {
-    /// Of so much memory, by name.
+    /// A request for this nominal size and nothing else.
     #[must_use]
     pub fn of(size: SizeGb) -> Self {
         Self { size, memory: None, compute: None, distinct_gpus: false }
     }
 
-    /// By this container of an admitted pod.
+    /// What a container of an admitted pod asks for.
     #[must_use]
     pub fn by(request: &ContainerRequest) -> Self {
         let ContainerRequest { size_gb: size, memory, compute, distinct_gpus, .. } = *request;
         Self { size, memory, compute, distinct_gpus }
     }
 
-    /// Whether a GPU of this size may be given for it by this name: only what is given as a whole must be worth it.
+    /// Whether a GPU of this size may be given under this name. Only a whole GPU must be worth its size.
     pub(super) fn is_worth(&self, name: ResourceName, gpu: SizeGb) -> bool {
         name != ResourceName::Whole || is_worth_whole(self.size, gpu, self.distinct_gpus)
     }
 }
 
 impl Supply {
-    /// The managed nodes alone.
+    /// The same supply without static nodes.
     #[must_use]
     pub fn without_static(&self) -> Self {
         Self { statics: Arc::default(), ..self.clone() }
     }
 
-    /// Static nodes that offer the same, each such group by itself and without the managed nodes: all of a pod's slices are of
-    /// one node.
+    /// The static nodes, in groups that offer the same. Each group is a supply without managed nodes. They are apart, because all of
+    /// a pod's slices must be on one node.
     #[must_use]
     pub fn static_groups(&self) -> Vec<Self> {
         let alike = |a: &StaticNode, b: &StaticNode| {
@@ -75,20 +74,20 @@ impl Supply {
         groups.into_iter().map(only).collect()
     }
 
-    /// Whether there are static nodes.
+    /// Whether the cluster has static nodes.
     #[must_use]
     pub fn has_static(&self) -> bool {
         !self.statics.is_empty()
     }
 
-    /// What static nodes that the pod may have offer.
+    /// What those static nodes offer that the pod may be on.
     fn offers(&self, gpus: &GpuSelection) -> impl Iterator<Item = &StaticOffer> {
         let nodes = self.statics.values().filter(|node| admits(gpus, &node.model));
         nodes.flat_map(|node| &node.offers)
     }
 
-    /// The names by which static nodes serve what is asked by `kind`, the smallest slices first; replicas only for who wants
-    /// one of them.
+    /// The names by which static nodes serve the request by `kind`, the smallest slices first. Replicas count only for a request of
+    /// one, because several of them give no more.
     #[must_use]
     pub fn fixed(&self, kind: Kind, asked: &Asked, count: u32, gpus: &GpuSelection) -> Vec<ResourceName> {
         let serves = |offer: &&StaticOffer| {
@@ -107,8 +106,8 @@ impl Supply {
         sorted
     }
 
-    /// Whether some static node has so many slices of this name that meet what is asked, in use or not. One of which no device is
-    /// well may have any number.
+    /// Whether some static node has `count` slices of this name that meet the request, in use or not. A node without a healthy device
+    /// counts as having enough, because its devices may recover.
     #[must_use]
     pub fn holds_fixed(&self, name: ResourceName, asked: &Asked, count: u32, gpus: &GpuSelection) -> bool {
         self.fixed_offers(name, asked, gpus).any(|offer| offer.count == 0 || offer.count >= count)
@@ -123,7 +122,7 @@ impl Supply {
         self.offers(gpus).filter(move |offer| offer.is_of(name) && offer.suffices(asked))
     }
 
-    /// The least that static nodes offer under this name that meets what is asked.
+    /// The smallest offer of static nodes under this name that meets the request.
     #[must_use]
     pub fn fixed_least(
         &self,
@@ -134,29 +133,29 @@ impl Supply {
         self.fixed_offers(name, asked, gpus).min_by_key(|offer| (offer.size, offer.memory))
     }
 
-    /// The largest that static nodes offer under this name, up to `most`.
+    /// The largest size that static nodes offer under this name, up to `most`.
     #[must_use]
     pub fn fixed_largest(&self, name: ResourceName, most: SizeGb, gpus: &GpuSelection) -> Option<SizeGb> {
         let offers = self.offers(gpus).filter(|offer| offer.is_of(name));
         offers.filter_map(|offer| offer.size).filter(|size| *size <= most).max()
     }
 
-    /// Whether some static node has enough devices for a whole pod now, were nobody else there.
+    /// Whether some static node has enough healthy devices for the whole pod, if no other pod used them.
     #[must_use]
     pub fn holds_statically(&self, document: &RequestDocument) -> bool {
         self.statics.values().any(|node| place(node, &Devices::new(), document).is_ok())
     }
 
-    /// Whether some static node offers what a whole pod asks for, however much of it is well now.
+    /// Whether some static node offers what the whole pod asks for, regardless of how many devices are healthy now.
     #[must_use]
     pub fn serves_statically(&self, document: &RequestDocument) -> bool {
         self.statics.values().any(|node| suits(node, document).is_ok())
     }
 
-    /// Whether a static node may serve the pod, now or later: what a pod may have of nodes is said once, when it is created.
+    /// Whether a static node may serve the pod, now or later. A pod's affinity is set once, at creation, so later nodes count too.
     ///
-    /// Equal time slices are had of nodes without labels too, among which no affinity tells those with GPUs. So for these there must be
-    /// a static node that offers them.
+    /// Unlabelled nodes offer equal time slices too, but affinity cannot select them among nodes without GPUs. So for time slices
+    /// there must be a static node that offers them now.
     #[must_use]
     pub fn may_serve_statically(&self, document: &RequestDocument) -> bool {
         let any = Asked::of(SizeGb::ANY);

@@ -1,4 +1,4 @@
-//! What one GPU can serve while nobody has anything of it. GPUs that are alike share one.
+//! What one GPU can serve while it is not in use. Equal GPUs share one result.
 
 use crate::contract::{ContainerRequest, GpuSelector, GpuStatus, RequestDocument, Shape};
 use crate::inventory::{GpuInventory, NodeInventory};
@@ -10,41 +10,39 @@ use crate::resource::{ResourceName, SHARE_SIZES};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
 
-/// What a GPU serves.
 #[derive(Debug)]
 pub(super) struct GpuSupply {
-    /// Its short model name.
+    /// Its short model name, as in `H100-80GB`.
     pub model: String,
-    /// Its nominal size.
+    /// The nominal size of the GPU.
     pub size: SizeGb,
-    /// The names that it serves, none of them neutral.
+    /// The concrete names that it serves.
     pub names: BTreeSet<ResourceName>,
     /// The profiles that it offers, with the memory of each.
     pub profiles: Vec<(Profile, MemoryMib)>,
-    /// One of its equal time slices and of its equal MPS shares, where it has such.
+    /// One of its equal time slices and one of its equal MPS shares, if it has such.
     replicas: [Option<Shape>; 2],
-    /// Whether an MPS share can have a part of the compute for itself.
+    /// Whether its MPS shares limit compute, so that a share can be guaranteed.
     pub limits_compute: bool,
 }
 
 impl GpuSupply {
-    /// One of its equal shares of this kind, where it has such.
+    /// One of its equal parts of this kind, if it has such.
     pub fn replica(&self, kind: Kind) -> Option<Shape> {
         self.replicas.iter().flatten().copied().find(|shape| shape.kind() == kind)
     }
 
-    /// Whether one of its equal MPS shares has so much compute for itself.
+    /// Whether one of its equal MPS shares has at least this share of compute.
     fn has_compute(&self, least: ComputePercent) -> bool {
         let share = self.replica(Kind::Mps).and_then(Shape::compute);
         self.limits_compute && share >= Some(least)
     }
 
-    /// Whether it serves the name.
     pub fn serves(&self, name: ResourceName) -> bool {
         self.names.contains(&name)
     }
 
-    /// Whether it serves the name with this share of compute.
+    /// Whether the GPU serves the name with at least this share of compute.
     pub fn serves_with(&self, name: ResourceName, compute: Option<ComputePercent>) -> bool {
         let has_compute = |compute| match name {
             ResourceName::Mps(_) => self.limits_compute,
@@ -55,12 +53,12 @@ impl GpuSupply {
     }
 }
 
-/// A GPU without what changes with pods and what tells it from others of its sort.
+/// A GPU without its slices and its identity, to compare GPUs by sort.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chip(GpuInventory);
 
 impl Chip {
-    /// What is common to all such GPUs.
+    /// Keeps what is common to all GPUs of this sort.
     pub fn of(status: &GpuStatus, gpu: &GpuInventory) -> Self {
         let mut gpu = GpuInventory {
             slices: Vec::new(),
@@ -73,7 +71,8 @@ impl Chip {
         Self(gpu)
     }
 
-    /// What such a GPU serves. The fleet keeps what it works out of the model.
+    /// What a GPU of this sort serves. The result is tested with `packing::fit`, so that it agrees with the extender. `fleet` caches
+    /// what packing computes for the model.
     pub fn supply(&self, fleet: &mut Fleet) -> GpuSupply {
         let Self(gpu) = self;
         if let Some(known) = fleet.add(&gpu.table, [], []) {
@@ -98,7 +97,7 @@ impl Chip {
         }
     }
 
-    /// The names that a GPU of these kinds could serve.
+    /// The names that a GPU with these kinds could serve.
     fn names(&self) -> Vec<ResourceName> {
         let Self(gpu) = self;
         let own = || gpu.table.entries().iter().map(|entry| entry.profile);

@@ -1,4 +1,4 @@
-//! The supply of each node, kept up to date node by node. What GPUs serve that are alike is worked out once.
+//! The supply of each node, updated node by node. What equal GPUs serve is computed once.
 
 use super::fixed::StaticNodes;
 use super::gpu::{Chip, GpuSupply};
@@ -11,33 +11,31 @@ use crate::static_node::StaticNode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// How many sorts of GPUs are kept before those that no node has any more are dropped.
+/// The number of sorts from which on the index drops those that no node has any longer.
 const SORTS_LIMIT: usize = 64;
 
-/// The GPUs of one node.
 type NodeGpus = Arc<[(GpuUuid, Arc<GpuSupply>)]>;
 
-/// The same with its name.
 pub(super) type NamedGpus = (Arc<NodeName>, NodeGpus);
 
-/// The supply of each node.
+/// The supply of the cluster, updated by watches of GpuNodes and Nodes.
 #[derive(Debug, Default)]
 pub struct SupplyIndex {
     nodes: BTreeMap<Arc<NodeName>, NodeGpus>,
     /// What Nodes offer that NVIDIA's device plugin serves.
     statics: StaticNodes,
-    /// Nodes that have a GpuNode, readable or not: they are not static, whatever their Node says.
+    /// Nodes that have a GpuNode, readable or not. They are never static, whatever their Node reports.
     managed: BTreeSet<NodeName>,
     /// Nodes that cannot run pods in user namespaces.
     without_users: Arc<BTreeSet<NodeName>>,
-    /// Whether some agent has ever reported neutral names. While its kubelet starts anew it reports none.
+    /// Whether some agent has ever reported neutral names. It stays true, because an agent reports none while its kubelet restarts.
     knows_neutral: bool,
     sorts: Vec<(Chip, Arc<GpuSupply>)>,
     fleet: Fleet,
 }
 
 impl SupplyIndex {
-    /// Says what a node has now, and whether that is another supply.
+    /// Sets the GPUs of a managed node, and returns whether the supply changed.
     pub fn show(&mut self, name: NodeName, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> bool {
         let was_static = self.claim(name.clone());
         let inventory = NodeInventory::of(spec, status);
@@ -46,10 +44,10 @@ impl SupplyIndex {
         let supplies: Vec<_> = supplies.collect();
         let gpus: NodeGpus = status.gpus.iter().map(|gpu| gpu.uuid.clone()).zip(supplies).collect();
         let is_new = status.neutral_up_to.is_some() && !std::mem::replace(&mut self.knows_neutral, true);
+        // `put` comes first: it must run even if the supply changed for another reason.
         self.put(name, gpus) || was_static || is_new
     }
 
-    /// Whether a node has other GPUs now.
     fn put(&mut self, name: NodeName, gpus: NodeGpus) -> bool {
         let same = |before: &NodeGpus| {
             let pairs = || before.iter().zip(gpus.iter());
@@ -62,13 +60,13 @@ impl SupplyIndex {
         is_other
     }
 
-    /// Says that a node has a GpuNode, and whether it was static until now.
+    /// Records that a node has a GpuNode, and returns whether it was static until now.
     pub fn claim(&mut self, name: NodeName) -> bool {
         let is_static = self.statics.contains_key(&name);
         self.managed.insert(name) && is_static
     }
 
-    /// Says what a Node offers that NVIDIA's device plugin serves, if it does, and whether that is another supply.
+    /// Sets what a Node offers that NVIDIA's device plugin serves; `None` if it offers nothing. Returns whether the supply changed.
     pub fn show_static(&mut self, name: NodeName, node: Option<StaticNode>) -> bool {
         if self.statics.get(&name).map(AsRef::as_ref) == node.as_ref() {
             return false;
@@ -81,8 +79,8 @@ impl SupplyIndex {
         is_static
     }
 
-    /// Says whether a Node can run pods in user namespaces, and whether that is another supply. One of which nothing is said is
-    /// taken for one that can.
+    /// Sets whether a Node can run pods in user namespaces, and returns whether the supply changed. A Node that was never set is
+    /// assumed to have them.
     pub fn show_user_namespaces(&mut self, name: &NodeName, has_them: bool) -> bool {
         if self.without_users.contains(name) != has_them {
             return false;
@@ -91,7 +89,7 @@ impl SupplyIndex {
         if has_them { without.remove(name) } else { without.insert(name.clone()) }
     }
 
-    /// Forgets the Nodes that are not there any more, and what they offer.
+    /// Removes the Nodes that no longer exist, with what they offer.
     pub fn retain_static(&mut self, is_there: impl Fn(&NodeName) -> bool) {
         if !self.without_users.iter().all(&is_there) {
             Arc::make_mut(&mut self.without_users).retain(|name| is_there(name));
@@ -99,13 +97,13 @@ impl SupplyIndex {
         self.statics.retain(|name, _| is_there(name));
     }
 
-    /// Forgets a GpuNode, and says whether the supply is another without it.
+    /// Removes a GpuNode, and returns whether the supply changed.
     pub fn remove(&mut self, name: &NodeName) -> bool {
         let is_static = self.managed.remove(name) && self.statics.contains_key(name);
         self.nodes.remove(name).is_some() || is_static
     }
 
-    /// Forgets the nodes that are not there any more, and says whether there were any.
+    /// Removes the GpuNodes that no longer exist, and returns whether there were any.
     pub fn retain(&mut self, is_there: impl Fn(&NodeName) -> bool) -> bool {
         let gone = self.managed.iter().filter(|name| !is_there(name));
         let gone: Vec<NodeName> = gone.cloned().collect();
@@ -115,13 +113,13 @@ impl SupplyIndex {
         !gone.is_empty()
     }
 
-    /// How many nodes are known.
+    /// How many GpuNodes the index has, with or without GPUs.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The supply of all nodes.
+    /// A snapshot of the supply of all nodes.
     #[must_use]
     pub fn supply(&self) -> Supply {
         let all = self.nodes.values().flat_map(|gpus| gpus.iter());

@@ -110,7 +110,7 @@ fn neutral_names_are_given_once_an_agent_has_reported_them_or_while_there_is_non
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
-    /// What is said to be served the extender serves on an empty node, and nothing else.
+    /// The supply serves exactly what the extender serves on an empty node.
     #[test]
     fn what_is_served_fits_an_empty_node(
         models in prop::collection::vec(prop::sample::select(vec!["H100-80GB", "A30-24GB", "H200-141GB", "T4-16GB", "L4-24GB"]), 1..4),

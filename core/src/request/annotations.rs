@@ -1,4 +1,4 @@
-//! What a pod's annotations of kerf's say, before it is known which containers ask.
+//! Reads kerf's annotations of a pod, before it is known which containers ask.
 
 use super::errors::Field;
 use super::selectors::selection;
@@ -10,30 +10,30 @@ use crate::quantity::parse_memory;
 use crate::units::{ComputePercent, MemoryMib};
 use std::collections::BTreeMap;
 
-/// What the annotations say.
+/// What kerf's annotations of a pod say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Notes {
-    /// The class.
+    /// The isolation class; `None` if no annotation names one.
     pub isolation: Option<IsolationClass>,
-    /// Whether sizes are matched by real memory.
+    /// Whether a slice's real memory must reach the size.
     pub strict: bool,
-    /// Which GPUs may serve.
+    /// The GPUs that may serve the pod.
     pub gpus: GpuSelection,
-    /// The asks, each with the memory that it names.
+    /// The asks by annotation, each with the memory that it names.
     pub asks: Vec<(ContainerAsk, Option<MemoryMib>)>,
-    /// Containers for which a count is written.
+    /// The containers that have an annotation for their count.
     pub counted: Vec<String>,
-    /// Shares of compute, by container.
+    /// The key and the share of compute, by container.
     compute: BTreeMap<String, (String, ComputePercent)>,
-    /// The share of all other containers.
+    /// The share of compute of containers without their own.
     compute_of_all: Option<ComputePercent>,
 }
 
-/// The container that a key without a name means.
+/// Finds the container that a key without a container's name means.
 pub(super) type Only<'p> = dyn Fn(&str) -> Result<&'p str, AskError> + 'p;
 
 impl Notes {
-    /// Reads them. `only` says which container a key without a name means.
+    /// Reads the annotations. `only` finds the container that a key without a name means.
     pub fn of<'p>(pod: &'p PodView, only: &Only<'p>) -> Result<Self, AskError> {
         let annotations = &pod.metadata.annotations;
         let mut asks = asks(pod, only)?;
@@ -49,6 +49,7 @@ impl Notes {
             Some(other) => return Err(AskError::MemoryMatch(other.to_owned())),
         };
         let mut compute = BTreeMap::new();
+        // Without `only`, because the key without a container's name is for all containers here.
         for (key, text, container, _) in per_container(pod, keys::COMPUTE, None)? {
             compute.insert(container.to_owned(), (key.to_owned(), percent(key, text)?));
         }
@@ -64,13 +65,13 @@ impl Notes {
         })
     }
 
-    /// The share of compute that is written for a container, with its key.
+    /// The share of compute for a container, with the key that states it.
     pub fn compute_of(&self, container: &str) -> Option<(&str, ComputePercent)> {
         let own = self.compute.get(container).map(|(key, percent)| (key.as_str(), *percent));
         own.or(self.compute_of_all.map(|percent| (keys::COMPUTE, percent)))
     }
 
-    /// Refuses shares of compute of what asks for nothing.
+    /// Refuses a share of compute for a container that asks for no slice.
     pub fn refuse_idle_compute(&self, asks: impl Fn(&str) -> bool) -> Result<(), AskError> {
         let idle = self.compute.iter().find(|(container, _)| !asks(container));
         idle.map_or(Ok(()), |(container, (key, _))| {
@@ -79,11 +80,11 @@ impl Notes {
     }
 }
 
-/// The app container that a key without a name means: the one that `kubectl.kubernetes.io/default-container` names, else the
-/// only one that is no injected sidecar.
+/// The app container that a key without a name means. It is the one that `kubectl.kubernetes.io/default-container` names, else the
+/// only one that no injector added.
 ///
-/// An injector may name the default container too, as Istio does: kerf refuses a pod with several containers before Istio, and takes
-/// it after.
+/// An injector may name the default container too, as Istio does. So kerf refuses a pod with several containers if it runs before
+/// Istio, and accepts it if it runs after.
 pub(super) fn only_container<'p>(
     pod: &'p PodView,
     is_sidecar: impl Fn(&str) -> bool,
@@ -105,7 +106,7 @@ pub(super) fn only_container<'p>(
     }
 }
 
-/// The annotations `base` and `base.<container>`: key, text, container and when it runs.
+/// The annotations `base` and `base.<container>`, each as key, text, container and role.
 fn per_container<'p>(
     pod: &'p PodView,
     base: &str,
@@ -155,7 +156,7 @@ fn profile(key: &str, text: &str) -> Result<(Want, Option<MemoryMib>), AskError>
     Ok((want.or_else(|_| text.parse::<ComputeProfile>().map(Want::Compute).map_err(named))?, None))
 }
 
-/// Gives the asks their counts; the containers that have one.
+/// Sets the counts of the asks, and returns the containers that have one.
 fn counts<'p>(
     pod: &'p PodView,
     only: &Only<'p>,

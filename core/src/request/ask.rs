@@ -1,4 +1,4 @@
-//! What a pod asks for, before a policy has chosen how it is served.
+//! What a pod asks for, before a policy chooses how it is served.
 
 use super::{AskError, GpuSelection, Role};
 use crate::kind::{IsolationClass, Kind};
@@ -8,56 +8,56 @@ use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-/// What a pod asks for.
+/// The request of a pod, as its annotations and limits state it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodAsk {
-    /// The class that the pod names, if it names one.
+    /// The isolation class that the pod names; `None` if it names none.
     pub isolation: Option<IsolationClass>,
     /// The containers that ask, in the kubelet's order: init containers and sidecars, then app containers.
     pub containers: Vec<ContainerAsk>,
-    /// Which GPUs may serve it.
+    /// The GPUs that may serve the pod.
     pub gpus: GpuSelection,
-    /// The dialect that it asks in; `None` for kerf's own keys.
+    /// The dialect of the request; `None` if it uses kerf's own keys only.
     pub dialect: Option<Dialect>,
-    /// Keys of that dialect's that ask for what kerf does not give.
+    /// Keys of this dialect for which kerf has no equivalent. The user gets a warning about each.
     pub ignored: Vec<String>,
 }
 
-/// What one container asks for.
+/// The request of one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerAsk {
-    /// The container's name.
+    /// Name of the container in the pod.
     pub name: String,
-    /// When it runs.
+    /// When the container runs: before, beside or as one of the app containers.
     pub role: Role,
     /// What each slice must be.
     pub want: Want,
-    /// How many slices.
+    /// How many slices the container asks for, at least one.
     pub count: u32,
-    /// The key that asked and what it says, for messages.
+    /// The key that asks, with its value, for messages.
     pub by: String,
-    /// The memory that each slice must really have; `None` where its nominal size is enough.
+    /// The real memory that each slice must have; `None` if its nominal size is enough.
     pub memory: Option<MemoryMib>,
-    /// The least share of a GPU's compute that each slice must have.
+    /// The least share of a GPU's compute that each slice must have; `None` if none is asked for.
     pub compute: Option<ComputePercent>,
-    /// Whether each slice must be of another GPU, as a count is meant in other systems' words.
+    /// Whether each slice must be on another GPU, because other systems count GPUs and not slices.
     pub distinct_gpus: bool,
 }
 
-/// What a slice must be.
+/// What one slice must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     /// Any slice of this nominal size or more.
     Size(SizeGb),
-    /// Exactly this MIG profile.
+    /// An instance of exactly this MIG profile.
     Profile(Profile),
-    /// Exactly this compute instance.
+    /// A compute instance of exactly this profile.
     Compute(ComputeProfile),
     /// One of the equal time slices of an instance of this MIG profile.
     MigReplica(Profile),
-    /// A share of this kind and size.
+    /// A share of this kind and nominal size.
     Share(Kind, SizeGb),
-    /// A whole GPU, of whatever size.
+    /// A whole GPU of any size.
     Whole,
     /// One of a GPU's equal time slices.
     Replica,
@@ -66,7 +66,7 @@ pub enum Want {
 }
 
 impl ContainerAsk {
-    /// An ask by name, with nothing beside.
+    /// A request without conditions on memory, compute or different GPUs.
     pub(super) fn new(name: &str, role: Role, want: Want, count: u32, by: String) -> Self {
         Self {
             name: name.to_owned(),
@@ -80,12 +80,12 @@ impl ContainerAsk {
         }
     }
 
-    /// The same where the count is of GPUs.
+    /// The same request, where a count above one is of different GPUs.
     pub(super) fn of_distinct_gpus(self) -> Self {
         Self { distinct_gpus: self.count > 1, ..self }
     }
 
-    /// The refusal of two asks of one container.
+    /// The refusal of a container that asks twice.
     pub(super) fn twice(&self, second: &Self) -> AskError {
         let (container, first, second) = (self.name.clone(), self.by.clone(), second.by.clone());
         AskError::Twice { container, first, second }
@@ -93,8 +93,9 @@ impl ContainerAsk {
 }
 
 impl PodAsk {
-    /// The class that the names themselves speak of, where the pod asks by no size: a whole GPU is nobody else's, an
-    /// MPS share has its memory, and one of a GPU's or a MIG instance's time slices is fenced by nothing.
+    /// The class that the resource names imply; `None` if the pod asks by size or by a kind. A whole GPU implies `hardware`, an equal
+    /// MPS share implies `memory`, and an equal time slice of a GPU or MIG instance implies `none`. Of several containers the weakest
+    /// counts.
     #[must_use]
     pub fn implied_class(&self) -> Option<IsolationClass> {
         let class = |container: &ContainerAsk| match container.want {
@@ -108,14 +109,14 @@ impl PodAsk {
     }
 }
 
-/// How the policy that is for a pod lets it be read.
+/// How a pod's request is read under the policy that matches it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading<'p> {
-    /// Other systems' ways to ask that are understood.
+    /// The dialects that the policy accepts.
     pub dialects: &'p BTreeSet<Dialect>,
-    /// The GPU memory of which fractions are fractions; `None` if that is not known.
+    /// The GPU memory that fractions refer to; `None` if the policy names none and the cluster has no GPU.
     pub fraction_of: Option<SizeGb>,
-    /// The names of containers that injectors add to pods; `None` for those that are known everywhere.
+    /// The names of containers that injectors add; `None` for the default names.
     pub sidecars: Option<&'p [String]>,
 }
 
@@ -123,15 +124,15 @@ static NO_DIALECT: BTreeSet<Dialect> = BTreeSet::new();
 static ONLY_MIG: LazyLock<BTreeSet<Dialect>> = LazyLock::new(|| BTreeSet::from([Dialect::Mig]));
 
 impl<'p> Reading<'p> {
-    /// Of a pod that no policy is for: by kerf's own keys, and it may name its node, for nothing becomes of it anyway. Where some
-    /// policy takes the names of MIG devices, the pod may not have one by such a name either.
+    /// How a pod is read that no policy matches: by kerf's own keys. If some policy in force accepts the names of MIG devices, these
+    /// are read too, so that the pod cannot get a MIG device without a policy.
     #[must_use]
     pub fn without_policy(in_force: &BTreeSet<Dialect>) -> Reading<'static> {
         let dialects = if in_force.contains(&Dialect::Mig) { &*ONLY_MIG } else { &NO_DIALECT };
         Reading { dialects, fraction_of: None, sidecars: None }
     }
 
-    /// As `policy` says, in a cluster whose largest GPU has `largest`.
+    /// How a pod is read under `policy`, in a cluster whose largest GPU has the size `largest`.
     #[must_use]
     pub fn of(policy: &'p PolicySpec, largest: Option<SizeGb>) -> Self {
         let fraction_of = policy.fraction_of_gb.or(largest);
@@ -139,7 +140,7 @@ impl<'p> Reading<'p> {
         Self { dialects: &policy.dialects, fraction_of, sidecars }
     }
 
-    /// Whether a container of this name was added by an injector, and is nobody's that asks without a container's name.
+    /// Whether an injector added the container of this name. Keys without a container's name never mean such a container.
     #[must_use]
     pub fn is_sidecar(&self, name: &str) -> bool {
         match self.sidecars {
@@ -148,7 +149,7 @@ impl<'p> Reading<'p> {
         }
     }
 
-    /// Whether `dialect` is understood.
+    /// Whether the policy accepts this dialect.
     #[must_use]
     pub fn knows(&self, dialect: Dialect) -> bool {
         self.dialects.contains(&dialect)

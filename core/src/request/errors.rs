@@ -1,4 +1,4 @@
-//! Why a request is refused: one case each, with one text that names the field and the remedy.
+//! The reasons why a request is refused. Each is one variant with one text, which names the field and the remedy.
 
 use crate::keys::{GPU_MEMORY, SIZE_PREFIX};
 use crate::kind::UnknownClass;
@@ -9,18 +9,18 @@ use crate::units::SizeGb;
 use std::fmt;
 use thiserror::Error;
 
-/// Where in a pod something is written.
+/// The place in a pod where something is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
-    /// An annotation.
+    /// An annotation of the pod, by its key.
     Annotation(String),
-    /// A label.
+    /// A label of the pod, by its key.
     Label(String),
-    /// A container's limit, or its request of that name.
+    /// A container's limit, or its request under the same name.
     Limit {
-        /// The container.
+        /// Name of the container in the pod.
         container: String,
-        /// The resource.
+        /// The resource name of the limit.
         limit: String,
     },
 }
@@ -38,98 +38,99 @@ impl fmt::Display for Field {
 /// Why a pod's request is refused. Each message names the field and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AskError {
-    /// An amount of memory is bad.
+    /// An amount of memory cannot be read.
     #[error("{field}: {source}")]
     Size {
-        /// Where it is written.
+        /// The field that has the amount.
         field: Field,
-        /// What is wrong.
+        /// What is wrong with the amount.
         source: SizeError,
     },
-    /// An amount in another system's unit is bad.
+    /// An amount in another system's unit is not valid.
     #[error("{field}: {text:?} is no memory of a GPU; write a whole number of {unit} from 1 to {most}")]
     Amount {
-        /// Where it is written.
+        /// The field that has the amount.
         field: Field,
-        /// What was written.
+        /// The text that the user wrote.
         text: String,
-        /// The unit that the field has.
+        /// The unit of this field, as the message names it.
         unit: &'static str,
-        /// The largest.
+        /// The largest valid amount, in this unit.
         most: u64,
     },
-    /// A count is no positive integer.
+    /// A count is not a positive integer.
     #[error("{field}: {text:?} is no number of slices; write a whole number from 1")]
     Count {
-        /// Where it is written.
+        /// The field that has the count.
         field: Field,
-        /// What was written.
+        /// The text that the user wrote.
         text: String,
     },
-    /// A share of compute is none.
+    /// A share of compute is not a percentage from 1 to 100.
     #[error("{field}: {text:?} is no share of a GPU's compute; write percent, a whole number from 1 to 100")]
     Compute {
-        /// Where it is written.
+        /// The field that has the share.
         field: Field,
-        /// What was written.
+        /// The text that the user wrote.
         text: String,
     },
-    /// A fraction is none.
+    /// A fraction is not a number between 0 and 1.
     #[error(
         "{field}: {text:?} is no fraction of a GPU; write a number over 0 and under 1, like 0.5, and ask for whole GPUs by nvidia.com/gpu"
     )]
     Fraction {
-        /// Where it is written.
+        /// The field that has the fraction.
         field: Field,
-        /// What was written.
+        /// The text that the user wrote.
         text: String,
     },
-    /// Nobody knows of what GPU a fraction is one.
+    /// A fraction has no size to refer to, because the policy names none and the cluster has no GPU.
     #[error(
         "{field}: a fraction of which GPU is not known, for the cluster has none at present; ask by memory, or ask an admin for fractionOfGb in the policy"
     )]
     FractionOfWhat {
-        /// Where it is written.
+        /// The field that has the fraction.
         field: Field,
     },
-    /// The exact profile is none.
+    /// The profile in an annotation does not exist.
     #[error("metadata.annotations[{key}]: {source}")]
     Profile {
-        /// The annotation.
+        /// Key of the annotation with the profile.
         key: String,
-        /// What is wrong.
+        /// What is wrong with the profile.
         source: UnknownComputeProfile,
     },
-    /// One container asks twice.
+    /// One container asks in two ways that cannot be merged.
     #[error(
         "container {container} asks by {first} and by {second}; ask once, by one limit or one annotation: for one larger slice, or in a container of its own for each slice"
     )]
     Twice {
-        /// The container.
+        /// Name of the container that asks twice.
         container: String,
-        /// The first ask.
+        /// The first key that asks, with its value.
         first: String,
-        /// The second.
+        /// The second key that asks, with its value.
         second: String,
     },
-    /// A container asks by a name that is not kerf's, in a pod that asks kerf. Nobody would account for both.
+    /// A container asks by a dialect's name that the policy does not accept, in a pod that asks kerf. No program would account for
+    /// both.
     #[error(
         "container {container}, resources.limits[{limit}]: a pod cannot mix kerf requests with this name; remove it, ask by kerf.dev/gpu-memory here too, or ask an admin to add {dialect} to spec.dialects of the policy"
     )]
     Everybodys {
-        /// The container.
+        /// Name of the container with the limit.
         container: String,
-        /// The limit.
+        /// The resource name of the limit.
         limit: String,
-        /// The dialect that has the name.
+        /// The dialect that has this resource name.
         dialect: Dialect,
     },
-    /// The annotation could mean any of several containers.
+    /// An annotation without a container's name could mean any of several containers.
     #[error("metadata.annotations[{key}]: the pod has several containers; name one, as in {key}.{first}")]
     Ambiguous {
-        /// The annotation.
+        /// Key of the annotation without a container's name.
         key: String,
-        /// One of the containers.
+        /// Name of the first container that it could mean.
         first: String,
     },
     /// The annotation means the default container, and the pod has no such app container.
@@ -137,31 +138,31 @@ pub enum AskError {
         "metadata.annotations[{default}]: the pod has no app container {container}; correct it, or name the container that is to have the slice, as in {key}.{first}"
     )]
     DefaultContainer {
-        /// The annotation without a container's name.
+        /// Key of the annotation without a container's name.
         key: String,
         /// The key that names the default container.
         default: &'static str,
-        /// The container that it names.
+        /// Name of the default container, which the pod does not have.
         container: String,
-        /// One of the app containers.
+        /// Name of the first app container, as an example.
         first: String,
     },
-    /// The annotation is about a container of a pod that has none.
+    /// The annotation is about a container, and the pod has no app containers.
     #[error(
         "metadata.annotations[{key}]: the pod has no container in spec.containers; add the one that is to have the slice"
     )]
     NoContainers {
-        /// The annotation.
+        /// Key of the annotation without a container's name.
         key: String,
     },
-    /// The annotation names no container.
+    /// The annotation names a container that the pod does not have.
     #[error(
         "metadata.annotations[{key}]: the pod has no container {container}; correct the name, or remove the annotation"
     )]
     NoContainer {
-        /// The annotation.
+        /// Key of the annotation with the container's name.
         key: String,
-        /// The container that it names.
+        /// The container's name in the key.
         container: String,
     },
     /// The annotation is about slices of a container that asks for none.
@@ -169,135 +170,135 @@ pub enum AskError {
         "metadata.annotations[{key}]: {container} asks for no slice that this could be about; add kerf.dev/gpu-memory, or remove it"
     )]
     NothingAsked {
-        /// The annotation.
+        /// Key of the annotation that is of no use.
         key: String,
-        /// The container, or the pod.
+        /// The container, or the pod, as the message names it.
         container: String,
     },
-    /// A privileged container asks.
+    /// A privileged container asks for a slice.
     #[error(
         "container {0} is privileged and would see every GPU of the node, not its slice; remove securityContext.privileged"
     )]
     Privileged(String),
-    /// The class is unknown.
+    /// The annotation names an isolation class that does not exist.
     #[error("metadata.annotations[kerf.dev/isolation]: {0}")]
     Isolation(#[from] UnknownClass),
-    /// The mark is none.
+    /// The annotation `kerf.dev/movable` is neither true nor false.
     #[error(
         "metadata.annotations[kerf.dev/movable]: {0:?} is neither true nor false; write one of them, in quotes"
     )]
     Movable(String),
-    /// The rule for sizes is none.
+    /// The annotation `kerf.dev/memory-match` is neither nominal nor strict.
     #[error(
         "metadata.annotations[kerf.dev/memory-match]: {0:?} is neither nominal nor strict; write one of them"
     )]
     MemoryMatch(String),
-    /// No GPU model is named.
+    /// A list of GPU models contains something that is no model's name.
     #[error(
         "metadata.annotations[{key}]: {text:?} names no GPU model; write short names as `kubectl get gpunodes` shows them, like H100-80GB, with commas between"
     )]
     Model {
-        /// The annotation.
+        /// Key of the annotation with the list.
         key: String,
-        /// What was written.
+        /// The text that the user wrote.
         text: String,
     },
-    /// No GPU is named.
+    /// A list of GPUs contains something that is no UUID.
     #[error(
         "metadata.annotations[{key}]: {text:?} is no GPU's UUID; write them as `kerf gpu list` shows them, like GPU-5f2a…, with commas between"
     )]
     Uuid {
-        /// The annotation.
+        /// Key of the annotation with the list.
         key: String,
-        /// What was written.
+        /// The text that the user wrote.
         text: String,
     },
-    /// A key of kerf's that does not exist.
+    /// An annotation of kerf's group does not exist.
     #[error("metadata.annotations[{key}]: kerf has no such key; the nearest is {nearest}")]
     UnknownKey {
-        /// The annotation.
+        /// Key of the annotation that does not exist.
         key: String,
-        /// The key that is spelled most alike.
+        /// The existing key that is spelled most alike.
         nearest: String,
     },
-    /// A key by which annotations ask is a label.
+    /// A key of an annotation is used as a label.
     #[error(
         "metadata.labels[{key}] is {text:?}, and kerf reads requests from annotations, not from labels; move it to metadata.annotations[{key}]"
     )]
     Labelled {
-        /// The label.
+        /// Key of the label in the pod.
         key: String,
-        /// Its value.
+        /// Value of the label in the pod.
         text: String,
     },
-    /// A label of kerf's that does not exist.
+    /// A label of kerf's group does not exist.
     #[error(
         "metadata.labels[{key}] is {text:?}, and kerf has no such label; remove it, the nearest that kerf reads is the annotation {nearest}"
     )]
     UnknownLabel {
-        /// The label.
+        /// Key of the label that does not exist.
         key: String,
-        /// Its value.
+        /// Value of the label in the pod.
         text: String,
         /// The annotation that is spelled most alike.
         nearest: String,
     },
-    /// A limit of kerf's that does not exist.
+    /// A limit of kerf's group does not exist.
     #[error("{field} is {text:?}, and {remedy}")]
     UnknownLimit {
-        /// Where it is written.
+        /// The field that has the limit.
         field: Field,
-        /// The amount.
+        /// The amount that the user wrote.
         text: String,
-        /// What to write instead.
+        /// What the user should write instead.
         remedy: LimitRemedy,
     },
-    /// Nobody could serve a model that the pod asks for.
+    /// No GPU that kerf knows has a model that the pod asks for.
     #[error(
         "metadata.annotations[{key}]: kerf knows no GPU model {model:?}, neither from its own list nor from the cluster's nodes and policies; the nearest is {nearest}; an admin makes a new model known by naming it in a policy"
     )]
     UnknownModel {
-        /// The annotation.
+        /// Key of the annotation with the model.
         key: String,
-        /// The model.
+        /// The model that the user wrote.
         model: String,
-        /// The models that are spelled most alike.
+        /// The known models that are spelled most alike.
         nearest: String,
     },
     /// A key is about slices, in a pod that asks for none.
     #[error("metadata.annotations[{key}]: the pod asks kerf for no slice that this could be about; {}", remedy(.others.as_ref()))]
     Idle {
-        /// The annotation.
+        /// Key of the annotation that is of no use.
         key: String,
-        /// A limit by which the pod asks somebody else, and the dialect that has it.
+        /// A limit by which the pod asks in a dialect that the policy does not accept, with this dialect; `None` if there is none.
         others: Option<(String, Dialect)>,
     },
-    /// The pod goes past the scheduler.
+    /// The pod names its node, so it bypasses the scheduler.
     #[error(
         "spec.nodeName is set, so no scheduler would reserve a slice; remove it and use a nodeSelector, or ask an admin for `nodeName: affinity` in the policy"
     )]
     NodeName,
 }
 
-/// What to write instead of a limit that kerf does not have.
+/// What to write instead of a limit that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitRemedy {
-    /// It is an annotation; its amount as a size, where it is one.
+    /// The name is an annotation's key, so the user should move it there.
     Annotation {
-        /// The annotation.
+        /// Key of the annotation that was meant.
         key: String,
-        /// The size.
+        /// The amount as a size; `None` if it is none.
         size: Option<SizeGb>,
     },
-    /// The name has another group.
+    /// The name exists in another group.
     Name(String),
-    /// It was probably meant as this size, as far as one can be read.
+    /// The limit probably means this size; `None` if the name has no number.
     Size(Option<SizeGb>),
 }
 
 impl fmt::Display for LimitRemedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Any size shows the form.
+        // Any size shows the form, so 10 GB is the example.
         let limit = |size: &Option<SizeGb>| format!("{SIZE_PREFIX}{}gb", size.unwrap_or(SizeGb(10)).0);
         match self {
             Self::Annotation { key, size } => {
@@ -315,7 +316,7 @@ impl fmt::Display for LimitRemedy {
     }
 }
 
-/// What is to be done about a key that is about nothing.
+/// The remedy for a key about slices in a pod that asks for none.
 fn remedy(others: Option<&(String, Dialect)>) -> String {
     match others {
         None => "add kerf.dev/gpu-memory, or remove it".to_owned(),

@@ -1,4 +1,4 @@
-//! Annotations, labels and limits of kerf's group that kerf does not know: a typo must not make a pod run without its GPU.
+//! Refuses annotations, labels and limits of kerf's group that do not exist, so that a typo never makes a pod run without its GPU.
 
 use super::errors::LimitRemedy;
 use super::{AskError, PodView, limits};
@@ -6,7 +6,7 @@ use crate::keys;
 use crate::quantity::{SizeError, parse_size};
 use crate::resource::{ResourceName, asked_size};
 
-/// Refuses an annotation, a label or a limit that is written like kerf's and is none, with the one that was probably meant.
+/// Refuses a key of kerf's group that does not exist, and suggests the one that was probably meant.
 pub(super) fn refuse_unknown(pod: &PodView) -> Result<(), AskError> {
     let unknown = pod.metadata.annotations.keys().filter(|key| is_ours(key)).find(|key| !is_known(key));
     if let Some(key) = unknown {
@@ -16,7 +16,7 @@ pub(super) fn refuse_unknown(pod: &PodView) -> Result<(), AskError> {
     refuse_limits(pod)
 }
 
-/// Refuses labels of kerf's group, but for those that kerf itself writes, which the admission takes out.
+/// Refuses labels of kerf's group. Those that kerf itself writes are accepted here, because admission removes them.
 fn refuse_labels(pod: &PodView) -> Result<(), AskError> {
     let is_reserved = |key: &str| key == keys::SLICED || keys::RESERVED.contains(&key);
     let mut labels = pod.metadata.labels.iter().filter(|(key, _)| is_ours(key) && !is_reserved(key));
@@ -34,7 +34,7 @@ fn refuse_labels(pod: &PodView) -> Result<(), AskError> {
 fn refuse_limits(pod: &PodView) -> Result<(), AskError> {
     for (container, _) in pod.spec.in_order() {
         for (limit, amount) in limits::entries(container) {
-            // A size that is too small or too large has its own message.
+            // A size that is too small or too large gets its own message later.
             let is_size = asked_size(limit).is_some_and(|size| !matches!(size, Err(SizeError::Malformed(_))));
             if !is_size && (is_ours(limit) || asked_size(limit).is_some()) {
                 let (field, text) = (limits::field(&container.name, limit), amount.to_owned());
@@ -45,7 +45,7 @@ fn refuse_limits(pod: &PodView) -> Result<(), AskError> {
     Ok(())
 }
 
-/// What to write instead of a limit that kerf does not have. The bare name of a size may stand without the group.
+/// What to write instead of a limit that does not exist. `limit` may be the bare name of a size, without the group.
 fn remedy(limit: &str, amount: &str) -> LimitRemedy {
     let word = limit.rsplit_once('/').map_or(limit, |(_, word)| word);
     let key = format!("{}/{word}", keys::GROUP);
@@ -69,7 +69,7 @@ fn remedy(limit: &str, amount: &str) -> LimitRemedy {
     LimitRemedy::Size(size.ok())
 }
 
-/// Whether a key, or a resource's name, is of kerf's group.
+/// Whether a key or a resource name is in kerf's group.
 fn is_ours(key: &str) -> bool {
     key.split_once('/').is_some_and(|(group, _)| group == keys::GROUP)
 }
@@ -79,14 +79,14 @@ fn is_known(key: &str) -> bool {
     plain || split(key).is_some_and(|(base, _)| keys::PER_CONTAINER.contains(&base))
 }
 
-/// A key for one container, and the container. Only the group has dots beside the one before a container's name.
+/// Splits a key into its base and its container. The search starts behind the slash, because the group contains a dot too.
 fn split(key: &str) -> Option<(&str, &str)> {
     let slash = key.find('/')?;
     let dot = slash + key.get(slash..)?.find('.')?;
     Some((key.get(..dot)?, key.get(dot + 1..)?)).filter(|(_, container)| !container.is_empty())
 }
 
-/// The key that users may write which begins with `key`, or is spelled most like it, for the same container where it can name one.
+/// The existing key that starts with `key` or is spelled most alike, for the same container if the key can name one.
 fn nearest(key: &str) -> String {
     let (base, container) = split(key).map_or((key, None), |(base, container)| (base, Some(container)));
     let begun = keys::ASKED.into_iter().find(|known| known.starts_with(base));
@@ -98,8 +98,8 @@ fn nearest(key: &str) -> String {
     }
 }
 
-/// How many letters must be put in, taken out, changed or swapped with the next to make one text of the other. Long texts are
-/// compared by their beginnings, for a key's length is the user's.
+/// The number of letters to insert, remove, change or swap to make one text of the other. Only the beginnings of long texts are
+/// compared, because the user chooses a key's length.
 pub(super) fn distance(a: &str, b: &str) -> usize {
     const LONGEST: usize = 64;
     let beginning = |text: &str| text.chars().take(LONGEST).collect::<String>();

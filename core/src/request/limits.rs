@@ -1,7 +1,7 @@
-//! What a container's limits ask for by kerf's names.
+//! Reads what a container's limits ask for by kerf's names.
 //!
-//! A request without a limit counts too: the API server would refuse it with a message about a name that the user never
-//! wrote.
+//! A request without a limit counts too. Otherwise the API server would refuse the pod with a message about a name that the user
+//! never wrote.
 
 use super::dialects;
 use super::errors::Field;
@@ -14,13 +14,13 @@ use crate::quantity::parse_count;
 use crate::resource::{ResourceName, asked_size};
 use std::collections::BTreeMap;
 
-/// Whether a resource of this name in a container asks for a slice, by kerf's names or in any dialect.
+/// Whether a resource name in a container asks for a slice, by kerf's names or in any dialect.
 #[must_use]
 pub fn asks_by(name: &str) -> bool {
     asked_size(name).is_some() || name.parse::<ResourceName>().is_ok() || dialects::dialect_of(name).is_some()
 }
 
-/// By which limits, or requests, each container of the pod asks.
+/// The limits, or requests, by which each container of the pod asks. Containers that do not ask are left out.
 #[must_use]
 pub fn asked_limits(pod: &PodView) -> BTreeMap<String, AskedLimits> {
     let asked = |container: &ContainerView| -> AskedLimits {
@@ -32,18 +32,18 @@ pub fn asked_limits(pod: &PodView) -> BTreeMap<String, AskedLimits> {
     containers.filter(|(_, asked)| !asked.is_empty()).collect()
 }
 
-/// Names and amounts of a container: its limits, then its requests.
+/// The names and amounts of a container: its limits, then its requests.
 pub(super) fn entries(container: &ContainerView) -> impl Iterator<Item = (&str, &str)> {
     let resources = &container.resources;
     resources.limits.iter().chain(&resources.requests).map(|(name, amount)| (name.as_str(), amount.as_str()))
 }
 
-/// Whether an entry asks for nothing: charts write 0 of NVIDIA's names where no GPU is wanted.
+/// Whether an entry asks for nothing. Charts write 0 under NVIDIA's names where no GPU is wanted.
 pub(super) fn is_nothing(name: &str, amount: &str) -> bool {
     name.starts_with(nvidia_keys::PREFIX) && parse_count(amount) == Some(0)
 }
 
-/// The amount of one name, in limits or requests; `None` for none of it.
+/// The amount under one name, in limits or requests; `None` if it is absent or 0.
 pub(super) fn amount<'c>(container: &'c ContainerView, name: &str) -> Result<Option<&'c str>, AskError> {
     let mut amounts = entries(container).filter(|(entry, _)| *entry == name).map(|(_, amount)| amount);
     let Some(first) = amounts.next() else { return Ok(None) };
@@ -58,7 +58,7 @@ pub(super) fn amount<'c>(container: &'c ContainerView, name: &str) -> Result<Opt
     Ok(Some(first).filter(|amount| parse_count(amount) != Some(0)))
 }
 
-/// What a container asks for by kerf's names, and by those of MIG devices where the policy takes them.
+/// What a container asks for by kerf's names, and by names of MIG devices if the policy accepts the dialect `mig`.
 pub(super) fn ask(
     container: &ContainerView,
     role: Role,
@@ -84,7 +84,7 @@ pub(super) fn ask(
     Ok(found)
 }
 
-/// How many slices a field asks for.
+/// The number of slices in a field, at least one.
 pub(super) fn count(field: Field, text: &str) -> Result<u32, AskError> {
     let count = parse_count(text).and_then(|count| u32::try_from(count).ok()).filter(|count| *count > 0);
     count.ok_or_else(|| AskError::Count { field, text: text.to_owned() })
@@ -106,7 +106,7 @@ fn want(container: &str, limit: &str) -> Result<Option<Want>, AskError> {
         Ok(ResourceName::Mps(size)) => Some(Want::Share(Kind::Mps, size)),
         Ok(ResourceName::TimeSlicing(size)) => Some(Want::Share(Kind::TimeSlicing, size)),
         Ok(ResourceName::Neutral(size)) => Some(Want::Size(size)),
-        // Everybody's names: who means kerf's GPUs by them is for a policy to say.
+        // Other programs serve these names too, so only a dialect of the policy makes them kerf's.
         Ok(
             ResourceName::Whole | ResourceName::Replica | ResourceName::MpsReplica | ResourceName::Plugin(..),
         )

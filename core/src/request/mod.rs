@@ -1,5 +1,5 @@
-//! What a pod asks for, read from its annotations and limits. One reader for every spelling; every error names the
-//! field and the remedy.
+//! Reads what a pod asks for from its annotations and limits. One reader serves every spelling, and every error names the field and
+//! the remedy.
 
 mod annotations;
 mod ask;

@@ -1,7 +1,7 @@
-//! GPU models that nobody could serve: a pod that asks for one would be pending for ever.
+//! Finds GPU models that nothing in the cluster could serve, because a pod that asks for one would be pending forever.
 //!
-//! Known are the models of kerf's catalog, of the GPUs that the cluster has, and those that a policy in force names, by which
-//! an admin announces a model that an autoscaler will bring.
+//! Known models are those of kerf's catalog, of the cluster's GPUs and of the policies in force. By a policy an admin can announce a
+//! model that an autoscaler will bring.
 
 use super::known::distance;
 use super::selectors::{ModelList, model_lists};
@@ -11,21 +11,21 @@ use crate::policy::{Policies, Supply};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// The most models that a message names as the nearest.
+/// The most models that a message suggests.
 const NEAREST_LIMIT: usize = 3;
 
-/// The models that somebody could serve.
+/// The names of the models that GPUs of the cluster may have, now or later.
 #[derive(Debug, Clone)]
 pub struct KnownModels<'m>(BTreeSet<&'m str>);
 
-/// A model of a list that nobody could serve, where the pod can be served without it.
+/// An unknown model in a list of a pod that can be served without it. Its text is a warning to the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownModel {
-    /// The annotation.
+    /// Key of the annotation with the list.
     key: &'static str,
-    /// The model.
+    /// The model that the user wrote.
     model: String,
-    /// The models that are spelled most alike.
+    /// The known models that are spelled most alike.
     nearest: String,
 }
 
@@ -37,15 +37,15 @@ impl fmt::Display for UnknownModel {
 }
 
 impl<'m> KnownModels<'m> {
-    /// Those of a cluster with this supply and these policies.
+    /// The models of the catalog, of this supply and of these policies.
     #[must_use]
     pub fn of(supply: &'m Supply, policies: &'m Policies) -> Self {
         let catalog = catalog::MODELS.iter().map(|model| model.name);
         Self(catalog.chain(supply.models()).chain(policies.models()).collect())
     }
 
-    /// The models that a word of a list means: the one of this name in whatever case, or where `parts` are listed those with
-    /// this part.
+    /// The known models that a word of a list means: the one with this name in any case, else, if `parts` is true, those whose names
+    /// contain it.
     fn meant(&self, word: &str, parts: bool) -> Vec<String> {
         let upper = word.to_ascii_uppercase();
         let is_meant = |known: &&&str| parts && known.to_ascii_uppercase().contains(&upper);
@@ -56,7 +56,7 @@ impl<'m> KnownModels<'m> {
         }
     }
 
-    /// The known models that are spelled most like `model`: those that have it as a part, else those at the least distance.
+    /// The known models that are spelled most like `model`: those that contain it, else those at the least distance.
     fn nearest(&self, model: &str) -> String {
         let upper = model.to_ascii_uppercase();
         let parts: Vec<&str> =
@@ -69,10 +69,10 @@ impl<'m> KnownModels<'m> {
     }
 }
 
-/// Spells the models of `gpus`, which were read from `pod`, as those that somebody could serve, and gives those that nobody could.
+/// Replaces the models of `gpus`, which were read from `pod`, by known spellings, and returns the unknown ones.
 ///
-/// A pod whose list of models has none that is known is refused. Of other lists the unknown ones are told: what they would
-/// exclude or add is missing, and the pod can be served.
+/// A pod is refused if its list of accepted models has no known one. Unknown models of other lists only cause warnings, because the
+/// pod can be served without them.
 pub fn resolve_models<'m>(
     pod: &PodView,
     gpus: &mut GpuSelection,

@@ -1,31 +1,31 @@
-//! Which nodes a pod may be on by its own `nodeName`, `nodeSelector` and required node affinity, as kube-scheduler reads them
+//! The nodes that a pod may be on by its own `nodeName`, `nodeSelector` and required node affinity, with kube-scheduler's rules
 //! (k8s.io/component-helpers, `scheduling/corev1/nodeaffinity`).
 
 use super::SpecView;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// What is known of a label of a node.
+/// What is known about one label of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeLabel<'l> {
-    /// It has this value.
+    /// The label has this value.
     Is(&'l str),
     /// The node has no such label.
     Missing,
-    /// It is not kept. What a pod wants of it is taken to be so.
+    /// The label is not stored, so every requirement on it counts as met.
     Unknown,
 }
 
-/// Which nodes a pod may be on. Its default is all of them.
+/// The nodes that a pod may be on. The default selects all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeSelection {
     name: Option<String>,
     labels: BTreeMap<String, String>,
-    /// Alternatives; `None` for no affinity, which is another thing than no alternative.
+    /// Alternative terms. `None` means no affinity, which selects all nodes; an empty list selects none.
     terms: Option<Vec<NodeTerm>>,
 }
 
-/// `spec.affinity` of a Pod.
+/// `spec.affinity` of a Pod, of which only the required node affinity is read.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AffinityView {
@@ -44,7 +44,7 @@ struct NodeSelectorView {
     node_selector_terms: Option<Vec<NodeTerm>>,
 }
 
-/// A term: what a node must be in all.
+/// One term of a node affinity; a node must meet all of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct NodeTerm {
@@ -60,18 +60,19 @@ struct NodeRequirement {
     values: Option<Vec<String>>,
 }
 
-/// The one field by which a term may select.
+/// The only field that Kubernetes lets a term select by.
 const NAME_FIELD: &str = "metadata.name";
 
 impl NodeSelection {
-    /// What a pod says.
+    /// The selection that a pod's spec makes.
     #[must_use]
     pub fn of(spec: &SpecView) -> Self {
         let name = spec.node_name.clone().filter(|name| !name.is_empty());
         Self { name, ..Self::of_template(&spec.node_selector, spec.affinity.as_ref()) }
     }
 
-    /// What a controller's pods say, on whichever node one of them is.
+    /// The selection that a controller's pod template makes. A running pod's `nodeName` is left out, because its successor may go
+    /// elsewhere.
     #[must_use]
     pub fn of_template(selector: &BTreeMap<String, String>, affinity: Option<&AffinityView>) -> Self {
         let affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
@@ -81,7 +82,7 @@ impl NodeSelection {
         Self { name: None, labels: selector.clone(), terms }
     }
 
-    /// The same where a node must have these labels as well.
+    /// The same selection, where a node must also have these labels.
     #[must_use]
     pub fn with_labels(mut self, labels: &BTreeMap<String, String>) -> Self {
         self.labels.extend(labels.iter().map(|(key, value)| (key.clone(), value.clone())));
@@ -94,7 +95,7 @@ impl NodeSelection {
         self.name.is_none() && self.labels.is_empty() && self.terms.is_none()
     }
 
-    /// Whether the pod may be on the node of this name, whose labels `label` says.
+    /// Whether the pod may be on the node `name`; `label` returns what is known about a label of the node.
     pub fn selects<'l>(&self, name: &str, label: impl Fn(&str) -> NodeLabel<'l>) -> bool {
         let has = |(key, value): (&String, &String)| match label(key) {
             NodeLabel::Is(found) => found == value,
@@ -108,7 +109,7 @@ impl NodeSelection {
 }
 
 impl NodeTerm {
-    /// A term without requirements matches no node.
+    /// Whether a node meets the whole term. A term without requirements matches no node, as in Kubernetes.
     fn matches<'l>(&self, name: &str, label: impl Fn(&str) -> NodeLabel<'l>) -> bool {
         let (expressions, fields) =
             (self.match_expressions.as_deref().unwrap_or(&[]), self.match_fields.as_deref().unwrap_or(&[]));
@@ -123,7 +124,7 @@ impl NodeRequirement {
         self.values.as_deref().unwrap_or(&[])
     }
 
-    /// What cannot be read is met by no node.
+    /// Whether a label meets the requirement. No node meets a requirement that cannot be read.
     fn is_met_by(&self, label: NodeLabel) -> bool {
         let value = match label {
             NodeLabel::Unknown => return true,
@@ -148,7 +149,7 @@ impl NodeRequirement {
         }
     }
 
-    /// A field has one value, and of a Node no other field than its name is known.
+    /// Whether a node's name meets the requirement. A field takes exactly one value, and `metadata.name` is the only field of a Node.
     fn is_met_by_name(&self, name: &str) -> bool {
         let found = if self.key == NAME_FIELD { name } else { "" };
         match (self.operator.as_str(), self.values()) {
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// Whether a pod with this spec may be on a node `n` in zone `a` with eight GPUs.
+    /// Whether a pod with this spec may be on node `n`, in zone `a`, with eight GPUs.
     fn selects(spec: Value) -> bool {
         let label = |key: &str| match key {
             "zone" => NodeLabel::Is("a"),

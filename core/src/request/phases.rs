@@ -1,52 +1,52 @@
-//! A pod's life in phases, and what the pod holds over all of them.
+//! The phases of a pod's life, and the devices that the pod holds over all of them.
 //!
-//! Ordinary init containers run one after the other before the app containers; sidecars (init containers that restart
-//! always) run beside everything that comes after them. The kubelet gives a container the devices of earlier ordinary init
-//! containers first (`devicesToReuse` of its device manager, kubernetes v1.36), and frees all of them when the pod ends.
+//! Ordinary init containers run one after the other, before the app containers. Sidecars are init containers that restart always;
+//! they run beside everything after them. The kubelet first gives a container the devices of earlier ordinary init containers
+//! (`devicesToReuse` of its device manager, kubernetes v1.36). It frees all devices when the pod ends.
 
 use super::SpecView;
 use crate::resource::ResourceName;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// When in its pod's life a container runs.
+/// When a container runs in its pod's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// One of the pod's containers proper: after all init containers have ended or stay.
+    /// A container of `spec.containers`. It starts after all init containers have ended, or run as sidecars.
     #[default]
     App,
-    /// An ordinary init container: before those that come after it, which get its devices.
+    /// An ordinary init container. It ends before the next one starts, and later containers get its devices.
     Init,
-    /// An init container that restarts always: from its start to the pod's end.
+    /// An init container that restarts always. It runs from its start to the pod's end.
     Sidecar,
 }
 
 impl Role {
-    /// Whether it is an app container, which documents do not say.
+    /// Whether it is an app container. Documents leave out this role, because it is the default.
     #[must_use]
     pub fn is_app(&self) -> bool {
         *self == Self::App
     }
 }
 
-/// How many slices of one name a container asks for.
+/// A container's claim to slices of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim<Name = ResourceName> {
-    /// When the container runs.
+    /// When the container runs in its pod's life.
     pub role: Role,
-    /// The name.
+    /// The resource name of the slices.
     pub resource: Name,
-    /// How many.
+    /// How many slices the container claims.
     pub count: u32,
 }
 
-/// How many slices the pod holds for each of its claims, which come in the kubelet's order: init containers and sidecars,
-/// then app containers.
+/// How many slices the pod holds for each of its claims. The claims are in the kubelet's order: init containers and sidecars, then
+/// app containers.
 ///
-/// Together they are the most that the pod needs at any time, name by name. App containers and sidecars hold what they
-/// claim. An ordinary init container holds only what is left over when the containers after it have taken its devices: of
-/// the init containers of a name that is the first of those that need the most, and no other.
+/// The sum is the most that the pod needs at any time, name by name. App containers and sidecars hold what they claim. An ordinary
+/// init container holds only what the containers after it leave of its devices. Of the init containers of a name only one holds
+/// anything: the first of those that need the most.
 #[must_use]
 pub fn held<Name: Ord + Copy>(claims: &[Claim<Name>]) -> Vec<u32> {
     let mut held: Vec<u32> = claims.iter().map(|c| if c.role == Role::Init { 0 } else { c.count }).collect();
@@ -57,8 +57,8 @@ pub fn held<Name: Ord + Copy>(claims: &[Claim<Name>]) -> Vec<u32> {
     held
 }
 
-/// The first of the ordinary init containers that need the most of a name, beside the sidecars before them, and what of
-/// that is more than all containers that stay need in the end.
+/// The first ordinary init container that needs the most of a name, including the sidecars before it. The number is how much more
+/// that is than all app containers and sidecars need in the end.
 fn left_over<Name: Ord + Copy>(claims: &[Claim<Name>], name: Name) -> Option<(usize, u32)> {
     let mut staying = 0_u32;
     let mut most: Option<(usize, u32)> = None;
@@ -73,8 +73,7 @@ fn left_over<Name: Ord + Copy>(claims: &[Claim<Name>], name: Name) -> Option<(us
     most.map(|(index, most)| (index, most.saturating_sub(staying)))
 }
 
-/// What a pod asks of kerf's names by its limits: how many devices of each its containers hold together until it ends. Empty if
-/// it asks for nothing.
+/// The devices that a pod holds until it ends, by its limits: a number for each of kerf's names. Empty if it asks for none.
 #[must_use]
 pub fn devices(pod: &SpecView) -> BTreeMap<ResourceName, usize> {
     let limits = pod.in_order().flat_map(|(container, role)| {
@@ -134,7 +133,7 @@ mod tests {
         assert_eq!(counts.collect::<Vec<_>>(), expected.map(|(name, count)| (name.to_owned(), count)));
     }
 
-    /// The kubelet's device manager on one name: how many devices each container holds, and how many all together.
+    /// A model of the kubelet's device manager for one name: how many devices each container holds, and how many all together.
     fn kubelet(claims: &[Claim]) -> (usize, BTreeSet<u32>) {
         let (mut next, mut reusable, mut lasting) = (0_u32, BTreeSet::new(), BTreeSet::new());
         for claim in claims {

@@ -1,4 +1,4 @@
-//! From a pod's annotations and limits to what it asks for.
+//! Reads a pod's request from its annotations and limits.
 
 use super::annotations::{Notes, only_container};
 use super::dialects::{self, Foreign};
@@ -7,8 +7,9 @@ use super::{AskError, ContainerAsk, ContainerView, PodAsk, PodView, Reading, Rol
 use crate::keys;
 use crate::units::MemoryMib;
 
-/// Reads what `pod` asks for, as its policy lets it be read; `None` if it asks for no slice of a GPU.
+/// Reads what `pod` asks for, by the rules of its policy; `None` if it asks for no slice.
 pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError> {
+    // This comes first, because a pod with a mistyped key may look like one that asks for nothing.
     refuse_unknown(pod)?;
     let mut foreign = Vec::new();
     for (container, role) in pod.spec.in_order() {
@@ -39,7 +40,7 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
     }))
 }
 
-/// Whether the pod asks by kerf's keys, or says something that only a pod that asks may say.
+/// Whether the pod asks by kerf's keys, or has a key that only a pod that asks may have.
 fn asks_at_all(pod: &PodView, reading: &Reading) -> bool {
     let asking = |key: &String| keys::PER_CONTAINER.iter().any(|base| is_of(key, base));
     let named = |container: &ContainerView| {
@@ -55,8 +56,8 @@ fn is_of(key: &str, base: &str) -> bool {
     key.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Refuses a pod that says how its slices must be and asks for none: it would run without its GPU, or with one that is not
-/// kerf's to choose. Whether it may be moved is nothing about slices: a cluster may say that of all pods.
+/// Refuses a pod that states how its slices must be and asks for none. It would run without its GPU, or with one that kerf does not
+/// choose. The annotation `kerf.dev/movable` is accepted, because it is not about slices and a cluster may set it on all pods.
 fn refuse_idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
     let about_slices = || keys::ASKED.into_iter().filter(|base| *base != keys::MOVABLE);
     let idle = pod.metadata.annotations.keys().find(|key| about_slices().any(|base| is_of(key, base)));
@@ -66,7 +67,7 @@ fn refuse_idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
     })
 }
 
-/// What one container asks for, of all that is said about it.
+/// The request of one container, from everything that is written about it.
 fn ask(
     (container, role): (&ContainerView, Role),
     foreign: Option<Foreign>,
@@ -85,7 +86,7 @@ fn ask(
     ask.memory = memory.filter(|_| notes.strict);
     let Some((key, percent)) = notes.compute_of(&container.name) else { return Ok(Some(ask)) };
     match ask.want {
-        // A whole GPU has all of it, and what else may be given for one has a part.
+        // A whole GPU has all of its compute, but a share may be given in its place.
         Want::Size(_)
         | Want::Share(..)
         | Want::Whole
@@ -94,7 +95,7 @@ fn ask(
         | Want::MigReplica(_) => {
             ask.compute = Some(percent);
         }
-        // The profile says what compute it has; a share for all containers is not about it.
+        // The profile fixes the compute. A share that is written for all containers does not apply to it.
         Want::Profile(_) | Want::Compute(_) if key == keys::COMPUTE => {}
         Want::Profile(_) | Want::Compute(_) => {
             return Err(ask.twice(&ContainerAsk { by: format!("{key}: {}", percent.get()), ..ask.clone() }));
@@ -103,7 +104,7 @@ fn ask(
     Ok(Some(ask))
 }
 
-/// An ask by annotation and one by limit, which may say the same. The limit then says how many.
+/// Merges a request by annotation with one by limit. Both may state the same; the count is then the limit's.
 fn merge(
     noted: Option<(ContainerAsk, Option<MemoryMib>)>,
     limit: Option<ContainerAsk>,
@@ -123,7 +124,7 @@ fn merge(
     }
 }
 
-/// Refuses a pod with a container that sees every GPU of its node.
+/// Refuses a pod with a privileged container that asks, because it would see every GPU of its node.
 fn refuse_privileged(pod: &PodView, asks: impl Fn(&str) -> bool) -> Result<(), AskError> {
     let privileged = |c: &&ContainerView| c.security_context.privileged == Some(true);
     let mut containers = pod.spec.in_order().map(|(container, _)| container).filter(|c| asks(&c.name));

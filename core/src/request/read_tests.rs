@@ -210,7 +210,7 @@ fn others_names_beside_kerfs_are_refused_unless_there_are_none_of_them() {
     }
 }
 
-/// Anything that may stand in the places that are read.
+/// Any text that may be in the fields that kerf reads.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         "[-+.0-9a-zA-Z/,%]{0,12}",

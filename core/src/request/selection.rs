@@ -1,41 +1,41 @@
-//! Which GPUs may serve a pod.
+//! The selection of GPUs that may serve a pod.
 
 use crate::names::GpuUuid;
 use serde::{Deserialize, Serialize};
 
-/// Which GPUs may serve a pod, by short model name (`H100-80GB`) and by UUID. Its default is all of them.
+/// The GPUs that may serve a pod, by short model name (`H100-80GB`) and by UUID. The default selects all GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuSelection {
-    /// Only these models, if any is named.
+    /// Only GPUs of these models; empty for any model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
-    /// None of these models.
+    /// No GPU of any of these models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_models: Vec<String>,
-    /// Only these GPUs, if any is named.
+    /// Only the GPUs with these UUIDs; empty for any GPU.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uuids: Vec<GpuUuid>,
-    /// None of these GPUs.
+    /// None of the GPUs with these UUIDs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_uuids: Vec<GpuUuid>,
 }
 
 impl GpuSelection {
-    /// Whether every GPU may serve.
+    /// Whether every GPU may serve the pod.
     #[must_use]
     pub fn is_all(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether GPUs of this model may serve, as far as the model says.
+    /// Whether a GPU of this model may serve the pod, if its UUID is not excluded.
     #[must_use]
     pub fn admits_model(&self, model: &str) -> bool {
         let names = |list: &[String]| list.iter().any(|named| named == model);
         (self.models.is_empty() || names(&self.models)) && !names(&self.not_models)
     }
 
-    /// Whether this GPU may serve.
+    /// Whether the GPU with this UUID and model may serve the pod.
     #[must_use]
     pub fn admits(&self, uuid: &GpuUuid, model: &str) -> bool {
         self.admits_model(model)

@@ -1,7 +1,8 @@
-//! Which GPUs a pod names by its annotations: kerf's, and HAMi's of the same meaning, which hold in every pod that asks.
+//! Reads which GPUs a pod selects by annotation: by kerf's keys, and by HAMi's of the same meaning, which hold in every pod that
+//! asks.
 //!
-//! HAMi (`pkg/device/nvidia/device.go`: `checkGPUtype`, `CheckUUID`): `nvidia.com/use-gputype` and `nouse-gputype` are lists
-//! of parts of product names, in any case; `nvidia.com/use-gpuuuid` and `nouse-gpuuuid` are lists of UUIDs.
+//! HAMi (`pkg/device/nvidia/device.go`: `checkGPUtype`, `CheckUUID`): `nvidia.com/use-gputype` and `nouse-gputype` are lists of parts
+//! of product names, in any case; `nvidia.com/use-gpuuuid` and `nouse-gpuuuid` are lists of UUIDs.
 
 use super::{AskError, GpuSelection, PodView};
 use crate::keys;
@@ -14,10 +15,10 @@ const HAMI_TYPE_NOT: &str = "nvidia.com/nouse-gputype";
 const HAMI_UUID: &str = "nvidia.com/use-gpuuuid";
 const HAMI_UUID_NOT: &str = "nvidia.com/nouse-gpuuuid";
 
-/// The longest name that is taken for a model's: it becomes a label's value.
+/// The longest model name, in bytes. A model name becomes a label's value, which has this limit.
 const LONGEST_MODEL: usize = 63;
 
-/// Which GPUs may serve the pod. Where kerf's key and HAMi's say the same thing, kerf's holds.
+/// The GPUs that may serve the pod. If kerf's key and HAMi's have the same meaning, kerf's holds.
 pub(super) fn selection(pod: &PodView) -> Result<GpuSelection, AskError> {
     let either = |ours, hamis| {
         Ok::<_, AskError>(list(pod, ours, hamis)?.map(|(_, models)| models).unwrap_or_default())
@@ -32,14 +33,14 @@ pub(super) fn selection(pod: &PodView) -> Result<GpuSelection, AskError> {
     })
 }
 
-/// The GPU models that the pod names, by which its policy is chosen. What is written badly names none here; reading the
-/// pod tells it.
+/// The GPU models that the pod names; its policy is chosen by them. An annotation that cannot be read counts as none here, because
+/// [`read`](super::read) reports it.
 #[must_use]
 pub fn models_named(pod: &PodView) -> Vec<String> {
     selection(pod).map(|selection| selection.models).unwrap_or_default()
 }
 
-/// The models of one meaning, with the key that has them.
+/// The models that the pod has under one of two keys of the same meaning, with the key.
 fn list(
     pod: &PodView,
     ours: &'static str,
@@ -49,19 +50,18 @@ fn list(
     Ok(named.map(|models| (ours, models)).or(of_type.map(|models| (hamis, models))))
 }
 
-/// A pod's list of models.
+/// One list of models in a pod.
 pub(super) struct ModelList {
-    /// The annotation.
+    /// Key of the annotation with the list.
     pub key: &'static str,
-    /// The models.
     pub models: Vec<String>,
-    /// Whether they are those that may serve the pod, and not those that may not.
+    /// Whether these models may serve the pod; otherwise they must not.
     pub wanted: bool,
-    /// Whether a part of a name means every model that has it.
+    /// Whether a part of a name means every model that contains it, as in HAMi.
     pub parts: bool,
 }
 
-/// The pod's lists of models.
+/// All lists of models in the pod.
 pub(super) fn model_lists(pod: &PodView) -> Result<Vec<ModelList>, AskError> {
     let of = |ours, hamis, wanted| {
         let found = list(pod, ours, hamis)?;
@@ -83,7 +83,7 @@ fn models(pod: &PodView, key: &str) -> Result<Option<Vec<String>>, AskError> {
     items.map(model).collect::<Result<BTreeSet<_>, _>>().map(|all| Some(all.into_iter().collect()))
 }
 
-/// A model's short name, as the catalog spells it where it has it.
+/// The model's short name, in the catalog's spelling if the catalog has it.
 fn model(text: &str) -> Option<String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if text.is_empty() || text.len() > LONGEST_MODEL || !text.chars().all(legal) {
@@ -106,8 +106,8 @@ fn types(pod: &PodView, key: &str) -> Result<Option<Vec<String>>, AskError> {
     Ok(Some(all.into_iter().collect()))
 }
 
-/// The models whose products have this part, or which are a part of it (`A100`, `NVIDIA A100-SXM4-40GB`); else the text
-/// itself as the short name of a GPU that no model describes would be.
+/// The models whose product names contain this text, or are contained in it (`A100`, `NVIDIA A100-SXM4-40GB`). If there is none, the
+/// text itself, in the form of a short name that a GPU outside the catalog would have.
 fn models_of_type(part: &str) -> Vec<String> {
     let words = |text: &str| text.to_ascii_uppercase().replace('-', " ");
     let part = words(part);

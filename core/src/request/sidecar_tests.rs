@@ -1,6 +1,6 @@
-//! Pods in the shape that Istio and Linkerd give them: the places, names and restart policies of containers, the proxy's resources,
-//! and the annotations that say which container is meant. No manifest is copied. The shapes are those of the expected outputs of the
-//! injectors' own tests:
+//! Tests of pods in the shape that Istio and Linkerd give them: the places, names and restart policies of containers, the proxy's
+//! resources, and the annotations that name a default container. No manifest is copied. The shapes are those of the expected outputs
+//! of the injectors' own tests:
 //!
 //! | case | file | commit |
 //! |---|---|---|
@@ -39,7 +39,7 @@ fn injected(annotations: Value, init_containers: Value, containers: Value) -> Va
     json!({"metadata": {"annotations": annotations}, "spec": {"initContainers": init_containers, "containers": containers}})
 }
 
-/// Each with the pod's own app containers.
+/// The injected pods, each with its own app containers.
 fn pods() -> Vec<(&'static str, Value, Vec<&'static str>)> {
     let (hello, web) = (container("hello"), container("web-svc"));
     let (init, linkerd_init) = (container("istio-init"), container("linkerd-init"));
@@ -125,7 +125,7 @@ fn an_annotation_without_a_name_means_the_container_that_nobody_injected() {
     }
 }
 
-/// The order of the webhooks matters for such a pod: `docs/reference/requests.md` says so.
+/// The order of the webhooks matters for such a pod, as `docs/reference/requests.md` explains.
 #[test]
 fn a_pod_with_two_containers_is_refused_before_istio_and_taken_after_it() {
     let own = json!([container("hello"), container("world")]);
@@ -163,7 +163,7 @@ fn a_default_container_that_is_no_app_container_is_refused_by_its_name() {
             let error = who(&asking(pod.clone(), &notes), None).unwrap_err().to_string();
             let parts = [keys::DEFAULT_CONTAINER, missing, &format!("{}.{}", keys::GPU_MEMORY, own[0])];
             assert!(parts.iter().all(|part| error.contains(*part)), "{what}: {error}");
-            // Who names the container needs no default.
+            // A key with a container's name needs no default.
             let notes =
                 [(&*format!("{}.{}", keys::GPU_MEMORY, own[0]), "10Gi"), (keys::DEFAULT_CONTAINER, missing)];
             assert_eq!(who(&asking(pod.clone(), &notes), None), Ok(vec![own[0].to_owned()]), "{what}");

@@ -1,4 +1,4 @@
-//! Pods that would run without the GPU that they ask for, or be pending for ever, and are told so.
+//! Tests of pods that would silently run without their GPU, or be pending forever; kerf refuses them or warns.
 
 use super::*;
 use crate::contract::GpuNodeStatus;
@@ -97,7 +97,7 @@ fn a_limit_that_kerf_does_not_have_is_refused_with_the_one_that_was_meant() {
     }
 }
 
-/// What a pod with these annotations is told of its models, or why it is refused.
+/// The warnings about the models in these annotations, or the refusal.
 fn models(
     annotations: &[(&str, &str)],
     nodes: &[GpuNodeStatus],

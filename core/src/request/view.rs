@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 /// A pod as the request parser sees it. It deserialises from a Pod's JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct PodView {
-    /// `metadata`.
+    /// The pod's annotations and labels.
     #[serde(default)]
     pub metadata: MetadataView,
-    /// `spec`.
+    /// The pod's containers and what it says about its node.
     #[serde(default)]
     pub spec: SpecView,
 }
 
 impl PodView {
-    /// What decides which policy is for the pod; `models` are those that it names.
+    /// The facts that decide which policy matches the pod; `models` are the GPU models that it names.
     #[must_use]
     pub fn facts<'n>(&self, namespace: impl Into<Namespace<'n>>, models: &[String]) -> PodFacts {
         let Namespace { name, labels } = namespace.into();
@@ -32,69 +32,69 @@ impl PodView {
     }
 }
 
-/// `metadata` of a Pod.
+/// The part of a Pod's `metadata` that kerf reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct MetadataView {
-    /// `metadata.annotations`.
+    /// The pod's annotations; empty if absent or null.
     #[serde(default, deserialize_with = "null_is_default")]
     pub annotations: BTreeMap<String, String>,
-    /// `metadata.labels`.
+    /// The pod's labels; empty if absent or null.
     #[serde(default, deserialize_with = "null_is_default")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// `spec` of a Pod.
+/// The part of a Pod's `spec` that kerf reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SpecView {
-    /// `spec.containers`.
+    /// The app containers, in the pod's order.
     #[serde(default, deserialize_with = "null_is_default")]
     pub containers: Vec<ContainerView>,
-    /// `spec.initContainers`.
+    /// The init containers and sidecars, in the pod's order.
     #[serde(default, deserialize_with = "null_is_default")]
     pub init_containers: Vec<ContainerView>,
-    /// `spec.nodeName`: set when a pod goes past the scheduler.
+    /// `spec.nodeName`, which is set if a pod bypasses the scheduler.
     #[serde(default)]
     pub node_name: Option<String>,
-    /// `spec.nodeSelector`.
+    /// `spec.nodeSelector`: node labels with their values.
     #[serde(default, deserialize_with = "null_is_default")]
     pub node_selector: BTreeMap<String, String>,
-    /// `spec.affinity`.
+    /// `spec.affinity`; `None` if the pod has none.
     #[serde(default)]
     pub affinity: Option<AffinityView>,
-    /// `spec.priorityClassName`.
+    /// `spec.priorityClassName`; `None` if the pod names none.
     #[serde(default)]
     pub priority_class_name: Option<String>,
-    /// `spec.serviceAccountName`.
+    /// `spec.serviceAccountName`; `None` if the pod names none.
     #[serde(default)]
     pub service_account_name: Option<String>,
 }
 
 impl SpecView {
-    /// All containers in the order in which the kubelet gives them devices: init containers and sidecars, then the others.
+    /// All containers in the order in which the kubelet gives them devices: init containers and sidecars, then app containers.
     pub fn in_order(&self) -> impl Iterator<Item = (&ContainerView, Role)> {
         let inits = self.init_containers.iter().map(|c| (c, c.role_before_apps()));
         inits.chain(self.containers.iter().map(|c| (c, Role::App)))
     }
 
-    /// The app containers that no injector added. A pod of nothing but sidecars has no others that could be meant: there it is all.
+    /// The app containers that no injector added. If injectors added all of them, it returns all, because one of them must be meant.
     pub(super) fn own_containers(&self, is_sidecar: impl Fn(&str) -> bool) -> Vec<&ContainerView> {
         let own: Vec<_> = self.containers.iter().filter(|container| !is_sidecar(&container.name)).collect();
         if own.is_empty() { self.containers.iter().collect() } else { own }
     }
 }
 
-/// A container.
+/// One container of a pod, of any role.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerView {
-    /// Its name.
+    /// Name of the container; empty if absent.
     #[serde(default)]
     pub name: String,
-    /// Its resources.
+    /// Its limits and requests for resources.
     #[serde(default, deserialize_with = "null_is_default")]
     pub resources: ResourcesView,
-    /// Its security context.
+    /// The part of its security context that kerf reads.
     #[serde(default, deserialize_with = "null_is_default")]
     pub security_context: SecurityView,
     /// `restartPolicy`, which only init containers have.
@@ -114,18 +114,18 @@ impl ContainerView {
 /// `resources` of a container: names and quantities as the API server sends them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct ResourcesView {
-    /// `limits`.
+    /// The limits, by resource name; empty if absent or null.
     #[serde(default, deserialize_with = "quantities")]
     pub limits: BTreeMap<String, String>,
-    /// `requests`.
+    /// The requests, by resource name; empty if absent or null.
     #[serde(default, deserialize_with = "quantities")]
     pub requests: BTreeMap<String, String>,
 }
 
-/// `securityContext` of a container.
+/// The part of a container's `securityContext` that kerf reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct SecurityView {
-    /// `privileged`.
+    /// Whether the container is privileged; `None` if it does not say.
     #[serde(default)]
     pub privileged: Option<bool>,
 }
@@ -138,7 +138,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Quantities are strings or, as users write them, bare numbers.
+/// Reads quantities, which are strings or, as users write them, bare numbers.
 fn quantities<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {

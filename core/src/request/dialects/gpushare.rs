@@ -1,10 +1,10 @@
-//! gpushare (AliyunContainerService/gpushare-scheduler-extender, `docs/userguide.md`; gpushare-device-plugin,
-//! `pkg/gpu/nvidia/const.go`) and Alibaba Cloud's ACK, which goes by the same names.
+//! The dialect of gpushare (AliyunContainerService/gpushare-scheduler-extender, `docs/userguide.md`; gpushare-device-plugin,
+//! `pkg/gpu/nvidia/const.go`) and of Alibaba Cloud's ACK, which uses the same names.
 //!
-//! `aliyun.com/gpu-mem` is memory in GiB, or in MiB where the device plugin runs with `--memory-unit=MiB`. The pod does not
-//! say which; but no GPU has 279 GiB, and nobody asks for less than 279 MiB. On several GPUs, by the label or the limit
-//! `aliyun.com/gpu-count`, each has an equal part of it ("Enable Multi-GPU Sharing with Shared GPU Scheduling" of ACK's
-//! guide). A count by itself is of whole GPUs.
+//! `aliyun.com/gpu-mem` is memory in GiB, or in MiB if the device plugin runs with `--memory-unit=MiB`. The pod does not say which.
+//! kerf decides by the number: no GPU has 279 GiB, and no useful request is below 279 MiB. If the label or the limit
+//! `aliyun.com/gpu-count` asks for several GPUs, each gives an equal part ("Enable Multi-GPU Sharing with Shared GPU Scheduling" of
+//! ACK's guide). A count without memory asks for whole GPUs.
 
 use super::{Foreign, nvidia};
 use crate::policy::Dialect;
@@ -16,10 +16,10 @@ use crate::units::{LARGEST_SIZE, MemoryMib};
 const MEMORY: &str = "aliyun.com/gpu-mem";
 const COUNT: &str = "aliyun.com/gpu-count";
 
-/// The names that ask.
+/// The resource names by which a container asks in this dialect.
 pub(super) const NAMES: [&str; 2] = [MEMORY, COUNT];
 
-/// What a container asks for.
+/// What a container asks for in this dialect.
 pub(super) fn ask(
     pod: &PodView,
     container: &ContainerView,
@@ -43,7 +43,7 @@ pub(super) fn ask(
     Ok(Some(Foreign { dialect: Dialect::Gpushare, ask: ask.of_distinct_gpus(), memory: Some(each) }))
 }
 
-/// Of how many GPUs the label says that the memory is.
+/// The number of GPUs in the pod's label; `None` without the label.
 fn labelled(pod: &PodView) -> Result<Option<u32>, AskError> {
     let Some(text) = pod.metadata.labels.get(COUNT) else { return Ok(None) };
     let count = text.parse::<u32>().ok().filter(|count| *count > 0);
@@ -51,9 +51,9 @@ fn labelled(pod: &PodView) -> Result<Option<u32>, AskError> {
     count.map(Some).ok_or_else(|| AskError::Count { field, text: text.clone() })
 }
 
-/// The memory in MiB.
+/// The amount in MiB, whichever unit it was written in.
 fn memory(container: &ContainerView, text: &str) -> Result<u64, AskError> {
-    // Over several GPUs it may be more than one has.
+    // The amount is for all GPUs together, so it may exceed the memory of one.
     const MOST_GPUS: u64 = 16;
     let most = LARGEST_SIZE.share_memory().0;
     match parse_count(text) {

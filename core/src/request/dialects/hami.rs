@@ -1,9 +1,9 @@
-//! HAMi (Project-HAMi/HAMi, `pkg/device/nvidia/device.go`: `GenerateResourceRequests`, `mutateContainerResource`; its
+//! The dialect of HAMi (Project-HAMi/HAMi, `pkg/device/nvidia/device.go`: `GenerateResourceRequests`, `mutateContainerResource`; its
 //! defaults in `docs/config.md`).
 //!
-//! `nvidia.com/gpu` is how many GPUs a container has a part of; of each it gets `nvidia.com/gpumem` MiB, or
-//! `nvidia.com/gpumem-percentage` of its memory, or all of it; `nvidia.com/gpucores` is the percentage of its cores. One of
-//! these without a number of GPUs means one. Which GPUs may serve is read with kerf's own selectors.
+//! `nvidia.com/gpu` is the number of GPUs of which a container gets a part. The part is `nvidia.com/gpumem` MiB, or
+//! `nvidia.com/gpumem-percentage` of the memory, or all of it. `nvidia.com/gpucores` is the percentage of the cores. One of these
+//! without a number of GPUs means one GPU. The annotations that select GPUs are read with kerf's own (`selectors`).
 
 use super::{Foreign, mebibytes, nvidia, part};
 use crate::kind::IsolationClass;
@@ -17,20 +17,20 @@ const PERCENTAGE: &str = "nvidia.com/gpumem-percentage";
 const CORES: &str = "nvidia.com/gpucores";
 const PRIORITY: &str = "nvidia.com/priority";
 
-/// The names that ask, beside NVIDIA's.
+/// The resource names of this dialect, apart from those that it shares with NVIDIA's.
 pub(super) const NAMES: [&str; 4] = [MEMORY, PERCENTAGE, CORES, PRIORITY];
 
-/// The names of which a pod that asks as HAMi has it has at least one.
+/// A pod that asks in this dialect has at least one of these names.
 pub(super) const ASKING: [&str; 4] = [nvidia::GPU, MEMORY, PERCENTAGE, CORES];
 
-/// What kerf does not give: HAMi's priorities are among the tasks of one GPU, and its NUMA binding among GPUs.
+/// Keys that kerf has no equivalent for. HAMi's priorities order the tasks of one GPU, and its NUMA binding selects among GPUs.
 pub(super) const IGNORED_NAMES: [&str; 1] = [PRIORITY];
 pub(super) const IGNORED: [&str; 1] = ["nvidia.com/numa-bind"];
 
-/// How HAMi is told to fence.
+/// The annotation that selects HAMi's way to isolate.
 const MODE: &str = "nvidia.com/vgpu-mode";
 
-/// What a container asks for.
+/// What a container asks for in this dialect.
 pub(super) fn ask(
     container: &ContainerView,
     role: Role,
@@ -46,7 +46,7 @@ pub(super) fn ask(
         && [memory, percentage, cores].iter().all(Option::is_none)
         && reading.knows(Dialect::Nvidia)
     {
-        // A GPU by itself is the same in both dialects.
+        // A count without a part means the same in both dialects, and NVIDIA's reader comes next.
         return Ok(None);
     }
     let said = [(MEMORY, memory), (PERCENTAGE, percentage), (CORES, cores)];
@@ -56,12 +56,12 @@ pub(super) fn ask(
     let (want, memory) = want(container, memory, percentage, reading)?;
     let count = gpus.map_or(1, |ask| ask.count);
     let mut ask = ContainerAsk::new(&container.name, role, want, count, format!("{by}: {text}"));
-    // A whole GPU has all of its compute.
+    // A whole GPU has all of its compute, so the share adds nothing.
     ask.compute = compute(container, cores)?.filter(|_| want != Want::Whole);
     Ok(Some(Foreign { dialect: Dialect::Hami, ask: ask.of_distinct_gpus(), memory }))
 }
 
-/// What of each GPU: HAMi takes the amount before the percentage.
+/// The part of each GPU. HAMi uses the amount if a percentage stands beside it, so kerf does too.
 fn want(
     container: &ContainerView,
     memory: Option<&str>,
@@ -93,7 +93,7 @@ fn compute(container: &ContainerView, cores: Option<&str>) -> Result<Option<Comp
     percent.map(Some).ok_or_else(|| AskError::Compute { field, text: text.to_owned() })
 }
 
-/// The class that the mode comes to: HAMi's own library and MPS fence memory.
+/// The class that the mode corresponds to. HAMi's own library and MPS both isolate memory.
 pub(super) fn isolation(pod: &PodView) -> Option<IsolationClass> {
     match pod.metadata.annotations.get(MODE)?.as_str() {
         "mig" => Some(IsolationClass::Hardware),

@@ -1,11 +1,11 @@
-//! KAI scheduler (kai-scheduler/KAI-Scheduler, `pkg/common/constants`, `docs/gpu-sharing`, and
-//! `gpurequesthandler/gpu_request_handler.go` for what it refuses) and run:ai, whose scheduler it was ("Setting Dynamic GPU
-//! Fractions via YAML" of run:ai's documentation).
+//! The dialects of KAI scheduler (kai-scheduler/KAI-Scheduler, `pkg/common/constants`, `docs/gpu-sharing`, and
+//! `gpurequesthandler/gpu_request_handler.go` for what it refuses) and of run:ai, from whose scheduler KAI comes ("Setting Dynamic
+//! GPU Fractions via YAML" of run:ai's documentation).
 //!
-//! `gpu-fraction` is a part of a GPU's memory, `gpu-memory` an amount in MiB, `gpu-fraction-num-devices` on how many GPUs.
-//! The first container gets it, or the one that `gpu-fraction-container-name` names; in run:ai's dialect the second one of
-//! a pod of Kubeflow's pipelines. `gpu-sm-percentage` is a share of compute. run:ai also takes a part of a GPU as the limit
-//! `nvidia.com/gpu: 0.5`, of as many GPUs as `gpu-fraction-num-devices` says.
+//! `gpu-fraction` is a part of a GPU's memory, `gpu-memory` an amount in MiB, `gpu-fraction-num-devices` the number of GPUs. They are
+//! for the container that `gpu-fraction-container-name` names, else for the first; in run:ai's dialect they are for the second one of
+//! a Kubeflow pipeline's pod. `gpu-sm-percentage` is a share of compute. run:ai also accepts a part of a GPU as the limit
+//! `nvidia.com/gpu: 0.5`, on as many GPUs as `gpu-fraction-num-devices` says.
 
 use super::{Foreign, fraction, mebibytes, nvidia};
 use crate::policy::Dialect;
@@ -20,14 +20,14 @@ const DEVICES: &str = "gpu-fraction-num-devices";
 const CONTAINER: &str = "gpu-fraction-container-name";
 const COMPUTE: &str = "gpu-sm-percentage";
 
-/// The annotations of which a pod that asks as KAI has it has at least one.
+/// A pod that asks in this dialect has at least one of these annotations.
 pub(super) const ASKING: [&str; 3] = [FRACTION, MEMORY, DEVICES];
 
-/// What kerf does not give: more than was asked for, while nobody else wants it, and cores by number.
+/// Keys that kerf has no equivalent for: bursts into memory that other pods leave unused, and cores by number.
 pub(super) const IGNORED: [&str; 4] =
     ["gpu-fraction.limit", "gpu-memory.limit", "gpu-sm-cores", "runai-gpu-limit"];
 
-/// Labels of pods whose first container is Kubeflow's.
+/// Prefix of labels on pods whose first container belongs to Kubeflow.
 const PIPELINES: &str = "pipelines.kubeflow.org";
 
 /// What a container asks for by annotation.
@@ -72,14 +72,14 @@ fn both(container: &ContainerView, part: &str, memory: &str) -> AskError {
     }
 }
 
-/// On how many GPUs it is.
+/// The number of GPUs, 1 without the annotation.
 fn devices(pod: &PodView) -> Result<u32, AskError> {
     let Some(text) = pod.metadata.annotations.get(DEVICES) else { return Ok(1) };
     let count = text.parse::<u32>().ok().filter(|count| *count > 0);
     count.ok_or_else(|| AskError::Count { field: Field::Annotation(DEVICES.to_owned()), text: text.clone() })
 }
 
-/// Refuses a number of GPUs of which nothing is asked, by annotation or by run:ai's limit.
+/// Refuses a number of GPUs in a pod that asks for no part of a GPU, neither by annotation nor by run:ai's limit.
 fn idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
     let has_part = |container| {
         limits::amount(container, nvidia::GPU).is_ok_and(|a| a.is_some_and(|a| parse_count(a).is_none()))
@@ -92,8 +92,7 @@ fn idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
     Ok(())
 }
 
-/// The container that the annotations are for; `None` in a pod without containers. What an injector has put before the
-/// pod's own containers is not meant.
+/// The container that the annotations are for; `None` in a pod without containers. Containers that an injector put first are skipped.
 fn chosen<'p>(pod: &'p PodView, dialect: Dialect, reading: &Reading) -> Result<Option<&'p str>, AskError> {
     let containers = pod.spec.own_containers(|name| reading.is_sidecar(name));
     if let Some(name) = pod.metadata.annotations.get(CONTAINER) {
@@ -107,7 +106,7 @@ fn chosen<'p>(pod: &'p PodView, dialect: Dialect, reading: &Reading) -> Result<O
     Ok(containers.get(index).map(|container| container.name.as_str()))
 }
 
-/// What a container asks for by run:ai's limit: a part of a GPU, or whole ones.
+/// What a container asks for by run:ai's limit: a part of a GPU, or whole GPUs.
 pub(super) fn limit_ask(
     pod: &PodView,
     container: &ContainerView,
@@ -119,7 +118,8 @@ pub(super) fn limit_ask(
     }
     let Some(text) = limits::amount(container, nvidia::GPU)? else { return Ok(None) };
     if parse_count(text).is_some() {
-        // A GPU by itself is the same in those dialects, and HAMi's other names tell what of it.
+        // A whole number means the same in those dialects. HAMi's reader must see it, because HAMi's other names say which part of
+        // it.
         if reading.knows(Dialect::Nvidia) || reading.knows(Dialect::Hami) {
             return Ok(None);
         }

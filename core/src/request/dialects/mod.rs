@@ -1,4 +1,4 @@
-//! Other systems' ways to ask, each read as that system reads it. A policy turns them on one by one.
+//! The dialects: other systems' ways to ask, each read as that system reads it. A policy turns them on one by one.
 
 mod gpushare;
 mod hami;
@@ -16,7 +16,7 @@ use crate::resource::ResourceName;
 use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
 
-/// A container's ask in a dialect, and the memory that it names.
+/// A container's request in a dialect, with the memory that it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Foreign {
     pub dialect: Dialect,
@@ -25,13 +25,13 @@ pub(super) struct Foreign {
 }
 
 impl Foreign {
-    /// A count of GPUs, and nothing of what is wanted of each.
+    /// A count of whole GPUs, without a condition on each.
     fn of_gpus(dialect: Dialect, ask: ContainerAsk) -> Self {
         Self { dialect, ask: ask.of_distinct_gpus(), memory: None }
     }
 }
 
-/// What a container asks for in the dialects that are understood.
+/// What a container asks for in the dialects that the policy accepts. A request in two dialects is refused.
 pub(super) fn ask(
     pod: &PodView,
     container: &ContainerView,
@@ -53,7 +53,7 @@ pub(super) fn ask(
     Ok(found)
 }
 
-/// `nvidia.com/gpu` is in several dialects. HAMi's other names tell its own; a part of a GPU is run:ai's.
+/// Reads `nvidia.com/gpu`, which several dialects have. HAMi's other names show HAMi's dialect, and a fraction shows run:ai's.
 fn nvidias(
     pod: &PodView,
     container: &ContainerView,
@@ -69,7 +69,7 @@ fn nvidias(
     nvidia::ask(container, role, reading)
 }
 
-/// The dialect that has this name for a resource, if it is not one that only kerf serves.
+/// The dialect that has this resource name. `None` for names that only kerf serves, and for names of no dialect.
 #[must_use]
 pub fn dialect_of(name: &str) -> Option<Dialect> {
     let of_instances =
@@ -87,20 +87,20 @@ pub fn dialect_of(name: &str) -> Option<Dialect> {
     }
 }
 
-/// Whether a resource of this name is understood.
+/// Whether the policy accepts this resource name in some dialect.
 fn is_understood(name: &str, dialect: Dialect, reading: &Reading) -> bool {
-    // A whole GPU is one in HAMi's dialect and run:ai's too.
+    // A whole GPU has the same name in the dialects of HAMi and run:ai.
     let shared = name == nvidia::GPU && (reading.knows(Dialect::Hami) || reading.knows(Dialect::Runai));
     reading.knows(dialect) || shared
 }
 
-/// Whether a container asks kerf itself by this name: by one that only kerf serves, or by a MIG device's where the policy takes
-/// those. Other dialects' names are read by their dialects.
+/// Whether this resource name asks kerf itself: a name that only kerf serves, or a MIG device's name if the policy accepts the
+/// dialect `mig`. The readers of the dialects handle all other names.
 pub(super) fn is_kerfs(name: &str, reading: &Reading) -> bool {
     dialect_of(name).is_none_or(|dialect| dialect == Dialect::Mig && reading.knows(dialect))
 }
 
-/// Refuses names of dialects that are not understood in a pod that asks kerf.
+/// Refuses names of dialects that the policy does not accept, in a pod that asks kerf.
 pub(super) fn refuse_others(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
     others(pod, reading).map_or(Ok(()), |(container, limit, dialect)| {
         let (container, limit) = (container.name.clone(), limit.to_owned());
@@ -108,7 +108,7 @@ pub(super) fn refuse_others(pod: &PodView, reading: &Reading) -> Result<(), AskE
     })
 }
 
-/// The first limit of the pod's by which it asks in a dialect that is not understood.
+/// The first limit of the pod that asks in a dialect which the policy does not accept.
 pub(super) fn others<'p>(
     pod: &'p PodView,
     reading: &Reading,
@@ -121,12 +121,12 @@ pub(super) fn others<'p>(
     named.find(|(_, limit, dialect)| !is_understood(limit, *dialect, reading))
 }
 
-/// The class that a dialect's annotations speak of.
+/// The class that the dialect's annotations imply.
 pub(super) fn isolation(pod: &PodView, dialect: Dialect) -> Option<crate::kind::IsolationClass> {
     if dialect == Dialect::Hami { hami::isolation(pod) } else { None }
 }
 
-/// Keys of the dialect's in the pod that ask for what kerf does not give.
+/// The keys of this dialect in the pod for which kerf has no equivalent.
 pub(super) fn ignored(pod: &PodView, dialect: Dialect) -> Vec<String> {
     let (annotations, names): (&[&str], &[&str]) = match dialect {
         Dialect::Hami => (&hami::IGNORED, &hami::IGNORED_NAMES),
@@ -140,7 +140,7 @@ pub(super) fn ignored(pod: &PodView, dialect: Dialect) -> Vec<String> {
     noted.chain(limits).map(|key| (*key).to_owned()).collect()
 }
 
-/// Whether `name` is the scheduler of a dialect that is understood: manifests that come over name it.
+/// Whether `name` is the scheduler of one of these dialects. Manifests that are moved to kerf still name it.
 #[must_use]
 pub fn is_scheduler_of(name: &str, dialects: &BTreeSet<Dialect>) -> bool {
     dialects.iter().any(|dialect| match dialect {
@@ -151,7 +151,7 @@ pub fn is_scheduler_of(name: &str, dialects: &BTreeSet<Dialect>) -> bool {
     })
 }
 
-/// A whole number of MiB as an ask by size.
+/// A request by size from a whole number of MiB.
 fn mebibytes(field: Field, text: &str) -> Result<(Want, Option<MemoryMib>), AskError> {
     let most = LARGEST_SIZE.share_memory().0;
     let memory = parse_count(text).filter(|mib| (1..=most).contains(mib)).map(MemoryMib);
@@ -160,7 +160,7 @@ fn mebibytes(field: Field, text: &str) -> Result<(Want, Option<MemoryMib>), AskE
     Ok((Want::Size(memory.nominal()), Some(memory)))
 }
 
-/// A fraction of a GPU as an ask by size; `text` is a decimal number.
+/// A request by size from a fraction of a GPU; `text` is a decimal number between 0 and 1.
 fn fraction(field: Field, text: &str, reading: &Reading) -> Result<(Want, Option<MemoryMib>), AskError> {
     let millionths = parse_millionths(text).filter(|millionths| (1..1_000_000).contains(millionths));
     match millionths {
@@ -169,7 +169,7 @@ fn fraction(field: Field, text: &str, reading: &Reading) -> Result<(Want, Option
     }
 }
 
-/// Millionths of a GPU as an ask by size: what the user gets is at least that much of the GPU that the policy speaks of.
+/// A request by size from millionths of a GPU. Sizes are rounded up, so that the user gets at least that part of the policy's GPU.
 fn part(field: Field, millionths: u128, reading: &Reading) -> Result<(Want, Option<MemoryMib>), AskError> {
     let of = reading.fraction_of.ok_or(AskError::FractionOfWhat { field })?;
     let whole =

@@ -1,6 +1,6 @@
-//! NVIDIA's device plugin: `nvidia.com/gpu` asks for GPUs, and `nvidia.com/gpu.shared` for time slices of GPUs that are
-//! shared in equal parts (k8s-device-plugin, README, `renameByDefault`). Its names for MIG devices are a dialect of their own, which is
-//! read with kerf's names (`limits`), for it says the same as `kerf.dev/gpu-profile`.
+//! The dialect of NVIDIA's device plugin: `nvidia.com/gpu` asks for GPUs, and `nvidia.com/gpu.shared` for time slices of GPUs that
+//! are shared in equal parts (k8s-device-plugin, README, `renameByDefault`). The plugin's names for MIG devices are a dialect of
+//! their own. They are read with kerf's names (`limits`), because they mean the same as `kerf.dev/gpu-profile`.
 
 use super::Foreign;
 use crate::nvidia_keys::{GPU_MPS, GPU_SHARED};
@@ -9,10 +9,10 @@ use crate::request::{AskError, ContainerAsk, ContainerView, Reading, Role, Want,
 
 pub(super) use crate::nvidia_keys::GPU;
 
-/// The names that ask.
+/// The resource names by which a container asks in this dialect.
 pub(super) const NAMES: [&str; 3] = [GPU, GPU_SHARED, GPU_MPS];
 
-/// What a container asks for.
+/// What a container asks for in this dialect.
 pub(super) fn ask(
     container: &ContainerView,
     role: Role,
@@ -32,7 +32,7 @@ pub(super) fn ask(
     Ok(found.map(|ask| Foreign { dialect: Dialect::Nvidia, ask, memory: None }))
 }
 
-/// So many of `want` as the limit `name` says.
+/// A request for `want`, with the count that the limit `name` has; `None` without the limit.
 pub(super) fn named(
     container: &ContainerView,
     role: Role,

@@ -3,7 +3,7 @@ use crate::kind::IsolationClass;
 use crate::request::{PodAsk, read};
 use serde_json::{Value, json};
 
-/// What the only container of a pod asks for, where GPUs have 80 GB: want, count and share of compute.
+/// The request of a pod's only container, in a cluster whose GPUs have 80 GB: want, count and share of compute.
 fn asked(
     dialect: Dialect,
     metadata: &Value,

@@ -1,24 +1,24 @@
-//! What shows that a pod may ask in a dialect, by its keys alone: for whoever must find such pods without reading them.
+//! The keys of each dialect, for programs that must find pods of a dialect without reading their requests.
 
 use super::{gpushare, hami, kai, nvidia};
 use crate::nvidia_keys::MIG_PREFIX;
 use crate::policy::Dialect;
 
-/// The keys of which a pod has at least one if it asks in a dialect.
+/// The keys of a dialect. A pod that asks in the dialect has at least one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Words {
-    /// Resources, in limits or requests, of which the pod wants more than 0.
+    /// Resource names in limits or requests; an amount of 0 does not count.
     pub resources: &'static [&'static str],
-    /// Beginnings of such resources' names.
+    /// Prefixes of such resource names.
     pub prefixes: &'static [&'static str],
-    /// Annotations, whatever they say.
+    /// Annotation keys; any value counts.
     pub annotations: &'static [&'static str],
 }
 
 const NOTHING: Words = Words { resources: &[], prefixes: &[], annotations: &[] };
 
 impl Words {
-    /// Those of `dialect`.
+    /// The keys by which pods ask in this dialect.
     #[must_use]
     pub const fn of(dialect: Dialect) -> Self {
         match dialect {

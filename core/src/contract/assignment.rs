@@ -1,4 +1,4 @@
-//! The assignment: which slices a bound pod was given. For people and for `explain`; no decision reads it.
+//! The assignment document: the slices that a bound pod was given. People and `kerf explain` read it; no decision depends on it.
 
 use super::Shape;
 use crate::kind::Kind;
@@ -8,44 +8,45 @@ use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The slices of one pod.
+/// The slices of one pod, as the extender writes them with the Binding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AssignmentDocument {
-    /// The document's version, 1.
+    /// The document's format version, always 1.
     pub version: u32,
-    /// One entry a slice.
+    /// One entry for each slice; empty on a static node.
     pub slices: Vec<AssignedSlice>,
-    /// What NVIDIA's device plugin gives on a static node, where nobody knows of which GPU; absent on a managed one.
+    /// The devices of NVIDIA's device plugin on a static node. No GPU is named, because the plugin chooses it. Empty on a managed
+    /// node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<AssignedDevices>,
-    /// The kinds that the pod's policy prefers to the one that it was given, best first. Absent for most.
+    /// The kinds that the pod's policy prefers to the one that it got, best first. Empty for most pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed: Vec<PassedKind>,
 }
 
-/// A preferred kind that no node had for the pod, by the number of nodes: how many there were when it was chosen, and why not.
+/// A preferred kind that no node could give to the pod, with the numbers of nodes by reason when the kind was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PassedKind {
-    /// The kind.
+    /// The kind that was passed over.
     pub kind: Kind,
-    /// Nodes that have it, all of it in use.
+    /// Nodes that have the kind, with all of it in use.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub full: u32,
-    /// Nodes that kube-scheduler offered and that never have it for such a request.
+    /// Nodes that kube-scheduler offered and that can never serve the request by this kind.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub never: u32,
-    /// Nodes that have it and that kube-scheduler did not offer: by their taints, CPU, volumes, affinity or other checks of its own.
+    /// Nodes with the kind that kube-scheduler did not offer, because of taints, CPU, volumes, affinity or other checks of its own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub excluded: u32,
-    /// Of the excluded nodes, those with a taint that the pod does not tolerate.
+    /// Those of the excluded nodes that have a taint which the pod does not tolerate.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tainted: u32,
 }
 
-/// As sentences for people have it: `mps was preferred: no free capacity on 12 nodes, 4 nodes with
-/// free capacity are excluded by taints`.
+/// The text for Events and `kerf explain`: `mps was preferred: no free capacity on 12 nodes, 4 nodes with free capacity are excluded
+/// by taints`.
 impl fmt::Display for PassedKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, full, never, excluded, tainted } = *self;
@@ -73,21 +74,21 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// Devices of NVIDIA's device plugin.
+/// Devices of NVIDIA's device plugin that one container holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AssignedDevices {
-    /// The container that holds them.
+    /// Name of the container that holds them.
     pub container: String,
-    /// The name that its limits carry, with the kind behind it where the name does not say that.
+    /// The resource name in the container's limits, with the kind if the name does not say it.
     pub resource: ResourceName,
-    /// How many.
+    /// How many devices the container holds.
     pub count: u32,
-    /// The nominal size of each.
+    /// The nominal size of each device.
     pub size_gb: SizeGb,
 }
 
-/// As sentences for people have it: `1 device of nvidia.com/gpu (mps, 4 GB) from NVIDIA's device plugin`.
+/// The text for Events and `kerf explain`: `1 device of nvidia.com/gpu (mps, 4 GB) from NVIDIA's device plugin`.
 impl fmt::Display for AssignedDevices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { resource, count, size_gb, .. } = self;
@@ -100,22 +101,22 @@ impl fmt::Display for AssignedDevices {
     }
 }
 
-/// One slice of an assignment.
+/// One slice of the pod, on a managed node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AssignedSlice {
-    /// The container that holds it.
+    /// Name of the container that holds it.
     pub container: String,
-    /// The slice in the node's GpuNode.
+    /// The slice's id in the status of the node's GpuNode.
     pub id: SliceId,
-    /// The GPU.
+    /// UUID of the GPU that has the slice.
     pub gpu: GpuUuid,
-    /// What was cut.
+    /// What was cut, and for MIG where.
     pub shape: Shape,
 }
 
 impl AssignmentDocument {
-    /// The annotation's text.
+    /// The text of the annotation `kerf.dev/assignment`.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::json!(self).to_string()

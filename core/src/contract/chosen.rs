@@ -1,17 +1,17 @@
-//! How the webhook came to its choice: recorded in the request document, so that `kerf explain` need not guess.
+//! How the webhook made its choice. The request document records it, so that `kerf explain` need not guess.
 
 use serde::{Deserialize, Serialize};
 
-/// How the names in a request document were chosen. Fields that a webhook of an earlier version wrote besides are ignored.
+/// How the names in a request document were chosen. Fields that a webhook of an earlier version wrote here are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Chosen {
-    /// The policy that matched the pod.
+    /// Name of the policy that matched the pod.
     pub policy: String,
-    /// The dialect that the request was written in; absent for kerf's own names.
+    /// The dialect of the request; absent for kerf's own names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dialect: Option<String>,
-    /// The containers for which the pod itself names the kind of slice, so that no other may serve them.
+    /// The containers for which the pod itself names the kind, so that no other kind may serve them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! A fixed layout: the slices that a GPU has, always and no others.
+//! Fixed layouts: the exact slices that a GPU always has.
 
 use super::GpuRule;
 use crate::kind::Kind;
@@ -25,70 +25,69 @@ pub struct LaidOut {
     pub count: u32,
 }
 
-/// Why slices are no layout, or none for their GPU's rule.
+/// Why a list of slices is no layout, or does not fit its GPU's rule.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IllegalLayout {
-    /// It says nothing.
+    /// The count of a resource name is zero.
     #[error("layout has count 0 of {0}; write 1 or more, or leave it out")]
     NoSlices(ResourceName),
-    /// One GPU has one whole.
+    /// A whole GPU has a count above one, though a GPU is one.
     #[error("layout has {0} times {whole}, and a GPU is one; write count 1", whole = ResourceName::Whole)]
     SeveralWholes(u32),
-    /// A name stands there twice.
+    /// The list has a resource name twice.
     #[error("layout has {0} twice; write it once, with the sum of the counts")]
     Twice(ResourceName),
-    /// Slices of two kinds.
+    /// The list has slices of two kinds.
     #[error("layout has {0} and {1}, which one GPU cannot have together; lay out one kind")]
     TwoKinds(ResourceName, ResourceName),
-    /// A part of a GPU instance.
+    /// The list has a compute instance or replica, which is only a part of a GPU instance.
     #[error("layout has {0}, a part of a GPU instance; lay out GPU instances")]
     Part(ResourceName),
-    /// GPU instances of which nothing is shared out.
+    /// The list has GPU instances, and the rule shares GPU instances by time slicing.
     #[error(
         "layout has {0} beside mig.timeSlicing, and laid out GPU instances are had as a whole; remove one of them"
     )]
     BesideTurns(ResourceName),
-    /// The rule forbids the kind.
+    /// The rule's `kinds` do not allow the slice's kind.
     #[error("layout has {0}, and kinds does not allow {kind}; add {kind} to kinds", kind = Kind::label(.0.kind()))]
     NotAllowed(ResourceName),
-    /// Shares by size on a GPU that is shared in equal parts.
+    /// The list has shares by size, and the rule divides the GPU into equal parts.
     #[error("layout has {0} beside {field}.replicas; lay out {1}, or take replicas out", field = field(*.0))]
     BesideReplicas(ResourceName, ResourceName),
-    /// Equal parts of which policy does not say how many there are.
+    /// The list has equal parts, and the rule does not say into how many the GPU is divided.
     #[error("layout has {0}, and {field}.replicas is not set; set it", field = field(*.0))]
     NoReplicas(ResourceName),
-    /// More equal parts than there are.
+    /// The list has more equal parts than the rule divides the GPU into.
     #[error("layout has {0} times {2}, and {field}.replicas is {1}; write at most {1}", field = field(*.2))]
     TooManyReplicas(u32, u32, ResourceName),
-    /// Two sizes where policy wants one.
+    /// The list has shares of two sizes, and the rule's `mps.strict` requires one size.
     #[error("layout has {0} and {1}, and mps.strict wants shares of one size; lay out one size")]
     TwoSizes(ResourceName, ResourceName),
 }
 
-/// The field of a rule that is about shares of this name.
 fn field(resource: ResourceName) -> &'static str {
     if resource.kind() == Some(Kind::Mps) { "mps" } else { "timeSlicing" }
 }
 
 impl Layout {
-    /// Whether it says nothing.
+    /// Whether the layout has no slices, so that GPUs are cut on demand.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The slices, by name.
+    /// The slices, one entry for each resource name.
     pub fn iter(&self) -> impl Iterator<Item = LaidOut> + '_ {
         self.0.iter().copied()
     }
 
-    /// The kind of all slices; `None` for an empty one.
+    /// The kind of all slices; `None` for an empty layout.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
         self.0.first().and_then(|first| first.resource.kind())
     }
 
-    /// Why a GPU of this rule cannot have it, whatever the GPU is.
+    /// Checks the layout against a rule, as far as that does not depend on the GPU.
     pub(super) fn check(&self, rule: &GpuRule) -> Result<(), IllegalLayout> {
         for LaidOut { resource, count } in self.iter() {
             let allowed = resource.kind().filter(|kind| rule.kinds.contains(kind));

@@ -1,33 +1,33 @@
-//! What of a GPU instance one slice is.
+//! The part of a GPU instance that one slice is.
 
 use crate::mig::ComputeInstance;
 use serde::{Deserialize, Serialize};
 
-/// What of a GPU instance a slice is. In documents it is absent for the whole, `{start, compute}` for a compute instance and
-/// `{replica}` for a replica.
+/// The part of a GPU instance that a slice is. Documents leave it out for the whole instance, and have `{start, compute}` for a
+/// compute instance and `{replica}` for a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum MigPart {
-    /// All of it: its one compute instance, of full size.
+    /// The whole instance, with one compute instance of full size.
     #[default]
     Whole,
-    /// A compute instance that shares the GPU instance with others.
+    /// A compute instance beside others in the same GPU instance.
     Compute(ComputeInstance),
-    /// A replica: its one compute instance, of full size, by turns with the other replicas.
+    /// A replica. All replicas take turns on one compute instance of full size.
     Replica {
-        /// Its number, by which replicas of one GPU instance are told apart.
+        /// The replica's number, unique in its GPU instance.
         replica: u8,
     },
 }
 
 impl MigPart {
-    /// Whether it is all of the GPU instance.
+    /// Whether the slice is the whole GPU instance.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         *self == Self::Whole
     }
 
-    /// The compute instance that has a part of the GPU instance's compute slices.
+    /// The compute instance; `None` for a whole instance or a replica.
     #[must_use]
     pub fn compute(self) -> Option<ComputeInstance> {
         match self {
@@ -36,7 +36,7 @@ impl MigPart {
         }
     }
 
-    /// The number of a replica.
+    /// The replica's number; `None` for a whole or a compute instance.
     #[must_use]
     pub fn replica(self) -> Option<u8> {
         match self {
@@ -45,7 +45,7 @@ impl MigPart {
         }
     }
 
-    /// Whether slices of both sorts can be of one GPU instance.
+    /// Whether two such parts can be in one GPU instance: both must be compute instances, or both replicas.
     #[must_use]
     pub fn shares_with(self, other: Self) -> bool {
         !self.is_whole() && std::mem::discriminant(&self) == std::mem::discriminant(&other)

@@ -1,8 +1,9 @@
-//! How a node's policy shares GPU instances out by turns.
+//! How a node policy shares GPU instances by time slicing.
 
 use serde::{Deserialize, Serialize};
 
-/// As many as MPS has clients: of more than that each has its turn too seldom to be of use.
+/// The most replicas of one GPU instance. It equals the client limit of MPS, because with more replicas the turns would come too
+/// seldom.
 const MOST_MIG_REPLICAS: u32 = 48;
 
 /// How a GPU instance is shared out whose one compute instance is of full size.
@@ -24,7 +25,7 @@ pub struct MigRule {
 pub struct MigReplicas(u8);
 
 impl MigReplicas {
-    /// The number.
+    /// The number of replicas, 2 to 48.
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0

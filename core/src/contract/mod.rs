@@ -1,15 +1,17 @@
-//! The documents that kerf's programs exchange. Each has one writer and a version; nothing else is said between them.
+//! The documents that kerf's programs exchange. Each has one writer and a version. Agents and the extender also exchange messages over
+//! streams; see the crate `protocol`.
 //!
 //! | document | where | written by |
 //! |---|---|---|
 //! | [`RequestDocument`] | Pod annotation `kerf.dev/request` | webhook |
-//! | [`GpuNodeSpec`] | `GpuNode.spec` | extender's leader |
+//! | [`GpuNodeSpec`] | the ledger on the node's disk | that node's agent |
+//! | its [`NodePolicy`] | `GpuNode.spec` | an admin, or the extender's leader from policy files |
 //! | [`GpuNodeStatus`] | `GpuNode.status` | that node's agent |
 //! | [`AssignmentDocument`] | Pod annotation `kerf.dev/assignment` | extender, with the Binding |
 //!
-//! While kerf is updated its programs are of two versions, so a reader overlooks fields that it does not know. What it may not
-//! overlook comes with another version of the document. The exception is [`NodePolicy`], the admin's words inside of
-//! `GpuNode.spec`: like the policies' files it is refused for a field that is not known.
+//! During an update kerf's programs are of two versions, so a reader ignores unknown fields. A change that a reader must not ignore
+//! comes with another version of the document. The exception is [`NodePolicy`] inside of `GpuNode.spec`. An admin may write it, so an
+//! unknown field is refused there, as in policy files.
 
 mod assignment;
 mod chosen;

@@ -1,7 +1,7 @@
 //! What a node's GPUs may be used for: the part of the admin's policy that concerns one node. The extender copies it into
-//! [`GpuNodeSpec`](super::GpuNodeSpec); the agent reads no policy files.
+//! [`GpuNodeSpec`](super::GpuNodeSpec), so that the agent reads no policy files.
 //!
-//! A field that is not known is refused: a setting that is silently ignored is one that an admin believes in.
+//! An unknown field is refused, because an admin would rely on a setting that is silently ignored.
 
 use super::{Layout, MigRule, Shape};
 use crate::kind::Kind;
@@ -11,17 +11,17 @@ use crate::resource::ResourceName;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The policy of one node. Its default allows every kind on every GPU and changes no GPU's mode.
+/// The policy of one node. The default allows every kind on every GPU and changes no GPU's mode.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct NodePolicy {
-    /// Rules for GPUs: the first that names a GPU holds for it, and the default rule if none does.
+    /// Rules for GPUs. The first that selects a GPU holds for it; otherwise the default rule does.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuRule>,
-    /// Idle slices that are kept ready, cut ahead of demand.
+    /// Idle slices that the agent cuts ahead of demand.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warm: Vec<WarmSlices>,
-    /// What is done with a pod that uses more GPU memory than it was given.
+    /// What the agent does with a pod that uses more GPU memory than it was given.
     #[serde(skip_serializing_if = "is_default")]
     pub over_use: OverUse,
     /// Whether pods of this node that failed with `UnexpectedAdmissionError` are removed.
@@ -30,13 +30,13 @@ pub struct NodePolicy {
 }
 
 impl NodePolicy {
-    /// Whether it says nothing.
+    /// Whether the policy sets nothing.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The rule for a GPU. Where it has a layout, only the layout's kind is allowed.
+    /// The rule for a GPU. If it has a layout, only the layout's kind stays allowed.
     #[must_use]
     pub fn rule(&self, index: u32, uuid: &GpuUuid, pci: Option<&PciBusId>, model: &str) -> GpuRule {
         let found = self.gpus.iter().find(|rule| rule.select.names(index, uuid, pci, model));
@@ -80,7 +80,7 @@ pub struct GpuRule {
 }
 
 impl GpuRule {
-    /// In how many equal shares of this kind the GPU is shared out, where policy fixes their number.
+    /// The number of equal shares of this kind on each GPU; `None` if the policy does not fix it.
     #[must_use]
     pub fn replicas(&self, kind: Kind) -> Option<u32> {
         match kind {
@@ -90,8 +90,8 @@ impl GpuRule {
         }
     }
 
-    /// One of the equal shares of this kind of a GPU with so much memory. Its size is in whole GB, rounded down; its part of the
-    /// compute is not.
+    /// One of the equal shares of this kind on a GPU with this memory. Its size is rounded down to whole GB; its part of the compute
+    /// is rounded down to whole percent only. `None` if the rule has no equal shares, or they would have less than 1 GB.
     #[must_use]
     pub fn replica(&self, kind: Kind, memory: MemoryMib) -> Option<Shape> {
         let part = memory.0 / 1024 / u64::from(self.replicas(kind)?);
@@ -216,13 +216,13 @@ impl Default for MpsRule {
 }
 
 impl MpsRule {
-    /// Whether the shares of a GPU are of one size: by policy's word, or because they are equal parts.
+    /// Whether all shares of a GPU have one size, by `strict` or as equal parts.
     #[must_use]
     pub fn is_one_size(self) -> bool {
         self.strict || self.replicas.is_some()
     }
 
-    /// Whether a share has its part of the compute for itself, and no more.
+    /// Whether each share is limited to its part of the compute, which is then guaranteed to it.
     #[must_use]
     pub fn limits_compute(self) -> bool {
         self.compute_limit == ComputeLimit::Share
@@ -253,13 +253,13 @@ pub enum ComputeLimit {
 pub struct MpsMemory(u16);
 
 impl MpsMemory {
-    /// In percent.
+    /// The sum that the shares may reach, in percent of the GPU.
     #[must_use]
     pub fn percent(self) -> u64 {
         u64::from(self.0)
     }
 
-    /// What the shares of a GPU with so much memory may come to.
+    /// The sum that the shares may reach on a GPU with this memory.
     #[must_use]
     pub fn of(self, memory: MemoryMib) -> MemoryMib {
         MemoryMib(memory.0.saturating_mul(self.percent()) / 100)
@@ -295,7 +295,7 @@ impl From<MpsMemory> for u16 {
 pub struct MpsReplicas(u8);
 
 impl MpsReplicas {
-    /// The part of the GPU's compute that each has, in whole percent.
+    /// The part of the GPU's compute that each share has, rounded down to whole percent.
     #[must_use]
     pub fn compute(self) -> Option<ComputePercent> {
         ComputePercent::new(100 / self.0)

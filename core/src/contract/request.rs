@@ -1,4 +1,4 @@
-//! The request document: what a pod asks for, normalised by the webhook. The user's spelling is never read again.
+//! The request document: what a pod asks for, normalised by the webhook. The extender and the agent never read the user's spelling.
 
 use super::Chosen;
 use crate::kind::{IsolationClass, Kind, KindLabel};
@@ -11,43 +11,43 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// The version that this build writes and reads.
+/// The document version that this build writes and reads.
 pub const REQUEST_VERSION: u32 = 1;
 
-/// What all containers of a pod ask for.
+/// What all containers of a pod ask for, in the annotation `kerf.dev/request`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestDocument {
-    /// [`REQUEST_VERSION`].
+    /// The document's version, [`REQUEST_VERSION`] in this build.
     pub version: u32,
-    /// What the pod wants fenced.
+    /// The isolation class that holds for the pod.
     pub isolation: IsolationClass,
-    /// The containers that ask for slices, in the order in which the kubelet serves them: init containers and sidecars, then
-    /// app containers.
+    /// The containers that ask for slices, in the order in which the kubelet serves them: init containers and sidecars, then app
+    /// containers.
     pub containers: Vec<ContainerRequest>,
-    /// Which GPUs may serve the pod; absent for all.
+    /// The GPUs that may serve the pod; absent for all GPUs.
     #[serde(default, skip_serializing_if = "GpuSelection::is_all")]
     pub gpus: GpuSelection,
-    /// Whether movable pods are not to be evicted for this one. Absent for most.
+    /// Whether no movable pod may be evicted for this one. Absent for most pods.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moves_nobody: bool,
-    /// Whether nodes that NVIDIA's device plugin serves may have what the pod asks for, now or later.
+    /// Whether static nodes can serve the pod, now or later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub static_nodes: bool,
     /// Labels that the pod's node must have by its policy, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nodes: BTreeMap<String, String>,
-    /// By which limits each container asked, before these were replaced; containers that asked by annotation are not among
-    /// them. Absent in documents of a kerf that did not note it.
+    /// The limits by which each container asked, before the webhook replaced them. Containers that asked by annotation are not in it.
+    /// Absent in documents of earlier versions, which did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<BTreeMap<String, AskedLimits>>,
-    /// The kinds that the policy allows on GPUs of a model, by its short name; absent for models of which it says nothing.
+    /// The kinds that the policy allows on GPUs of a model, by short name. A model that is absent allows every kind.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kinds_by_model: BTreeMap<String, Vec<Kind>>,
-    /// Whether the pod runs in a user namespace of its own, which its node must have. Absent for most.
+    /// Whether the pod runs in a user namespace of its own, which its node must support. Absent for most pods.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub user_namespace: bool,
-    /// What follows from processes of the pod that an MPS daemon would obey. Absent for most.
+    /// How the pod is treated because an MPS daemon would obey its processes. Absent for most pods.
     #[serde(default, skip_serializing_if = "is_default")]
     pub root_processes: RootProcesses,
     /// How the names were chosen; absent in documents that were made without a choice.
@@ -55,16 +55,16 @@ pub struct RequestDocument {
     pub chosen: Option<Chosen>,
 }
 
-/// What follows for a pod from its processes that are root on the node, which an MPS daemon obeys.
+/// How a pod is treated because of processes that are root on the node. An MPS daemon obeys such processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RootProcesses {
-    /// Nothing: it has none, or no MPS share.
+    /// The pod has no such process, or gets no MPS share.
     #[default]
     Harmless,
-    /// It gets no MPS share.
+    /// The pod gets no MPS share because of such a process.
     KeptOut,
-    /// It has an MPS share all the same, for the policy allows that.
+    /// The pod may get an MPS share in spite of such a process, because the policy allows it.
     Allowed,
 }
 
@@ -72,45 +72,44 @@ fn is_default<T: PartialEq + Default>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Names and amounts of one container's limits.
+/// The names and amounts of one container's limits.
 pub type AskedLimits = BTreeMap<String, String>;
 
-/// What one container asks for.
+/// What one container asks for, with its resource name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerRequest {
-    /// The container's name.
+    /// Name of the container in the pod.
     pub name: String,
-    /// When it runs; absent for an app container.
+    /// When the container runs; absent for an app container.
     #[serde(default, skip_serializing_if = "Role::is_app")]
     pub role: Role,
-    /// The size that was asked, in nominal GB.
+    /// The size that was asked for, in nominal GB.
     pub size_gb: SizeGb,
-    /// The profile that the user wrote, which is then exact; absent for a request by size.
+    /// The profile that the user named, which is then exact; absent for a request by size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
-    /// How many slices.
+    /// How many slices the container asks for.
     pub count: u32,
-    /// The resource name that the container's limits carry; with its kind beside it where only a static node gives that kind
-    /// under this name.
+    /// The resource name in the container's limits. It has the kind beside it if only a static node serves this kind under the name.
     #[serde(flatten, with = "limit")]
     pub resource: ResourceName,
-    /// The kinds that may serve it, the preferred one first, where the name is neutral; none where the name says the kind.
+    /// The kinds that may serve a neutral name, the preferred one first; empty for a concrete name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<Kind>,
-    /// The memory that each slice must really have, for a request that is matched strictly; absent for one by name.
+    /// The real memory that each slice must have, if the request is matched strictly; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryMib>,
-    /// The least share of a GPU's compute that each slice must have.
+    /// The least share of a GPU's compute that each slice must have; absent if none is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<ComputePercent>,
-    /// Whether each slice must be of another GPU, as a count is meant in other systems' words. Absent for most.
+    /// Whether each slice must be on another GPU, because other systems count GPUs and not slices. Absent for most pods.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub distinct_gpus: bool,
 }
 
 impl ContainerRequest {
-    /// A request for one slice of this name and size.
+    /// A request for one slice of this name and size, without a container's name.
     #[must_use]
     pub fn of(resource: ResourceName, size_gb: SizeGb) -> Self {
         Self {
@@ -144,7 +143,7 @@ impl ContainerRequest {
         self.distinct_gpus && self.count > 1
     }
 
-    /// The kind of slice, where there is one only: the name says it, or a single one may serve the neutral name.
+    /// The kind of slice, if only one kind may serve the request; `None` otherwise.
     #[must_use]
     pub fn only_kind(&self) -> Option<Kind> {
         self.resource.kind().or(match self.kinds.as_slice() {
@@ -153,14 +152,14 @@ impl ContainerRequest {
         })
     }
 
-    /// Whether a slice of `kind` may serve it.
+    /// Whether a slice of `kind` may serve the request.
     #[must_use]
     pub fn may_be(&self, kind: Kind) -> bool {
         self.resource.kind().map_or_else(|| self.kinds.contains(&kind), |own| own == kind)
     }
 }
 
-/// What a container wants of each of its slices.
+/// What a container asks of each of its slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wants {
     profile: Option<Profile>,
@@ -169,7 +168,7 @@ struct Wants {
     compute: Option<ComputePercent>,
 }
 
-/// A resource name as two fields: what the limits carry, and the kind where the name does not say it.
+/// Writes a resource name as two fields: the name in the limits, and the kind if the name does not say it.
 mod limit {
     use crate::kind::Kind;
     use crate::resource::ResourceName;
@@ -201,12 +200,12 @@ mod limit {
 /// Why a request document cannot be read.
 #[derive(Debug, Error)]
 pub enum UnreadableRequest {
-    /// It is no such JSON.
+    /// The text is not the JSON of a request document.
     #[error(
         "failed to parse the annotation kerf.dev/request: {0}; it is written by kerf's webhook, remove it from the manifest"
     )]
     Parse(#[from] serde_json::Error),
-    /// Another version wrote it.
+    /// The document has a version that this build does not read.
     #[error(
         "the annotation kerf.dev/request has version {0}, this program reads version {REQUEST_VERSION}; create the pod anew"
     )]
@@ -214,7 +213,7 @@ pub enum UnreadableRequest {
 }
 
 impl RequestDocument {
-    /// A document that says nothing but what these containers ask for.
+    /// A document with these containers and defaults for everything else.
     #[must_use]
     pub fn of(isolation: IsolationClass, containers: Vec<ContainerRequest>) -> Self {
         Self {
@@ -233,7 +232,7 @@ impl RequestDocument {
         }
     }
 
-    /// Reads the annotation's text.
+    /// Reads the text of the annotation `kerf.dev/request`.
     pub fn parse(text: &str) -> Result<Self, UnreadableRequest> {
         let document: Self = serde_json::from_str(text)?;
         if document.version != REQUEST_VERSION {
@@ -242,13 +241,13 @@ impl RequestDocument {
         Ok(document)
     }
 
-    /// What the pod holds over its whole life, container by container: what is reserved for it.
+    /// What the pod holds over its whole life, container by container. This is what kerf reserves for it.
     ///
-    /// An ordinary init container holds what the containers after it leave over of its slices, most often nothing; it stays
-    /// the pod's until the pod ends, because the kubelet gives it to nobody else before.
+    /// An ordinary init container holds what the containers after it leave of its slices, usually nothing. What it holds stays the
+    /// pod's until the pod ends, because the kubelet gives it to no other pod before.
     ///
-    /// The kubelet gives any slice of a name to any of the pod's containers that asks by this name. So each of them gets what
-    /// the most demanding of them wants: the profile that one of them names, the largest size, and the most memory and compute.
+    /// The kubelet gives any slice of a name to any container of the pod that asks by this name. So each container gets what the most
+    /// demanding of them asks for: the named profile, the largest size, and the most memory and compute.
     #[must_use]
     pub fn holdings(&self) -> Cow<'_, [ContainerRequest]> {
         let as_it_is =
@@ -266,7 +265,7 @@ impl RequestDocument {
         Cow::Owned(held.map(holding).collect())
     }
 
-    /// The most that any container wants of a slice of this name.
+    /// The most that any container asks of a slice of this name.
     fn most_wanted(&self, name: ResourceName) -> Wants {
         let containers = self.containers.iter().filter(|container| container.resource == name);
         let nothing = Wants { profile: None, size_gb: SizeGb::ANY, memory: None, compute: None };
@@ -278,20 +277,21 @@ impl RequestDocument {
         })
     }
 
-    /// The kind of the pod's first slice, by which the pod is counted; `None` if it asks for none, or if several kinds may serve it.
+    /// The kind of the pod's first slice, by which metrics count the pod. `None` if the pod asks for none, or if several kinds may
+    /// serve it.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
         self.containers.first().and_then(ContainerRequest::only_kind)
     }
 
-    /// By what the pod is counted before it has a slice.
+    /// The label by which metrics count the pod before it has a slice.
     #[must_use]
     pub fn kind_label(&self) -> KindLabel {
         let label = |first: &ContainerRequest| first.only_kind().map_or(KindLabel::Any, KindLabel::Of);
         self.containers.first().map_or(KindLabel::None, label)
     }
 
-    /// The annotation's text.
+    /// The text of the annotation `kerf.dev/request`.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::json!(self).to_string()

@@ -1,4 +1,4 @@
-//! What a program of another version writes: fields that this one does not know, anywhere in a document.
+//! Tests with documents of another version: they have fields, anywhere, that this version does not have.
 
 use super::*;
 use crate::kind::Kind;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 const NEW: &str = "aFieldOfTomorrow";
 
-/// Where a document has objects, each as a JSON pointer. Tables by name, whose keys are no fields, are left out.
+/// The places of objects in a document, each as a JSON pointer. Tables by name are left out, because their keys are no fields.
 fn objects(document: &Value, tables: &[&str]) -> Vec<String> {
     let (mut found, mut left) = (Vec::new(), vec![(String::new(), document)]);
     while let Some((at, value)) = left.pop() {
@@ -32,14 +32,13 @@ fn objects(document: &Value, tables: &[&str]) -> Vec<String> {
     found
 }
 
-/// The document with one more field at `place`.
 fn with_more(document: &Value, place: &str) -> Value {
     let mut more = document.clone();
     more.pointer_mut(place).unwrap()[NEW] = json!({"any": ["thing"]});
     more
 }
 
-/// Reads `document` with one more field in each of its objects, and gives how many they are.
+/// Checks that `read` ignores one more field in each object of `document`, and returns the number of objects.
 fn overlooks<D>(document: &D, tables: &[&str], read: impl Fn(Value) -> D) -> usize
 where
     D: Serialize + PartialEq + std::fmt::Debug,
@@ -52,7 +51,7 @@ where
     places.len()
 }
 
-/// The same for a document of an admin's, which is refused and the field named.
+/// Checks that an admin's document with one more field is refused, and that the message names the field.
 fn refuses<D: DeserializeOwned + std::fmt::Debug>(document: &Value, tables: &[&str]) -> usize {
     serde_json::from_value::<D>(document.clone()).unwrap();
     let places = objects(document, tables);
@@ -63,7 +62,7 @@ fn refuses<D: DeserializeOwned + std::fmt::Debug>(document: &Value, tables: &[&s
     places.len()
 }
 
-/// A request with all that it may say.
+/// A request document with every field set.
 fn full_request() -> RequestDocument {
     let mut request = request("nvidia.com/gpu-10gb", 2);
     request.containers[0].distinct_gpus = true;
@@ -81,7 +80,7 @@ fn full_request() -> RequestDocument {
     }
 }
 
-/// A node with a MIG slice that is promised and held.
+/// A node with a MIG slice that is reserved and held.
 fn node() -> (GpuNodeSpec, GpuNodeStatus) {
     let status = node_status(&["H100-80GB", "T4-16GB"]);
     let ask = request("nvidia.com/mig-1g.10gb", 1);
@@ -146,7 +145,7 @@ fn a_field_in_an_admins_document_that_is_not_known_is_refused_by_its_name() {
         refuses::<NodePolicy>(&node, &tables),
     ];
     assert!(counts.iter().sum::<usize>() > 20, "{counts:?}");
-    // What stands in a GpuNode may have been written by hand.
+    // An admin may have written a GpuNode by hand, so unknown fields are refused there.
     let by_hand = json!({"policy": with_more(&node, "/gpus/0")});
     assert!(serde_json::from_value::<GpuNodeSpec>(by_hand).unwrap_err().to_string().contains(NEW));
 }

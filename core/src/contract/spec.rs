@@ -1,4 +1,7 @@
-//! `GpuNode.spec`: the slices that a node should have, and who was promised which. Written by the extender's leader only.
+//! The desired state of one node: the slices that it should have, their reservations, and its policy.
+//!
+//! The agent keeps it as its ledger. In `GpuNode.spec` only the policy is still written. Agents take over slices that an extender of
+//! an earlier version wrote there.
 
 use super::{MigPart, NodePolicy};
 use crate::kind::Kind;
@@ -9,112 +12,112 @@ use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What one node should have. Its default is the spec of a node on which nothing was cut yet.
+/// The desired state of one node. The default is that of a node on which nothing was cut yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuNodeSpec {
-    /// Rises by one with each write: a writer that has not seen the newest one is refused (compare and swap).
+    /// The number of the write. Extenders of earlier versions raised it by one each time; 0 in a spec that none of them wrote.
     pub revision: u64,
-    /// The epoch of the leader that wrote last. Agents ignore a spec of an older epoch than they have seen.
+    /// The epoch of the leader that wrote last. An agent that takes the spec over obeys no leader of an older epoch.
     pub epoch: u64,
-    /// The number of the next slice id, so that no id is used twice.
+    /// The number of the last slice id that was given, so that no id is used twice.
     pub next_slice: u64,
-    /// The wanted slices, in the order in which they were asked for.
+    /// The desired slices, in the order in which they were added.
     pub slices: Vec<WantedSlice>,
     /// What the node's GPUs may be used for.
     #[serde(skip_serializing_if = "NodePolicy::is_default")]
     pub policy: NodePolicy,
 }
 
-/// One wanted slice. Without a reservation it is idle: kept until its place is wanted.
+/// One desired slice. Without a reservation it is idle, and stays until its place is needed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WantedSlice {
-    /// The slice's name on this node.
+    /// The slice's id, unique on this node.
     pub id: SliceId,
-    /// The GPU to cut.
+    /// UUID of the GPU to cut.
     pub gpu: GpuUuid,
-    /// What to cut.
+    /// What to cut, and for MIG where.
     pub shape: Shape,
-    /// The pod that it is promised to.
+    /// The reservation of the slice; absent for an idle slice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Reservation>,
 }
 
-/// A slice promised to a container of a pod.
+/// A slice that is reserved for a container of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reservation {
-    /// The pod's UID: a pod of the same name created anew is another one.
+    /// The pod's UID. A recreated pod of the same name has another UID.
     pub uid: PodUid,
-    /// The pod's namespace.
+    /// Namespace of the pod that owns the reservation.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod that owns the reservation.
     pub pod: String,
-    /// The container that holds it in the end. That is an init container only where the pod needs fewer slices later.
+    /// The container that holds the slice in the end. That is an init container only if the pod needs fewer slices later.
     pub container: String,
-    /// The name under which the kubelet must offer the slice.
+    /// The resource name under which the kubelet must offer the slice.
     pub resource: ResourceName,
-    /// Whether the kubelet is offered no other pod's slices of this name while it has not taken the pod's: they are of one GPU, of
-    /// different GPUs, or of GPUs that the pod selects. Absent for most.
+    /// Whether the kubelet is offered no other pod's slices of this name until it has taken this pod's. The pod needs its own slices,
+    /// because they are on one GPU, on different GPUs, or on GPUs that the pod selects. Absent for most pods.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
-    /// The epoch of the leader that promised it.
+    /// The epoch of the leader that made the reservation.
     pub epoch: u64,
 }
 
 impl Reservation {
-    /// The pod's namespace and name.
+    /// Namespace and name of the pod that owns the reservation.
     #[must_use]
     pub fn key(&self) -> PodKey {
         PodKey::new(&self.namespace, &self.pod)
     }
 }
 
-/// What a slice is, and for a GPU instance where.
+/// What a slice is, and for a GPU instance where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Shape {
     /// A GPU instance, or a part of one.
     Mig {
-        /// The GPU instance's profile.
+        /// The profile of the GPU instance.
         profile: Profile,
-        /// The first memory slice.
+        /// The first memory slice of the instance.
         start: u8,
-        /// Memory slices taken.
+        /// How many memory slices the instance takes.
         size: u8,
-        /// What of it.
+        /// The part of the instance that the slice is; absent for all of it.
         #[serde(default, skip_serializing_if = "MigPart::is_whole")]
         part: MigPart,
     },
-    /// The GPU itself.
+    /// The whole GPU, without any sharing.
     Whole {
-        /// Its nominal memory.
+        /// The GPU's nominal memory in GB.
         size_gb: SizeGb,
     },
-    /// An MPS share.
+    /// An MPS share with a memory limit.
     Mps {
-        /// Its size.
+        /// The nominal memory of the share in GB.
         size_gb: SizeGb,
-        /// The part of the GPU's compute that its processes may use; absent for one that follows from the memory.
+        /// The part of the GPU's compute that its processes may use; absent if it follows from the memory.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         compute: Option<ComputePercent>,
     },
-    /// A time slice, accounted by memory.
+    /// A time slice, accounted by memory although nothing limits it.
     TimeSlicing {
-        /// Its size.
+        /// The nominal memory of the slice in GB.
         size_gb: SizeGb,
     },
 }
 
 impl Shape {
-    /// The shape of a GPU instance.
+    /// The shape of a whole GPU instance.
     #[must_use]
     pub fn mig(instance: Instance) -> Self {
         Self::of_instance(instance, MigPart::Whole)
     }
 
-    /// The shape of a part of a GPU instance, or of all of it.
+    /// The shape of a GPU instance, or of a part of it.
     #[must_use]
     pub fn of_instance(instance: Instance, part: MigPart) -> Self {
         let Placement { start, size } = instance.placement;
@@ -127,7 +130,7 @@ impl Shape {
         Self::Mps { size_gb: size, compute: None }
     }
 
-    /// The shape of a share of `size` made by `kind`; `None` for what is no share.
+    /// The shape of a share of `size` by `kind`; `None` for kinds that are no shares.
     #[must_use]
     pub fn share(kind: Kind, size: SizeGb) -> Option<Self> {
         match kind {
@@ -137,7 +140,7 @@ impl Shape {
         }
     }
 
-    /// How the slice is made.
+    /// The kind that makes a slice of this shape.
     #[must_use]
     pub fn kind(self) -> Kind {
         match self {
@@ -148,7 +151,7 @@ impl Shape {
         }
     }
 
-    /// The GPU instance, if it is one.
+    /// The GPU instance that the slice is, or is a part of; `None` for other kinds.
     #[must_use]
     pub fn instance(self) -> Option<Instance> {
         match self {
@@ -159,7 +162,7 @@ impl Shape {
         }
     }
 
-    /// What of its GPU instance it is; the whole for what is no part of one.
+    /// The part of its GPU instance that the slice is. Slices that are no part of one return the whole.
     #[must_use]
     pub fn mig_part(self) -> MigPart {
         match self {
@@ -168,19 +171,19 @@ impl Shape {
         }
     }
 
-    /// Its place among the compute instances of its GPU instance, for one that shares it so.
+    /// The compute instance in its GPU instance; `None` for a slice that is none.
     #[must_use]
     pub fn part(self) -> Option<ComputeInstance> {
         self.mig_part().compute()
     }
 
-    /// Its number among the replicas of its GPU instance, for one of them.
+    /// The number among the replicas of its GPU instance; `None` for a slice that is none.
     #[must_use]
     pub fn replica(self) -> Option<u8> {
         self.mig_part().replica()
     }
 
-    /// The memory that is accounted for it on a GPU with `total`, for what is not cut by MIG.
+    /// The memory that is accounted for the slice on a GPU with `total`. It has no meaning for MIG, which accounts by placement.
     #[must_use]
     pub fn memory_of(self, total: MemoryMib) -> MemoryMib {
         match self {
@@ -189,8 +192,8 @@ impl Shape {
         }
     }
 
-    /// The part of the compute of a GPU with `total` that an MPS share takes, in hundredths of `total`'s MiB: what was asked
-    /// for by itself, or as much as of the memory. Nothing for other slices, which have no such fence.
+    /// The compute that an MPS share takes on a GPU with `total`, in hundredths of `total`'s MiB. That is what was asked for, or as
+    /// large a part as of the memory. 0 for other slices, whose compute kerf does not limit.
     #[must_use]
     pub fn compute_of(self, total: MemoryMib) -> u64 {
         match self {
@@ -200,8 +203,8 @@ impl Shape {
         }
     }
 
-    /// Whether a slice of this shape can be offered under a name. Under a neutral one each can that is no part of a GPU
-    /// instance: what serves it, the pod's request says, and neither the name nor the shape.
+    /// Whether a slice of this shape can be offered under a name. Under a neutral name every slice can, unless it is a part of a GPU
+    /// instance. Whether it meets the request depends on the pod's request document then, not on the name.
     #[must_use]
     pub fn keeps(self, name: ResourceName) -> bool {
         match (self, name) {
@@ -220,7 +223,7 @@ impl Shape {
         }
     }
 
-    /// The nominal size.
+    /// The nominal size of the slice.
     #[must_use]
     pub fn size(self) -> SizeGb {
         match self {
@@ -229,7 +232,7 @@ impl Shape {
         }
     }
 
-    /// The part of a GPU's compute that was asked for by itself: only an MPS share has a fence for it.
+    /// The part of a GPU's compute that was asked for. `None` for slices other than MPS shares, because only these limit compute.
     #[must_use]
     pub fn compute(self) -> Option<ComputePercent> {
         match self {

@@ -1,4 +1,4 @@
-//! `GpuNode.status`: what a node's agent observes. Written by that agent only.
+//! `GpuNode.status`: what a node's agent observes. Only that agent writes it.
 
 use super::status_wire::StatusWire;
 use super::{Peer, Reservation, Shape};
@@ -11,249 +11,249 @@ use crate::units::{MemoryMib, SizeGb};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What one node has.
+/// The observed state of one node, with its ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "StatusWire", into = "StatusWire")]
 pub struct GpuNodeStatus {
-    /// The largest size of which the kubelet has taken the neutral name, with those of all smaller sizes; absent from agents of
-    /// earlier versions, which know no neutral names, and while the kubelet has not.
+    /// The largest size whose neutral name the kubelet has registered, with those of all smaller sizes. Absent while the kubelet has
+    /// not registered them, and from agents of earlier versions, which have no neutral names.
     pub neutral_up_to: Option<SizeGb>,
-    /// The node's GPUs by index.
+    /// The node's GPUs, ordered by NVML index.
     pub gpus: Vec<GpuStatus>,
     /// The slices that exist or are being made.
     pub slices: Vec<SliceStatus>,
-    /// `Ready` and others: see [`Condition`]'s constants.
+    /// The node's conditions, `Ready` and others; see [`Condition`]'s constants.
     pub conditions: Vec<Condition>,
-    /// For the columns of `kubectl get gpunodes`.
+    /// The texts for the columns of `kubectl get gpunodes`.
     pub summary: Summary,
 }
 
-/// Why a status cannot be read. Such a node counts as full.
+/// Why a status cannot be read. The extender counts such a node as full.
 #[derive(Debug, Error)]
 #[error("failed to read GpuNode.status: {0}; is the node's agent of another version?")]
 pub struct UnreadableStatus(#[from] serde_json::Error);
 
 impl GpuNodeStatus {
-    /// Reads the status of a GpuNode.
+    /// Reads the `status` of a GpuNode object.
     pub fn parse(value: serde_json::Value) -> Result<Self, UnreadableStatus> {
         Ok(serde_json::from_value(value)?)
     }
 
-    /// Whether the agent serves the node.
+    /// Whether the condition `Ready` is true, so that the agent serves the node.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.condition(Condition::READY).is_some_and(|ready| ready.status == ConditionStatus::True)
     }
 
-    /// The condition of this type, if the agent has set it.
+    /// The condition of this type; `None` if the agent has not set it.
     #[must_use]
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.kind == kind)
     }
 
-    /// The slice of this id.
+    /// The slice with this id; `None` if the node has none.
     #[must_use]
     pub fn slice(&self, id: &SliceId) -> Option<&SliceStatus> {
         self.slices.iter().find(|s| s.id.as_ref() == Some(id))
     }
 }
 
-/// One GPU.
+/// The observed state of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuStatus {
-    /// Its UUID.
+    /// The GPU's UUID, as NVML reports it.
     pub uuid: GpuUuid,
-    /// Its NVML index.
+    /// The GPU's NVML index, which shifts when a GPU is lost or the machine boots.
     pub index: u32,
-    /// The short model name.
+    /// The short model name, as in `H100-80GB`.
     pub model: String,
-    /// Its address on the PCI bus; absent where the driver does not say it, and from agents of earlier versions.
+    /// Its address on the PCI bus. Absent if the driver does not report it, and from agents of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_bus_id: Option<PciBusId>,
-    /// The NUMA node it is nearest to; absent on machines with one, and where it is not known.
+    /// The NUMA node that it is nearest to. Absent if unknown, and on machines with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// What lies between it and GPUs of higher indexes, where that tells pairs of the node apart.
+    /// The connections to GPUs of higher indexes, where they differ between pairs of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<Peer>,
-    /// Total memory.
+    /// Total memory as NVML reports it, in MiB.
     #[serde(rename = "memoryMib")]
     pub memory: MemoryMib,
-    /// The part of the total memory that the driver reserves and no process can have (NVML's `nvmlMemory_v2_t.reserved`); absent
-    /// from agents of earlier versions.
+    /// The part of the total memory that the driver reserves and no process can use (NVML's `nvmlMemory_v2_t.reserved`). Absent from
+    /// agents of earlier versions.
     #[serde(rename = "reservedMib", default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<MemoryMib>,
-    /// The kinds of slice that can be cut now, by the GPU's mode and the node's policy: `[mig]` while MIG mode is on, else the
-    /// others.
+    /// The kinds of slice that can be cut now, by the GPU's mode and the node's policy: `[mig]` while MIG mode is on, else other
+    /// kinds.
     pub kinds: Vec<Kind>,
-    /// Memory that processes use which kerf knows no slice of; it is not offered.
+    /// Memory used by processes that no slice of kerf's accounts for. It is not offered.
     #[serde(rename = "outsideMib", default, skip_serializing_if = "MemoryMib::is_zero")]
     pub outside: MemoryMib,
-    /// How many MPS shares may be beside each other on it; absent where it has no MPS.
+    /// How many MPS shares may exist on it together; absent if it has no MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_shares: Option<u32>,
-    /// What is wrong with it. Nothing new is cut from it then.
+    /// What is wrong with the GPU, for an operator. While it is set, nothing new is cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What NVML offers under MIG; empty while MIG mode is off.
+    /// The MIG profiles that NVML lists; empty while MIG mode is off.
     #[serde(default, skip_serializing_if = "MigTable::is_empty")]
     pub profiles: MigTable,
 }
 
 impl GpuStatus {
-    /// The memory of the GPU that no share may have.
+    /// The memory of the GPU that no share can use.
     #[must_use]
     pub fn beside_shares(&self) -> MemoryMib {
         beside_shares(self.memory, self.reserved)
     }
 }
 
-/// One slice as the agent sees it.
+/// The observed state of one slice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SliceStatus {
-    /// Its name in the spec; absent for a slice that nobody asked kerf for, which counts as occupied.
+    /// Its id in the ledger. Absent for a slice that kerf did not make; such a slice counts as occupied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<SliceId>,
-    /// Its GPU.
+    /// UUID of the GPU that has the slice.
     pub gpu: GpuUuid,
-    /// What was cut.
+    /// What was cut, and for MIG where.
     pub shape: Shape,
-    /// Where it stands.
+    /// How far the slice is between cut and held.
     pub state: SliceState,
-    /// The memory that it really has.
+    /// The memory that the slice really has, in MiB.
     #[serde(rename = "memoryMib")]
     pub memory: MemoryMib,
-    /// The id under which the kubelet knows it, once it exists.
+    /// The id under which the kubelet lists it; absent until it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceId>,
-    /// The resource name under which it is offered.
+    /// The resource name under which it is offered; absent until it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<ResourceName>,
-    /// The pod for which it is ready: the kubelet has acknowledged the device.
+    /// The pod for which it is ready, because the kubelet has acknowledged the device; absent until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_for: Option<PodUid>,
-    /// Who holds it, by the kubelet's account.
+    /// The container that holds it, as the kubelet reports; absent if none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Holder>,
-    /// Why it is not ready, in an operator's words.
+    /// Why it is not ready, for an operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whose it is to be. Absent from agents that do not keep their node's ledger: there the spec says it.
+    /// The reservation of the slice. Absent for an idle slice, and from agents of earlier versions, which left it in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<SliceReservation>,
-    /// Whether it has a name in the ledger no more, and goes as soon as it can.
+    /// Whether it is no longer in the ledger, and is destroyed as soon as possible.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
 }
 
-/// The reservation of a slice, as the agent reports it that keeps its node's ledger.
+/// The reservation of a slice, as the agent reports it from its ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SliceReservation {
-    /// The pod's UID.
+    /// UID of the pod that owns the reservation.
     pub uid: PodUid,
-    /// The pod's namespace.
+    /// Namespace of the pod that owns the reservation.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod that owns the reservation.
     pub pod: String,
     /// The container that holds the slice in the end.
     pub container: String,
-    /// The name under which the kubelet must offer the slice.
+    /// The resource name under which the kubelet must offer the slice.
     pub resource: ResourceName,
-    /// As in [`Reservation`].
+    /// Whether the pod needs its own slices; see [`Reservation::alone`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
-    /// Whether a Binding of the pod to this node may have been made, or may be made yet.
+    /// Whether a Binding of the pod to this node may have been made, or may still be made.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub binding: bool,
 }
 
 impl SliceReservation {
-    /// A reservation, and whether a Binding of its pod may have been made.
+    /// Reports a reservation; `binding` says whether a Binding of its pod may have been made.
     #[must_use]
     pub fn of(reservation: &Reservation, binding: bool) -> Self {
         let Reservation { uid, namespace, pod, container, resource, alone, epoch: _ } = reservation.clone();
         Self { uid, namespace, pod, container, resource, alone, binding }
     }
 
-    /// The pod's namespace and name.
+    /// Namespace and name of the pod that owns the reservation.
     #[must_use]
     pub fn key(&self) -> PodKey {
         PodKey::new(&self.namespace, &self.pod)
     }
 }
 
-/// Where a slice stands.
+/// How far a slice is between cut and held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub enum SliceState {
-    /// It is being made, or the kubelet has not acknowledged it yet.
+    /// The agent is making it, or the kubelet has not acknowledged it yet.
     Preparing,
-    /// It exists but waits: another reservation of the same name must be allocated first.
+    /// It exists, but another reservation of the same name must be allocated first.
     Waiting,
     /// The kubelet offers it to the pod that it is reserved for.
     Ready,
-    /// A pod holds it.
+    /// A container of a pod holds it.
     Held,
-    /// It exists and nobody holds it or was promised it.
+    /// It exists, and no pod holds it or has reserved it.
     Idle,
-    /// It could not be made.
+    /// The agent could not make it.
     Failed,
 }
 
-/// The container that holds a slice.
+/// The container that holds a slice, as the kubelet reports it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Holder {
-    /// The pod's namespace.
+    /// Namespace of the container's pod.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the container's pod.
     pub pod: String,
-    /// The container.
+    /// Name of the container in its pod.
     pub container: String,
 }
 
 impl Holder {
-    /// The pod's namespace and name.
+    /// Namespace and name of the container's pod.
     #[must_use]
     pub fn key(&self) -> PodKey {
         PodKey::new(&self.namespace, &self.pod)
     }
 }
 
-/// A condition in the form that Kubernetes' own have.
+/// A condition in the form of Kubernetes' own conditions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Its type.
+    /// The condition's type, one of [`ALL`](Self::ALL).
     #[serde(rename = "type")]
     pub kind: String,
-    /// Whether it holds.
+    /// Whether the condition holds at present.
     pub status: ConditionStatus,
-    /// One word for programs.
+    /// The reason in one word, for programs.
     pub reason: String,
-    /// A sentence for people: what, and what to do.
+    /// A sentence for people: what happens, and what to do.
     pub message: String,
-    /// When it last changed (RFC 3339).
+    /// When the status last changed (RFC 3339).
     pub last_transition_time: String,
 }
 
 impl Condition {
     /// The agent serves the node.
     pub const READY: &'static str = "Ready";
-    /// Every GPU answers and has no error that it must recover from.
+    /// Every GPU responds and has no error that it must recover from.
     pub const GPUS_HEALTHY: &'static str = "GpusHealthy";
-    /// Every wanted slice exists or can be made.
+    /// Every desired slice exists or can be made.
     pub const SPEC_REACHED: &'static str = "SpecReached";
-    /// Nobody else cuts or serves the node's GPUs.
+    /// No other program cuts or serves the node's GPUs.
     pub const UNCONTESTED: &'static str = "Uncontested";
-    /// The kubelet's checkpoint, which has what init containers hold, can be read.
+    /// The kubelet's checkpoint can be read. It has what init containers hold.
     pub const ALLOCATIONS_KNOWN: &'static str = "AllocationsKnown";
-    /// The extender's leader has a connection to the agent, and orders.
+    /// The extender's leader has a stream to the agent and sends orders.
     pub const CONNECTED: &'static str = "Connected";
-    /// All types.
+    /// All types of conditions that agents set.
     pub const ALL: [&'static str; 6] = [
         Self::READY,
         Self::GPUS_HEALTHY,
@@ -264,22 +264,22 @@ impl Condition {
     ];
 }
 
-/// Whether a condition holds.
+/// Whether a condition holds, as in Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConditionStatus {
-    /// It holds.
+    /// The condition holds at present.
     True,
-    /// It does not.
+    /// The condition does not hold.
     False,
-    /// Nobody knows.
+    /// The agent cannot tell whether it holds.
     Unknown,
 }
 
 impl ConditionStatus {
-    /// All of them.
+    /// All values of a condition's status.
     pub const ALL: [Self; 3] = [Self::True, Self::False, Self::Unknown];
 
-    /// As Kubernetes writes it.
+    /// The text that Kubernetes uses in objects.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -294,14 +294,14 @@ impl ConditionStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Summary {
-    /// `2x H100-80GB`.
+    /// The GPUs by model, as in `2x H100-80GB`.
     pub gpus: String,
-    /// The kinds that can be cut now: `mig`, `mps,time-slicing`.
+    /// The kinds that can be cut now, as in `mig` or `mps,time-slicing`.
     pub mode: String,
-    /// Slices that a pod holds.
+    /// The number of slices that a pod holds.
     pub held: u32,
-    /// Slices that nobody holds or was promised.
+    /// The number of slices that no pod holds or has reserved.
     pub idle: u32,
-    /// Memory in no held or promised slice, without what no share may have on GPUs that are shared.
+    /// Memory in no held or reserved slice, without what no share can use on GPUs that are shared.
     pub free: String,
 }

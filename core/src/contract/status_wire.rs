@@ -1,5 +1,5 @@
-//! How a status is written: the MIG table of a model once, not with each of its GPUs. Eight GPUs' tables were a third of
-//! an idle node's object, and the API server's work on a write grows with the object.
+//! The serialized form of a status. It has the MIG table of a model once and not with each GPU. Eight GPUs' tables were a third of an
+//! idle node's object, and the API server's work on a write grows with the object.
 
 use super::status::{Condition, GpuNodeStatus, GpuStatus, SliceStatus, Summary};
 use crate::kind::Kind;
@@ -8,13 +8,13 @@ use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The written form of [`GpuNodeStatus`].
+/// The serialized form of [`GpuNodeStatus`].
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct StatusWire {
     #[serde(rename = "neutralUpToGb", skip_serializing_if = "Option::is_none")]
     neutral_up_to: Option<SizeGb>,
-    /// What MIG offers on each model, by its short name.
+    /// The MIG table of each model, by short model name.
     models: BTreeMap<String, MigTable>,
     gpus: Vec<GpuStatus>,
     slices: Vec<SliceStatus>,
@@ -29,7 +29,7 @@ impl From<GpuNodeStatus> for StatusWire {
         for gpu in gpus.iter_mut().filter(|gpu| gpu.kinds.contains(&Kind::Mig)) {
             let table = std::mem::take(&mut gpu.profiles);
             let known = models.entry(gpu.model.clone()).or_insert_with(|| table.clone());
-            // A GPU that differs from its model keeps its own.
+            // A GPU whose table differs from its model's keeps its own.
             if *known != table {
                 gpu.profiles = table;
             }

@@ -1,4 +1,4 @@
-//! What a policy excludes no pod gets: no model, no kind on a model, no node.
+//! Tests that no pod gets a model, a kind on a model, or a node that its policy excludes.
 
 use super::*;
 use crate::keys;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 const MODELS: [&str; 5] = ["H100-80GB", "A100-40GB", "T4-16GB", "L4-24GB", "GeForce-RTX-4090"];
 const KINDS: [&str; 4] = ["mig", "whole", "mps", "time-slicing"];
 
-/// What stands for the products of the models in labels of static nodes; the last says none.
+/// Product and memory in the labels of static nodes, for each model; the last has no labels.
 const PRODUCTS: [(&str, &str); 4] =
     [("NVIDIA-H100-80GB-HBM3", "81559"), ("Tesla-T4", "15360"), ("NVIDIA-L4", "23034"), ("", "")];
 
@@ -26,7 +26,7 @@ fn policies(spec: Value) -> Policies {
     Policies { pods: vec![document.try_into().unwrap()], nodes: Vec::new() }
 }
 
-/// Nodes of these models, whose kubelets know neutral names or not, and static nodes with these products.
+/// Managed nodes of these models, with neutral names or without, and static nodes with these products.
 fn supply(models: &[&str], products: &[usize], is_neutral: bool) -> (Supply, Vec<static_node::StaticNode>) {
     let mut index = SupplyIndex::default();
     for (place, model) in models.iter().enumerate() {
@@ -54,7 +54,7 @@ fn some_of(all: &'static [&'static str], least: usize) -> impl Strategy<Value = 
     prop::sample::subsequence(all.to_vec(), least..=all.len())
 }
 
-/// A policy's spec. Classes have only kinds that keep their promise.
+/// A policy's spec. Each class has only kinds that isolate enough for it.
 fn spec() -> impl Strategy<Value = Value> {
     let kinds = prop::collection::btree_map(prop::sample::select(&MODELS[..]), some_of(&KINDS, 1), 0..4);
     let parts = (
@@ -122,7 +122,7 @@ fn pod() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What the policy's text says of a kind on a model, in another way than the code.
+/// An independent implementation of the policy's rule for a kind on a model, to compare with.
 fn allows(spec: &Value, model: &str, kind: Kind) -> bool {
     let has = |list: &Value, word: &str| list.as_array().is_none_or(|list| list.iter().any(|w| w == word));
     has(&spec["models"], model) && has(&spec["kindsByModel"][model], kind.as_str())
@@ -170,7 +170,7 @@ proptest! {
     }
 }
 
-/// What a pod with these limits and annotations becomes: what each container gets and on which models, or why not.
+/// What each container of a pod with these limits and annotations gets, and on which models, or the refusal.
 fn became(spec: &Value, managed: &[&str], limits: &[&str], annotations: Value) -> String {
     let containers = limits
         .iter()
@@ -224,7 +224,7 @@ fn a_kind_is_skipped_that_no_model_serves_which_the_pod_may_have() {
             json!({"kerf.dev/gpu-model": "H100-80GB,T4-16GB"}),
             "nvidia.com/gpu-10gb on T4-16GB",
         ),
-        // The second container leaves the A30 alone to the pod, which has no 1g.10gb.
+        // The second container leaves the pod only the A30, which has no 1g.10gb.
         (
             json!({"models": ["A30-24GB", "H100-80GB"], "kindsByModel": {"H100-80GB": ["mig"]}}),
             &all,
@@ -283,7 +283,7 @@ fn who_may_have_nothing_is_refused_if_he_asks_in_any_way_that_some_policy_takes(
     }
 }
 
-/// A policy that denies lists no dialects. The default list must not bring `nvidia.com/mig-*` to a webhook that fails closed.
+/// A policy with `deny` lists no dialects. The default list must not make a webhook that fails closed match `nvidia.com/mig-*`.
 #[test]
 fn a_policy_that_denies_takes_no_dialect() {
     let mut policies = policies(json!({"match": {"namespaces": ["web"]}, "deny": "no budget"}));

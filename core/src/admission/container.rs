@@ -1,24 +1,23 @@
-//! The containers of a pod that can have slices, with what each has.
+//! The containers of a pod that can have slices, with the request of each.
 
 use crate::contract::{ContainerRequest, RequestDocument};
 use serde_json::Value;
 
-/// The lists of a pod's containers that can have slices, in the order of the API.
+/// The lists of a Pod's `spec` whose containers can have slices, in the API's order. Ephemeral containers are not among them.
 pub const CONTAINERS: [&str; 2] = ["initContainers", "containers"];
 
-/// A container.
 pub(super) struct Container<'p> {
-    /// The list that it is in.
+    /// The list of the pod that has the container.
     pub(super) list: &'static str,
-    /// Its place there.
+    /// The container's index in the list.
     pub(super) index: usize,
     pub(super) name: &'p str,
     pub(super) json: &'p Value,
-    /// What it asks for, if it asks for slices.
+    /// The container's request; `None` if it asks for no slice.
     pub(super) request: Option<&'p ContainerRequest>,
 }
 
-/// All of them, in order.
+/// All containers of the pod that can have slices, in the order of [`CONTAINERS`].
 pub(super) fn containers<'p>(
     pod: &'p Value,
     document: &'p RequestDocument,

@@ -1,5 +1,5 @@
-//! Environment variables that lead past a slice. The kubelet lets a container's own win over those that the agent gives, so a
-//! container that sets them would see more GPUs than its own, or go to another MPS daemon, or leave its limits.
+//! Finds environment variables that would bypass a slice. The kubelet gives a container's own variables precedence over the agent's.
+//! So a container that sets them could see other GPUs than its own, use another MPS daemon, or leave its limits.
 
 use super::Unfit;
 use super::container::{Container, containers};
@@ -9,25 +9,25 @@ use crate::policy::EnvironmentRule;
 use serde_json::Value;
 use std::fmt;
 
-/// Which GPUs NVIDIA's container runtime shows to a container.
+/// Selects the GPUs that NVIDIA's container runtime shows to a container.
 const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
-/// Its values that show none: what containers without a GPU write.
+/// The values that show no GPU. Containers without a GPU use them.
 const NOTHING_VISIBLE: [&str; 2] = ["none", "void"];
-/// Where the MPS daemon is, and what a client of it may use.
+/// Prefix of the variables that select the MPS daemon and limit its clients.
 pub(super) const MPS_PREFIX: &str = "CUDA_MPS_";
 
-/// A variable that is taken out of a pod.
+/// A variable that admission removes from a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
-    /// The list of containers that has the container.
+    /// The list of the pod that has the container.
     pub list: &'static str,
-    /// The container's place in the list.
+    /// The container's index in this list.
     pub index: usize,
-    /// The variable's place in the container's list.
+    /// The variable's index in the container's `env`.
     pub place: usize,
-    /// The container's name.
+    /// Name of the container that sets the variable.
     pub container: String,
-    /// The variable's name.
+    /// Name of the environment variable.
     pub name: String,
 }
 
@@ -38,8 +38,8 @@ impl fmt::Display for Variable {
     }
 }
 
-/// The variables to take out of the pod, or the refusal for the first of them. Within a container from the last to the first,
-/// so that taking one out leaves the others where they are.
+/// The variables to remove from the pod, or the refusal for the first of them. Each container's variables come from the last to the
+/// first, so that removing one does not shift the others.
 pub(super) fn leading_past(
     pod: &Value,
     document: &RequestDocument,
@@ -65,14 +65,15 @@ fn name_of(variable: &Value) -> &str {
     variable["name"].as_str().unwrap_or_default()
 }
 
-/// Whether a variable leads past the slice of a container that asks for one, or asks for none: by any of the kinds that may serve it.
+/// Whether a variable would bypass the slice of a container, or of another container if this one asks for none. It is enough that one
+/// of the kinds would be bypassed that may serve the container.
 fn leads_past(variable: &Value, request: Option<&ContainerRequest>) -> bool {
     let name = name_of(variable);
     let shows_nothing = variable["value"].as_str().is_some_and(|value| NOTHING_VISIBLE.contains(&value));
     match request {
-        // Beside a slice of another container: it gets no GPU, unless it takes them all.
+        // Another container has the slice. This one gets no GPU unless it makes all of them visible.
         None => name == VISIBLE_DEVICES && !shows_nothing,
-        // Nobody else is on the GPU: an MPS daemon of the container's own harms nobody.
+        // A whole GPU has no other users, so an MPS daemon of the container's own affects no other pod.
         Some(request) if request.only_kind() == Some(Kind::Whole) => name == VISIBLE_DEVICES,
         Some(_) => name == VISIBLE_DEVICES || name.starts_with(MPS_PREFIX),
     }

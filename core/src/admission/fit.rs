@@ -1,4 +1,4 @@
-//! Whether a pod would come to its slices: who schedules it, where it may go, and what of its own would lead past them.
+//! Checks whether a pod would get its slices: its scheduler, its node, and its fields that would bypass the slices.
 
 use super::environment::{self, Variable};
 use super::root::{Exposed, Root};
@@ -9,71 +9,71 @@ use crate::request::{AskError, is_scheduler_of};
 use serde_json::Value;
 use thiserror::Error;
 
-/// The name that the API server gives pods that name no scheduler.
+/// The scheduler that the API server sets on pods that name none.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
-/// Something in the pod would lead past kerf, and the policy does not say to take it out.
+/// A field of the pod that would bypass kerf, and that the policy does not allow kerf to change.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unfit {
-    /// It names a scheduler that cannot cut.
+    /// The pod names a scheduler that does not call kerf.
     #[error(
         "spec.schedulerName: {found} does not cut GPUs; remove it, pods with slices are scheduled by {wanted}"
     )]
     Scheduler {
-        /// The scheduler that it names.
+        /// The scheduler that the pod names.
         found: String,
-        /// The policy's.
+        /// The scheduler of the pod's policy.
         wanted: String,
     },
-    /// It names its node.
+    /// The pod names its node, so it would bypass the scheduler.
     #[error(transparent)]
     NodeName(AskError),
-    /// Its processes could command the MPS daemon that it shares with others, and no other kind serves it.
+    /// The pod's processes could command an MPS daemon that other pods use, and no other kind serves the pod.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     Root(Exposed),
-    /// A container sets a variable by which it would see other GPUs than its own, or leave its limits.
+    /// A container sets a variable that would show it other GPUs, or lift its limits.
     #[error(
         "container {container}, env[{name}]: it would lead past the pod's slice; remove it, kerf sets what the container needs"
     )]
     Environment {
-        /// The container.
+        /// Name of the container that sets the variable.
         container: String,
-        /// The variable.
+        /// Name of the environment variable.
         name: String,
     },
 }
 
-/// What becomes of the parts of a pod that would lead past its slices.
+/// The changes to a pod's fields that would bypass its slices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fit {
-    /// The scheduler that the pod is given to.
+    /// The scheduler that the webhook sets on the pod.
     pub scheduler: String,
-    /// The node that the pod is preset to, which becomes a node affinity.
+    /// The node that the pod names, which becomes a required node affinity; `None` if it names none.
     pub node: Option<String>,
-    /// The variables that are taken out.
+    /// The environment variables that the webhook removes.
     pub taken_out: Vec<Variable>,
-    /// What variables come from that are not seen.
+    /// Sources of environment variables that kerf does not read.
     pub unseen: Vec<Unseen>,
-    /// Whether it gets a user namespace, so that its root is nobody to an MPS daemon.
+    /// Whether the pod gets a user namespace, so that an MPS daemon does not obey its root.
     pub user_namespace: bool,
-    /// What its root processes lead to.
+    /// The warning about the pod's root processes; `None` if they are harmless.
     root: Option<String>,
 }
 
 impl Fit {
-    /// The same with what becomes of the pod's root processes.
+    /// The same with the decision on the pod's root processes.
     pub(super) fn with_root(self, root: &Root, document: &RequestDocument) -> Self {
         Self { user_namespace: root.separates(document), root: root.warning(document), ..self }
     }
 
-    /// What the user should know of it.
+    /// The warnings to the user about these changes.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         let unseen = self.unseen.iter().map(ToString::to_string);
         self.taken_out.iter().map(ToString::to_string).chain(unseen).chain(self.root.clone())
     }
 }
 
-/// What `policy` makes of the parts of `pod` that would lead past the slices of `document`.
+/// Decides on the fields of `pod` that would bypass the slices of `document`, by the rules of `policy`.
 pub fn fit(pod: &Value, document: &RequestDocument, policy: &Policy) -> Result<Fit, Unfit> {
     Ok(Fit {
         user_namespace: false,
@@ -89,8 +89,8 @@ fn text<'p>(pod: &'p Value, key: &str) -> Option<&'p str> {
     pod["spec"][key].as_str().filter(|text| !text.is_empty())
 }
 
-/// The policy's scheduler. A policy that names none leaves the pod's: the cluster's own asks the extender. A dialect's
-/// scheduler, which manifests that come over from there name, is left in no case.
+/// The scheduler for the pod: the policy's. If the policy names none, the pod keeps its own, because then every scheduler of the
+/// cluster calls the extender. A dialect's scheduler, which moved manifests still name, is always replaced.
 fn scheduler(pod: &Value, policy: &Policy) -> Result<String, Unfit> {
     let wanted = policy.scheduler_name();
     let found = text(pod, "schedulerName").unwrap_or(DEFAULT_SCHEDULER);
@@ -104,7 +104,7 @@ fn scheduler(pod: &Value, policy: &Policy) -> Result<String, Unfit> {
     Err(Unfit::Scheduler { found: found.to_owned(), wanted: wanted.to_owned() })
 }
 
-/// The node that the pod names, with which it would go past the scheduler.
+/// The node that the pod names. With it set, the pod would bypass the scheduler.
 fn node(pod: &Value, rule: NodeNameRule) -> Result<Option<String>, Unfit> {
     match (text(pod, "nodeName"), rule) {
         (None, _) => Ok(None),

@@ -1,5 +1,6 @@
-//! Which pods the API server sends to the webhook, which fails closed: those that ask kerf as the policies in force let pods ask,
-//! and no other. The API server evaluates this as a CEL expression; the same table makes the expression and [`MatchCondition::matches`].
+//! The match condition of the webhook. The webhook fails closed, so the API server must call it only for pods that ask kerf under the
+//! policies in force. The API server evaluates a CEL expression. The expression and [`MatchCondition::matches`] come from the same
+//! table.
 
 use crate::keys;
 use crate::policy::{Dialect, Policies};
@@ -7,7 +8,7 @@ use crate::quantity::parse_count;
 use crate::request::{ContainerView, PodView, Words};
 use std::collections::BTreeSet;
 
-/// The match condition of the webhook for pods.
+/// The match condition of the webhook for pods. It depends on the dialects of the policies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MatchCondition {
     annotations: BTreeSet<&'static str>,
@@ -15,9 +16,11 @@ pub struct MatchCondition {
     prefixes: BTreeSet<&'static str>,
 }
 
-/// What of the expression does not depend on the policies: before the dialects' annotations, before their resources and behind
-/// both. The API server writes every amount of nothing as "0"; charts write that for no GPU, and a cluster may say of all pods
-/// whether they may be moved: neither asks for anything.
+/// The parts of the expression that do not depend on policies: before the dialects' annotations, before their resources, and after
+/// both.
+///
+/// A dialect's resource with the amount 0 does not match, because charts write 0 for no GPU; the API server writes every amount of
+/// nothing as "0". `kerf.dev/movable` does not match either, because a cluster may set it on all pods.
 const PARTS: [&str; 3] = [
     "has(object.metadata.labels) && object.metadata.labels.exists(k, k.startsWith('kerf.dev/')) \
      || has(object.metadata.annotations) && object.metadata.annotations.exists(k, \
@@ -32,12 +35,12 @@ const PARTS: [&str; 3] = [
 ];
 
 impl MatchCondition {
-    /// The entry of the `MutatingWebhookConfiguration` that has the condition.
+    /// Name of the webhook with the condition in the `MutatingWebhookConfiguration`.
     pub const WEBHOOK: &str = "pods.kerf.dev";
-    /// The condition's name there.
+    /// Name of the condition in this webhook.
     pub const NAME: &str = "asks-for-gpus";
 
-    /// The condition for pods that ask by kerf's own keys, or in one of `dialects`.
+    /// The condition for pods that ask by kerf's own keys or in one of `dialects`.
     #[must_use]
     pub fn of(dialects: &BTreeSet<Dialect>) -> Self {
         let words = || dialects.iter().map(|dialect| Words::of(*dialect));
@@ -48,19 +51,19 @@ impl MatchCondition {
         }
     }
 
-    /// The narrowest condition that is wide enough for `policies`.
+    /// The narrowest condition that matches every pod which may ask under `policies`.
     #[must_use]
     pub fn for_policies(policies: &Policies) -> Self {
         Self::of(&policies.dialects())
     }
 
-    /// The widest condition.
+    /// The condition that matches pods of all dialects.
     #[must_use]
     pub fn widest() -> Self {
         Self::of(&Dialect::ALL.into())
     }
 
-    /// The condition that has this expression, whatever blanks it is written with; `None` if kerf writes no such expression.
+    /// The condition with this expression, whose blanks may differ; `None` if kerf writes no such expression.
     #[must_use]
     pub fn parse(expression: &str) -> Option<Self> {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -69,11 +72,12 @@ impl MatchCondition {
             let in_subset = |(index, _): &(usize, Dialect)| (bits >> index) & 1 == 1;
             Dialect::ALL.into_iter().enumerate().filter(in_subset).map(|(_, dialect)| dialect).collect()
         };
+        // kerf writes only one expression for each set of dialects, so all of them are tried.
         let mut all = (0..1 << Dialect::ALL.len()).map(|bits| Self::of(&subset(bits)));
         all.find(|condition| condition.expression() == found)
     }
 
-    /// The dialects all of whose pods meet the condition.
+    /// The dialects whose pods all meet the condition.
     pub fn dialects(&self) -> impl Iterator<Item = Dialect> {
         Dialect::ALL.into_iter().filter(|dialect| self.covers(&Self::of(&BTreeSet::from([*dialect]))))
     }
@@ -86,7 +90,7 @@ impl MatchCondition {
             && self.prefixes.is_superset(&other.prefixes)
     }
 
-    /// The condition of the pods that meet one of both.
+    /// The condition for pods that meet one of the two.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         Self {
@@ -96,7 +100,7 @@ impl MatchCondition {
         }
     }
 
-    /// The CEL expression.
+    /// The condition as a CEL expression.
     #[must_use]
     pub fn expression(&self) -> String {
         let [labels, containers, end] = PARTS;
@@ -111,7 +115,7 @@ impl MatchCondition {
         [labels, &annotations, containers, &resources, &prefixes, end].concat()
     }
 
-    /// Whether a pod meets the condition, as the API server would find it.
+    /// Whether a pod meets the condition, with the result that the API server would compute.
     #[must_use]
     pub fn matches(&self, pod: &PodView) -> bool {
         let noted =
@@ -137,7 +141,7 @@ fn is_ours(key: &str) -> bool {
     key.split_once('/').is_some_and(|(group, _)| group == keys::GROUP)
 }
 
-/// Whether a resource has the form of `nvidia.com/gpu-10gb` and `nvidia.com/gpu-10gb.shared`, which only kerf serves.
+/// Whether a resource name looks like `nvidia.com/gpu-10gb` or `nvidia.com/gpu-10gb.shared`, which only kerf serves.
 fn is_share(name: &str) -> bool {
     let size = name.strip_prefix("nvidia.com/gpu-");
     let size = size.and_then(|size| size.strip_suffix(".shared").unwrap_or(size).strip_suffix("gb"));

@@ -16,7 +16,7 @@ fn with_note(key: &str) -> Value {
     json!({"metadata": {"annotations": {key: "0.5"}}, "spec": {"containers": [{"name": "main"}]}})
 }
 
-/// Policies, each for one namespace, with these dialects; `None` leaves the field out.
+/// Policies with these dialects, each for one namespace; `None` leaves the field out.
 fn policies(dialects: &[Option<Vec<Dialect>>]) -> Policies {
     let policy = |(index, dialects): (usize, &Option<Vec<Dialect>>)| {
         let mut spec = json!({

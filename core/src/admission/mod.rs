@@ -1,4 +1,4 @@
-//! What becomes of a pod that is created: the webhook's answer, which `kerf policy` gives too before there is a cluster.
+//! The decision on a pod that is created. The webhook answers by it, and `kerf policy` gives the same answer without a cluster.
 
 mod container;
 mod environment;
@@ -25,52 +25,52 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
-/// A pod that goes in with slices.
+/// A pod that is admitted with slices.
 #[derive(Debug)]
 pub struct Admitted<'p> {
-    /// The policy that is for it.
+    /// The policy that matches the pod.
     pub policy: &'p Policy,
-    /// What it asks for.
+    /// The request document for the pod's annotation.
     pub document: RequestDocument,
-    /// Whether it carried this decision already: it was admitted, and another webhook changed it since.
+    /// Whether the pod carried this decision already, because another webhook changed it after kerf.
     pub again: bool,
-    /// What becomes of its parts that would lead past its slices.
+    /// The changes to fields that would bypass the slices.
     pub fit: Fit,
-    /// What the user should know.
+    /// The warnings that the user gets.
     pub warnings: Vec<String>,
 }
 
-/// Why a pod is refused.
+/// Why a pod is refused; the user reads its text.
 #[derive(Debug, Error)]
 pub enum Refusal {
-    /// It asks wrongly.
+    /// The pod's request cannot be read.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// The policy forbids what it asks.
+    /// The policy forbids what the pod asks for.
     #[error(transparent)]
     Policy(#[from] Denied),
-    /// It would go past kerf.
+    /// A field of the pod would bypass kerf.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// Which policy is for it is not known yet.
+    /// The pod's policy cannot be decided yet.
     #[error(transparent)]
     Undecided(#[from] Undecided),
-    /// No policy is for it.
+    /// No policy matches the pod, which asks for a slice.
     #[error(
         "no policy of kerf's matches a pod of namespace {0}, so it may not ask for a slice; ask an admin for a GpuPolicy that does"
     )]
     NoPolicy(String),
-    /// It is no pod.
+    /// The object is not a readable pod.
     #[error("failed to read the pod: {0}")]
     Pod(#[from] serde_json::Error),
 }
 
 impl Refusal {
-    /// What [`reason`](Self::reason) may be.
+    /// All values that [`reason`](Self::reason) can return.
     pub const REASONS: [&str; 6] =
         ["request", "policy", "bypass", "no-policy", "unreadable", "unknown-namespace"];
 
-    /// One word for what kind of refusal it is.
+    /// The kind of refusal in one word, for metrics.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         let [request, policy, bypass, no_policy, unreadable, unknown_namespace] = Self::REASONS;
@@ -85,10 +85,10 @@ impl Refusal {
     }
 }
 
-/// Decides on `pod`, a Pod's JSON, which is created in `namespace`; `None` if it asks for no slice.
+/// Decides on `pod`, a Pod's JSON that is created in `namespace`; `None` if it asks for no slice.
 ///
-/// A pod that was admitted before, or carries what only kerf writes for another reason, is decided on anew: see [`restored`].
-/// Where a policy asks for labels of the namespace, these must be known, or the pod is refused.
+/// A pod that carries fields which only kerf writes is decided on without them; see [`restored`]. If a policy selects by labels of
+/// the namespace and these are not known, the pod is refused.
 pub fn decide<'p, 'n>(
     pod: &Value,
     namespace: impl Into<Namespace<'n>>,
@@ -134,8 +134,8 @@ pub fn decide<'p, 'n>(
     Ok(Some(Admitted { policy, document, again, fit, warnings }))
 }
 
-/// What the pod asks for. A container that was injected since the pod was admitted leaves the annotations' meaning as it was,
-/// unless it asks too.
+/// Reads the pod's request. A container that was injected after the pod's admission does not change the meaning of annotations
+/// without a container's name, unless it asks for slices too.
 fn read(restored: &Restored, view: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError> {
     let is_one =
         |ask: &PodAsk| ask.containers.iter().filter(|container| container.role.is_app()).count() == 1;
@@ -143,7 +143,7 @@ fn read(restored: &Restored, view: &PodView, reading: &Reading) -> Result<Option
     named.filter(is_one).map_or_else(|| request::read(view, reading), |ask| Ok(Some(ask)))
 }
 
-/// A pod whose policy gives it nothing: it is refused if it asks in any way that some policy understands, rightly or not.
+/// Decides on a pod whose policy has `deny`. The pod is refused if it asks in any way that some policy accepts, even with mistakes.
 fn denied<'p>(
     view: &PodView,
     policies: &Policies,
@@ -159,7 +159,7 @@ fn denied<'p>(
     Err(Denied::Nothing { policy, reason }.into())
 }
 
-/// Refuses a pod that selects other nodes than its policy does.
+/// Refuses a pod whose `nodeSelector` contradicts its policy's.
 fn check_nodes(view: &PodView, policy: &Policy) -> Result<(), Denied> {
     let required = &policy.spec().node_selector;
     let other = required.iter().find_map(|(key, wanted)| {

@@ -1,10 +1,10 @@
-//! A pod that carries what only kerf writes, as it was before kerf wrote it.
+//! Restores a pod that carries fields which only kerf writes to what it was before kerf wrote them.
 //!
-//! Such a pod comes for one of two reasons. Another webhook changed it after kerf, and the API server asks again; or somebody
-//! copied an admitted pod, or restored it from a backup. The two cannot be told apart, and whoever creates a pod can write
-//! these fields. So nothing in them is believed: what kerf put into the limits is taken out, what the request document says
-//! of the limits before is put back, and the pod is decided on like any other. A forged document can only say that the
-//! limits were such and such, which its author could have written into the limits.
+//! Such a pod is created for one of two reasons. Another webhook changed it after kerf, and the API server calls kerf again. Or
+//! somebody copied an admitted pod, or restored it from a backup. kerf cannot tell the two apart, and any author of a pod can write
+//! these fields. So kerf trusts none of them. It removes its own names from the limits, puts back the limits that the request
+//! document records, and decides on the pod like on any other. A forged document can only claim limits that its author could have
+//! written directly.
 
 use super::CONTAINERS;
 use crate::contract::{AskedLimits, RequestDocument};
@@ -17,15 +17,15 @@ use std::borrow::Cow;
 /// A pod without the fields that only kerf writes.
 #[derive(Debug)]
 pub struct Restored<'p> {
-    /// The pod.
+    /// The pod's JSON; borrowed if it carried no such field.
     pub pod: Cow<'p, Value>,
-    /// The request document that it carried, if that can be read.
+    /// The request document that the pod carried; `None` if there was none or it cannot be read.
     pub former: Option<RequestDocument>,
-    /// The fields of kerf's that it carried.
+    /// The fields of kerf's that the pod carried.
     pub carried: Vec<Field>,
 }
 
-/// Takes out of `pod`, a Pod's JSON, what only kerf writes.
+/// Removes from `pod`, a Pod's JSON, the fields that only kerf writes.
 #[must_use]
 pub fn restored(pod: &Value) -> Restored<'_> {
     let carried = carried(pod);
@@ -35,7 +35,7 @@ pub fn restored(pod: &Value) -> Restored<'_> {
     let former = pod["metadata"]["annotations"][keys::REQUEST].as_str();
     let former = former.and_then(|text| RequestDocument::parse(text).ok());
     let mut pod = pod.clone();
-    // A copy of a bound pod names its node. The scheduler decides on it anew, like kerf.
+    // A copy of a bound pod names its node, so the name is removed. The scheduler decides again, like kerf.
     if carried.iter().any(is_assignment)
         && let Some(spec) = members(&mut pod, "spec")
     {
@@ -68,8 +68,8 @@ fn is_assignment(field: &Field) -> bool {
     matches!(field, Field::Annotation(key) if key == keys::ASSIGNMENT)
 }
 
-/// Puts back the limits that asked. A document that does not tell them is of a kerf that did not note them: then the names in
-/// the limits are the request.
+/// Puts back the limits by which the pod asked. A document of an earlier version does not record them; then the names in the limits
+/// are the request.
 fn restore_limits(pod: &mut Value, former: &RequestDocument) {
     let Some(asked) = &former.asked else { return };
     for list in CONTAINERS {
@@ -90,7 +90,7 @@ fn restore(resources: &mut Value, given: ResourceName, asked: &AskedLimits) {
     let given = given.to_string();
     let is_given =
         |resources: &Value| ["limits", "requests"].iter().any(|map| resources[map].get(&given).is_some());
-    // Where kerf's name is gone somebody took the request out of the pod.
+    // If kerf's name is gone, the request was removed from the pod on purpose.
     if !is_given(resources) {
         return;
     }
@@ -108,14 +108,14 @@ fn restore(resources: &mut Value, given: ResourceName, asked: &AskedLimits) {
     }
 }
 
-/// The members of an object in `parent`. Indexing would put a `null` there where it is absent.
+/// The members of an object in `parent`. Indexing is not used, because it would insert `null` where the object is absent.
 fn members<'v>(parent: &'v mut Value, key: &str) -> Option<&'v mut Map<String, Value>> {
     parent.get_mut(key)?.as_object_mut()
 }
 
 impl Restored<'_> {
-    /// The pod in which annotations without a container's name have the name of the container that they meant when the pod was
-    /// admitted: others may have been injected since. `None` where that is nothing new.
+    /// The pod with explicit names in its annotations without a container's name: those of the container that they meant at
+    /// admission. Other containers may have been injected since. `None` if that changes nothing.
     pub(super) fn with_names(&self, view: &PodView) -> Option<PodView> {
         let only = self.former.as_ref().and_then(only_app)?;
         let is_there = view.spec.containers.iter().any(|container| container.name == only);
@@ -134,7 +134,7 @@ impl Restored<'_> {
         Some(named)
     }
 
-    /// What the user should know of the fields that the pod loses. One that is decided on as `before` keeps its document.
+    /// The warning about the fields that the pod loses. If the decision is `as_before`, the pod keeps its document.
     #[must_use]
     pub fn warning(&self, as_before: bool) -> Option<String> {
         let stays = |field: &Field| match field {
@@ -150,7 +150,7 @@ impl Restored<'_> {
     }
 }
 
-/// The only app container of a document.
+/// The only app container of a document; `None` if it has none or several.
 fn only_app(document: &RequestDocument) -> Option<&str> {
     let mut apps = document.containers.iter().filter(|request| request.role == Role::App);
     match (apps.next(), apps.next()) {
@@ -221,7 +221,7 @@ mod tests {
             (json!({"main": {"gpu-10gb": "1"}}), json!({"cpu": "2", "gpu-10gb": "1"})),
             (json!({}), json!({"cpu": "2"})),
             (json!({"side": {"gpu-10gb": "1"}}), json!({"cpu": "2"})),
-            // A document puts back nothing that kerf is not asked by.
+            // The document restores only names by which pods can ask kerf.
             (json!({"main": {"cpu": "64", "memory": "1Ti"}}), json!({"cpu": "2"})),
             (json!(null), given.clone()),
         ] {

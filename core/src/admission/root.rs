@@ -1,12 +1,13 @@
-//! Whether a pod's processes could command the MPS daemon of their GPU, and what becomes of the pod if they could.
+//! Decides whether a pod's processes could command the MPS daemon of their GPU, and what follows for the pod.
 //!
-//! The daemon obeys a process whose user is root on the node, whatever its other namespaces, its capabilities and the mode of
-//! the pipe folder: such a process changes limits and ends its neighbours' work (measured with driver 580). It refuses other
-//! users, and the root of a user namespace. So all processes of the pod are in a user namespace, or none can become root.
+//! The daemon obeys a process whose user is root on the node, regardless of its other namespaces, its capabilities and the mode of
+//! the pipe folder. Such a process changes limits and ends its neighbours' work (measured with driver 580). The daemon refuses other
+//! users, and the root of a user namespace. So either all processes of the pod must be in a user namespace, or none may be able to
+//! become root.
 //!
-//! A user namespace is not enough for a process that may mount in it: the kubelet gives the pipe folder with the pod's users, so
-//! that the pod's root owns it, and only the mount is read-only. Such a process makes it writable and removes the socket of
-//! the daemon (seen with Kubernetes 1.36, containerd 2.4 and Linux 6.18).
+//! A user namespace does not suffice for a process that may mount in it. The kubelet maps the pipe folder to the pod's users, so the
+//! pod's root owns it, and only the mount is read-only. Such a process remounts it writable and removes the daemon's socket (seen
+//! with Kubernetes 1.36, containerd 2.4 and Linux 6.18).
 
 use crate::contract::{ContainerRequest, RequestDocument, RootProcesses};
 use crate::kind::Kind;
@@ -15,14 +16,14 @@ use crate::policy::{Choice, Denied, RootContainers, Supply};
 use serde_json::Value;
 use std::fmt;
 
-/// A pod's processes, as far as an MPS daemon could obey them.
+/// How far an MPS daemon could obey a pod's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Root {
-    /// It obeys none of them.
+    /// The daemon obeys none of them.
     Fenced,
-    /// It obeys none of them once the pod has a user namespace, which nothing in the pod forbids.
+    /// The daemon obeys none of them once the pod has a user namespace, and nothing in the pod forbids one.
     Separable(Exposed),
-    /// It may obey some.
+    /// The daemon may obey some of them.
     Exposed(Exposed),
 }
 
@@ -35,7 +36,7 @@ pub struct Exposed {
     rule: RootContainers,
 }
 
-/// What lets a container's processes be root, or become it.
+/// What lets a container's processes be root, or become root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gap {
     Privileged,
@@ -44,35 +45,35 @@ enum Gap {
     User,
 }
 
-/// What keeps a pod from having a user namespace.
+/// What prevents a pod from having a user namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Obstacle {
-    /// The pod does not ask for one, and the policy sets nothing.
+    /// The pod does not ask for one, and the policy does not set one.
     Unsaid,
-    /// `spec.hostUsers: true`.
+    /// The pod has `spec.hostUsers: true`.
     HostUsers,
-    /// A namespace of the host's beside which the API server allows none (core `validation.go`, `validateHostUsers`).
+    /// A host namespace, beside which the API server allows no user namespace (core `validation.go`, `validateHostUsers`).
     HostNamespace(&'static str),
-    /// A volume whose file system may have no idmapped mounts.
+    /// A volume whose file system may not support idmapped mounts.
     Volume(String),
-    /// A raw block volume, which the API server allows no such pod.
+    /// A raw block volume, beside which the API server allows no user namespace.
     Device(String),
-    /// None would help: the container may mount in its own.
+    /// A user namespace would not help, because the container may mount in it.
     Mounting,
-    /// A node that may serve the pod and has none.
+    /// A node that may serve the pod and has no user namespaces.
     Node(NodeName),
 }
 
 /// The fields beside which the API server refuses `hostUsers: false`.
 const HOST_NAMESPACES: [&str; 3] = ["hostNetwork", "hostPID", "hostIPC"];
 
-/// Volumes that the kubelet makes itself, in its own folder or in a tmpfs: where a node has user namespaces at all, these have
-/// idmapped mounts (Kubernetes, "User Namespaces": the kubelet's folder and tmpfs must). What is behind another volume nobody
-/// knows here: NFS has none, nor has much that a claim leads to, and then the container does not start.
+/// Volumes that the kubelet makes in its own folder or in a tmpfs. On a node with user namespaces these support idmapped mounts
+/// (Kubernetes, "User Namespaces": the kubelet's folder and tmpfs must). Other volumes are unknown here: NFS does not support them,
+/// nor do many file systems behind a claim, and then the container would not start.
 const OWN_VOLUMES: [&str; 5] = ["configMap", "downwardAPI", "emptyDir", "projected", "secret"];
 
 impl Root {
-    /// Reads a Pod's JSON.
+    /// Reads a Pod's JSON, under the policy's `rule`.
     pub(super) fn of(pod: &Value, rule: RootContainers) -> Self {
         let spec = &pod["spec"];
         let lists = ["initContainers", "containers"].into_iter();
@@ -96,10 +97,10 @@ impl Root {
         }
     }
 
-    /// What is given to the pod, by what was chosen for it: `without_mps` chooses anew as if there were no MPS.
+    /// Applies the rule to a choice that may give an MPS share. `without_mps` chooses again as if there were no MPS.
     ///
-    /// A user namespace is the pod's from its creation, whatever kind it gets: where several kinds may serve it, every node that
-    /// has one of them must have user namespaces.
+    /// The pod gets its user namespace at creation, whatever kind it gets later. So if several kinds may serve it, every node with
+    /// one of them must have user namespaces.
     pub(super) fn settle(
         self,
         mut choice: Choice,
@@ -132,12 +133,12 @@ impl Root {
         Ok((Self::Exposed(exposed), choice))
     }
 
-    /// Whether the pod is put into a user namespace for what it gets.
+    /// Whether kerf puts the pod into a user namespace.
     pub(super) fn separates(&self, document: &RequestDocument) -> bool {
         matches!(self, Self::Separable(_)) && document.user_namespace
     }
 
-    /// What the user should know of it.
+    /// The warning to the user; `None` if the processes do no harm.
     pub(super) fn warning(&self, document: &RequestDocument) -> Option<String> {
         let Self::Exposed(exposed) = self else { return None };
         match document.root_processes {
@@ -152,7 +153,7 @@ fn name_of(container: &Value) -> String {
     container["name"].as_str().unwrap_or_default().to_owned()
 }
 
-/// What lets the container's processes be root. Fields of a container stand before those of the pod, as the kubelet reads them.
+/// What lets the container's processes be root. Fields of the container override those of the pod, as in the kubelet.
 fn gap(spec: &Value, container: &Value) -> Option<Gap> {
     let own = &container["securityContext"];
     let said = |key: &str| [own, &spec["securityContext"]].into_iter().find(|at| !at[key].is_null());
@@ -169,8 +170,8 @@ fn gap(spec: &Value, container: &Value) -> Option<Gap> {
     }
 }
 
-/// Whether the container's processes may mount, in a user namespace too. Runtimes take a capability's name in any case, and with
-/// the kernel's prefix or without it.
+/// Whether the container's processes may mount, in a user namespace too. Runtimes accept a capability's name in any case, with the
+/// kernel's prefix or without it.
 fn may_mount(container: &Value) -> bool {
     let context = &container["securityContext"];
     let added = context["capabilities"]["add"].as_array().into_iter().flatten();
@@ -194,7 +195,7 @@ fn obstacle(spec: &Value) -> Option<Obstacle> {
     host.or_else(volume).or_else(device)
 }
 
-/// Whether the kubelet makes the volume itself. An `emptyDir` of huge pages is of another file system.
+/// Whether the kubelet makes the volume itself. An `emptyDir` of huge pages does not count, because it is another file system.
 fn is_own(volume: &Value) -> bool {
     let medium = volume["emptyDir"]["medium"].as_str().unwrap_or_default();
     OWN_VOLUMES.iter().any(|kind| volume.get(kind).is_some_and(Value::is_object))
@@ -212,7 +213,7 @@ impl fmt::Display for Exposed {
 }
 
 impl Exposed {
-    /// What its author can do.
+    /// What the pod's author can do.
     pub(super) fn remedy(&self) -> String {
         let instead = match &self.obstacle {
             Obstacle::Unsaid | Obstacle::HostUsers => "set spec.hostUsers: false".to_owned(),

@@ -5,7 +5,7 @@ use crate::policy::{Policies, PolicyDocument, Supply, SupplyIndex};
 use crate::testing::{node_status, request, with_neutral_names};
 use serde_json::json;
 
-/// A pod that asks for 4 GB with this spec, and this security context of its container.
+/// A pod that asks for 4 GB, with this spec and with this security context of its container.
 fn pod(spec: Value, context: Value) -> Value {
     let main = json!({"name": "main", "securityContext": context, "resources": {"limits": {"gpu-4gb": "1"}}});
     let mut pod = json!({"metadata": {"name": "p"}, "spec": spec});
@@ -139,7 +139,7 @@ fn only_isolate_puts_a_pod_into_a_user_namespace() {
     }
 }
 
-/// The cluster: a T4 for shares alone on a node with user namespaces or without, and an H100 in MIG mode where `mig` says so.
+/// A cluster with a T4 for shares only, on a node with or without user namespaces, and with an H100 in MIG mode if `mig` is true.
 fn supply(users: bool, mig: bool) -> Supply {
     let mut index = SupplyIndex::default();
     index.show("t4".into(), &GpuNodeSpec::default(), &node_status(&["T4-16GB"]));
@@ -163,8 +163,7 @@ fn policies(rule: &str) -> Policies {
     Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() }
 }
 
-/// What becomes of a pod: its kind, whether it is put into a user namespace, what follows from its root processes, and how many
-/// warnings there are.
+/// The decision on a pod: its kind, whether it gets a user namespace, how its root processes are treated, and the number of warnings.
 fn outcome(rule: &str, supply: &Supply, pod: &Value) -> Result<(Kind, bool, RootProcesses, usize), String> {
     let policies = policies(rule);
     let admitted = decide(pod, "default", &policies, supply).map_err(|refusal| {
@@ -259,8 +258,8 @@ fn what_was_decided_is_decided_again_in_the_same_way() {
     }
 }
 
-/// What becomes of a pod that asks for 10 GB in a cluster of a T4 and an H100 where neutral names are known: its name, its kinds,
-/// whether it is put into a user namespace, and what follows from its root processes.
+/// The decision on a pod that asks for 10 GB, in a cluster with a T4, an H100 and neutral names: its name, its kinds, whether it gets
+/// a user namespace, and how its root processes are treated.
 fn open_outcome(rule: &str, without: &[&str], spec: Value) -> (String, Vec<Kind>, bool, RootProcesses) {
     let mut index = SupplyIndex::default();
     for (name, model) in [("t4", "T4-16GB"), ("h100", "H100-80GB")] {

@@ -1,9 +1,10 @@
-//! Environment variables that are not seen: those that a ConfigMap or Secret brings by `envFrom`. They win over the agent's
-//! too (only `env` wins over them), and neither is read on the request path. So who has an MPS share is warned of it.
+//! Finds environment variables that kerf cannot see: those that `envFrom` brings from a ConfigMap or a Secret. They take precedence
+//! over the agent's too (only `env` takes precedence over them), and admission reads no such object. So the user of an MPS share gets
+//! a warning.
 //!
-//! It is not refused: most that use `envFrom` bring nothing of the kind, and what a process may do to its own environment
-//! anyway is fenced by the daemon, or told as over-use. `NVIDIA_VISIBLE_DEVICES` needs no warning: the CDI specification of a
-//! slice, which comes last, sets it.
+//! The pod is not refused, because most pods with `envFrom` bring no such variable. What a process may do to its own environment
+//! anyway, the daemon limits, or the agent reports it as over-use. `NVIDIA_VISIBLE_DEVICES` needs no warning, because the CDI
+//! specification of a slice sets it last.
 
 use super::container::containers;
 use super::environment::MPS_PREFIX;
@@ -12,14 +13,14 @@ use crate::kind::Kind;
 use serde_json::Value;
 use std::fmt;
 
-/// Something that a container with an MPS share takes variables from.
+/// A source from which a container with an MPS share takes variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unseen {
-    /// The container's name.
+    /// Name of the container with the source.
     pub container: String,
-    /// The place in its list of sources.
+    /// Index in the container's `envFrom`.
     pub place: usize,
-    /// What is not read: a ConfigMap or Secret with its name.
+    /// The ConfigMap or Secret that kerf does not read, with its name.
     pub source: String,
 }
 
@@ -33,7 +34,7 @@ impl fmt::Display for Unseen {
     }
 }
 
-/// All that the pod's containers with MPS shares take variables from which could lead past them.
+/// The sources of variables that could bypass MPS shares of the pod.
 pub(super) fn unseen(pod: &Value, document: &RequestDocument) -> Vec<Unseen> {
     let shared = containers(pod, document)
         .filter(|found| found.request.is_some_and(|request| request.may_be(Kind::Mps)));
@@ -47,7 +48,7 @@ pub(super) fn unseen(pod: &Value, document: &RequestDocument) -> Vec<Unseen> {
     sources.collect()
 }
 
-/// Whether a variable with the source's prefix can have a name of MPS's.
+/// Whether a variable with the source's prefix can have a name that MPS reads.
 fn may_lead_past(source: &Value) -> bool {
     let prefix = source["prefix"].as_str().unwrap_or_default();
     MPS_PREFIX.starts_with(prefix) || prefix.starts_with(MPS_PREFIX)

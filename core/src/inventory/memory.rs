@@ -1,4 +1,4 @@
-//! What becomes of a GPU's memory: who has it, and how much of what is left nobody can have.
+//! Accounts for a GPU's memory: which slices have it, and how much of the rest no slice can use.
 
 use crate::contract::{GpuStatus, SliceState, SliceStatus};
 use crate::kind::Kind;
@@ -7,29 +7,29 @@ use crate::resource::SHARE_SIZES;
 use crate::units::MemoryMib;
 use std::collections::BTreeMap;
 
-/// What a part of a GPU's memory is.
+/// The state of a part of a GPU's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MemoryState {
     /// In slices that pods hold.
     Held,
-    /// In slices that pods were promised.
+    /// In slices that are reserved, being made, or failed.
     Promised,
-    /// In slices that nobody has.
+    /// In slices that no pod holds or has reserved.
     Idle,
-    /// In no slice, and a slice could be cut of it.
+    /// In no slice, but a slice could be cut from it.
     Free,
-    /// In no slice, and no slice can be cut of it: what MIG leaves over, or a GPU that is sick or not kerf's.
+    /// In no slice, and no slice can be cut from it: what MIG leaves over, or all of a GPU from which nothing can be cut.
     Unusable,
-    /// Used by processes that kerf knows no slice of.
+    /// Used by processes that no slice of kerf's accounts for.
     Outside,
 }
 
 impl MemoryState {
-    /// All of them.
+    /// All states that memory can have.
     pub const ALL: [Self; 6] =
         [Self::Held, Self::Promised, Self::Idle, Self::Free, Self::Unusable, Self::Outside];
 
-    /// Its name in metrics.
+    /// The value of the metrics' label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl MemoryState {
     }
 }
 
-/// The GPU's memory by what it is. All together it is the GPU's, unless its policy gives more in shares than it has.
+/// A GPU's memory by state. The sum is the GPU's memory, unless its policy lets shares exceed that.
 #[must_use]
 pub fn by_state(gpu: &GpuStatus, slices: &[SliceStatus]) -> BTreeMap<MemoryState, MemoryMib> {
     let here: Vec<_> = slices.iter().filter(|slice| slice.gpu == gpu.uuid).collect();
@@ -54,7 +54,7 @@ pub fn by_state(gpu: &GpuStatus, slices: &[SliceStatus]) -> BTreeMap<MemoryState
     let mut instances = BTreeMap::<Instance, (MemoryState, MemoryMib)>::new();
     for slice in &here {
         match slice.shape.instance() {
-            // Compute instances share their GPU instance's memory; whoever has one has it.
+            // Compute instances share the memory of their GPU instance. It counts once, in the strongest state of any of them.
             Some(instance) => {
                 let of = instances.entry(instance).or_insert((state(slice), slice.memory));
                 of.0 = of.0.min(state(slice));
@@ -85,7 +85,7 @@ fn state(slice: &SliceStatus) -> MemoryState {
     }
 }
 
-/// How much of the rest slices can be cut of.
+/// How much of the rest slices can be cut from.
 fn usable(
     gpu: &GpuStatus,
     slices: &[&SliceStatus],
@@ -96,7 +96,7 @@ fn usable(
         let (usable, free) = memory_slices(&gpu.profiles, instances);
         return MemoryMib(rest.0 * u64::from(usable) / u64::from(free.max(1)));
     }
-    // A GPU that can still be given as a whole is, with all that it has.
+    // A GPU that can still be given as a whole is given with all of its memory.
     let is_for_shares = !slices.is_empty() || !gpu.kinds.contains(&Kind::Whole);
     let rest = if is_for_shares { rest.saturating_sub(gpu.beside_shares()) } else { rest };
     let is_full = gpu.mps_shares.is_some_and(|most| {
@@ -108,8 +108,8 @@ fn usable(
     if gpu.kinds.is_empty() || is_full || !fits { MemoryMib(0) } else { rest }
 }
 
-/// The memory slices that are free: those that some profile can be placed on, and all. Beside instances that cannot exist together
-/// nothing can.
+/// The number of free memory slices on which some profile can be placed, and the number of all free ones. The first is 0 beside
+/// instances that cannot exist together.
 fn memory_slices(table: &MigTable, instances: impl Iterator<Item = Instance>) -> (u32, u32) {
     let axis = Placement { start: 0, size: table.axis() }.mask();
     let Ok(geometry) = Geometry::of(table, instances) else { return (0, axis.count_ones()) };
@@ -127,7 +127,7 @@ mod tests {
     use crate::testing::{gpu_uuid, h100_shape, node_status, slice_status};
     use crate::units::SizeGb;
 
-    /// The states of GPU 0 in MiB, in the order of [`MemoryState::ALL`].
+    /// The memory of GPU 0 by state in MiB, in the order of [`MemoryState::ALL`].
     fn states(model: &str, shapes: &[(Shape, bool)], change: impl FnOnce(&mut GpuStatus)) -> [u64; 6] {
         let mut status = node_status(&[model]);
         change(&mut status.gpus[0]);
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(states("H100-80GB", &[], |_| ()), [0, 0, 0, 81_559, 0, 0]);
         assert_eq!(states("T4-16GB", &[], |gpu| gpu.outside = MemoryMib(512)), [0, 0, 0, 14_848, 0, 512]);
         let share = (Shape::mps(SizeGb(4)), true);
-        // The driver's memory and the MPS server's can be in no share.
+        // No share can use the memory of the driver and of the MPS server.
         assert_eq!(states("T4-16GB", &[share], |_| ()), [4_096, 0, 0, 10_368, 896, 0]);
         let known = |gpu: &mut GpuStatus| (gpu.kinds, gpu.reserved) = (vec![Kind::Mps], Some(MemoryMib(444)));
         assert_eq!(states("T4-16GB", &[], known), [0, 0, 0, 14_660, 700, 0]);

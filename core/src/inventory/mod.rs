@@ -1,7 +1,7 @@
-//! One node as packing sees it: its GPUs, and on each the slices that are taken or idle.
+//! The inventory of a node, as packing needs it: its GPUs, and on each GPU the slices that are taken or idle.
 //!
-//! Built from the two halves of a GpuNode. What is in doubt counts as taken: a slice that only the status knows, one
-//! that somebody holds without a reservation, a node whose status cannot be read.
+//! It is made from a node's desired state and its status. Slices in doubt count as taken: a slice that only the status has, and a
+//! slice that a pod holds without a reservation. The extender counts a node as full if it cannot read its status.
 
 mod memory;
 
@@ -17,70 +17,69 @@ use crate::names::{GpuUuid, SliceId};
 use crate::packing::{Fleet, FleetGpu, laid_out};
 use crate::units::{MemoryMib, SizeGb};
 
-/// A node's GPUs.
+/// The GPUs of one node, with what packing must know about the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeInventory {
-    /// By NVML index.
+    /// The node's GPUs, ordered by NVML index.
     pub gpus: Vec<GpuInventory>,
-    /// How close they are to each other, by their places in `gpus`.
+    /// How close the GPUs are to each other, by their indexes in `gpus`.
     pub closeness: Closeness,
-    /// The largest neutral name that the node's kubelet knows; none from agents of earlier versions.
+    /// The largest neutral name that the kubelet has registered; `None` if it has none, as with agents of earlier versions.
     pub neutral_up_to: Option<SizeGb>,
-    /// Whether pods may run in user namespaces there. `None` where the Node was not looked at: then they may.
+    /// Whether the node supports pods in user namespaces. `None` if the Node was not read; then it is assumed to.
     pub user_namespaces: Option<bool>,
 }
 
-/// One GPU.
+/// One GPU of a node, with its slices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuInventory {
-    /// Its UUID.
+    /// The GPU's UUID, as NVML reports it.
     pub uuid: GpuUuid,
-    /// Its short model name.
+    /// Its short model name, as in `H100-80GB`.
     pub model: String,
-    /// Its memory, without what is used outside kerf.
+    /// Its memory, without what processes outside of kerf use.
     pub memory: MemoryMib,
-    /// The part of it that no share may have.
+    /// The part of its memory that no share can use.
     pub beside: MemoryMib,
-    /// Whether all of its memory is kerf's.
+    /// Whether no process outside of kerf uses its memory. Only then can it be given as a whole.
     pub undivided: bool,
-    /// The kinds that can be cut now, by its mode and by policy.
+    /// The kinds that can be cut now, by the GPU's mode and by policy.
     pub kinds: Vec<Kind>,
-    /// How many MPS shares may be beside each other on it.
+    /// How many MPS shares may exist on it together; `None` if it has no MPS.
     pub mps_shares: Option<u32>,
-    /// What MIG offers.
+    /// The MIG profiles that it offers; empty while MIG mode is off.
     pub table: MigTable,
-    /// What policy says of it.
+    /// The rule of the node's policy for this GPU.
     pub rule: GpuRule,
-    /// The slices that policy lays out on it, always and no others; none at all where it cannot have them. `None` for a GPU
-    /// that is cut as pods come.
+    /// The exact slices of its fixed layout; empty if the GPU cannot have them. `None` if the GPU is cut on demand.
     pub layout: Option<Vec<Shape>>,
-    /// Slices on it.
+    /// The slices on the GPU, taken and idle.
     pub slices: Vec<PlacedSlice>,
 }
 
-/// A slice on a GPU.
+/// A slice on a GPU, with its occupancy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedSlice {
-    /// What it is.
+    /// What the slice is, and for MIG where.
     pub shape: Shape,
-    /// Whether it may be used or destroyed.
+    /// Whether the slice may be reserved or destroyed.
     pub occupancy: Occupancy,
 }
 
-/// Whether a slice may be used or destroyed.
+/// Whether a slice may be reserved or destroyed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Occupancy {
-    /// Reserved, held, or not ours.
+    /// It is reserved, held, or not made by kerf.
     Taken,
-    /// Given back, while the agent has not said so: the kubelet may have handed it to another pod than the one that it was
-    /// promised to. It may be promised as it is, for promises follow what the kubelet did; it may not be destroyed.
+    /// It was given back, but the agent has not reported it as idle. The kubelet may have given it to another pod than the one that
+    /// had reserved it. It may be reserved as it is, because reservations follow what the kubelet did. It must not be destroyed.
     Released(SliceId),
-    /// Nobody's: may be used again or destroyed.
+    /// No pod has it, so it may be reserved again or destroyed.
     Idle(SliceId),
 }
 
 impl GpuInventory {
-    /// Shows the GPU to a fleet that knows it or not, if it is one that MIG can cut now in any way.
+    /// Adds the GPU to a fleet, or updates it there. The fleet has only GPUs that MIG can cut on demand, so others are removed.
     pub fn join(&self, fleet: &mut Fleet, known: Option<FleetGpu>) -> Option<FleetGpu> {
         if !self.kinds.contains(&Kind::Mig) || self.layout.is_some() {
             if let Some(known) = known {
@@ -93,7 +92,7 @@ impl GpuInventory {
 }
 
 impl NodeInventory {
-    /// The inventory of a node with this spec and status.
+    /// The inventory of a node with this desired state and status.
     #[must_use]
     pub fn of(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Self {
         let gpus = status.gpus.iter().map(|gpu| gpu_inventory(gpu, spec, status)).collect();
@@ -112,7 +111,7 @@ fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) ->
         wanted.map(|s| PlacedSlice { shape: s.shape, occupancy: occupancy(s, status) }).collect();
     let unknown = status.slices.iter().filter(|s| s.gpu == gpu.uuid && s.state != SliceState::Failed);
     let unknown = unknown.filter(|s| !spec.slices.iter().any(|w| Some(&w.id) == s.id.as_ref()));
-    // Who holds one may be unknown.
+    // A slice may be held although its holder is unknown.
     let held = |s: &SliceStatus| s.holder.is_some() || s.id.is_some() && s.state == SliceState::Held;
     let unknown = unknown.filter(|s| held(s) || !is_leaving(s, spec));
     slices.extend(unknown.map(|s| PlacedSlice { shape: s.shape, occupancy: Occupancy::Taken }));
@@ -128,7 +127,7 @@ fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) ->
         beside: gpu.beside_shares(),
         undivided: gpu.outside.is_zero(),
         mps_shares: gpu.mps_shares,
-        // The agent may not have seen the newest policy yet.
+        // The agent may not have received the newest policy yet, so its kinds are narrowed here too.
         kinds: gpu.kinds.iter().copied().filter(|kind| rule.kinds.contains(kind)).collect(),
         rule,
         table: gpu.profiles.clone(),
@@ -136,7 +135,7 @@ fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) ->
     }
 }
 
-/// Whether a slice that nobody holds is on its way out: it left the spec, or a wanted slice takes its place.
+/// Whether a slice without a holder is about to be destroyed: it is no longer desired, or a desired slice takes its place.
 fn is_leaving(slice: &SliceStatus, spec: &GpuNodeSpec) -> bool {
     let place = slice.shape.instance().map(|i| i.placement);
     let wanted = spec.slices.iter().filter(|w| w.gpu == slice.gpu).filter_map(|w| w.shape.instance());
@@ -159,25 +158,25 @@ fn occupancy(slice: &WantedSlice, status: &GpuNodeStatus) -> Occupancy {
     }
 }
 
-/// Whether nobody has the slice or was promised it: by the agent's word only, or while there is nothing to have.
+/// Whether no pod holds or has reserved the slice. The agent must have reported that, or the slice must not exist yet.
 #[must_use]
 pub fn is_idle(slice: &WantedSlice, status: &GpuNodeStatus) -> bool {
     matches!(occupancy(slice, status), Occupancy::Idle(_))
 }
 
 impl GpuInventory {
-    /// What its shares may come to together.
+    /// The memory that its shares can use together.
     #[must_use]
     pub fn for_shares(&self) -> MemoryMib {
         self.memory.saturating_sub(self.beside)
     }
 
-    /// Shapes that may not be destroyed.
+    /// The shapes of slices that must not be destroyed.
     pub fn taken(&self) -> impl Iterator<Item = Shape> + '_ {
         self.slices.iter().filter(|s| !matches!(s.occupancy, Occupancy::Idle(_))).map(|s| s.shape)
     }
 
-    /// GPU instances of which something may not be destroyed, each once.
+    /// The GPU instances with a part that must not be destroyed, without duplicates.
     #[must_use]
     pub fn taken_instances(&self) -> Vec<Instance> {
         let mut taken: Vec<_> = self.taken().filter_map(Shape::instance).collect();
@@ -186,7 +185,7 @@ impl GpuInventory {
         taken
     }
 
-    /// GPU instances that are idle as a whole, each once.
+    /// The GPU instances that are idle as a whole, without duplicates.
     #[must_use]
     pub fn idle_instances(&self) -> Vec<Instance> {
         let taken = self.taken_instances();
@@ -197,13 +196,13 @@ impl GpuInventory {
         idle
     }
 
-    /// One of the GPU's equal shares of this kind, where policy fixes their number.
+    /// One of the GPU's equal shares of this kind; `None` if policy does not fix their number.
     #[must_use]
     pub fn replica(&self, kind: Kind) -> Option<Shape> {
         self.rule.replica(kind, self.for_shares())
     }
 
-    /// Idle slices.
+    /// The idle slices, each with its id and shape.
     pub fn idle(&self) -> impl Iterator<Item = (&SliceId, Shape)> + '_ {
         self.slices.iter().filter_map(|s| match &s.occupancy {
             Occupancy::Idle(id) => Some((id, s.shape)),
@@ -211,7 +210,7 @@ impl GpuInventory {
         })
     }
 
-    /// The GPU as it is for a pod that is promised this slice, for each that was given back and that may be used as it is.
+    /// For each slice that was given back, the GPU with this slice as idle. A pod may reserve it as it is.
     pub fn reusing(&self) -> impl Iterator<Item = (&SliceId, Self)> + '_ {
         self.slices.iter().enumerate().filter_map(|(index, slice)| {
             let Occupancy::Released(id) = &slice.occupancy else { return None };

@@ -1,4 +1,4 @@
-//! Compute instances: shares of one GPU instance's compute slices. They share its memory and its faults.
+//! Compute instances: parts of one GPU instance's compute slices. They share its memory and its faults.
 
 use super::{Profile, UnknownProfile};
 use serde::{Deserialize, Serialize};
@@ -6,16 +6,16 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A compute instance's profile: `1c.3g.40gb` is one compute slice of a `3g.40gb`. One that takes all slices is written
-/// as its GPU instance is: `3g.40gb`.
+/// The profile of a compute instance: `1c.3g.40gb` is one compute slice of a `3g.40gb`. A compute instance with all slices is written
+/// like its GPU instance: `3g.40gb`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComputeProfile {
     compute: u8,
     of: Profile,
 }
 
-/// Where compute instances of so many slices may start in a GPU instance of so many. As many fit at a time, which is what
-/// NVIDIA's guide lists (`nvidia-smi mig -lcip`); the places are taken to be those of GPU instances of as many slices.
+/// The starts of compute instances with `compute` slices in a GPU instance with `of` slices. As many fit at a time, as NVIDIA's guide
+/// lists (`nvidia-smi mig -lcip`). The places are assumed to be those of GPU instances with as many slices.
 const fn starts(of: u8, compute: u8) -> &'static [u8] {
     match (of, compute) {
         (1, 1) | (2, 2) | (3, 2 | 3) | (4, 4) | (7, 4 | 7) => &[0],
@@ -31,25 +31,25 @@ const fn starts(of: u8, compute: u8) -> &'static [u8] {
 }
 
 impl ComputeProfile {
-    /// `compute` slices of a GPU instance of profile `of`, where it offers that many.
+    /// The profile with `compute` slices of a GPU instance of profile `of`; `None` if that offers no such number.
     #[must_use]
     pub const fn new(compute: u8, of: Profile) -> Option<Self> {
         if starts(of.compute(), compute).is_empty() { None } else { Some(Self { compute, of }) }
     }
 
-    /// The one that takes the whole of a GPU instance, where such a GPU instance exists.
+    /// The profile that takes all of a GPU instance; `None` if no such GPU instance exists.
     #[must_use]
     pub const fn full(of: Profile) -> Option<Self> {
         Self::new(of.compute(), of)
     }
 
-    /// All that a GPU instance of profile `of` offers, by slices. (Hopper's second one-slice profile with more
-    /// multiprocessors is not among them: it has no name of its own.)
+    /// All profiles in a GPU instance of profile `of`, ordered by slices. Hopper's second profile with one slice and more
+    /// multiprocessors is left out, because it has no name of its own.
     pub fn all(of: Profile) -> impl Iterator<Item = Self> {
         (1..=of.compute()).filter_map(move |compute| Self::new(compute, of))
     }
 
-    /// Compute slices: the C of `Cc.Gg.Mgb`.
+    /// The number of compute slices: the C of `Cc.Gg.Mgb`.
     #[must_use]
     pub const fn compute(self) -> u8 {
         self.compute
@@ -61,7 +61,7 @@ impl ComputeProfile {
         self.of
     }
 
-    /// Compute slices of the GPU instance at which it may start, ascending. As many of it fit beside each other.
+    /// The compute slices of the GPU instance at which it may start, ascending. As many instances fit beside each other.
     #[must_use]
     pub const fn starts(self) -> &'static [u8] {
         starts(self.of.compute(), self.compute)
@@ -77,18 +77,18 @@ impl fmt::Display for ComputeProfile {
     }
 }
 
-/// A text that is no compute instance's profile.
+/// The error for a text that is no compute instance's profile.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnknownComputeProfile {
-    /// What follows the compute slices is no profile, or they are not written like `1c.`.
+    /// The text does not have the form of a profile.
     #[error("{0:?} is no compute instance profile; write it like 1c.3g.40gb, or 3g.40gb for all of it")]
     Malformed(String),
-    /// No GPU instance of that profile can be shared like this.
+    /// The GPU instance offers no compute instance with this number of slices.
     #[error("a {1} offers no compute instance of {0} slices; write one of {offered}", offered = offered(*.1))]
     NotOffered(u8, Profile),
 }
 
-/// The compute instances of a GPU instance, for a message.
+/// The profiles that a GPU instance offers, for a message.
 fn offered(of: Profile) -> String {
     ComputeProfile::all(of).map(|profile| profile.to_string()).collect::<Vec<_>>().join(", ")
 }
@@ -96,7 +96,7 @@ fn offered(of: Profile) -> String {
 impl FromStr for ComputeProfile {
     type Err = UnknownComputeProfile;
 
-    /// The grammar of go-nvlib's `pkg/nvlib/device/mig_profile.go`: `[Cc.]Gg.Mgb[extras]`.
+    /// Parses the grammar of go-nvlib's `pkg/nvlib/device/mig_profile.go`: `[Cc.]Gg.Mgb[extras]`.
     fn from_str(text: &str) -> Result<Self, UnknownComputeProfile> {
         let malformed = || UnknownComputeProfile::Malformed(text.to_owned());
         let profile = |text: &str| text.parse().map_err(|UnknownProfile(_)| malformed());
@@ -114,35 +114,35 @@ impl FromStr for ComputeProfile {
 /// A compute instance at its place in its GPU instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ComputeInstance {
-    /// The first compute slice.
+    /// The first compute slice that it takes.
     pub start: u8,
-    /// How many compute slices.
+    /// How many compute slices it takes.
     pub compute: u8,
 }
 
 impl ComputeInstance {
-    /// Whether both take one compute slice.
+    /// Whether both take some compute slice in common.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         self.start < other.start + other.compute && other.start < self.start + self.compute
     }
 }
 
-/// Why a compute instance cannot be added.
+/// Why a compute instance cannot be added to a geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ComputeIllegal {
-    /// The GPU instance offers none of that size.
+    /// The GPU instance offers no compute instance with this number of slices.
     #[error("a {1} offers no compute instance of {0} slices")]
     NotOffered(u8, Profile),
-    /// It cannot start there.
+    /// The profile cannot start at this compute slice.
     #[error("{0} cannot start at compute slice {1}")]
     NoSuchStart(ComputeProfile, u8),
-    /// Another compute instance lies there.
+    /// Another compute instance takes some of these slices.
     #[error("compute slices {0} to {1} are taken")]
     Taken(u8, u8),
 }
 
-/// Compute instances that can exist together in a GPU instance. There is no illegal value of this type.
+/// Compute instances that can exist together in a GPU instance. An illegal value of this type cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ComputeGeometry {
     of: Profile,
@@ -150,13 +150,13 @@ pub struct ComputeGeometry {
 }
 
 impl ComputeGeometry {
-    /// A GPU instance of profile `of` without compute instances.
+    /// The geometry of a GPU instance without compute instances.
     #[must_use]
     pub fn empty(of: Profile) -> Self {
         Self { of, instances: Vec::new() }
     }
 
-    /// The geometry of these compute instances, if they can exist together.
+    /// The geometry of these compute instances; an error if they cannot exist together.
     pub fn with(
         of: Profile,
         instances: impl IntoIterator<Item = ComputeInstance>,
@@ -164,8 +164,8 @@ impl ComputeGeometry {
         instances.into_iter().try_fold(Self::empty(of), |geometry, i| geometry.place(i.compute, i.start))
     }
 
-    /// This geometry with one more compute instance of `compute` slices. (Places on the slices keep the sum of the slices
-    /// within the GPU instance's.)
+    /// This geometry with one more compute instance of `compute` slices. The sum of the slices needs no check, because instances that
+    /// do not overlap cannot exceed it.
     pub fn place(mut self, compute: u8, start: u8) -> Result<Self, ComputeIllegal> {
         let profile =
             ComputeProfile::new(compute, self.of).ok_or(ComputeIllegal::NotOffered(compute, self.of))?;
@@ -181,19 +181,19 @@ impl ComputeGeometry {
         Ok(self)
     }
 
-    /// The GPU instance's profile.
+    /// The profile of the GPU instance.
     #[must_use]
     pub fn of(&self) -> Profile {
         self.of
     }
 
-    /// The compute instances, by their start.
+    /// The compute instances, ordered by their starts.
     #[must_use]
     pub fn instances(&self) -> &[ComputeInstance] {
         &self.instances
     }
 
-    /// Taken compute slices.
+    /// How many compute slices are taken.
     #[must_use]
     pub fn compute(&self) -> u8 {
         self.instances.iter().map(|i| i.compute).sum()

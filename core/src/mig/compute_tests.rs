@@ -1,4 +1,4 @@
-//! Names of compute instances, and which fit into which GPU instance.
+//! Tests of the names of compute instances, and of which fit into which GPU instance.
 
 use super::super::catalog;
 use super::*;

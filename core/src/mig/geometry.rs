@@ -3,39 +3,39 @@
 use super::{MigTable, Placement, Profile, ProfileEntry};
 use thiserror::Error;
 
-/// A GPU instance at its place.
+/// A GPU instance at its place on the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instance {
-    /// Its profile.
+    /// The instance's profile, as in `1g.10gb`.
     pub profile: Profile,
-    /// Its place.
+    /// The memory slices that it takes.
     pub placement: Placement,
 }
 
-/// Why an instance cannot be added.
+/// Why a GPU instance cannot be added to a geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Illegal {
-    /// The GPU has no such profile.
+    /// The GPU's table does not have the profile.
     #[error("the GPU has no profile {0}")]
     NoSuchProfile(Profile),
-    /// The profile cannot start there.
+    /// The profile cannot start at this memory slice.
     #[error("{0} cannot start at memory slice {1}")]
     NoSuchStart(Profile, u8),
-    /// Another instance lies there.
+    /// Another instance takes some of these memory slices.
     #[error("memory slices {0} are taken")]
     Taken(Placement),
-    /// The compute slices do not suffice.
+    /// The GPU has too few free compute slices.
     #[error("too few compute slices are left for {0}")]
     NoCompute(Profile),
-    /// The GPU holds as many of this profile as it can.
+    /// The GPU already has as many instances of the profile as it can hold.
     #[error("the GPU holds no more instances of {0}")]
     TooMany(Profile),
-    /// Another instance has the media engines.
+    /// Another instance has the media engines, which only one instance can have.
     #[error("another instance has the media engines that {0} takes")]
     MediaTaken(Profile),
 }
 
-/// Placed instances that can exist together on the GPU of `table`. There is no illegal value of this type.
+/// Placed instances that can exist together on the GPU of `table`. An illegal value of this type cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Geometry<'t> {
     table: &'t MigTable,
@@ -43,13 +43,13 @@ pub struct Geometry<'t> {
 }
 
 impl<'t> Geometry<'t> {
-    /// An uncut GPU.
+    /// The geometry of a GPU without instances.
     #[must_use]
     pub fn empty(table: &'t MigTable) -> Self {
         Self { table, instances: Vec::new() }
     }
 
-    /// The geometry of these instances, if they can exist together.
+    /// The geometry of these instances; an error if they cannot exist together.
     pub fn of(table: &'t MigTable, instances: impl IntoIterator<Item = Instance>) -> Result<Self, Illegal> {
         instances.into_iter().try_fold(Self::empty(table), |geometry, instance| {
             geometry.place(instance.profile, instance.placement.start)
@@ -87,31 +87,31 @@ impl<'t> Geometry<'t> {
         Ok(())
     }
 
-    /// Whether `profile` could be placed at `start` now.
+    /// Whether an instance of `entry` could be placed at `start` now. The caller must take `start` from the entry's own starts.
     #[must_use]
     pub fn has_room(&self, entry: &ProfileEntry, start: u8) -> bool {
         self.admits(entry, Placement { start, size: entry.size }).is_ok()
     }
 
-    /// The instances, by their start.
+    /// The instances, ordered by their starts.
     #[must_use]
     pub fn instances(&self) -> &[Instance] {
         &self.instances
     }
 
-    /// The GPU's table.
+    /// The table of the GPU's profiles.
     #[must_use]
     pub fn table(&self) -> &'t MigTable {
         self.table
     }
 
-    /// Taken memory slices as bits.
+    /// The taken memory slices as bits.
     #[must_use]
     pub fn mask(&self) -> u32 {
         self.instances.iter().fold(0, |mask, i| mask | i.placement.mask())
     }
 
-    /// Taken compute slices.
+    /// How many compute slices are taken.
     #[must_use]
     pub fn compute(&self) -> u8 {
         self.instances.iter().map(|i| i.profile.compute()).sum()
@@ -162,7 +162,7 @@ mod tests {
         assert!(g.place(p("1g.24gb-me"), 6).is_ok());
     }
 
-    /// Every set of plain instances that can be built, by adding one after another.
+    /// Every set of plain instances that can be made by adding one after the other.
     fn plain_sets(table: &MigTable) -> BTreeSet<Vec<Instance>> {
         let mut found = BTreeSet::from([Vec::new()]);
         let mut open = vec![Geometry::empty(table)];

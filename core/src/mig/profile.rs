@@ -1,4 +1,4 @@
-//! A MIG profile's name: `1g.10gb`, `1g.10gb+me`.
+//! The name of a MIG profile, as in `1g.10gb` or `1g.10gb+me`.
 
 use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
@@ -8,18 +8,19 @@ use thiserror::Error;
 
 /// What a profile has beside compute and memory.
 ///
-/// `+me` and its kin are of the MIG user guide: the media engines, all of them, or none; `+gfx` is graphics.
+/// The suffixes are those of the MIG user guide: `+me` for the media engines, `+me.all` for all of them, `-me` for none, and `+gfx`
+/// for graphics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Extras {
-    /// The profile's ordinary engines.
+    /// No suffix: the profile's ordinary engines.
     Plain,
-    /// `+me`: the one instance that holds the media engines.
+    /// `+me`: the one instance that has the media engines.
     Media,
     /// `+me.all`: all media engines in one instance.
     AllMedia,
-    /// `-me`: no media engine.
+    /// `-me`: an instance without media engines.
     NoMedia,
-    /// `+gfx`: graphics.
+    /// `+gfx`: an instance that can run graphics.
     Graphics,
 }
 
@@ -33,7 +34,7 @@ impl Extras {
     ];
 }
 
-/// A GPU instance's profile with a full-size compute instance: compute slices, nominal memory, extras.
+/// The profile of a GPU instance with a full-size compute instance: compute slices, nominal memory, extras.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Profile {
@@ -43,7 +44,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The plain profile with `compute` slices and `size` GB.
+    /// The profile with `compute` slices and `size` GB, without extras.
     #[must_use]
     pub const fn plain(compute: u8, size: SizeGb) -> Self {
         Self { compute, size, extras: Extras::Plain }
@@ -55,20 +56,20 @@ impl Profile {
         Self { extras, ..self }
     }
 
-    /// Compute slices: the G of `Gg.Mgb`.
+    /// The number of compute slices: the G of `Gg.Mgb`.
     #[must_use]
     pub const fn compute(self) -> u8 {
         self.compute
     }
 
-    /// Nominal memory: the M of `Gg.Mgb`.
+    /// The nominal memory in GB: the M of `Gg.Mgb`.
     #[must_use]
     pub const fn size(self) -> SizeGb {
         self.size
     }
 
-    /// Whether an instance takes what only one instance of a GPU can have: the media extension, or all media engines
-    /// (MIG user guide: one instance may include media extensions).
+    /// Whether an instance takes engines that only one instance of a GPU can have: the media extension, or all media engines (MIG
+    /// user guide: one instance may include media extensions).
     #[must_use]
     pub const fn claims_media(self) -> bool {
         matches!(self.extras, Extras::Media | Extras::AllMedia)
@@ -88,7 +89,7 @@ impl fmt::Display for Profile {
     }
 }
 
-/// A text that is no MIG profile.
+/// The error for a text that is no MIG profile; it holds the text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is no MIG profile; write it like 1g.10gb or 1g.10gb+me")]
 pub struct UnknownProfile(pub String);
@@ -96,7 +97,7 @@ pub struct UnknownProfile(pub String);
 impl FromStr for Profile {
     type Err = UnknownProfile;
 
-    /// The grammar of go-nvlib's `pkg/nvlib/device/mig_profile.go`, for profiles whose compute instance is full size.
+    /// Parses the grammar of go-nvlib's `pkg/nvlib/device/mig_profile.go`, for profiles with a full-size compute instance.
     fn from_str(text: &str) -> Result<Self, UnknownProfile> {
         let unknown = || UnknownProfile(text.to_owned());
         let number = |digits: &str| match digits.as_bytes() {

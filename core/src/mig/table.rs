@@ -1,34 +1,34 @@
-//! What one GPU model offers under MIG: its profiles with their placements, as NVML lists them.
+//! The MIG table of one GPU model: its profiles with their placements, as NVML lists them.
 
 use super::Profile;
 use crate::units::MemoryMib;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// NVML's id of a GPU instance profile, as `nvmlDeviceCreateGpuInstanceWithPlacement` takes it (19 is `1g` on most
-/// GPUs, but not on all: ids mean something only together with the GPU's table).
+/// NVML's id of a GPU instance profile, as `nvmlDeviceCreateGpuInstanceWithPlacement` takes it. Ids have a meaning only together with
+/// the GPU's table: 19 is `1g` on most GPUs, but not on all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GiProfileId(pub u32);
 
-/// Where a GPU instance lies on its GPU's axis of memory slices.
+/// The place of a GPU instance on its GPU's axis of memory slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Placement {
-    /// The first memory slice.
+    /// The first memory slice that it takes.
     pub start: u8,
-    /// How many memory slices.
+    /// How many memory slices it takes.
     pub size: u8,
 }
 
 impl Placement {
-    /// The memory slices as bits. Axes have at most 12 slices (RTX PRO 6000).
+    /// The memory slices as bits. 32 bits suffice, because axes have at most 12 slices (RTX PRO 6000).
     #[must_use]
     pub fn mask(self) -> u32 {
         let ones = 1_u64.checked_shl(u32::from(self.size)).unwrap_or(0).wrapping_sub(1);
         u32::try_from((ones << self.start.min(31)) & u64::from(u32::MAX)).unwrap_or(u32::MAX)
     }
 
-    /// Whether the two share a memory slice.
+    /// Whether the two have a memory slice in common.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         self.mask() & other.mask() != 0
@@ -45,23 +45,23 @@ impl fmt::Display for Placement {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProfileEntry {
-    /// NVML's id.
+    /// The id that NVML creates instances by.
     pub id: GiProfileId,
-    /// The name.
+    /// The profile's name, as in `1g.10gb`.
     pub profile: Profile,
-    /// The memory that an instance really has.
+    /// The memory that an instance really has, in MiB.
     #[serde(rename = "memoryMib")]
     pub memory: MemoryMib,
-    /// Memory slices that an instance takes.
+    /// How many memory slices an instance takes.
     pub size: u8,
-    /// Memory slices at which an instance may start, ascending.
+    /// The memory slices at which an instance may start, ascending.
     pub starts: Vec<u8>,
     /// How many instances of this profile a GPU can hold.
     pub max: u8,
 }
 
 impl ProfileEntry {
-    /// The placements at which an instance may lie.
+    /// The placements that an instance can have.
     pub fn placements(&self) -> impl Iterator<Item = Placement> + '_ {
         self.starts.iter().map(|start| Placement { start: *start, size: self.size })
     }
@@ -75,37 +75,37 @@ pub struct MigTable {
 }
 
 impl MigTable {
-    /// A table of `entries`.
+    /// A table with these entries, in their order.
     #[must_use]
     pub fn new(entries: Vec<ProfileEntry>) -> Self {
         Self { entries }
     }
 
-    /// The profiles.
+    /// The entries in NVML's order.
     #[must_use]
     pub fn entries(&self) -> &[ProfileEntry] {
         &self.entries
     }
 
-    /// Whether there is no profile.
+    /// Whether the table has no profile, as on a GPU whose MIG mode is off.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The entry of `profile`.
+    /// The entry of `profile`; `None` if the GPU does not offer it.
     #[must_use]
     pub fn entry(&self, profile: Profile) -> Option<&ProfileEntry> {
         self.entries.iter().find(|e| e.profile == profile)
     }
 
-    /// Compute slices of the whole GPU: those of its largest profile.
+    /// The number of compute slices of the whole GPU: that of its largest profile.
     #[must_use]
     pub fn compute(&self) -> u8 {
         self.entries.iter().map(|e| e.profile.compute()).max().unwrap_or(0)
     }
 
-    /// Memory slices of the whole GPU.
+    /// The number of memory slices of the whole GPU: that of its largest profile.
     #[must_use]
     pub fn axis(&self) -> u8 {
         self.entries.iter().map(|e| e.size).max().unwrap_or(0)

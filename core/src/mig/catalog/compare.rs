@@ -1,75 +1,75 @@
-//! Where the catalog and NVML say different things of one GPU. NVML is right; an operator should hear of it.
+//! Finds differences between the catalog and NVML for one GPU. NVML is right, and the agent reports the difference to the operator.
 
 use super::GpuModel;
 use crate::mig::{GiProfileId, MigTable, Profile, ProfileEntry};
 use crate::units::MemoryMib;
 use thiserror::Error;
 
-/// The most by which the memory of a profile may differ, in percent. Drivers move it by a few.
+/// The largest difference in a profile's memory that is accepted, in percent, because drivers change it by a few percent.
 const MEMORY_PERCENT: u64 = 5;
 
-/// One thing in which the catalog's table differs from NVML's.
+/// One difference between the catalog's table and NVML's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Disagreement {
-    /// A profile of the catalog's.
+    /// The catalog has a profile that NVML does not list.
     #[error("NVML does not list {0}")]
     Missing(Profile),
-    /// A profile of NVML's.
+    /// NVML lists a profile that the catalog does not have.
     #[error("NVML lists {0}, of which the catalog does not know")]
     Unknown(Profile),
-    /// The id that creates the profile.
+    /// The id that creates the profile differs.
     #[error("{profile} has id {nvml} on NVML and {catalog} in the catalog", nvml = nvml.0, catalog = catalog.0)]
     Id {
         /// The profile, by NVML's name.
         profile: Profile,
-        /// The catalog's id.
+        /// The id in the catalog's table.
         catalog: GiProfileId,
-        /// NVML's.
+        /// The id that NVML lists.
         nvml: GiProfileId,
     },
-    /// Where the profile may start.
+    /// The memory slices at which the profile may start differ.
     #[error("{profile} may start at memory slices {nvml:?} by NVML and at {catalog:?} by the catalog")]
     Placements {
         /// The profile, by NVML's name.
         profile: Profile,
-        /// The catalog's starts.
+        /// The starts in the catalog's table.
         catalog: Vec<u8>,
-        /// NVML's.
+        /// The starts that NVML lists.
         nvml: Vec<u8>,
     },
-    /// How many memory slices the profile takes.
+    /// The number of memory slices that the profile takes differs.
     #[error("{profile} takes {nvml} memory slices by NVML and {catalog} by the catalog")]
     Size {
         /// The profile, by NVML's name.
         profile: Profile,
-        /// The catalog's count.
+        /// The number in the catalog's table.
         catalog: u8,
-        /// NVML's.
+        /// The number that NVML lists.
         nvml: u8,
     },
-    /// How many instances of the profile a GPU can hold.
+    /// The number of instances that a GPU can hold differs.
     #[error("a GPU holds {nvml} of {profile} by NVML and {catalog} by the catalog")]
     Max {
         /// The profile, by NVML's name.
         profile: Profile,
-        /// The catalog's count.
+        /// The number in the catalog's table.
         catalog: u8,
-        /// NVML's.
+        /// The number that NVML lists.
         nvml: u8,
     },
-    /// How much memory an instance has, where it is more than a driver's whim.
+    /// The memory of an instance differs by more than drivers usually change it.
     #[error("{profile} has {nvml} by NVML and {catalog} by the catalog")]
     Memory {
         /// The profile, by NVML's name.
         profile: Profile,
-        /// The catalog's.
+        /// The memory in the catalog's table.
         catalog: MemoryMib,
-        /// NVML's.
+        /// The memory that NVML reports.
         nvml: MemoryMib,
     },
 }
 
-/// Where `model` of the catalog differs from the table that NVML gave. A name that another driver gives to a profile is
+/// The differences between `model` of the catalog and the table that NVML reported. A name that another driver gives to a profile is
 /// no difference.
 #[must_use]
 pub fn compare(model: &GpuModel, nvml: &MigTable) -> Vec<Disagreement> {

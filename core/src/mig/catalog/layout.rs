@@ -1,4 +1,4 @@
-//! How a model's table is written down: the rows that all GPUs of a family share, or its own.
+//! The form of a model's table: the rows that all GPUs of a family share, or rows of its own.
 
 use crate::mig::{Extras, GiProfileId, MigTable, Profile, ProfileEntry};
 use crate::units::{MemoryMib, SizeGb};
@@ -9,15 +9,14 @@ pub(super) type Memory = (u32, u64);
 /// How a model's memory slices can be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// No MIG.
+    /// The model does not support MIG.
     None,
-    /// Seven compute slices on an axis of eight: memory of 1, 2, 4 and 8 memory slices.
+    /// Seven compute slices on an axis of eight, with the memory of 1, 2, 4 and 8 memory slices.
     Seven([Memory; 4]),
-    /// Rows of the model's own.
+    /// The model has rows of its own.
     Rows(&'static [Row]),
 }
 
-/// One profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) id: u32,

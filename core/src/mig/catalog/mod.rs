@@ -1,8 +1,8 @@
-//! The GPU models that kerf knows without asking NVML: for planning off a node, for tests and for short names.
+//! The GPU models that kerf has without NVML, for planning off a node, for tests and for short names.
 //!
-//! On a node the table comes from NVML, and [`compare`] tells where the catalog says otherwise. Ids, placements and
-//! memory are NVIDIA's MIG user guide's and those of published `nvidia-smi mig -lgip` and `-lgipp`; memory moves with the
-//! driver, and so, on a few GPUs, do names.
+//! On a node the table comes from NVML, and [`compare`] returns where the catalog differs. Ids, placements and memory are from
+//! NVIDIA's MIG user guide and from published outputs of `nvidia-smi mig -lgip` and `-lgipp`. Memory differs between drivers, and on
+//! a few GPUs so do names.
 
 mod compare;
 mod layout;
@@ -20,32 +20,32 @@ use std::collections::BTreeSet;
 pub use compare::{Disagreement, compare};
 pub use product::{by_product, short_name};
 
-/// How well a model's table is known.
+/// How reliable a model's table is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Certainty {
-    /// Profiles, ids and placements stand in a published listing of a real GPU.
+    /// Profiles, ids and placements are in a published listing of a real GPU.
     Documented,
-    /// Ids, placements or memory were inferred from GPUs of the same family. Used only when NVML agrees: whoever plans
-    /// with such a table off a node says so, and promises nothing by it.
+    /// Ids, placements or memory were inferred from GPUs of the same family. Programs that plan with such a table off a node must
+    /// report that it is unsure. On a node NVML's table is used.
     Unsure,
 }
 
-/// One GPU model.
+/// One GPU model of the catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuModel {
-    /// The short name that kerf's labels, documents and messages use.
+    /// The short name in kerf's labels, documents and messages, as in `H100-80GB`.
     pub name: &'static str,
-    /// Parts of the product names that NVML reports, in whole words with blanks for dashes; the usual one first.
+    /// Parts of the product names that NVML reports, in whole words with blanks for dashes; the usual part first.
     pub products: &'static [&'static str],
-    /// Total memory as NVML reports it.
+    /// Total memory as NVML reports it, in MiB.
     pub memory: MemoryMib,
-    /// How well [`mig_table`](Self::mig_table) is known.
+    /// How reliable the table of [`mig_table`](Self::mig_table) is.
     pub certainty: Certainty,
     layout: Layout,
     renamed: &'static [(GiProfileId, Profile)],
 }
 
-/// All models.
+/// All GPU models of the catalog.
 pub const MODELS: &[GpuModel] = &[
     seven::H100_80,
     seven::H100_94,
@@ -69,13 +69,13 @@ pub const MODELS: &[GpuModel] = &[
     others::T4,
 ];
 
-/// The model of this short name.
+/// The model with this short name; `None` if the catalog does not have it.
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static GpuModel> {
     MODELS.iter().find(|m| m.name == name)
 }
 
-/// Every profile that some model has under some driver, each once.
+/// Every profile that some model has under some driver, without duplicates.
 #[must_use]
 pub fn profiles() -> BTreeSet<Profile> {
     let of_model = |m: &'static GpuModel| {
@@ -87,14 +87,13 @@ pub fn profiles() -> BTreeSet<Profile> {
 }
 
 impl GpuModel {
-    /// The model's profiles, as sure as [`certainty`](Self::certainty) says; `None` for a GPU without MIG.
+    /// The model's MIG profiles, as reliable as [`certainty`](Self::certainty) says; `None` for a GPU without MIG.
     #[must_use]
     pub fn mig_table(&self) -> Option<MigTable> {
         self.layout.table()
     }
 
-    /// Names that other drivers give to profiles of the table: an id of the table, and the other name. On a node NVML's
-    /// name holds.
+    /// Names that other drivers give to profiles of the table: an id of the table, and the other name. On a node NVML's name is used.
     #[must_use]
     pub fn other_names(&self) -> &'static [(GiProfileId, Profile)] {
         self.renamed

@@ -4,7 +4,7 @@ use super::layout::{Layout, Memory, Row};
 use super::{GpuModel, model};
 use crate::mig::Extras::{AllMedia, Graphics, Media, NoMedia, Plain};
 
-/// Four slices. Its ids mean other profiles elsewhere.
+/// Four compute slices over four memory slices. The same ids mean other profiles on other GPUs.
 pub(super) const A30: GpuModel = model("A30-24GB", &["A30"], 24_576, Layout::Rows(A30_ROWS));
 
 #[rustfmt::skip]
@@ -20,11 +20,11 @@ const A30_ROWS: &[Row] = {
     ]
 };
 
-/// Server, workstation and Max-Q editions alike: four compute slices over twelve memory slices.
+/// Server, workstation and Max-Q editions have the same layout: four compute slices over twelve memory slices.
 pub(super) const RTX_PRO_6000: GpuModel =
     model("RTX-PRO-6000-96GB", &["RTX PRO 6000 Blackwell"], 97_887, Layout::Rows(RTX_PRO_6000_ROWS));
 
-/// Memory of the newer drivers: 23.62, 47.38 and 95.00 GiB.
+/// Memory under the newer drivers: 23.62, 47.38 and 95.00 GiB.
 #[rustfmt::skip]
 const RTX_PRO_6000_ROWS: &[Row] = {
     const ONE: Memory = (24, 24_192);

@@ -1,6 +1,6 @@
-//! GPUs with seven compute slices over eight memory slices: A100, Hopper and the Blackwells of data centres.
+//! GPUs with seven compute slices over eight memory slices: A100, Hopper and the data centre GPUs of Blackwell.
 //!
-//! Memory is what listings print; where drivers differ, the middle. Placements were listed on A100, H100 and H200 only.
+//! Memory is what listings print; where drivers differ, it is the middle. Placements were listed on A100, H100 and H200 only.
 
 use super::layout::{Layout, Memory};
 use super::{GpuModel, model};
@@ -16,7 +16,7 @@ const fn seven(
     model(name, products, memory, Layout::Seven(of_slices))
 }
 
-/// Stands in for what no listing tells: 98 % of so many eighths of `total`. Where listings tell, profiles of two and more
+/// Estimates memory that no listing shows: 98 % of `eighths` eighths of `total`. In the listings that exist, profiles of two and more
 /// memory slices have 92 to 99 %.
 const fn guess(total: u64, eighths: u64) -> u64 {
     total * eighths * 98 / 800
@@ -43,29 +43,29 @@ pub(super) const H100_80: GpuModel = seven(
     [(10, 9_984), (20, 20_090), (40, 40_448), (80, 81_152)],
 );
 
-/// 1g 10.75 GiB, 2g 21.5 to 21.62, 3g 46.12 to 46.38, 7g 92.62 to 93.12.
+/// Listed: 1g 10.75 GiB, 2g 21.5 to 21.62, 3g 46.12 to 46.38, 7g 92.62 to 93.12.
 pub(super) const H100_94: GpuModel =
     seven("H100-94GB", &["H100 NVL"], 95_830, [(12, 11_008), (24, 22_080), (47, 47_360), (94, 95_104)]);
 
-/// 2g 23.00 GiB, 3g 46.50, 7g 93.00, as GH200 has them; 1g about 11.
+/// 2g 23.00 GiB, 3g 46.50, 7g 93.00, as on GH200; 1g is about 11.
 const OF_96: [Memory; 4] = [(12, 11_264), (24, 23_552), (48, 47_616), (96, 95_232)];
 
-/// Read through NVML from an H200.
+/// Read from an H200 through NVML.
 const OF_141: [Memory; 4] = [(18, 16_384), (35, 33_280), (71, 71_424), (141, 143_360)];
 
 pub(super) const H100_96: GpuModel = seven("H100-96GB", &["H100 96GB", "H100"], 97_871, OF_96).unsure();
 
 pub(super) const H200: GpuModel = seven("H200-141GB", &["H200"], 143_771, OF_141);
 
-/// The guide gives it the names of the H100 with 96 GB.
+/// The guide gives it the profile names of the H100 with 96 GB.
 pub(super) const H20_96: GpuModel = seven("H20-96GB", &["H20"], 97_871, OF_96).unsure();
 
-/// The guide gives it the names of the H200.
+/// The guide gives it the profile names of the H200.
 pub(super) const H20_141: GpuModel = seven("H20-141GB", &["H20 3e", "H20"], 143_771, OF_141).unsure();
 
 pub(super) const GH200_96: GpuModel = seven("GH200-96GB", &["GH200 480GB", "GH200"], 97_871, OF_96).unsure();
 
-/// 1g 17.50 GiB, 2g 35.25.
+/// Listed: 1g 17.50 GiB, 2g 35.25. The larger profiles are estimated.
 pub(super) const GH200_144: GpuModel = seven(
     "GH200-144GB",
     &["GH200 144G", "GH200 480GB", "GH200"],
@@ -74,7 +74,7 @@ pub(super) const GH200_144: GpuModel = seven(
 )
 .unsure();
 
-/// 1g 20.5 to 22.0 GiB, 2g 44.25, 3g about 89.
+/// Listed: 1g 20.5 to 22.0 GiB, 2g 44.25, 3g about 89. 7g is estimated.
 pub(super) const B200: GpuModel = seven(
     "B200-180GB",
     &["B200"],
@@ -83,7 +83,7 @@ pub(super) const B200: GpuModel = seven(
 )
 .unsure();
 
-/// 1g 20 to 22 GiB, 2g 45.50. Its first drivers gave other names.
+/// Listed: 1g 20 to 22 GiB, 2g 45.50. Its first drivers gave other names.
 pub(super) const GB200: GpuModel = seven(
     "GB200-186GB",
     &["GB200"],
@@ -99,7 +99,7 @@ pub(super) const GB200: GpuModel = seven(
     named(0, 7, 189),
 ]);
 
-/// 1g 33.75 GiB.
+/// Listed: 1g 33.75 GiB. The larger profiles are estimated.
 pub(super) const B300: GpuModel = seven(
     "B300-269GB",
     &["B300 SXM6 AC", "B300"],

@@ -1,4 +1,4 @@
-//! The tables as a whole.
+//! Tests of the catalog's tables as a whole.
 
 use super::*;
 use crate::units::LARGEST_SIZE;
@@ -56,7 +56,7 @@ fn places_of_a_profile_lie_apart_on_the_axis_and_its_maximum_is_theirs() {
 fn a_profiles_name_follows_from_its_share_of_the_memory() {
     // The rule of go-nvlib: round(ceil(profile / total * 8) / 8 * ceil(total GiB)); eighths on every axis.
     for (model, e) in entries() {
-        // Its 33.75 GiB are more than an eighth of the 275040 MiB that NVML reports: one of the two numbers is wrong.
+        // Its 33.75 GiB are more than an eighth of the 275040 MiB that NVML reports, so one of the two numbers is wrong.
         if model.name == "B300-269GB" && e.size == 1 {
             continue;
         }

@@ -94,6 +94,7 @@ fn text<'p>(pod: &'p Value, key: &str) -> Option<&'p str> {
 fn scheduler(pod: &Value, policy: &Policy) -> Result<String, Unfit> {
     let wanted = policy.scheduler_name();
     let found = text(pod, "schedulerName").unwrap_or(DEFAULT_SCHEDULER);
+    // Manifests of a dialect move over unchanged, so its scheduler is replaced and not refused, like the API server's default.
     if is_scheduler_of(found, &policy.spec().dialects) || found == DEFAULT_SCHEDULER {
         let given = if wanted.is_empty() { DEFAULT_SCHEDULER } else { wanted };
         return Ok(given.to_owned());

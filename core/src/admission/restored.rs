@@ -1,4 +1,4 @@
-//! Restores a pod that carries fields which only kerf writes to what it was before kerf wrote them.
+//! Restores a pod to what it was before kerf wrote its fields into it.
 //!
 //! Such a pod is created for one of two reasons. Another webhook changed it after kerf, and the API server calls kerf again. Or
 //! somebody copied an admitted pod, or restored it from a backup. kerf cannot tell the two apart, and any author of a pod can write
@@ -99,6 +99,7 @@ fn restore(resources: &mut Value, given: ResourceName, asked: &AskedLimits) {
             entries.remove(&given);
         }
     }
+    // Other names are not restored; otherwise a forged document could change limits that kerf is not asked by.
     let asked = asked.iter().filter(|(name, _)| asks_by(name));
     let asked: Map<String, Value> = asked.map(|(name, amount)| (name.clone(), json!(amount))).collect();
     if let Some(limits) = members(resources, "limits") {

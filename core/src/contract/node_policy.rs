@@ -105,6 +105,7 @@ impl GpuRule {
     }
 }
 
+// With `remote = "Self"` serde derives functions and no impls, so that `deserialize` below can check the whole rule.
 impl Serialize for GpuRule {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Self::serialize(self, serializer)

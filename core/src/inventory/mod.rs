@@ -150,6 +150,7 @@ fn occupancy(slice: &WantedSlice, status: &GpuNodeStatus) -> Occupancy {
     let exists = observed.is_some_and(|s| s.device.is_some());
     match observed.map(|s| s.state) {
         None | Some(SliceState::Idle) => Occupancy::Idle(slice.id.clone()),
+        // Without a device nothing exists that a pod could hold.
         Some(SliceState::Preparing | SliceState::Failed) if !exists => Occupancy::Idle(slice.id.clone()),
         Some(SliceState::Preparing | SliceState::Waiting | SliceState::Ready) => {
             Occupancy::Released(slice.id.clone())

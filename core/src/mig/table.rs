@@ -24,6 +24,7 @@ impl Placement {
     /// The memory slices as bits. 32 bits suffice, because axes have at most 12 slices (RTX PRO 6000).
     #[must_use]
     pub fn mask(self) -> u32 {
+        // Values that no GPU has must not overflow a shift.
         let ones = 1_u64.checked_shl(u32::from(self.size)).unwrap_or(0).wrapping_sub(1);
         u32::try_from((ones << self.start.min(31)) & u64::from(u32::MAX)).unwrap_or(u32::MAX)
     }

@@ -39,6 +39,7 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
         let (levelled, raised) = level::levelled(ask)?;
         let (mut choice, _) = on_one_sort_of_node(policy, supply, &levelled).ok()?;
         choice.warnings.extend(raised);
+        // Several sizes may share one name, so levelling may save nothing; then the pod keeps the sizes that it asked for.
         let is_better = |plain: &Choice| level::is_less(&choice.document, &plain.document);
         plain.as_ref().map_or(true, is_better).then_some(choice)
     };
@@ -280,6 +281,7 @@ impl Choosing<'_> {
         let may_be_mig = resource.kind() == Some(Kind::Mig) || named.kinds.contains(&Kind::Mig);
         let distinct = self.distinct_warning(container);
         let warnings = &mut self.made.warnings;
+        // While kerf has seen no GPU at all, the warning would say nothing about the pod.
         if !named.served && !self.supply.is_empty() {
             warnings.push(Warning::NoSupply(name(), resource, size, self.class));
             warnings.extend(distinct);

@@ -121,6 +121,7 @@ fn models(spec: &PolicySpec) -> Vec<PolicyError> {
         }
         errors.extend(twice(&field, kinds));
     }
+    // Without `models` a model that is not listed may serve every kind, so no class can be left without a GPU.
     if spec.models.is_empty() || !errors.is_empty() {
         return errors;
     }
@@ -153,6 +154,7 @@ fn sizes(rule: &SizeRule) -> Vec<PolicyError> {
         size("spec.sizes.stepGb", rule.step_gb),
     ];
     let errors: Vec<PolicyError> = alone.into_iter().flatten().collect();
+    // Bounds are compared only if each is valid by itself; a step of 0 would divide by zero.
     if errors.is_empty() { of_bounds(rule).into_iter().collect() } else { errors }
 }
 

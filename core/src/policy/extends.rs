@@ -68,6 +68,7 @@ impl PolicyDraft {
         let at = |fault: PolicyFault| fault.of(Field::of("spec.extends"));
         let bases = self.bases(named).map_err(|fault| vec![at(fault)])?;
         let (mut spec, mut origins) = (Map::new(), BTreeMap::new());
+        // The farthest base comes first, so that nearer policies replace its fields.
         for draft in bases.iter().rev().copied().chain([self]) {
             // Serialization cannot fail here, because the document was read from the same form.
             let Ok(Value::Object(mut said)) = serde_json::to_value(&draft.document.spec) else { continue };

@@ -149,6 +149,7 @@ fn layout_name(name: &str) -> Option<PolicyError> {
 
 fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
     let mut errors = Vec::new();
+    // Only the cause is reported; otherwise each setting would count as being for a kind that is not listed.
     if rule.kinds.is_empty() {
         errors.push(PolicyFault::NoKindOfGpu.of(field.key("kinds")));
         return errors;

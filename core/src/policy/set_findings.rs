@@ -156,6 +156,7 @@ fn of_pods(pods: &[Policy], index: usize) -> Vec<Finding> {
     findings.extend(unknown_models(policy, &Field::of("spec.match.models"), &matched.models));
     let spec = pods[index].spec();
     findings.extend(unknown_models(policy, &Field::of("spec.models"), &spec.models));
+    // A model of `kindsByModel` that `models` lists too was reported there already.
     let unlisted = spec.kinds_by_model.keys().filter(|model| !spec.models.contains(model));
     for model in unlisted.filter(|model| catalog::by_name(model).is_none()) {
         let (field, fault) =

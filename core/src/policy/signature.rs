@@ -57,6 +57,7 @@ fn lanes([first, second, third]: [u64; 3]) -> u64 {
 
 /// Two bits, possibly the same, among the lowest `width`.
 fn bits(what: &impl Hash, width: u32) -> u64 {
+    // This hasher has fixed keys, so that a policy's label and a pod's hash alike.
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);
     let hash = hasher.finish();

@@ -228,6 +228,7 @@ impl Supply {
         }
         let all = nodes.iter().flat_map(|(_, gpus)| gpus.iter());
         let admitted = all.filter(|(uuid, gpu)| gpus.admits(uuid, &gpu.model));
+        // GPUs of one sort share one `Arc`, so its address identifies the sort.
         let sorts: BTreeMap<_, _> = admitted.map(|(_, gpu)| (Arc::as_ptr(gpu).addr(), gpu.clone())).collect();
         sorts.into_values().collect()
     }

@@ -38,7 +38,7 @@ impl fmt::Display for Field {
 /// Why a pod's request is refused. Each message names the field and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AskError {
-    /// An amount of memory cannot be read.
+    /// An amount of memory is not valid.
     #[error("{field}: {source}")]
     Size {
         /// The field that has the amount.

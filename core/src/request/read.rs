@@ -32,6 +32,7 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
     dialects::refuse_others(pod, reading)?;
     refuse_privileged(pod, |name| containers.iter().any(|ask| ask.name == name))?;
     Ok(Some(PodAsk {
+        // kerf's own annotation has precedence over what a dialect's annotations imply.
         isolation: notes.isolation.or(dialect.and_then(|dialect| dialects::isolation(pod, dialect))),
         containers,
         gpus: notes.gpus,

@@ -26,6 +26,7 @@ pub(super) fn selection(pod: &PodView) -> Result<GpuSelection, AskError> {
     let either_uuid =
         |ours, hamis| Ok::<_, AskError>(uuids(pod, ours)?.or(uuids(pod, hamis)?).unwrap_or_default());
     Ok(GpuSelection {
+        // HAMi's keys hold beside kerf's own requests too, regardless of the policy's dialects.
         models: either(keys::GPU_MODEL, HAMI_TYPE)?,
         not_models: either(keys::GPU_MODEL_NOT, HAMI_TYPE_NOT)?,
         uuids: either_uuid(keys::GPU_UUID, HAMI_UUID)?,
@@ -34,7 +35,7 @@ pub(super) fn selection(pod: &PodView) -> Result<GpuSelection, AskError> {
 }
 
 /// The GPU models that the pod names; its policy is chosen by them. An annotation that cannot be read counts as none here, because
-/// [`read`](super::read) reports it.
+/// reading the request reports it.
 #[must_use]
 pub fn models_named(pod: &PodView) -> Vec<String> {
     selection(pod).map(|selection| selection.models).unwrap_or_default()

@@ -40,6 +40,7 @@ impl Choosing<'_> {
         let Some(first) = found.first() else {
             return Err(self.no_slice(&kinds, container, &Need { asked, gpus: &self.gpus }));
         };
+        // Kinds that no GPU serves now are listed too, so that a node that comes later can serve the pending pod by them.
         let may_be =
             |kind: &Kind| found.iter().chain(&could_be).any(|name| name.resource.kind() == Some(*kind));
         let neutral = || {

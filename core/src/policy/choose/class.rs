@@ -44,6 +44,7 @@ fn of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<IsolationCl
         }
         let name = ResourceName::Plugin(PluginName::Gpu, *kind);
         let is_shared = || *kind == Kind::Mps && supply.has_replica(Kind::Mps, None, &gpus);
+        // Replicas may all be of one GPU, so they cannot serve a request for different GPUs.
         !ask.containers.iter().any(|container| container.distinct_gpus)
             && (is_shared() || supply.fixed_least(name, &Asked::of(SizeGb::ANY), &gpus).is_some())
     };

@@ -59,6 +59,7 @@ impl Supply {
     #[must_use]
     pub fn static_groups(&self) -> Vec<Self> {
         let alike = |a: &StaticNode, b: &StaticNode| {
+            // The count is ignored, because nodes with more or fewer devices still serve the same names.
             let any_count = |offer: &StaticOffer| StaticOffer { count: 0, ..offer.clone() };
             a.model == b.model && a.offers.iter().map(any_count).eq(b.offers.iter().map(any_count))
         };
@@ -95,6 +96,7 @@ impl Supply {
         };
         let offers = self.offers(gpus).filter(serves);
         let offers = offers.map(|offer| (offer.size, offer.resource()));
+        // A name that a `DeviceClass` maps is left out, because kube-scheduler may serve it by DRA, past kerf.
         let mut names: Vec<_> = offers.filter(|(_, name)| self.mapping(*name).is_none()).collect();
         names.sort_unstable();
         let mut sorted: Vec<ResourceName> = Vec::new();

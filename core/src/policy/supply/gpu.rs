@@ -67,6 +67,7 @@ impl Chip {
             undivided: true,
             ..gpu.clone()
         };
+        // The selector names single GPUs; without it, GPUs with equal rules compare as one sort.
         gpu.rule.select = GpuSelector::default();
         Self(gpu)
     }

@@ -18,7 +18,7 @@ type NodeGpus = Arc<[(GpuUuid, Arc<GpuSupply>)]>;
 
 pub(super) type NamedGpus = (Arc<NodeName>, NodeGpus);
 
-/// The supply of the cluster, updated by watches of GpuNodes and Nodes.
+/// The supply of the cluster, updated by watches of `GpuNodes` and Nodes.
 #[derive(Debug, Default)]
 pub struct SupplyIndex {
     nodes: BTreeMap<Arc<NodeName>, NodeGpus>,
@@ -103,7 +103,7 @@ impl SupplyIndex {
         self.nodes.remove(name).is_some() || is_static
     }
 
-    /// Removes the GpuNodes that no longer exist, and returns whether there were any.
+    /// Removes the `GpuNodes` that no longer exist, and returns whether there were any.
     pub fn retain(&mut self, is_there: impl Fn(&NodeName) -> bool) -> bool {
         let gone = self.managed.iter().filter(|name| !is_there(name));
         let gone: Vec<NodeName> = gone.cloned().collect();
@@ -113,7 +113,7 @@ impl SupplyIndex {
         !gone.is_empty()
     }
 
-    /// How many GpuNodes the index has, with or without GPUs.
+    /// How many `GpuNodes` with a readable status the index has.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len()
@@ -123,6 +123,7 @@ impl SupplyIndex {
     #[must_use]
     pub fn supply(&self) -> Supply {
         let all = self.nodes.values().flat_map(|gpus| gpus.iter());
+        // GPUs of one sort share one `Arc`, so its address identifies the sort.
         let sorts: BTreeMap<_, _> = all.map(|(_, gpu)| (Arc::as_ptr(gpu).addr(), gpu.clone())).collect();
         let nodes = self.nodes.iter().map(|(name, gpus)| (name.clone(), gpus.clone()));
         let gpus = Gpus { sorts: sorts.into_values().collect(), nodes: nodes.collect() };

@@ -112,6 +112,7 @@ pub fn decide<'p, 'n>(
     check_nodes(&view, policy)?;
     let choose = |policy: &Policy| -> Result<Choice, Denied> {
         let mut choice = policy::choose(policy, supply, &ask)?;
+        // Recorded so that `restored` can put the limits back if kerf is called for this pod again.
         choice.document.asked = Some(request::asked_limits(&view));
         choice.document.nodes.clone_from(&policy.spec().node_selector);
         choice.document.user_namespace = restored.pod["spec"]["hostUsers"] == false;
@@ -123,6 +124,7 @@ pub fn decide<'p, 'n>(
     let Choice { document, warnings } = choice;
     let fit = fit(&restored.pod, &document, policy)?.with_root(&root, &document);
     let again = restored.former.as_ref().is_some_and(|former| *former == document);
+    // The decision is the same as before, so its warnings are not repeated.
     if again {
         let warnings = restored.warning(true).into_iter().chain(fit.warnings()).collect();
         return Ok(Some(Admitted { policy, document, again, fit, warnings }));

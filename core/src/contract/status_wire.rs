@@ -42,6 +42,7 @@ impl From<StatusWire> for GpuNodeStatus {
     fn from(wire: StatusWire) -> Self {
         let StatusWire { models, mut gpus, neutral_up_to, slices, conditions, summary } = wire;
         for gpu in gpus.iter_mut().filter(|gpu| gpu.kinds.contains(&Kind::Mig)) {
+            // The filter keeps the table from GPUs of the same model whose MIG mode is off.
             if gpu.profiles.is_empty() {
                 gpu.profiles = models.get(&gpu.model).cloned().unwrap_or_default();
             }

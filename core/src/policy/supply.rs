@@ -37,7 +37,7 @@ pub struct Supply {
     without_users: Arc<BTreeSet<NodeName>>,
     /// The names that pods must not get, because a `DeviceClass` maps them.
     mapped: Arc<MappedNames>,
-    /// Whether pods get concrete names only, because no agent has reported neutral names.
+    /// Whether pods get concrete names only: no agent has reported neutral names, or the chart turns them off.
     concrete_names: bool,
 }
 

@@ -82,6 +82,8 @@ impl Choosing<'_> {
                 (SizeGb::ANY, resource, served)
             }
             Want::MpsReplica => {
+                // The size of an equal share depends on its GPU, so the largest that the pod may get must be within the policy's
+                // sizes.
                 if let Some(largest) = supply.at_most(ResourceName::MpsReplica, &gpus) {
                     check_size(self.policy, &container.name, largest)?;
                 }

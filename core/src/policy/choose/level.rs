@@ -25,7 +25,7 @@ fn level(ask: &ContainerAsk) -> Option<Level> {
 /// Raises sizes of `ask` to others of the pod so that the pod holds less in all, and returns a warning for each.
 ///
 /// The kinds that will serve the pod do not matter. Each slice that it holds afterwards is no larger than a distinct one that it
-/// would hold otherwise. So the pod holds no more by any kind, if each size has its own name. If several sizes have one name, the
+/// would hold otherwise. So the pod never holds more, by any kind, if each size has its own name. If several sizes have one name, the
 /// caller checks with [`is_less`]. `None` if levelling saves nothing.
 pub(super) fn levelled(ask: &PodAsk) -> Option<(PodAsk, Vec<Warning>)> {
     let has_init = ask.containers.iter().any(|container| container.role == Role::Init);

@@ -88,7 +88,7 @@ impl Supply {
     }
 
     /// The names by which static nodes serve the request by `kind`, the smallest slices first. Replicas count only for a request of
-    /// one, because several of them give no more.
+    /// one, because several of them give the same as one.
     #[must_use]
     pub fn fixed(&self, kind: Kind, asked: &Asked, count: u32, gpus: &GpuSelection) -> Vec<ResourceName> {
         let serves = |offer: &&StaticOffer| {

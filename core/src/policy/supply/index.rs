@@ -71,6 +71,8 @@ impl SupplyIndex {
         if self.statics.get(&name).map(AsRef::as_ref) == node.as_ref() {
             return false;
         }
+        // The offer of a managed node is stored too, because it counts as soon as the GpuNode is gone. Until then the supply is the
+        // same.
         let is_static = !self.managed.contains(&name);
         match node {
             Some(node) => drop(self.statics.insert(name, Arc::new(node))),

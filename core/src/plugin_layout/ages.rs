@@ -1,6 +1,6 @@
-//! How long what was written has been there, by the clock of the leader that looks, from when it first saw it. The times in records
-//! are of the clock of whoever wrote them, which may be another leader's, or this one's before it was set: they tell one write from
-//! another, and people when it was. So a leader that is new waits as long as one that wrote it now.
+//! How long each write has been visible, counted by this leader's own clock from when it first saw the write. The times in records
+//! come from the clock of the leader that wrote them, which may be another leader's, or this one's before an adjustment. They only
+//! distinguish one write from another, and inform people. Therefore a new leader waits as long as one that has just written.
 
 use super::SeenNode;
 use super::cluster_policy::{ClusterPolicyRecord, Renaming, SeenClusterPolicy};
@@ -9,7 +9,6 @@ use super::record::{NodeRecord, PluginLabels};
 use crate::names::NodeName;
 use std::collections::BTreeMap;
 
-/// What was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Written {
     Labels(NodeName, PluginLabels),
@@ -18,7 +17,7 @@ enum Written {
     Strategy,
 }
 
-/// When each write was seen first. Each has the time with it that its record tells.
+/// When this leader first saw each write. The time in the record is part of the key, so that a repeated write counts as new.
 #[derive(Debug, Clone, Default)]
 pub struct Ages {
     first: BTreeMap<(Written, u64), u64>,
@@ -26,7 +25,7 @@ pub struct Ages {
 }
 
 impl Ages {
-    /// Takes in what is there now, and forgets what is not. `clock` is in seconds since any moment, and never set.
+    /// Adds the writes that are there now, and drops the others. `clock` counts seconds from any start and is never adjusted.
     pub fn look(
         &mut self,
         clock: u64,
@@ -51,27 +50,26 @@ impl Ages {
         self.clock = clock;
     }
 
-    /// How long the labels of a node's record are written.
+    /// Seconds since the labels of this record were first seen.
     pub(super) fn of_labels(&self, node: &NodeName, record: &NodeRecord) -> u64 {
         labels(node, record).map_or(0, |written| self.of(&written))
     }
 
-    /// How long a key of the `ConfigMap` has its text, which was written at this time.
+    /// Seconds since this text of the key was first seen; `at` is the time in the annotation.
     pub(super) fn of_key(&self, key: &str, at: u64) -> u64 {
         self.of(&(Written::Key(key.to_owned()), at))
     }
 
-    /// How long the `ClusterPolicy` is written.
     pub(super) fn of_cluster_policy(&self, record: &ClusterPolicyRecord) -> u64 {
         self.of(&policy(record))
     }
 
-    /// How long the strategy is written that renames MIG devices.
+    /// Seconds since the strategy that renames MIG devices was first seen.
     pub(super) fn of_renaming(&self, renaming: &Renaming) -> u64 {
         self.of(&strategy(renaming))
     }
 
-    /// What was never seen is new.
+    /// A write that was never seen counts as new.
     fn of(&self, written: &(Written, u64)) -> u64 {
         self.first.get(written).map_or(0, |first| self.clock.saturating_sub(*first))
     }

@@ -5,7 +5,7 @@ use crate::nvidia_keys::CONFIG;
 
 const T4: &str = "Tesla-T4";
 
-/// The same under new leaders whose clock is another, and under this one after its clock was set.
+/// The same world under new leaders with other wall clocks, and under this leader after its clock was adjusted.
 fn afterwards(world: &World) -> Vec<World> {
     let after = |(is_new, ahead)| {
         let ages = if is_new { Ages::default() } else { world.ages.clone() };

@@ -1,4 +1,4 @@
-//! Which layout a node is to have: the one that its label names, else that of the first policy that is for it.
+//! Which layout a node gets: the one that its label names, otherwise that of the first policy that matches the node.
 
 use super::layout::PluginLayout;
 use super::state::{Conflict, LayoutState};
@@ -17,7 +17,7 @@ pub(super) struct Chosen<'p> {
     pub(super) by_label: bool,
 }
 
-/// The layout of a node; `None` if it is to have none of kerf's.
+/// The layout of a node; `None` on a managed node, and where no policy matches.
 pub(super) fn choose<'p>(
     policies: &'p Policies,
     name: &NodeName,
@@ -46,7 +46,6 @@ pub(super) fn choose<'p>(
     }
 }
 
-/// The layout of this name.
 pub(super) fn named<'p>(policies: &'p Policies, name: &str) -> Option<Chosen<'p>> {
     let (rules, layout) = policies.layouts().find(|(rules, _)| rules.name == name)?;
     Some(Chosen { name: rules.name.as_str(), layout, by_label: false })

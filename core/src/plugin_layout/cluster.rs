@@ -1,5 +1,5 @@
-//! What the layouts of a cluster's nodes mean for GPU Operator's `ClusterPolicy`, which is one for all of them, and whose MIG devices
-//! get other names by it.
+//! How the layouts of a cluster's nodes decide GPU Operator's `ClusterPolicy`. There is one for the whole cluster, and its MIG
+//! strategy names the MIG devices of every node.
 
 use super::choice::{Chosen, named};
 use super::cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, Outlook, Renaming, SeenClusterPolicy};
@@ -16,15 +16,15 @@ use crate::names::NodeName;
 use crate::nvidia_keys::CONFIG;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the `ClusterPolicy` means for the nodes.
+/// What follows from the `ClusterPolicy` for the nodes.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     pub(super) write: Option<ClusterPolicyWrite>,
     pub(super) for_all: Option<Gate>,
     pub(super) of_nodes: BTreeMap<NodeName, Gate>,
-    /// Nodes of which it must be known who holds devices.
+    /// Nodes whose device holders must be known first.
     pub(super) asks: BTreeSet<NodeName>,
-    /// What nodes are told that have no layout, and that the end of all layouts waits for.
+    /// States of nodes without a layout on whose pods the end of all layouts depends.
     pub(super) told: BTreeMap<NodeName, NodeDecision>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Cluster<'s> {
     pub(super) choices: &'s Choices<'s>,
 }
 
-/// A node whose layout says how MIG devices are offered.
+/// A node whose layout sets a MIG strategy.
 struct Wish<'s> {
     node: &'s NodeName,
     layout: &'s str,
@@ -50,7 +50,7 @@ impl<'s> Cluster<'s> {
         NodeGpus::of(&node.labels, &node.allocatable, &node.boot)
     }
 
-    /// Whether some node has a layout, or is to have one that it can have.
+    /// Whether some node has a layout, or will get one that its GPUs can have.
     pub(super) fn is_active(&self) -> bool {
         self.seen.nodes.iter().any(|(name, node)| {
             let by_hand = || named(self.seen.policies, layout_of(node.labels.get(CONFIG)?));
@@ -60,7 +60,7 @@ impl<'s> Cluster<'s> {
         })
     }
 
-    /// The nodes that want MIG devices offered in a way, those of the first policy first.
+    /// The nodes whose layout sets a MIG strategy, in the order of [`Self::standing`], then of the policies.
     fn wishes(&self) -> Vec<Wish<'s>> {
         let of_layout = |layout: &'s str| {
             self.seen.nodes.iter().filter_map(move |(node, seen)| {
@@ -76,7 +76,7 @@ impl<'s> Cluster<'s> {
         wishes
     }
 
-    /// What a node has goes before what another is to have: in force, being applied, wanted.
+    /// Orders conflicting wishes: a layout in force goes before one being applied, and that before one that is only wanted.
     fn standing(&self, name: &NodeName) -> u8 {
         let record =
             self.seen.nodes.get(name).and_then(|node| NodeRecord::from_json(node.record.as_deref()?).ok());
@@ -130,13 +130,13 @@ impl<'s> Cluster<'s> {
         verdict
     }
 
-    /// The nodes with MIG devices that NVIDIA's plugin offers.
+    /// The static nodes on which NVIDIA's plugin offers MIG devices.
     fn cut(&self) -> impl Iterator<Item = (&'s NodeName, &'s SeenNode)> {
         let is_cut = |node: &SeenNode| Self::gpus(node).is_some_and(|gpus| gpus.has_mig_devices);
         self.seen.nodes.iter().filter(move |(_, node)| is_cut(node) && !is_managed(&node.labels))
     }
 
-    /// What is in the way of another strategy: it renames the MIG devices of every node that has some.
+    /// What blocks a change of the strategy, which would rename the MIG devices of every node that has some.
     fn in_the_way(&self, first: &Wish<'_>, asks: &mut BTreeSet<NodeName>) -> Option<Gate> {
         let is_bystander =
             |name| self.chosen(name).is_none_or(|chosen| chosen.layout.mig_strategy == MigStrategy::None);
@@ -147,7 +147,7 @@ impl<'s> Cluster<'s> {
         self.holders(asks).map(Gate::Pods)
     }
 
-    /// The pods that hold MIG devices; `None` if it is known that there are none.
+    /// The pods that hold MIG devices; `None` if it is certain that no pod does. Nodes without an answer go into `asks`.
     fn holders(&self, asks: &mut BTreeSet<NodeName>) -> Option<Pods> {
         let mut held = Vec::new();
         for (name, node) in self.cut() {
@@ -159,7 +159,7 @@ impl<'s> Cluster<'s> {
         (!asks.is_empty() || !held.is_empty()).then_some(Pods(held))
     }
 
-    /// The same, with its time, and with whose MIG devices it renames.
+    /// Adds the time of the write, and the nodes whose MIG devices it renames.
     fn dated(&self, policy: &SeenClusterPolicy, mut write: ClusterPolicyWrite) -> ClusterPolicyWrite {
         let nodes: BTreeSet<NodeName> = self.cut().map(|(name, _)| name.clone()).collect();
         let renames = policy.changes_strategy(&write.settings) && !nodes.is_empty();
@@ -175,7 +175,7 @@ impl<'s> Cluster<'s> {
         write
     }
 
-    /// The end of all layouts, which may rename MIG devices too.
+    /// Ends all layouts. This may rename MIG devices too.
     pub(super) fn undo(&self, policy: &SeenClusterPolicy) -> Verdict {
         let mut verdict = Verdict::default();
         let Some(mut write) = policy.undo() else { return verdict };
@@ -186,7 +186,7 @@ impl<'s> Cluster<'s> {
             return verdict;
         }
         if !policy.changes_strategy(&write.settings) {
-            // The record goes when nobody has to be kept away by it.
+            // The record stays while it closes a node, because the set of renamed nodes is in it.
             verdict.write = policy.renamed(self.seen.nodes, self.seen.ages).is_empty().then_some(write);
         } else if self.holders(&mut verdict.asks).is_some() {
             let strategy = write.settings.mig_strategy.map_or("its default".to_owned(), |it| it.to_string());
@@ -201,7 +201,8 @@ impl<'s> Cluster<'s> {
         verdict
     }
 
-    /// What nodes are told whose plugin has its configuration from kerf's `ConfigMap` by a label that somebody else has set.
+    /// States of nodes whose plugin reads kerf's `ConfigMap` by a label that kerf did not set: for them the `ClusterPolicy` must keep
+    /// naming it.
     fn kept_by_hand(&self, policy: &SeenClusterPolicy) -> BTreeMap<NodeName, NodeDecision> {
         let keys = self.seen.config_map.data.as_ref();
         let told = |(name, node): (&NodeName, &SeenNode)| {
@@ -217,22 +218,22 @@ impl<'s> Cluster<'s> {
         self.seen.nodes.iter().filter_map(told).collect()
     }
 
-    /// What nodes are told whose pods the end of all layouts waits for.
+    /// States of nodes whose pods block the end of all layouts.
     fn undo_waits(&self, strategy: &str) -> BTreeMap<NodeName, NodeDecision> {
         let state = |pods| LayoutState::UndoWaits { strategy: strategy.to_owned(), pods };
-        // One that was told stays so while nobody knows better.
+        // A node that already has a condition keeps it until its holders are known.
         let is_concerned = |node: &SeenNode| node.condition.is_some() || node.holders != Holders::Unknown;
         let waits = self.cut().filter(|(_, node)| is_concerned(node));
         waits.filter_map(|(name, node)| Some((name.clone(), node.waits(state)?))).collect()
     }
 
-    /// Whose MIG devices get other names by what was written.
+    /// Nodes whose MIG devices an earlier write is renaming.
     pub(super) fn renamed(&self) -> BTreeSet<NodeName> {
         let policy = self.seen.cluster_policy;
         policy.map(|policy| policy.renamed(self.seen.nodes, self.seen.ages)).unwrap_or_default()
     }
 
-    /// What a node is told that has no layout, and that the `ClusterPolicy` closes or waits for.
+    /// The state of a node without a layout that the `ClusterPolicy` closes, or whose pods block it.
     pub(super) fn told(&self, verdict: &Verdict, name: &NodeName) -> Option<NodeDecision> {
         let node = self.seen.nodes.get(name).filter(|node| !is_managed(&node.labels))?;
         let age = |renaming: &Renaming| self.seen.ages.of_renaming(renaming);
@@ -245,7 +246,7 @@ impl<'s> Cluster<'s> {
         closed.or_else(|| verdict.told.get(name).cloned())
     }
 
-    /// Whose MIG devices get other names by what is written now.
+    /// Nodes whose MIG devices this write renames.
     pub(super) fn closes(&self, write: Option<&ClusterPolicyWrite>) -> BTreeSet<NodeName> {
         let policy = self.seen.cluster_policy.zip(write);
         let changes = policy.is_some_and(|(policy, write)| policy.changes_strategy(&write.settings));

@@ -1,5 +1,5 @@
-//! What GPU Operator's `ClusterPolicy` has to say so that its device plugin reads kerf's `ConfigMap`, and offers MIG devices as
-//! the layouts want. It is one for the cluster: what an admin has set otherwise stays, and is told.
+//! The settings of GPU Operator's `ClusterPolicy` with which its device plugin reads kerf's `ConfigMap` and uses the layouts' MIG
+//! strategy. There is one for the cluster: kerf never overwrites another setting of an admin's, it reports it.
 
 use super::SeenNode;
 use super::ages::Ages;
@@ -10,23 +10,23 @@ use crate::nvidia_keys::{GPU, MIG_PREFIX};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The fields of a `ClusterPolicy` that are written.
+/// The fields of a `ClusterPolicy` that kerf writes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OperatorSettings {
-    /// `spec.devicePlugin.config.name`.
+    /// `spec.devicePlugin.config.name`, the `ConfigMap` that the plugin reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map: Option<String>,
-    /// `spec.devicePlugin.config.default`.
+    /// `spec.devicePlugin.config.default`, the key for nodes without a label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_key: Option<String>,
-    /// `spec.mig.strategy`. Its default is `single`.
+    /// `spec.mig.strategy`; GPU Operator's default is `single`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_strategy: Option<MigStrategy>,
 }
 
 impl OperatorSettings {
-    /// Whether a node that has this for pods shows MIG devices as the strategy names them.
+    /// Whether a node with this allocatable names its MIG devices as the strategy does.
     pub(super) fn are_shown(&self, allocatable: &BTreeMap<String, u64>) -> bool {
         let has = |prefix: &str| allocatable.iter().any(|(name, n)| name.starts_with(prefix) && *n > 0);
         match self.mig_strategy {
@@ -36,88 +36,84 @@ impl OperatorSettings {
     }
 }
 
-/// What was changed in a `ClusterPolicy`, in an annotation of it.
+/// What kerf changed in the `ClusterPolicy`, in an annotation of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterPolicyRecord {
-    /// What is written.
+    /// The settings that kerf has written.
     pub set: OperatorSettings,
-    /// What was there before.
+    /// The settings before kerf's first change.
     pub before: OperatorSettings,
-    /// When it was written last, in seconds since 1970 by the clock of the leader that wrote it.
+    /// When it was last written, in seconds since 1970 by the clock of the leader that wrote it.
     #[serde(default)]
     pub written: u64,
-    /// What another strategy does to MIG devices that are there.
+    /// Set if the write renames MIG devices that exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renaming: Option<Renaming>,
 }
 
-/// MIG devices get other names: until then they are given out under the old ones, and after it once more under the new.
+/// MIG devices that get other names. The plugin offers them under the old names until it has followed, and then once more under the new.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Renaming {
-    /// Since when the strategy is written, in seconds since 1970 by the clock of the leader that wrote it.
+    /// When the strategy was written, in seconds since 1970 by the clock of the leader that wrote it.
     pub since: u64,
-    /// The nodes that had MIG devices then. No pod may come to them before they show the others.
+    /// The nodes that had MIG devices then. They get no pod before they advertise the new names.
     pub nodes: BTreeSet<NodeName>,
-    /// How long the plugin has, by the settings of the leader that wrote it: who else reads this does not know them.
+    /// How many seconds the plugin has, by the flags of the leader that wrote this: other readers do not have those flags.
     #[serde(default = "usual_timeout")]
     pub timeout: u64,
-    /// Those that showed the other names already, since they had not followed the strategy before: their plugin may do so yet.
+    /// Nodes that advertised the new names already, because they had not followed the previous strategy. Their plugin may still do so.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub early: BTreeSet<NodeName>,
 }
 
-/// That of a record from before it was written down: the default of `--plugin-timeout`.
+/// The default of `--plugin-timeout`, for records from before this field existed.
 fn usual_timeout() -> u64 {
     180
 }
 
-/// A `ClusterPolicy` as it was found.
+/// A `ClusterPolicy` as it was observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenClusterPolicy {
-    /// Its name.
+    /// The name of the object.
     pub name: String,
-    /// Its settings. An empty text counts as none.
+    /// The settings in its spec. An empty text counts as absent.
     pub settings: OperatorSettings,
-    /// Whether GPU Operator says that all is as the policy wants (`status.state`); true if it says nothing.
+    /// Whether GPU Operator reports `ready` in `status.state`; true if it reports nothing.
     pub is_ready: bool,
-    /// What was changed.
+    /// What kerf changed in it; `None` if nothing.
     pub record: Option<ClusterPolicyRecord>,
 }
 
-/// What is to be written into a `ClusterPolicy`.
+/// The patch for a `ClusterPolicy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterPolicyWrite {
-    /// Its name.
+    /// The name of the object.
     pub name: String,
-    /// What it has to say; `None` removes the field.
+    /// The settings to write; `None` removes a field.
     pub settings: OperatorSettings,
-    /// What was changed; `None` removes it.
+    /// The record for the annotation; `None` removes it.
     pub record: Option<ClusterPolicyRecord>,
 }
 
-/// Whether layouts can be applied, as far as the `ClusterPolicy` has to do with it.
+/// Whether the `ClusterPolicy` allows layouts to be applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outlook {
-    /// Nothing is in the way.
     Clear,
-    /// It has to be written first.
+    /// The `ClusterPolicy` must be written first.
     Write(Box<ClusterPolicyWrite>),
     /// GPU Operator is at work.
     NotReady(String),
-    /// It names another `ConfigMap`.
+    /// An admin has set another `ConfigMap`.
     OtherConfigMap {
-        /// The `ClusterPolicy`.
         policy: String,
-        /// The other one.
         config_map: String,
     },
 }
 
 impl SeenClusterPolicy {
-    /// What is due so that the plugin reads `config_map`, which has these keys. `strategy` is what the layouts want, if they
-    /// want any.
+    /// The next step so that the plugin reads `config_map`, which has these keys. `strategy` is the one that the layouts want, or `None`.
     pub(super) fn outlook(
         &self,
         config_map: &str,
@@ -143,20 +139,20 @@ impl SeenClusterPolicy {
         if self.is_ready { Outlook::Clear } else { Outlook::NotReady(self.name.clone()) }
     }
 
-    /// What leads back to what was there before any layout; `None` if nothing was changed.
+    /// Restores the settings from before all layouts; `None` if kerf changed nothing.
     pub(super) fn undo(&self) -> Option<ClusterPolicyWrite> {
         let ClusterPolicyRecord { set, before, .. } = self.record.as_ref()?;
-        // What an admin has written since then stays.
+        // kerf restores a setting only if it still has kerf's value: a later one is an admin's and stays.
         let back = |now: &OperatorSettings| if now == set { before.clone() } else { now.clone() };
         Some(ClusterPolicyWrite { name: self.name.clone(), settings: back(&self.settings), record: None })
     }
 
-    /// Whether it was written so lately that GPU Operator may not have begun: until then its `ready` is of what was before.
+    /// Whether the write is so recent that GPU Operator may not have started: until then its `ready` is about the previous settings.
     pub(super) fn is_new(&self, ages: &Ages, delay: u64) -> bool {
         self.record.as_ref().is_some_and(|record| ages.of_cluster_policy(record) < delay)
     }
 
-    /// The nodes among these to which no pod may come, because their MIG devices are getting other names.
+    /// Those of these nodes that must get no pod, because their MIG devices are being renamed.
     #[must_use]
     pub fn renamed(&self, nodes: &BTreeMap<NodeName, SeenNode>, ages: &Ages) -> BTreeSet<NodeName> {
         let age = |renaming: &Renaming| ages.of_renaming(renaming);
@@ -166,9 +162,9 @@ impl SeenClusterPolicy {
         nodes.iter().filter(is_renamed).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Whether a node that has this for pods still shows MIG devices, or none, as before the strategy that is written now. GPU
-    /// Operator brings it to one node after the other; what it has not brought in time while it says that all is well does not
-    /// come. `age` tells how long that strategy is written, as far as the asker knows.
+    /// Whether a node with this allocatable still advertises MIG devices, or none, as before the strategy that is written now. GPU Operator
+    /// applies a strategy to one node after the other. After the timeout, while it reports `ready`, kerf stops waiting for the rest. `age`
+    /// returns how many seconds the strategy has been written, as far as the caller has seen.
     #[must_use]
     pub fn is_renaming(
         &self,
@@ -183,7 +179,6 @@ impl SeenClusterPolicy {
         is_awaited && !has_followed
     }
 
-    /// Whether writing `settings` changes how MIG devices are offered.
     pub(super) fn changes_strategy(&self, settings: &OperatorSettings) -> bool {
         settings.mig_strategy != self.settings.mig_strategy
     }

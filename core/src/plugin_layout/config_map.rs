@@ -1,12 +1,12 @@
-//! What the `ConfigMap` of NVIDIA's device plugin holds: a key for each layout, and those that nodes still have.
+//! What the `ConfigMap` of NVIDIA's device plugin holds: a key for each layout, and the keys that nodes still use.
 //!
-//! A key's text changes only while no node has its label: a plugin that is restarted reads it again, pods on its node or not. The
-//! new text of a layout that nodes have goes under a key of its own until they are free.
+//! The text of a key changes only while no node has its label, because a plugin that restarts reads it again, with or without pods on
+//! its node. While nodes use a layout's key, a changed text goes under a key of its own.
 
 use super::layout::{DEFAULT_KEY, DEFAULT_TEXT, PluginLayout};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is to be there. `used` are the keys that nodes have, or may be led back to.
+/// The content that the `ConfigMap` must have. `used` are the keys that nodes use, or may be rolled back to.
 pub(super) fn wanted<'l>(
     layouts: impl Iterator<Item = (&'l str, &'l PluginLayout)>,
     there: &BTreeMap<String, String>,
@@ -29,7 +29,7 @@ pub(super) fn wanted<'l>(
     wanted
 }
 
-/// The key under which a layout's text is there; `held` if it is the one that the node has.
+/// The key with the layout's text. It prefers `held`, the key that the node has, so that its label does not change without need.
 pub(super) fn key(
     name: &str,
     layout: &PluginLayout,
@@ -42,12 +42,12 @@ pub(super) fn key(
     keys.filter(|key| there.get(*key) == Some(&text)).map(str::to_owned).next()
 }
 
-/// A key of one text of a layout's.
+/// A key for this text of the layout only.
 fn versioned(name: &str, layout: &PluginLayout) -> String {
     format!("{name}.{}", layout.digest())
 }
 
-/// The layout's name that a key begins with.
+/// The layout's name at the beginning of a key.
 pub(super) fn layout_of(key: &str) -> &str {
     let is_digest = |text: &str| text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     match key.rsplit_once('.') {

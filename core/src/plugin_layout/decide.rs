@@ -1,5 +1,5 @@
-//! All of it together: what is to be written now, given what was found. Asked again after every write and every change, it comes
-//! to rest when nothing is due.
+//! The whole decision: what to write now, given what was observed. The caller asks again after every write and every change; when
+//! nothing is due, the decision is empty.
 
 use super::ages::Ages;
 use super::choice::{Chosen, choose};
@@ -14,73 +14,73 @@ use crate::nvidia_keys::CONFIG;
 use crate::policy::Policies;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was found.
+/// What the caller observed in the cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'s> {
-    /// The policies in force.
+    /// The policies that are now in force.
     pub policies: &'s Policies,
-    /// Whether some policy file is bad: then a policy that is not there may only be misspelt, and nothing is removed for it.
+    /// Whether some policy file is bad. Then kerf removes no layout, because a missing policy may only be misspelt.
     pub has_bad_files: bool,
-    /// Every Node.
+    /// Every Node of the cluster, by name.
     pub nodes: &'s BTreeMap<NodeName, SeenNode>,
-    /// The `ConfigMap` of NVIDIA's device plugin.
+    /// The `ConfigMap` with the configuration of NVIDIA's device plugin.
     pub config_map: &'s SeenConfigMap,
-    /// Its name.
+    /// The name of that `ConfigMap`, which the `ClusterPolicy` has to contain.
     pub config_map_name: &'s str,
     /// GPU Operator's `ClusterPolicy`; `None` without GPU Operator.
     pub cluster_policy: Option<&'s SeenClusterPolicy>,
-    /// How long the plugin has to show a layout.
+    /// How many seconds the plugin has to advertise a layout's devices.
     pub timeout_seconds: u64,
-    /// How long a kubelet may take to bring a changed `ConfigMap` to the plugin. A label that names a key which is not there
-    /// yet ends the plugin's config-manager, and its next one begins with the default configuration.
+    /// How many seconds a kubelet may take to bring a changed `ConfigMap` to the plugin. A label that names a key before the kubelet has
+    /// brought it ends the plugin's config-manager, and the next one starts with the default configuration.
     pub config_delay_seconds: u64,
-    /// Seconds since 1970, for people who read what is written. Nothing is decided by it.
+    /// Seconds since 1970, for people who read the records. No decision depends on it.
     pub now: u64,
-    /// How long what was found is there.
+    /// How long each observed write has been there.
     pub ages: &'s Ages,
 }
 
-/// The `ConfigMap` as it was found.
+/// The `ConfigMap` as it was observed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SeenConfigMap {
-    /// What it holds; `None` if it is not there.
+    /// Its keys with their texts; `None` if the `ConfigMap` does not exist.
     pub data: Option<BTreeMap<String, String>>,
-    /// When the text of each key was written last, in seconds since 1970 by the clock of the leader that wrote it, as its
-    /// annotation tells.
+    /// When the text of each key was last written, in seconds since 1970 by the clock of the leader that wrote it. It comes from an
+    /// annotation of the `ConfigMap`.
     pub written: BTreeMap<String, u64>,
-    /// Why the last try to write it failed.
+    /// Why the last attempt to write it failed.
     pub error: Option<String>,
 }
 
-/// What is due, in this order.
+/// The writes that are due, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Decision {
-    /// What the `ConfigMap` is to hold, if it changes.
+    /// The new content of the `ConfigMap`; `None` if it stays.
     pub config_map: Option<ConfigMapWrite>,
-    /// What the `ClusterPolicy` is to say, if it changes.
+    /// The new settings of the `ClusterPolicy`; `None` if they stay.
     pub cluster_policy: Option<ClusterPolicyWrite>,
-    /// What is due on each Node.
+    /// The decision for every Node, by name.
     pub nodes: BTreeMap<NodeName, NodeDecision>,
-    /// The `ClusterPolicy` depends on who holds devices of these: of all of them, or of one that is held.
+    /// Nodes whose device holders the caller has to look up, because the `ClusterPolicy` depends on them.
     pub asks: BTreeSet<NodeName>,
-    /// Nodes to which no pod may come: their MIG devices are getting other names by what was written into the `ClusterPolicy`.
+    /// Nodes that must get no pod, because a write to the `ClusterPolicy` is renaming their MIG devices.
     pub renamed: BTreeSet<NodeName>,
-    /// Those whose MIG devices get other names by what is written now, which is written only if no pod is there or comes.
+    /// Nodes whose MIG devices this write renames. The caller writes only while these nodes have no pod and get none.
     pub closes: BTreeSet<NodeName>,
 }
 
-/// What the `ConfigMap` is to hold.
+/// The new content of the `ConfigMap`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigMapWrite {
-    /// Its keys with their texts.
+    /// Every key with its text.
     pub data: BTreeMap<String, String>,
-    /// When the text of each was written last.
+    /// When the text of each key was last written, in seconds since 1970.
     pub written: BTreeMap<String, u64>,
 }
 
 pub(super) type Choices<'p> = BTreeMap<NodeName, Result<Option<Chosen<'p>>, LayoutState>>;
 
-/// What is due.
+/// Decides every write that is due; a pure function of what was observed.
 #[must_use]
 pub fn decide(seen: Seen<'_>) -> Decision {
     let none = BTreeMap::new();
@@ -103,7 +103,7 @@ pub fn decide(seen: Seen<'_>) -> Decision {
         _ => Verdict::default(),
     };
     if config_map.is_some() {
-        // What it is to name has to be there before.
+        // The ConfigMap comes first, because the ClusterPolicy must not name one that does not exist.
         verdict.write = None;
     }
     let (renamed, closes) = (cluster.renamed(), cluster.closes(verdict.write.as_ref()));
@@ -135,14 +135,14 @@ pub fn decide(seen: Seen<'_>) -> Decision {
     Decision { config_map, cluster_policy: verdict.write, nodes, asks: verdict.asks, renamed, closes }
 }
 
-/// The keys that every kubelet has brought to the plugin.
+/// The keys whose text every kubelet has had time to bring to the plugin.
 fn settled(seen: &Seen<'_>, there: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let age = |key: &str| seen.config_map.written.get(key).map(|at| seen.ages.of_key(key, *at));
     let is_settled = |key: &str| age(key).is_none_or(|age| age >= seen.config_delay_seconds);
     there.iter().filter(|(key, _)| is_settled(key)).map(|(key, text)| (key.clone(), text.clone())).collect()
 }
 
-/// The `ConfigMap` with the time of each text that is new.
+/// The `ConfigMap` with a new time for each text that changes.
 fn write(
     seen: &Seen<'_>,
     there: &BTreeMap<String, String>,
@@ -160,14 +160,14 @@ fn records(nodes: &BTreeMap<NodeName, SeenNode>) -> Vec<NodeRecord> {
     nodes.values().filter_map(|node| NodeRecord::from_json(node.record.as_deref()?).ok()).collect()
 }
 
-/// The keys that nodes have, or may be led back to.
+/// The keys that nodes use, or may be rolled back to.
 fn used<'n>(nodes: &'n BTreeMap<NodeName, SeenNode>, records: &'n [NodeRecord]) -> BTreeSet<&'n str> {
     let had = records.iter().flat_map(|record| [&record.set, &record.previous, &record.before]);
     let had = had.filter_map(|labels| labels.key());
     nodes.values().filter_map(|node| node.labels.get(CONFIG).map(String::as_str)).chain(had).collect()
 }
 
-/// What comes before the nodes.
+/// What has to be ready before any node changes.
 struct Gates<'v> {
     first: Gate,
     verdict: &'v Verdict,

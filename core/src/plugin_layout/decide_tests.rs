@@ -11,7 +11,7 @@ fn settings(config_map: Option<&str>, mig_strategy: Option<MigStrategy>) -> Oper
     OperatorSettings { config_map: config_map.map(str::to_owned), default_key: None, mig_strategy }
 }
 
-/// A node `n` of which layout `a`, four time slices, is in force.
+/// A node `n` on which layout `a`, four time slices, is in force.
 fn in_force() -> World {
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
     world.settle();
@@ -437,7 +437,7 @@ fn another_strategy_waits_for_pods_on_every_node_with_mig_devices() {
     assert_eq!(world.cluster_policy.as_ref().unwrap().settings.mig_strategy, Some(MigStrategy::Mixed));
 }
 
-/// Nodes `a` and `b` under strategy single, cut, with these devices, and nobody asked kerf.
+/// Nodes `a` and `b` that an admin has cut under strategy `single`, with these devices and without a layout.
 fn cut_by_hand() -> World {
     let cut = format!("{A100}-MIG-1g.10gb");
     let mut world = World::new(&[]).node("a", "m", &cut).node("b", "m", &cut);

@@ -1,10 +1,10 @@
-//! A short fingerprint of a text, to tell whether it has changed.
+//! A short fingerprint of a text, to detect a change.
 
-/// The offset and the prime of FNV-1a with 64 bits (RFC 9923).
+/// Offset and prime of 64-bit FNV-1a (RFC 9923).
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0100_0000_01b3;
 
-/// Eight hexadecimal digits. Texts of one policy follow each other by the dozen, not by the million.
+/// Returns eight hexadecimal digits. They suffice, because one policy has dozens of successive texts and not millions.
 pub(super) fn digest<'t>(parts: impl IntoIterator<Item = &'t str>) -> String {
     let bytes = parts.into_iter().flat_map(|part| part.bytes().chain([0]));
     let hash = bytes.fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));

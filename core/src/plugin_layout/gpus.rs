@@ -10,31 +10,31 @@ use crate::nvidia_keys::{
 use crate::units::MemoryMib;
 use std::collections::BTreeMap;
 
-/// What stands behind the product's name if GPUs are shared, and before a MIG device's profile.
+/// Suffixes of the product label: the first on shared GPUs, the second before a MIG device's profile.
 const SHARED: &str = "-SHARED";
 const MIG: &str = "-MIG-";
 
 /// The GPUs of a node that NVIDIA's device plugin serves, or may serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeGpus {
-    /// Their model's name in messages: the product, or that it is not known.
+    /// The product name for messages, or a text saying that the model is unknown.
     pub product: String,
-    /// Their model, if the catalog has it.
+    /// The model; `None` if the catalog does not have it.
     pub model: Option<&'static GpuModel>,
-    /// How many; `None` if the labels do not tell.
+    /// The number of whole GPUs; `None` if the labels do not say.
     pub count: Option<u32>,
-    /// Whether they can be cut; `None` if the labels do not tell.
+    /// Whether MIG can cut them; `None` if the labels do not say.
     pub mig_capable: Option<bool>,
-    /// Their compute capability.
+    /// The compute capability, major and minor; `None` if the labels do not say.
     pub compute: Option<(u32, u32)>,
-    /// Whether some are cut now, and offered so or told of.
+    /// Whether labels or allocatable show that some are cut now.
     pub has_mig_devices: bool,
-    /// Changes with the GPUs, the driver and at a boot: a part for each, to be compared by [`is_another`].
+    /// Changes with the GPUs, the driver and at a boot. It has a part for each; compare it with [`is_another`].
     pub fingerprint: String,
 }
 
 impl NodeGpus {
-    /// The GPUs of a node with these labels and this allocatable; `None` if nothing tells of any.
+    /// Reads the GPUs from a node's labels and allocatable; `None` if neither shows a GPU.
     #[must_use]
     pub fn of(
         labels: &BTreeMap<String, String>,
@@ -59,7 +59,7 @@ impl NodeGpus {
         };
         let mig_capable = value(MIG_CAPABLE).map(|capable| capable == "true");
         let compute = number(COMPUTE_MAJOR).zip(number(COMPUTE_MINOR).or(Some(0)));
-        // A plugin that restarts offers nothing for a moment, and pods hold on.
+        // The labels count too, because a restarting plugin advertises nothing for a moment while pods still hold devices.
         let has_mig_devices = device.is_some()
             || labels.keys().any(|key| key.starts_with(MIG_PREFIX))
             || value(MIG_STRATEGY).is_some()
@@ -80,23 +80,23 @@ impl NodeGpus {
     }
 }
 
-/// What stands for a part of which nothing is told.
+/// The part of a fingerprint for something that the labels do not say.
 const UNTOLD: &str = "-";
 
 fn part(text: &str) -> String {
     if text.is_empty() { UNTOLD.to_owned() } else { digest([text]) }
 }
 
-/// Whether a node's GPUs, driver or boot are others than they were. What is not told now, or was not then, is none: labels go with
-/// the pod that writes them, and a cut that failed leaves no count. One of another form is an
-/// older kerf's, and is as good as another node.
+/// Whether a node's GPUs, driver or boot differ from before. A part that is absent now or was absent then does not count, because labels
+/// go with the pod that writes them, and a failed cut leaves no count. A fingerprint of another form is from an older kerf and counts as
+/// a difference.
 pub(super) fn is_another(before: &str, now: &str) -> bool {
     let parts = |text: &str| text.split('.').count();
     let differ = |(before, now): (&str, &str)| before != now && before != UNTOLD && now != UNTOLD;
     parts(before) != parts(now) || before.split('.').zip(now.split('.')).any(differ)
 }
 
-/// The product's name without what a layout puts behind it, and the profile of the MIG devices that it names.
+/// The product's name without the suffixes that a layout adds, and the profile of the MIG devices in it.
 fn plain(product: &str) -> (&str, Option<&str>) {
     let product = product.strip_suffix(SHARED).unwrap_or(product);
     match product.rsplit_once(MIG) {
@@ -105,8 +105,8 @@ fn plain(product: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The model with this product name: by its memory, if that is told of the whole GPU; else the one whose name says most, and
-/// `None` if several say as much.
+/// The model with this product name. With the memory of the whole GPU the catalog decides; without it the model with the longest matching
+/// name wins, and several of that length give `None`.
 fn model(product: &str, memory: Option<MemoryMib>) -> Option<&'static GpuModel> {
     if let Some(memory) = memory {
         return catalog::by_product(product, memory);
@@ -122,7 +122,7 @@ fn model(product: &str, memory: Option<MemoryMib>) -> Option<&'static GpuModel> 
     models.next().filter(|_| models.next().is_none())
 }
 
-/// How many GPUs have so many MIG devices of one profile, if each has as many as it can.
+/// The number of GPUs that so many MIG devices of one profile are on, if each GPU has the most that fit.
 fn gpus(devices: u32, profile: &str, model: Option<&GpuModel>) -> Option<u32> {
     let profile: Profile = profile.replacen("gb.", "gb+", 1).parse().ok()?;
     let each = u32::from(model?.mig_table()?.entry(profile)?.max);

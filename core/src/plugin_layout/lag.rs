@@ -1,5 +1,5 @@
-//! Labels are written in a moment, and NVIDIA's programs follow later: until then a node shows devices that the labels have already
-//! taken away, and a pod that gets one has the plugin reload beneath it.
+//! How far NVIDIA's programs lag behind a node's labels. Until they have followed, the node still advertises devices that the labels
+//! have already taken away, and the plugin would reload under a pod that gets one.
 
 use super::SeenNode;
 use super::node::mig_state;
@@ -9,48 +9,47 @@ use crate::nvidia_keys::is_plugin_resource;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How long the programs have to begin, if nothing tells that they have: GPU feature discovery looks once a minute.
+/// GPU feature discovery runs once a minute, so after this many seconds the programs count as started even if no device changed.
 const PATIENCE: u64 = 60;
 
-/// Labels that NVIDIA's programs may not have followed yet.
+/// A change of labels that NVIDIA's programs may not have followed yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lag {
-    /// Since when they are written, in seconds since 1970 by the clock of the leader that wrote them.
+    /// When the labels were written, in seconds since 1970 by the clock of the leader that wrote them.
     pub since: u64,
-    /// What the node showed then.
+    /// The plugin's devices in the node's allocatable at that time.
     pub shown: BTreeMap<String, u64>,
-    /// Whether the MIG manager has to cut for them, and was not seen at it: until then its state is that of an older cut.
+    /// Whether the MIG manager still has to start cutting for these labels: until it was seen at work, its state label is of an older cut.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cuts: bool,
 }
 
 impl Lag {
-    /// That of a node which gets these labels now.
     pub(super) fn begin(node: &SeenNode, set: &PluginLabels, now: u64) -> Self {
         let cuts = set.mig != PluginLabels::of(&node.labels).mig;
         Self { since: now, shown: devices(&node.allocatable), cuts }
     }
 
-    /// Whether the node shows what the labels have made of it, as far as can be told. `age` is how long they are written.
+    /// Whether the node advertises what the labels ask for, as far as this can be seen. `age` is the time since the labels were written.
     pub(super) fn is_over(&self, node: &SeenNode, age: u64, timeout: u64) -> bool {
         !is_cutting(node) && (is_long(age, timeout) || !self.cuts && self.shown != devices(&node.allocatable))
     }
 
-    /// The same where labels were taken back: the plugin may come up with the former ones once more before it reads these.
+    /// The same after a rollback: the plugin may start once more with the former labels before it reads the new ones.
     pub(super) fn has_left(&self, promise: &Promise, node: &SeenNode, age: u64, timeout: u64) -> bool {
         let is_left = is_long(age, timeout) || !promise.is_kept_by(&node.allocatable);
         is_left && self.is_over(node, age, timeout)
     }
 
-    /// What has to be remembered of this moment: that the MIG manager is at work, so that whatever comes after it is new.
+    /// The record to write once the MIG manager was seen at work, because every state that it reports after that is about these labels.
     pub(super) fn noticing(&self, node: &SeenNode) -> Option<Self> {
         let seen = || Self { since: self.since, shown: BTreeMap::new(), cuts: false };
         (self.cuts && is_cutting(node)).then(seen)
     }
 }
 
-/// What the MIG manager says if it has been at work for longer than the programs have.
+/// The MIG manager's state label, if it has been at work for longer than the plugin's timeout.
 pub(super) fn stuck(node: &SeenNode, age: u64, timeout: u64) -> Option<&str> {
     mig_state(node).filter(|_| is_cutting(node) && age >= timeout)
 }
@@ -59,7 +58,6 @@ fn is_long(age: u64, timeout: u64) -> bool {
     age >= PATIENCE.min(timeout)
 }
 
-/// Whether the MIG manager is at work.
 fn is_cutting(node: &SeenNode) -> bool {
     matches!(mig_state(node), Some("pending" | "rebooting"))
 }

@@ -1,4 +1,4 @@
-//! What a layout is, and the configuration of NVIDIA's device plugin that makes it.
+//! What a layout is, and the configuration with which NVIDIA's device plugin applies it.
 
 use super::digest::digest;
 use super::promise::cut_into;
@@ -8,16 +8,16 @@ use crate::resource::ResourceName;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write as _};
 
-/// The key of the `ConfigMap` for nodes without the label: the plugin's chart looks for it by this name
+/// The key of the `ConfigMap` for nodes without the label: the plugin's chart takes the key of this name
 /// (k8s-device-plugin `cmd/config-manager`, `NamedConfigFallback`).
 pub const DEFAULT_KEY: &str = "default";
-/// What it says, which changes nothing. Without this key the chart would take the only other one there is (`single`).
+/// Its text, which changes nothing. Without this key, and with only one other key, the chart would take that one (`single`).
 pub(super) const DEFAULT_TEXT: &str = "version: v1\n";
-/// The most characters of a layout's name: a label's value has 63, and a dot and a digest may stand behind the name.
+/// The most characters of a layout's name: a label's value has 63, and a dot and a digest may follow the name.
 pub const LONGEST_LAYOUT_NAME: usize = 54;
 /// The most replicas under MPS (k8s-device-plugin `cmd/mps-control-daemon`: 48 from Volta on).
 pub const MOST_MPS_REPLICAS: u32 = 48;
-/// The most time slices of a GPU. The plugin has no limit; more is a slip of the finger.
+/// The most time slices of a GPU. The plugin has no limit; a higher number is taken for a typing mistake.
 pub const MOST_TIME_SLICES: u32 = 1000;
 
 /// Whether and how the plugin offers MIG devices.
@@ -47,28 +47,28 @@ impl fmt::Display for MigStrategy {
 /// How one GPU or MIG device is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// It is not.
+    /// One container has the whole device.
     None,
-    /// By turns.
+    /// Containers take turns by time slicing.
     TimeSlicing {
-        /// Among how many.
+        /// How many devices the plugin advertises for one.
         replicas: u32,
-        /// Whether `.shared` stands behind the name.
+        /// Whether the resource name ends in `.shared`.
         renamed: bool,
-        /// Whether a container that asks for more than one fails.
+        /// Whether the plugin rejects a container that asks for more than one.
         fail_greater_than_one: bool,
     },
-    /// By MPS. The plugin lets containers that ask for more than one fail by itself.
+    /// Containers share by MPS. The plugin always rejects a container that asks for more than one.
     Mps {
-        /// Among how many.
+        /// How many devices the plugin advertises for one.
         replicas: u32,
-        /// Whether `.shared` stands behind the name.
+        /// Whether the resource name ends in `.shared`.
         renamed: bool,
     },
 }
 
 impl Sharing {
-    /// Among how many, and whether the name says so.
+    /// The number of replicas, and whether the resource name ends in `.shared`.
     #[must_use]
     pub fn replicas(self) -> (u32, bool) {
         match self {
@@ -80,14 +80,14 @@ impl Sharing {
     }
 }
 
-/// How NVIDIA's device plugin serves the GPUs of a node.
+/// How NVIDIA's device plugin serves the GPUs of a node, from `spec.plugin` of a node policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginLayout {
-    /// Whether and how MIG devices are offered.
+    /// How the plugin offers MIG devices.
     pub mig_strategy: MigStrategy,
-    /// How NVIDIA's MIG manager cuts the GPUs; `None`: they stay as they are cut.
+    /// The MIG manager's configuration; `None` leaves the GPUs as they are cut.
     pub mig_config: Option<String>,
-    /// How they are shared.
+    /// How a GPU or MIG device is shared.
     pub sharing: Sharing,
 }
 
@@ -115,12 +115,12 @@ impl PluginLayout {
         text
     }
 
-    /// The names that are shared. The plugin passes over those that the node has not.
+    /// The resource names that are shared. The plugin ignores those that the node does not have.
     fn shared_names(&self) -> Vec<String> {
         let mut names = vec![GPU.to_owned()];
         if self.mig_strategy == MigStrategy::Mixed {
             let cut = self.mig_config.as_deref().and_then(cut_into);
-            // One with media engines may be offered under its plain name.
+            // The plugin may offer an instance with media engines under its plain name, so the configuration then lists all profiles.
             let cut = cut.filter(|profile| profile.is_plain());
             let profiles = cut.map_or_else(catalog::profiles, |profile| [profile].into());
             names.extend(profiles.into_iter().map(|profile| ResourceName::Mig(profile).to_string()));
@@ -129,13 +129,13 @@ impl PluginLayout {
         names
     }
 
-    /// Changes with everything that the layout says.
+    /// Fingerprint of everything in the layout.
     pub(super) fn digest(&self) -> String {
         digest([self.config().as_str(), self.mig_config.as_deref().unwrap_or_default()])
     }
 }
 
-/// As `kerf policy check` tells it: `migStrategy none, 4 time slices`.
+/// The form that `kerf policy check` prints: `migStrategy none, 4 time slices`.
 impl fmt::Display for PluginLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "migStrategy {}", self.mig_strategy)?;
@@ -158,7 +158,7 @@ mod tests {
         PluginLayout { mig_strategy, mig_config: mig_config.map(str::to_owned), sharing }
     }
 
-    /// What k8s-device-plugin v0.19.3 is given.
+    /// The configuration that k8s-device-plugin v0.19.3 reads.
     #[test]
     fn configurations_are_in_the_plugins_words() {
         let sliced = Sharing::TimeSlicing { replicas: 4, renamed: false, fail_greater_than_one: true };

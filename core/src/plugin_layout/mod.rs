@@ -1,22 +1,22 @@
-//! Layouts of nodes that NVIDIA's device plugin serves: what each promises of a node, and what has to be written so that a
-//! node has it. The plugin takes its configuration from a `ConfigMap` by a node's label (`nvidia.com/device-plugin.config`);
-//! with GPU Operator a `ClusterPolicy` names that `ConfigMap`.
+//! Layouts of nodes that NVIDIA's device plugin serves: the devices that each layout should yield, and the writes that apply it.
+//! The plugin reads its configuration from a `ConfigMap`; a label of the node (`nvidia.com/device-plugin.config`) selects the key.
+//! Under GPU Operator a `ClusterPolicy` names that `ConfigMap`.
 //!
 //! | module | what it decides |
 //! |---|---|
 //! | `layout` | what a layout is, and the plugin's configuration for it |
 //! | `gpus` | which GPUs a node has, by the labels of GPU feature discovery |
-//! | `promise` | what a layout makes of them, or why they cannot have it |
-//! | `config_map` | what the `ConfigMap` holds |
-//! | `cluster_policy` | what GPU Operator's `ClusterPolicy` has to say |
-//! | `cluster` | what the nodes' layouts mean for it |
-//! | `choice` | which layout a node is to have |
-//! | `ages` | how long what was written has been there |
-//! | `lag` | whether NVIDIA's programs have followed labels that are written |
-//! | `record` | what was changed on a node, and what was there before |
-//! | `node` | what is due on a node |
-//! | `way_back` | how labels are led back |
-//! | `state` | how far it is, and what is told of it |
+//! | `promise` | the allocatable that a layout should yield on these GPUs, or why they are unfit |
+//! | `config_map` | the content of the `ConfigMap` |
+//! | `cluster_policy` | the settings of GPU Operator's `ClusterPolicy` |
+//! | `cluster` | how the layouts of all nodes decide the `ClusterPolicy` |
+//! | `choice` | which layout a node gets |
+//! | `ages` | how long each write has been visible to this leader |
+//! | `lag` | whether NVIDIA's programs have followed the labels |
+//! | `record` | what kerf changed on a node, and the state before |
+//! | `node` | the next write on one node |
+//! | `way_back` | rollback of labels |
+//! | `state` | the state of a node's layout: reason and message of its condition |
 //! | `decide` | all of it together |
 
 mod ages;

@@ -1,5 +1,5 @@
-//! What is due on one node. Nothing is changed on a node while a pod holds a device of NVIDIA's plugin there, whoever scheduled
-//! it, or a slice of kerf's: the plugin would hand out again what the pod has.
+//! What is due on one node. kerf changes nothing on a node while a pod holds a device of NVIDIA's plugin there, by whatever scheduler it
+//! was bound, or a slice of kerf's: otherwise the plugin would offer again what the pod has.
 
 use super::ages::Ages;
 use super::choice::{Chosen, named};
@@ -17,25 +17,25 @@ use crate::nvidia_keys::{MIG_STATE, SHARED, attribute, label};
 use crate::policy::Policies;
 use std::collections::BTreeMap;
 
-/// A Node as it was found.
+/// A Node as it was observed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SeenNode {
-    /// Its labels.
+    /// The labels of the Node.
     pub labels: BTreeMap<String, String>,
-    /// What it has for pods, in whole devices.
+    /// The Node's allocatable, in whole devices.
     pub allocatable: BTreeMap<String, u64>,
-    /// Tells its boots apart.
+    /// The kernel's boot ID, which distinguishes one boot from the next.
     pub boot: String,
-    /// The text of its record ([`PLUGIN_LAYOUT`](crate::keys::PLUGIN_LAYOUT)).
+    /// The JSON text of annotation [`PLUGIN_LAYOUT`](crate::keys::PLUGIN_LAYOUT), if there is one.
     pub record: Option<String>,
-    /// Its condition ([`LAYOUT_CONDITION`](crate::keys::LAYOUT_CONDITION)).
+    /// The condition of type [`LAYOUT_CONDITION`](crate::keys::LAYOUT_CONDITION), if there is one.
     pub condition: Option<Condition>,
-    /// Who holds devices of it.
+    /// The pods that hold its devices.
     pub holders: Holders,
 }
 
 impl SeenNode {
-    /// What is due while pods hold GPUs of it, or nobody knows whether; `None` if none does, and it may be changed.
+    /// The decision while pods hold GPUs of the node or the holders are unknown; `None` if it is certain that no pod does.
     pub(super) fn waits(&self, state: impl FnOnce(Pods) -> LayoutState) -> Option<NodeDecision> {
         match &self.holders {
             Holders::Unknown => Some(NodeDecision::asking(state(Pods(Vec::new())))),
@@ -45,90 +45,87 @@ impl SeenNode {
     }
 }
 
-/// Pods that hold GPUs of a node: bound to it, not ended, and asking for one of the names of NVIDIA's plugin, or with slices from
-/// when the node was kerf's.
+/// Pods that hold GPUs of a node: bound to it, not ended, and either asking for a resource of NVIDIA's plugin, or with slices from the
+/// time when an agent managed the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Holders {
-    /// Nobody has looked yet.
+    /// They have not been looked up yet.
     #[default]
     Unknown,
-    /// These.
+    /// All pods that hold GPUs; empty if none does.
     Known(Vec<PodKey>),
 }
 
-/// What is to be written on a Node, in one patch.
+/// What one patch writes on a Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeWrite {
-    /// Its labels.
+    /// The labels that the Node must have.
     pub labels: PluginLabels,
-    /// Its record; `None` removes it.
+    /// The record for the annotation; `None` removes it.
     pub record: Option<NodeRecord>,
 }
 
 impl NodeWrite {
-    /// Whether NVIDIA's programs are told something else: then no pod may come before they have followed.
+    /// Whether the patch changes what NVIDIA's programs read. Then no pod may come before they have followed.
     #[must_use]
     pub fn changes(&self, seen: &SeenNode) -> bool {
         self.labels != PluginLabels::of(&seen.labels)
     }
 }
 
-/// What a Node's users are told, once.
+/// An Event for a Node, published once for each reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
-    /// One word.
+    /// One word in `UpperCamelCase`, the condition's reason after `Layout`.
     pub reason: String,
-    /// The text.
+    /// The message of the condition.
     pub message: String,
-    /// Whether somebody has to do something.
+    /// Whether an admin has to act.
     pub is_warning: bool,
 }
 
-/// What is due on a node.
+/// The decision for one node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeDecision {
-    /// Labels and record, if they change.
+    /// The patch of labels and record; `None` if they stay.
     pub write: Option<NodeWrite>,
-    /// How far it is; `None` on a node that no layout has to do with.
+    /// The state of the node's layout; `None` on a node that has nothing to do with layouts.
     pub state: Option<LayoutState>,
-    /// It depends on who holds devices, which is not known.
+    /// Whether the decision depends on the device holders, which are not known.
     pub asks_for_holders: bool,
 }
 
-/// What is around a node.
+/// Everything outside the node that its decision depends on.
 #[derive(Debug)]
 pub(super) struct Around<'a> {
     pub(super) policies: &'a Policies,
-    /// What the `ConfigMap` holds now.
+    /// The content of the `ConfigMap` now.
     pub(super) there: &'a BTreeMap<String, String>,
-    /// The same, as far as the plugin on every node has it.
+    /// The keys that every kubelet has brought to the plugin.
     pub(super) keys: &'a BTreeMap<String, String>,
-    /// Whether the end of a policy is meant.
+    /// False while a policy file is bad, because then the missing policy may be in that file.
     pub(super) may_remove: bool,
-    /// Whether a change may begin, as far as other nodes have to do with it.
+    /// Whether the cluster allows a change on this node to begin.
     pub(super) gate: Gate,
     pub(super) timeout_seconds: u64,
-    /// Written into records, and compared with nothing.
+    /// Written into records, and never compared.
     pub(super) now: u64,
     pub(super) ages: &'a Ages,
-    /// The node.
     pub(super) name: &'a NodeName,
 }
 
 impl Around<'_> {
-    /// How long the labels of the node's record are written.
     pub(super) fn age(&self, record: &NodeRecord) -> u64 {
         self.ages.of_labels(self.name, record)
     }
 }
 
-/// What is in the way of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Gate {
     Open,
     Conflict(Conflict),
     Preparing(Preparation),
-    /// Pods, on other nodes too.
+    /// Pods that hold MIG devices, on other nodes too.
     Pods(Pods),
 }
 
@@ -149,14 +146,14 @@ impl NodeDecision {
         Self { asks_for_holders: true, ..Self::of(state) }
     }
 
-    /// The condition that has to be written, if another one is there; `Some(None)` removes it.
+    /// The condition to write, if the Node has another one; `Some(None)` removes it.
     #[must_use]
     pub fn condition(&self, seen: &SeenNode) -> Option<Option<Condition>> {
         let wanted = self.state.as_ref().map(LayoutState::condition);
         (wanted != seen.condition).then_some(wanted)
     }
 
-    /// What is to be told, which is said once for each reason.
+    /// The Event to publish: only if status or reason has changed, so that each state is reported once.
     #[must_use]
     pub fn told(&self, seen: &SeenNode) -> Option<Told> {
         let before = seen.condition.as_ref();
@@ -172,7 +169,7 @@ impl NodeDecision {
     }
 }
 
-/// What is due on `node`, for which this layout was chosen.
+/// Decides for `node` and the layout that was chosen for it.
 pub(super) fn decide(
     node: &SeenNode,
     chosen: Result<Option<Chosen<'_>>, LayoutState>,
@@ -195,7 +192,7 @@ pub(super) fn decide(
     }
 }
 
-/// What was begun ends by its own promise, whatever is wanted of the node now: until then no pod may come to it.
+/// A change that has begun ends by the promise in its record, whatever layout is wanted now. Until then the node gets no pod.
 fn begun_before(
     node: &SeenNode,
     record: NodeRecord,
@@ -204,7 +201,7 @@ fn begun_before(
 ) -> NodeDecision {
     let labels = PluginLabels::of(&node.labels);
     if record.is_applying() && record.set != labels {
-        // Somebody else has set them: what was promised will never be there.
+        // Another client has changed the labels, so the promised devices will never appear.
         return NodeDecision { write: Some(NodeWrite { labels, record: None }), ..decision };
     }
     if !record.is_applying() {
@@ -221,7 +218,7 @@ fn begun_before(
     }
 }
 
-/// The same, but for what time does to the record.
+/// The decision without the effect of time on a change that has begun.
 fn due(
     node: &SeenNode,
     record: Option<NodeRecord>,
@@ -231,9 +228,9 @@ fn due(
     let labels = PluginLabels::of(&node.labels);
     match record {
         None => unrecorded(node, &labels, chosen, around),
-        // GPU Operator sets a label that is missing while the plugin follows.
+        // This arm comes first because GPU Operator sets a missing label while the plugin follows: labels that differ mean no admin here.
         Some(record) if record.is_removed() && chosen.is_none() => left(node, &record, around),
-        // Somebody else has set them: they are his from now on.
+        // Another client has set the labels. kerf drops its record and does not touch them again.
         Some(record) if record.set != labels => NodeDecision::with(NodeWrite { labels, record: None }, None),
         Some(record) => match chosen {
             None if !around.may_remove && record.is_applying() => applying(node, record, None, around),
@@ -249,7 +246,6 @@ fn due(
     }
 }
 
-/// A node on which kerf has changed nothing.
 fn unrecorded(
     node: &SeenNode,
     labels: &PluginLabels,
@@ -266,7 +262,7 @@ fn unrecorded(
             let (label, layout) = (key.to_owned(), chosen.name.to_owned());
             NodeDecision::conflict(Conflict::LabelByHand { label, layout })
         }
-        // The label that names a configuration is nearer to the node than a policy for many.
+        // A label that names a configuration is more specific to the node than a policy for many nodes.
         (Some(chosen), Some((_, Some(by_hand)))) if by_hand.name == chosen.name || !chosen.by_label => {
             watched(node, by_hand)
         }
@@ -274,7 +270,7 @@ fn unrecorded(
     }
 }
 
-/// A node whose label an admin has set to a key of kerf's: it is told of, and nothing is changed.
+/// A node whose label an admin has set to one of kerf's keys: kerf reports its state, and changes nothing.
 fn watched(node: &SeenNode, layout: Chosen<'_>) -> NodeDecision {
     let Some(gpus) = gpus(node) else { return NodeDecision::default() };
     match layout.layout.promise(&gpus) {
@@ -287,7 +283,7 @@ fn gpus(node: &SeenNode) -> Option<NodeGpus> {
     NodeGpus::of(&node.labels, &node.allocatable, &node.boot)
 }
 
-/// Whether a node shows what it was promised. `None` for a layout that is not known any more.
+/// Whether the node advertises the promised devices. `layout` is `None` if no policy has it any longer.
 fn shows(node: &SeenNode, name: &str, promise: &Promise, layout: Option<&PluginLayout>) -> LayoutState {
     let layout_name = name.to_owned();
     if promise.is_kept_by(&node.allocatable)
@@ -298,8 +294,8 @@ fn shows(node: &SeenNode, name: &str, promise: &Promise, layout: Option<&PluginL
     LayoutState::Short { layout: layout_name, promise: promise.to_string(), shown: shown(&node.allocatable) }
 }
 
-/// Whether GPU feature discovery, if it is there, tells the same way of sharing: four time slices and four shares of MPS have
-/// the same name and count.
+/// Whether GPU feature discovery, if present, reports the layout's way of sharing. Name and count alone cannot distinguish four time
+/// slices from four MPS shares.
 fn is_shared_so(node: &SeenNode, promise: &Promise, layout: &PluginLayout) -> bool {
     let Promise::Counts(counts) = promise else { return true };
     let expected = match layout.sharing {
@@ -313,7 +309,7 @@ fn is_shared_so(node: &SeenNode, promise: &Promise, layout: &PluginLayout) -> bo
     })
 }
 
-/// A change that has not begun.
+/// Begins a change, unless something blocks it.
 fn begin(
     node: &SeenNode,
     labels: &PluginLabels,
@@ -353,11 +349,11 @@ fn begin(
     let before = record.map_or(labels, |record| &record.before).clone();
     let set =
         PluginLabels { config: Some(config), mig: chosen.layout.mig_config.clone().or(before.mig.clone()) };
-    // What has not been seen to work is nothing to go back to.
+    // A rollback skips labels that were never seen to work.
     let unproven = record.filter(|record| record.is_applying());
     let previous = unproven.map_or(labels, |record| &record.previous).clone();
     let mig_had_failed = mig_state(node) == Some("failed");
-    // Devices that were there before keep no promise.
+    // Devices that were there before the change are no proof that the plugin has followed it.
     let is_kept =
         matches!(shows(node, chosen.name, &promise, Some(chosen.layout)), LayoutState::InForce { .. });
     let lag = is_kept.then(|| Lag::begin(node, &set, around.now));
@@ -384,7 +380,7 @@ pub(super) fn mig_state(node: &SeenNode) -> Option<&str> {
     node.labels.get(MIG_STATE).map(String::as_str)
 }
 
-/// A change that has begun.
+/// A change that has begun with this content of the layout.
 fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Around<'_>) -> NodeDecision {
     match &record.progress {
         Progress::Applied => {
@@ -397,7 +393,7 @@ fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Aroun
             }
         }
         Progress::RolledBack { why } => {
-            // A node whose GPUs are not seen now has not changed for the better.
+            // A node whose GPUs cannot be seen now is no other node, so that no failed layout is retried for it.
             let is_other = gpus(node).is_some_and(|gpus| is_another(&record.node, &gpus.fingerprint));
             if is_other {
                 return begin(node, &record.set.clone(), chosen, Some(&record), around);
@@ -408,7 +404,7 @@ fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Aroun
     }
 }
 
-/// A change of which nobody knows yet whether the node can have it. `None` for a layout that is not known any more.
+/// A change whose outcome is open. `layout` is `None` if no policy has it any longer.
 fn applying(
     node: &SeenNode,
     record: NodeRecord,

@@ -1,4 +1,4 @@
-//! What a layout makes of a node's GPUs: the names and counts that its allocatable has to show.
+//! The promise of a layout: the resource names and counts that a node's allocatable must show once the layout is applied.
 
 use super::gpus::NodeGpus;
 use super::layout::{MOST_MPS_REPLICAS, MigStrategy, PluginLayout, Sharing};
@@ -11,27 +11,27 @@ use std::collections::BTreeMap;
 use std::fmt;
 use thiserror::Error;
 
-/// The first compute capability that MPS isolates memory on (Volta), and the first with more than sixteen clients in the
-/// plugin (k8s-device-plugin `cmd/mps-control-daemon`).
+/// From Volta on MPS isolates memory, and from Turing on the plugin allows more than sixteen clients
+/// (k8s-device-plugin `cmd/mps-control-daemon`). Both are compute capabilities.
 const VOLTA: (u32, u32) = (7, 0);
 const TURING: (u32, u32) = (7, 5);
-/// The most replicas before it.
+/// The most replicas before Turing.
 const FEW_CLIENTS: u32 = 16;
 
-/// What a node shows when the plugin serves it in a layout.
+/// The allocatable that the plugin should advertise in a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Promise {
-    /// Just these names of the plugin's, with these counts.
+    /// Exactly these resource names of the plugin, with these counts.
     Counts(BTreeMap<String, u64>),
-    /// Some devices: how many is not known beforehand.
+    /// At least one device; the number cannot be known beforehand.
     #[serde(rename_all = "camelCase")]
     Some {
-        /// Their names' beginning.
+        /// The beginning of the resource names.
         prefix: String,
-        /// Whether `.shared` stands behind it.
+        /// Whether the names end in `.shared`.
         shared: bool,
-        /// The count is a multiple of this.
+        /// The count must be a multiple of this number, the replicas.
         multiple: u64,
     },
 }
@@ -39,62 +39,61 @@ pub enum Promise {
 /// Why no GPU of a node can have a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unfit {
-    /// No MIG.
+    /// GPUs of this product have no MIG.
     #[error("{0} cannot be cut by MIG; choose a layout with migStrategy none")]
     NoMig(String),
-    /// Not this profile.
+    /// The MIG configuration needs a profile that this model does not have.
     #[error("{product} has no MIG profile {profile}; it has {profiles}")]
     NoProfile {
-        /// The GPUs.
+        /// The product name of the GPUs.
         product: String,
-        /// The profile.
+        /// The profile that is missing.
         profile: Profile,
-        /// Those that they have.
+        /// The profiles of the model, separated by commas.
         profiles: String,
     },
-    /// Too old for MPS.
+    /// The GPUs are too old for MPS.
     #[error(
         "{product} has compute capability {major}.{minor}, and NVIDIA's device plugin shares by MPS from 7.0 on; use timeSlicing"
     )]
     NoMps {
-        /// The GPUs.
+        /// The product name of the GPUs.
         product: String,
-        /// Its compute capability.
+        /// The part of the compute capability before the dot.
         major: u32,
-        /// Behind the dot.
+        /// The part of the compute capability after the dot.
         minor: u32,
     },
-    /// Too many clients.
+    /// The layout has more replicas than MPS allows on these GPUs.
     #[error("{replicas} replicas are more than MPS has on {product}, {most}; write fewer")]
     ManyClients {
-        /// The GPUs.
+        /// The product name of the GPUs.
         product: String,
-        /// What the layout wants.
+        /// The number of replicas in the layout.
         replicas: u32,
-        /// The most.
+        /// The most replicas on these GPUs.
         most: u32,
     },
 }
 
-/// The one profile into which mig-parted's configuration of this name cuts all GPUs (`all-1g.10gb`, mig-parted
-/// `deployments/container/config.yaml`); `None` if the name does not tell.
+/// The profile into which mig-parted's configuration of this name cuts all GPUs (`all-1g.10gb`, mig-parted
+/// `deployments/container/config.yaml`); `None` if the name does not say.
 pub(super) fn cut_into(config: &str) -> Option<Profile> {
     config.strip_prefix("all-")?.replacen("gb.", "gb+", 1).parse().ok()
 }
 
-/// Whether mig-parted's own configuration of this name makes MIG devices. What others with names of their own do is not known.
+/// Whether mig-parted's own configuration of this name makes MIG devices. False for an admin's configurations, whose content is unknown.
 #[must_use]
 pub fn cuts(config: &str) -> bool {
     config == "all-balanced" || cut_into(config).is_some()
 }
 
-/// Whether the configuration of this name leaves GPUs whole.
 fn leaves_whole(config: &str) -> bool {
     config == "all-disabled"
 }
 
 impl PluginLayout {
-    /// What it makes of these GPUs, or why they cannot have it.
+    /// The allocatable that this layout should yield on these GPUs, or why they cannot have it.
     pub fn promise(&self, gpus: &NodeGpus) -> Result<Promise, Unfit> {
         self.fits(gpus)?;
         let (replicas, renamed) = self.sharing.replicas();
@@ -158,13 +157,13 @@ impl PluginLayout {
     }
 }
 
-/// How many devices of a profile a GPU of the node's model has.
+/// The most instances of a profile on one GPU of the node's model.
 fn most(gpus: &NodeGpus, profile: Profile) -> Option<u64> {
     Some(u64::from(gpus.model?.mig_table()?.entry(profile)?.max))
 }
 
 impl Promise {
-    /// Whether a node with this allocatable keeps it.
+    /// Whether a node with this allocatable advertises what was promised.
     #[must_use]
     pub fn is_kept_by(&self, allocatable: &BTreeMap<String, u64>) -> bool {
         let mut shown = allocatable.iter().filter(|(name, count)| is_plugin_resource(name) && **count > 0);
@@ -183,7 +182,7 @@ impl Promise {
     }
 }
 
-/// The plugin's names in a node's allocatable, as they stand in messages.
+/// The plugin's devices in a node's allocatable, as messages list them.
 pub(super) fn shown(allocatable: &BTreeMap<String, u64>) -> String {
     let names = allocatable.iter().filter(|(name, count)| is_plugin_resource(name) && **count > 0);
     let names: Vec<_> = names.map(|(name, count)| format!("{count} {name}")).collect();

@@ -1,5 +1,5 @@
-//! What was changed on a node for a layout, and what was there before: one JSON document in an annotation of the Node, so that
-//! it outlives the leader, and is written in the same patch as the labels of which it tells.
+//! What kerf changed on a node for a layout, and the state before. The record is one JSON document in an annotation of the Node: so it
+//! outlives the leader, and one patch writes it together with the labels that it describes.
 
 use super::lag::Lag;
 use super::promise::Promise;
@@ -8,106 +8,106 @@ use crate::nvidia_keys::{CONFIG, MIG_CONFIG};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The labels of a node by which NVIDIA's programs are told what to do.
+/// The labels of a node that configure NVIDIA's programs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginLabels {
-    /// `nvidia.com/device-plugin.config`.
+    /// `nvidia.com/device-plugin.config`, the plugin's key in the `ConfigMap`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
-    /// `nvidia.com/mig.config`.
+    /// `nvidia.com/mig.config`, the MIG manager's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<String>,
 }
 
 impl PluginLabels {
-    /// Those of a node. An empty value counts as none.
+    /// Reads them from a node's labels. An empty value counts as absent.
     #[must_use]
     pub fn of(labels: &BTreeMap<String, String>) -> Self {
         let value = |key| labels.get(key).filter(|value| !value.is_empty()).cloned();
         Self { config: value(CONFIG), mig: value(MIG_CONFIG) }
     }
 
-    /// Each label with its value; `None` where it is to be absent.
+    /// Each label with its value; `None` if the label must be absent.
     #[must_use]
     pub fn entries(&self) -> [(&'static str, Option<&str>); 2] {
         [(CONFIG, self.config.as_deref()), (MIG_CONFIG, self.mig.as_deref())]
     }
 
-    /// The keys of the `ConfigMap` that these labels need.
+    /// The key of the `ConfigMap` that these labels select.
     pub(super) fn key(&self) -> Option<&str> {
         self.config.as_deref()
     }
 }
 
-/// How far a change is.
+/// How far the change of a node is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "is")]
 pub enum Progress {
-    /// The labels are written.
+    /// The labels are written, and the devices are awaited.
     #[serde(rename_all = "camelCase")]
     Applying {
-        /// Since when, in seconds since 1970 by the clock of the leader that wrote them.
+        /// When they were written, in seconds since 1970 by the clock of the leader that wrote them.
         since: u64,
-        /// Whether the MIG manager had failed before, so that its label says nothing of this change.
+        /// Whether the MIG manager had already failed before, so that its label says nothing about this change.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         mig_had_failed: bool,
     },
-    /// The node showed what the layout promises.
+    /// The node has advertised the layout's devices.
     Applied,
-    /// The labels are those from before the change again.
+    /// The labels from before the change are written again.
     RolledBack {
-        /// Why.
+        /// The failure that caused the rollback.
         why: Failure,
     },
 }
 
-/// What the extender's leader has done on a node.
+/// What the extender's leader has done on a node for a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRecord {
-    /// The layout's name.
+    /// The layout's name, which is its policy's.
     pub layout: String,
-    /// Tells its content; empty once it is removed, so that it is begun anew if it is wanted again.
+    /// Fingerprint of the layout's content. Empty after a removal, so that a layout that is wanted again starts from the beginning.
     pub digest: String,
-    /// Tells the node's GPUs, driver and boot: what has failed is tried again when they change.
+    /// Fingerprint of the node's GPUs, driver and boot: kerf retries a failed layout when it changes.
     pub node: String,
-    /// How far it is.
+    /// How far the change is.
     pub progress: Progress,
-    /// What the layout promises of this node.
+    /// The allocatable that the layout should yield on this node.
     pub promise: Promise,
-    /// The labels that are written.
+    /// The labels that kerf has written.
     pub set: PluginLabels,
-    /// Those before this change, to which a failure leads back.
+    /// The labels before this change; a failure restores them.
     pub previous: PluginLabels,
-    /// Those before any change of kerf's, to which the end of all layouts leads back.
+    /// The labels before kerf's first change; the end of all layouts restores them.
     pub before: PluginLabels,
-    /// NVIDIA's programs may not have followed the labels: they were led back, or the node showed already what is promised.
+    /// Set if NVIDIA's programs may not have followed: after a rollback, or if the node advertised the wanted devices before the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag: Option<Lag>,
 }
 
 impl NodeRecord {
-    /// The document.
+    /// The JSON text of the annotation.
     #[must_use]
     pub fn to_json(&self) -> String {
-        // Of strings, numbers and maps with text keys, all of which JSON has.
+        // Serialization cannot fail: the record has only strings, numbers and maps with text keys.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Whether the layout is being applied: nobody knows yet whether it can be.
+    /// Whether the labels are written and the outcome is open.
     #[must_use]
     pub fn is_applying(&self) -> bool {
         matches!(self.progress, Progress::Applying { .. })
     }
 
-    /// Whether the node may show devices that are about to go: no pod may come to it.
+    /// Whether the node may advertise devices that will disappear. Then it must get no pod.
     #[must_use]
     pub fn is_changing(&self) -> bool {
         self.is_applying() || self.lag.is_some()
     }
 
-    /// Since when its labels are written, as far as it matters still.
+    /// When its labels were written; `None` once that does not matter any longer.
     pub(super) fn since(&self) -> Option<u64> {
         match self.progress {
             Progress::Applying { since, .. } => Some(since),
@@ -115,12 +115,12 @@ impl NodeRecord {
         }
     }
 
-    /// Whether the layout was taken off, and only the plugin has to follow.
+    /// Whether the layout is removed, and only the plugin has to follow.
     pub(super) fn is_removed(&self) -> bool {
         self.digest.is_empty()
     }
 
-    /// Reads the document.
+    /// Parses the JSON text of the annotation; unknown fields are ignored.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }

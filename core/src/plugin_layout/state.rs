@@ -1,160 +1,160 @@
-//! How far a node's layout is, and what is told of it: one reason and one text for each state.
+//! The states of a node's layout, each with one reason and one message for the Node's condition.
 
 use super::promise::Unfit;
 use crate::names::{NodeName, PodKey};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// How many pods a message names.
+/// A message lists at most this many pods.
 const NAMED: usize = 3;
 
-/// Why a change was taken back.
+/// Why kerf rolled a layout back.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Failure {
-    /// The plugin did not do it in time.
+    /// The plugin did not advertise the devices in time.
     #[error(
         "after {seconds} s the node shows {shown}; see the log of NVIDIA's device plugin on the node (its configuration must come from this ConfigMap), and raise --plugin-timeout if it needs longer"
     )]
     TimedOut {
-        /// How long it had.
+        /// The timeout that has passed, in seconds.
         seconds: u64,
-        /// What the node showed.
+        /// The devices that the node advertised.
         shown: String,
     },
-    /// The MIG manager failed.
+    /// NVIDIA's MIG manager reported a failure.
     #[error(
         "NVIDIA's MIG manager failed (nvidia.com/mig.config.state=failed) with {config}; see its log on the node, and whether its configuration has that name"
     )]
     MigManager {
-        /// The configuration.
+        /// The value of label `nvidia.com/mig.config`.
         config: String,
     },
 }
 
-/// What stands against a layout, other than the node's GPUs.
+/// Why a layout cannot be applied; an admin has to act.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Conflict {
-    /// The label names no layout.
+    /// The label `kerf.dev/layout` names no layout.
     #[error(
         "label kerf.dev/layout names {label:?}, and no policy with spec.plugin is called so; there are: {known}"
     )]
     UnknownLayout {
-        /// What it names.
+        /// The value of the label.
         label: String,
-        /// What there is.
+        /// The names of all layouts, separated by commas.
         known: String,
     },
-    /// An admin's configuration.
+    /// An admin selected a configuration that is not kerf's.
     #[error(
         "label nvidia.com/device-plugin.config is {label:?}, which is no layout of kerf's and was not set by kerf; remove the label to have layout {layout}"
     )]
     LabelByHand {
-        /// The label.
+        /// The value of label `nvidia.com/device-plugin.config`.
         label: String,
-        /// What a policy wants.
+        /// The layout that a policy wants for the node.
         layout: String,
     },
-    /// An admin's configuration is a key of kerf's, of which no policy has the layout any more.
+    /// An admin selected a key of kerf's `ConfigMap` whose layout is in no policy any longer.
     #[error(
         "label nvidia.com/device-plugin.config is {label:?} and was not set by kerf, so ClusterPolicy {policy} goes on to name kerf's ConfigMap, though no policy has a layout any more: without it the plugin would offer other devices, pods or not; drain the node and remove the label"
     )]
     KeptByHand {
-        /// The label.
+        /// The value of label `nvidia.com/device-plugin.config`.
         label: String,
-        /// The `ClusterPolicy`.
+        /// The name of the `ClusterPolicy`.
         policy: String,
     },
-    /// Two layouts that one cluster cannot have under GPU Operator.
+    /// Two layouts need different MIG strategies, and GPU Operator has one for the cluster.
     #[error(
         "layout {layout} wants mig.strategy {wanted}, layout {other} wants {others}, and GPU Operator has one strategy for the cluster; give both the same migStrategy"
     )]
     Strategies {
-        /// This node's.
+        /// The name of this node's layout.
         layout: String,
-        /// What it wants.
+        /// The strategy that this layout needs.
         wanted: String,
-        /// The other, which is tried before.
+        /// The name of the other layout, which comes first.
         other: String,
-        /// What that wants.
+        /// The strategy that the other layout needs.
         others: String,
     },
-    /// Another node would change.
+    /// Another strategy would rename the MIG devices of a node that no policy covers.
     #[error(
         "layout {layout} needs mig.strategy {wanted} in the ClusterPolicy, which would rename the MIG devices of node {node}, that no policy is for; write a policy for it, or set mig.strategy yourself"
     )]
     Bystander {
-        /// This node's layout.
+        /// The name of this node's layout.
         layout: String,
-        /// What it wants.
+        /// The strategy that this layout needs.
         wanted: String,
-        /// The other node.
+        /// The node that would change too.
         node: NodeName,
     },
-    /// Another `ConfigMap`.
+    /// An admin's `ClusterPolicy` names a `ConfigMap` that is not kerf's.
     #[error(
         "ClusterPolicy {policy} takes the plugin's configuration from ConfigMap {config_map}; remove spec.devicePlugin.config.name there, so that kerf can set its own, or the policies with spec.plugin"
     )]
     OtherConfigMap {
-        /// The `ClusterPolicy`.
+        /// The name of the `ClusterPolicy`.
         policy: String,
-        /// The `ConfigMap`.
+        /// The name of the `ConfigMap` that it contains.
         config_map: String,
     },
-    /// The `ConfigMap` cannot be written.
+    /// The API server rejected the `ConfigMap`.
     #[error(
         "the ConfigMap of NVIDIA's device plugin cannot be written: {error}; see --plugin-namespace of the extender"
     )]
     ConfigMap {
-        /// Why.
+        /// The error of the API server.
         error: String,
     },
-    /// The record cannot be read.
+    /// The annotation with the record does not parse.
     #[error(
         "annotation kerf.dev/plugin-layout cannot be read: {error}; remove it, and set the label nvidia.com/device-plugin.config as it is to be"
     )]
     Record {
-        /// Why.
+        /// The error of the JSON parser.
         error: String,
     },
-    /// There are none.
+    /// A label asks for a layout on a node without GPUs.
     #[error(
         "layout {layout} is for GPUs, and neither labels of GPU feature discovery nor devices of NVIDIA's plugin tell of any on this node; take the label kerf.dev/layout off it, or see why GPU feature discovery is not there"
     )]
     NoGpus {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
     },
-    /// The GPUs cannot have it.
+    /// The node's GPUs cannot have the layout.
     #[error("no GPU of this node can have layout {layout}: {why}")]
     Unfit {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// Why.
+        /// The property of the GPUs that rules it out.
         why: Unfit,
     },
 }
 
-/// What has to come first.
+/// What must be done before the node's labels change.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Preparation {
-    /// The `ConfigMap`.
+    /// The `ConfigMap` is written first, and the kubelets need time to deliver it.
     #[error("the ConfigMap is written, and the kubelet brings it to the plugin within --plugin-config-delay")]
     ConfigMap,
-    /// The `ClusterPolicy`.
+    /// The `ClusterPolicy` is written before the nodes.
     #[error("the ClusterPolicy is being written")]
     ClusterPolicy,
-    /// GPU Operator has not begun.
+    /// GPU Operator may not have started on the `ClusterPolicy` of this name.
     #[error("ClusterPolicy {0} is written, and GPU Operator begins with it within --plugin-config-delay")]
     Rollout(String),
-    /// GPU Operator.
+    /// GPU Operator reports the `ClusterPolicy` of this name as not ready.
     #[error(
         "ClusterPolicy {0} is notReady: GPU Operator is at work, or some part of it fails; see kubectl get pods in its namespace"
     )]
     Operator(String),
 }
 
-/// Pods for which a change waits.
+/// Pods that block a change; empty while they are not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pods(pub Vec<PodKey>);
 
@@ -167,159 +167,159 @@ impl std::fmt::Display for Pods {
     }
 }
 
-/// How far a node's layout is.
+/// The state of a node's layout; its text becomes the message of the Node's condition.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LayoutState {
-    /// It is there.
+    /// The node advertises the layout's devices.
     #[error("layout {layout} is in force: {promise}")]
     InForce {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// What the node shows.
+        /// The devices that the node advertises.
         promise: String,
     },
-    /// It was there, and the node shows something else now.
+    /// The layout was in force, and the node now advertises other devices.
     #[error(
         "layout {layout} promises {promise}, and the node shows {shown}; see the log of NVIDIA's device plugin on the node"
     )]
     Short {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// What it promises.
+        /// The devices that the layout should yield.
         promise: String,
-        /// What there is.
+        /// The devices that the node advertises.
         shown: String,
     },
-    /// Something comes first.
+    /// Something must be prepared before the labels are written.
     #[error("layout {layout} is not applied yet: {what}")]
     Preparing {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// What.
+        /// The step that comes first.
         what: Preparation,
     },
-    /// Pods hold devices.
+    /// Pods hold GPUs of this node, so kerf does not change it.
     #[error("layout {layout} waits for pods to end that hold GPUs of this node: {pods}")]
     WaitsForPods {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// The pods.
+        /// The pods that hold GPUs.
         pods: Pods,
     },
-    /// Pods hold MIG devices, which would get other names.
+    /// Pods hold MIG devices that another strategy would rename, on other nodes too.
     #[error(
         "layout {layout} needs another mig.strategy in the ClusterPolicy, which waits for pods to end that hold MIG devices, on other nodes too: {pods}"
     )]
     WaitsForStrategy {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// The pods.
+        /// The pods that hold MIG devices.
         pods: Pods,
     },
-    /// Written, and not there yet.
+    /// The labels are written, and the devices are not there yet.
     #[error("layout {layout} is written, and the node is to show {promise}; it shows {shown}")]
     Applying {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// What it promises.
+        /// The devices that the layout should yield.
         promise: String,
-        /// What there is.
+        /// The devices that the node advertises.
         shown: String,
     },
-    /// Failed, and to be taken back when pods have ended.
+    /// The layout failed; the rollback starts when the pods have ended.
     #[error(
         "layout {layout} failed: {why}. It is taken back when pods have ended that hold GPUs of this node: {pods}"
     )]
     RollbackWaits {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// Why.
+        /// The cause of the failure.
         why: Failure,
-        /// The pods.
+        /// The pods that hold GPUs.
         pods: Pods,
     },
-    /// Failed and taken back.
+    /// The layout failed and was rolled back.
     #[error(
         "layout {layout} failed and was taken back to {back}: {why}. It is tried again when the policy or the node changes"
     )]
     RolledBack {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// Why.
+        /// The cause of the failure.
         why: Failure,
-        /// What is there instead.
+        /// The plugin configuration that is in force instead.
         back: String,
     },
-    /// No layout is wanted any more, and pods hold devices.
+    /// No policy wants the layout any longer, and pods still hold devices.
     #[error(
         "layout {layout} is wanted no more, and is removed when pods have ended that hold GPUs of this node: {pods}"
     )]
     RemovalWaits {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// The pods.
+        /// The pods that hold GPUs.
         pods: Pods,
     },
-    /// No layout is wanted of any node any more, and pods hold MIG devices, which would get other names.
+    /// No node has a layout any longer, and pods hold MIG devices that the former strategy would rename.
     #[error(
         "no layout is wanted any more, and mig.strategy in the ClusterPolicy goes back to {strategy} when pods have ended that hold MIG devices of this node, among others: {pods}"
     )]
     UndoWaits {
-        /// What it goes back to.
+        /// The strategy from before all layouts.
         strategy: String,
-        /// The pods.
+        /// The pods that hold MIG devices.
         pods: Pods,
     },
-    /// The labels are those from before, and the plugin has not followed.
+    /// The labels from before kerf are written, and the plugin has not followed.
     #[error(
         "layout {layout} is wanted no more: its labels are removed, and the plugin is to follow; the node shows {shown}"
     )]
     Removing {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// What there is.
+        /// The devices that the node advertises.
         shown: String,
     },
-    /// A node without a layout is closed because its MIG devices are getting other names.
+    /// A node without a layout gets no pods while its MIG devices are renamed.
     #[error(
         "mig.strategy in ClusterPolicy {policy} was changed, and GPU Operator is to bring it to this node, to which no pod comes until then; it shows {shown}. If the ClusterPolicy stays notReady, see kubectl get pods in GPU Operator's namespace"
     )]
     Renaming {
-        /// The `ClusterPolicy`.
+        /// The name of the `ClusterPolicy`.
         policy: String,
-        /// What there is.
+        /// The devices that the node advertises.
         shown: String,
     },
-    /// The labels are led back, and the MIG manager does not end.
+    /// The labels are rolled back, and the MIG manager does not finish.
     #[error(
         "the labels of layout {layout} were taken back, and after {seconds} s NVIDIA's MIG manager is still at work (nvidia.com/mig.config.state={state}). It may cut the GPUs at any moment, so no pod comes to the node before it ends; see the log of its pod on the node (label app=nvidia-mig-manager), or, if none is there any more, remove the label nvidia.com/mig.config.state"
     )]
     MigManagerStuck {
-        /// The layout.
+        /// The name of the layout.
         layout: String,
-        /// How long it had.
+        /// The timeout that has passed, in seconds.
         seconds: u64,
-        /// What its label says.
+        /// The value of label `nvidia.com/mig.config.state`.
         state: String,
     },
-    /// Nothing is changed.
+    /// A conflict that an admin has to solve; kerf changes nothing.
     #[error("{0}")]
     Conflict(Conflict),
 }
 
-/// The status of a condition.
+/// The status of a Node's condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// The layout is in force.
     True,
-    /// It is not, and somebody has to do something.
+    /// The layout is not in force, and an admin has to act.
     False,
-    /// It is on its way.
+    /// The layout is on its way.
     Unknown,
 }
 
 impl Standing {
-    /// As a condition has it.
+    /// The spelling in a Kubernetes condition.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -330,19 +330,19 @@ impl Standing {
     }
 }
 
-/// The condition of a Node.
+/// A condition as the Node's status carries it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// `True`, `False` or `Unknown`.
+    /// `True`, `False` or `Unknown`, as Kubernetes spells them.
     pub status: String,
-    /// One word.
+    /// One word in `UpperCamelCase` from a closed list.
     pub reason: String,
-    /// The text.
+    /// A sentence for people: the state, and the remedy if there is one.
     pub message: String,
 }
 
 impl LayoutState {
-    /// The reason, a closed list.
+    /// The condition's reason, from a closed list that the documentation has.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -360,7 +360,7 @@ impl LayoutState {
         }
     }
 
-    /// Whether the layout is in force.
+    /// The condition's status for this state.
     #[must_use]
     pub fn standing(&self) -> Standing {
         match self {
@@ -381,7 +381,7 @@ impl LayoutState {
         }
     }
 
-    /// As the condition of a Node.
+    /// The state as a condition of the Node.
     #[must_use]
     pub fn condition(&self) -> Condition {
         Condition {

@@ -1,4 +1,4 @@
-//! What tests of layouts begin with.
+//! A simulated cluster and its fixtures, for the tests of layouts.
 
 use super::{
     Ages, ConfigMapWrite, Decision, Holders, LayoutState, NodeRecord, OperatorSettings, PluginLabels, Seen,
@@ -10,17 +10,15 @@ use crate::policy::{NodePolicyDocument, Policies};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Labels.
 pub(super) fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
     labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// An allocatable.
 pub(super) fn numbers(numbers: &[(&str, u64)]) -> BTreeMap<String, u64> {
     numbers.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
 }
 
-/// Policies of these names, each for the nodes with the label `pool` of its name.
+/// Node policies with these names, each for the nodes whose label `pool` is its name.
 pub(super) fn policies(layouts: &[(&str, Value)]) -> Policies {
     let of_layout = |(name, plugin): &(&str, Value)| {
         let document: NodePolicyDocument = serde_json::from_value(json!({
@@ -37,25 +35,24 @@ pub(super) fn sliced(replicas: u32) -> Value {
     json!({"timeSlicing": {"replicas": replicas}})
 }
 
-/// A cluster, on which every decision is carried out at once.
+/// A cluster in which every decision is carried out at once.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) policies: Policies,
     pub(super) nodes: BTreeMap<NodeName, SeenNode>,
     pub(super) config_map: SeenConfigMap,
     pub(super) cluster_policy: Option<SeenClusterPolicy>,
-    /// The leader's own clock.
+    /// The monotonic clock of the leader, in seconds.
     pub(super) now: u64,
-    /// How far its wall clock is ahead of that.
+    /// Seconds by which its wall clock is ahead of that.
     pub(super) ahead: i64,
     pub(super) ages: Ages,
     pub(super) has_bad_files: bool,
     pub(super) config_delay: u64,
-    /// What nodes' users were told, by its first word.
+    /// Reasons of the Events that were published.
     pub(super) told: Vec<String>,
 }
 
-/// How long the plugin has.
 pub(super) const TIMEOUT: u64 = 180;
 
 impl World {
@@ -74,7 +71,7 @@ impl World {
         }
     }
 
-    /// A node of the pool with one GPU that nobody holds.
+    /// Adds a node of the pool with one GPU that no pod holds.
     pub(super) fn node(mut self, name: &str, pool: &str, product: &str) -> Self {
         let labels =
             labels(&[("pool", pool), ("nvidia.com/gpu.product", product), ("nvidia.com/gpu.count", "1")]);
@@ -132,7 +129,7 @@ impl World {
         })
     }
 
-    /// Carries out what is due until nothing is.
+    /// Carries out decisions until nothing is due.
     pub(super) fn settle(&mut self) -> Decision {
         for _ in 0..10 {
             self.ages = self.ages();
@@ -182,7 +179,7 @@ impl World {
         wrote
     }
 
-    /// What is due after all is written, and how far the node is.
+    /// The state of the node after every write that was due.
     pub(super) fn state(&mut self, node: &str) -> Option<LayoutState> {
         self.settle().nodes.remove(node)?.state
     }
@@ -191,7 +188,7 @@ impl World {
         self.state(node).map_or("", |state| state.reason())
     }
 
-    /// Whether its record keeps pods away.
+    /// Whether the node's record keeps pods away.
     pub(super) fn is_changing(&self, node: &str) -> bool {
         let record = self.nodes[node].record.as_deref();
         record.is_some_and(|record| NodeRecord::from_json(record).unwrap().is_changing())

@@ -1,5 +1,5 @@
-//! Random lives of a cluster: whatever admins, pods and the plugin do, no node is changed under its pods (which the world checks
-//! at every write), it always comes to rest, and in the end everything is as it was before.
+//! Random histories of a cluster. Whatever admins, pods and the plugin do, no node is changed under its pods (the world checks this at
+//! every write), every history comes to rest, and at the end the state from before the first layout is back.
 
 use super::testing::{TIMEOUT, World, policies, sliced};
 use super::{Ages, OperatorSettings, PluginLabels};
@@ -15,7 +15,7 @@ enum Step {
     Managed(usize, bool),
     Obey(usize),
     Later(u64),
-    /// Another leader, whose clock is so far ahead.
+    /// Another leader, whose wall clock is ahead by so many seconds.
     Lead(i64),
     Busy(bool),
 }
@@ -51,7 +51,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..30)
 }
 
-/// The policies of these layouts, of which a name is there once.
+/// The policies of these layouts, each name once.
 fn some(indexes: &[usize]) -> Vec<(&'static str, Value)> {
     let mut chosen: Vec<(&'static str, Value)> = Vec::new();
     for index in indexes {
@@ -63,7 +63,7 @@ fn some(indexes: &[usize]) -> Vec<(&'static str, Value)> {
     chosen
 }
 
-/// The plugin does what the node's label says.
+/// The plugin advertises what the node's labels ask for.
 fn obey(world: &mut World, node: &str) {
     let record = world.at(node).record.clone();
     let promise =
@@ -96,7 +96,7 @@ fn step(world: &mut World, step: &Step) {
     }
 }
 
-/// Whether a change that nobody is in the way of has gone on for longer than the plugin has.
+/// Whether a change that no pod blocks has lasted longer than the plugin's timeout.
 fn is_overdue(world: &World, node: &str) -> bool {
     let seen = &world.nodes[node];
     let record = seen.record.as_deref().and_then(|record| super::NodeRecord::from_json(record).ok());

@@ -1,5 +1,5 @@
-//! The way back: labels that failed, or that are wanted no more, are changed to those from before, and the node stays closed until
-//! NVIDIA's programs have followed.
+//! Rollback: labels that failed, or that no policy wants any longer, get their former values, and the node gets no pods until NVIDIA's
+//! programs have followed.
 
 use super::lag::{self, Lag};
 use super::node::{Around, NodeDecision, NodeWrite, SeenNode};
@@ -7,7 +7,7 @@ use super::promise::shown;
 use super::record::{NodeRecord, PluginLabels, Progress};
 use super::state::{Failure, LayoutState};
 
-/// A change that is to be taken back.
+/// Rolls back a change that failed, once no pod holds a GPU.
 pub(super) fn failed(node: &SeenNode, record: NodeRecord, why: Failure, around: &Around<'_>) -> NodeDecision {
     let waits = |pods| LayoutState::RollbackWaits { layout: record.layout.clone(), why: why.clone(), pods };
     if let Some(waiting) = node.waits(waits) {
@@ -26,7 +26,7 @@ pub(super) fn rolled_back(record: &NodeRecord, why: Failure) -> LayoutState {
     LayoutState::RolledBack { layout: record.layout.clone(), why, back }
 }
 
-/// A node that is to have no layout any more.
+/// Restores the labels of a node that must have no layout any longer.
 pub(super) fn removed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> NodeDecision {
     if record.set == record.before {
         return left(node, &record, around);
@@ -43,7 +43,7 @@ pub(super) fn removed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) 
     NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(state))
 }
 
-/// A node that has its labels from before kerf again: the record goes once the plugin has followed.
+/// A node with its labels from before kerf: the record is removed once the plugin has followed.
 pub(super) fn left(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> NodeDecision {
     let state = removing(node, record);
     if record.lag.is_some() && !has_followed(node, record, around) {
@@ -56,8 +56,8 @@ fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
     LayoutState::Removing { layout: record.layout.clone(), shown: shown(&node.allocatable) }
 }
 
-/// What is told, before all else, of a node that stays closed because the MIG manager does not end. It is not opened for that: what
-/// the manager has begun it may go on with at any moment, also with pods on the node.
+/// The state, before all others, of a node that stays closed because the MIG manager does not finish. The timeout does not open the node,
+/// because the manager may continue its cut at any moment, also under pods.
 pub(super) fn stuck(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> Option<LayoutState> {
     let seconds = around.timeout_seconds;
     record.lag.as_ref()?;
@@ -76,8 +76,8 @@ pub(super) fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around
     })
 }
 
-/// Remembers what has been seen of the programs that follow; lets pods come to a node on which they have followed labels that
-/// were led back, whatever is wanted of it now.
+/// Writes down that the MIG manager was seen at work. Once NVIDIA's programs have followed a rollback, it opens the node to pods, whatever
+/// layout is wanted now.
 pub(super) fn followed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> Option<NodeWrite> {
     let lag = record.lag.as_ref()?;
     let is_left = !record.is_applying() && has_followed(node, &record, around);

@@ -1,4 +1,4 @@
-//! `/livez`, `/readyz` and `/metrics` in plain HTTP. It tells what the program says of itself and decides nothing.
+//! `/livez`, `/readyz` and `/metrics` in plain HTTP. They report the program's state and change nothing.
 
 use crate::exposition::Form;
 use crate::listener;
@@ -13,18 +13,18 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
-/// What must be true before a program may be sent work. Clones share it.
+/// The conditions under which a program may get work. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, bool>>>);
 
 impl Readiness {
-    /// These conditions, none of them true yet.
+    /// Starts with these conditions, all of them false.
     #[must_use]
     pub fn new(conditions: &[&'static str]) -> Self {
         Self(Arc::new(Mutex::new(conditions.iter().map(|name| (*name, false)).collect())))
     }
 
-    /// Says that a condition holds or does not. One that was not named at first counts from now on.
+    /// Sets a condition, and adds it if it is new. `/readyz` reports every condition that is false.
     pub fn set(&self, condition: &'static str, holds: bool) {
         let before = self.conditions().insert(condition, holds);
         if before != Some(holds) {
@@ -32,13 +32,13 @@ impl Readiness {
         }
     }
 
-    /// Whether all conditions hold.
+    /// Whether all conditions are true; `/readyz` then answers 200.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.missing().is_empty()
     }
 
-    /// The conditions that do not hold, in order of their names.
+    /// The conditions that are false, in order of their names.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         self.conditions().iter().filter(|(_, holds)| !**holds).map(|(name, _)| *name).collect()
@@ -65,7 +65,6 @@ pub async fn serve(
         .await
 }
 
-/// `kerf_build_info`: which version runs.
 fn register_build(registry: &mut Registry) {
     let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("kerf_build", "The version of kerf; always 1", version);
@@ -85,7 +84,7 @@ async fn ready(State(readiness): State<Readiness>) -> (StatusCode, String) {
     }
 }
 
-/// The metrics in the form that the scraper asks for.
+/// The metrics in the format that the scraper prefers.
 async fn metrics(State(registry): State<Arc<Registry>>, headers: HeaderMap) -> impl IntoResponse {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let form = Form::accepted(accept.unwrap_or_default());

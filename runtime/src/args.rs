@@ -37,27 +37,27 @@ pub struct ClientArgs {
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// Why there is no client.
+/// Why no client for the API server can be built.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The kubeconfig is bad.
+    /// A kubeconfig file is unreadable or malformed.
     #[error("failed to read the kubeconfig")]
     Kubeconfig(#[from] KubeconfigError),
-    /// Nothing tells where the API server is.
+    /// Neither a kubeconfig nor a service account names an API server.
     #[error("failed to find an API server; give --kubeconfig")]
     Infer(#[from] kube::config::InferConfigError),
-    /// The client cannot be made.
+    /// The TLS or proxy settings do not make a client.
     #[error("failed to make a client")]
     Client(#[from] kube::Error),
 }
 
 impl ClientArgs {
-    /// A client for the API server.
+    /// Builds a client for the API server that the flag, the environment or the pod names.
     pub async fn client(&self) -> Result<kube::Client, ClientError> {
         Ok(client(self.config().await?)?)
     }
 
-    /// How the API server is reached: by the current context, or by the pod's service account.
+    /// The settings of the API server: the kubeconfig's current context, or the pod's service account.
     pub async fn config(&self) -> Result<kube::Config, ClientError> {
         if self.kubeconfig.is_some() {
             return Ok(
@@ -68,7 +68,7 @@ impl ClientArgs {
         Ok(kube::Config::infer().await?)
     }
 
-    /// The files, as one.
+    /// The kubeconfig files, merged into one.
     pub fn read(&self) -> Result<Kubeconfig, KubeconfigError> {
         self.are_whole()?;
         self.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from)
@@ -78,7 +78,7 @@ impl ClientArgs {
         self.files().iter().try_for_each(|path| whole(path))
     }
 
-    /// The files that are read.
+    /// The files that kube would read.
     fn files(&self) -> Vec<PathBuf> {
         match (&self.kubeconfig, std::env::var_os("KUBECONFIG")) {
             (Some(path), _) => vec![path.clone()],
@@ -88,7 +88,7 @@ impl ClientArgs {
     }
 }
 
-/// Refuses a file of UTF-16 that ends within a character: kube panics at it. What else is wrong with a file it tells.
+/// Rejects a UTF-16 file that ends within a character, because kube panics on it. kube itself reports all other mistakes.
 fn whole(path: &Path) -> Result<(), KubeconfigError> {
     let bytes = std::fs::read(path).unwrap_or_default();
     let is_utf16 = bytes.starts_with(&[0xFF, 0xFE]) || bytes.starts_with(&[0xFE, 0xFF]);
@@ -99,7 +99,7 @@ fn whole(path: &Path) -> Result<(), KubeconfigError> {
     Ok(())
 }
 
-/// A client for this API server. Its requests are not retried by the client itself: the callers know what may be.
+/// Builds a client that never retries a request by itself, because only the caller can say which requests may be repeated.
 pub fn client(mut config: kube::Config) -> Result<kube::Client, kube::Error> {
     config.default_retry = false;
     kube::Client::try_from(config)
@@ -113,16 +113,16 @@ pub struct AdminArgs {
     pub admin_address: std::net::SocketAddr,
 }
 
-/// The name of an object and its namespace, as the flag `namespace/name`.
+/// An object's namespace and name, given to a flag as `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespacedName {
-    /// The namespace.
+    /// The part before the slash, never empty.
     pub namespace: String,
-    /// The name.
+    /// The part after the slash, never empty.
     pub name: String,
 }
 
-/// A text that is no `namespace/name`.
+/// The text is not of the form `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is no name in a namespace; write namespace/name")]
 pub struct NoNamespacedName(String);

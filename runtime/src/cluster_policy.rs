@@ -1,4 +1,4 @@
-//! GPU Operator's `ClusterPolicy`, read without its types: where the operator is not installed there is no such resource.
+//! GPU Operator's `ClusterPolicy`, read as dynamic objects, because a cluster without the operator has no such resource.
 
 use kerf_core::keys;
 use kerf_core::plugin_layout::{ClusterPolicyRecord, OperatorSettings, SeenClusterPolicy};
@@ -7,14 +7,14 @@ use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::Value;
 
-/// Cluster-scoped; GPU Operator heeds one, and calls the others `ignored`.
+/// An API for the cluster-scoped `ClusterPolicy`. GPU Operator obeys one object and sets the state of all others to `ignored`.
 #[must_use]
 pub fn api(client: &Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("nvidia.com", "v1", "ClusterPolicy");
     Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, "clusterpolicies"))
 }
 
-/// The one that GPU Operator heeds among all that there are.
+/// The object that GPU Operator obeys: the oldest that is not `ignored`, and by name among equally old ones.
 #[must_use]
 pub fn heeded(policies: Vec<DynamicObject>) -> Option<DynamicObject> {
     let heeded = policies.into_iter().filter(|policy| state(policy) != Some("ignored"));
@@ -25,7 +25,7 @@ fn state(policy: &DynamicObject) -> Option<&str> {
     policy.data["status"]["state"].as_str()
 }
 
-/// What layouts have to do with of it.
+/// The fields of a `ClusterPolicy` that matter to layouts of NVIDIA's device plugin.
 pub fn seen(policy: &DynamicObject) -> Result<SeenClusterPolicy, serde_json::Error> {
     let spec = &policy.data["spec"];
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);

@@ -1,4 +1,4 @@
-//! To which nodes a pod, or the next pod of a controller, may go, as kube-scheduler will see it.
+//! The nodes to which a pod, or the next pod of a controller, may go, by kube-scheduler's rules.
 
 use crate::machine::keeps_away;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
@@ -10,27 +10,27 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What a pod, or a controller's pods, say of the nodes that they may be on. Its default is all that have no taint.
+/// The constraints of a pod, or of a controller's pods, on their nodes. The default admits every node without taints.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Destinations {
-    /// By labels.
+    /// Node selector, node affinity and node name.
     pub chosen: NodeSelection,
-    /// By taints.
+    /// The taints that the pod tolerates.
     pub tolerated: Vec<Toleration>,
 }
 
 impl Destinations {
-    /// What a pod says of itself, by its JSON.
+    /// Reads the constraints from a pod's JSON.
     ///
     /// # Errors
-    /// When its spec cannot be read.
+    /// If the pod's spec does not parse.
     pub fn of_pod(pod: &Value) -> serde_json::Result<Self> {
         let chosen = NodeSelection::of(&PodView::deserialize(pod)?.spec);
         let tolerated = Option::<Vec<Toleration>>::deserialize(&pod["spec"]["tolerations"])?;
         Ok(Self { chosen, tolerated: tolerated.unwrap_or_default() })
     }
 
-    /// Whether a node is one of them. Where its labels are not known and matter, nobody says so.
+    /// Whether a node is admitted. Unknown labels do not admit a node if the pod selects by labels.
     #[must_use]
     pub fn admit(
         &self,
@@ -41,7 +41,7 @@ impl Destinations {
         self.admit_but_for(node, labels, taints, |_| false)
     }
 
-    /// The same whichever kinds of slice the node has: kerf requires those of a pod's name, by labels of the agents.
+    /// Like [`Self::admit`], but ignoring the agents' labels of kinds of slices: kerf adds requirements on those for a pod's resource name.
     #[must_use]
     pub fn admit_by_any_kind(
         &self,
@@ -72,14 +72,14 @@ impl Destinations {
     }
 }
 
-/// Whether a node's taints keep those pods away that tolerate only these.
+/// Whether a node's taints keep pods away that tolerate only `tolerated`.
 #[must_use]
 pub fn is_tainted_for(taints: &[Taint], tolerated: &[Toleration]) -> bool {
     let is_tolerated = |taint: &Taint| tolerated.iter().any(|toleration| tolerates(toleration, taint));
     taints.iter().any(|taint| keeps_away(taint) && !is_tolerated(taint))
 }
 
-/// As k8s.io/api has it (`core/v1/toleration.go`, `ToleratesTaint`); an operator that is newer tolerates nothing here.
+/// The rule of k8s.io/api (`core/v1/toleration.go`, `ToleratesTaint`). An operator that kerf does not know tolerates nothing.
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let is_any_or =
         |mine: &Option<String>, its: &str| mine.as_deref().is_none_or(|mine| mine.is_empty() || mine == its);

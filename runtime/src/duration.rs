@@ -5,19 +5,19 @@ use std::time::Duration;
 
 const REMEDY: &str = "write it like 30s or 6m";
 
-/// Parses a duration above zero.
+/// Parses a duration above zero; the error is a message for the flag.
 pub fn positive(text: &str) -> Result<Duration, String> {
     let positive = parse(text).filter(|parsed| !parsed.is_zero());
     positive.ok_or_else(|| format!("{text:?} is no duration; {REMEDY}"))
 }
 
-/// Parses a duration of at least 100 ms: a shorter one is a mistake in the unit.
+/// Parses a duration of at least 100 ms, because a shorter timeout is a mistake in the unit.
 pub fn timeout(text: &str) -> Result<Duration, String> {
     let long = parse(text).filter(|parsed| *parsed >= Duration::from_millis(100));
     long.ok_or_else(|| format!("{text:?} is no duration of at least 100ms; {REMEDY}"))
 }
 
-/// Parses a duration, or whole seconds without a unit, as kubectl accepts both; 0 is one too.
+/// Parses a duration, or whole seconds without a unit, because kubectl accepts both. Zero is allowed.
 pub fn or_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().map(Duration::from_secs);
     seconds.or_else(|| parse(text)).ok_or_else(|| format!("{text:?} is no duration; {REMEDY}"))
@@ -27,7 +27,7 @@ fn parse(text: &str) -> Option<Duration> {
     text.parse::<SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok())
 }
 
-/// As people write it: `6m`, `1m 5s`. Parts of a second are left out.
+/// Formats a duration for people, as `6m` or `1m 5s`, without fractions of a second.
 #[must_use]
 pub fn told(duration: Duration) -> String {
     let whole = Duration::from_secs(duration.as_secs());

@@ -1,9 +1,9 @@
 //! The note of an Event, which the API server bounds.
 
-/// The most bytes of an Event's note (`events.k8s.io/v1`).
+/// The API server's limit in bytes for the note of an Event (`events.k8s.io/v1`).
 pub const LONGEST_NOTE: usize = 1024;
 
-/// The note, with its end cut off where it is too long, which shows.
+/// Cuts a note to that limit; an ellipsis marks the cut.
 #[must_use]
 pub fn shortened(mut note: String) -> String {
     if note.len() > LONGEST_NOTE {

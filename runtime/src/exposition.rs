@@ -1,10 +1,9 @@
-//! The forms in which metrics are exposed, and which of them a scraper asks for.
+//! The formats of the metrics, and the choice by a scraper's `Accept` header.
 
 use prometheus_client::encoding::{prometheus_protobuf, text};
 use prometheus_client::registry::Registry;
 use thiserror::Error;
 
-/// A form of the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `OpenMetrics` text: classic histograms only.
@@ -13,19 +12,16 @@ pub(crate) enum Form {
     Protobuf,
 }
 
-/// Why the metrics cannot be written.
 #[derive(Debug, Error)]
 pub(crate) enum ExpositionError {
-    /// A value has no text.
     #[error("failed to write the metrics: {0}")]
     Text(#[from] std::fmt::Error),
-    /// A message cannot be encoded.
     #[error("failed to encode the metrics: {0}")]
     Protobuf(#[from] prometheus_protobuf::EncodeError),
 }
 
 impl Form {
-    /// The form that an `Accept` header prefers: protobuf only if it is named, with a higher quality than any text.
+    /// The format that an `Accept` header prefers. It is protobuf only if the header names protobuf with a higher quality than any text.
     pub(crate) fn accepted(accept: &str) -> Self {
         let (mut text, mut protobuf) = (0.0, 0.0);
         for part in accept.split(',') {
@@ -45,7 +41,6 @@ impl Form {
         if protobuf > text { Self::Protobuf } else { Self::Text }
     }
 
-    /// The `Content-Type`.
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::Text => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -55,7 +50,6 @@ impl Form {
         }
     }
 
-    /// The metrics in this form.
     pub(crate) fn write(self, registry: &Registry) -> Result<Vec<u8>, ExpositionError> {
         match self {
             Self::Text => {
@@ -72,7 +66,7 @@ impl Form {
 mod tests {
     use super::Form;
 
-    /// What Prometheus 3 sends where native histograms are scraped, and where they are not.
+    /// The headers that Prometheus 3 sends if it scrapes native histograms, and if it does not.
     const NATIVE: &str = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,\
                           application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
     const CLASSIC: &str =

@@ -1,7 +1,7 @@
 //! The GpuNode resource as the API server holds it.
 //!
-//! Both halves are kept as raw JSON: one object that this version cannot read must not stop a watch. The CRD in
-//! `deploy/` is its schema.
+//! Spec and status are kept as raw JSON, because one object that this version cannot parse must not stop a watch. Their schema is the
+//! CRD in `deploy/`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, UnreadableStatus};
@@ -15,18 +15,18 @@ use serde_json::Value;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuNode {
-    /// `kerf.dev/v1alpha1`.
+    /// The API version, always `kerf.dev/v1alpha1`.
     #[serde(default = "api_version")]
     pub api_version: String,
-    /// `GpuNode`.
+    /// The kind of the object, always `GpuNode`.
     #[serde(default = "kind")]
     pub kind: String,
-    /// Its metadata.
+    /// Its name is that of the Node.
     pub metadata: ObjectMeta,
-    /// What the extender wants.
+    /// The node's policy, by an admin or the extender's leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<Value>,
-    /// What the agent observes.
+    /// The state that the node's agent reports; `None` before its first report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Value>,
 }
@@ -52,33 +52,33 @@ impl GpuNode {
         }
     }
 
-    /// Its node's name.
+    /// The name of the Node that it describes.
     #[must_use]
     pub fn name(&self) -> NodeName {
         NodeName::new(self.metadata.name.clone().unwrap_or_default())
     }
 
-    /// The spec; that of an uncut node while there is none.
+    /// Parses the spec. An absent spec is an empty one.
     pub fn read_spec(&self) -> Result<GpuNodeSpec, serde_json::Error> {
         self.spec.clone().map_or_else(|| Ok(GpuNodeSpec::default()), serde_json::from_value)
     }
 
-    /// What the node should have: its policy, and the slices that its agent reports.
+    /// The node's desired state: the policy of the spec, and the slices that the agent reports.
     pub fn read_desired(&self) -> Result<GpuNodeSpec, serde_json::Error> {
         let policy = self.read_spec()?.policy;
-        // A status that cannot be read is for others to tell of.
+        // Other readers report a status that does not parse, so here it only counts as empty.
         let status = self.read_status().ok().flatten().unwrap_or_default();
         Ok(NodeState { status, policy, closed: None }.desired())
     }
 
-    /// The status; `None` while the agent has not written one.
+    /// Parses the status; `None` while the agent has not written one.
     pub fn read_status(&self) -> Result<Option<GpuNodeStatus>, UnreadableStatus> {
         self.status.clone().map(GpuNodeStatus::parse).transpose()
     }
 }
 
-// kube's derives take the group as a literal or from another type, and only core spells keys. kube implements its own `Resource` for
-// what has these two.
+// kube's derive wants the group as a literal or from another type, and only core spells keys. kube implements its own `Resource` for
+// every type with these two traits.
 impl k8s_openapi::Resource for GpuNode {
     const API_VERSION: &'static str = keys::API_VERSION;
     const GROUP: &'static str = keys::GROUP;

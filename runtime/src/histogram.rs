@@ -2,15 +2,15 @@
 
 use prometheus_client::metrics::histogram::{Histogram, NativeHistogramConfig};
 
-/// Each native bucket ends 2^(1/8) times, about 9 %, above the one before.
+/// Native buckets grow by a factor of 2^(1/8), about 9 % each.
 const SCHEMA: i8 = 3;
 
-/// The most native buckets of one histogram. Beyond it their width doubles, so that a wild spread of values costs no memory.
+/// The most native buckets of one histogram. Beyond it their width doubles, so that widely spread values cannot use up memory.
 const BUCKET_LIMIT: usize = 160;
 
-/// A histogram with these upper ends of classic buckets, and with native ones.
+/// Makes a histogram with classic buckets of these upper bounds, and with native buckets.
 ///
-/// A text has the classic buckets alone; the protobuf form has both.
+/// The text format has the classic buckets alone, the protobuf format has both.
 #[must_use]
 pub fn histogram(classic: impl IntoIterator<Item = f64>) -> Histogram {
     let native = NativeHistogramConfig::with_schema(SCHEMA).max_buckets(BUCKET_LIMIT);
@@ -36,7 +36,7 @@ mod tests {
         encode(&registry).unwrap().remove(0).metric.remove(0).histogram.unwrap()
     }
 
-    /// The counts of the native buckets by their index, from spans and differences.
+    /// The counts of the native buckets by index, decoded from spans and deltas.
     fn native(histogram: &Encoded) -> BTreeMap<i32, i64> {
         let (mut counts, mut index, mut count) = (BTreeMap::new(), 0, 0);
         let mut deltas = histogram.positive_delta.iter();
@@ -53,7 +53,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bucket `i` of schema 3 is from 2^((i-1)/8), without it, to 2^(i/8).
+        /// Bucket `i` of schema 3 reaches from 2^((i-1)/8), excluded, to 2^(i/8).
         #[test]
         fn each_value_is_in_the_native_bucket_of_the_formula(exponent in -14.0_f64..17.0) {
             let value = exponent.exp2();
@@ -61,7 +61,7 @@ mod tests {
             let (index, count) = counts.into_iter().next().unwrap();
             prop_assert_eq!(count, 1);
             let (low, high) = ((f64::from(index - 1) / 8.0).exp2(), (f64::from(index) / 8.0).exp2());
-            // Rounding may put a bound of the table one unit beside the formula's.
+            // Rounding may shift a bound of the table by one unit against the formula.
             prop_assert!(low * (1.0 - 1e-12) < value && value <= high * (1.0 + 1e-12), "{value} in {low}..{high}");
         }
 

@@ -1,4 +1,4 @@
-//! The shared edge: what kerf's programs need of the outside world, and nothing of the domain.
+//! The shared edge: everything outside the domain that several of kerf's programs need.
 #![forbid(unsafe_code)]
 
 pub mod admin;

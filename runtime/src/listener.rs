@@ -1,15 +1,15 @@
-//! Listening where a pod can be reached, whichever families of addresses its cluster gives it.
+//! A listener that pods of every cluster can reach, with IPv4, IPv6 or both.
 
 use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::net::TcpListener;
 
-/// How many connections wait to be accepted at most; as tokio has it.
+/// The most connections that wait to be accepted, as in tokio.
 const BACKLOG: i32 = 1024;
 
-/// Listens on `address`. `[::]` is all addresses of both families, whatever the kernel's default says (`bindv6only`), and all of IPv4
-/// where the kernel has no IPv6.
+/// Listens on `address`. For `[::]` it listens on both address families, whatever `bindv6only` says, and on IPv4 alone if the kernel has
+/// no IPv6.
 pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
         return TcpListener::bind(address).await;
@@ -25,7 +25,7 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 fn on_both(socket: Socket, address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_only_v6(false)?;
-    // Who starts anew does not wait for the connections of the one before.
+    // Otherwise a restarted program could not bind while connections of its predecessor linger.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -43,7 +43,7 @@ mod tests {
         let listener = bind("[::]:0".parse().unwrap()).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
-        // Not every machine that runs tests has an address of this family.
+        // Not every machine that runs the tests has an IPv6 address.
         if std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
             TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
         }

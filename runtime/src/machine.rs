@@ -1,5 +1,4 @@
-//! A Node as kerf's programs watch it: its labels, what it has for pods, and whether it takes any. Nothing else of a Node is
-//! read or kept.
+//! A Node as kerf's programs watch it: labels, taints, allocatable, and little else, so that a watch keeps little memory per Node.
 
 use k8s_openapi::api::core::v1::{Node, NodeRuntimeHandler, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -11,7 +10,7 @@ use kube::Resource;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The taints that Kubernetes puts on a Node which is cordoned or lost.
+/// The taints of a Node that is cordoned or lost.
 const SHUT: [&str; 3] =
     ["node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
@@ -19,75 +18,75 @@ const SHUT: [&str; 3] =
 #[derive(Debug, Clone, Default, Deserialize, Resource)]
 #[resource(inherit = Node)]
 pub struct Machine {
-    /// Its metadata.
+    /// Name, labels and annotations of the Node.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What is wanted of it.
+    /// Whether pods may come to it.
     #[serde(default)]
     pub spec: Option<MachineSpec>,
-    /// What it has.
+    /// Its resources, runtime handlers and kernel.
     #[serde(default)]
     pub status: Option<MachineStatus>,
 }
 
-/// The part of a Node's spec that matters here.
+/// The fields of a Node's spec that kerf reads.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct MachineSpec {
-    /// Whether it is cordoned.
+    /// Whether an admin has cordoned the Node.
     #[serde(default)]
     pub unschedulable: Option<bool>,
-    /// Its taints.
+    /// The taints, which keep pods without tolerations away.
     #[serde(default)]
     pub taints: Option<Vec<Taint>>,
 }
 
-/// The part of a Node's status that matters here.
+/// The fields of a Node's status that kerf reads.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineStatus {
-    /// All that it has, sick devices included.
+    /// All resources of the Node, unhealthy devices included.
     #[serde(default)]
     pub capacity: Option<BTreeMap<String, Quantity>>,
-    /// What pods may ask of it.
+    /// The resources that pods may request.
     #[serde(default)]
     pub allocatable: Option<BTreeMap<String, Quantity>>,
-    /// What its container runtime can do, by handler.
+    /// The container runtime's features, by handler.
     #[serde(default)]
     pub runtime_handlers: Option<Vec<NodeRuntimeHandler>>,
-    /// What it is.
+    /// Facts about the Node's system.
     #[serde(default)]
     pub node_info: Option<MachineInfo>,
 }
 
-/// The part of a Node's description that matters here.
+/// The fields of a Node's system information that kerf reads.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineInfo {
-    /// As `uname -r` has it.
+    /// The kernel's release, as `uname -r` prints it.
     #[serde(default)]
     pub kernel_version: String,
 }
 
 impl Machine {
-    /// Its name.
+    /// The name of the Node.
     #[must_use]
     pub fn name(&self) -> NodeName {
         NodeName::new(self.metadata.name.clone().unwrap_or_default())
     }
 
-    /// What it has for pods.
+    /// The resources that pods may request; `None` before the kubelet has reported.
     #[must_use]
     pub fn allocatable(&self) -> Option<&BTreeMap<String, Quantity>> {
         self.status.as_ref()?.allocatable.as_ref()
     }
 
-    /// Its taints.
+    /// The taints of the Node; empty if it has none.
     #[must_use]
     pub fn taints(&self) -> &[Taint] {
         self.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
     }
 
-    /// Whether new pods are sent elsewhere: it is cordoned, or lost. Pods may tolerate that; none is counted on to.
+    /// Whether the Node is cordoned or lost. kerf then counts on no pod going there, although pods may tolerate it.
     #[must_use]
     pub fn is_shut(&self) -> bool {
         let is_lost = |taint: &Taint| SHUT.contains(&taint.key.as_str()) && keeps_away(taint);
@@ -95,7 +94,7 @@ impl Machine {
             || self.taints().iter().any(is_lost)
     }
 
-    /// Whether it can run pods in user namespaces.
+    /// Whether the Node can run pods in user namespaces.
     #[must_use]
     pub fn has_user_namespaces(&self) -> bool {
         let status = self.status.as_ref();
@@ -104,7 +103,7 @@ impl Machine {
         user_namespaces(handlers, kernel).is_ok()
     }
 
-    /// What it offers as a static node; `None` if it is none by what it says of itself.
+    /// The devices that it offers as a static node; `None` if its labels and resources say that it is none.
     #[must_use]
     pub fn static_node(&self) -> Option<StaticNode> {
         let status = self.status.as_ref()?;
@@ -120,24 +119,24 @@ pub enum NoUserNamespaces {
         "its kubelet reports none for the container runtime's handler {0:?} (on from Kubernetes 1.33, containerd 2.0 and CRI-O 1.25 on)"
     )]
     Runtime(String),
-    /// The kernel has no idmapped mounts of a tmpfs, in which Secrets and service account tokens are.
+    /// The kernel lacks idmapped mounts of tmpfs, which Secrets and service account tokens need.
     #[error("its kernel {0:?} is older than 6.3")]
     Kernel(String),
 }
 
-/// The runtime's handlers by which pods with GPUs run: the default one, and NVIDIA's where it is set up.
+/// The runtime handlers that run pods with GPUs: the default one, and NVIDIA's if it is set up.
 const HANDLERS: [&str; 2] = ["", "nvidia"];
 
-/// The first kernel with idmapped mounts of a tmpfs (Kubernetes, "User Namespaces").
+/// The first kernel with idmapped mounts of tmpfs (Kubernetes, "User Namespaces").
 const KERNEL: (u32, u32) = (6, 3);
 
-/// Whether a Node can run pods in user namespaces, by its `status.runtimeHandlers` and `status.nodeInfo.kernelVersion`, or why not.
+/// Whether a Node can run pods in user namespaces, by its `status.runtimeHandlers` and `status.nodeInfo.kernelVersion`.
 ///
-/// The kubelet fills in the feature only if its gate `UserNamespacesSupport` is on, and the API server is never older than the
-/// kubelet, so nothing else says more.
+/// No other field is needed: the kubelet reports the feature only if its gate `UserNamespacesSupport` is on, and the API server is never
+/// older than the kubelet.
 ///
 /// # Errors
-/// What it lacks.
+/// Names the part that lacks support: runtime or kernel.
 pub fn user_namespaces(
     handlers: Option<&[NodeRuntimeHandler]>,
     kernel: Option<&str>,
@@ -160,13 +159,13 @@ pub fn user_namespaces(
     if version < KERNEL { Err(NoUserNamespaces::Kernel(kernel.to_owned())) } else { Ok(()) }
 }
 
-/// Whether new pods that do not tolerate the taint are sent elsewhere; else it only puts them off.
+/// Whether the taint excludes pods without a toleration. `PreferNoSchedule` does not: it only lowers a node's score.
 #[must_use]
 pub fn keeps_away(taint: &Taint) -> bool {
     taint.effect != "PreferNoSchedule"
 }
 
-/// What a Node offers as a static node, of which more was read than a [`Machine`] has; `None` if it is none.
+/// The same as [`Machine::static_node`] for a Node that was read whole.
 #[must_use]
 pub fn static_node_of(node: &Node) -> Option<StaticNode> {
     let status = node.status.as_ref()?;

@@ -1,4 +1,4 @@
-//! A Pod as one that may hold devices of NVIDIA's device plugin, whoever scheduled it. Nothing else of a Pod is read or kept.
+//! A Pod that may hold devices of NVIDIA's device plugin, whichever scheduler bound it. Only the fields for that are read.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -16,37 +16,37 @@ use kube::Resource;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The parts of a Pod that are read.
+/// The fields of a Pod that show which devices it holds.
 #[derive(Debug, Clone, Default, Deserialize, Resource)]
 #[resource(inherit = Pod)]
 pub struct PluginPod {
-    /// Its metadata.
+    /// Name, namespace and annotations of the Pod.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// Where it is, and what it asks for.
+    /// The node, and the resource requests of all containers.
     #[serde(default)]
     pub spec: PluginPodSpec,
-    /// Whether it has ended.
+    /// The phase, which says whether the Pod has ended.
     #[serde(default)]
     pub status: PluginPodStatus,
 }
 
-/// The part of a Pod's spec that matters here.
+/// The fields of a Pod's spec that kerf reads here.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginPodSpec {
-    /// The node that it is bound to.
+    /// The node to which the Pod is bound.
     #[serde(default)]
     pub node_name: Option<String>,
-    /// Its init containers.
+    /// The init containers, sidecars included.
     #[serde(default)]
     pub init_containers: Vec<ContainerView>,
-    /// Its containers.
+    /// The containers, without init containers.
     #[serde(default)]
     pub containers: Vec<ContainerView>,
 }
 
-/// The part of a Pod's status that matters here.
+/// The fields of a Pod's status that kerf reads here.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct PluginPodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
@@ -54,28 +54,28 @@ pub struct PluginPodStatus {
     pub phase: Option<String>,
 }
 
-/// The part of a container that matters here.
+/// The fields of a container that kerf reads here.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerView {
-    /// `Always` for an init container that is a sidecar.
+    /// `Always` if an init container is a sidecar.
     #[serde(default)]
     pub restart_policy: Option<String>,
-    /// What it asks for.
+    /// The resources that the container requests.
     #[serde(default)]
     pub resources: Option<ResourcesView>,
 }
 
-/// The part of a container's resources that matters here.
+/// The fields of a container's resources that kerf reads here.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct ResourcesView {
-    /// Its requests: the API server makes requests of limits.
+    /// The requests alone, because the API server copies limits into them.
     #[serde(default)]
     pub requests: Option<BTreeMap<String, Quantity>>,
 }
 
 impl PluginPodStatus {
-    /// All its containers have ended for good.
+    /// Whether all containers have ended for good.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.phase.as_deref(), Some("Succeeded" | "Failed"))
@@ -83,27 +83,27 @@ impl PluginPodStatus {
 }
 
 impl PluginPod {
-    /// Its namespace and name.
+    /// The namespace and name of the Pod.
     #[must_use]
     pub fn key(&self) -> PodKey {
         let ObjectMeta { namespace, name, .. } = &self.metadata;
         PodKey::new(namespace.clone().unwrap_or_default(), name.clone().unwrap_or_default())
     }
 
-    /// Whether it is bound to this node and has not ended.
+    /// Whether the Pod is bound to this node and has not ended.
     #[must_use]
     pub fn is_on(&self, node: &str) -> bool {
         self.spec.node_name.as_deref() == Some(node) && !self.status.has_ended()
     }
 
-    /// The devices that it holds over its whole life.
+    /// The plugin's devices that the Pod holds over its whole life.
     #[must_use]
     pub fn devices(&self) -> Devices {
         devices(&self.spec.init_containers, &self.spec.containers)
     }
 
-    /// Whether a change of its node's GPUs would take something from it: a device of the plugin's that a container asks for, for a
-    /// while or for its whole life, or a slice that an agent of kerf's made.
+    /// Whether a change of the node's GPUs would take something from the Pod: a device of the plugin, held for a while or for its whole
+    /// life, or a slice that kerf's agent made.
     #[must_use]
     pub fn holds_gpus(&self) -> bool {
         self.asks() || self.has_slices()
@@ -115,14 +115,14 @@ impl PluginPod {
         requests.any(|(name, count)| is_plugin_resource(name) && count.0 != "0")
     }
 
-    /// Whether it has slices that an agent of kerf's made.
+    /// Whether it has slices that kerf's agent made.
     #[must_use]
     pub fn has_slices(&self) -> bool {
         self.metadata.annotations.as_ref().is_some_and(has_slices)
     }
 }
 
-/// The devices of NVIDIA's device plugin that a pod with these init containers and containers holds over its whole life.
+/// The devices of NVIDIA's device plugin that a pod with these containers holds over its whole life.
 #[must_use]
 pub fn devices(init_containers: &[ContainerView], containers: &[ContainerView]) -> Devices {
     let init = init_containers.iter().map(|container| {
@@ -141,9 +141,8 @@ pub fn devices(init_containers: &[ContainerView], containers: &[ContainerView]) 
     devices
 }
 
-/// Whether a pod with these init containers and containers asks for nothing that goes by a name of NVIDIA's or by a neutral one. Such
-/// a name with the amount 0 is nothing, and yet enough for kube-scheduler to ask an extender about the pod
-/// (`pkg/scheduler/extender.go`, `hasManagedResources`).
+/// Whether a pod with these containers requests no resource with a name of NVIDIA's or a neutral one. An amount of 0 counts as no request,
+/// but it is enough for kube-scheduler to ask an extender about the pod (`pkg/scheduler/extender.go`, `hasManagedResources`).
 #[must_use]
 pub fn asks_for_nothing(init_containers: &[ContainerView], containers: &[ContainerView]) -> bool {
     let mut requests = init_containers.iter().chain(containers).flat_map(ContainerView::requests);
@@ -152,17 +151,17 @@ pub fn asks_for_nothing(init_containers: &[ContainerView], containers: &[Contain
     requests.all(|(name, count)| !is_managed(name) || parse_count(&count.0) == Some(0))
 }
 
-/// Whether a pod with these init containers and containers asks by a neutral name, which no node has but those with kerf's agent.
+/// Whether a pod with these containers requests a neutral name, which only managed nodes have.
 #[must_use]
 pub fn asks_by_neutral_name(init_containers: &[ContainerView], containers: &[ContainerView]) -> bool {
     let mut requests = init_containers.iter().chain(containers).flat_map(ContainerView::requests);
     requests.any(|(name, count)| name.starts_with(keys::SIZE_PREFIX) && parse_count(&count.0) != Some(0))
 }
 
-/// Whether a pod with these annotations has slices that an agent of kerf's made.
+/// Whether a pod with these annotations has slices that kerf's agent made.
 #[must_use]
 pub fn has_slices(annotations: &BTreeMap<String, String>) -> bool {
-    // What cannot be read may be anything.
+    // An assignment that does not parse counts as one with slices, because it may have some.
     annotations.get(keys::ASSIGNMENT).is_some_and(|text| {
         serde_json::from_str::<AssignmentDocument>(text)
             .map_or(true, |assignment| !assignment.slices.is_empty())
@@ -170,7 +169,7 @@ pub fn has_slices(annotations: &BTreeMap<String, String>) -> bool {
 }
 
 impl ContainerView {
-    /// What it asks of the node.
+    /// The resource requests of the container, by name.
     pub fn requests(&self) -> impl Iterator<Item = (&String, &Quantity)> {
         self.resources.iter().filter_map(|resources| resources.requests.as_ref()).flatten()
     }

@@ -1,4 +1,4 @@
-//! Policy files, and the policies in force: the last good content of each file. What a policy means is core's matter.
+//! Policy files, and the policies in force: the last good content of each file. Core decides what a policy means.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -23,70 +23,70 @@ use kerf_core::policy::{Finding, Policies, PolicyError};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a policy file is not in force.
+/// Why the content of a policy file is not in force.
 #[derive(Debug, Error)]
 pub enum PolicyFileError {
-    /// It cannot be read.
+    /// The file or folder is unreadable.
     #[error("{}: failed to read the policy: {source}", path.display())]
     Read {
-        /// The file.
+        /// The path of the file or folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: std::io::Error,
     },
-    /// It is no policy document.
+    /// The text is not a policy document.
     #[error("{}: {message}", place(path, *line, *column))]
     Parse {
-        /// The file.
+        /// The path of the file, or the key of a `ConfigMap`.
         path: PathBuf,
-        /// The line of the mistake, from 1; 0 where none is known.
+        /// The line of the mistake from 1; 0 if unknown.
         line: u64,
-        /// The column, from 1; 0 where none is known.
+        /// The column of the mistake from 1; 0 if unknown.
         column: u64,
-        /// What is wrong there.
+        /// The parser's message without its own place.
         message: String,
     },
-    /// It is a policy document that contradicts itself.
+    /// The document parses and breaks a rule.
     #[error("{}: {source}", place(path, *line, *column))]
     Invalid {
-        /// The file.
+        /// The path of the file, or the key of a `ConfigMap`.
         path: PathBuf,
-        /// The line of the field, from 1; 0 where none is known.
+        /// The line of the field from 1; 0 if unknown.
         line: u64,
-        /// The column, from 1; 0 where none is known.
+        /// The column of the field from 1; 0 if unknown.
         column: u64,
-        /// What is wrong.
+        /// The rule that the document breaks.
         source: PolicyError,
     },
-    /// It is a good policy that cannot be in force beside the others.
+    /// The policy is good by itself and conflicts with another policy.
     #[error("{}: {finding}", place(path, *line, *column))]
     Conflict {
-        /// The file.
+        /// The path of the file, or the key of a `ConfigMap`.
         path: PathBuf,
-        /// The line of the field, from 1; 0 where none is known.
+        /// The line of the field from 1; 0 if unknown.
         line: u64,
-        /// The column, from 1; 0 where none is known.
+        /// The column of the field from 1; 0 if unknown.
         column: u64,
-        /// What it is.
+        /// The conflict with the other policy.
         finding: Finding,
     },
-    /// It would spoil a policy of another file, which extends one of this file's.
+    /// The content would break a policy of another file that extends one of this file.
     #[error("{}: with this content {other}; correct that first, or both at once", path.display())]
     Spoils {
-        /// The file.
+        /// The path of the file, or the key of a `ConfigMap`.
         path: PathBuf,
-        /// What would be wrong, and where.
+        /// The mistake in the other file, with its place.
         other: String,
     },
-    /// It says nothing.
+    /// The file or folder contains no policy.
     #[error("{}: there is no policy in it; write one (in a folder into a file *.yaml), or remove it", .0.display())]
     Empty(PathBuf),
-    /// There is no policy for pods at all.
+    /// No policy is for pods.
     #[error("{}: there is no GpuPolicy, without which no pod may ask for a GPU; write one in a file *.yaml", .0.display())]
     NoPodPolicy(PathBuf),
 }
 
-/// A place in a file, as editors and terminals make a link of it.
+/// A place in a file in the form from which editors and terminals make a link.
 fn place(path: &Path, line: u64, column: u64) -> String {
     match line {
         0 => path.display().to_string(),
@@ -94,7 +94,7 @@ fn place(path: &Path, line: u64, column: u64) -> String {
     }
 }
 
-/// Reads the policies of a file, or of a folder's files in the order of their names. All must be good, and one be for pods.
+/// Reads the policies of a file, or of a folder's files in the order of their names. All must be good, and at least one must be for pods.
 pub fn read(path: &Path) -> Result<Policies, PolicyFileError> {
     let contents = check(path).map_err(|mut errors| errors.remove(0))?;
     let policies = contents.policies();
@@ -104,8 +104,7 @@ pub fn read(path: &Path) -> Result<Policies, PolicyFileError> {
     Ok(policies)
 }
 
-/// Reads the policies of a file, or of a folder's files in the order of their names; or everything that is wrong with
-/// them, at least one thing.
+/// Reads the policies of a file, or of a folder's files in the order of their names. The error lists every mistake, at least one.
 pub fn check(path: &Path) -> Result<Contents, Vec<PolicyFileError>> {
     let texts = folder::read(path).map_err(|source| vec![unreadable(path, source)])?;
     contents(
@@ -116,7 +115,7 @@ pub fn check(path: &Path) -> Result<Contents, Vec<PolicyFileError>> {
     )
 }
 
-/// Reads the policies of these texts as [`check`] reads files, as of the keys of a `ConfigMap` that is called `name`.
+/// Like [`check`], but for texts instead of files: those of a `ConfigMap` that is called `name`.
 pub fn check_texts(
     name: &Path,
     texts: impl IntoIterator<Item = (PathBuf, String)>,
@@ -142,7 +141,7 @@ fn contents(
     if errors.is_empty() && good.is_empty() {
         errors.push(PolicyFileError::Empty(path.to_owned()));
     }
-    // What a good file extends may be in one of those that cannot be read.
+    // With a bad file no conflict is reported: the policy that a good file extends may be in the bad one.
     match Contents::of(good) {
         Ok(contents) if errors.is_empty() => return Ok(contents),
         Err(found) if errors.is_empty() => errors = found,

@@ -1,4 +1,4 @@
-//! HTTPS: an accept loop of our own, so that a slow handshake holds up nobody and a stop lets open requests finish.
+//! HTTPS with an accept loop of its own, so that a slow handshake delays no other client, and a stop lets open requests finish.
 
 use crate::listener;
 use crate::serve::idle::{IdleConnections, Requests};
@@ -27,22 +27,22 @@ mod idle;
 
 pub use idle::IdleLimits;
 
-/// How long a handshake may take.
+/// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a client of HTTP/1.1 may take to send a request's head, also the next one on an open connection: longer than
-/// the 90 s after which Go's clients give up an idle connection themselves. Else a request could meet a connection that is
-/// just being closed here, and a POST is not sent again (net/http's transport.go, `shouldRetryRequest`).
+/// The timeout for the head of an HTTP/1.1 request, also for the next one on an open connection. It is longer than the 90 s after which
+/// Go's clients close an idle connection. Otherwise a request could meet a connection that is just being closed here, and Go does not
+/// send a POST again (net/http's transport.go, `shouldRetryRequest`).
 const HEADERS: Duration = Duration::from_mins(2);
-/// How long open requests may go on after the stop: more than an admission (10 s) or a bind (5 s) may take.
+/// The time for open requests after the stop: longer than the timeouts of an admission (10 s) and a bind (5 s).
 const DRAIN: Duration = Duration::from_secs(12);
-/// How long an idle connection that is one too many may take to send its last answer.
+/// The time in which an idle connection beyond the limit may still send its last response.
 const LINGER: Duration = Duration::from_secs(1);
-/// The pause after a failed accept, which means that file descriptors are short.
+/// The delay after a failed accept: file descriptors are short then, and an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Listens on `address`, whose port may be 0, and tells the chosen address to `address_file`.
+/// Listens on `address`, whose port may be 0, and writes the chosen address into `address_file`.
 ///
-/// The file appears whole, as `host:port`, once connections are accepted: who started the program may wait for it.
+/// The file appears complete, as `host:port`, once connections are accepted, so that the starter of the program can wait for it.
 pub async fn listen(address: SocketAddr, address_file: Option<&Path>) -> std::io::Result<TcpListener> {
     let listener = listener::bind(address).await?;
     if let Some(path) = address_file {
@@ -53,21 +53,21 @@ pub async fn listen(address: SocketAddr, address_file: Option<&Path>) -> std::io
     Ok(listener)
 }
 
-/// How HTTP/2 is spoken.
+/// Settings of a server's HTTP/2 connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Http2 {
-    /// How often a silent connection is pinged.
+    /// The server pings a connection that has been quiet for this long.
     pub ping_interval: Duration,
-    /// How long it may take to answer a ping.
+    /// The server closes a connection whose ping stays unanswered for this long.
     pub ping_timeout: Duration,
-    /// Bytes that a client may send of one stream before they are read.
+    /// Bytes of one stream that a client may send ahead of the reader.
     pub stream_window: u32,
-    /// Which connections without an open request are ended; `None` where clients keep theirs for the next request.
+    /// The limits for connections without an open request; `None` lets clients keep theirs for the next request.
     pub idle: Option<IdleLimits>,
 }
 
 impl Default for Http2 {
-    /// For requests: client-go pings its servers every 30 s as well.
+    /// Suits servers of requests: client-go too pings its servers every 30 s.
     fn default() -> Self {
         Self {
             ping_interval: Duration::from_secs(30),
@@ -78,7 +78,7 @@ impl Default for Http2 {
     }
 }
 
-/// Serves `router` over TLS until `stop`, then lets open requests finish.
+/// Serves `router` over TLS until `stop`, then waits up to 12 s for open requests.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
@@ -88,7 +88,7 @@ pub async fn serve(
     serve_with(listener, Some(tls), Http2::default(), router, stop).await
 }
 
-/// The same with these settings of HTTP/2. Without TLS nothing but HTTP/2 is spoken.
+/// Like [`serve`], with these settings of HTTP/2. Without TLS the server accepts HTTP/2 only.
 pub async fn serve_with(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
@@ -127,9 +127,8 @@ pub async fn serve_with(
     Ok(())
 }
 
-/// `router`, whose answers close their HTTP/1.1 connections once `leaving` is cancelled: clients that keep connections
-/// open, as the API server does, then go elsewhere, and no request meets a connection that is being closed. HTTP/2 has
-/// GOAWAY for it.
+/// Makes every response of `router` close its HTTP/1.1 connection once `leaving` is cancelled. Clients that keep connections open, as the
+/// API server does, then connect elsewhere, and no request meets a connection that is being closed. HTTP/2 has GOAWAY for this.
 pub fn closing(router: Router, leaving: CancellationToken) -> Router {
     router.layer(middleware::from_fn_with_state(leaving, close))
 }
@@ -143,7 +142,7 @@ async fn close(State(leaving): State<CancellationToken>, request: Request, next:
     response
 }
 
-/// What all connections of a listener have.
+/// The settings that all connections of a listener share.
 #[derive(Clone)]
 struct Server {
     acceptor: Option<TlsAcceptor>,
@@ -154,7 +153,7 @@ struct Server {
 
 impl Server {
     async fn connection(mut self, stream: TcpStream, open: Watcher) {
-        // Replies are small and written whole: waiting for more to send costs up to 40 ms.
+        // Responses are small and written whole: Nagle's algorithm would delay them by up to 40 ms.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "failed to set TCP_NODELAY");
         }
@@ -168,7 +167,7 @@ impl Server {
         };
         tracing::debug!("idle connection ended");
         if let Some(last_answer) = last_answer {
-            // It may not have been sent yet. Whether it was or not, the connection ends.
+            // The last response may still be on its way. The connection ends after LINGER in any case.
             let _ = timeout_at(last_answer + LINGER, served).await;
         }
     }
@@ -183,7 +182,7 @@ impl Server {
             Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
             Err(_) => return tracing::debug!("TLS handshake timed out"),
         };
-        // By ALPN and not by the first bytes, which a silent client would never send.
+        // The protocol comes from ALPN and not from the first bytes, because a quiet client would never send those.
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         speak(stream, &builder(is_http2.then_some(http2)), self.router, open).await;
     }
@@ -200,7 +199,7 @@ where
     }
 }
 
-/// For HTTP/2 so, else for HTTP/1.1.
+/// Speaks HTTP/2 if it has settings for it, otherwise HTTP/1.1.
 fn builder(http2: Option<Http2>) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     let Some(Http2 { ping_interval, ping_timeout, stream_window, .. }) = http2 else {

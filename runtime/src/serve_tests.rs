@@ -26,7 +26,7 @@ async fn start(tls: Arc<ServerConfig>) -> Server {
     Server { address, stop, task }
 }
 
-/// A client that trusts `material`'s authority and shows `shown`'s client certificate.
+/// A client that trusts `material`'s authority and presents `shown`'s client certificate.
 fn client(material: &Material, shown: Option<&Material>) -> tokio_rustls::TlsConnector {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(material.ca_pem.as_bytes()) {
@@ -106,7 +106,7 @@ async fn a_stop_lets_open_requests_finish_and_no_new_ones_begin() {
     assert!(fetch(server.address, client(&material, None), "/").await.is_err());
 }
 
-/// The API server keeps its connections open (HTTP/1.1): each is told to end with the answer that it gets.
+/// The API server keeps HTTP/1.1 connections open: each must get `Connection: close` with its next response.
 #[tokio::test]
 async fn who_leaves_serves_on_and_closes_connections_with_its_answers() {
     let material = made_for_test();
@@ -169,7 +169,7 @@ async fn without_tls_http2_has_its_window_and_who_answers_no_ping_is_left() {
     assert!(has(&[0, 0, 8, 6, 0]), "PING: {sent:?}");
 }
 
-/// A server of HTTP/2 without TLS that serves no more idle connections than these.
+/// A server of HTTP/2 without TLS and with these limits of idle connections.
 async fn start_with(limits: IdleLimits, router: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -178,7 +178,7 @@ async fn start_with(limits: IdleLimits, router: Router) -> SocketAddr {
     address
 }
 
-/// Whether the server has ended a connection within a time.
+/// Whether the server ends a connection within this time.
 async fn ends(stream: &mut TcpStream, within: Duration) -> bool {
     timeout(within, stream.read_to_end(&mut Vec::new())).await.is_ok()
 }
@@ -203,7 +203,7 @@ async fn so_many_connections_may_be_without_a_request_and_no_more() {
     };
     let limits = IdleLimits { connections: 2, timeout: 60 * MOMENT };
     let address = start_with(limits, Router::new().route("/", get(wait))).await;
-    // One with an open request is not idle.
+    // A connection with an open request is not idle.
     let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
     let (mut requests, busy) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
@@ -220,7 +220,7 @@ async fn so_many_connections_may_be_without_a_request_and_no_more() {
     }
     assert!(ends(&mut TcpStream::connect(address).await.unwrap(), MOMENT).await);
     assert!(!busy.is_finished());
-    // Once it is answered, it is one too many.
+    // After the response this connection is beyond the limit.
     release.send_replace(true);
     assert!(answer.await.unwrap().unwrap().status().is_success());
     timeout(2 * LINGER, busy).await.unwrap().unwrap().ok();

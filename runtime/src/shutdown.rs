@@ -1,9 +1,9 @@
-//! One token that all of a program's tasks wait on to stop.
+//! The token by which all of a program's tasks stop.
 
 use tokio::signal::unix::{SignalKind, signal};
 pub use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled by SIGTERM or SIGINT.
+/// Returns a token that SIGTERM or SIGINT cancels.
 pub fn on_signals() -> std::io::Result<CancellationToken> {
     let token = CancellationToken::new();
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

@@ -1,27 +1,27 @@
-//! A stand-in for the API server in tests: a client whose requests a function answers.
+//! A substitute for the API server in tests: a client whose requests a function answers.
 
 use axum::http::{Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// A request.
+/// One request that the code under test has sent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asked {
-    /// `GET` and the like.
+    /// The HTTP method, as `GET` or `PATCH`.
     pub method: String,
-    /// Where to.
+    /// The path of the URL, without the query.
     pub path: String,
-    /// What follows the path.
+    /// The query of the URL, without the question mark.
     pub query: String,
-    /// What was sent; null if nothing was.
+    /// The JSON body; null if there was none.
     pub body: Value,
 }
 
-/// The code of a request that is never answered.
+/// A function returns this code to leave the request unanswered for ever.
 pub const NO_ANSWER: u16 = 0;
 
-/// A client of an API server that answers with a code and a body.
+/// Builds a client whose requests `answer` answers with a status code and a body.
 pub fn client(answer: impl Fn(Asked) -> (u16, Value) + Send + Sync + 'static) -> kube::Client {
     let answer = Arc::new(answer);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -46,7 +46,7 @@ pub fn client(answer: impl Fn(Asked) -> (u16, Value) + Send + Sync + 'static) ->
     kube::Client::new(service, "default")
 }
 
-/// A refusal with this code. Clients go by the reason as well as by the code.
+/// A failed response with this code. It also has the reason, because clients read both.
 #[must_use]
 pub fn refusal(code: u16, message: &str) -> (u16, Value) {
     let reason = match code {

@@ -6,12 +6,12 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Why logging cannot start.
+/// The value of `--log` does not parse as a filter.
 #[derive(Debug, thiserror::Error)]
 #[error("--log: failed to read the filter")]
 pub struct BadFilter(#[from] tracing_subscriber::filter::ParseError);
 
-/// Starts logging. Called once, by `main`.
+/// Starts logging to standard error. `main` calls it once; a second call panics.
 pub fn init(args: &LogArgs) -> Result<(), BadFilter> {
     let filter: Targets = args.log.parse()?;
     let (all, lines) =
@@ -23,14 +23,14 @@ pub fn init(args: &LogArgs) -> Result<(), BadFilter> {
     Ok(())
 }
 
-/// An error's message with those of its sources behind it, for a log line.
+/// Formats an error with all its sources for a log line.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
         let message = error.to_string();
-        // Some errors quote their source themselves.
+        // Some errors already end with their source's message.
         if !text.ends_with(&message) {
             text = format!("{text}: {message}");
         }

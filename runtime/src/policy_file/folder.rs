@@ -1,19 +1,19 @@
-//! Which policy files there are: one, or those of a folder.
+//! The policy files of a path: one file, or those of a folder.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// How often a folder is read anew because a `ConfigMap` volume was renewed meanwhile.
+/// How often a folder is read if the kubelet renews its `ConfigMap` volume meanwhile.
 const TRIES: usize = 3;
 
-/// A file and its text, or why it cannot be read.
+/// A file with its text, or with the error of reading it.
 pub(super) type Reading = (PathBuf, io::Result<String>);
 
-/// The texts of the file, or of the folder's policy files in the order of their names.
+/// Reads the file, or the folder's policy files in the order of their names.
 ///
-/// A file that is named and gone when it is opened is no part of the folder: it was being removed.
+/// A file that vanishes between listing and opening does not belong to the folder: it was being removed.
 pub(super) fn read(path: &Path) -> io::Result<Vec<Reading>> {
-    // A path that cannot be looked at is opened as a file, which says why.
+    // A path without access is opened as a file, because that gives the error.
     if !path.is_dir() {
         return Ok(vec![(path.to_owned(), std::fs::read_to_string(path))]);
     }
@@ -27,19 +27,19 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Reading>> {
         let is_there = |(_, text): &Reading| !matches!(text, Err(e) if e.kind() == io::ErrorKind::NotFound);
         let readings = files.filter(is_there).collect();
         tries += 1;
-        // Files of two generations are not read together.
+        // Files of two generations must not be mixed. After the last attempt the mix is used until the next poll.
         if before == generation(path) || tries == TRIES {
             return Ok(readings);
         }
     }
 }
 
-/// What a `ConfigMap` volume's files lead to now: the kubelet renews them all at once by swapping one symlink.
+/// The generation of a `ConfigMap` volume: the kubelet renews all its files at once by swapping one symlink.
 fn generation(folder: &Path) -> Option<PathBuf> {
     std::fs::read_link(folder.join("..data")).ok()
 }
 
-/// The policy files of a folder by name. Hidden entries are the kubelet's and editors'.
+/// The policy files of a folder, sorted by name. Hidden entries belong to the kubelet and to editors.
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -52,7 +52,7 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether a file of this name in a folder of policies is read as one. A kustomization says how they become a `ConfigMap`.
+/// Whether a file of this name in a policy folder contains policies. A kustomization does not: it only makes a `ConfigMap` of the folder.
 #[must_use]
 pub fn is_policy_name(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());

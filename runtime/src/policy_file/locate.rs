@@ -1,12 +1,12 @@
-//! Where in a text a field stands.
+//! The line and column of a field in a text.
 
 use kerf_core::policy::{Field, Step};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use std::fmt;
 
-/// The line and column of `field` in a document's text, or of the nearest one around it that is written there. Both count
-/// from 1, and are 0 where nothing is known.
+/// The line and column of `field` in a document's text, or of the nearest field around it that is written there. Both count from 1, and
+/// are 0 if the text does not parse.
 pub(super) fn locate(text: &str, field: &Field) -> (u64, u64) {
     let Ok(root) = serde_saphyr::from_str::<Spanned<Node>>(text) else { return (0, 0) };
     let mut node = &root;
@@ -19,7 +19,7 @@ pub(super) fn locate(text: &str, field: &Field) -> (u64, u64) {
     (node.referenced.line(), node.referenced.column())
 }
 
-/// A value of a document, of which only the place matters.
+/// A value of a document, of which only the place is kept.
 enum Node {
     Mapping(Vec<(String, Spanned<Node>)>),
     List(Vec<Spanned<Node>>),
@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for Node {
 
 struct NodeVisitor;
 
-/// The visits of values without parts.
+/// Visits of values without children.
 macro_rules! scalars {
     ($($visit:ident($type:ty))+) => {
         $(fn $visit<E>(self, _: $type) -> Result<Node, E> {

@@ -1,4 +1,4 @@
-//! What is counted of policy files.
+//! The metrics of policy files.
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -6,21 +6,18 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// The outcomes of reading a changed file, as the label of `kerf_policy_reloads_total`.
+/// The outcome of reading a changed file, the label of `kerf_policy_reloads_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Outcome {
-    /// The content is in force.
     Loaded,
-    /// The content is bad and the one before stays in force.
+    /// The content is bad, and the previous one stays in force.
     Refused,
 }
 
-/// The state of a file's present content, as the label of `kerf_policy_files`.
+/// The state of a file's present content, the label of `kerf_policy_files`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum FileState {
-    /// It is in force.
     Good,
-    /// It is not.
     Bad,
 }
 
@@ -50,7 +47,6 @@ struct FileLabels {
     state: FileState,
 }
 
-/// The metrics of a store.
 #[derive(Debug)]
 pub(super) struct Metrics {
     reloads: Family<ReloadLabels, Counter>,
@@ -58,7 +54,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// All at zero.
+    /// Starts with every label at zero, so that a scraper sees all of them from the beginning.
     pub fn new() -> Self {
         let metrics = Self { reloads: Family::default(), files: Family::default() };
         for result in [Outcome::Loaded, Outcome::Refused] {
@@ -68,17 +64,15 @@ impl Metrics {
         metrics
     }
 
-    /// Counts a file whose content changed.
+    /// Counts one file whose content changed.
     pub fn count(&self, result: Outcome) {
         self.reloads.get_or_create(&ReloadLabels { result }).inc();
     }
 
-    /// How often that was.
     pub fn counted(&self, result: Outcome) -> u64 {
         self.reloads.get_or_create(&ReloadLabels { result }).get()
     }
 
-    /// How many files there are.
     pub fn files(&self, good: usize, bad: usize) {
         for (state, number) in [(FileState::Good, good), (FileState::Bad, bad)] {
             let number = i64::try_from(number).unwrap_or(i64::MAX);
@@ -86,7 +80,6 @@ impl Metrics {
         }
     }
 
-    /// Adds them to a program's.
     pub fn register(&self, registry: &mut Registry) {
         let help = "Changed policy files, by whether the new content is in force";
         registry.register("kerf_policy_reloads", help, self.reloads.clone());

@@ -1,4 +1,4 @@
-//! From a file's text to its policies.
+//! Parses a file's text into its policies.
 
 use super::PolicyFileError;
 use super::locate::locate;
@@ -11,21 +11,21 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The policies of one good file, in the order in which they stand there.
+/// The policies of one good file, in the order of its documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
-    /// The file.
+    /// The path of the file, or the key of a `ConfigMap`.
     pub path: PathBuf,
-    /// Its policies for pods, which may extend those of other files.
+    /// The policies for pods; they may extend policies of other files.
     pub pods: Vec<Written<PolicyDraft>>,
-    /// Its policies for nodes.
+    /// The policies for nodes in this file.
     pub nodes: Vec<Written<NodeRules>>,
 }
 
-/// A policy with the text that it was read from, to point into.
+/// A policy with the text from which it was parsed, so that errors can name line and column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written<T> {
-    /// The policy.
+    /// The policy as its type has it.
     pub policy: T,
     document: Document,
 }
@@ -34,7 +34,7 @@ pub struct Written<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Document {
     text: String,
-    /// The lines of the file that stand before it.
+    /// The number of lines before it in the file.
     lines_before: u64,
 }
 
@@ -43,20 +43,20 @@ impl Document {
         self.in_file(locate(&self.text, field))
     }
 
-    /// A place of the document as a place of the file.
+    /// Converts a place in the document into a place in the file.
     fn in_file(&self, (line, column): (u64, u64)) -> (u64, u64) {
         if line == 0 { (0, 0) } else { (line + self.lines_before, column) }
     }
 }
 
 impl Content {
-    /// What was found about one of the policies, `finding.policy` being an index of this file's.
+    /// The error for a finding about one of this file's policies; `finding.policy` is an index into this file.
     pub(super) fn conflict(&self, finding: Finding) -> PolicyFileError {
         let (line, column) = self.place(&finding);
         PolicyFileError::Conflict { path: self.path.clone(), line, column, finding }
     }
 
-    /// Where what was found stands in the file.
+    /// The line and column of a finding.
     pub(super) fn place(&self, finding: &Finding) -> (u64, u64) {
         let document = match finding.policy {
             PolicyIndex::Pod(index) => self.pods.get(index).map(|written| &written.document),
@@ -66,7 +66,7 @@ impl Content {
     }
 }
 
-/// What every document says of itself.
+/// The field that decides the type of a document.
 #[derive(Deserialize)]
 struct Head {
     #[serde(default)]
@@ -74,8 +74,8 @@ struct Head {
 }
 
 impl Content {
-    /// The file's policies for pods, with all that they inherit; `named` are the drafts of all files by name. The error is
-    /// everything that is wrong with them.
+    /// The file's policies for pods, with everything that they inherit. `named` finds a draft of any file by name. The error lists every
+    /// mistake.
     pub(super) fn resolve<'d>(
         &'d self,
         named: impl Fn(&str) -> Option<&'d PolicyDraft>,
@@ -95,7 +95,7 @@ impl Content {
     }
 }
 
-/// What of a `spec` is written; the values are read elsewhere.
+/// The names of the fields that are present in a `spec`, without their values.
 #[derive(Deserialize)]
 #[expect(clippy::zero_sized_map_values, reason = "a set is read from a list, and this is a map")]
 struct Fields {
@@ -103,8 +103,7 @@ struct Fields {
     spec: BTreeMap<String, IgnoredAny>,
 }
 
-/// Reads the text of a policy file; `path` is for messages. The error is everything that is wrong with it, at least one
-/// thing.
+/// Parses the text of a policy file. `path` is for messages. The error lists every mistake, at least one.
 pub fn parse(path: &Path, text: &str) -> Result<Content, Vec<PolicyFileError>> {
     let mut content = Content { path: path.to_owned(), pods: Vec::new(), nodes: Vec::new() };
     let mut errors = Vec::new();
@@ -141,7 +140,7 @@ impl Content {
     }
 }
 
-/// A policy for pods. One that extends no other can be judged by itself.
+/// Parses a policy for pods. A policy that extends no other is checked at once; the others need all files.
 fn draft(path: &Path, document: &Document) -> Result<PolicyDraft, Vec<PolicyFileError>> {
     let of_one = |error| vec![error];
     let read: PolicyDocument = yaml(path, document).map_err(of_one)?;
@@ -176,7 +175,7 @@ fn yaml<T: DeserializeOwned>(path: &Path, document: &Document) -> Result<T, Poli
     })
 }
 
-/// The message without the place that the parser puts behind it: ours counts the whole file's lines.
+/// Removes the place that the parser appends, because it counts lines of the document and not of the file.
 fn without_place(mut message: String) -> String {
     if let Some(end) = message.rfind(" at line ") {
         message.truncate(end);
@@ -189,7 +188,7 @@ fn invalid(path: &Path, document: &Document, source: PolicyError) -> PolicyFileE
     PolicyFileError::Invalid { path: path.to_owned(), line, column, source }
 }
 
-/// The same of a policy that extends another. A field that it inherits is not in its file: the mistake is where it names the other.
+/// The same for a policy that extends another. An inherited field is not in its file, so the place is then that of `spec.extends`.
 fn invalid_draft(
     path: &Path,
     document: &Document,
@@ -202,8 +201,8 @@ fn invalid_draft(
     PolicyFileError::Invalid { path: path.to_owned(), line, column, source }
 }
 
-/// The documents of a text. In YAML `---` at a line's beginning divides documents whatever stands around it, in a block of
-/// text too (YAML 1.2.2, 9.1.2). What has no content is none.
+/// Splits a text into its documents. In YAML a line that begins with `---` separates documents wherever it is, in a block of text too
+/// (YAML 1.2.2, 9.1.2). Documents without content are dropped.
 fn documents(text: &str) -> Vec<Document> {
     let new = |lines_before| Document { text: String::new(), lines_before };
     let mut documents = Vec::new();

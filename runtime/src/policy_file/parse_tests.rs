@@ -22,7 +22,7 @@ fn json_is_read_as_yaml_is() {
     assert_eq!(errors(text), Vec::<String>::new());
 }
 
-/// The place is the file's, whichever document it is in, and every mistake of a file is told.
+/// Line and column count in the file, whichever document has the mistake, and every mistake of a file is reported.
 #[test]
 fn a_mistake_has_its_file_line_and_column() {
     let texts = [
@@ -43,7 +43,7 @@ fn a_mistake_has_its_file_line_and_column() {
     insta::assert_snapshot!(told.join("\n\n"));
 }
 
-/// What is read of several files: the place is that of the file which extends.
+/// With several files the place is in the file that extends.
 #[test]
 fn a_mistake_of_what_is_inherited_is_told_where_it_is_inherited() {
     let child = |more: &str| {
@@ -74,7 +74,7 @@ fn a_mistake_of_what_is_inherited_is_told_where_it_is_inherited() {
     );
 }
 
-/// Cheap noise of the kind that editors and merges leave; the fuzz target has the rest.
+/// Damage of the kind that editors and merges leave; the fuzz target has more.
 #[test]
 fn no_text_makes_the_reader_panic() {
     let text = format!("{GOOD}---\n{NODE}");

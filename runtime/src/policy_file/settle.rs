@@ -1,4 +1,4 @@
-//! Which content of which file is in force. Pure: nothing is read here.
+//! Decides which content of which file is in force, without I/O.
 
 use super::PolicyFileError;
 use super::parse::{Content, Written};
@@ -7,25 +7,25 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file, and why its content cannot be in force.
+/// A file, and the reason why its content is not in force.
 pub(super) type Refused = (PathBuf, PolicyFileError);
 
-/// The contents of good files, by name. They can be in force together.
+/// The contents of all good files by path, without conflicts between them.
 #[derive(Debug, Clone, Default)]
 pub struct Contents(BTreeMap<PathBuf, File>);
 
-/// What a file says, and its policies for pods with all that they inherit.
+/// The content of a file, and its policies for pods with everything that they inherit.
 #[derive(Debug, Clone)]
 struct File {
     content: Arc<Content>,
     pods: Arc<[Policy]>,
 }
 
-/// The policies of each file, or what is wrong with them.
+/// The policies of each file, or its mistakes.
 type Resolved = BTreeMap<PathBuf, Result<Arc<[Policy]>, Vec<PolicyFileError>>>;
 
 impl Contents {
-    /// These contents, or everything that keeps them from being in force together.
+    /// Joins these contents, or returns every reason why they cannot be in force together.
     pub(super) fn of(contents: Vec<Content>) -> Result<Self, Vec<PolicyFileError>> {
         let contents: Vec<Arc<Content>> = contents.into_iter().map(Arc::new).collect();
         let all = Self::default()
@@ -36,24 +36,24 @@ impl Contents {
         if told.is_empty() { Ok(all) } else { Err(told) }
     }
 
-    /// Whether there is no file.
+    /// Whether no file is in force.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The policies, in the order of the files' names and in that of each file.
+    /// All policies, in the order of the paths and then of each file's documents.
     #[must_use]
     pub fn policies(&self) -> Policies {
         policies(self.0.values())
     }
 
-    /// The files, in the order of their names, each with its policies for pods as they are in force.
+    /// The files in the order of their paths, each with its policies for pods after inheritance.
     pub fn files(&self) -> impl Iterator<Item = (&Content, &[Policy])> {
         self.0.values().map(|file| (&*file.content, &*file.pods))
     }
 
-    /// What is to be said about the policies together, each with the file, the line and the column.
+    /// Doubts about the policies together, each with its place as `file:line:column`.
     #[must_use]
     pub fn findings(&self) -> Vec<(Finding, String)> {
         let placed = |finding: Finding| {
@@ -64,13 +64,13 @@ impl Contents {
         self.policies().findings().into_iter().filter_map(placed).collect()
     }
 
-    /// Two policies that cannot be in force together, told of the later one's file.
+    /// The error for two policies that conflict, reported for the later file.
     fn conflict(&self, finding: &Finding) -> Option<PolicyFileError> {
         let (content, mine) = self.of_file(finding)?;
         Some(content.conflict(mine))
     }
 
-    /// The file that a finding is about, and the finding with the policy's index in that file.
+    /// The file of a finding, and the finding with the policy's index in that file.
     fn of_file(&self, finding: &Finding) -> Option<(&Content, Finding)> {
         let (mut pods, mut nodes) = (0, 0);
         for (content, policies) in self.files() {
@@ -90,7 +90,7 @@ impl Contents {
         None
     }
 
-    /// The policies of each file, with what they inherit from those of all files.
+    /// The policies of each file, with what they inherit from policies of all files.
     fn resolve<'c>(contents: impl Iterator<Item = &'c Content> + Clone) -> Resolved {
         let mut drafts: BTreeMap<&str, &PolicyDraft> = BTreeMap::new();
         for Written { policy, .. } in contents.clone().flat_map(|content| &content.pods) {
@@ -104,8 +104,8 @@ impl Contents {
         self.0.values().map(|file| &*file.content)
     }
 
-    /// The same with new contents in the place of what their files had; or what is wrong with them. A file whose base is gone stays as
-    /// it was, and no new content may be the first that spoils another file's.
+    /// These contents with new ones in place of the old, or the reasons against it. A file whose base has gone keeps its policies. A new
+    /// content must not break another file that was good before.
     fn with(&self, new: &[Arc<Content>]) -> Result<Self, Vec<Refused>> {
         let is_new = |path: &Path| new.iter().any(|content| content.path == path);
         let kept = self.0.values().map(|file| &file.content).filter(|content| !is_new(&content.path));
@@ -135,11 +135,11 @@ impl Contents {
         if refused.is_empty() { Ok(Self(files)) } else { Err(refused) }
     }
 
-    /// Puts a file's content in the place of what it had. What cannot be in force beside the other files is refused.
+    /// Replaces one file's content, unless it conflicts with the other files.
     fn add(&mut self, content: &Arc<Content>) -> Result<(), Vec<Refused>> {
         let path = &content.path;
         let next = self.with(std::slice::from_ref(content))?;
-        // Whatever its place is, what is wrong is told of this file: the others are in force already.
+        // The conflict is reported for this file whatever its position, because the others are already in force.
         let others = policies(next.0.iter().filter(|(other, _)| *other != path).map(|(_, file)| file));
         let (pods, nodes) = (others.pods.len(), others.nodes.len());
         let together = join(others, policies(next.0.get(path)));
@@ -157,15 +157,12 @@ impl Contents {
         Ok(())
     }
 
-    /// A file's content.
     pub(super) fn get(&self, path: &Path) -> Option<&Arc<Content>> {
         self.0.get(path).map(|file| &file.content)
     }
 
-    /// Takes the new contents over, as many as can be in force together: all at once if that is possible, so that a
-    /// policy may move from one file to another, and else file by file, where none pushes out what is in force.
-    ///
-    /// What comes back is refused.
+    /// Takes over as many new contents as can be in force together, and returns the rejected ones. It tries all at once first, so that a
+    /// policy can move from one file to another. Otherwise it goes file by file, and no file displaces a policy that is in force.
     pub(super) fn settle(&mut self, new: &[Arc<Content>]) -> Vec<Refused> {
         if let Ok(all) = self.with(new)
             && all.policies().conflicts().is_empty()
@@ -184,33 +181,33 @@ impl Contents {
                     true
                 }
             });
-            // What one file gave up another may have.
+            // Another round, because a file may have released a name that another file needs.
             if waiting.len() == before || waiting.is_empty() {
                 return refused;
             }
         }
     }
 
-    /// The files whose policies are in force as they were, because what they extend is gone.
+    /// The files whose former policies stay in force because the policy that they extend has gone.
     pub(super) fn stale(&self) -> Vec<Refused> {
         let resolved = Self::resolve(self.contents()).into_iter();
         let errors = resolved.filter_map(|(path, found)| Some((path, found.err()?)));
         errors.flat_map(|(path, errors)| errors.into_iter().map(move |error| (path.clone(), error))).collect()
     }
 
-    /// The contents of those files that are there.
+    /// The contents of the files that still exist.
     pub(super) fn of_files(&self, is_there: impl Fn(&Path) -> bool) -> Self {
         let there = self.0.iter().filter(|(path, _)| is_there(path));
         Self(there.map(|(path, file)| (path.clone(), file.clone())).collect())
     }
 
-    /// Whether one of the policies is for pods.
+    /// Whether any policy is for pods.
     pub(super) fn has_pods(&self) -> bool {
         self.0.values().any(|file| !file.pods.is_empty())
     }
 }
 
-/// What is wrong with other files' policies because of the new content of `path`.
+/// The errors for `path` if its new content breaks policies of other files.
 fn spoiling(path: &Path, errors: &[PolicyFileError]) -> Vec<Refused> {
     let refused = |error: &PolicyFileError| {
         let error = PolicyFileError::Spoils { path: path.to_owned(), other: error.to_string() };

@@ -14,14 +14,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How often the files are read again. By content and not by file events: a `ConfigMap` volume is renewed by swapping a
-/// symlink, which is no event on the file.
+/// The interval at which the files are read. Contents are compared instead of watching file events, because the kubelet renews a
+/// `ConfigMap` volume by swapping a symlink, which is no event on the file.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Why files' present contents are not in force, by file; for what concerns them all, by the folder.
+/// The reasons why present contents are not in force, by file. A reason that concerns all files is under the folder's path.
 pub type Errors = BTreeMap<PathBuf, String>;
 
-/// The policies in force, of one file or of a folder's. Clones share them.
+/// The policies in force, from one file or a folder. Clones share them.
 #[derive(Debug, Clone)]
 pub struct PolicyStore(Arc<Shared>);
 
@@ -34,27 +34,26 @@ struct Shared {
     metrics: Metrics,
 }
 
-/// What the last reading found.
+/// The result of the last reading.
 #[derive(Debug, Default)]
 struct State {
-    /// Each file's text as it was read last; `None` while it cannot be read.
+    /// Each file's text as it was last read; `None` if it was unreadable.
     seen: BTreeMap<PathBuf, Option<String>>,
-    /// Good contents that are not in force because of others.
+    /// Good contents that are not in force because of other files.
     waiting: BTreeMap<PathBuf, Arc<Content>>,
-    /// What is in force.
+    /// The contents that are in force.
     contents: Contents,
-    /// Why what was read is not.
     errors: Errors,
-    /// What is told of files that are as they were, because what they extend is gone.
+    /// Errors of files that keep their former policies because their base has gone.
     stale: Errors,
-    /// What was said about the policies in force.
+    /// Warnings about the policies in force that were already logged.
     warnings: BTreeSet<String>,
-    /// Whether the store was opened: what it finds then is no change.
+    /// False during the first reading, whose contents count as no changes in the metrics.
     is_open: bool,
 }
 
 impl PolicyStore {
-    /// Opens a file or a folder. Some policy for pods must be good now; files that are bad are told and left out.
+    /// Opens a file or a folder. At least one policy for pods must be good; bad files are logged and left out.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, PolicyFileError> {
         let path = path.into();
         let read = folder::read(&path);
@@ -74,37 +73,37 @@ impl PolicyStore {
         Ok(store)
     }
 
-    /// The policies in force: the last good ones.
+    /// The policies in force, which are the last good ones.
     #[must_use]
     pub fn current(&self) -> Arc<Policies> {
         self.0.policies.borrow().clone()
     }
 
-    /// The same, to be told of changes.
+    /// A receiver for the policies in force and their changes.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Arc<Policies>> {
         self.0.policies.subscribe()
     }
 
-    /// Why files' present contents are not in force, by file.
+    /// The reasons why present contents are not in force, by file.
     #[must_use]
     pub fn errors(&self) -> Arc<Errors> {
         self.0.errors.borrow().clone()
     }
 
-    /// The same, to be told of changes.
+    /// A receiver for those reasons and their changes.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Arc<Errors>> {
         self.0.errors.subscribe()
     }
 
-    /// Why the first file with a mistake is not in force; `None` if all are.
+    /// The reason for the first bad file by name; `None` if all are good.
     #[must_use]
     pub fn last_error(&self) -> Option<String> {
         self.errors().values().next().cloned()
     }
 
-    /// How often a changed file was taken over since the store was opened.
+    /// The number of changed files taken over since the store was opened.
     #[must_use]
     pub fn reloads(&self) -> u64 {
         self.0.metrics.counted(Outcome::Loaded)
@@ -115,7 +114,7 @@ impl PolicyStore {
         self.0.metrics.register(registry);
     }
 
-    /// Follows the files until `stop`.
+    /// Reads the files once a second until `stop`, and takes over good changes.
     pub async fn watch(&self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(POLL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -125,17 +124,17 @@ impl PolicyStore {
                 _ = ticks.tick() => {}
             }
             let path = self.0.path.clone();
-            // A reading that failed is no reading.
+            // A reading whose task panicked changes nothing; the next poll reads again.
             if let Ok(read) = tokio::task::spawn_blocking(move || folder::read(&path)).await {
                 self.take(read);
             }
         }
     }
 
-    /// Takes what the files hold now. A content is judged and logged once.
+    /// Takes over the present texts of the files. Each content is checked and logged once.
     fn take(&self, read: std::io::Result<Vec<Reading>>) {
         let Shared { path, policies, state, errors, metrics } = &*self.0;
-        // A state that a panic left half-written at worst makes a file be read once more.
+        // The lock may be poisoned: a half-written state only makes a file be read once more.
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         let before = state.errors.clone();
         if state.read(path, read, metrics) {
@@ -158,7 +157,7 @@ impl PolicyStore {
 }
 
 impl State {
-    /// Judges what changed since the last reading; whether anything did.
+    /// Checks the texts that changed since the last reading, and returns whether any did.
     fn read(&mut self, root: &Path, read: std::io::Result<Vec<Reading>>, metrics: &Metrics) -> bool {
         let readings = match read {
             Ok(readings) => readings,
@@ -169,7 +168,7 @@ impl State {
         };
         let texts = readings.iter().map(|(path, text)| (path.clone(), text.as_ref().ok().cloned()));
         let texts: BTreeMap<PathBuf, Option<String>> = texts.collect();
-        // An error of the folder's may be over though no file has changed.
+        // An error of the folder itself can end without a change of any file.
         let is_over = self.errors.contains_key(root) && !texts.contains_key(root);
         if texts == self.seen && !is_over {
             return false;
@@ -188,7 +187,7 @@ impl State {
         true
     }
 
-    /// Takes a file's new text.
+    /// Parses a file's new text. A good content waits for [`Self::settle`].
     fn judge(&mut self, path: &Path, text: Result<String, PolicyFileError>, metrics: &Metrics) {
         self.waiting.remove(path);
         match text.map_err(|error| vec![error]).and_then(|text| parse(path, &text)) {
@@ -202,9 +201,10 @@ impl State {
         }
     }
 
-    /// Takes over what can be in force beside `left`, which is in force and whose files are still there.
+    /// Takes over the waiting contents that can be in force beside `left`, the contents in force whose files still exist.
     ///
-    /// Without a policy for pods no pod could ask for a GPU: as long as no other comes, the last ones outlive their files.
+    /// Without a policy for pods no pod could ask for a GPU. Therefore the last policies stay in force after their files have gone, until
+    /// another policy for pods appears.
     fn settle(&mut self, folder: Option<&Path>, mut left: Contents, metrics: &Metrics) {
         let new: Vec<Arc<Content>> = self.waiting.values().cloned().collect();
         for (path, errors) in told(left.settle(&new)) {
@@ -231,7 +231,7 @@ impl State {
         self.tell_stale(metrics);
     }
 
-    /// Tells of files whose policies extend what is gone, and no more of those that have it again.
+    /// Reports files whose policies extend a missing one, and clears the errors of files whose base is back.
     fn tell_stale(&mut self, metrics: &Metrics) {
         let stale: Errors = told(self.contents.stale());
         for (path, error) in std::mem::take(&mut self.stale) {
@@ -240,7 +240,7 @@ impl State {
             }
         }
         for (path, error) in &stale {
-            // What is wrong with a newer content of the file is told already.
+            // A mistake in the file's newer content is already reported, and goes first.
             if !self.errors.contains_key(path) {
                 self.refuse_text(path, error.clone(), metrics);
             }
@@ -262,7 +262,7 @@ impl State {
         }
     }
 
-    /// Says what is doubtful about the policies in force, once.
+    /// Logs each doubt about the policies in force once.
     fn warn(&mut self) {
         let found = self.contents.findings();
         let warnings: BTreeSet<String> =
@@ -278,7 +278,7 @@ impl State {
     }
 }
 
-/// All that is wrong with each file, as one text.
+/// Joins the errors of each file into one text.
 fn told(refused: Vec<Refused>) -> Errors {
     let mut errors = Errors::new();
     for (path, error) in refused {

@@ -167,11 +167,11 @@ fn files_and_reloads_are_counted() {
     }
 }
 
-/// How soon after a change of the files it must be in force: a promise to admins, whatever [`POLL`] is.
+/// The longest time until a change of the files is in force: a promise to admins, whatever [`POLL`] is.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Follows the files, and comes back just after they were read: what changes now waits the longest. The clock is the
-/// test's, so that no slow machine can miss a bound.
+/// Follows the files and returns just after a reading, so that the next change waits as long as possible. The clock is the test's, so that
+/// no slow machine can miss the limit.
 async fn watch(store: &PolicyStore, stop: &CancellationToken) -> tokio::task::JoinHandle<()> {
     let (store, stop) = (store.clone(), stop.clone());
     let watch = tokio::spawn(async move { store.watch(stop).await });
@@ -197,7 +197,7 @@ async fn a_config_map_folder_is_followed_through_its_symlinks() {
     assert_eq!(names(&store), ["a", "b"]);
     let stop = CancellationToken::new();
     let watch = watch(&store, &stop).await;
-    // As the kubelet does it: the new files, the swap, the new names, and last the old names.
+    // The kubelet's order: new files, the swap of the link, new names, and old names last.
     symlink("..v2", root.join("..new")).unwrap();
     fs::rename(root.join("..new"), root.join("..data")).unwrap();
     symlink("..data/c.yaml", root.join("c.yaml")).unwrap();
@@ -249,7 +249,7 @@ fn extending(name: &str, base: &str, more: &str) -> String {
     )
 }
 
-/// How many slices a container may ask for, by the policy of this name.
+/// The slices that a container may ask for, by the policy of this name.
 fn max_count(store: &PolicyStore, name: &str) -> Option<u32> {
     Some(store.current().pods.iter().find(|policy| policy.name() == name)?.max_count())
 }
@@ -268,7 +268,7 @@ fn a_policy_that_extends_follows_its_base_in_another_file() {
     poll(&store);
     assert_eq!((max_count(&store, "team"), store.last_error()), (Some(5), None));
 
-    // What would spoil the policy that extends it is not taken over, and no file is told to be bad but this one.
+    // A content that would break an extending policy is not taken over, and the error is reported for this file only.
     write("base.yaml", &format!("{}  maxPerPod: {{slices: 9}}\n", base(6)));
     poll(&store);
     assert_eq!(max_count(&store, "team"), Some(5));
@@ -277,7 +277,7 @@ fn a_policy_that_extends_follows_its_base_in_another_file() {
     assert!(path.ends_with("base.yaml") && errors.len() == 1, "{errors:?}");
     assert!(error.contains("10-team.yaml:6:19: spec.quota.slices: 3 is less than"), "{error}");
 
-    // Both at once.
+    // Changing both files at once is possible.
     write("base.yaml", &format!("{}  maxPerPod: {{slices: 9}}\n", base(6)));
     write("10-team.yaml", &extending("team", "base", "  quota: {slices: 30}\n"));
     poll(&store);

@@ -1,4 +1,4 @@
-//! Ends connections that have no request open, where a stranger could keep many of them.
+//! Ends connections without an open request, so that no client can occupy the server with many of them.
 
 use axum::Router;
 use axum::body::Body;
@@ -11,16 +11,16 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
-/// How many connections may have no request open, handshakes included, and how long one may have none. What is beyond is ended at once.
+/// Limits for connections without an open request; a handshake counts as such. A connection beyond the limits is ended at once.
 #[derive(Debug, Clone, Copy)]
 pub struct IdleLimits {
-    /// Connections that may be idle at once.
+    /// The number of connections that may be idle at once.
     pub connections: usize,
-    /// How long a connection may be idle before it is ended.
+    /// A connection that is idle for longer than this is ended.
     pub timeout: Duration,
 }
 
-/// The idle connections of a listener.
+/// The places for idle connections of a listener.
 #[derive(Debug, Clone)]
 pub(super) struct IdleConnections {
     places: Arc<Semaphore>,
@@ -32,7 +32,8 @@ impl IdleConnections {
         Self { places: Arc::new(Semaphore::new(limits.connections)), timeout: limits.timeout }
     }
 
-    /// Returns once a connection with these requests is to be ended; when the last of them was answered, if there was one.
+    /// Returns once the connection with these requests must end. The result is the time of its last response, or `None` if it had no
+    /// request.
     pub async fn over(&self, requests: &Requests) -> Option<Instant> {
         let mut open = requests.0.subscribe();
         let mut last_answer = None;
@@ -42,19 +43,19 @@ impl IdleConnections {
                 return last_answer;
             }
             drop(place);
-            // It fails for none: the sender is here.
+            // This cannot fail, because `requests` owns the sender.
             let _ = open.wait_for(|open| *open == 0).await;
             last_answer = Some(Instant::now());
         }
     }
 }
 
-/// The open requests of a connection: those whose answer was not sent whole.
+/// The number of a connection's open requests; a request is open until its response is sent whole.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Requests(Arc<watch::Sender<usize>>);
 
 impl Requests {
-    /// `router`, whose requests are counted here.
+    /// Adds a layer to `router` that counts its requests here.
     pub fn counted(&self, router: Router) -> Router {
         router.layer(middleware::from_fn_with_state(self.clone(), count))
     }
@@ -65,7 +66,7 @@ async fn count(State(requests): State<Requests>, request: Request, next: Next) -
     let response = next.run(request).await;
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
-            // As long as the answer is being sent.
+            // The closure owns the count, so that the request stays open until the body is sent.
             let _open = &open;
             frame
         }))

@@ -1,47 +1,47 @@
-//! How long certificates live, and when they are renewed. Pure.
+//! How long certificates are valid, and when they are renewed. No clock is read here.
 
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 use thiserror::Error;
 
-/// A certificate begins this much before it is made: clocks disagree.
+/// A certificate is valid from this long before it was made, because clocks differ.
 pub(super) const SKEW: SignedDuration = SignedDuration::from_hours(1);
 
-/// The shortest leaf: certificates count in seconds.
+/// The shortest age of a leaf: certificates count in seconds.
 const SHORTEST: SignedDuration = SignedDuration::from_secs(3);
 
-/// How long a leaf and an authority live. Both are renewed after two thirds of it.
+/// The ages of leaf and authority. Both are renewed after two thirds of their age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ages {
     leaf: SignedDuration,
     authority: SignedDuration,
 }
 
-/// Ages that leave no time for a rotation.
+/// The ages leave no time for a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BadAges {
-    /// The leaf's is too short.
+    /// The leaf's age is too short.
     #[error("a leaf of {0:#} is too short; it must live at least 3 s")]
     Short(SignedDuration),
-    /// The authority's is too short for its leaves.
+    /// The authority's age is too short for that of its leaves.
     #[error(
         "an authority of {authority:#} is too short for leaves of {leaf:#}; it must live at least three times as long"
     )]
     Overlap {
-        /// The leaf's age.
+        /// The age of the leaf.
         leaf: SignedDuration,
-        /// The authority's.
+        /// The age of the authority.
         authority: SignedDuration,
     },
 }
 
 impl Ages {
-    /// A year and ten: for clients that read the authority once, as kube-scheduler does (client-go's transport reloads a
-    /// certificate and its key by itself, the authority never).
+    /// A year for leaves and ten for authorities. This suits clients that read the authority once, as kube-scheduler does: client-go's
+    /// transport reloads a certificate and its key by itself, but never the authority.
     pub const YEARS: Self =
         Self { leaf: SignedDuration::from_hours(365 * 24), authority: SignedDuration::from_hours(3650 * 24) };
 
-    /// These ages. An authority that is replaced after two thirds of its life then outlives each leaf of it.
+    /// Checks the ages. An authority is replaced after two thirds of its life; with a third left it outlives each of its leaves.
     pub fn new(leaf: SignedDuration, authority: SignedDuration) -> Result<Self, BadAges> {
         if leaf < SHORTEST {
             return Err(BadAges::Short(leaf));
@@ -52,14 +52,14 @@ impl Ages {
         Ok(Self { leaf, authority })
     }
 
-    /// How often the Secret is looked at: often enough that all replicas show a new leaf long before the old one's end.
+    /// The interval at which the Secret is read: short enough that all replicas present a new leaf long before the old one ends.
     #[must_use]
     pub fn look(&self) -> Duration {
         part(self.leaf, 24).clamp(Duration::from_millis(200), Duration::from_secs(30))
     }
 
-    /// How long clients must have been told to trust a new authority before a leaf of it is made. API servers hear of a
-    /// changed configuration by a watch, in far less than the minute that is given where the ages allow it.
+    /// How long clients must have had a new authority in their configuration before it signs a leaf. API servers get a changed
+    /// configuration by a watch, far faster than the minute that is given if the ages allow it.
     #[must_use]
     pub fn settle(&self) -> Duration {
         part(self.authority, 30).clamp(Duration::from_secs(1), Duration::from_mins(1))
@@ -73,14 +73,13 @@ impl Ages {
         life.due(self.authority)
     }
 
-    /// The life of a leaf that is made now by an authority that ends at `latest`: no leaf outlives its authority.
+    /// The life of a leaf that is made now by an authority that ends at `latest`, because no leaf may outlive its authority.
     pub(super) fn leaf_from(&self, now: Timestamp, latest: Timestamp) -> Life {
         let life = Life::from(now, self.leaf);
         Life { end: life.end.min(latest), ..life }
     }
 
-    /// Whether a leaf by an authority of this life lives long enough to be worth it. Nobody renewed anything for weeks
-    /// where it does not.
+    /// Whether a leaf signed by this authority would be valid long enough to be useful. If not, no renewal has run for weeks.
     pub(super) fn leaves_room(&self, authority: Life, now: Timestamp) -> bool {
         authority.end.duration_since(now) > self.leaf / 3
     }
@@ -94,12 +93,11 @@ fn part(age: SignedDuration, of: i32) -> Duration {
     Duration::try_from(age / of).unwrap_or_default()
 }
 
-/// From when until when a certificate is valid.
+/// The time in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Life {
-    /// The first moment, [`SKEW`] before it was made.
+    /// The first moment, [`SKEW`] before the certificate was made.
     pub begin: Timestamp,
-    /// The last one.
     pub end: Timestamp,
 }
 
@@ -109,7 +107,7 @@ impl Life {
         Self { begin, end: now.saturating_add(age).unwrap_or(Timestamp::MAX) }
     }
 
-    /// When two thirds of it are over, or of `age` where it was made to live longer.
+    /// The time of renewal: after two thirds of the life, or of `age` if the life is longer.
     fn due(self, age: SignedDuration) -> Timestamp {
         let made = self.begin.saturating_add(SKEW).unwrap_or(Timestamp::MAX);
         let lives = self.end.duration_since(made).min(age);

@@ -1,7 +1,7 @@
-//! The authorities in a Secret: the newest first, each with its key while it may sign.
+//! The authorities in a Secret, the newest first, each with its key while it may sign.
 //!
-//! An authority passes through three states. New: clients are told to trust it, its elder still signs. Signing: leaves are
-//! its own. Retired: its key is gone, and it is trusted until it ends, which no leaf of it outlives.
+//! An authority has three states. New: clients learn to trust it, and the previous one still signs. Signing: it signs the leaves.
+//! Retired: its key is deleted, and clients trust it until it ends. None of its leaves lives longer.
 
 use super::ages::{Ages, Life};
 use super::inspect::{life_of, life_of_pem, verify_server};
@@ -19,18 +19,15 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 const END_CERTIFICATE: &str = "-----END CERTIFICATE-----";
 const END_KEY: &str = "-----END PRIVATE KEY-----";
 
-/// An authority.
 pub(super) struct Authority {
-    /// Its certificate.
     pub pem: String,
-    /// How long it is valid.
     pub life: Life,
     der: CertificateDer<'static>,
     key: Option<KeyPair>,
 }
 
 impl Authority {
-    /// A new one. Each has a name of its own, so that a verifier never tries one's key on another's signature.
+    /// Makes a new authority. Each has a different name, so that a verifier never tries the key of one on a signature of another.
     fn new(ages: &Ages, now: Timestamp) -> Result<Self, rcgen::Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name = named(&format!("kerf {}", now.as_millisecond()));
@@ -53,18 +50,18 @@ impl Authority {
         Some(Self { pem, life, der, key })
     }
 
-    /// What signs in its name; `None` once it is retired.
+    /// The signer in its name; `None` once it is retired.
     pub fn issuer(&self) -> Option<Result<Issuer<'static, &KeyPair>, rcgen::Error>> {
         let key = self.key.as_ref()?;
         Some(Issuer::from_ca_cert_der(&self.der, key))
     }
 }
 
-/// All authorities of a Secret that have not ended, the newest first.
+/// All authorities of a Secret that are still valid, the newest first.
 pub(super) struct Authorities(Vec<Authority>);
 
 impl Authorities {
-    /// Those in `content`, and a new one before them if it is time for one.
+    /// Reads the authorities in `content`, and puts a new one before them if renewal is due.
     pub fn of(content: &Content, ages: &Ages, now: Timestamp) -> Result<Self, rcgen::Error> {
         let keys = content.get(key::CA_KEY).map(String::as_str).unwrap_or_default();
         let mut keys: Vec<KeyPair> =
@@ -79,8 +76,8 @@ impl Authorities {
         Ok(Self(all))
     }
 
-    /// Who signs leaves: the newest that clients trust. While they trust none of those that can sign, that is who signed
-    /// the leaf at hand, which then at least does not get worse; the newest if there is no such leaf.
+    /// The authority that signs leaves: the newest that clients trust. If they trust none that can sign, it is the one that signed the
+    /// present leaf, because that changes nothing for the worse. Without such a leaf it is the newest.
     pub fn signer(&self, content: &Content, rotation: &Rotation<'_>) -> &Authority {
         let (trust, now) = (rotation.trust, rotation.now);
         let lives = |authority: &&Authority| rotation.ages.leaves_room(authority.life, now);
@@ -90,14 +87,14 @@ impl Authorities {
             Trust::Only(bundle) => bundle.contains(authority.pem.trim()),
         });
         let leaf = content.get(key::SERVER_CERT).map(String::as_str).unwrap_or_default();
-        // At its end, for it may be over; an authority is valid at least as long.
+        // The leaf is verified at its end, because it may be over now; its authority is valid at least as long.
         let end = life_of_pem(key::SERVER_CERT, leaf).map_or(now, |life| life.end);
         let signed = || can_sign().find(|authority| verify_server(&authority.pem, leaf, &[], end).is_ok());
-        // The newest has a key: it would have got a younger one before it otherwise.
+        // The newest always has a key: otherwise `of` would have put a new one before it.
         trusted.or_else(signed).unwrap_or(&self.0[0])
     }
 
-    /// What goes into the Secret once `signer` signs: the keys of its elders are gone.
+    /// The entries of the Secret once `signer` signs: the keys of older authorities are deleted.
     pub fn content(&self, signer: &Authority) -> [(&'static str, String); 2] {
         let certificates = self.0.iter().map(|authority| authority.pem.as_str()).collect();
         let young = self.0.iter().position(|authority| authority.pem == signer.pem).unwrap_or_default();
@@ -106,7 +103,7 @@ impl Authorities {
     }
 }
 
-/// The PEM blocks of `text` that end so.
+/// The PEM blocks of `text` with this last line.
 fn blocks<'t>(text: &'t str, end: &'static str) -> impl Iterator<Item = String> + 't {
     let whole = text.split_inclusive(end).filter(move |block| block.ends_with(end));
     whole.map(|block| format!("{}\n", block.trim_start()))
@@ -126,7 +123,7 @@ pub(super) fn set_life(params: &mut CertificateParams, life: Life) {
     (params.not_before, params.not_after) = (at(life.begin), at(life.end));
 }
 
-/// A certificate that cannot be made for these names.
+/// The error for a certificate that cannot be made for these names.
 pub(super) fn failed(names: &[String]) -> impl Fn(rcgen::Error) -> TlsError {
     let names = names.to_vec();
     move |source| TlsError::Issue { names: names.clone(), source }

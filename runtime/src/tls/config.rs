@@ -1,4 +1,4 @@
-//! From material to what rustls serves. The certificate can be exchanged while connections are open.
+//! From certificates and keys to rustls configurations. A server's certificate can be replaced while connections are open.
 
 use super::{Material, TlsError};
 use arc_swap::ArcSwap;
@@ -10,42 +10,43 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::sync::Arc;
 
-/// Which clients are let in.
+/// The clients that a server accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clients {
-    /// All.
+    /// Every client, with or without a certificate.
     Any,
-    /// Those with a certificate by the material's authority.
+    /// Only clients with a certificate by the material's authority.
     Verified,
 }
 
-/// ring and nothing else: two providers in one program make rustls panic.
+/// ring alone, because rustls panics if a program has two providers.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// How a server uses `material`, once and for all; [`ServingCertificate`] is for those that exchange it.
+/// A server with the fixed certificate of `material`; use [`ServingCertificate`] for one that is renewed.
 pub fn server_config(material: &Material, clients: Clients) -> Result<Arc<ServerConfig>, TlsError> {
     ServingCertificate::new(material)?.server_config(material, clients)
 }
 
-/// The certificate that new connections are shown. Clones share it.
+/// The certificate that new connections get. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ServingCertificate(Arc<ArcSwap<CertifiedKey>>);
 
 impl ServingCertificate {
-    /// The server certificate of `material`.
+    /// Starts with the server certificate of `material`.
     pub fn new(material: &Material) -> Result<Self, TlsError> {
         Ok(Self(Arc::new(ArcSwap::new(certified_key(material)?))))
     }
 
-    /// Shows the server certificate of `material` from the next connection on. A bad one changes nothing.
+    /// Uses the server certificate of `material` from the next connection on. An unusable one is an error and changes nothing.
     pub fn replace(&self, material: &Material) -> Result<(), TlsError> {
         self.0.store(certified_key(material)?);
         Ok(())
     }
 
-    /// A server that shows this certificate. Whom it lets in is decided by `material`'s authority, for good.
+    /// A server that presents this certificate. The authority of `material` verifies clients, and a later [`Self::replace`] does not change
+    /// that.
     pub fn server_config(
         &self,
         material: &Material,
@@ -68,7 +69,7 @@ impl ServingCertificate {
     }
 }
 
-/// A client of HTTP/2 that trusts the authorities of the PEM text `ca_pem` and no others, and shows no certificate.
+/// A client of HTTP/2 that trusts only the authorities of the PEM text `ca_pem` and presents no certificate.
 pub fn client_config(ca_pem: &str) -> Result<Arc<ClientConfig>, TlsError> {
     let protocols = |source| TlsError::Rustls { what: "the protocol versions", source };
     let builder = ClientConfig::builder_with_provider(provider());

@@ -1,11 +1,11 @@
-//! From when to when the certificate that is shown is valid, for those who watch over it.
+//! The life of the serving certificate as metrics, for alerts.
 
 use super::{Material, inspect, key};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-/// The life of the serving certificate as metrics; nothing is told before there is one. Clones share it.
+/// The life of the serving certificate as metrics, which are absent before there is one. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Expiry {
     start: Family<NoLabels, Gauge>,
@@ -15,7 +15,7 @@ pub struct Expiry {
 type NoLabels = [(&'static str, &'static str); 0];
 
 impl Expiry {
-    /// Adds it to a program's metrics.
+    /// Adds the two metrics to a program's registry.
     pub fn register(&self, registry: &mut Registry) {
         let help = "When the certificate that the program shows began, in seconds since 1970";
         registry.register_with_unit(
@@ -33,7 +33,7 @@ impl Expiry {
         );
     }
 
-    /// This material's certificate is shown from now on.
+    /// Sets the metrics to the life of this material's server certificate.
     pub fn set(&self, material: &Material) {
         if let Ok(life) = inspect::life_of_pem(key::SERVER_CERT, &material.server_cert_pem) {
             self.start.get_or_create(&[]).set(life.begin.as_second());

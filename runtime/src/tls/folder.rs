@@ -1,4 +1,4 @@
-//! Certificates that another has made, in a folder: what cert-manager writes into a Secret, mounted.
+//! Certificates from another issuer in a folder: a mounted Secret that cert-manager fills.
 
 use super::inspect::{Unfit, life_of_pem, pair, verify_server};
 use super::{Content, Material, TlsError, key};
@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// A mounted Secret renews all its files at once by swapping this link (Kubernetes' atomic writer).
+/// The kubelet renews all files of a mounted Secret at once by swapping this link (Kubernetes' atomic writer).
 const CURRENT: &str = "..data";
 
-/// A folder with `tls.crt`, `tls.key` and mostly `ca.crt`.
+/// A folder with `tls.crt`, `tls.key` and usually `ca.crt`.
 #[derive(Debug, Clone)]
 pub struct TlsFolder {
     dir: PathBuf,
@@ -17,13 +17,13 @@ pub struct TlsFolder {
 }
 
 impl TlsFolder {
-    /// The folder `dir`, whose certificate must serve all `names`.
+    /// The folder `dir`, whose certificate must be valid for all `names`.
     #[must_use]
     pub fn new(dir: PathBuf, names: Vec<String>) -> Self {
         Self { dir, names }
     }
 
-    /// What the folder holds now, if it serves.
+    /// Reads the certificates, and checks that they are valid now and for the names.
     pub fn read(&self, now: Timestamp) -> Result<Material, TlsError> {
         let content = self.content()?;
         let unfit = |source| TlsError::Folder { dir: self.dir.clone(), source: Box::new(source) };
@@ -41,14 +41,14 @@ impl TlsFolder {
             let (begin, end) = (life.begin, life.end);
             return Err(unfit(Unfit::Ended { what: key::SERVER_CERT, begin, end }));
         }
-        // An issuer of public certificates gives no authority; the names are the API server's matter then.
+        // An issuer of public certificates gives no authority. Then only the API server can check the names.
         if !material.ca_pem.is_empty() {
             verify_server(&material.ca_pem, &material.server_cert_pem, &self.names, now).map_err(unfit)?;
         }
         Ok(material)
     }
 
-    /// The files' texts. All are read through one link, so that they belong together.
+    /// The texts of the files. All are read through one resolved link, so that they belong together.
     fn content(&self) -> Result<Content, TlsError> {
         let current = self.dir.join(CURRENT);
         let dir = current.canonicalize().unwrap_or_else(|_| self.dir.clone());

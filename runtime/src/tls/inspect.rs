@@ -1,4 +1,4 @@
-//! Whether certificates serve what is wanted. Pure: the time is an argument.
+//! Checks whether certificates do what is wanted. The time is an argument.
 
 use super::ages::Life;
 use super::config::{certificates, private_key, provider, roots};
@@ -13,56 +13,56 @@ use std::time::Duration;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Why content does not serve.
+/// Why a Secret's or folder's content is not usable.
 #[derive(Debug, Error)]
 pub enum Unfit {
-    /// A key is missing.
+    /// The content has no entry of this name.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A text is not what its key says, or does not belong to its neighbour.
+    /// A text is malformed, or certificate and key do not belong together.
     #[error("{what} cannot be used: {source}")]
     Unusable {
-        /// The key.
+        /// The name of the entry.
         what: &'static str,
-        /// Why.
+        /// The error of the parser.
         source: Box<TlsError>,
     },
-    /// The server's certificate has ended or has another authority.
+    /// The server's certificate has ended or is from another authority.
     #[error("tls.crt does not serve: {0}")]
     Chain(rustls::Error),
-    /// The server's certificate lacks a name.
+    /// The server's certificate is not valid for a name.
     #[error("tls.crt does not serve {name}: {source}")]
     Server {
-        /// A wanted name.
+        /// The name that is missing.
         name: String,
-        /// What the verifier says.
+        /// The error of the verifier.
         source: rustls::Error,
     },
-    /// A wanted name is none.
+    /// A wanted name is neither a DNS name nor an IP address.
     #[error("{0:?} is no DNS name and no IP address")]
     Name(String),
-    /// The client's certificate has ended or has another authority.
+    /// The client's certificate has ended or is from another authority.
     #[error("client.crt does not serve: {0}")]
     Client(rustls::Error),
-    /// The client's certificate is another's.
+    /// The client's certificate has a common name other than this.
     #[error("client.crt does not name {0}")]
     ClientName(String),
-    /// A certificate still serves, and it is time for the next one.
+    /// A certificate is still usable, and its renewal is due.
     #[error("{what} ends at {end} and is renewed in time")]
     Due {
-        /// The key.
+        /// The name of the entry.
         what: &'static str,
-        /// Its last moment.
+        /// The last moment at which it is valid.
         end: Timestamp,
     },
     /// A certificate is not valid now.
     #[error("{what} is valid from {begin} to {end} only")]
     Ended {
-        /// The key.
+        /// The name of the entry.
         what: &'static str,
-        /// Its first moment.
+        /// The first moment at which it is valid.
         begin: Timestamp,
-        /// Its last moment.
+        /// The last moment at which it is valid.
         end: Timestamp,
     },
 }
@@ -75,7 +75,7 @@ fn text<'c>(content: &'c Content, what: &'static str) -> Result<&'c str, Unfit> 
     content.get(what).map(String::as_str).ok_or(Unfit::Missing(what))
 }
 
-/// Whether the server's certificate in `content` is `authority`'s, serves all `names` and is not due yet.
+/// Whether the server's certificate in `content` is signed by `authority`, valid for all `names`, and not due for renewal.
 pub(super) fn server(
     content: &Content,
     authority: &str,
@@ -87,7 +87,7 @@ pub(super) fn server(
     in_time(key::SERVER_CERT, &leaf, rotation)
 }
 
-/// Whether the client's certificate in `content` is `authority`'s, names `name` and is not due yet.
+/// Whether the client's certificate in `content` is signed by `authority`, has the common name `name`, and is not due for renewal.
 pub(super) fn client(
     content: &Content,
     authority: &str,
@@ -113,7 +113,7 @@ fn in_time(what: &'static str, leaf: &CertificateDer<'_>, rotation: &Rotation<'_
     Ok(())
 }
 
-/// Whether the chain `tls_crt` serves all `names` for a client that trusts `authorities`.
+/// Whether the chain `tls_crt` is valid for all `names` to a client that trusts `authorities`.
 pub(super) fn verify_server(
     authorities: &str,
     tls_crt: &str,
@@ -134,7 +134,7 @@ pub(super) fn verify_server(
     Ok(())
 }
 
-/// The first certificate of a chain with the key that belongs to it.
+/// The first certificate of a chain, if it belongs to the key.
 pub(super) fn pair(
     content: &Content,
     cert: &'static str,
@@ -148,7 +148,6 @@ pub(super) fn pair(
     Ok(leaf)
 }
 
-/// How long a certificate is valid.
 pub(super) fn life_of(der: &CertificateDer<'_>) -> Option<Life> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let at = |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp()).ok();
@@ -156,7 +155,7 @@ pub(super) fn life_of(der: &CertificateDer<'_>) -> Option<Life> {
     Some(Life { begin: at(validity.not_before)?, end: at(validity.not_after)? })
 }
 
-/// How long the first certificate of a text is valid.
+/// The life of the first certificate in a text.
 pub(super) fn life_of_pem(what: &'static str, pem: &str) -> Result<Life, TlsError> {
     let life = certificates(what, pem)?.first().and_then(life_of);
     life.ok_or_else(|| bad_encoding(what))

@@ -1,4 +1,4 @@
-//! New content for a Secret: an authority where it is time for one, and certificates by it. Pure but for the keys.
+//! New content for a Secret: certificates, and an authority if one is due. Only the random keys make it impure.
 
 use super::ages::{Ages, Life};
 use super::authority::{Authorities, Authority, failed, named, set_life};
@@ -7,17 +7,16 @@ use super::{Content, Rotation, TlsError, Wanted, key};
 use jiff::Timestamp;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
 
-/// What is to be done with a Secret.
+/// The next content of a Secret.
 #[derive(Debug)]
 pub(super) struct Step {
-    /// The content that serves.
     pub content: Content,
-    /// Why it is another than before, a reason each; nothing if it is not.
+    /// A reason for each change; empty if nothing changes.
     pub reasons: Vec<String>,
 }
 
-/// The next step of a Secret's life: authorities that ended go, a new one comes in time, and each certificate that does not
-/// serve is made anew. Keys that are no business of ours stay.
+/// The next step of a Secret's life: it drops authorities that have ended, adds one that is due, and replaces each certificate that is not
+/// usable. Entries that kerf does not know stay.
 pub(super) fn step(before: &Content, wanted: &Wanted, rotation: &Rotation<'_>) -> Result<Step, TlsError> {
     let (ages, now) = (&rotation.ages, rotation.now);
     let failed = failed(&wanted.server_names);
@@ -74,7 +73,7 @@ fn sign(
     let life: Life = ages.leaf_from(now, authority.life.end);
     set_life(&mut params, life);
     let secret = KeyPair::generate()?;
-    // Who is chosen to sign has a key; without one the certificate's own error says so.
+    // `signer` only chooses authorities with a key. If one had none, the certificate's own error would say so.
     let issuer = authority.issuer().ok_or(rcgen::Error::CouldNotParseKeyPair)??;
     Ok((params.signed_by(&secret, &issuer)?.pem(), secret.serialize_pem()))
 }

@@ -1,16 +1,16 @@
-//! TLS of our own making: a certificate authority and the certificates of one service, kept in a Secret.
+//! A service's own TLS: a certificate authority and the service's certificates in a Secret.
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | `ages` | how long certificates live, and when they are renewed |
+//! | `ages` | how long certificates are valid, and when they are renewed |
 //! | `authority` | the authorities of a Secret, and which of them signs |
-//! | `inspect` | whether a Secret's content still serves what is wanted |
-//! | `issue` | the next step of a Secret's content |
-//! | `secret` | reading and writing it, and who wins when two replicas write |
-//! | `folder` | certificates that another has made, in a mounted folder |
-//! | `config` | how a server uses it, and a client its authority |
+//! | `inspect` | whether a Secret's content is still usable |
+//! | `issue` | the next content of a Secret |
+//! | `secret` | reading and writing it, and which of two writing replicas wins |
+//! | `folder` | certificates from another issuer in a mounted folder |
+//! | `config` | the TLS configuration of a server, and of a client |
 //! | `published` | its authority, for clients that may not read the Secret |
-//! | `expiry` | when it ends, as a metric |
+//! | `expiry` | its end, as a metric |
 
 mod ages;
 mod authority;
@@ -35,52 +35,52 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// What a service's certificates must do.
+/// Requirements on a service's certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wanted {
-    /// The DNS names and IP addresses that the server is called by.
+    /// The DNS names and IP addresses by which clients reach the server.
     pub server_names: Vec<String>,
-    /// The common name of a client certificate, where clients must show one.
+    /// The common name of the client certificate; `None` if clients present none.
     pub client_name: Option<String>,
 }
 
-/// Which authorities those who call the server trust by now.
+/// The authorities that the server's clients trust by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust<'a> {
-    /// Those of the Secret: they read it themselves.
+    /// All authorities of the Secret, because the clients read it themselves.
     AsRead,
-    /// Those of this PEM text, of which they have been told long enough ago.
+    /// The authorities of this PEM text, which the clients have had for long enough.
     Only(&'a str),
 }
 
-/// When and how certificates are renewed.
+/// Rules for the renewal of certificates.
 #[derive(Debug, Clone, Copy)]
 pub struct Rotation<'a> {
-    /// How long they live.
+    /// The ages of leaf and authority.
     pub ages: Ages,
-    /// Whom clients trust.
+    /// The authorities that clients trust.
     pub trust: Trust<'a>,
-    /// The time.
+    /// The present time, an argument so that tests can set it.
     pub now: Timestamp,
 }
 
-/// A service's certificates and keys, as PEM.
+/// A service's certificates and keys, in PEM format.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Material {
-    /// The authority that clients trust. While an authority is being replaced the old one follows the new.
+    /// The authorities that clients trust. During a replacement it contains the new one and then the old one.
     pub ca_pem: String,
-    /// The server's certificate.
+    /// The certificate chain of the server.
     pub server_cert_pem: String,
-    /// Its key.
+    /// The private key of the server's certificate.
     pub server_key_pem: String,
-    /// The client's certificate.
+    /// The client's certificate; `None` if clients present none.
     pub client_cert_pem: Option<String>,
-    /// Its key.
+    /// The private key of the client's certificate.
     pub client_key_pem: Option<String>,
 }
 
 impl std::fmt::Debug for Material {
-    /// Without the keys, which must not reach a log.
+    /// Omits the keys, because they must not reach a log.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Material")
             .field("ca_pem", &self.ca_pem)
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Material {
 }
 
 impl Material {
-    /// What `wanted` needs of a Secret's content.
+    /// The entries of a Secret's content that `wanted` requires.
     fn of(content: &Content, wanted: &Wanted) -> Result<Self, Unfit> {
         let text = |what| content.get(what).cloned().ok_or(Unfit::Missing(what));
         let of_client = |what| wanted.client_name.as_ref().map(|_| text(what)).transpose();
@@ -104,49 +104,47 @@ impl Material {
         })
     }
 
-    /// The last moment of the server's certificate.
+    /// The moment at which the server's certificate ends.
     pub fn end(&self) -> Result<Timestamp, TlsError> {
         inspect::life_of_pem(key::SERVER_CERT, &self.server_cert_pem).map(|life| life.end)
     }
 
-    /// Whether clients that trust the PEM text `bundle` take the server's certificate at `now`.
+    /// Whether clients that trust the PEM text `bundle` accept the server's certificate at `now`.
     #[must_use]
     pub fn is_trusted_by(&self, bundle: &str, now: Timestamp) -> bool {
         inspect::verify_server(bundle, &self.server_cert_pem, &[], now).is_ok()
     }
 }
 
-/// A Secret's content: texts by key.
 type Content = BTreeMap<String, String>;
 
-/// The keys of a Secret's content. The first four are those of `kubernetes.io/tls` and cert-manager.
+/// The names of a Secret's entries. The first four are those of `kubernetes.io/tls` and cert-manager.
 pub mod key {
-    /// The authority's certificate.
+    /// The certificates of the authorities.
     pub const CA_CERT: &str = "ca.crt";
-    /// Its key.
+    /// The private keys of authorities that may sign.
     pub const CA_KEY: &str = "ca.key";
-    /// The server's certificate.
+    /// The certificate chain of the server.
     pub const SERVER_CERT: &str = "tls.crt";
-    /// Its key.
+    /// The private key of the server.
     pub const SERVER_KEY: &str = "tls.key";
-    /// The client's certificate.
+    /// The certificate that clients present.
     pub const CLIENT_CERT: &str = "client.crt";
-    /// Its key.
+    /// The private key of the client certificate.
     pub const CLIENT_KEY: &str = "client.key";
 }
 
-/// The first and the last moment of the first certificate of a PEM text that is called `what` in errors.
+/// The first and last moment of the first certificate in a PEM text, which errors call `what`.
 pub fn life(what: &'static str, pem: &str) -> Result<(Timestamp, Timestamp), TlsError> {
     inspect::life_of_pem(what, pem).map(|life| (life.begin, life.end))
 }
 
-/// Whether the chain `tls_crt` serves the DNS name or IP address `name` at a time, for clients that trust the PEM text
-/// `authorities`.
+/// Whether the chain `tls_crt` is valid for the DNS name or IP address `name` at a time, to clients that trust the PEM text `authorities`.
 pub fn serves(authorities: &str, tls_crt: &str, name: &str, at: Timestamp) -> Result<(), Unfit> {
     inspect::verify_server(authorities, tls_crt, &[name.to_owned()], at)
 }
 
-/// Whether the certificate and key of a client in a Secret's content are of its authority, for a client called `name`.
+/// Whether a Secret's client certificate and key are usable for a client called `name`. A renewal that is due does not matter.
 pub fn serves_client(content: &BTreeMap<String, String>, name: &str, at: Timestamp) -> Result<(), Unfit> {
     let authority = content.get(key::CA_CERT).ok_or(Unfit::Missing(key::CA_CERT))?;
     let rotation = Rotation { ages: Ages::YEARS, trust: Trust::AsRead, now: at };
@@ -156,84 +154,84 @@ pub fn serves_client(content: &BTreeMap<String, String>, name: &str, at: Timesta
     }
 }
 
-/// Why there is no TLS.
+/// Why no TLS configuration is available.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// A certificate cannot be made.
+    /// A certificate cannot be made for these names.
     #[error("failed to make a certificate for {}; the names must be DNS names or IP addresses", names.join(", "))]
     Issue {
-        /// What it was to be called.
+        /// The names that the certificate should have.
         names: Vec<String>,
-        /// Why.
+        /// The error of the certificate library.
         source: rcgen::Error,
     },
-    /// What was made does not serve what is wanted.
+    /// The new certificates are not usable, for this reason.
     #[error("the certificates just made do not serve: {0}")]
     Unserviceable(String),
-    /// A file cannot be read.
+    /// A certificate file is unreadable.
     #[error("failed to read {}", path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: std::io::Error,
     },
-    /// What another has made does not serve.
+    /// The certificates in a folder are not usable.
     #[error("the certificates in {} do not serve", dir.display())]
     Folder {
-        /// The folder.
+        /// The path of the folder.
         dir: PathBuf,
-        /// Why.
+        /// The reason why they are not usable.
         source: Box<Unfit>,
     },
-    /// The Secret cannot be read or written.
+    /// The API server did not read or write the Secret.
     #[error("failed to {verb} the secret {secret}")]
     Api {
-        /// What was tried.
+        /// The action, `read` or `write`.
         verb: &'static str,
-        /// `namespace/name`.
+        /// The Secret, written as `namespace/name`.
         secret: String,
-        /// Why.
+        /// The API server's or the client's error.
         source: Box<kube::Error>,
     },
-    /// The ConfigMap of the authority cannot be read or written.
+    /// The API server did not read or write the authority's ConfigMap.
     #[error("failed to {verb} the config map {config_map}")]
     Published {
-        /// What was tried.
+        /// The action, `read` or `write`.
         verb: &'static str,
-        /// `namespace/name`.
+        /// The ConfigMap, written as `namespace/name`.
         config_map: String,
-        /// Why.
+        /// The API server's or the client's error.
         source: Box<kube::Error>,
     },
-    /// The ConfigMap has no authority.
+    /// The ConfigMap, as `namespace/name`, has no authority yet.
     #[error("the config map {0} has no ca.crt yet")]
     NotPublished(String),
-    /// Others wrote the Secret each time that we did.
+    /// The Secret, as `namespace/name`, was changed by another client before every write.
     #[error("the secret {0} changed at every attempt to write it")]
     Contended(String),
-    /// PEM text is not what it should be.
+    /// A text is not PEM of the expected type.
     #[error("failed to read {what}")]
     Pem {
-        /// Which text.
+        /// The name of the entry.
         what: &'static str,
-        /// Why.
+        /// The error of the PEM parser.
         source: rustls::pki_types::pem::Error,
     },
-    /// rustls refuses the material.
+    /// rustls rejects a certificate, key or setting.
     #[error("failed to use {what}")]
     Rustls {
-        /// Which part.
+        /// The part that it rejects.
         what: &'static str,
-        /// Why.
+        /// The error that rustls returns.
         source: rustls::Error,
     },
-    /// The authority cannot vouch for clients.
+    /// The authority is not usable to verify clients.
     #[error("failed to verify clients by ca.crt")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
 }
 
-/// Material for 127.0.0.1 by an authority of its own, as a Secret would hold it.
+/// Material for 127.0.0.1 with a new authority, as a Secret would contain it.
 #[cfg(test)]
 pub(crate) fn made_for_test() -> Material {
     let wanted =

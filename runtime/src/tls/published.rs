@@ -1,4 +1,4 @@
-//! The authority of a Secret in a ConfigMap, for clients that must not read the Secret's keys.
+//! A Secret's authority in a ConfigMap, for clients that must not read the Secret's keys.
 
 use super::{TlsError, client_config, key};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -12,16 +12,16 @@ use std::sync::Arc;
 pub struct PublishedAuthority {
     api: Api<ConfigMap>,
     name: String,
-    /// `namespace/name`, for errors.
+    /// `namespace/name`, as error messages have it.
     config_map: String,
 }
 
-/// The ConfigMap as it was read before the Secret.
+/// The ConfigMap as it was before the Secret was read.
 #[derive(Debug)]
 pub struct Read(Option<ConfigMap>);
 
 impl PublishedAuthority {
-    /// The ConfigMap `namespace/name`.
+    /// Refers to the ConfigMap `namespace/name`; nothing is read yet.
     #[must_use]
     pub fn new(client: &kube::Client, namespace: &str, name: &str) -> Self {
         Self {
@@ -31,19 +31,20 @@ impl PublishedAuthority {
         }
     }
 
-    /// A client that trusts the authority as it is published now.
+    /// A client that trusts the authority that is published now.
     pub async fn client_config(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let found = self.read().await?;
         let authority = found.authority().ok_or_else(|| TlsError::NotPublished(self.config_map.clone()))?;
         client_config(authority)
     }
 
-    /// The ConfigMap as it is now. A publisher reads it before the Secret: then no write of an older authority replaces a newer one.
+    /// Reads the ConfigMap. A publisher must read it before the Secret, so that a write of an older authority never replaces a newer one.
     pub async fn read(&self) -> Result<Read, TlsError> {
         self.api.get_opt(&self.name).await.map(Read).map_err(|source| self.failed("read", source))
     }
 
-    /// Publishes the PEM text `authority` where another was read. Whether it is there now: if somebody has written since, it may not be.
+    /// Publishes the PEM text `authority`, unless it was already there. Returns false if another client has written since the read: then
+    /// the authority may not be published.
     pub async fn write(&self, before: Read, authority: &str) -> Result<bool, TlsError> {
         if before.authority() == Some(authority) {
             return Ok(true);
@@ -96,7 +97,7 @@ mod tests {
     use serde_json::{Value, json};
     use std::sync::Mutex;
 
-    /// An API server with one ConfigMap, which refuses stale writes.
+    /// An API server with one ConfigMap that rejects stale writes.
     fn authority(stored: &Arc<Mutex<Option<Value>>>) -> PublishedAuthority {
         let stored = Arc::clone(stored);
         let client = stand_in::client(move |Asked { method, mut body, .. }| {
@@ -126,7 +127,7 @@ mod tests {
         let before = published.read().await.unwrap();
         assert!(published.write(before, &made_for_test().ca_pem).await.unwrap());
         assert_eq!(published.client_config().await.unwrap().alpn_protocols, [b"h2"]);
-        // What others keep there stays.
+        // Entries of other clients stay.
         stored.lock().unwrap().as_mut().unwrap()["data"]["note"] = json!("theirs");
         let before = published.read().await.unwrap();
         assert!(published.write(before, "another").await.unwrap());

@@ -1,5 +1,5 @@
-//! The Secret that holds a service's certificates: read it, or write it if it does not serve. Of two replicas that write
-//! at once the API server lets one win; the other reads what the winner wrote.
+//! The Secret with a service's certificates: it is read, and written if it is not usable. If two replicas write at once, the API server
+//! accepts one write; the other replica reads the winner's content.
 
 use super::issue::step;
 use super::{Ages, Content, Material, Rotation, TlsError, Trust, Wanted};
@@ -9,16 +9,16 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
 use std::collections::BTreeMap;
 
-/// How often a lost race is run again. Each loss means that another replica wrote, which then mostly serves.
+/// The number of attempts to write. Each lost one means that another replica has written, and then the content is usually usable.
 const ATTEMPTS: u32 = 5;
 
-/// The Secret of a service's certificates.
+/// The Secret with a service's certificates.
 #[derive(Debug, Clone, Copy)]
 pub struct TlsSecret;
 
 impl TlsSecret {
-    /// The material in the Secret `namespace/name`, which is made or renewed where it does not serve `wanted`: for years,
-    /// and for clients that read the same Secret.
+    /// Returns the material in the Secret `namespace/name`, and makes or renews it if it does not meet `wanted`. The ages are in years, and
+    /// clients are taken to read the same Secret.
     pub async fn ensure(
         client: &kube::Client,
         namespace: &str,
@@ -29,7 +29,7 @@ impl TlsSecret {
         Self::rotate(client, namespace, name, wanted, &rotation).await
     }
 
-    /// The material in the Secret `namespace/name` after the next step of its rotation, if one is to be made now.
+    /// Returns the material in the Secret `namespace/name` after the next step of its rotation, if one is due.
     pub async fn rotate(
         client: &kube::Client,
         namespace: &str,
@@ -48,7 +48,7 @@ impl TlsSecret {
             if next.reasons.is_empty() {
                 return Ok(material);
             }
-            // What does not serve after this step would be made again for ever.
+            // A second step must find nothing to do: otherwise every call would renew the certificates again.
             if let Some(reason) = step(&next.content, wanted, rotation)?.reasons.first() {
                 return Err(TlsError::Unserviceable(reason.clone()));
             }
@@ -69,13 +69,13 @@ fn failed(verb: &'static str, secret: &str) -> impl FnOnce(kube::Error) -> TlsEr
     move |source| TlsError::Api { verb, secret: secret.to_owned(), source: Box::new(source) }
 }
 
-/// The texts in a Secret. What is no text is left out and thus found missing.
+/// The texts in a Secret. An entry that is no UTF-8 counts as missing.
 fn content(secret: &Secret) -> Content {
     let data = secret.data.iter().flatten();
     data.filter_map(|(key, bytes)| Some((key.clone(), String::from_utf8(bytes.0.clone()).ok()?))).collect()
 }
 
-/// Creates the Secret, or replaces the one that was found if nobody else has since.
+/// Creates the Secret, or replaces the one that was found, unless another client has changed it since.
 async fn write(
     api: &Api<Secret>,
     name: &str,

@@ -1,4 +1,4 @@
-//! `ensure` against an API server that keeps one Secret and refuses stale writes as the real one does.
+//! `ensure` against an API server with one Secret that rejects stale writes, as the real one does.
 
 use super::*;
 use http::{Method, Request, Response, StatusCode};
@@ -36,7 +36,7 @@ impl Server {
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         let method = request.method().clone();
         let body = request.into_body().collect_bytes().await.unwrap();
-        // Time for others to come in between a reader's read and its write.
+        // Leaves time for other replicas between a read and its write.
         tokio::time::sleep(Duration::from_millis(1)).await;
         let (status, body) = self.stored().answer(&method, serde_json::from_slice(&body).ok());
         let body = Body::from(body.to_string().into_bytes());

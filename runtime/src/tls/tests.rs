@@ -15,7 +15,7 @@ fn wanted() -> Wanted {
     }
 }
 
-/// A day and ninety.
+/// One day for leaves and ninety days for authorities.
 fn ages() -> Ages {
     Ages::new(DAY, DAY * 90).unwrap()
 }
@@ -24,7 +24,7 @@ fn next(before: &Content, wanted: &Wanted, trust: Trust<'_>, now: Timestamp) -> 
     step(before, wanted, &Rotation { ages: ages(), trust, now }).unwrap()
 }
 
-/// The step for clients that trust what the Secret says.
+/// The step for clients that trust the Secret's authorities.
 fn after(before: &Content, at: Timestamp) -> Step {
     next(before, &wanted(), Trust::Only(&before["ca.crt"]), at)
 }
@@ -77,24 +77,24 @@ fn a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_authority() {
 fn a_new_authority_is_told_before_it_signs_and_the_old_one_trusted_until_it_ends() {
     let old = after(&fresh(), now() + DAY * 60 - DAY / 12).content;
     let (told, due) = (old["ca.crt"].clone(), now() + DAY * 60);
-    // Told: both authorities, the leaf and its key as before.
+    // The new authority is published: both authorities are there, with the leaf and its key as before.
     let both = next(&old, &wanted(), Trust::Only(&told), due).content;
     assert_eq!((count(&both, "ca.crt"), count(&both, "ca.key")), (2, 2));
     assert!(both["ca.crt"].ends_with(&told));
     assert_eq!(both["tls.crt"], old["tls.crt"]);
-    // A leaf that is renewed while clients know the old one only is the old one's.
+    // A leaf that is renewed while clients trust only the old authority is signed by the old one.
     let between = next(&both, &wanted(), Trust::Only(&told), due + DAY).content;
     assert_ne!(between["tls.crt"], old["tls.crt"]);
     assert!(serves(&between, &told, due + DAY));
     // The same while the configuration's caBundle is lost.
     assert!(serves(&next(&both, &wanted(), Trust::Only(""), due + DAY).content, &told, due + DAY));
-    // Told long enough: the new one signs, and the old one's key is gone.
+    // After the settling time the new authority signs, and the old one's key is gone.
     let signing = after(&both, due + SignedDuration::from_mins(1)).content;
     assert_eq!((count(&signing, "ca.crt"), count(&signing, "ca.key")), (2, 1));
     assert!(!serves(&signing, &told, due + SignedDuration::from_mins(1)));
     assert!(serves(&signing, &both["ca.crt"], due + SignedDuration::from_mins(1)));
     assert!(after(&signing, due + SignedDuration::from_mins(2)).reasons.is_empty());
-    // No leaf of the old one can be valid after its end.
+    // No leaf of the old authority can be valid after the authority's end.
     let last = after(&signing, now() + DAY * 90);
     assert_eq!(count(&last.content, "ca.crt"), 1);
     assert!(signing["ca.crt"].starts_with(&last.content["ca.crt"]));

@@ -1,4 +1,4 @@
-//! Where a pod goes among several nodes: to one that serves it by the best kinds, and of these where it costs least.
+//! Chooses among several nodes for a pod: the best kinds decide first, then the lowest cost.
 
 use super::fit::{by_plan, fit_first};
 use super::{Cost, Fit, Fleet, Rank, Refusal};
@@ -7,40 +7,40 @@ use crate::inventory::NodeInventory;
 use crate::names::NodeName;
 use std::collections::BTreeMap;
 
-/// How good a node is for a pod: of two the lesser one is better. Costs of two ranks say nothing about each other, for they are
-/// of other kinds.
+/// How good a node is for a pod; less is better. Costs count only within one rank, because other ranks are other kinds of slices with other
+/// units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// By which of its plans the pod is served.
+    /// The first of the request's plans that the node can serve.
     pub rank: Rank,
-    /// What that costs.
+    /// The cost of the pod's slices by that plan.
     pub cost: Cost,
 }
 
 impl Fit {
-    /// How good it is.
+    /// The rank and cost by which nodes are compared.
     #[must_use]
     pub fn place(&self) -> Place {
         Place { rank: self.rank, cost: self.cost }
     }
 }
 
-/// What a pod may have of several nodes.
+/// The nodes for a pod, sorted by what they offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection<N> {
-    /// The least place; of equal ones that of the least node.
+    /// The best place with its node; the lesser node wins among equal places.
     pub best: Option<(N, Place)>,
-    /// All nodes that serve the pod by the best one's plan and what that costs, in the order in which they came.
+    /// All nodes that serve the pod by the same plan as the best one, with their costs, in the order of the input.
     pub equal: Vec<(N, Cost)>,
-    /// Those that serve it by a later plan only.
+    /// Nodes that serve the pod by a later plan only.
     pub outranked: Vec<N>,
-    /// Those that do not serve it.
+    /// Nodes that do not serve the pod, with the reason.
     pub refused: Vec<(N, Refusal)>,
 }
 
 impl<N: Copy + Ord> Selection<N> {
-    /// At most this many nodes of the best one's plan: those where it costs least. Of more than enough that cost the same these are the
-    /// best one and others at equal distances, for nodes come sorted by zone or by name, and the first ones would be all alike.
+    /// At most `most` nodes of the best plan, the cheapest ones. If too many cost the same, it returns the best node and others at equal
+    /// distances in the input: nodes come sorted by zone or name, so that the first ones would all be alike.
     #[must_use]
     pub fn shortlist(mut self, most: usize) -> Vec<N> {
         let Some((best, place)) = self.best else { return Vec::new() };
@@ -63,7 +63,7 @@ impl<N: Copy + Ord> Selection<N> {
     }
 }
 
-/// Sorts nodes by what `place` says of each.
+/// Sorts nodes by the result of `place` for each.
 pub fn choose_place<N: Copy + Ord>(
     nodes: impl IntoIterator<Item = N>,
     mut place: impl FnMut(N) -> Result<Place, Refusal>,
@@ -88,7 +88,7 @@ pub fn choose_place<N: Copy + Ord>(
     }
 }
 
-/// What a pod may have of nodes of `fleet`, each looked at by [`fit`](super::fit()).
+/// Sorts nodes of `fleet` for a pod by the result of [`fit`](super::fit()) on each.
 #[must_use]
 pub fn choose_among<'n>(
     request: &RequestDocument,

@@ -1,4 +1,4 @@
-//! Which kind and which node a pod gets, where several may serve it.
+//! The kind and the node that a pod gets if several can serve it.
 
 use super::*;
 use crate::contract::{ContainerRequest, GpuNodeSpec, Shape};
@@ -12,7 +12,7 @@ use Kind::{Mig, Mps, TimeSlicing, Whole};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// A node with GPUs of these models, which are cut by these kinds; its kubelet lists all neutral names.
+/// A node with GPUs of these models, each serving these kinds. Its kubelet has registered all neutral names.
 fn node(gpus: &[(&str, &[Kind])]) -> NodeInventory {
     let models: Vec<&str> = gpus.iter().map(|(model, _)| *model).collect();
     let mut node = NodeInventory::of(&GpuNodeSpec::default(), &node_status(&models));
@@ -32,21 +32,21 @@ fn taken(mut node: NodeInventory, gpu: usize, shape: Shape) -> NodeInventory {
     node
 }
 
-/// A pod that asks for one slice of this size in one container, under the neutral name of `step`.
+/// A pod with one slice of this size in one container, requested by the neutral name of `step`.
 fn neutral(step: u32, size: u32, kinds: &[Kind]) -> RequestDocument {
     let mut pod = request_sized(ResourceName::Neutral(SizeGb(step)), SizeGb(size), 1);
     pod.containers[0].kinds = kinds.to_vec();
     pod
 }
 
-/// One pod with the containers of all of these.
+/// One pod with the containers of all these pods.
 fn together(pods: &[RequestDocument]) -> RequestDocument {
     let containers = pods.iter().flat_map(|pod| pod.containers.clone());
     let named = containers.zip(0..).map(|(c, n)| ContainerRequest { name: format!("c{n}"), ..c });
     RequestDocument { containers: named.collect(), ..pods[0].clone() }
 }
 
-/// A selection without the costs of equal nodes.
+/// A selection without the costs.
 struct Chosen<'n> {
     best: Option<(&'n str, Place)>,
     equal: Vec<&'n str>,
@@ -187,7 +187,7 @@ fn each_name_has_its_kind_and_all_containers_of_a_name_have_the_same() {
     };
     assert_eq!(kinds(&pod, &mixed), [Mig, Mps]);
     assert_eq!(kinds(&pod, &h100()), [Mig, Mig]);
-    // Half of one name by MIG and half by MPS would let the kubelet exchange them.
+    // One name must not be half MIG and half MPS, because the kubelet could exchange the slices.
     let six = (0..6).fold(mixed, |node, start| taken(node, 0, h100_shape("1g.10gb", start)));
     let two = together(&[neutral(10, 10, &[Mig, Mps]), neutral(10, 10, &[Mig, Mps])]);
     assert_eq!(kinds(&two, &six), [Mps, Mps]);
@@ -291,7 +291,7 @@ fn a_node_that_is_full_by_any_plan_is_full() {
     assert_eq!(shape(&full, &many), Err(Refusal::CountNeverFits), "no GPU shares by time");
 }
 
-/// The nodes of the properties: each has one or two GPUs, and of some GPUs something is taken.
+/// Nodes for the properties: each has one or two GPUs, and on some GPUs a slice is taken.
 fn nodes() -> impl Strategy<Value = Vec<(NodeName, NodeInventory)>> {
     let gpu = (0_usize..5, 0_usize..6);
     let node = prop::collection::vec(gpu, 1..3).prop_map(|gpus| {
@@ -324,7 +324,7 @@ fn kinds() -> impl Strategy<Value = Vec<Kind>> {
     (shuffled, 1_usize..5).prop_map(|(kinds, count)| kinds[..count].to_vec())
 }
 
-/// Pods of one to three containers, of neutral names and of a kind's own.
+/// Pods of one to three containers with neutral names and names of one kind.
 fn pods() -> impl Strategy<Value = RequestDocument> {
     let sizes = prop::sample::select(vec![(6_u32, 5_u32), (6, 6), (10, 10), (14, 13), (24, 24), (40, 40)]);
     let neutral = (sizes, kinds()).prop_map(|((step, size), kinds)| neutral(step, size, &kinds));
@@ -339,7 +339,7 @@ fn pods() -> impl Strategy<Value = RequestDocument> {
     })
 }
 
-/// Each combination of the kinds of the names, the first name's first kind first: counted like the digits of a number.
+/// Every combination of the kinds of all names, counted like the digits of a number: the first name's first kind comes first.
 fn every_plan(pod: &RequestDocument) -> Vec<RequestDocument> {
     let mut all = vec![pod.clone()];
     for container in &pod.containers {
@@ -367,7 +367,7 @@ fn every_plan(pod: &RequestDocument) -> Vec<RequestDocument> {
     all
 }
 
-/// The pod's request by the own name of its planned kind on this model; `None` where it has none.
+/// The pod's request by the name of its planned kind on this model; `None` if the model has no such name.
 fn by_own_name(pod: &RequestDocument, node: &NodeInventory) -> Option<RequestDocument> {
     let mut own = pod.clone();
     for container in &mut own.containers {

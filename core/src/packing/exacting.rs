@@ -1,6 +1,6 @@
-//! Pods that want more of a slice than its name says: certain GPUs, really so much memory, a part of the compute.
+//! Pods that ask for more than the slice's name says: certain GPUs, an exact amount of memory, a part of the compute.
 //!
-//! The kubelet knows names only. It gives any free slice of a name to any container that asks by it.
+//! The kubelet sees names only. It gives any free slice of a name to any container that requests the name.
 
 use super::mig::has_compute;
 use crate::contract::{ContainerRequest, Shape};
@@ -8,15 +8,15 @@ use crate::inventory::{GpuInventory, NodeInventory};
 use crate::request::GpuSelection;
 use crate::units::MemoryMib;
 
-/// What a pod wants of one of its slices.
+/// The requirements of a pod on one of its slices.
 pub(super) struct Exacting<'r> {
     pub(super) gpus: &'r GpuSelection,
     pub(super) holding: &'r ContainerRequest,
 }
 
 impl Exacting<'_> {
-    /// Whether a slice that the kubelet is offered together with the pod's, for being worth the same, may not do for the
-    /// pod. What is worth the same is of one model and shape (see [`offer`](crate::offer)).
+    /// Whether another slice that is offered together with the pod's may not meet the requirements. Slices are offered together if they
+    /// have the same model and shape (see [`offer`](crate::offer)).
     pub(super) fn could_be_deceived(&self, node: &NodeInventory, gpu: usize, shape: Shape) -> bool {
         let asks_for_more = self.holding.memory.is_some() || self.holding.compute.is_some();
         if self.gpus.uuids.is_empty() && self.gpus.not_uuids.is_empty() && !asks_for_more {
@@ -30,7 +30,7 @@ impl Exacting<'_> {
     }
 }
 
-/// Whether a slice of this shape on this GPU has the memory and the compute that a request asks for beyond its name.
+/// Whether a slice of this shape on this GPU has the memory and compute that a request asks for beyond its name.
 pub(super) fn suffices(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool {
     request.memory.is_none_or(|least| memory(gpu, shape).is_none_or(|memory| memory >= least))
         && request.compute.is_none_or(|least| match shape {
@@ -39,12 +39,12 @@ pub(super) fn suffices(gpu: &GpuInventory, shape: Shape, request: &ContainerRequ
                 part.replica().is_none() && has_compute(&gpu.table, slices, least)
             }
             Shape::Mps { compute, .. } => compute.is_some_and(|compute| compute >= least),
-            // A whole GPU has all of it, and no fence keeps time slices from it.
+            // A whole GPU has all its compute, and a time slice may use all of it.
             Shape::Whole { .. } | Shape::TimeSlicing { .. } => true,
         })
 }
 
-/// The memory that a slice of this shape really has on a GPU; `None` where the GPU has no such slices.
+/// The usable memory of a slice of this shape; `None` if the GPU has no such slices.
 fn memory(gpu: &GpuInventory, shape: Shape) -> Option<MemoryMib> {
     match shape {
         Shape::Mig { profile, .. } => gpu.table.entry(profile).map(|entry| entry.memory),

@@ -1,4 +1,4 @@
-//! Whether a node has room for a whole pod, and the best places on it. All or nothing per pod.
+//! Decides whether a node has room for a whole pod, and the best places on it. A pod gets all its slices or none.
 
 use super::exacting::Exacting;
 use super::plan::{Rank, own_name, plans};
@@ -13,44 +13,44 @@ use std::borrow::Cow;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The places of all of a pod's slices on one node.
+/// The places of all slices of a pod on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fit {
-    /// In the order of the request.
+    /// One entry for each slice, in the order of the request.
     pub slices: Vec<Placed>,
-    /// Which of the request's plans they follow: the first one that fits the node.
+    /// The rank of the plan that they follow: the first plan that fits the node.
     pub rank: Rank,
-    /// What they cost together.
+    /// The sum of the slices' costs.
     pub cost: Cost,
 }
 
-/// One slice's place.
+/// The place of one slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed {
-    /// The container that gets it.
+    /// The name of the container that gets it.
     pub container: String,
-    /// The name under which the container asks.
+    /// The resource name in the container's request.
     pub resource: ResourceName,
-    /// Whether the kubelet may be offered other pods' slices of this name only before or after the pod's.
+    /// Whether no other pod's slice of this name may be offered to the kubelet together with this one.
     pub alone: bool,
-    /// The GPU.
+    /// The UUID of the GPU.
     pub gpu: GpuUuid,
-    /// The slice.
+    /// Kind, size and position of the slice.
     pub shape: Shape,
-    /// Where it comes from.
+    /// Whether it exists already or must be cut.
     pub source: Source,
 }
 
-/// Where a slice comes from.
+/// The origin of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// An idle slice is used again.
     Idle(SliceId),
-    /// It is cut, after these idle slices are destroyed.
+    /// A new slice is cut after these idle slices are destroyed.
     Cut(Vec<SliceId>),
 }
 
-/// The best places for `request` on `node`, a node of `fleet`, by the first of its plans that fits there.
+/// Finds the best places for `request` on `node`, a node of `fleet`. It follows the first of the request's plans that fits the node.
 pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
     if request.containers.iter().all(|container| !container.resource.is_neutral()) {
         return fit_first(node, request, &[Cow::Borrowed(request)], fleet);
@@ -58,15 +58,15 @@ pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Re
     fit_first(node, request, &by_plan(request), fleet)
 }
 
-/// The request by each of its plans.
+/// The request as each of its plans makes it.
 pub(super) fn by_plan(request: &RequestDocument) -> Vec<Cow<'_, RequestDocument>> {
     plans(request).iter().map(|plan| request.planned(plan)).collect()
 }
 
-/// The same as [`fit`], for a request whose plans are known.
+/// Like [`fit`], for a request whose plans are already computed.
 ///
-/// The node is full if it is full by any plan, because a pod may end. Otherwise the first plan's refusal counts; but a plan with a
-/// kind that no GPU of the node has or can serve says nothing of the others.
+/// The node counts as full if it is full for any plan, because pods may end. Otherwise the first plan's refusal is returned. Plans with a
+/// kind that no GPU of the node serves are skipped, so that they do not hide the refusals of the others.
 pub(super) fn fit_first(
     node: &NodeInventory,
     request: &RequestDocument,
@@ -95,7 +95,7 @@ pub(super) fn fit_first(
     Err(first)
 }
 
-/// Whether the node can run the pod at all, whatever its GPUs have.
+/// Whether the node can run the pod at all, without looking at its GPUs.
 fn may_run(node: &NodeInventory, request: &RequestDocument) -> Result<(), Refusal> {
     let names = request.containers.iter().map(|container| container.resource);
     let neutral = names.filter(|name| name.is_neutral()).filter_map(ResourceName::size).max();
@@ -120,13 +120,15 @@ fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> 
         spots: Vec::new(),
     };
     let in_order: Vec<usize> = (0..holdings.len()).collect();
+    // The request's order comes first. A second pass places the largest slices first, and the search helps only where slices must be
+    // spread.
     let placing = empty().place_each(&holdings, &in_order).or_else(|refusal| {
         let order = largest_first(&holdings);
         let found = if order == in_order { Err(refusal) } else { empty().place_each(&holdings, &order) };
         found.or_else(|refusal| empty().search(&holdings, &order).ok_or(refusal))
     })?;
     let cost = placing.cost();
-    // Whole GPUs are of different GPUs whichever the kubelet picks.
+    // Whole GPUs always are different GPUs, so their slices need not be offered alone.
     let whole = |name: ResourceName| holdings.iter().any(|h| h.resource == name && is_whole(h));
     let mut alone: BTreeSet<ResourceName> = spreads.keys().copied().filter(|name| !whole(*name)).collect();
     let Placing { node, mut spots, .. } = placing;
@@ -151,8 +153,8 @@ fn is_whole(holding: &ContainerRequest) -> bool {
     holding.only_kind() == Some(Kind::Whole)
 }
 
-/// The holdings' numbers, the largest first: a small slice at its best place may be in the only way of two larger ones
-/// that come after it, and a large one leaves the small ones their places.
+/// The indexes of the holdings, the largest first. A small slice at its best place may block two larger ones after it, whereas a large one
+/// leaves places for small ones.
 fn largest_first(holdings: &[ContainerRequest]) -> Vec<usize> {
     let compute = |holding: &ContainerRequest| match holding.resource {
         ResourceName::Mig(profile) => profile.compute(),
@@ -163,7 +165,7 @@ fn largest_first(holdings: &[ContainerRequest]) -> Vec<usize> {
     order
 }
 
-/// The names whose slices do not lie on whichever GPUs.
+/// The resource names whose slices must lie on one GPU or on different GPUs.
 fn spreads(request: &RequestDocument) -> BTreeMap<ResourceName, Spread> {
     let spread = |of: &ContainerRequest| {
         let containers = request.containers.iter().filter(|container| container.resource == of.resource);
@@ -173,8 +175,7 @@ fn spreads(request: &RequestDocument) -> BTreeMap<ResourceName, Spread> {
     request.containers.iter().map(spread).filter(|(_, spread)| *spread != Spread::Any).collect()
 }
 
-/// Whether a slice for this holding may be of this GPU, by the GPUs that the pod selects and by what its policy says of the
-/// model.
+/// Whether this GPU may serve a holding: the pod's GPU selection and the policy for the model decide.
 fn may_have(
     request: &RequestDocument,
     gpus: &GpuSelection,
@@ -185,7 +186,7 @@ fn may_have(
         && holding.only_kind().is_some_and(|kind| request.allows(kind, &gpu.model))
 }
 
-/// How many places are tried for a pod whose slices lie on GPUs in no simple order.
+/// The limit of the search for a pod whose slices find no place in a simple order.
 const TRIES: u32 = 256;
 
 /// A node while a pod's slices are placed on it.
@@ -195,12 +196,12 @@ struct Placing<'f> {
     fleet: &'f Fleet,
     request: &'f RequestDocument,
     spreads: &'f BTreeMap<ResourceName, Spread>,
-    /// The GPUs that the slices of a name go to, for names of which each is on another.
+    /// For names whose slices must be on different GPUs: the GPUs that were chosen for them.
     together: BTreeMap<ResourceName, Vec<usize>>,
     spots: Vec<Spot>,
 }
 
-/// One slice's place, by the number of its holding and of its GPU, and its name.
+/// The place of one slice, with the indexes of its holding and of its GPU.
 #[derive(Clone)]
 struct Spot {
     holding: usize,
@@ -210,7 +211,7 @@ struct Spot {
 }
 
 impl Placing<'_> {
-    /// Places all holdings, one after the other in this order; those of a name that is on one GPU with its first.
+    /// Places all holdings in this order. The slices of a name that belongs on one GPU are placed together with the first of them.
     fn place_each(mut self, holdings: &[ContainerRequest], order: &[usize]) -> Result<Self, Refusal> {
         let mut done = BTreeSet::new();
         for &number in order {
@@ -226,8 +227,8 @@ impl Placing<'_> {
         Ok(self)
     }
 
-    /// Chooses the GPUs for all slices of a holding's name, where each is on another: which are close to each other is a matter
-    /// of all of them. What costs less comes first; it is a choice among places that cost the same.
+    /// Chooses the GPUs for all slices of a holding's name together, if each must be on a different GPU: only then closeness can be
+    /// compared. Cost goes first, and closeness decides among places of equal cost.
     fn choose_closest(&mut self, holding: &ContainerRequest, holdings: &[ContainerRequest]) {
         let name = holding.resource;
         let apart = is_whole(holding) || self.spread(name) == Spread::DistinctGpus;
@@ -249,7 +250,7 @@ impl Placing<'_> {
         self.spots.iter().fold(Cost::default(), |sum, spot| sum + spot.candidate.cost)
     }
 
-    /// Places all slices of a holding, on this GPU if one is given.
+    /// Places all slices of a holding, on the given GPU if there is one.
     fn place(
         &mut self,
         number: usize,
@@ -262,7 +263,7 @@ impl Placing<'_> {
         Ok(())
     }
 
-    /// Places one slice of a holding, on this GPU if one is given.
+    /// Places one slice of a holding, on the given GPU if there is one.
     fn place_one(
         &mut self,
         number: usize,
@@ -280,7 +281,7 @@ impl Placing<'_> {
         let is_close = |index: &usize| together.is_none_or(|gpus| gpus.contains(index));
         let close = |index: usize, gpu: &GpuInventory| is_close(&index) && may(index, gpu);
         let found = best(&self.node, holding, self.fleet, close);
-        // Slices of one name may differ in what they ask beyond it.
+        // Slices of one name may ask for different things beyond it, and then the chosen GPUs need not suit each.
         let found = if together.is_some() {
             found.or_else(|_| best(&self.node, holding, self.fleet, may))
         } else {
@@ -292,10 +293,10 @@ impl Placing<'_> {
         Ok(())
     }
 
-    /// Tries one GPU after the other for each slice, where some are of different GPUs: what others of the pod took at their
-    /// best place may be missing there, though all have a place.
+    /// Tries one GPU after the other for each slice, if some slices must be on different GPUs. Other slices of the pod may have taken the
+    /// only place at their own best one, although all fit together.
     fn search(&self, holdings: &[ContainerRequest], order: &[usize]) -> Option<Self> {
-        // Where all are of one name, the first places in a row are found if there are any.
+        // With a single name, placing one slice after the other finds places if there are any.
         let is_one_name = holdings.windows(2).all(|pair| pair[0].resource == pair[1].resource);
         let is_spread = self.spreads.values().any(|spread| *spread == Spread::DistinctGpus);
         let count = holdings.iter().fold(0_u32, |sum, holding| sum.saturating_add(holding.count));
@@ -311,7 +312,7 @@ impl Placing<'_> {
     fn search_on(&self, holdings: &[ContainerRequest], slices: &[usize], tries: &mut u32) -> Option<Self> {
         let [number, others @ ..] = slices else { return Some(self.clone()) };
         let holding = &holdings[*number];
-        // Slices of one holding are alike: which of them is on which GPU makes no difference.
+        // Slices of one holding are interchangeable, so only rising GPU indexes are tried.
         let first = self.spots.last().filter(|spot| spot.holding == *number).map_or(0, |spot| spot.gpu);
         (first..self.node.gpus.len()).find_map(|gpu| {
             *tries = tries.checked_sub(1)?;
@@ -321,7 +322,7 @@ impl Placing<'_> {
         })
     }
 
-    /// Places the slices of several holdings on one GPU: where that costs least, of equal ones on the first.
+    /// Places the slices of several holdings on one GPU: the cheapest, and the first among equals.
     fn place_together(&self, members: &[(usize, &ContainerRequest)]) -> Result<Self, Refusal> {
         let on = |gpu: usize| {
             let mut tried = self.clone();
@@ -333,7 +334,7 @@ impl Placing<'_> {
     }
 }
 
-/// Tells a full node from one that could not serve the request even if it were empty.
+/// Distinguishes a full node from one that could not serve the request even if it were empty.
 fn explain(node: &NodeInventory, request: &RequestDocument, refusal: Refusal, fleet: &Fleet) -> Refusal {
     let mut empty = node.clone();
     empty.gpus.iter_mut().for_each(|gpu| gpu.slices.clear());
@@ -359,7 +360,6 @@ fn explain(node: &NodeInventory, request: &RequestDocument, refusal: Refusal, fl
     }
 }
 
-/// A place on one GPU.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) shape: Shape,
@@ -368,7 +368,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// What counts before closeness: the cost, but for a whole GPU not the work of making it, which takes no time to speak of.
+    /// The cost that goes before closeness. For a whole GPU it leaves out the work of making it, which takes hardly any time.
     fn level(&self) -> Cost {
         match self.shape {
             Shape::Whole { .. } => Cost(self.cost.0 - share::work(&self.source).0),
@@ -377,8 +377,8 @@ impl Candidate {
     }
 }
 
-/// The cheapest place on those of the node's GPUs that may serve; of equal ones that on the GPU which the others that
-/// cost the same can spare best, and of equal ones the first.
+/// The cheapest place on those GPUs of the node that may serve. Among equal costs it takes the GPU whose removal hurts the closeness of the
+/// others least, then the first.
 pub(super) fn best(
     node: &NodeInventory,
     request: &ContainerRequest,
@@ -390,7 +390,7 @@ pub(super) fn best(
     places.into_iter().find(|(gpu, _)| gpus.contains(gpu)).ok_or(Refusal::NoRoom)
 }
 
-/// The cheapest place on each of the node's GPUs that may serve, the cheapest GPU first.
+/// The cheapest place on each GPU that may serve, ordered by cost.
 fn places(
     node: &NodeInventory,
     request: &ContainerRequest,
@@ -412,7 +412,7 @@ fn places(
     places
 }
 
-/// The GPUs of the `count` cheapest of these places, which come in order; of those that cost the same the closest ones.
+/// The GPUs of the `count` cheapest of these places, which are sorted. Closeness decides among places of equal cost.
 fn closest(node: &NodeInventory, places: &[(usize, Candidate)], count: usize) -> Vec<usize> {
     let Some((_, last)) = places.get(..count).and_then(<[_]>::last) else { return Vec::new() };
     let of = |side| {
@@ -425,7 +425,6 @@ fn closest(node: &NodeInventory, places: &[(usize, Candidate)], count: usize) ->
     gpus
 }
 
-/// The cheapest place on a GPU.
 fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> Option<Candidate> {
     if let Some(layout) = &gpu.layout {
         return layout::candidate(gpu, layout, request);

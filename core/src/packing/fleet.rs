@@ -1,5 +1,5 @@
-//! All GPUs that can be cut by MIG, by model and by how they are cut: what a place costs in this fleet, and where one
-//! more request costs least.
+//! All GPUs that MIG can cut, by model and by how they are cut. The fleet returns the cost of a place, and the cheapest place for one more
+//! request.
 
 use super::mig::{Choice, Cut, Groups, Model, Order, PlaceId, Way};
 use super::{Cost, Terms};
@@ -7,48 +7,46 @@ use crate::contract::ContainerRequest;
 use crate::mig::{Instance, MigTable};
 use std::borrow::Cow;
 
-/// What a slice of a model costs more where all of the model is in use than where all is free, for a request that another
-/// model could serve as well.
+/// The extra cost of a memory slice of a fully used model against an unused one, for requests that another model could serve as well.
 const SCARCE_SLICE: u64 = 200_000;
 
-/// How many ways of making room are tried to the end, the cheapest by themselves first.
+/// The number of ways of making room that are computed to the end, the cheapest ones first.
 const WAYS_TRIED: usize = 24;
 
-/// A GPU of a fleet.
+/// The handle of a GPU in a fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FleetGpu {
     model: usize,
     gpu: u32,
 }
 
-/// A move that makes room: what leaves its place on `gpu` comes up at `new` on `to`, after which `choice` can be taken on
-/// `gpu`.
+/// A move that makes room: the instance at `moved` on `gpu` ends, a new one is placed at `new` on `to`, and then `choice` is free on `gpu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
-    /// Where room is made.
+    /// The GPU on which room is made.
     pub gpu: FleetGpu,
-    /// The place that is left there.
+    /// The place that becomes free there.
     pub moved: PlaceId,
-    /// Where the moved instance goes; it may be the same GPU.
+    /// The GPU to which the instance moves; it may be the same GPU.
     pub to: FleetGpu,
-    /// Its new place.
+    /// The new place of the moved instance.
     pub new: Choice,
     /// The place of the request for which room is made.
     pub choice: Choice,
 }
 
-/// Requests that are alike.
+/// The handle of a class of requests that are alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassId(usize);
 
-/// Requests that are alike, and the order of places for them in each model.
+/// Requests that are alike, with the order of places for them in each model.
 #[derive(Debug, Clone)]
 struct Class {
     request: ContainerRequest,
     orders: Vec<Order>,
 }
 
-/// A fleet.
+/// The MIG GPUs of a cluster with their places and prices.
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
     terms: Terms,
@@ -57,13 +55,13 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A fleet without GPUs.
+    /// A fleet without GPUs, valued by these terms.
     #[must_use]
     pub fn new(terms: Terms) -> Self {
         Self { terms, ..Self::default() }
     }
 
-    /// Adds a GPU of the model with this table; `None` if it cannot be cut, or its instances cannot exist together.
+    /// Adds a GPU with this table; `None` if MIG cannot cut it, or if its instances cannot exist together.
     pub fn add(
         &mut self,
         table: &MigTable,
@@ -75,7 +73,7 @@ impl Fleet {
         Some(FleetGpu { model, gpu: self.models[model].add(cut) })
     }
 
-    /// Says how a GPU is cut now, which is `known` to the fleet or new to it; `None` as for [`add`](Self::add).
+    /// Updates the cut of a GPU, which is `known` to the fleet or new to it. `None` for the same reasons as in [`add`](Self::add).
     pub fn show(
         &mut self,
         known: Option<FleetGpu>,
@@ -97,23 +95,23 @@ impl Fleet {
         Some(gpu)
     }
 
-    /// Takes a GPU out.
+    /// Removes a GPU from the fleet and its prices.
     pub fn remove(&mut self, gpu: FleetGpu) {
         self.models[gpu.model].remove(gpu.gpu);
     }
 
-    /// How a GPU is cut.
+    /// The present cut of a GPU; `None` after its removal.
     #[must_use]
     pub fn cut(&self, gpu: FleetGpu) -> Option<Cut> {
         self.models[gpu.model].cut(gpu.gpu)
     }
 
-    /// Says how a GPU is cut now.
+    /// Replaces the cut of a GPU.
     pub fn set(&mut self, gpu: FleetGpu, cut: Cut) {
         self.models[gpu.model].set(gpu.gpu, cut);
     }
 
-    /// Takes a place: idle instances in its way are gone.
+    /// Takes a place. The idle instances in its way are removed.
     pub fn take(&mut self, gpu: FleetGpu, choice: Choice) {
         if let Some(cut) = self.cut(gpu) {
             let idle = cut.idle.without(choice.destroyed).without(choice.place.into());
@@ -121,26 +119,26 @@ impl Fleet {
         }
     }
 
-    /// Gives a place back: it stays as an idle instance.
+    /// Releases a place. Its instance stays as an idle one.
     pub fn release(&mut self, gpu: FleetGpu, place: PlaceId) {
         if let Some(cut) = self.cut(gpu) {
             self.set(gpu, Cut { held: cut.held.without(place.into()), idle: cut.idle.with(place) });
         }
     }
 
-    /// What lies at a GPU's place.
+    /// The instance that a place of the GPU's model means.
     #[must_use]
     pub fn instance(&self, gpu: FleetGpu, place: PlaceId) -> Instance {
         self.models[gpu.model].model.instance(place)
     }
 
-    /// The place of an instance on a GPU.
+    /// The place of an instance on a GPU; `None` if the model has no such place.
     #[must_use]
     pub fn place(&self, gpu: FleetGpu, instance: Instance) -> Option<PlaceId> {
         self.models[gpu.model].model.place(instance)
     }
 
-    /// The class of a request.
+    /// The class of a request, which is new or already known.
     pub fn class(&mut self, request: &ContainerRequest) -> ClassId {
         let sort = |r: &ContainerRequest| (r.profile, r.resource, r.size_gb, r.memory, r.compute);
         let alike = |class: &Class| sort(&class.request) == sort(request);
@@ -152,12 +150,12 @@ impl Fleet {
         }))
     }
 
-    /// Where one more request of a class costs least. The time that this takes does not grow with the fleet.
+    /// The cheapest place for one more request of a class. The time for this does not grow with the fleet.
     pub fn best(&mut self, class: ClassId) -> Option<(FleetGpu, Choice)> {
         self.best_by(class, |_, groups, order| groups.best(order))
     }
 
-    /// The same among those GPUs alone that `admits` lets through.
+    /// The same among only those GPUs that `admits` accepts.
     fn best_among(
         &mut self,
         class: ClassId,
@@ -185,7 +183,7 @@ impl Fleet {
         best
     }
 
-    /// The cheapest place for a request on one GPU of a model with this table, were the GPU cut so.
+    /// The cheapest place for a request on a GPU with this table and these instances.
     pub(super) fn choose(
         &self,
         table: &MigTable,
@@ -199,7 +197,7 @@ impl Fleet {
         };
         let model = &groups.model;
         let held = model.cut(held, [])?.held;
-        // An idle instance that cannot be there beside the others is no obstacle either.
+        // An idle instance that cannot exist beside the others blocks nothing, so it is left out.
         let cut = idle
             .into_iter()
             .fold(Cut { held, ..Cut::default() }, |cut, instance| model.beside(cut, instance).unwrap_or(cut));
@@ -209,9 +207,9 @@ impl Fleet {
         Some((model.instance(choice.place), Choice { cost, ..choice }, destroyed))
     }
 
-    /// The one move that makes room for one more request of a class: a smaller instance leaves its place, and comes up at
-    /// another, so that the request costs least. `movable` tells which held places may be moved, and `may_come` to which GPUs
-    /// what lies there may come.
+    /// The one move that makes room for one more request of a class: an instance smaller than the request leaves its place and gets another
+    /// one. The request's cost after the move is minimal. `movable` returns whether a held place may be moved, and `may_come` whether its
+    /// instance may go to a GPU.
     pub fn best_move(
         &mut self,
         class: ClassId,
@@ -232,7 +230,7 @@ impl Fleet {
         moves.min_by_key(|(cost, _)| *cost).map(|(_, found)| found)
     }
 
-    /// What a way costs together with the moved instance's new place. The fleet is left as it was.
+    /// The cost of a way together with the moved instance's new place. The fleet is unchanged afterwards.
     fn try_way(
         &mut self,
         model: usize,
@@ -254,8 +252,7 @@ impl Fleet {
         found
     }
 
-    /// The part of the free memory slices that the plain profiles cannot use, on the mean of the profiles: FGD's
-    /// fragmentation rate.
+    /// The part of the free memory slices that plain profiles cannot use, as the mean over the profiles: FGD's fragmentation rate.
     #[must_use]
     pub fn fragmentation(&self) -> f64 {
         let parts = self.models.iter().map(|groups| groups.model.fragments());
@@ -263,7 +260,7 @@ impl Fleet {
         if free > 0.0 { lost / free } else { 0.0 }
     }
 
-    /// Rises whenever a place's cost may have changed by what happened on other GPUs.
+    /// A number that rises when events on other GPUs may have changed the cost of a place.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.models.iter().map(|groups| groups.model.version()).sum()
@@ -286,8 +283,8 @@ impl Fleet {
     }
 }
 
-/// What a place costs beside its state: what it wastes, and how much of its model is in use. Only a request by size can go
-/// to another model.
+/// The part of a place's cost that is not in its state: unused memory, and how much of the model is in use. It is zero for a request by
+/// profile, because only a request by size can go to another model.
 fn premium(groups: &Groups, place: PlaceId, request: &ContainerRequest) -> Cost {
     if request.profile.is_some() {
         return Cost::default();

@@ -1,4 +1,4 @@
-//! The fleet finds without looking at every GPU what looking at every GPU finds.
+//! The fleet finds the same places as a search of every GPU.
 
 use super::*;
 use crate::contract::Shape;
@@ -19,7 +19,7 @@ fn exact(profile: &str) -> ContainerRequest {
     ContainerRequest::exact(profile.parse().unwrap())
 }
 
-/// A node with one GPU that is cut as the fleet's is.
+/// A node with one GPU that is cut like the fleet's GPU.
 fn node(fleet: &Fleet, gpu: FleetGpu, model: &str) -> NodeInventory {
     let cut = fleet.cut(gpu).unwrap();
     let slice = |place, occupancy| PlacedSlice { shape: Shape::mig(fleet.instance(gpu, place)), occupancy };
@@ -117,7 +117,7 @@ proptest! {
 
 #[test]
 fn room_that_is_scarce_is_dear() {
-    // Of two H100s one is whole and one has its left half taken. A small one goes where it does not cost the last 7g.
+    // Of two H100s one is empty, and one has its left half taken. A small request must not take the last place for 7g.
     let mut fleet = Fleet::default();
     fleet.add(&table("H100-80GB"), [], []).unwrap();
     fleet.add(&table("H100-80GB"), [], []).unwrap();

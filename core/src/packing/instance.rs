@@ -1,4 +1,4 @@
-//! The best place for a GPU instance, or a compute instance or a replica of one, on one GPU of a node.
+//! The best place on one GPU for a GPU instance, for a compute instance, or for a replica of a GPU instance.
 
 use super::fit::{Candidate, Source};
 use super::mig::has_compute;
@@ -11,7 +11,7 @@ use crate::resource::ResourceName;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// The cheapest place for `request` on `gpu`, where it has one.
+/// The cheapest place for `request` on `gpu`; `None` if there is none.
 pub(super) fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> Option<Candidate> {
     let (held, idle) = (gpu.taken_instances(), gpu.idle_instances());
     let (instance, choice, destroyed) = fleet.choose(&gpu.table, held, idle, request)?;
@@ -21,13 +21,13 @@ pub(super) fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &
     }
     let in_the_way =
         |idle: &Instance| destroyed.contains(idle) || idle.placement.overlaps(instance.placement);
-    // Idle shares of a GPU that is in MIG mode by now are nobody's loss.
+    // Idle shares from before MIG mode can serve no pod, so they go too.
     let goes = |shape: &Shape| shape.instance().is_none_or(|idle| in_the_way(&idle));
     let gone: Vec<SliceId> = gpu.idle().filter(|(_, shape)| goes(shape)).map(|(id, _)| id.clone()).collect();
     Some(Candidate { shape, source: Source::Cut(gone), cost: choice.cost })
 }
 
-/// The cheapest place for a compute instance: in a GPU instance that others share already, or else in a new one.
+/// The cheapest place for a compute instance: in a GPU instance that others already share, otherwise in a new one.
 pub(super) fn part(
     gpu: &GpuInventory,
     profile: ComputeProfile,
@@ -45,8 +45,9 @@ pub(super) fn part(
     shared_out(gpu, (ResourceName::Compute(profile), profile.of()), first, beside, fleet)
 }
 
-/// The cheapest place for a replica: on the GPU instance that most pods share of those with a turn left, or else on a new one.
-/// Who has a turn has no compute always, and all of the memory that the others leave.
+/// The cheapest place for a replica: on the GPU instance with the most pods that has a replica left, otherwise on a new one. A request with
+/// a compute minimum gets none, because pods that take turns have no compute of their own at each moment. The memory is what the others
+/// leave.
 pub(super) fn replica(
     gpu: &GpuInventory,
     profile: Profile,
@@ -62,17 +63,17 @@ pub(super) fn replica(
     shared_out(gpu, (ResourceName::MigReplica(profile), profile), first, beside, fleet)
 }
 
-/// Whether a GPU instance of this profile has the memory that is asked for.
+/// Whether a GPU instance of this profile has the memory that the request asks for.
 fn has_memory(gpu: &GpuInventory, profile: Profile, request: &ContainerRequest) -> bool {
     let has = |least| gpu.table.entry(profile).is_some_and(|entry| entry.memory >= least);
     request.memory.is_none_or(has)
 }
 
-/// A place on a GPU instance that is shared already, and the idle slices that go for it.
+/// A place on a shared GPU instance, with the idle slices that must go for it.
 type Beside = (Shape, Vec<SliceId>);
 
-/// The cheapest place for a slice of this name on a GPU instance of this profile: on one that is shared already, where `beside`
-/// has a place, the least first; or else the `first` of a new one.
+/// The cheapest place for a slice of this name on a GPU instance of this profile. An instance that is already shared comes first: among
+/// those where `beside` finds a place the least one. Otherwise `first` of a new instance is taken.
 fn shared_out<K: Ord>(
     gpu: &GpuInventory,
     (name, of): (ResourceName, Profile),
@@ -94,14 +95,15 @@ fn shared_out<K: Ord>(
     }
     let shape = Shape::of_instance(place.shape.instance()?, first);
     let source = match place.source {
-        // It lies idle as a whole. Replicas share it as it is; for compute instances it is made anew.
+        // The whole instance is idle. The plan destroys its slice; replicas use the instance as it is, compute instances need a new one.
         Source::Idle(id) => Source::Cut(vec![id]),
         cut @ Source::Cut(_) => cut,
     };
     Some(Candidate { shape, source, cost: place.cost })
 }
 
-/// A turn on a GPU instance of which `most` pods may have one: the fewer are left the better. What lies idle is taken first.
+/// A replica on a GPU instance of which `most` pods may have one. Instances with the most pods come first, and idle replicas before new
+/// ones.
 fn turn(gpu: &GpuInventory, instance: Instance, most: u8) -> Option<(Reverse<usize>, Beside)> {
     let number = |shape: Shape| shape.replica().filter(|_| shape.instance() == Some(instance));
     let taken: BTreeSet<u8> = gpu.taken().filter_map(number).collect();
@@ -115,7 +117,7 @@ fn turn(gpu: &GpuInventory, instance: Instance, most: u8) -> Option<(Reverse<usi
     Some((Reverse(taken.len()), (shape, Vec::new())))
 }
 
-/// The first place for another part of a GPU instance that is shared, and the idle parts that go for it.
+/// The first place for another compute instance in a shared GPU instance, with the idle ones that must go for it.
 fn beside(gpu: &GpuInventory, instance: Instance, profile: ComputeProfile) -> Option<Beside> {
     let of = |shape: &Shape| shape.instance() == Some(instance);
     let taken = gpu.taken().filter(of).filter_map(Shape::part);

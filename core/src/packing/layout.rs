@@ -1,4 +1,4 @@
-//! GPUs with a fixed layout: which slices those are and where, and how a pod is given one of them.
+//! GPUs with a fixed layout: its slices and their places, and the choice of one of them for a pod.
 
 mod placement;
 
@@ -18,19 +18,19 @@ use crate::units::MemoryMib;
 use placement::place;
 use std::collections::BTreeSet;
 
-/// A slice of a fixed layout serves nothing else: it costs less than any place that could be cut otherwise.
+/// A slice of a fixed layout cannot serve in another form, so it costs less than any place that could be cut otherwise.
 const FIXED: i64 = -300_000;
 
-/// A compute slice more than a request needs is lost to those that need it.
+/// The cost of each compute slice, because one more than a request needs is lost to others.
 const COMPUTE_SLICE: i64 = 1_000;
 
-/// One that is there spares a cut.
+/// The cost of a cut, which an existing slice saves.
 const CUT: i64 = 100;
 
-/// The slices of a rule's layout on a GPU with this much memory, of which shares may not have what is `beside` them; `None` where the GPU cannot have them all, or there is no
-/// layout.
+/// The slices of a rule's layout on a GPU with this much memory, of which shares may not use the part `beside`. `None` if the rule has no
+/// layout, or if the GPU cannot have all of its slices.
 ///
-/// MIG profiles have one place each, the same for every GPU with this table.
+/// Each MIG profile gets a fixed place, the same on every GPU with this table.
 #[must_use]
 pub fn laid_out(
     rule: &GpuRule,
@@ -59,7 +59,7 @@ pub fn laid_out(
                 rule.replica(kind, memory.saturating_sub(beside))?
             }
         };
-        // More than one for each GiB has no GPU; so a count that is a slip of the pen takes no memory.
+        // No GPU has more than one share for each GiB. The check comes before the allocation, so that a mistyped count takes no memory.
         if u64::from(count) > rule.mps.memory_percent.of(memory).0 / 1024 {
             return None;
         }
@@ -76,20 +76,20 @@ fn profile(laid_out: LaidOut) -> Option<(Profile, u32)> {
     }
 }
 
-/// How a GPU stands to its layout.
+/// The slices of a GPU compared with its layout.
 pub(crate) struct Standing<'g> {
-    /// Slices of the layout that are not there, in the layout's order.
+    /// Slices of the layout that do not exist, in the layout's order.
     pub(crate) missing: Vec<Shape>,
-    /// Slices of the layout that lie idle.
+    /// Slices of the layout that are idle.
     pub(crate) idle: Vec<(&'g SliceId, Shape)>,
-    /// Idle slices that the layout does not have.
+    /// Idle slices that are not in the layout.
     pub(crate) strange: Vec<&'g SliceId>,
-    /// Everything that stays.
+    /// All slices that stay on the GPU.
     stays: Vec<Shape>,
 }
 
 impl<'g> Standing<'g> {
-    /// How the GPU stands to its layout.
+    /// Compares a GPU's slices with its layout.
     pub(crate) fn of(gpu: &'g GpuInventory, layout: &[Shape]) -> Self {
         let mut standing = Self {
             missing: layout.to_vec(),
@@ -111,18 +111,18 @@ impl<'g> Standing<'g> {
         standing
     }
 
-    /// Takes a slice off those that are missing.
+    /// Removes a slice from the missing ones, if it is there.
     fn find(&mut self, shape: Shape) -> bool {
         let found = self.missing.iter().position(|missing| *missing == shape);
         found.map(|index| self.missing.remove(index)).is_some()
     }
 
-    /// Whether a missing slice can be cut beside everything that stays.
+    /// Whether a missing slice can be cut beside all slices that stay.
     pub(crate) fn has_room(&self, gpu: &GpuInventory, shape: Shape) -> bool {
         let beside = self.stays.iter().copied().chain([shape]);
         match shape {
             Shape::Mig { .. } => {
-                // Those that are shared out in parts count once.
+                // An instance that is shared in parts counts once.
                 let instances: BTreeSet<Instance> = beside.filter_map(Shape::instance).collect();
                 Geometry::of(&gpu.table, instances).is_ok()
             }
@@ -137,7 +137,7 @@ impl<'g> Standing<'g> {
     }
 }
 
-/// The missing slices of the GPU's layout that there is room for, as if what the layout does not have were gone.
+/// The missing slices of the GPU's layout for which there is room once all other idle slices are destroyed.
 pub(crate) fn missing(gpu: &GpuInventory) -> Vec<Shape> {
     let Some(layout) = &gpu.layout else { return Vec::new() };
     let mut standing = Standing::of(gpu, layout);
@@ -151,7 +151,7 @@ pub(crate) fn missing(gpu: &GpuInventory) -> Vec<Shape> {
     new
 }
 
-/// The cheapest slice of the GPU's layout for a request: one that lies idle, or else one that is still to be cut.
+/// The cheapest slice of the GPU's layout for a request: an idle one, otherwise one that is still to be cut.
 pub(super) fn candidate(
     gpu: &GpuInventory,
     layout: &[Shape],
@@ -188,7 +188,7 @@ fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool 
     is_meant && suffices(gpu, shape, request)
 }
 
-/// Of time slices those with the fewest neighbours; of what is fenced those with the least compute that do.
+/// Time slices with the fewest neighbours come first; among fenced slices those with the least sufficient compute.
 fn cost(gpu: &GpuInventory, shape: Shape) -> Cost {
     match shape {
         Shape::Mig { profile, .. } => Cost(FIXED + COMPUTE_SLICE * i64::from(profile.compute())),

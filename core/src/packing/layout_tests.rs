@@ -1,4 +1,4 @@
-//! Layouts: one legal placement where there is one, and pods are given what is laid out and nothing else.
+//! Fixed layouts: one legal placement if there is one, and pods get slices of the layout and no others.
 
 use super::*;
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy};
@@ -10,10 +10,10 @@ use crate::testing::{node_status, promisee, request};
 use crate::units::SizeGb;
 use proptest::prelude::*;
 
-/// A row of a random table: compute slices, memory slices, starts as bits, the most, extras.
+/// A row of a random table: compute slices, memory slices, starts as bits, maximum, extras.
 type Row = (u8, u8, u8, u8, u8);
 
-/// A table of one profile of full size and these rows, on an axis of eight.
+/// A table with one profile of full size and these rows, on an axis of eight.
 fn random_table(rows: &[Row]) -> MigTable {
     let entry = |(id, row): (u32, &Row)| {
         let (compute, size, starts, max, extras) = *row;
@@ -31,7 +31,7 @@ fn random_table(rows: &[Row]) -> MigTable {
     MigTable::new((0..).zip(full.iter().chain(rows)).map(entry).collect())
 }
 
-/// Whether these profiles can all be placed, trying every start of each in turn.
+/// Whether these profiles can all be placed, by trying every start of each.
 fn is_possible(geometry: &Geometry<'_>, profiles: &[Profile]) -> bool {
     let Some((first, rest)) = profiles.split_first() else { return true };
     let starts = geometry.table().entry(*first).map(|entry| entry.starts.clone()).unwrap_or_default();
@@ -122,7 +122,7 @@ fn shares_are_laid_out_within_what_the_gpu_has() {
     assert_eq!(share, "4gb MPS share with 33 % of the compute");
 }
 
-/// Reserves for a pod of this name, and tells what it was given.
+/// Reserves a slice for a pod of this name, and returns what it got.
 fn reserve(
     (spec, status): &(GpuNodeSpec, GpuNodeStatus),
     name: &str,
@@ -167,7 +167,7 @@ fn what_is_laid_out_is_cut_though_what_was_there_before_is_in_the_way() {
 }
 
 proptest! {
-    /// Whatever comes and goes: what is on the GPU is of the layout, and after each round all of it is there.
+    /// Whatever pods come and go: every slice on the GPU is of the layout, and after each round all of the layout exists.
     #[test]
     fn a_gpu_has_its_layout_and_nothing_else(
         steps in prop::collection::vec((0_usize..6, any::<bool>()), 1..24), is_mig in any::<bool>(),

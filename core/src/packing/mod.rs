@@ -1,6 +1,6 @@
-//! Where a pod's slices go: whether a node has room, what taking it costs, and the exact places.
+//! Places for a pod's slices: whether a node has room, the cost of taking it, and the exact places.
 //!
-//! The cost is what the fleet loses by it: [`Fleet`] knows what is left of it. [`fit`] places a whole pod on one node.
+//! The cost is the fleet's loss; [`Fleet`] has the state of all GPUs for that. [`fit`] places a whole pod on one node.
 
 mod choose_place;
 mod cost;

@@ -1,22 +1,22 @@
-//! The kinds that a pod's policy prefers to the one that it gets, and what became of them. For people alone: no decision reads it.
+//! The kinds that a pod's policy prefers to the one that it gets, and why it did not get them. Only people read this; no decision does.
 
 use super::{KindPlan, Refusal, plans};
 use crate::contract::{PassedKind, RequestDocument};
 use crate::kind::Kind;
 
-/// What kube-scheduler finds of a node by its own checks, before the GPUs are looked at.
+/// The result of kube-scheduler's own checks of a node, before its GPUs are considered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchedulerVerdict {
-    /// It passes them.
+    /// The node passes all checks.
     Offered,
-    /// It has a taint that the pod does not tolerate.
+    /// The node has a taint that the pod does not tolerate.
     Tainted,
-    /// Something else keeps it from the pod: its labels, CPU, volumes or affinity.
+    /// Something else excludes the node: labels, CPU, volumes or affinity.
     Excluded,
 }
 
 impl KindPlan {
-    /// The kinds that the request prefers to this plan's, best first, each with the best plan that has it.
+    /// The kinds that the request prefers to those of this plan, best first, each with the best plan that has it.
     #[must_use]
     pub fn preferred(&self, request: &RequestDocument) -> Vec<(Kind, Self)> {
         let mut preferred: Vec<(Kind, Self)> = Vec::new();
@@ -32,13 +32,13 @@ impl KindPlan {
 }
 
 impl PassedKind {
-    /// A kind of which no node is known yet.
+    /// A kind for which no node is counted yet.
     #[must_use]
     pub const fn new(kind: Kind) -> Self {
         Self { kind, full: 0, never: 0, excluded: 0, tainted: 0 }
     }
 
-    /// Counts a node by what it has for the pod by this kind.
+    /// Counts a node by its result for this kind.
     pub fn count(&mut self, found: Result<(), Refusal>, verdict: SchedulerVerdict) {
         let is_offered = verdict == SchedulerVerdict::Offered;
         match found {
@@ -54,7 +54,7 @@ impl PassedKind {
                 self.excluded += 1;
                 self.tainted += u32::from(verdict == SchedulerVerdict::Tainted);
             }
-            // An offered node that serves the kind is full by the time of the next decision, or its quota is.
+            // Another pod takes the room of an offered node before the next decision, or the quota is full, so it is not counted.
             Ok(()) | Err(_) => {}
         }
     }
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(plans[2].preferred(&request)[1].1, plans[1]);
     }
 
-    /// Of two names each kind is counted once, by the best plan that has it where the chosen one has another.
+    /// With two names each kind is counted once, by the best plan that has it in place of the chosen kind.
     #[test]
     fn of_two_names_each_kind_is_preferred_once() {
         let mut request = request(&[Kind::Mig, Kind::Mps]);

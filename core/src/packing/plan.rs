@@ -1,4 +1,4 @@
-//! The kinds of a pod's slices, where its resource names do not say them, and the order in which they are tried.
+//! The kinds of a pod's slices if its resource names do not fix them, and the order in which they are tried.
 
 use crate::contract::{ContainerRequest, RequestDocument};
 use crate::kind::Kind;
@@ -7,28 +7,28 @@ use crate::resource::{ResourceName, share_size};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// So many neutral names of a pod are combined each with each: four kinds each make 64 plans. A pod has more of them hardly
-/// ever, and each plan may be tried on each node.
+/// Only this many neutral names of a pod are combined with each other: four kinds each make 64 plans. Pods hardly ever have more names, and
+/// each plan may be tried on each node.
 const NAMES_COMBINED: usize = 3;
 
-/// One kind for each neutral name of a pod, in the order of its containers; empty where its names say their kinds.
+/// One kind for each neutral name of a pod, in the order of its containers; empty if all its names fix their kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KindPlan(Vec<(ResourceName, Kind)>);
 
 impl KindPlan {
-    /// The kind that serves a neutral name; `None` for a name that is not neutral, or not the pod's.
+    /// The kind for a neutral name; `None` for a name that is not neutral, or not in the pod.
     #[must_use]
     pub fn kind(&self, name: ResourceName) -> Option<Kind> {
         self.0.iter().find(|(planned, _)| *planned == name).map(|(_, kind)| *kind)
     }
 
-    /// The kinds, one for each neutral name.
+    /// The neutral names with their kinds, in the order of the containers.
     pub fn kinds(&self) -> impl Iterator<Item = (ResourceName, Kind)> + '_ {
         self.0.iter().copied()
     }
 }
 
-/// A plan's position in [`plans`]: the lower the better.
+/// The position of a plan in [`plans`]; lower is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Rank(u16);
 
@@ -36,20 +36,20 @@ impl Rank {
     /// The rank of the first plan.
     pub const BEST: Self = Self(0);
 
-    /// The rank of the plan at this place of [`plans`].
+    /// The rank of the plan at this position of [`plans`].
     pub(super) fn at(place: usize) -> Self {
         Self(u16::try_from(place).unwrap_or(u16::MAX))
     }
 
-    /// The plan of this rank; `None` if the request has fewer.
+    /// The plan of this rank; `None` if the request has fewer plans.
     #[must_use]
     pub fn plan(self, request: &RequestDocument) -> Option<KindPlan> {
         plans(request).into_iter().nth(usize::from(self.0))
     }
 }
 
-/// The plans of a request, the best first: every combination of the kinds that may serve its neutral names, the first name's
-/// first kind first. A single empty plan where no name is neutral; none where no kind may serve all containers of a name.
+/// The plans of a request, best first: every combination of the kinds that may serve its neutral names, beginning with the first kind of
+/// the first name. It is one empty plan if no name is neutral, and no plan if no kind may serve all containers of a name.
 #[must_use]
 pub fn plans(request: &RequestDocument) -> Vec<KindPlan> {
     let mut plans = vec![KindPlan::default()];
@@ -65,7 +65,7 @@ pub fn plans(request: &RequestDocument) -> Vec<KindPlan> {
     plans
 }
 
-/// A plan with each kind that it may have for one name more.
+/// A plan extended by each kind that one more name may have.
 fn extended(plan: &KindPlan, name: ResourceName, kinds: &[Kind]) -> Vec<KindPlan> {
     let follows = plan.0.get(NAMES_COMBINED - 1).map(|(_, kind)| *kind);
     let kinds = match follows.filter(|kind| kinds.contains(kind)) {
@@ -77,8 +77,8 @@ fn extended(plan: &KindPlan, name: ResourceName, kinds: &[Kind]) -> Vec<KindPlan
     kinds.into_iter().map(with).collect()
 }
 
-/// The kinds that may serve all containers of a neutral name, in the order of the first of them: the kubelet gives any device
-/// of a name to any of them. None where they want different profiles.
+/// The kinds that may serve all containers of a neutral name, in the order of the first container, because the kubelet gives any device of
+/// a name to any of them. Empty if the containers ask for different profiles.
 fn common_kinds(request: &RequestDocument, name: ResourceName) -> Vec<Kind> {
     let containers = || request.containers.iter().filter(|container| container.resource == name);
     let profiles: BTreeSet<Profile> = containers().filter_map(|container| container.profile).collect();
@@ -90,7 +90,7 @@ fn common_kinds(request: &RequestDocument, name: ResourceName) -> Vec<Kind> {
 }
 
 impl RequestDocument {
-    /// The request by a plan: only the planned kind may serve each neutral name.
+    /// The request under a plan: only the planned kind may serve each neutral name.
     #[must_use]
     pub fn planned(&self, plan: &KindPlan) -> Cow<'_, Self> {
         let is_planned = |container: &ContainerRequest| {
@@ -115,8 +115,8 @@ impl RequestDocument {
     }
 }
 
-/// The name by which a slice of the planned kind is asked for, where the request's name is neutral: a share has as many GiB as
-/// its name says. It stays neutral for a GPU instance, whose profile depends on the GPU.
+/// The resource name of the planned kind for a request by neutral name. A share has as many GiB as the name says. The name stays neutral
+/// for a GPU instance, because its profile depends on the GPU.
 pub(super) fn own_name(request: &ContainerRequest) -> Option<ResourceName> {
     match (request.resource, request.only_kind()?) {
         (ResourceName::Neutral(_), Kind::Whole) => Some(ResourceName::Whole),

@@ -1,4 +1,4 @@
-//! The best GPU for an MPS share, a time slice, or as a whole: neither has a place on it.
+//! The best GPU for an MPS share, a time slice or a whole GPU, which have no position on a GPU.
 
 use super::Cost;
 use super::fit::{Candidate, Source};
@@ -9,14 +9,14 @@ use crate::names::SliceId;
 use crate::resource::ResourceName;
 use crate::units::{MemoryMib, SizeGb};
 
-/// A GPU that nobody uses stays free for a bigger request while another has room.
+/// The cost of the first share on a GPU: an unused GPU stays free for a larger request while another has room.
 const OPENS_A_GPU: i64 = 500_000;
 
-/// Starting a share, and ending an idle one that is in its way.
+/// The costs of starting a share, and of ending an idle one that is in its way.
 const START: i64 = 4;
 const END: i64 = 16;
 
-/// The share of this name that a request is served by on `gpu`, where the GPU has such.
+/// The share of this name that serves a request on `gpu`; `None` if the GPU has no such shares.
 pub(super) fn shape(gpu: &GpuInventory, name: ResourceName, request: &ContainerRequest) -> Option<Shape> {
     let kind = name.kind()?;
     match name {
@@ -25,10 +25,10 @@ pub(super) fn shape(gpu: &GpuInventory, name: ResourceName, request: &ContainerR
             let has = |least| gpu.rule.mps.limits_compute() && share.compute() >= Some(least);
             request.compute.is_none_or(has)
         }),
-        // A GPU that is shared in equal parts is not shared in others.
+        // A GPU with equal shares gives no shares by size.
         ResourceName::TimeSlicing(_) | ResourceName::Mps(_) if gpu.rule.replicas(kind).is_some() => None,
         ResourceName::TimeSlicing(size) => Shape::share(kind, size),
-        // Where nobody is limited, nobody has compute for himself.
+        // Without compute limits MPS guarantees no pod any compute.
         ResourceName::Mps(size) if request.compute.is_none() || gpu.rule.mps.limits_compute() => {
             Some(Shape::Mps { size_gb: size, compute: request.compute })
         }
@@ -36,8 +36,7 @@ pub(super) fn shape(gpu: &GpuInventory, name: ResourceName, request: &ContainerR
     }
 }
 
-/// The place for a share on `gpu`, where it has one: shares of one GPU are of one kind, and together within what policy lets
-/// them come to.
+/// The place for a share on `gpu`. All shares of a GPU are of one kind, and together they stay within the policy's limits.
 pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
     let kind = shape.kind();
     if gpu.taken().any(|taken| taken.kind() != kind) || shape.size().share_memory() > gpu.for_shares() {
@@ -58,7 +57,7 @@ pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
     Some(Candidate { shape, cost: rank + work(&source), source })
 }
 
-/// Whether a GPU with this much memory can have all of these shares of one kind.
+/// Whether a GPU with this much memory can have all these shares of one kind.
 pub(super) fn are_within(
     rule: &GpuRule,
     kind: Kind,
@@ -71,13 +70,12 @@ pub(super) fn are_within(
         && Room::of(rule, kind, memory, beside, mps_shares).after(shapes.iter().copied()).is_some()
 }
 
-/// What is left of a GPU for shares of one kind.
+/// The room that a GPU has left for shares of one kind.
 #[derive(Clone, Copy)]
 struct Room {
-    /// The GPU's memory.
     of: MemoryMib,
     memory: MemoryMib,
-    /// Of MPS shares, in hundredths of the GPU's MiB.
+    /// The compute left for MPS shares, in hundredths of the GPU's MiB.
     compute: u64,
     shares: usize,
 }
@@ -94,7 +92,7 @@ impl Room {
         Self { of, memory, compute, shares: replicas.min(most(mps_shares)) }
     }
 
-    /// What these leave; `None` if they are too many.
+    /// The room after these shares; `None` if they do not fit.
     fn after(self, shapes: impl IntoIterator<Item = Shape>) -> Option<Self> {
         shapes.into_iter().try_fold(self, |left, shape| {
             Some(Self {
@@ -107,15 +105,15 @@ impl Room {
     }
 }
 
-/// Whether a request of this size may have a whole GPU of that: more than half of it must be asked for, so that no small
-/// request takes a large GPU. A request for a whole GPU and no size may have any. A request for several `distinct` GPUs may
-/// have larger ones, because a process cannot use several fenced parts of GPUs.
+/// Whether a request of this size may take a whole GPU of size `gpu`. It must ask for more than half of it, so that no small request takes
+/// a large GPU. A request for a whole GPU without a size may take any. A request for several `distinct` GPUs may take larger ones, because
+/// a process cannot use several fenced parts of GPUs.
 #[must_use]
 pub fn is_worth_whole(asked: SizeGb, gpu: SizeGb, distinct: bool) -> bool {
     asked == SizeGb::ANY || asked <= gpu && (distinct || asked.0.saturating_mul(2) > gpu.0)
 }
 
-/// The GPU as a whole, where nobody has anything of it and the request is worth it: of two the smaller one.
+/// The whole GPU, if no pod uses it and the request is large enough for it. The smaller of two GPUs costs less.
 pub(super) fn whole(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Candidate> {
     let size = gpu.memory.nominal();
     let shape = Shape::Whole { size_gb: size };
@@ -131,7 +129,7 @@ pub(super) fn whole(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Ca
     Some(Candidate { shape, cost: Cost(mib(gpu.memory)) + work(&source), source })
 }
 
-/// What it takes to make a share or a whole GPU, as a part of its cost.
+/// The part of the cost for making a share or a whole GPU.
 pub(super) fn work(source: &Source) -> Cost {
     match source {
         Source::Idle(_) => Cost::default(),
@@ -139,7 +137,7 @@ pub(super) fn work(source: &Source) -> Cost {
     }
 }
 
-/// MPS shares go where they leave the least memory over; time slices where the fewest neighbours take turns.
+/// MPS shares prefer the GPU with the least memory left over, time slices the one with the fewest neighbours.
 fn rank(kind: Kind, used: MemoryMib, left: MemoryMib) -> Cost {
     let opens = if used == MemoryMib(0) { OPENS_A_GPU } else { 0 };
     match kind {
@@ -148,7 +146,7 @@ fn rank(kind: Kind, used: MemoryMib, left: MemoryMib) -> Cost {
     }
 }
 
-/// Idle shares that cannot be beside `new`, and as many more as must go for the others to stay within `room`.
+/// Idle shares that cannot exist beside `new`, and further ones until the rest stays within `room`.
 fn in_the_way(gpu: &GpuInventory, new: Shape, mut room: Room) -> Vec<SliceId> {
     let one_size = gpu.rule.mps.is_one_size() && new.kind() == Kind::Mps;
     let mut destroyed = Vec::new();

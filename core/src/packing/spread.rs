@@ -1,24 +1,24 @@
-//! How a pod's slices of one name lie on a node's GPUs.
+//! How a pod's slices of one name are spread over a node's GPUs.
 
 use crate::kind::Kind;
 
-/// How a pod's slices of one name lie on a node's GPUs.
+/// How a pod's slices of one name are spread over a node's GPUs.
 ///
-/// The kubelet gives any slice of a name to any of the pod's containers that asks by this name, and asks the agent for its
-/// preference only where no NUMA node has decided already. So what one container needs holds for all slices of the name:
-/// whichever the kubelet picks, the container has what it needs.
+/// The kubelet gives any slice of a name to any of the pod's containers that request the name. It asks the agent for a preference only if
+/// no NUMA node has decided before. Therefore the requirement of one container holds for all slices of the name: the container has what it
+/// needs whatever the kubelet picks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
-    /// On whichever GPUs.
+    /// Any GPUs, in any combination.
     Any,
-    /// All on one: MPS shares do where a container wants several, for a process talks to one daemon.
+    /// One GPU for all: needed for several MPS shares of one container, because a process talks to one daemon.
     OneGpu,
-    /// Each on another: where a container needs several GPUs.
+    /// A different GPU for each: needed if a container asks for several GPUs.
     DistinctGpus,
 }
 
 impl Spread {
-    /// Of the slices of one name, which are of this kind, by the containers that want them: how many each wants, and whether of
+    /// The spread for slices of one name and kind. Each item is a container: the number of its slices, and whether they must be on
     /// different GPUs.
     #[must_use]
     pub fn of(kind: Option<Kind>, containers: impl IntoIterator<Item = (u32, bool)>) -> Self {
@@ -33,7 +33,7 @@ impl Spread {
         spreads.fold(Self::Any, stricter)
     }
 
-    /// How many of the slices a node can have whose GPUs have room for so many each.
+    /// The number of slices that a node can have, from the number that each of its GPUs has room for.
     #[must_use]
     pub fn sum(self, rooms: impl Iterator<Item = u32>) -> u32 {
         match self {

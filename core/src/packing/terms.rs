@@ -1,13 +1,13 @@
-//! What an admin may set of packing.
+//! The settings of packing that an admin may change.
 
 use crate::mig::Profile;
 use std::collections::BTreeMap;
 
-/// The terms on which places are valued.
+/// The admin's settings for the values of places.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Terms {
-    /// Whether pods may be moved: a GPU that lacks one small move for a big request is worth something then.
+    /// Whether pods may be moved. Then a GPU that lacks one small move for a big request has a value.
     pub moves: bool,
-    /// How much room for a profile counts, in percent of what it counts for those that are not named.
+    /// The weight of room for a profile, in percent of the weight of profiles that are not named.
     pub weights: BTreeMap<Profile, u32>,
 }

@@ -1,4 +1,4 @@
-//! Where idle slices are cut ahead of demand: beside everything that is there, so that nothing is destroyed for them.
+//! Idle slices that are cut ahead of demand. They go beside everything that exists, so that nothing is destroyed for them.
 
 use super::Fleet;
 use super::fit::{best, occupy};
@@ -12,8 +12,8 @@ use crate::resource::ResourceName;
 use crate::units::SizeGb;
 use std::collections::BTreeSet;
 
-/// What is to be cut on `node` so that of each name as many slices lie idle as are wanted, or as there is room for. Each
-/// idle slice counts for one name only. Nothing is cut on GPUs that are `resting`.
+/// The slices to cut on `node` so that each name has as many idle slices as wanted, or as there is room for. Each idle slice counts for one
+/// name only. GPUs in `resting` are left out.
 #[must_use]
 pub fn warm(
     mut node: NodeInventory,
@@ -42,8 +42,8 @@ pub fn warm(
     new
 }
 
-/// How many idle slices are missing of each ask. Where a slice serves several, it counts for that which leaves the fewest
-/// missing, and of those for the first: so what was cut for an ask is never counted for another and cut once more.
+/// The number of idle slices that each ask lacks. A slice that serves several asks counts for the one that leaves the fewest missing, and
+/// for the first among equals. So a slice that was cut for one ask is never counted for another and cut again.
 fn missing(node: &NodeInventory, asked: &[(Vec<ContainerRequest>, u32)]) -> Vec<u32> {
     let idle: Vec<_> =
         node.gpus.iter().flat_map(|gpu| gpu.idle().map(move |(_, shape)| (gpu, shape))).collect();
@@ -59,7 +59,7 @@ fn missing(node: &NodeInventory, asked: &[(Vec<ContainerRequest>, u32)]) -> Vec<
     asked.iter().enumerate().map(count).collect()
 }
 
-/// Counts one more idle slice for an ask, where others may give theirs up for another one (Kuhn's matching).
+/// Counts one more idle slice for an ask. Other asks may exchange theirs for another one (Kuhn's matching).
 fn count_one(
     ask: usize,
     serves: &impl Fn(usize, usize) -> bool,
@@ -77,7 +77,7 @@ fn count_one(
     })
 }
 
-/// Whether a request would be given an idle slice of this shape.
+/// Whether a request could get an idle slice of this shape.
 fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool {
     let Some(kind) = request.only_kind() else { return false };
     gpu.kinds.contains(&kind)
@@ -93,8 +93,8 @@ fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool 
         }
 }
 
-/// The requests by which pods ask under a name. One that names a profile is served by the profile itself where a GPU has
-/// it, for then it serves those that want just that, too.
+/// The requests that pods may make under a name. A name with a profile is served by that profile if a GPU has it, because then it also
+/// serves pods that want exactly this profile.
 fn requests(node: &NodeInventory, name: ResourceName) -> Vec<ContainerRequest> {
     let has =
         |gpu: &GpuInventory, profile| gpu.kinds.contains(&Kind::Mig) && gpu.table.entry(profile).is_some();

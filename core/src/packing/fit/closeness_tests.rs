@@ -4,7 +4,7 @@ use crate::contract::{GpuNodeSpec, Peer};
 use crate::testing::{node_status, request, request_sized};
 use crate::units::SizeGb;
 
-/// A node whose GPUs have NVLinks within islands of two that are spread over the indexes: 0 and 2, 1 and 3, and so on.
+/// A node whose GPUs form NVLink islands of two with interleaved indexes: 0 and 2, 1 and 3, and so on.
 fn pairs(models: &[&str]) -> NodeInventory {
     let mut status = node_status(models);
     for gpu in status.gpus.iter_mut().filter(|gpu| gpu.index & 2 == 0) {
@@ -13,7 +13,7 @@ fn pairs(models: &[&str]) -> NodeInventory {
     NodeInventory::of(&GpuNodeSpec::default(), &status)
 }
 
-/// A T4 as a whole.
+/// A T4 as a whole GPU.
 const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
 
 fn whole(count: u32) -> RequestDocument {

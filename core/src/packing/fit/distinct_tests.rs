@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use std::collections::BTreeMap;
 
-/// A container of a pod: its name's size, how many, and whether of different GPUs.
+/// A container of a pod: the size in its name, the count, and whether the GPUs must differ.
 type Wanted = (u32, u32, bool);
 
 fn container(number: usize, (size, count, distinct_gpus): Wanted) -> ContainerRequest {
@@ -84,7 +84,7 @@ fn whole_gpus_are_different_anyway() {
     assert_eq!(fit(&node(&["T4-16GB"]), &pod, &Fleet::default()), Err(Refusal::CountNeverFits));
 }
 
-/// Whether each of these slices has a place, by every GPU for every slice.
+/// Whether all these slices find a place, by trying every GPU for every slice.
 fn has_places(free: &mut [u64], on: &mut Vec<(u32, usize)>, slices: &[(u32, bool)]) -> bool {
     let [(size, distinct), others @ ..] = slices else { return true };
     let memory = SizeGb(*size).share_memory().0;
@@ -129,12 +129,12 @@ proptest! {
     }
 }
 
-/// The kubelet's device manager on a node, which picks whatever it is offered.
+/// The kubelet's device manager on a node; it may pick any device that it is offered.
 struct Kubelet {
     spec: GpuNodeSpec,
     /// The name under which each slice is held.
     held: BTreeMap<SliceId, ResourceName>,
-    /// Which of several it picks.
+    /// Its picks among several devices.
     picks: Vec<Index>,
 }
 
@@ -159,7 +159,7 @@ impl Kubelet {
         index.get(from).clone()
     }
 
-    /// The GPUs that each container gets, if all of the pod's slices are offered now.
+    /// The GPUs that each container gets if all slices of the pod are offered now.
     fn admit(&mut self, document: &RequestDocument, uid: &PodUid) -> Option<Vec<Vec<GpuUuid>>> {
         let offered = self.offered();
         if ledger::reserved(&self.spec, uid).any(|slice| offered.waiting.contains(&slice.id)) {
@@ -196,7 +196,7 @@ impl Kubelet {
         Some(all)
     }
 
-    /// Where it picked what was promised to another, the two change places, as `ledger::follow_holders` does it.
+    /// Exchanges reservations if the kubelet has picked a slice that is reserved for another pod, as `ledger::follow_holders` does.
     fn follow(&mut self, uid: &PodUid, given: &BTreeSet<SliceId>) {
         for id in given {
             let is_own = |slice: &WantedSlice| slice.reservation.as_ref().is_some_and(|r| r.uid == *uid);

@@ -1,4 +1,4 @@
-//! Pods that name GPUs, and those that want more of a slice than its name says.
+//! Pods that select GPUs, and pods that ask for more than a slice's name says.
 
 use super::tests::{gpus, node, with};
 use super::*;
@@ -145,7 +145,7 @@ fn the_parts_of_a_gpus_compute_come_to_no_more_than_all_of_it() {
     let may =
         |node: &NodeInventory, name: &str, compute| placed(node, &exacting(name, None, compute)).is_ok();
     assert!(may(&full, "nvidia.com/gpu-1gb", Some(20)) && !may(&full, "nvidia.com/gpu-1gb", Some(21)));
-    // Of 15 GiB: a share that says nothing may use as much of the compute as of the memory.
+    // Of 15 GiB: a share without a compute limit counts with the same part of compute as of memory.
     assert!(may(&full, "nvidia.com/gpu-3gb", None) && !may(&full, "nvidia.com/gpu-4gb", None));
     let mut twice = full.clone();
     twice.gpus[0].rule.mps.memory_percent = 200.try_into().unwrap();

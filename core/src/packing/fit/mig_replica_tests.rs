@@ -1,4 +1,4 @@
-//! Replicas of GPU instances: pods that take turns on one.
+//! Replicas of GPU instances: several pods share one instance in turns.
 
 use super::*;
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument, WantedSlice};
@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 const SHARED: &str = "nvidia.com/mig-1g.10gb.shared";
 const WHOLE: &str = "nvidia.com/mig-1g.10gb";
 
-/// Knows the model, which is a long calculation, and has no GPU.
+/// A fleet without GPUs that has already computed the model, because that takes long.
 static FLEET: LazyLock<Fleet> = LazyLock::new(|| {
     let mut fleet = Fleet::default();
     let known = fleet.add(&node_status(&["H100-80GB"]).gpus[0].profiles, [], []).unwrap();
@@ -21,7 +21,7 @@ static FLEET: LazyLock<Fleet> = LazyLock::new(|| {
     fleet
 });
 
-/// The spec of a node on whose GPU instances so many pods take turns.
+/// The spec of a node whose GPU instances are shared by up to `most` pods in turns.
 fn by_turns(most: u32) -> GpuNodeSpec {
     let policy = serde_json::from_str(&format!(r#"{{"gpus": [{{"mig": {{"timeSlicing": {most}}}}}]}}"#));
     GpuNodeSpec { policy: policy.unwrap(), ..GpuNodeSpec::default() }
@@ -37,7 +37,7 @@ fn with(
     ledger::reserve(spec, status, ask, &promisee(pod), &FLEET)
 }
 
-/// What the pods of the node were promised, in the order of their promises.
+/// The reserved slices, in the order of their reservations.
 fn promised(spec: &GpuNodeSpec) -> Vec<String> {
     let reserved = spec.slices.iter().filter(|slice| slice.reservation.is_some());
     reserved.map(|slice| slice.shape.to_string()).collect()
@@ -81,7 +81,7 @@ fn the_turn_of_a_pod_that_has_ended_is_taken_first_and_an_idle_instance_is_share
     let next = with(&spec, &status, "next", &request(SHARED, 1)).unwrap();
     assert_eq!(promised(&next)[2], "1g.10gb at 6:1, replica 1");
     assert!(next.slices.iter().all(|slice| before.contains(&slice.id)), "it lay idle");
-    // All have ended: who wants the instance whole gets it, and who wants a turn of one that lies idle.
+    // All pods have ended: a pod for a whole instance gets one, and a pod for a replica gets one of an idle instance.
     let idle = |spec: GpuNodeSpec, pods: &[&str]| {
         pods.iter().fold(spec, |spec, pod| ledger::release(&spec, &promisee(pod).uid).unwrap())
     };
@@ -120,10 +120,10 @@ fn turns_are_kept_ready_where_policy_says_so_and_dropped_where_it_allows_them_no
     assert!(ledger::drop_disallowed(&forbidden, &status).unwrap().slices.is_empty());
 }
 
-/// Which of a pod's names, whether it comes or one goes, and which one.
+/// The index of a pod's name, whether a pod comes or one goes, and which one goes.
 type Turn = (usize, bool, prop::sample::Index);
 
-/// What the GPU instances of a GPU are given to: a pod alone, or how many by turns.
+/// The uses of each GPU instance: `None` for a pod alone, or the number of a replica.
 fn uses<'s>(
     slices: impl Iterator<Item = &'s WantedSlice>,
 ) -> BTreeMap<crate::mig::Instance, Vec<Option<u8>>> {
@@ -135,8 +135,8 @@ fn uses<'s>(
 }
 
 proptest! {
-    /// Whoever comes and goes: an instance is one pod's, or of as many by turns as policy says, each with a number of its own;
-    /// and the planner makes it all from nothing.
+    /// Whatever pods come and go: an instance belongs to one pod, or to at most `most` pods with different replica numbers, and the planner
+    /// makes all of it from an empty node.
     #[test]
     fn an_instance_is_one_pods_or_as_many_pods_by_turns_as_policy_says(
         most in 2_u32..6,
@@ -180,7 +180,7 @@ proptest! {
         }
     }
 
-    /// Pods that come one after the other start no instance while one has a turn left.
+    /// Pods that come one after the other start no new instance while an instance has a replica left.
     #[test]
     fn as_few_instances_are_started_as_hold_the_pods(most in 2_u32..6, pods in 1_usize..=14) {
         let status = node_status(&["H100-80GB", "H100-80GB"]);

@@ -1,4 +1,4 @@
-//! Equal shares of a GPU: as many as policy says, each like the others, and none by size beside them.
+//! Equal shares of a GPU: as many as the policy says, all alike, and no share by size beside them.
 
 use super::tests::gpus;
 use super::*;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 const MPS: &str = "nvidia.com/gpu.mps";
 const SLICE: &str = "nvidia.com/gpu.shared";
 
-/// The spec of a node whose GPUs have such a rule.
+/// The spec of a node whose GPUs have this rule.
 fn spec(rule: &str) -> GpuNodeSpec {
     let policy = serde_json::from_str(&format!(r#"{{"gpus": [{rule}]}}"#)).unwrap();
     GpuNodeSpec { policy, ..GpuNodeSpec::default() }
@@ -23,13 +23,13 @@ fn in_mps(replicas: u32) -> GpuNodeSpec {
     spec(&format!(r#"{{"mps": {{"replicas": {replicas}}}}}"#))
 }
 
-/// A pod that asks for one slice under this name.
+/// A pod with one slice of this name.
 fn request(name: &str) -> RequestDocument {
     let name: ResourceName = name.parse().unwrap();
     request_sized(name, name.size().unwrap_or(SizeGb::ANY), 1)
 }
 
-/// The shares of pods that ask for one under this name, until one is refused.
+/// The spec after as many pods with this name as fit.
 fn filled(mut spec: GpuNodeSpec, status: &GpuNodeStatus, name: &str) -> GpuNodeSpec {
     for number in 0.. {
         let pod = promisee(&number.to_string());
@@ -50,7 +50,7 @@ fn a_gpu_has_as_many_equal_mps_shares_as_policy_says() {
     };
     assert_eq!(of(2, "T4-16GB"), (2, "7gb MPS share with 50 % of the compute".to_owned()));
     assert_eq!(of(4, "L40S-48GB"), (4, "11gb MPS share with 25 % of the compute".to_owned()));
-    // 30 parts of 3 % each would leave 10 % of the compute, and of 1 GiB each 14 GiB.
+    // 30 parts of 3 % each leave 10 % of the compute, and 30 parts of 1 GiB leave 14 GiB.
     assert_eq!(of(30, "L40S-48GB"), (30, "1gb MPS share with 3 % of the compute".to_owned()));
     assert_eq!(of(16, "T4-16GB").0, 0, "less than 1 GiB each");
 }
@@ -95,7 +95,7 @@ fn an_equal_share_serves_who_asks_for_no_more_memory_and_compute_than_it_has() {
 }
 
 proptest! {
-    /// Whoever comes and goes, the shares of a GPU are equal and no more than policy says, and the planner starts them all.
+    /// Whatever pods come and go, the shares of a GPU are equal and at most as many as the policy says, and the planner starts them all.
     #[test]
     fn equal_mps_shares_stay_equal_and_within_the_gpu(
         replicas in 2_u32..=48, model in 0_usize..4,

@@ -78,7 +78,7 @@ fn shares_fill_a_gpu_up_to_its_memory_and_time_slices_spread() {
     let two = node(&["T4-16GB", "T4-16GB"]);
     let one = with(two, 0, Shape::mps(SizeGb(7)), None);
     assert_eq!(place(&one, "nvidia.com/gpu-7gb").unwrap().0, "GPU-0");
-    // Of 15 GiB shares may have 14: the driver keeps some, and the MPS server has a context.
+    // Shares may have 14 of 15 GiB: the driver keeps some memory, and the MPS server has a context.
     assert_eq!(place(&one, "nvidia.com/gpu-8gb").unwrap().0, "GPU-1");
     let slices = with(node(&["T4-16GB", "T4-16GB"]), 0, Shape::TimeSlicing { size_gb: SizeGb(4) }, None);
     assert_eq!(place(&slices, "nvidia.com/gpu-4gb.shared").unwrap().0, "GPU-1");
@@ -146,7 +146,7 @@ fn containers_that_may_get_each_others_mps_shares_have_them_on_one_gpu() {
     assert_eq!(gpus(&placed), ["GPU-0", "GPU-1", "GPU-0", "GPU-0"]);
 }
 
-/// A pod with a container for each of these profiles' names.
+/// A pod with one container for each of these profiles.
 fn containers(names: &[&str]) -> RequestDocument {
     let container = |(n, name): (usize, &&str)| ContainerRequest {
         name: format!("c{n}"),
@@ -208,7 +208,7 @@ fn refusals_have_one_constant_text_each() {
 }
 
 proptest! {
-    /// Whatever is asked in whatever order, every accepted place is legal beside all the others.
+    /// Whatever is requested in whatever order, every accepted place is legal beside all the others.
     #[test]
     fn every_accepted_place_is_legal(asks in prop::collection::vec((0_usize..6, 0_usize..12, any::<bool>()), 1..40)) {
         let models = ["H100-80GB", "A100-40GB", "A30-24GB", "T4-16GB"];
@@ -246,7 +246,7 @@ proptest! {
     }
 }
 
-/// Whether instances of these profiles can lie together on an empty GPU, in any places.
+/// Whether instances of these profiles fit together on an empty GPU at any places.
 fn can_lie_together(geometry: &Geometry<'_>, profiles: &[Profile]) -> bool {
     let [first, others @ ..] = profiles else { return true };
     let entry = geometry.table().entry(*first).unwrap();
@@ -257,7 +257,7 @@ fn can_lie_together(geometry: &Geometry<'_>, profiles: &[Profile]) -> bool {
 }
 
 proptest! {
-    /// A pod fits on an empty GPU in whatever order its containers are, if its profiles can lie there together at all.
+    /// A pod fits on an empty GPU in any order of its containers if its profiles fit there together at all.
     #[test]
     fn a_pod_of_several_containers_fits_on_an_empty_gpu_that_can_hold_it(
         model in 0_usize..4, picks in prop::collection::vec(any::<prop::sample::Index>(), 2..6),

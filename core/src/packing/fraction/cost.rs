@@ -1,15 +1,16 @@
-//! What a place on a node costs, and on which GPUs it is cheapest.
+//! The cost of a place on a node, and the GPUs on which it is cheapest.
 //!
-//! The cost is what the fleet loses, in thousandths of a GPU until it is made a [`Cost`]:
-//! - the gap: what the GPU's gap was worth and no longer is ([`super::gap`]), so that shares meet that fill a GPU up;
-//! - fragmentation: what the usual requests could use of the node and no longer can, as in FGD ([`super::wanted`]);
-//! - balance: what of the node's GPUs could come to use beside its CPU and memory and no longer can, times the price of
-//!   CPU and of the node's model, so that neither is stranded behind the other and a scarce model is kept;
-//! - best fit: what is left on the node, so that it rather fills a node up.
+//! The cost is the fleet's loss, in thousandths of a GPU until it becomes a [`Cost`]:
+//! - gap: the loss in value of the GPU's gap ([`super::gap`]), so that shares that fill a GPU up meet there;
+//! - fragmentation: the part of the node that usual requests could use and no longer can, as in FGD ([`super::wanted`]);
+//! - balance: the part of the node's GPUs that can no longer be used beside its CPU and memory, times the prices of CPU and of the node's
+//!   model,
+//!   so that neither is stranded behind the other and scarce models are kept free;
+//! - best fit: everything that is left on the node, so that nodes fill up.
 //!
-//! The weights were found on Alibaba's trace of 2023 by FGD's protocol, on other shuffles than those that are reported.
-//! They stand in the middle of where the result is flat: halving or doubling any one of them moves the mean over 17
-//! workloads by at most 0.16 points. With balance above four times fragmentation, nodes for several GPUs are broken up.
+//! The weights were found on Alibaba's trace of 2023 by FGD's protocol, on other shuffles than the reported ones. They are in the middle of
+//! a flat region: halving or doubling one of them moves the mean over 17 workloads by at most 0.16 points. If balance is above four times
+//! fragmentation, nodes for several GPUs are broken up.
 
 use super::amount::{CpuMilli, GpuMilli};
 use super::market::Market;
@@ -19,39 +20,39 @@ use super::wanted::Uses;
 use crate::packing::Cost;
 use crate::units::MemoryMib;
 
-/// A gap that is lost outweighs the other terms: its value is exact, theirs are guesses.
+/// The loss of a gap outweighs the other terms, because its value is exact and theirs are estimates.
 const GAP: f64 = 4.0;
 const FRAGMENTATION: f64 = 0.5;
-/// The price of balance where CPU is just enough. It grows with the third power of how tight CPU is.
+/// The price of balance while CPU is just enough. It grows with the third power of CPU's tightness.
 const BALANCE: f64 = 0.7;
-/// The price of a model of which all is wanted by requests that name it.
+/// The price of a model that requests by model want completely.
 const SCARCITY: f64 = 2.0;
-/// Per core that is left on the node.
+/// The cost of each core that is left on the node.
 const CORE_LEFT: f64 = 0.25;
-/// Per thousandth of a GPU that is left on the node.
+/// The cost of each thousandth of a GPU that is left on the node.
 const GPU_LEFT: f64 = 1.0 / 256.0;
-/// What a neighbour's thousandth costs a part that should spread: more than all other terms.
+/// The cost of a neighbour's thousandth for a part that should spread. It exceeds all other terms together.
 const NEIGHBOUR: f64 = 8.0;
 
 /// [`Cost`] counts a GPU as 8 memory slices of a million each.
 const COST_PER_MILLI: f64 = 8_000.0;
 
-/// A place.
+/// A place on a node with its cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
-    /// What it costs.
+    /// The loss of the fleet if the place is taken.
     pub cost: Cost,
-    /// Which GPUs; none for a request without a GPU.
+    /// The GPUs of the node; empty for a request without a GPU.
     pub gpus: GpuSet,
 }
 
-/// The cheapest place on the node; of equal ones that on the first GPUs. `None` if there is no room.
+/// The cheapest place on the node, and on the first GPUs among equals. `None` if there is no room.
 #[must_use]
 pub fn cost(node: &Node, request: &Request, market: &Market) -> Option<Choice> {
     cost_from(node, &Worth::of(node, market), request, market)
 }
 
-/// What a node is worth as it is. It is the same for all requests, so that it need not be found anew for each.
+/// The value of a node as it is. It is the same for all requests and therefore computed once.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Worth {
     usable: f64,
@@ -59,7 +60,7 @@ pub(super) struct Worth {
 }
 
 impl Worth {
-    /// What a node is worth that is gone.
+    /// The value of a node that was removed.
     pub(super) const NOTHING: Self = Self { usable: 0.0, balanced: 0.0 };
 
     pub(super) fn of(node: &Node, market: &Market) -> Self {
@@ -71,7 +72,7 @@ impl Worth {
     }
 }
 
-/// As [`cost()`], of a node whose worth is known.
+/// Like [`cost()`], for a node whose value is already computed.
 pub(super) fn cost_from(node: &Node, worth: &Worth, request: &Request, market: &Market) -> Option<Choice> {
     node.may_take(request).ok()?;
     let left = Left {
@@ -98,7 +99,7 @@ pub(super) fn cost_from(node: &Node, worth: &Worth, request: &Request, market: &
     Some(Choice { cost: rounded(on_gpus + price * balance + fit), gpus })
 }
 
-/// What the node would have left.
+/// The resources that the request leaves on the node.
 struct Left {
     cpu: CpuMilli,
     memory: MemoryMib,
@@ -124,7 +125,7 @@ fn used_by_one(node: &Node, uses: &Uses<'_>) -> f64 {
     node.gpus().iter().map(|gpu| uses.of_one(gpu.left())).sum()
 }
 
-/// What the usual requests lose with these GPUs, all of which are free, and with the CPU.
+/// The usual requests' loss by these GPUs, all of which are free, and by the CPU.
 fn fragmentation(node: &Node, worth: &Worth, cpu: CpuMilli, taken: GpuSet, market: &Market) -> f64 {
     let uses = market.uses(node, cpu);
     let gone: f64 = taken.iter().map(|_| uses.of_one(GpuMilli::WHOLE)).sum();
@@ -132,7 +133,7 @@ fn fragmentation(node: &Node, worth: &Worth, cpu: CpuMilli, taken: GpuSet, marke
     FRAGMENTATION * (worth.usable - usable)
 }
 
-/// The GPU on which a part wastes least: gap and fragmentation.
+/// The GPU on which a part loses the least gap value and fragmentation.
 fn packed(node: &Node, worth: &Worth, part: Part, cpu: CpuMilli, market: &Market) -> Option<(f64, GpuSet)> {
     let (uses, free) = (market.uses(node, cpu), free(node));
     let lost = |gpu: &Gpu| {
@@ -146,7 +147,6 @@ fn packed(node: &Node, worth: &Worth, part: Part, cpu: CpuMilli, market: &Market
     Some((best + FRAGMENTATION * (worth.usable - used_by_one(node, &uses)), GpuSet::of(index)))
 }
 
-/// The GPU with the fewest neighbours.
 fn spread(node: &Node, part: Part) -> Option<(f64, GpuSet)> {
     let taken = |gpu: &Gpu| GpuMilli::WHOLE.0 - gpu.left().0;
     let room = node.gpus().iter().enumerate().filter(|(_, gpu)| gpu.has_room(part));

@@ -1,4 +1,4 @@
-//! What the usual requests want, in sums.
+//! Sums over the usual requests.
 
 use super::amount::{CpuMilli, GpuMilli, real};
 use super::models::{MOST_MODELS, ModelSet};
@@ -8,24 +8,24 @@ use super::workload::{Seen, Workload};
 use crate::units::MemoryMib;
 use std::collections::BTreeMap;
 
-/// A model that is wanted more than this many times over is not scarcer for it.
+/// A model that is wanted more often than this is not scarcer for it.
 const MOST_WANTED: f64 = 2.0;
 
-/// CPU that is wanted more than this many times over is not tighter for it.
+/// CPU that is wanted more often than this is not tighter for it.
 const MOST_TIGHT: f64 = 4.0;
 
-/// All requests that count, with what is assumed before many came.
+/// All requests that count, with assumed ones until enough have come.
 pub(super) struct Demand {
     pub(super) requests: Vec<Usual>,
-    /// Thousandths of a GPU, of all requests.
+    /// The thousandths of a GPU of all requests.
     volume: f64,
 }
 
-/// Requests that are alike.
+/// The number of requests that are alike, with their memory.
 pub(super) struct Usual {
     pub(super) request: Request,
     pub(super) count: f64,
-    /// MiB of all of them.
+    /// The MiB of all of them.
     memory: f64,
 }
 
@@ -43,7 +43,7 @@ impl Demand {
             memory: real(memory),
         });
         let mut requests: Vec<Usual> = seen.collect();
-        // What is known beforehand needs no guess beside it, unless it says nothing about GPUs.
+        // A workload that is known beforehand needs no assumed requests, unless it has none with a GPU.
         if workload.is_learned() || requests.iter().all(|usual| usual.request.gpus == GpuDemand::None) {
             requests.extend(assumed(supply));
         }
@@ -51,12 +51,11 @@ impl Demand {
         Self { requests, volume }
     }
 
-    /// How many requests there are.
     pub(super) fn count(&self) -> f64 {
         self.requests.iter().map(|usual| usual.count).sum()
     }
 
-    /// How often each size of part is asked for.
+    /// The number of requests for each size of part.
     pub(super) fn parts(&self) -> BTreeMap<GpuMilli, f64> {
         let mut parts = BTreeMap::new();
         for usual in &self.requests {
@@ -67,7 +66,7 @@ impl Demand {
         parts
     }
 
-    /// What pods with a GPU want beside a thousandth of it: thousandths of a core, and MiB.
+    /// The CPU (thousandths of a core) and memory (MiB) that pods with a GPU want for each thousandth of a GPU.
     pub(super) fn beside_gpus(&self) -> (f64, f64) {
         let with_gpu = || self.requests.iter().filter(|usual| usual.request.gpus != GpuDemand::None);
         let cpu: f64 = with_gpu().map(|usual| f64::from(usual.request.cpu.0) * usual.count).sum();
@@ -75,7 +74,7 @@ impl Demand {
         (cpu / self.volume, memory / self.volume)
     }
 
-    /// The part of all CPU that is wanted by the time all GPUs are: 1 is just enough.
+    /// The part of all CPU that is wanted once all GPUs are wanted: 1 is just enough.
     pub(super) fn tightness(&self, supply: &Supply) -> f64 {
         let wanted: f64 =
             self.requests.iter().map(|usual| f64::from(usual.request.cpu.0) * usual.count).sum();
@@ -83,8 +82,8 @@ impl Demand {
         if had > 0.0 { (wanted / self.volume / had).min(MOST_TIGHT) } else { 0.0 }
     }
 
-    /// By model: the part of it that is wanted, by the time all GPUs are, by requests that name models; squared, because
-    /// a model that is wanted by half is hardly in danger. What allows several models wants them as there are GPUs of them.
+    /// For each model, the part of it that requests by model want once all GPUs are wanted. It is squared, because a model of which half is
+    /// wanted is hardly in danger. A request that allows several models counts for each in proportion to its GPUs.
     pub(super) fn scarcity(&self, supply: &Supply) -> Vec<f64> {
         let mut wanted = [0.0; MOST_MODELS];
         for usual in self.requests.iter().filter(|usual| usual.request.models != ModelSet::ANY) {
@@ -98,8 +97,8 @@ impl Demand {
     }
 }
 
-/// Two whole GPUs, a half and a quarter, with 0.7 of their part of the nodes' CPU and memory: what stands in for a
-/// workload before any came, and weighs less with every request that comes.
+/// The workload that is assumed before any request came: two whole GPUs, a half and a quarter, with 0.7 of their part of the nodes' CPU and
+/// memory. Its weight falls with every request that comes.
 fn assumed(supply: &Supply) -> impl Iterator<Item = Usual> {
     const PART_OF_THE_NODE: f64 = 0.7;
     let (cpu, memory) = (supply.cpu_per_gpu() * PART_OF_THE_NODE, supply.memory_per_gpu() * PART_OF_THE_NODE);

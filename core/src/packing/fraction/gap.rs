@@ -1,20 +1,20 @@
-//! What a gap on a GPU is worth: the part of a GPU that future shares can make of it, at the prices at which the shares
-//! that are asked for just pay for the GPUs that they need.
+//! The value of a gap on a GPU: the part of a GPU that future shares can make of it, at the prices at which the requested shares just pay
+//! for the GPUs that they need.
 //!
-//! The prices are the duals of the fluid cutting stock problem (fewest GPUs for shares in these proportions), solved by
-//! Gilmore and Gomory's column generation (1961). A share that always finds a gap is free, one of which two fill a GPU is
-//! worth half of one; so 190 thousandths that no usual share wants are worth nothing, and nothing is lost by filling them.
+//! The prices are the duals of the fluid cutting stock problem (fewest GPUs for shares in these proportions), solved by Gilmore and
+//! Gomory's column generation (1961). A share that always finds a gap is free, and a share that fills half a GPU is worth half of one. A
+//! gap of 190 thousandths that no usual share wants is worth nothing, so filling it loses nothing.
 
 use super::amount::GpuMilli;
 use std::collections::BTreeMap;
 
-/// The sizes that are looked at: the most frequent ones. The work grows with their number, squared.
+/// Only this many sizes count, the most frequent ones, because the work grows with the square of their number.
 pub(super) const MOST_SIZES: usize = 64;
 
-/// Rounds of column generation; 20 sizes take about 50. Stopped early, the prices are only a bit too high or too low.
+/// Rounds of column generation; 20 sizes take about 50. An early stop makes the prices only slightly too high or too low.
 const MOST_ROUNDS: usize = 1000;
 
-/// Prices are compared with this tolerance.
+/// The tolerance in comparisons of prices.
 const EPSILON: f64 = 1e-9;
 
 /// The value of every gap from 0 to 1000 thousandths, in thousandths of a whole GPU's value.
@@ -22,7 +22,7 @@ const EPSILON: f64 = 1e-9;
 pub(super) struct GapValues(Vec<f64>);
 
 impl GapValues {
-    /// From how often each size is asked for.
+    /// Computes the values from the number of requests for each size.
     pub(super) fn of(counts: &BTreeMap<GpuMilli, f64>) -> Self {
         let mut sizes: Vec<(GpuMilli, f64)> = counts.iter().map(|(size, count)| (*size, *count)).collect();
         sizes.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -55,13 +55,13 @@ fn greatest_common_divisor(a: u16, b: u16) -> u16 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// Sizes and the GPU in the greatest unit that divides them all.
+/// The sizes and the GPU, in the greatest unit that divides them all.
 struct Knapsack {
     gpu: usize,
     sizes: Vec<usize>,
 }
 
-/// For each size of gap the greatest value that can be put in, and which item comes last.
+/// For each size of gap: the greatest value that fits, and the last item of that filling.
 struct Filled {
     value: Vec<f64>,
     last: Vec<Option<usize>>,
@@ -82,7 +82,7 @@ impl Knapsack {
         Filled { value, last }
     }
 
-    /// How many of each item the fullest GPU holds.
+    /// The number of each item on the GPU of the greatest value.
     fn pattern(&self, filled: &Filled) -> Vec<f64> {
         let (mut pattern, mut gap) = (vec![0.0; self.sizes.len()], self.gpu);
         while gap > 0 {
@@ -98,13 +98,13 @@ impl Knapsack {
     }
 }
 
-/// A basis of the cutting stock problem: its inverse, and how many GPUs are cut by each of its patterns.
+/// A basis of the cutting stock problem: its inverse, and the number of GPUs cut by each of its patterns.
 struct Basis {
     inverse: Vec<Vec<f64>>,
     used: Vec<f64>,
 }
 
-/// The price of each size, where a GPU costs 1.
+/// The price of each size if a GPU costs 1.
 fn prices(knapsack: &Knapsack, counts: &[f64]) -> Vec<f64> {
     let mut basis = Basis::start(knapsack, counts);
     for _ in 0..MOST_ROUNDS {
@@ -117,7 +117,7 @@ fn prices(knapsack: &Knapsack, counts: &[f64]) -> Vec<f64> {
 }
 
 impl Basis {
-    /// Each size alone, as often as a GPU holds it.
+    /// The start: patterns of a single size, as often as a GPU holds it.
     fn start(knapsack: &Knapsack, counts: &[f64]) -> Self {
         let most: Vec<f64> =
             knapsack.sizes.iter().map(|size| super::amount::real((knapsack.gpu / size) as u64)).collect();
@@ -132,7 +132,7 @@ impl Basis {
         (0..self.used.len()).map(|size| self.inverse.iter().map(|row| row[size]).sum()).collect()
     }
 
-    /// One step of the simplex method: the pattern enters for the first one that it drives out. `false` if there is none.
+    /// One step of the simplex method: the pattern enters, and the first one that reaches zero leaves. `false` if none does.
     fn enter(&mut self, pattern: &[f64]) -> bool {
         let direction: Vec<f64> =
             self.inverse.iter().map(|row| row.iter().zip(pattern).map(|(a, b)| a * b).sum()).collect();
@@ -177,13 +177,13 @@ mod tests {
 
     #[test]
     fn a_share_that_finds_gaps_in_plenty_is_free() {
-        // Ten of 810 leave ten gaps of 190, and only five of 160 come.
+        // Ten shares of 810 leave ten gaps of 190 for only five shares of 160.
         check(&[(810, 10.0), (160, 5.0)], &[(190, 0.0), (809, 0.0), (810, 1000.0)]);
     }
 
     #[test]
     fn a_share_with_too_few_gaps_is_paid_for_by_whole_gpus() {
-        // Forty of 160 want more than ten gaps: the others come six to a GPU, and so a gap of 190 is worth a sixth of one.
+        // Forty shares of 160 need more than ten gaps. Six of the others fit on a GPU, so a gap of 190 is worth a sixth of one.
         check(&[(810, 10.0), (160, 40.0)], &[(190, 1000.0 / 6.0), (810, 5000.0 / 6.0), (1000, 1000.0)]);
     }
 

@@ -1,4 +1,4 @@
-//! What is scarce: what the usual requests want, beside what the nodes have. All prices of places come from here.
+//! Scarcity: the usual requests against the nodes' resources. All prices of places come from here.
 
 use super::amount::{CpuMilli, mib};
 use super::demand::Demand;
@@ -11,27 +11,27 @@ use super::wanted::{Sizes, Uses, Wanted};
 use super::workload::Workload;
 use crate::units::MemoryMib;
 
-/// What a core, a GPU and a model are worth to the usual requests.
+/// The values of cores, GPUs and models to the usual requests.
 #[derive(Debug, Clone)]
 pub struct Market {
     pub(super) gaps: GapValues,
-    /// Thousandths of a core that the usual GPU pods want per thousandth of a GPU.
+    /// The thousandths of a core that usual GPU pods want for each thousandth of a GPU.
     cpu_per_gpu: f64,
-    /// MiB of the node's memory that they want per thousandth of a GPU.
+    /// The MiB of node memory that they want for each thousandth of a GPU.
     memory_per_gpu: f64,
-    /// The part of all CPU that is wanted by the time all GPUs are.
+    /// The part of all CPU that is wanted once all GPUs are wanted.
     tightness: f64,
-    /// By model.
+    /// The scarcity of each model.
     scarcity: Vec<f64>,
     /// The models of the fleet.
     present: Vec<usize>,
-    /// By model.
+    /// The demand for each model.
     wanted: Vec<Wanted>,
     sizes: Sizes,
 }
 
 impl Market {
-    /// What is scarce when this workload meets these nodes.
+    /// The prices for this workload on these nodes.
     #[must_use]
     pub fn of(workload: &Workload, supply: &Supply) -> Self {
         let demand = Demand::of(workload, supply);
@@ -55,13 +55,13 @@ impl Market {
         }
     }
 
-    /// What the usual requests can make of the GPUs of a node of this node's model, with so much CPU.
+    /// The uses that the usual requests have for GPUs of this node's model beside this much CPU.
     pub(super) fn uses(&self, node: &Node, cpu: CpuMilli) -> Uses<'_> {
         self.wanted[node.model().index()].uses(&self.sizes, cpu)
     }
 
-    /// The part of `gpu` thousandths that can come to use beside so much CPU and memory. Of what is short beside the
-    /// others most is worth most: with CPU in plenty a GPU counts in full and a core for nothing, and the other way round.
+    /// The part of `gpu` thousandths that can be used beside this CPU and memory. The scarcest resource has the highest value: with plenty
+    /// of CPU a GPU counts in full and a core not at all, and vice versa.
     pub(super) fn balanced(&self, gpu: f64, cpu: CpuMilli, memory: MemoryMib) -> f64 {
         if gpu <= 0.0 {
             return 0.0;
@@ -71,12 +71,12 @@ impl Market {
         gpu / (1.0 + cpu * cpu + memory * memory).sqrt()
     }
 
-    /// How tight CPU is beside the GPUs, to the third power: 1 is just enough.
+    /// The third power of CPU's tightness beside the GPUs: 1 is just enough.
     pub(super) fn tightness_cubed(&self) -> f64 {
         self.tightness * self.tightness * self.tightness
     }
 
-    /// How much scarcer a node's model is than the least scarce one that would do for the request.
+    /// How much scarcer a node's model is than the least scarce model that the request allows.
     pub(super) fn excess_scarcity(&self, node: &Node, request: &Request) -> f64 {
         let minds = request.gpus != GpuDemand::None;
         let will_do = |model: &&usize| !minds || request.allows(**model);

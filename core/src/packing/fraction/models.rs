@@ -1,11 +1,11 @@
-//! GPU models as small numbers, and sets of them.
+//! GPU models as small numbers, and sets of models.
 
 use thiserror::Error;
 
-/// The most models that one fleet may have.
+/// The most models of one fleet: a set of them is one word of 64 bits.
 pub const MOST_MODELS: usize = 64;
 
-/// A GPU model of a fleet.
+/// The number of a GPU model in a fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelId(u8);
 
@@ -15,15 +15,15 @@ impl ModelId {
     }
 }
 
-/// The models that a request allows.
+/// The set of models that a request allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelSet(u64);
 
 impl ModelSet {
-    /// Any model, also one that comes later.
+    /// Any model, including later ones.
     pub const ANY: Self = Self(u64::MAX);
 
-    /// Whether the model is allowed.
+    /// Whether the set contains the model.
     #[must_use]
     pub fn contains(self, model: ModelId) -> bool {
         self.has(model.index())
@@ -40,17 +40,17 @@ impl FromIterator<ModelId> for ModelSet {
     }
 }
 
-/// There are more models than a set can hold.
+/// The fleet has more models than a set can hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("more than {MOST_MODELS} GPU models: split the fleet")]
 pub struct TooManyModels;
 
-/// The names of a fleet's models.
+/// The names of a fleet's models, in the order of their numbers.
 #[derive(Debug, Clone, Default)]
 pub struct Models(Vec<String>);
 
 impl Models {
-    /// The model of this name, which is new or known.
+    /// The number of the model with this name. A new name gets the next number.
     pub fn intern(&mut self, name: &str) -> Result<ModelId, TooManyModels> {
         let known = self.0.iter().position(|known| known == name);
         let index = known.unwrap_or(self.0.len());

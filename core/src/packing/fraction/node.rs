@@ -1,4 +1,4 @@
-//! What is left of one node, and the only ways to take from it and to give back.
+//! The free resources of one node, and the only ways to take from it and to give back.
 
 use super::amount::{Busy, CpuMilli, GpuMilli};
 use super::models::ModelId;
@@ -6,10 +6,10 @@ use super::request::{GpuDemand, Part, Request, Sharing};
 use crate::units::MemoryMib;
 use thiserror::Error;
 
-/// The most GPUs that a node may have: a set of them is one word.
+/// The most GPUs of a node: a set of them is one word of 64 bits.
 pub const MOST_GPUS: usize = 64;
 
-/// What is left of a node.
+/// A node with its free CPU, memory and GPU shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     cpu: CpuMilli,
@@ -19,14 +19,13 @@ pub struct Node {
     size: Size,
 }
 
-/// What an empty node has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) cpu: CpuMilli,
     pub(super) memory: MemoryMib,
 }
 
-/// What is left of a GPU.
+/// A GPU with its free share and the state of its sharing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gpu {
     left: GpuMilli,
@@ -34,31 +33,31 @@ pub struct Gpu {
     shared: Option<Sharing>,
 }
 
-/// GPUs of one node.
+/// A set of GPUs of one node, by index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct GpuSet(u64);
 
-/// Why a request cannot be taken from a node.
+/// Why a node cannot take a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum TakeError {
-    /// Too little CPU is left.
+    /// The node has too little free CPU.
     #[error("too little CPU is left")]
     Cpu,
-    /// Too little memory is left.
+    /// The node has too little free memory.
     #[error("too little memory is left")]
     Memory,
-    /// The request does not allow this model.
+    /// The request does not allow the node's GPU model.
     #[error("another GPU model is asked for")]
     Model,
-    /// The number of GPUs is not what was asked for.
+    /// The request needs another number of GPUs than given.
     #[error("another number of GPUs is asked for")]
     Count,
-    /// A GPU has too little left, is too busy, or is shared in another way.
+    /// The GPU of this index has too little left, is too busy, or is shared in another way.
     #[error("GPU {0} cannot take it")]
     Gpu(usize),
 }
 
-/// A request cannot be given back: the node would have more than it is.
+/// The release does not match an earlier take: the node would have more than its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("more is given back than was taken")]
 pub struct ReleaseError;
@@ -66,25 +65,25 @@ pub struct ReleaseError;
 impl Gpu {
     const FREE: Self = Self { left: GpuMilli::WHOLE, busy: Busy(0), shared: None };
 
-    /// How much is left.
+    /// The free thousandths of the GPU.
     #[must_use]
     pub fn left(&self) -> GpuMilli {
         self.left
     }
 
-    /// Whether nobody uses it.
+    /// Whether no pod uses the GPU.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.left == GpuMilli::WHOLE
     }
 
-    /// Whether it has room for a part.
+    /// Whether the GPU can take a part: the share fits, the sharing matches, and the busy limit holds.
     #[must_use]
     pub fn has_room(&self, part: Part) -> bool {
         let busy = self.busy.0.saturating_add(part.busy().0);
         self.left >= part.share()
             && self.shared.is_none_or(|shared| shared == part.sharing())
-            // Who comes alone may keep a whole GPU busy.
+            // The limit protects neighbours, so the first tenant may exceed it.
             && (self.shared.is_none() || Busy(busy) <= part.sharing().busy_limit())
     }
 
@@ -112,19 +111,19 @@ impl GpuSet {
         Self(1 << gpu)
     }
 
-    /// How many.
+    /// The number of GPUs in the set.
     #[must_use]
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether there is none.
+    /// Whether the set contains no GPU.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The GPUs' places on their node, from 0, the lowest first.
+    /// The indexes of the GPUs on their node, from 0, in rising order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -136,45 +135,45 @@ impl GpuSet {
 }
 
 impl FromIterator<usize> for GpuSet {
-    /// Places of [`MOST_GPUS`] and above are left out: no node has them.
+    /// Indexes of [`MOST_GPUS`] and above are left out, because no node has them.
     fn from_iter<I: IntoIterator<Item = usize>>(gpus: I) -> Self {
         Self(gpus.into_iter().filter(|gpu| *gpu < MOST_GPUS).fold(0, |set, gpu| set | 1 << gpu))
     }
 }
 
 impl Node {
-    /// A node of which nothing is taken. Of more than [`MOST_GPUS`] GPUs the rest is left out.
+    /// An empty node. GPUs beyond [`MOST_GPUS`] are left out.
     #[must_use]
     pub fn new(cpu: CpuMilli, memory: MemoryMib, model: ModelId, gpus: usize) -> Self {
         let gpus = vec![Gpu::FREE; gpus.min(MOST_GPUS)];
         Self { cpu, memory, model, gpus, size: Size { cpu, memory } }
     }
 
-    /// The node when others leave so much of its CPU and memory; at most what it has.
+    /// The node with only this much CPU and memory left, because pods without GPUs use the rest; at most the node's size.
     #[must_use]
     pub fn with_left(self, cpu: CpuMilli, memory: MemoryMib) -> Self {
         Self { cpu: cpu.min(self.size.cpu), memory: memory.min(self.size.memory), ..self }
     }
 
-    /// CPU left.
+    /// The free CPU of the node.
     #[must_use]
     pub fn cpu(&self) -> CpuMilli {
         self.cpu
     }
 
-    /// Memory left.
+    /// The free memory of the node.
     #[must_use]
     pub fn memory(&self) -> MemoryMib {
         self.memory
     }
 
-    /// The model of its GPUs.
+    /// The model of all its GPUs.
     #[must_use]
     pub fn model(&self) -> ModelId {
         self.model
     }
 
-    /// Its GPUs.
+    /// The GPUs of the node, by index.
     #[must_use]
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus
@@ -184,13 +183,13 @@ impl Node {
         self.size
     }
 
-    /// All that is left of its GPUs, in thousandths of one.
+    /// The free thousandths of all its GPUs together.
     #[must_use]
     pub fn gpu_left(&self) -> u32 {
         self.gpus.iter().map(|gpu| u32::from(gpu.left.0)).sum()
     }
 
-    /// Whether CPU, memory and model will do, whatever the GPUs.
+    /// Whether CPU, memory and model suffice, whatever the GPUs have.
     pub(super) fn may_take(&self, request: &Request) -> Result<(), TakeError> {
         if self.cpu < request.cpu {
             return Err(TakeError::Cpu);
@@ -198,12 +197,12 @@ impl Node {
         if self.memory < request.memory {
             return Err(TakeError::Memory);
         }
-        // A pod without a GPU does not mind the model.
+        // The model does not matter to a pod without a GPU.
         let minds = request.gpus != GpuDemand::None;
         if minds && !request.models.contains(self.model) { Err(TakeError::Model) } else { Ok(()) }
     }
 
-    /// Takes a request on these GPUs.
+    /// Takes a request on these GPUs; nothing changes on an error.
     pub fn take(&mut self, request: &Request, on: GpuSet) -> Result<(), TakeError> {
         self.may_take(request)?;
         let wanted = match request.gpus {
@@ -232,7 +231,7 @@ impl Node {
         Ok(())
     }
 
-    /// Gives back what [`take`](Self::take) took. Nothing is changed on an error.
+    /// Gives back what [`take`](Self::take) took; nothing changes on an error.
     pub fn release(&mut self, request: &Request, on: GpuSet) -> Result<(), ReleaseError> {
         let cpu = CpuMilli(self.cpu.0.checked_add(request.cpu.0).ok_or(ReleaseError)?);
         let memory = MemoryMib(self.memory.0.checked_add(request.memory.0).ok_or(ReleaseError)?);
@@ -244,7 +243,7 @@ impl Node {
             let gpu = gpus.get_mut(gpu).ok_or(ReleaseError)?;
             match &request.gpus {
                 GpuDemand::Part(part) => gpu.release(*part)?,
-                // Parts that fill a GPU leave nothing either, but it is shared.
+                // Parts that fill a GPU leave nothing either, but then it is shared and not taken as a whole.
                 GpuDemand::Whole(_) if gpu.left == GpuMilli(0) && gpu.shared.is_none() => *gpu = Gpu::FREE,
                 GpuDemand::Whole(_) | GpuDemand::None => return Err(ReleaseError),
             }

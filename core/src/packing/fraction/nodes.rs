@@ -1,4 +1,4 @@
-//! The nodes of a fleet with what every usual request would cost on each: only nodes that changed are looked at again.
+//! The nodes of a fleet with the cost of every usual request on each. Only nodes that changed are computed again.
 
 use super::cost::{Choice, Worth, cost, cost_from};
 use super::market::Market;
@@ -10,52 +10,52 @@ use crate::packing::Cost;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// The most different requests for which costs are kept: 20 MiB at 5,000 nodes.
+/// The most different requests whose costs are kept: they take 20 MiB at 5,000 nodes.
 const MOST_ROWS: usize = 512;
 
-/// A node of the fleet.
+/// The number of a node in a fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(usize);
 
 impl NodeId {
-    /// How many nodes were added before it.
+    /// The number of nodes that were added before it.
     #[must_use]
     pub fn index(self) -> usize {
         self.0
     }
 }
 
-/// The place of a request.
+/// The place of a request in the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
-    /// Where.
+    /// The node that takes the request.
     pub node: NodeId,
-    /// On which GPUs; none for a request without a GPU.
+    /// The GPUs of the node; empty for a request without a GPU.
     pub gpus: GpuSet,
-    /// What it costs.
+    /// The cost of that place.
     pub cost: Cost,
 }
 
-/// Why nothing was taken or given back.
+/// Why a request was neither taken nor given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ChangeError {
-    /// The node was removed.
+    /// The node was removed, or never added.
     #[error("the node is gone")]
     Gone,
-    /// The request has no room there.
+    /// The node has no room for the request.
     #[error(transparent)]
     Take(#[from] TakeError),
-    /// The request was not there.
+    /// The request was not taken on the node.
     #[error(transparent)]
     Release(#[from] ReleaseError),
 }
 
-/// The nodes.
+/// The nodes of a fleet, their workload, and the costs computed so far.
 #[derive(Debug, Clone, Default)]
 pub struct Nodes {
-    /// `None` for one that is gone.
+    /// `None` for a removed node.
     all: Vec<Option<Node>>,
-    /// By node: the number of the change that made it what it is.
+    /// The number of each node's latest change.
     changed: Vec<u64>,
     changes: u64,
     supply: Supply,
@@ -63,32 +63,32 @@ pub struct Nodes {
     prices: Option<Prices>,
 }
 
-/// What was found out since the market was last looked at.
+/// Results that are valid for one market.
 #[derive(Debug, Clone)]
 struct Prices {
     market: Market,
-    /// By node: what it is worth, with the change up to which that is true.
+    /// The value of each node, with the number of the change for which it was computed.
     worth: Vec<(u64, Worth)>,
     rows: BTreeMap<Request, Row>,
 }
 
-/// What one request costs on every node.
+/// The cost of one request on every node.
 #[derive(Debug, Clone, Default)]
 struct Row {
-    /// `FULL` where there is no room.
+    /// `FULL` if the node has no room.
     costs: Vec<Cost>,
-    /// The changes up to this one are in.
+    /// The number of the last change that is contained.
     seen: u64,
 }
 
 const FULL: Cost = Cost(i64::MAX);
 
-/// What one request costs on every node, for who asks about nodes one by one.
+/// The costs of one request on every node, for callers that ask about single nodes.
 #[derive(Debug, Clone, Copy)]
 pub struct Costs<'n>(&'n [Cost]);
 
 impl Costs<'_> {
-    /// What it costs on the node; `None` if there is no room.
+    /// The cost on the node; `None` if there is no room.
     #[must_use]
     pub fn on(&self, node: NodeId) -> Option<Cost> {
         self.0.get(node.0).copied().filter(|cost| *cost != FULL)
@@ -96,13 +96,13 @@ impl Costs<'_> {
 }
 
 impl Nodes {
-    /// No nodes, for a workload that is known, or that is to be learned (the default).
+    /// A fleet without nodes, for a workload that is known beforehand or learned (the default).
     #[must_use]
     pub fn new(workload: Workload) -> Self {
         Self { workload, ..Self::default() }
     }
 
-    /// Adds a node.
+    /// Adds a node and returns its number.
     pub fn add(&mut self, node: Node) -> NodeId {
         self.supply.add(&node);
         self.prices = None;
@@ -111,7 +111,7 @@ impl Nodes {
         NodeId(self.all.len() - 1)
     }
 
-    /// Says what a node is and has left now, which may be one that was removed.
+    /// Replaces a node and what it has left. The node may have been removed before.
     pub fn set(&mut self, id: NodeId, node: Node) {
         let Some(slot) = self.all.get_mut(id.0) else { return };
         let same = |old: &Node| {
@@ -128,7 +128,7 @@ impl Nodes {
         self.has_changed(id);
     }
 
-    /// Takes a node out. Its number is not given to another.
+    /// Removes a node. Its number is never given to another node.
     pub fn remove(&mut self, id: NodeId) {
         if let Some(node) = self.all.get_mut(id.0).and_then(Option::take) {
             self.supply.remove(&node);
@@ -136,20 +136,20 @@ impl Nodes {
         }
     }
 
-    /// What is left of a node.
+    /// The node of this number; `None` after its removal.
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.all.get(id.0)?.as_ref()
     }
 
-    /// Tells the workload of a pod. To be called once for each pod, before it is placed for the first time.
+    /// Adds a pod to the workload. Call it once for each pod, before its first placement.
     pub fn learn(&mut self, request: &Request) {
         if self.workload.learn(request) {
             self.prices = None;
         }
     }
 
-    /// The cheapest place in the fleet; of equal ones that on the first node.
+    /// The cheapest place in the fleet, and on the first node among equals.
     pub fn place(&mut self, request: &Request) -> Option<Placement> {
         let costs = self.costs(request);
         let (index, cost) = costs.0.iter().copied().enumerate().min_by_key(|(_, cost)| *cost)?;
@@ -158,14 +158,14 @@ impl Nodes {
         choice.map(|Choice { cost, gpus }| Placement { node, gpus, cost })
     }
 
-    /// What the request costs on every node.
+    /// The cost of the request on every node.
     pub fn costs(&mut self, request: &Request) -> Costs<'_> {
         let Self { all, changed, changes, supply, workload, prices } = self;
         let prices = prices.get_or_insert_with(|| Prices::of(workload, supply));
         Costs(prices.costs(request, all, changed, *changes))
     }
 
-    /// The cheapest place on one node.
+    /// The cheapest place on one node; `None` if there is no room.
     pub fn choice(&mut self, node: NodeId, request: &Request) -> Option<Choice> {
         let Self { all, supply, workload, prices, .. } = self;
         let prices = prices.get_or_insert_with(|| Prices::of(workload, supply));
@@ -177,7 +177,7 @@ impl Nodes {
         self.change(node, |node| Ok(node.take(request, gpus)?))
     }
 
-    /// Gives back what was taken.
+    /// Gives a request on these GPUs back to the node.
     pub fn release(&mut self, node: NodeId, request: &Request, gpus: GpuSet) -> Result<(), ChangeError> {
         self.change(node, |node| Ok(node.release(request, gpus)?))
     }
@@ -222,7 +222,7 @@ impl Prices {
             if !new && changed[index] <= row.seen {
                 continue;
             }
-            // Nodes that are alike come in rows, at least while they are empty.
+            // Equal nodes often follow each other, at least while they are empty.
             if new && index > 0 && nodes[index] == nodes[index - 1] {
                 row.costs[index] = row.costs[index - 1];
                 continue;

@@ -1,35 +1,35 @@
-//! What a pod asks for, as far as it decides about the node and the GPUs.
+//! A pod's request, as far as it decides about node and GPUs.
 
 use super::amount::{Busy, CpuMilli, GpuMilli};
 use super::models::ModelSet;
 use crate::units::MemoryMib;
 use std::num::NonZeroU8;
 
-/// One pod's request.
+/// One pod's request for CPU, memory and GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request {
-    /// CPU.
+    /// The CPU requests of all containers.
     pub cpu: CpuMilli,
-    /// Memory of the node.
+    /// The node's memory, in the sum of all containers.
     pub memory: MemoryMib,
-    /// GPUs.
+    /// The GPUs or the part of one.
     pub gpus: GpuDemand,
-    /// The models that will do.
+    /// The GPU models that the pod accepts.
     pub models: ModelSet,
 }
 
-/// How much of which GPUs.
+/// The part of a GPU, or the number of GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GpuDemand {
     /// No GPU: the pod takes CPU and memory only.
     None,
-    /// A part of one GPU.
+    /// A share of one GPU.
     Part(Part),
-    /// So many GPUs, each alone.
+    /// This number of whole GPUs, each without other pods.
     Whole(NonZeroU8),
 }
 
-/// A part of one GPU.
+/// A part of one GPU, with the way of sharing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Part {
     share: GpuMilli,
@@ -38,20 +38,20 @@ pub struct Part {
     busy: Busy,
 }
 
-/// How the tenants of one GPU share it. A GPU is shared in one way at a time.
+/// The way in which tenants share one GPU. A GPU is shared in one way at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sharing {
-    /// Side by side behind an MPS daemon.
+    /// Tenants run side by side behind an MPS daemon.
     Mps,
-    /// In turns.
+    /// Tenants take turns by time slicing.
     TimeSlicing,
 }
 
 impl Sharing {
-    /// What the tenants of one GPU may keep busy together before they feel each other.
+    /// The limit for what all tenants of one GPU keep busy, before they slow each other down.
     ///
-    /// MPS serves tenants side by side, and waits stay short up to 0.7 of the GPU; time slices pay 7 to 11 % for each
-    /// switch (measured on A100 and H200), so they stop at 0.6.
+    /// MPS runs tenants side by side, and queues stay short up to 0.7 of the GPU. Time slicing costs 7 to 11 % for each switch (measured on
+    /// A100 and H200), so its limit is 0.6.
     #[must_use]
     pub fn busy_limit(self) -> Busy {
         match self {
@@ -61,18 +61,18 @@ impl Sharing {
     }
 }
 
-/// Which GPUs a part goes to first.
+/// The GPUs that a part prefers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Order {
-    /// To GPUs in use, where it wastes least.
+    /// Prefers GPUs in use, where the part wastes least.
     Pack,
-    /// To the GPUs with the fewest neighbours.
+    /// Prefers the GPUs with the fewest neighbours.
     Spread,
 }
 
 impl Part {
-    /// `share` of a GPU; `None` if that is nothing, or a whole GPU or more. MPS packs and time slices spread, unless
-    /// [`ordered`](Self::ordered) says otherwise.
+    /// A part of `share`; `None` for zero and for a whole GPU or more. MPS packs and time slices spread, unless [`ordered`](Self::ordered)
+    /// changes that.
     #[must_use]
     pub fn new(share: GpuMilli, sharing: Sharing) -> Option<Self> {
         let order = if sharing == Sharing::Mps { Order::Pack } else { Order::Spread };
@@ -80,37 +80,37 @@ impl Part {
         (GpuMilli(0) < share && share < GpuMilli::WHOLE).then_some(part)
     }
 
-    /// The same part, with this order.
+    /// The same part with this preference.
     #[must_use]
     pub fn ordered(self, order: Order) -> Self {
         Self { order, ..self }
     }
 
-    /// The same part, of a tenant that keeps so much busy.
+    /// The same part of a tenant with this load.
     #[must_use]
     pub fn busy_for(self, busy: Busy) -> Self {
         Self { busy, ..self }
     }
 
-    /// How much of the GPU.
+    /// The thousandths of the GPU.
     #[must_use]
     pub fn share(self) -> GpuMilli {
         self.share
     }
 
-    /// How it is shared.
+    /// The way of sharing the GPU.
     #[must_use]
     pub fn sharing(self) -> Sharing {
         self.sharing
     }
 
-    /// Where it goes first.
+    /// The GPUs that the part prefers.
     #[must_use]
     pub fn order(self) -> Order {
         self.order
     }
 
-    /// What the tenant keeps busy.
+    /// The load of the tenant on the GPU.
     #[must_use]
     pub fn busy(self) -> Busy {
         self.busy
@@ -118,13 +118,13 @@ impl Part {
 }
 
 impl GpuDemand {
-    /// `count` whole GPUs, which may be none.
+    /// A demand of `count` whole GPUs; zero means no GPU.
     #[must_use]
     pub fn whole(count: u8) -> Self {
         NonZeroU8::new(count).map_or(Self::None, Self::Whole)
     }
 
-    /// All of it, in thousandths of a GPU.
+    /// The demand in thousandths of a GPU.
     #[must_use]
     pub fn volume(&self) -> u32 {
         match self {
@@ -136,12 +136,11 @@ impl GpuDemand {
 }
 
 impl Request {
-    /// Whether the model with this index is allowed.
     pub(super) fn allows(&self, model: usize) -> bool {
         self.models.has(model)
     }
 
-    /// What makes requests alike for the workload: not how a part is shared, nor the node's memory, which varies most.
+    /// The request without the properties that the workload ignores: the way of sharing, and the node's memory, which varies most.
     pub(super) fn kind(&self) -> Self {
         let gpus = match self.gpus {
             GpuDemand::Part(part) => GpuDemand::Part(Part {

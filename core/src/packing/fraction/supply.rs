@@ -1,10 +1,10 @@
-//! What the nodes have when they are empty.
+//! The sum of the nodes' resources while they are empty.
 
 use super::amount::real;
 use super::models::MOST_MODELS;
 use super::node::Node;
 
-/// What the nodes of a fleet have together.
+/// The resources of all nodes of a fleet together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Supply {
     cpu: u64,
@@ -19,7 +19,7 @@ impl Default for Supply {
 }
 
 impl Supply {
-    /// Adds a node.
+    /// Adds the size of a node.
     pub fn add(&mut self, node: &Node) {
         let gpus = &mut self.gpus[node.model().index()];
         *gpus = gpus.saturating_add(node.gpus().len() as u64);
@@ -27,7 +27,7 @@ impl Supply {
         self.memory = self.memory.saturating_add(node.size().memory.0);
     }
 
-    /// Takes a node out.
+    /// Subtracts the size of a node.
     pub fn remove(&mut self, node: &Node) {
         let gpus = &mut self.gpus[node.model().index()];
         *gpus = gpus.saturating_sub(node.gpus().len() as u64);
@@ -35,22 +35,19 @@ impl Supply {
         self.memory = self.memory.saturating_sub(node.size().memory.0);
     }
 
-    /// GPUs of a model.
     pub(super) fn gpus_of(&self, model: usize) -> f64 {
         real(self.gpus[model])
     }
 
-    /// All GPUs; 1 where there is none, so that it can divide.
+    /// The number of all GPUs; 1 if there is none, so that callers can divide by it.
     pub(super) fn all_gpus(&self) -> f64 {
         real(self.gpus.iter().sum::<u64>()).max(1.0)
     }
 
-    /// Thousandths of a core per GPU.
     pub(super) fn cpu_per_gpu(&self) -> f64 {
         real(self.cpu) / self.all_gpus()
     }
 
-    /// MiB per GPU.
     pub(super) fn memory_per_gpu(&self) -> f64 {
         real(self.memory) / self.all_gpus()
     }

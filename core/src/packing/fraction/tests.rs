@@ -4,7 +4,6 @@ use proptest::prelude::*;
 
 const GIB: u64 = 1024;
 
-/// Two models.
 fn models() -> [ModelId; 2] {
     let mut models = Models::default();
     [models.intern("T4").unwrap(), models.intern("A100").unwrap()]
@@ -30,12 +29,12 @@ fn node(cores: u32, gpus: usize) -> Node {
     Node::new(CpuMilli(1000 * cores), MemoryMib(1024 * GIB), models()[0], gpus)
 }
 
-/// Requests, each so many times.
+/// A workload with each request this many times.
 fn workload(requests: &[(Request, usize)]) -> Workload {
     Workload::known(requests.iter().flat_map(|(request, times)| std::iter::repeat_n(request, *times)))
 }
 
-/// Nodes for a workload, on each of which requests were taken.
+/// Nodes for a workload, with these requests already taken on each.
 fn fleet(workload: Workload, nodes: &[(Node, &[(Request, usize)])]) -> (Nodes, Vec<NodeId>) {
     let mut fleet = Nodes::new(workload);
     let ids = nodes.iter().map(|(node, _)| fleet.add(node.clone())).collect::<Vec<_>>();
@@ -71,13 +70,13 @@ fn what_the_usual_requests_can_use_is_counted_as_in_fgd() {
         left.iter().map(|left| uses.of_one(GpuMilli(*left))).sum::<f64>() + uses.of_several(free)
     };
     for (cores, left, expected) in [
-        // Three of six find room on both GPUs, two on both, and the last one takes both.
+        // Of six requests three find room on both GPUs, two use both one by one, and the last takes both.
         (8, [1000, 1000], 2000.0 * 3.0 / 6.0 + 2000.0 * 2.0 / 6.0 + 2000.0 / 6.0),
-        // A GPU with 500 left is for the parts only.
+        // A GPU with 500 left suits the parts only.
         (8, [500, 1000], 1500.0 * 3.0 / 6.0 + 1000.0 * 2.0 / 6.0),
-        // One with 400 left is for nobody.
+        // A GPU with 400 left suits no request.
         (8, [400, 1000], 1000.0 * 3.0 / 6.0 + 1000.0 * 2.0 / 6.0),
-        // With 7 cores no whole GPU can be used, with 1 nothing.
+        // Beside 7 cores no whole GPU can be used, and beside 1 core nothing.
         (7, [1000, 1000], 2000.0 * 3.0 / 6.0),
         (1, [1000, 1000], 0.0),
     ] {
@@ -88,14 +87,14 @@ fn what_the_usual_requests_can_use_is_counted_as_in_fgd() {
 
 #[test]
 fn the_cost_is_the_sum_of_its_terms() {
-    // One node of two GPUs, 16 cores and 1024 GiB; whole GPUs with 8 cores and 1 GiB are usual.
+    // One node has two GPUs, 16 cores and 1024 GiB; whole GPUs with 8 cores and 1 GiB are usual.
     let usual = pod(8, GpuDemand::whole(1));
     let empty = node(16, 2);
     let mut supply = Supply::default();
     supply.add(&empty);
     let found = cost(&empty, &usual, &Market::of(&workload(&[(usual, 1)]), &supply)).unwrap();
-    // 1000 of the 2000 thousandths that can be used are gone; CPU is just enough, 8 cores to a GPU, so that of 2000
-    // thousandths beside 16 cores 2000 / √2 come to use; 8 cores and one GPU are left. A GiB of memory in 512 is nothing.
+    // 1000 of the 2000 usable thousandths are gone. CPU is just enough, 8 cores to a GPU, so that of 2000 thousandths beside 16 cores 2000
+    // / √2 can be used. 8 cores and one GPU are left. A GiB of memory in 512 is negligible.
     let expected = 0.5 * 1000.0 + 0.7 * 1000.0 / 2.0_f64.sqrt() + 0.25 * 8.0 + 1000.0 / 256.0;
     let milli = f64::from(i32::try_from(found.cost.0 / 1000).unwrap()) / 8.0;
     assert!((milli - expected).abs() < 0.01, "{milli}, not {expected}");
@@ -104,7 +103,7 @@ fn the_cost_is_the_sum_of_its_terms() {
 #[test]
 fn shares_meet_that_fill_a_gpu_up() {
     let usual = workload(&[(pod(1, part(470)), 5), (pod(1, part(320)), 3), (pod(1, part(650)), 2)]);
-    // GPU 0 has 530 left, GPU 1 350, GPU 2 680, and GPU 3 is free.
+    // GPU 0 has 530 left, GPU 1 has 350, GPU 2 has 680, and GPU 3 is free.
     let taken = [(pod(1, part(470)), 0), (pod(1, part(650)), 1), (pod(1, part(320)), 2)];
     let (mut fleet, _) = fleet(usual, &[(node(64, 4), &taken)]);
     for (share, gpu) in [(470, 0), (320, 1), (650, 2)] {
@@ -239,7 +238,7 @@ fn nothing_is_given_back_that_was_not_taken() {
     ] {
         assert_eq!(taken.release(&request, on), Err(ReleaseError), "{request:?}");
     }
-    // Parts that fill a GPU are no whole one.
+    // Parts that fill a GPU cannot be released as a whole GPU.
     taken.take(&pod(1, part(400)), zero()).unwrap();
     taken.take(&pod(1, part(600)), zero()).unwrap();
     assert_eq!(taken.release(&pod(2, GpuDemand::whole(1)), zero()), Err(ReleaseError));
@@ -283,13 +282,13 @@ fn any_request() -> impl Strategy<Value = Request> {
         .prop_map(|(cores, gpus, models)| Request { models, ..pod(cores, gpus) })
 }
 
-/// What happens to a fleet.
+/// One event in the history of a fleet.
 #[derive(Debug, Clone)]
 enum Event {
     Come(Request),
-    /// One of those that are there goes.
+    /// One of the running requests ends.
     Go(prop::sample::Index),
-    /// A node goes and comes back empty.
+    /// A node is removed and comes back empty.
     Restart(prop::sample::Index),
 }
 
@@ -309,7 +308,7 @@ fn empty_nodes() -> Vec<Node> {
         .to_vec()
 }
 
-/// Whether what runs on a node fits in it, counted without the node's own accounts.
+/// Whether a node's running requests fit in it, computed without the node's own accounts.
 fn fits(empty: &Node, running: &[&(Request, NodeId, GpuSet)]) -> bool {
     let cpu: u32 = running.iter().map(|(request, ..)| request.cpu.0).sum();
     let share = |gpu: usize| {

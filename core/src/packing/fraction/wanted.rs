@@ -1,7 +1,7 @@
-//! Who could use what is left of a node: fragmentation as FGD counts it (Weng, USENIX ATC'23).
+//! Fragmentation as FGD counts it (Weng, USENIX ATC'23): the demand for what is left of a node.
 //!
-//! A usual request can use, on a node that has room for it, all GPUs that have room for it. What of a node's GPUs can be
-//! used on the mean over the usual requests falls by more than is taken, where a request breaks what others wanted.
+//! On a node with room for it, a usual request can use all GPUs that have room for it. The mean over the usual requests of what can be used
+//! falls by more than what is taken, if a request breaks room that others wanted.
 
 use super::amount::{CpuMilli, GpuMilli, real};
 use super::demand::Demand;
@@ -9,31 +9,31 @@ use super::gap::MOST_SIZES;
 use super::request::GpuDemand;
 use std::collections::BTreeMap;
 
-/// Who wants GPUs of one model, as parts of all requests.
+/// The demand for GPUs of one model, as parts of all requests.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Wanted {
     /// Requests for one GPU or a part, in the order of the sizes.
     ones: Vec<Steps>,
-    /// Requests for several GPUs, by their number.
+    /// Requests for several GPUs, by the number of GPUs.
     several: Vec<(u8, Steps)>,
 }
 
-/// The sizes of requests for one GPU or a part that are looked at.
+/// The sizes of requests for one GPU or a part that are counted.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
     sizes: Vec<GpuMilli>,
-    /// By thousandths left: how many of the sizes fit.
+    /// By thousandths left: the number of sizes that fit.
     fitting: Vec<u8>,
 }
 
-/// The weight of the requests for which so much CPU is enough: CPU and weight, both rising.
+/// The weight of the requests for which this much CPU is enough: pairs of CPU and weight, both rising.
 #[derive(Debug, Clone, Default)]
 struct Steps(Vec<(CpuMilli, f64)>);
 
 /// The weights that count on a node with a certain amount of CPU.
 pub(super) struct Uses<'m> {
     sizes: &'m Sizes,
-    /// The weight of the requests for one GPU or a part, of the first so many sizes.
+    /// The sum of the weights of the first sizes, for requests for one GPU or a part.
     ones: [f64; MOST_SIZES + 2],
     wanted: &'m Wanted,
     cpu: CpuMilli,
@@ -71,7 +71,6 @@ impl Steps {
 }
 
 impl Wanted {
-    /// Who wants this model.
     pub(super) fn of(demand: &Demand, model: usize, sizes: &Sizes) -> Self {
         let all = demand.count();
         let (mut ones, mut several) = (BTreeMap::new(), BTreeMap::new());
@@ -90,7 +89,7 @@ impl Wanted {
         }
     }
 
-    /// What counts on a node with so much CPU.
+    /// The weights that count beside this much CPU.
     pub(super) fn uses<'m>(&'m self, sizes: &'m Sizes, cpu: CpuMilli) -> Uses<'m> {
         let mut ones = [0.0; MOST_SIZES + 2];
         for (size, steps) in self.ones.iter().enumerate() {
@@ -101,12 +100,12 @@ impl Wanted {
 }
 
 impl Uses<'_> {
-    /// What can be used of one GPU with so much left, in thousandths, by requests for one GPU or a part.
+    /// The thousandths of one GPU with so much left that requests for one GPU or a part can use.
     pub(super) fn of_one(&self, left: GpuMilli) -> f64 {
         f64::from(left.0) * self.ones[usize::from(self.sizes.fitting[usize::from(left.0)])]
     }
 
-    /// What can be used of so many free GPUs, in thousandths, by requests for several.
+    /// The thousandths of so many free GPUs that requests for several can use.
     pub(super) fn of_several(&self, free: usize) -> f64 {
         let fitting = self.wanted.several.iter().take_while(|(count, _)| usize::from(*count) <= free);
         1000.0 * real(free as u64) * fitting.map(|(_, steps)| steps.weight(self.cpu)).sum::<f64>()

@@ -1,15 +1,15 @@
-//! The requests that are usual, learned from those that came.
+//! The usual requests, learned from those that came.
 
 use super::request::Request;
 use std::collections::BTreeMap;
 
-/// After so many requests what was learned is looked at for the first time, then whenever their number has doubled.
+/// The market is computed again after this many requests, then each time their number has doubled.
 const FIRST_LESSON: u32 = 16;
 
-/// From so many on, all counts are halved before more is learned: what is usual may change, and a rare request is forgotten.
+/// From this number on, all counts are halved at each lesson: the usual requests may change, and rare ones must be forgotten.
 const MEMORY: u32 = 32_768;
 
-/// How often which requests came.
+/// The number of requests of each kind so far.
 #[derive(Debug, Clone)]
 pub struct Workload {
     seen: BTreeMap<Request, Seen>,
@@ -17,11 +17,11 @@ pub struct Workload {
     next_lesson: Option<u32>,
 }
 
-/// What is known of requests that are alike.
+/// The count and memory of requests that are alike.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) count: u32,
-    /// MiB of all of them.
+    /// The MiB of all of them.
     pub(super) memory: u64,
 }
 
@@ -32,7 +32,7 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// A workload that is known beforehand. Nothing more is learned.
+    /// A workload that is known beforehand and learns nothing more.
     #[must_use]
     pub fn known<'a>(requests: impl IntoIterator<Item = &'a Request>) -> Self {
         let mut workload = Self { next_lesson: None, ..Self::default() };
@@ -40,7 +40,7 @@ impl Workload {
         workload
     }
 
-    /// One more pod came, whether it found a place or not. `true` when it is time to look at what was learned.
+    /// Counts one more pod, whether it finds a place or not. `true` if the market should be computed again.
     pub fn learn(&mut self, request: &Request) -> bool {
         let Some(next) = self.next_lesson else { return false };
         self.count(request);
@@ -54,12 +54,10 @@ impl Workload {
         true
     }
 
-    /// Whether it is learned, rather than known beforehand.
     pub(super) fn is_learned(&self) -> bool {
         self.next_lesson.is_some()
     }
 
-    /// The requests and how often each came.
     pub(super) fn seen(&self) -> impl Iterator<Item = (&Request, Seen)> {
         self.seen.iter().map(|(request, seen)| (request, *seen))
     }

@@ -1,14 +1,14 @@
-//! One legal placement of a set of MIG profiles, always the same.
+//! One legal placement for a set of MIG profiles, always the same one.
 
 use crate::mig::{Instance, MigTable, Placement, Profile, ProfileEntry};
 use std::collections::BTreeSet;
 
-/// A longer axis has no GPU by far (RTX PRO 6000: 12 slices). It bounds the search.
+/// Bounds the search. Known GPUs are far below it (RTX PRO 6000: 12 slices).
 const LONGEST_AXIS: u8 = 16;
 
-/// Places for all of these profiles, so many of each, on an empty GPU with this table; `None` where there are none.
+/// Places for all these profiles and counts on an empty GPU with this table; `None` if they do not fit.
 ///
-/// The profiles with the most memory slices come first, each as far to the front of its starts as the rest allows.
+/// Profiles with the most memory slices come first, and each starts as far to the front as the rest allows.
 #[must_use]
 pub(super) fn place(table: &MigTable, profiles: &[(Profile, u32)]) -> Option<Vec<Instance>> {
     let mut entries: Vec<&ProfileEntry> = Vec::new();
@@ -19,7 +19,7 @@ pub(super) fn place(table: &MigTable, profiles: &[(Profile, u32)]) -> Option<Vec
         }
         entries.extend((0..*count).map(|_| entry));
     }
-    // What memory slices do not decide is the same for every placement.
+    // Limits other than memory slices are the same for every placement, so they are checked once.
     let compute: u32 = entries.iter().map(|entry| u32::from(entry.profile.compute())).sum();
     let with_media = entries.iter().filter(|entry| entry.profile.claims_media()).count();
     if compute > u32::from(table.compute()) || with_media > 1 || table.axis() > LONGEST_AXIS {
@@ -35,12 +35,12 @@ struct Search<'t> {
     entries: Vec<&'t ProfileEntry>,
     /// The places of the first entries.
     placed: Vec<Placement>,
-    /// How many were placed and on which memory slices, where the rest cannot be.
+    /// Numbers of placed entries with taken memory slices from which the rest cannot be placed.
     hopeless: BTreeSet<(usize, u32)>,
 }
 
 impl Search<'_> {
-    /// Places the entries that are left beside these memory slices.
+    /// Places the remaining entries beside these memory slices.
     fn place_rest(&mut self, mask: u32) -> bool {
         let Some(entry) = self.entries.get(self.placed.len()).copied() else { return true };
         let key = (self.placed.len(), mask);

@@ -8,40 +8,40 @@ use crate::mig::{MigTable, Profile, ProfileEntry};
 use crate::packing::Cost;
 use crate::units::ComputePercent;
 
-/// What an instance already on the GPU is worth to a newcomer: GPUs that fill up leave others to drain.
+/// The bonus for each instance on the GPU: GPUs that fill up leave others to drain.
 const COMPANY: i64 = 30_000;
 
-/// A free memory slice more costs this much: among equals the fuller GPU is taken.
+/// The cost of each free memory slice that remains, so that the fuller of equal GPUs is taken.
 const SPARE_SLICE: i64 = 100;
 
-/// An idle instance that serves spares a cut.
+/// The bonus for an idle instance that serves the request, because it saves a cut.
 pub(super) const REUSE: i64 = 20_000;
 
-/// A memory slice of an idle instance that must go.
+/// The cost of each memory slice of an idle instance that must be destroyed.
 const DESTROYED_SLICE: i64 = 5_000;
 
-/// How one GPU is cut.
+/// The instances on one GPU, as places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Cut {
-    /// Reserved, held, or not ours.
+    /// Places that are reserved, held, or not kerf's.
     pub held: PlaceSet,
-    /// Nobody's: may be used again or destroyed.
+    /// Places of idle instances, which may be used again or destroyed.
     pub idle: PlaceSet,
 }
 
-/// A place, and what taking it does.
+/// A place, with the consequences of taking it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
-    /// The place.
+    /// The place that is taken.
     pub place: PlaceId,
-    /// Idle instances that must go first. Nothing is created where the place itself is idle.
+    /// Idle instances that must be destroyed first. If the place itself is idle, nothing is created.
     pub destroyed: PlaceSet,
-    /// What it costs.
+    /// The cost of taking the place.
     pub cost: Cost,
 }
 
-/// The profiles that serve a request: that which the user wrote, or the plain ones that take the fewest memory slices. A neutral
-/// name asks for memory alone.
+/// The profiles that serve a request: the one that the user wrote, otherwise the plain ones with the fewest memory slices. A neutral name
+/// asks for memory alone.
 pub fn serving(table: &MigTable, request: &ContainerRequest) -> impl Iterator<Item = Profile> {
     let is_meant = move |e: &ProfileEntry| match request.profile {
         Some(profile) => e.profile == profile,
@@ -58,13 +58,13 @@ pub fn serving(table: &MigTable, request: &ContainerRequest) -> impl Iterator<It
     table.entries().iter().filter(serves).filter(move |e| Some(e.size) == size).map(|e| e.profile)
 }
 
-/// Whether so many compute slices are at least this part of the GPU's.
+/// Whether this many compute slices are at least this part of the GPU's compute.
 pub fn has_compute(table: &MigTable, slices: u8, least: ComputePercent) -> bool {
     u32::from(slices) * 100 >= u32::from(least.get()) * u32::from(table.compute())
 }
 
-/// The places of `places` that serve a request. The most compute comes first: a name promises a minimum, and on the same
-/// memory slices compute is free.
+/// The places of `places` that serve a request. Those with the most compute come first: the name promises a minimum, and more compute on
+/// the same memory slices costs nothing.
 #[must_use]
 pub fn wanted(places: &Places, table: &MigTable, request: &ContainerRequest) -> Vec<PlaceId> {
     let profiles = serving(table, request);
@@ -73,7 +73,7 @@ pub fn wanted(places: &Places, table: &MigTable, request: &ContainerRequest) -> 
     wanted
 }
 
-/// What a place costs on a GPU in this state, before idle instances are looked at; `None` where it is taken.
+/// The cost of a place on a GPU in this state, without its idle instances; `None` if the place is taken.
 pub(super) fn state_cost(
     states: &States,
     prices: &Prices,
@@ -87,7 +87,7 @@ pub(super) fn state_cost(
     Some(Cost(lost - COMPANY * i64::from(states.instances(state)) + SPARE_SLICE * spare))
 }
 
-/// What the idle instances of a GPU add to the cost of a place on it; `None` where the instance cannot be created.
+/// Adds the effect of the GPU's idle instances to the cost of a place; `None` if the instance cannot be created.
 pub(super) fn with_idle(places: &Places, cut: Cut, place: PlaceId, cost: Cost) -> Option<Choice> {
     if !places.has_room(cut.held, place) {
         return None;
@@ -100,7 +100,7 @@ pub(super) fn with_idle(places: &Places, cut: Cut, place: PlaceId, cost: Cost) -
     Some(Choice { place, destroyed, cost: Cost(cost.0 + DESTROYED_SLICE * slices) })
 }
 
-/// Idle instances that the place excludes, and others while compute slices or the profile's maximum do not suffice.
+/// Idle instances that exclude the place, and further ones while compute slices or the profile's maximum do not suffice.
 fn in_the_way(places: &Places, cut: Cut, place: PlaceId) -> PlaceSet {
     let mut destroyed = cut.idle.and(places.excluded(place));
     loop {

@@ -1,4 +1,4 @@
-//! A model's GPUs, those that are cut alike together: a decision looks at ways of cutting and not at GPUs.
+//! The GPUs of a model in groups of equal cuts: a decision looks at the ways of cutting and not at each GPU.
 
 use super::choose::{Choice, Cut, REUSE, with_idle};
 use super::model::Model;
@@ -7,13 +7,12 @@ use super::states::StateId;
 use crate::packing::Cost;
 use std::collections::{BTreeSet, HashMap};
 
-/// How many ways of lying idle are looked at in one state. On more, a decision would not be flat in the fleet's size.
+/// The most groups of one state, and GPUs of one group, that a decision looks at. Without it the decision would grow with the fleet.
 const LOOKED_AT: usize = 128;
 
-/// How many decisions of a class the prices must have lasted before its states are sorted.
+/// States are sorted for a class only after this many decisions at unchanged prices, because sorting costs more than one scan.
 const RESTED: u32 = 4;
 
-/// GPUs that are cut alike.
 #[derive(Debug, Clone)]
 struct Group {
     cut: Cut,
@@ -29,20 +28,19 @@ pub(crate) struct Way {
     pub(crate) cost: Cost,
 }
 
-/// The GPUs of one model.
 #[derive(Debug, Clone)]
 pub(crate) struct Groups {
     pub(crate) model: Model,
     cuts: Vec<Option<Cut>>,
     vacant: Vec<u32>,
     by_state: Vec<Vec<Group>>,
-    /// Where a cut's group stands among those of its state.
+    /// The index of a cut's group among those of its state.
     at: HashMap<Cut, usize>,
-    /// The states that some GPU is in.
+    /// The states of at least one GPU.
     live: Vec<StateId>,
 }
 
-/// The states in which a class of requests can be served, the cheapest first, as of one version of the prices.
+/// The places and states that can serve a class of requests, the cheapest first, at one version of the prices.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Order {
     wanted: Vec<PlaceId>,
@@ -58,13 +56,12 @@ impl Order {
         Self { wanted, ..Self::default() }
     }
 
-    /// The places that serve the class.
     pub(crate) fn wanted(&self) -> &[PlaceId] {
         &self.wanted
     }
 }
 
-/// The best so far. Of equal costs the first GPU counts, and on it the place that comes first in the request's order.
+/// The best choice so far. Among equal costs the first GPU wins, and then the first place in the request's order.
 #[derive(Debug, Clone, Copy)]
 struct Best {
     choice: Choice,
@@ -84,7 +81,7 @@ impl Groups {
         Self { model, cuts: Vec::new(), vacant: Vec::new(), by_state, at: HashMap::new(), live: Vec::new() }
     }
 
-    /// Adds a GPU; gives its number.
+    /// Adds a GPU and returns its number.
     pub(crate) fn add(&mut self, cut: Cut) -> u32 {
         let gpu = self.vacant.pop().unwrap_or_else(|| {
             self.cuts.push(None);
@@ -95,12 +92,10 @@ impl Groups {
         gpu
     }
 
-    /// How a GPU is cut.
     pub(crate) fn cut(&self, gpu: u32) -> Option<Cut> {
         self.cuts.get(index(gpu)).copied().flatten()
     }
 
-    /// Says how a GPU is cut now.
     pub(crate) fn set(&mut self, gpu: u32, cut: Cut) {
         if self.cut(gpu).is_some_and(|before| before != cut) {
             self.leave(gpu);
@@ -109,7 +104,6 @@ impl Groups {
         }
     }
 
-    /// Takes a GPU out.
     pub(crate) fn remove(&mut self, gpu: u32) {
         if self.cut(gpu).is_some() {
             self.leave(gpu);
@@ -118,8 +112,8 @@ impl Groups {
         }
     }
 
-    /// The ways in which one smaller instance that leaves makes room for one of the places: one GPU for each way of
-    /// being cut, and its cost but for the new place of what was moved.
+    /// The ways in which a smaller instance makes room for one of the places when it leaves. There is one GPU for each kind of cut, and the
+    /// cost is without the new place of the moved instance.
     pub(crate) fn ways(&self, wanted: &[PlaceId], movable: impl Fn(u32, PlaceId) -> bool) -> Vec<Way> {
         let mut ways = Vec::new();
         for group in self.live.iter().flat_map(|state| &self.by_state[state.index()]) {
@@ -172,7 +166,7 @@ impl Groups {
         }
     }
 
-    /// The GPU and the place that cost least.
+    /// The cheapest place among all GPUs.
     pub(crate) fn best(&self, order: &mut Order) -> Option<(u32, Choice)> {
         let version = self.model.prices.version();
         order.rested = if order.seen_at == version { order.rested + 1 } else { 0 };
@@ -185,7 +179,7 @@ impl Groups {
         best.map(|best| (best.gpu, best.choice))
     }
 
-    /// The same for these places, among the GPUs alone that `admits` lets through.
+    /// The cheapest of these places among only those GPUs that `admits` accepts.
     pub(crate) fn best_among(
         &self,
         wanted: &[PlaceId],
@@ -226,7 +220,7 @@ impl Groups {
         best
     }
 
-    /// Looks at the groups of a state for one that makes the place cheaper than the best so far.
+    /// Searches the groups of a state for one on which the place costs less than the best so far.
     fn look(
         &self,
         state: StateId,

@@ -1,67 +1,67 @@
-//! Every place that one GPU model offers, as bits: a profile at a start is one place, a cut GPU a set of them.
+//! All places of one GPU model as bits: a profile at a start is one place, and a cut GPU is a set of places.
 
 use crate::mig::{Instance, MigTable, Profile};
 
-/// A place: its number in the model's list.
+/// The number of a place in the model's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PlaceId(u8);
 
 impl PlaceId {
-    /// Its number in the model's list.
+    /// The number as an index into the model's list.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// A set of places.
+/// A set of places, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PlaceSet(u128);
 
 impl PlaceSet {
-    /// Whether the place is in the set.
+    /// Whether the set contains the place.
     #[must_use]
     pub fn has(self, place: PlaceId) -> bool {
         self.0 >> place.0 & 1 == 1
     }
 
-    /// The set with the place.
+    /// The set with the place added.
     #[must_use]
     pub fn with(self, place: PlaceId) -> Self {
         Self(self.0 | 1 << place.0)
     }
 
-    /// The set without the places of another.
+    /// The set without the places of `others`.
     #[must_use]
     pub fn without(self, others: Self) -> Self {
         Self(self.0 & !others.0)
     }
 
-    /// The places that are in both.
+    /// The places that are in both sets.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The places that are in one or the other.
+    /// The places that are in at least one of the sets.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether there is none.
+    /// Whether the set contains no place.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many there are.
+    /// The number of places in the set.
     #[must_use]
     pub fn len(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// The places in their order.
+    /// The places in the order of their numbers.
     pub fn iter(self) -> impl Iterator<Item = PlaceId> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -78,22 +78,19 @@ impl From<PlaceId> for PlaceSet {
     }
 }
 
-/// What one place takes.
+/// The requirements of an instance at one place.
 #[derive(Debug, Clone)]
 struct Place {
     instance: Instance,
-    /// The memory slices.
     mask: u32,
-    /// Places that nothing can lie at beside it, itself included: they share a memory slice, or both have the media
-    /// engines.
+    /// Places that cannot be used at the same time, including itself: they share a memory slice, or both have the media engines.
     excluded: PlaceSet,
-    /// Places of the same profile.
     same: PlaceSet,
-    /// How many of the profile a GPU can hold.
+    /// The most instances of the profile on one GPU.
     max: u32,
 }
 
-/// The places of one model.
+/// The places of one GPU model.
 #[derive(Debug, Clone)]
 pub struct Places {
     all: Vec<Place>,
@@ -101,12 +98,12 @@ pub struct Places {
     axis: u8,
 }
 
-/// A longer axis, or more places, has no GPU by far (RTX PRO 6000: 12 slices; B200: 25 places).
+/// Known GPUs are far below both limits (RTX PRO 6000: 12 slices; B200: 25 places).
 const LONGEST_AXIS: u8 = 16;
 const MOST_PLACES: usize = 128;
 
 impl Places {
-    /// The places of a model with this table; `None` for one that cannot be cut, or beyond all known measures.
+    /// The places of a model with this table; `None` if MIG cannot cut it, or if the table exceeds the limits.
     #[must_use]
     pub fn of(table: &MigTable) -> Option<Self> {
         let instances: Vec<Instance> = table
@@ -143,7 +140,7 @@ impl Places {
         Some(Self { all, compute: u32::from(table.compute()), axis: table.axis() })
     }
 
-    /// Memory slices of the whole GPU.
+    /// The number of memory slices of the whole GPU.
     #[must_use]
     pub fn axis(&self) -> u8 {
         self.axis
@@ -154,45 +151,44 @@ impl Places {
         (0..u8::try_from(self.all.len()).unwrap_or(u8::MAX)).map(PlaceId)
     }
 
-    /// What lies at a place.
+    /// The instance that a place means.
     #[must_use]
     pub fn instance(&self, place: PlaceId) -> Instance {
         self.all[place.index()].instance
     }
 
-    /// The place of an instance.
+    /// The place of an instance; `None` if the model has no such place.
     #[must_use]
     pub fn find(&self, instance: Instance) -> Option<PlaceId> {
         self.iter().find(|place| self.instance(*place) == instance)
     }
 
-    /// The places of a profile.
+    /// All places of a profile; empty if the model does not have it.
     #[must_use]
     pub fn of_profile(&self, profile: Profile) -> PlaceSet {
         let same = self.iter().find(|place| self.instance(*place).profile == profile);
         same.map(|place| self.all[place.index()].same).unwrap_or_default()
     }
 
-    /// The memory slices that a set of places takes, as bits.
+    /// The memory slices of a set of places, as bits.
     #[must_use]
     pub fn mask(&self, set: PlaceSet) -> u32 {
         set.iter().fold(0, |mask, place| mask | self.all[place.index()].mask)
     }
 
-    /// How many memory slices a set of places takes.
+    /// The number of memory slices that a set of places takes.
     #[must_use]
     pub fn slices(&self, set: PlaceSet) -> u32 {
         self.mask(set).count_ones()
     }
 
-    /// The places that must be free for an instance at this one, itself included.
+    /// The places that must be free for an instance at this one, including itself.
     #[must_use]
     pub fn excluded(&self, place: PlaceId) -> PlaceSet {
         self.all[place.index()].excluded
     }
 
-    /// Whether an instance can be created at the place beside `held`: memory slices, compute slices and the profile's
-    /// maximum suffice.
+    /// Whether an instance can be created at the place beside `held`: memory slices, compute slices and the profile's maximum must suffice.
     #[must_use]
     pub fn has_room(&self, held: PlaceSet, place: PlaceId) -> bool {
         let this = &self.all[place.index()];
@@ -201,8 +197,8 @@ impl Places {
             && held.and(this.same).len() < this.max
     }
 
-    /// The one of `idle` that claims most of what the place lacks beside `held` and them: one of its own profile if there
-    /// are too many of these, else the one with the most compute slices.
+    /// The instance of `idle` that blocks the place most, beside `held`: one of the same profile if there are too many of them, otherwise
+    /// the one with the most compute slices.
     #[must_use]
     pub fn biggest_claim(&self, held: PlaceSet, idle: PlaceSet, place: PlaceId) -> Option<PlaceId> {
         let this = &self.all[place.index()];

@@ -1,53 +1,52 @@
-//! What room for each profile is worth now: much where the fleet has little of it left and pods use much of it.
+//! The value of room for each profile: high if the fleet has little of it left and pods use much of it.
 //!
-//! Without prices the worth of a state is that of FGD's fragmentation gradient (Weng et al., ATC'23) over memory slices
-//! with equal weights. The price of a profile is the root of its part of what is held, over what is left of its room:
-//! both read off the fleet as it is, so nothing is forecast and nothing is remembered.
+//! Without prices the value of a state is that of FGD's fragmentation gradient (Weng et al., ATC'23) over memory slices, with equal
+//! weights. The price of a profile is the root of its part of what is held, divided by what is left of its room. Both come from the fleet
+//! as it is: nothing is forecast and nothing is remembered.
 
 use super::places::{PlaceSet, Places};
 use super::states::{StateId, States};
 use crate::packing::{Cost, Terms};
 
-/// A part of the fleet that counts as left of every profile, so that no price is without bounds.
+/// The part of the fleet that always counts as left of every profile, so that no price is unbounded.
 const ALWAYS_LEFT: f64 = 0.03;
 
-/// A part of all that is held that counts as held by every profile, so that none is worthless.
+/// The part of all held slices that always counts as held by every profile, so that no price is zero.
 const ALWAYS_HELD: f64 = 0.1;
 
-/// How far a price may move before all states are valued anew.
+/// All states are valued again once a price has moved by this part.
 const TOLERANCE: f64 = 0.02;
 
-/// What a memory slice that could be used after one move counts, where pods may be moved.
+/// The weight of a memory slice that could be used after one move, if pods may be moved.
 const AFTER_A_MOVE: f64 = 0.25;
 
-/// What a memory slice counts, in a cost's unit.
+/// The weight of a memory slice, in the unit of a cost.
 pub(super) const SLICE: f64 = 1_000_000.0;
 
-/// What is left and held of one model, and what follows for the worth of its states.
+/// What is left and held of one model, and the values of its states that follow.
 #[derive(Debug, Clone)]
 pub(super) struct Prices {
     axis: u32,
     gpus: u32,
-    /// The plain profile that each place counts for.
+    /// The plain profile for which each place counts.
     profile_of: Vec<usize>,
     /// Memory slices of all GPUs that each profile could use.
     left: Vec<u64>,
     /// Memory slices that instances of each profile hold.
     held: Vec<u64>,
     weights: Vec<f64>,
-    /// Of a memory slice that each profile could use; their mean is one.
+    /// The price of a memory slice that each profile could use; the mean is one.
     each: Vec<f64>,
-    /// The same as things are, before it is taken over.
+    /// The present prices, which replace `each` once one has moved far enough.
     fresh: Vec<f64>,
-    /// Memory slices that count in each state for each profile, a state's together: all that is read when the states
-    /// are valued anew, which in a small fleet is after most decisions.
+    /// The memory slices that count for each profile, state by state. It holds everything that a valuation reads, because a small fleet
+    /// values its states after most decisions.
     rows: Vec<f64>,
     values: Vec<i64>,
     version: u64,
 }
 
 impl Prices {
-    /// The prices of an empty fleet.
     pub(super) fn new(places: &Places, states: &States, terms: &Terms) -> Self {
         let mut plain: Vec<_> = Vec::new();
         for profile in places.iter().map(|p| places.instance(p).profile).filter(|p| p.is_plain()) {
@@ -81,7 +80,6 @@ impl Prices {
         prices
     }
 
-    /// Counts a GPU.
     pub(super) fn add(&mut self, places: &Places, states: &States, state: StateId, held: PlaceSet) {
         self.gpus += 1;
         for (left, covered) in self.left.iter_mut().zip(states.covered(state)) {
@@ -92,7 +90,6 @@ impl Prices {
         }
     }
 
-    /// Counts a GPU no more.
     pub(super) fn remove(&mut self, places: &Places, states: &States, state: StateId, held: PlaceSet) {
         self.gpus = self.gpus.saturating_sub(1);
         for (left, covered) in self.left.iter_mut().zip(states.covered(state)) {
@@ -104,7 +101,7 @@ impl Prices {
         }
     }
 
-    /// Brings the worth of the states in line with what is left and held, where a price has moved.
+    /// Values the states again, if a price has moved beyond the tolerance.
     pub(super) fn refresh(&mut self) {
         self.price();
         let moved = |(new, old): (&f64, &f64)| (new - old).abs() > TOLERANCE * old;
@@ -114,17 +111,17 @@ impl Prices {
         }
     }
 
-    /// Rises whenever the states are valued anew.
+    /// A number that rises with each valuation of the states.
     pub(super) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Memory slices that are held, and all.
+    /// The held memory slices, and all of them.
     pub(super) fn use_of_slices(&self) -> (u64, u64) {
         (self.held.iter().sum(), u64::from(self.gpus) * u64::from(self.axis))
     }
 
-    /// Free memory slices that the profiles cannot use, on their mean, and all free ones.
+    /// The free memory slices that the profiles cannot use, as their mean, and all free ones.
     pub(super) fn fragments(&self) -> (f64, f64) {
         let (held, all) = self.use_of_slices();
         let free = as_f64(all.saturating_sub(held));
@@ -133,12 +130,12 @@ impl Prices {
         (free - as_f64(usable) / profiles, free)
     }
 
-    /// What a GPU in this state can still serve.
+    /// The value of what a GPU in this state can still serve.
     pub(super) fn value(&self, state: StateId) -> Cost {
         Cost(self.values[state.index()])
     }
 
-    /// The prices of the profiles as things are, their mean being one.
+    /// Computes the present prices of the profiles; their mean is one.
     fn price(&mut self) {
         let slices = f64::from(self.axis) * f64::from(self.gpus.max(1));
         let all_held = as_f64(self.held.iter().sum()) + 1.0;
@@ -166,7 +163,7 @@ impl Prices {
     }
 }
 
-/// Memory slices that count in a state for each profile.
+/// The memory slices that count in a state for each profile.
 fn row(states: &States, state: StateId, moves: bool) -> impl Iterator<Item = f64> {
     let both = states.covered(state).iter().zip(states.covered_by_a_move(state));
     both.map(move |(now, moved)| f64::from(*now) + if moves { AFTER_A_MOVE * f64::from(*moved) } else { 0.0 })
@@ -181,8 +178,8 @@ fn as_f64(count: u64) -> f64 {
     count as f64
 }
 
-/// Rounded to the nearest, halves away from zero. `f64::round` is a call into the mathematics library where the build
-/// may not use the processor's instruction for it, and was most of what valuing all states cost.
+/// Rounds to the nearest integer, halves away from zero. It replaces `f64::round`, which calls the mathematics library if the build may not
+/// use the processor's instruction; that call took most of the time of a valuation.
 #[expect(clippy::cast_possible_truncation, reason = "values are bounded by axis x price, far below 2^63")]
 #[expect(clippy::cast_precision_loss, reason = "below 2^53 the whole part is exact")]
 fn rounded(value: f64) -> i64 {

@@ -1,47 +1,47 @@
-//! How a GPU is cut, as far as its worth goes: which memory slices are taken, and in how many pieces.
+//! The states of a GPU, which decide its value: the memory slices that are taken, and the number of pieces.
 //!
-//! Two GPUs whose instances lie on the same memory slices are worth the same, whatever the profiles' compute. So the few
-//! hundred states of a model are listed once, with what each still has room for.
+//! GPUs whose instances lie on the same memory slices have the same value, whatever the compute of the profiles. Therefore the few hundred
+//! states of a model are listed once, each with the room that it still has.
 
 use super::places::{PlaceId, PlaceSet, Places};
 use crate::mig::Placement;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
-/// A state: its number in the model's list.
+/// The number of a state in the model's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateId(u32);
 
 impl StateId {
-    /// The uncut GPU.
+    /// The state of the uncut GPU.
     pub const EMPTY: Self = Self(0);
 
-    /// The number.
+    /// The number as an index into the model's list.
     #[must_use]
     pub fn index(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 }
 
-/// Taken memory slices, and those of them at which an instance starts: they tell all instances' extents.
+/// The taken memory slices, and those of them at which an instance starts. Together they give the extents of all instances.
 type Key = (u32, u32);
 
-/// Real models have up to 417 states; a table from which more follow is no GPU's.
+/// Real models have up to 417 states. A table that leads to more than this is not of a GPU.
 const MOST_STATES: usize = 20_000;
 
-/// What one state still has room for.
+/// The room that one state still has.
 #[derive(Debug, Clone)]
 struct State {
     key: Key,
-    /// Free memory slices of which each plain profile could use one or another, in the profiles' order.
+    /// For each plain profile, the free memory slices that it could use in one way or another.
     covered: Vec<u8>,
-    /// The same once the instance that is most in the way were moved off, a smaller one than the profile.
+    /// The same if the worst placed instance that is smaller than the profile were moved away.
     covered_by_a_move: Vec<u8>,
-    /// The state after an instance at each place; the state itself where there is no room.
+    /// The state after an instance at each place; the same state if there is no room.
     after: Vec<StateId>,
 }
 
-/// All states of a model.
+/// All states of one GPU model.
 #[derive(Debug, Clone)]
 pub struct States {
     all: Vec<State>,
@@ -50,7 +50,7 @@ pub struct States {
 }
 
 impl States {
-    /// The states of a model with these places; `None` beyond all known measures.
+    /// The states of a model with these places; `None` if there are too many.
     #[must_use]
     pub fn of(places: &Places) -> Option<Self> {
         let shapes = plain_shapes(places);
@@ -89,18 +89,18 @@ impl States {
         Some(Self { all, index, profiles: shapes.len() })
     }
 
-    /// How many states there are.
+    /// The number of states in the list.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// All states.
+    /// All states in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = StateId> {
         (0..u32::try_from(self.all.len()).unwrap_or(u32::MAX)).map(StateId)
     }
 
-    /// How many plain profiles the model has.
+    /// The number of plain profiles of the model.
     #[must_use]
     pub fn profiles(&self) -> usize {
         self.profiles
@@ -113,32 +113,32 @@ impl States {
         self.index.get(&spans.fold((0, 0), taken)).copied()
     }
 
-    /// The state after one more instance; `None` where its memory slices are taken.
+    /// The state after one more instance; `None` if its memory slices are taken.
     #[must_use]
     pub fn after(&self, state: StateId, place: PlaceId) -> Option<StateId> {
         let next = self.all[state.index()].after[place.index()];
         (next != state).then_some(next)
     }
 
-    /// How many instances a GPU in this state has.
+    /// The number of instances on a GPU in this state.
     #[must_use]
     pub fn instances(&self, state: StateId) -> u32 {
         self.all[state.index()].key.1.count_ones()
     }
 
-    /// How many memory slices are taken.
+    /// The number of taken memory slices in this state.
     #[must_use]
     pub fn taken(&self, state: StateId) -> u32 {
         self.all[state.index()].key.0.count_ones()
     }
 
-    /// Free memory slices of which each plain profile could use one or another.
+    /// For each plain profile, the free memory slices that it could use in one way or another.
     #[must_use]
     pub fn covered(&self, state: StateId) -> &[u8] {
         &self.all[state.index()].covered
     }
 
-    /// The same once one smaller instance were moved off.
+    /// The same if one smaller instance were moved away.
     #[must_use]
     pub fn covered_by_a_move(&self, state: StateId) -> &[u8] {
         &self.all[state.index()].covered_by_a_move
@@ -149,7 +149,6 @@ fn taken((mask, starts): Key, span: Placement) -> Key {
     (mask | span.mask(), starts | 1 << span.start)
 }
 
-/// The placements of each plain profile.
 fn plain_shapes(places: &Places) -> Vec<Vec<Placement>> {
     let mut shapes: Vec<(crate::mig::Profile, Vec<Placement>)> = Vec::new();
     for instance in places.iter().map(|p| places.instance(p)).filter(|i| i.profile.is_plain()) {
@@ -173,7 +172,7 @@ fn covered_by_a_move((mask, starts): Key, shape: &[Placement]) -> u8 {
     best.unwrap_or(0).max(covered(mask, shape))
 }
 
-/// The memory slices of each instance.
+/// The memory slices of each instance, as bits.
 fn extents(mask: u32, starts: u32) -> impl Iterator<Item = u32> {
     (0..u32::BITS).filter(move |bit| starts >> bit & 1 == 1).map(move |bit| {
         let later = starts & !((2_u32 << bit) - 1);

@@ -1,8 +1,8 @@
-//! What of a GPU's memory shares may come to, and what a pod's processes may use beside the pod's share.
+//! The memory of a GPU that shares may use together, and the memory that a pod's processes may use beside the pod's share.
 //!
-//! A share of N GiB is all that its pod may use of the GPU, the CUDA context of its process included: so the driver counts under
-//! an MPS limit, and so a MIG instance and a whole GPU count. What no share is charged with is kept free beside them: the memory
-//! that the driver reserves, the context of the MPS server, and what each client uses over its limit.
+//! A share of N GiB is all the memory that its pod may use of the GPU, including the CUDA contexts of its processes. The driver counts like
+//! this under an MPS limit, on a MIG instance and on a whole GPU. Everything that no share is charged with is kept free beside them: the
+//! memory that the driver reserves, the context of the MPS server, and what each client uses over its limit.
 //!
 //! Measured on 2026-11-24 with driver 580.159.04, by NVML and `cuMemGetInfo`, in MiB:
 //!
@@ -16,40 +16,40 @@
 
 use crate::units::MemoryMib;
 
-/// What is kept free beside shares on every GPU: the context of the MPS server (75 MiB), and the 3 MiB by which each of up to
-/// 60 clients exceeds its limit.
+/// The memory kept free beside shares on every GPU: the context of the MPS server (75 MiB), and the 3 MiB by which each of up to 60 clients
+/// exceeds its limit.
 const SERVER: MemoryMib = MemoryMib(256);
 
-/// What the driver reserves at least, where it does not say how much: more than it was seen to reserve on any GPU with up to
-/// 80 GiB.
+/// The least memory that counts as reserved by the driver if it does not report how much. It is more than was measured on any GPU with up
+/// to 80 GiB.
 const RESERVED_AT_LEAST: MemoryMib = MemoryMib(640);
 
-/// On larger GPUs that is one part in so many. It was seen to be one in 170 (H100) and one in 233 (H200).
+/// The same for larger GPUs, as a fraction of their memory. Measured were 1/170 (H100) and 1/233 (H200).
 const RESERVED_PART: u64 = 128;
 
-/// The context of a process, where nobody measured the model. A context grows with the multiprocessors: 518 MiB are for 132 of
-/// them, and the model with the most (RTX PRO 6000) has 188.
+/// The context of a process on a model that was not measured. Contexts grow with the multiprocessors: 518 MiB belong to 132 of them, and
+/// the model with the most (RTX PRO 6000) has 188.
 const CONTEXT: MemoryMib = MemoryMib(768);
 
-/// The context of a process that may use all multiprocessors, by model, as the process list counts it.
+/// The context of a process that may use all multiprocessors, by model, as the driver's process list reports it.
 const CONTEXTS: [(&str, MemoryMib); 2] = [("H100-80GB", MemoryMib(518)), ("H200-141GB", MemoryMib(518))];
 
-/// The contexts of a pod's processes may come to one part in so many of its share.
+/// The fraction of a share that the contexts of a pod's processes may use beside the share.
 const CONTEXTS_PART: u64 = 4;
 
-/// The memory of a GPU that no share may have: `reserved` is what its driver reserves, absent where that is not known, as from
-/// an agent of an earlier version.
+/// The memory of a GPU that no share may use. `reserved` is what its driver reserves; `None` if it is unknown, for example from an agent of
+/// an earlier version.
 #[must_use]
 pub fn beside_shares(total: MemoryMib, reserved: Option<MemoryMib>) -> MemoryMib {
     let unknown = || RESERVED_AT_LEAST.max(MemoryMib(total.0 / RESERVED_PART));
     MemoryMib(reserved.unwrap_or_else(unknown).0.saturating_add(SERVER.0))
 }
 
-/// What a pod with a share of `given` may use of a GPU of this model, by the driver's process list, before it counts as over its
-/// share: a context for each of its processes beside what it was given.
+/// The memory that a pod with a share of `given` may use on a GPU of this model, by the driver's process list, before it counts as over its
+/// share: the share, and a context for each of its processes.
 ///
-/// The contexts count up to a quarter of the share, and one of them in any case. So a pod of several processes is not taken for a
-/// greedy one, and a pod that starts more and more processes gains no more than that quarter of its neighbours' memory.
+/// The contexts count up to a quarter of the share, and one of them always counts. So a pod with several processes does not count as
+/// greedy, and a pod that starts more and more processes gains at most that quarter of its neighbours' memory.
 #[must_use]
 pub fn tolerated(model: &str, given: MemoryMib, processes: u32) -> MemoryMib {
     let known = CONTEXTS.iter().find(|(name, _)| *name == model);
@@ -68,7 +68,7 @@ mod tests {
         for (total, reserved, left) in [
             (81_559, Some(480), 80_823),
             (143_771, Some(616), 142_899),
-            // Nobody says what is reserved: it is taken for more than on any GPU that was measured.
+            // Without a report the reserve counts as larger than on any measured GPU.
             (81_559, None, 80_663),
             (15_360, None, 14_464),
             (284_208, None, 281_732),
@@ -100,7 +100,7 @@ mod tests {
             (ten, 4, 4 * 518),
             (ten, 5, 2560),
             (ten, u32::MAX, 2560),
-            // Of a small share one context is more than a quarter.
+            // One context is more than a quarter of a small share.
             (SizeGb(1).share_memory(), 1, 518),
             (SizeGb(1).share_memory(), 100, 518),
         ] {

@@ -1,12 +1,12 @@
-//! How close a node's GPUs are to each other, and which of them several slices of one pod had best be on.
+//! The closeness of a node's GPUs to each other, and the GPUs on which several slices of one pod are best placed.
 //!
 //! A pair's score is that of NVIDIA's device plugin (`calculateGPUPairScore` in `gpuallocator/besteffort_policy.go` of
-//! <https://github.com/NVIDIA/go-gpuallocator>): 100 for each NVLink, and by what the two have in common on the PCI bus 50, 40, 30,
-//! 20 or 10. NVSwitch, which that code leaves out, counts as NVLinks.
+//! <https://github.com/NVIDIA/go-gpuallocator>): 100 for each NVLink, and 50, 40, 30, 20 or 10 by what the two have in common on the PCI
+//! bus. NVSwitch, which that code leaves out, counts as NVLinks.
 //!
-//! The rule differs. NVIDIA's divides all free GPUs into sets of the wanted size, and takes the best set of the division whose sum is
-//! highest. Here the best set of all is taken; of equal ones that which cuts the least off the GPUs that stay free, so that a
-//! pod for one GPU breaks up no island while another GPU is free; of equal ones the first.
+//! The rule differs. NVIDIA's divides all free GPUs into sets of the wanted size, and takes the best set of the division with the highest
+//! sum. kerf takes the best of all sets. Among equals it takes the set that cuts the fewest links to the GPUs that stay free, so that a pod
+//! for one GPU breaks up no island while another GPU is free. Among those it takes the first.
 
 use crate::contract::{GpuStatus, PcieAncestor};
 use crate::names::GpuUuid;
@@ -15,23 +15,22 @@ use std::sync::Arc;
 
 const NVLINK: u32 = 100;
 
-/// Up to so many sets are compared each with each: all of 8 GPUs or 12, and 4 of 16. Beyond, a set grows from each of the
-/// GPUs by the closest one.
+/// Up to this many sets are all compared: any set of 8 or 12 GPUs, and 4 of 16. Beyond it, a set grows from each GPU by the closest one.
 const MOST_SETS: usize = 2_000;
 
-/// Scores of all pairs of a node's GPUs; the default where all pairs are alike, or nothing is known of them.
+/// The scores of all pairs of a node's GPUs. The default means that all pairs are alike, or that nothing is known of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Closeness(Option<Arc<Scores>>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Scores {
     gpus: Vec<GpuUuid>,
-    /// Row by row.
+    /// All pairs, row by row.
     pairs: Vec<u32>,
 }
 
 impl Closeness {
-    /// The closeness of a node's GPUs, which are numbered as they are listed here.
+    /// The closeness of a node's GPUs. They are numbered in the order of this list.
     #[must_use]
     pub fn of(gpus: &[GpuStatus]) -> Self {
         let mut others = (0..gpus.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
@@ -50,14 +49,14 @@ impl Closeness {
         self.0.is_some()
     }
 
-    /// The number of a GPU; `None` also where all pairs are alike.
+    /// The number of a GPU; `None` also if all pairs are alike.
     #[must_use]
     pub fn number(&self, gpu: &GpuUuid) -> Option<usize> {
         self.0.as_ref()?.gpus.iter().position(|known| known == gpu)
     }
 
-    /// `count` of the `candidates` that go best with each other and with the `taken` GPUs, in the order of the candidates; all of
-    /// them where they are no more. Of equal sets it is the first, by the order of the candidates.
+    /// Chooses `count` of the `candidates` that are closest to each other and to the `taken` GPUs, in the order of the candidates. It
+    /// returns all candidates if there are not more. Among equal sets the first wins, by the order of the candidates.
     #[must_use]
     pub fn closest(&self, taken: &[usize], candidates: &[usize], count: usize) -> Vec<usize> {
         let Some(scores) = self.0.as_ref().filter(|_| count < candidates.len()) else {
@@ -92,7 +91,7 @@ impl Scores {
     }
 }
 
-/// GPUs to choose from, beside those that are taken in any case.
+/// The GPUs to choose from, beside those that are taken in any case.
 struct Choice<'a> {
     scores: &'a Scores,
     taken: &'a [usize],
@@ -100,7 +99,7 @@ struct Choice<'a> {
 }
 
 impl Choice<'_> {
-    /// What a set is worth: the score of its pairs, and what it leaves of the others' links.
+    /// The value of a set: the score of its pairs, and then the score of the links that it cuts.
     fn value(&self, set: &[usize]) -> (u32, Reverse<u32>) {
         let within: u32 = set.iter().map(|gpu| self.scores.to(*gpu, set)).sum::<u32>() / 2;
         let all: u32 = set.iter().map(|gpu| self.scores.to(*gpu, self.candidates)).sum();
@@ -108,13 +107,13 @@ impl Choice<'_> {
         (within + taken, Reverse(all - 2 * within))
     }
 
-    /// A set that begins with `seed`, each next GPU being that with the best value; in the order of the candidates.
+    /// A set that starts with `seed` and grows by the GPU with the best value, in the order of the candidates.
     fn grown(&self, seed: usize, count: usize) -> Vec<usize> {
         let mut set = vec![seed];
         while set.len() < count {
             let with = |gpu: usize| [set.as_slice(), &[gpu]].concat();
             let others = self.candidates.iter().copied().filter(|gpu| !set.contains(gpu));
-            // The first of equal ones, which `max_by_key` would not give.
+            // `max_by_key` would return the last of equal ones, and the first must win.
             let Some(next) = others.min_by_key(|gpu| Reverse(self.value(&with(*gpu)))) else { break };
             set.push(next);
         }
@@ -138,12 +137,12 @@ fn score(one: &GpuStatus, other: &GpuStatus) -> u32 {
         }
 }
 
-/// How many sets of `count` there are of so many.
+/// The number of sets of `count` among `of`.
 fn sets(of: usize, count: usize) -> usize {
     (0..count.min(of - count)).fold(1, |sets: usize, n| sets.saturating_mul(of - n) / (n + 1))
 }
 
-/// Shows all sets of `count`, in the order of their first members.
+/// Passes all sets of `count` to `see`, in the order of their first members.
 fn each_set(of: &[usize], count: usize, chosen: &mut Vec<usize>, see: &mut impl FnMut(&[usize])) {
     if chosen.len() == count {
         return see(chosen);

@@ -4,7 +4,7 @@ use crate::testing::node_status;
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 
-/// GPUs of which these pairs have so many NVLinks.
+/// GPUs with `nvlinks` NVLinks between each pair.
 fn linked(count: usize, nvlinks: impl Fn(u32, u32) -> u32) -> Closeness {
     let mut gpus = node_status(&vec!["T4-16GB"; count]).gpus;
     for gpu in &mut gpus {
@@ -15,7 +15,7 @@ fn linked(count: usize, nvlinks: impl Fn(u32, u32) -> u32) -> Closeness {
     Closeness::of(&gpus)
 }
 
-/// Islands of four that have twelve links each with each.
+/// Islands of four GPUs with twelve links between each pair.
 fn islands(count: usize) -> Closeness {
     linked(count, |one, other| if one / 4 == other / 4 { 12 } else { 0 })
 }
@@ -116,7 +116,7 @@ fn members(of: &[usize], bits: u32) -> Vec<usize> {
     of.iter().enumerate().filter(|(n, _)| bits >> n & 1 == 1).map(|(_, gpu)| *gpu).collect()
 }
 
-/// The sum over the pairs of a set, and over the pairs of which one is in it and the other is left.
+/// The sum over the pairs within a set, and over the pairs between the set and the GPUs that are left.
 fn worth(links: &[[u32; 16]], taken: &[usize], candidates: &[usize], set: &[usize]) -> (u32, u32) {
     let together = [taken, set].concat();
     let link = |one: usize, other: usize| links[one.min(other)][one.max(other)];

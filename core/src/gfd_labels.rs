@@ -1,16 +1,17 @@
-//! The labels that NVIDIA's GPU feature discovery (GFD) puts on nodes, as they are true of a node that kerf serves: Kueue's
-//! flavours and others select on them.
+//! The labels that NVIDIA's GPU feature discovery (GFD) puts on nodes, with values that are true of a managed node, because Kueue's
+//! flavours and other selectors use them.
 //!
-//! Names and values are GFD's (k8s-device-plugin `internal/lm`, v0.19.3), with MIG strategy `mixed`, which is how kerf names
-//! MIG devices. Where GFD has one configuration for a node, kerf has a policy for each GPU:
+//! Names and values are GFD's (k8s-device-plugin `internal/lm`, v0.19.3) with MIG strategy `mixed`, which is how kerf names MIG devices.
+//! GFD has one configuration for a node, and kerf has a policy for each GPU:
 //!
-//! - `-SHARED` stands behind a product that is had in shares only. Where a whole GPU can be had too, shares are a renamed
-//!   resource, as `renameByDefault` is to GFD: the product stays as it is, and `replicas` and `sharing-strategy` tell of them.
-//!   So a product changes with the policy, and not with every pod that comes and goes.
-//! - A MIG device that pods may take turns on can be had whole too, so its product has no `-SHARED` either.
-//! - `replicas` is the number that policy fixes, else how many shares the fullest GPU has now.
-//! - `mps.capable` is always `false`: NVIDIA's MPS control daemon is started by it, and would take the GPUs from kerf's.
-//! - Of several models the first that is not in MIG mode is told of; GFD takes any.
+//! - A product ends in `-SHARED` if its GPUs are available in shares only. If a whole GPU is available too, shares are a renamed resource,
+//!   as with
+//!   GFD's `renameByDefault`: the product stays, and `replicas` and `sharing-strategy` describe the shares. So the product changes with the
+//!   policy, and not with every pod that comes and goes.
+//! - A MIG device that pods may share in turns is available whole too, so its product has no `-SHARED` either.
+//! - `replicas` is the number that the policy fixes, otherwise the number of shares on the fullest GPU now.
+//! - `mps.capable` is always `false`: it makes NVIDIA start its MPS control daemon, which would take the GPUs from kerf's.
+//! - With several models the labels describe the first one that is not in MIG mode; GFD takes any.
 
 use crate::kind::Kind;
 use crate::mig::{ComputeProfile, Profile};
@@ -19,7 +20,7 @@ use crate::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
-/// What kerf tells of GPUs, behind [`PREFIX`] and `gpu.`.
+/// Labels of GPUs that kerf writes, without [`PREFIX`] and `gpu.`.
 const OF_GPUS: [&str; 9] = [
     "product",
     "count",
@@ -32,7 +33,7 @@ const OF_GPUS: [&str; 9] = [
     "mode",
 ];
 
-/// What kerf tells of each MIG profile, behind [`PREFIX`], `mig-` and the profile's name.
+/// Labels of each MIG profile that kerf writes, without [`PREFIX`], `mig-` and the profile's name.
 const OF_PROFILES: [&str; 13] = [
     "product",
     "count",
@@ -49,7 +50,7 @@ const OF_PROFILES: [&str; 13] = [
     "engines.ofa",
 ];
 
-/// What kerf tells of the node, behind [`PREFIX`].
+/// Labels of the node that kerf writes, without [`PREFIX`].
 const OF_THE_NODE: [&str; 15] = [
     "mig.capable",
     "mig.strategy",
@@ -68,59 +69,59 @@ const OF_THE_NODE: [&str; 15] = [
     "cuda.runtime.minor",
 ];
 
-/// The longest value that a label may have (Kubernetes' `LabelValueMaxLength`).
+/// Kubernetes' limit for a label's value (`LabelValueMaxLength`).
 const LONGEST_VALUE: usize = 63;
 
-/// Labels with their values.
+/// The labels of a node, as key and value.
 pub type GfdLabels = BTreeMap<String, String>;
 
-/// What the labels tell of one GPU.
+/// The properties of one GPU that the labels describe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelledGpu {
-    /// The product name as NVML gives it.
+    /// The product name as NVML reports it.
     pub product: String,
-    /// Total memory.
+    /// The total memory of the GPU.
     pub memory: MemoryMib,
-    /// CUDA compute capability, major and minor.
+    /// The CUDA compute capability, major and minor.
     pub capability: (u32, u32),
-    /// Its class on the PCI bus, where the machine tells.
+    /// The class on the PCI bus; `None` if the machine does not report it.
     pub pci_class: Option<u32>,
-    /// Whether it has a MIG mode.
+    /// Whether the GPU has a MIG mode.
     pub mig_capable: bool,
-    /// Whether that is on.
+    /// Whether the MIG mode is on.
     pub mig_on: bool,
-    /// The kinds of slice that its mode and the policy allow.
+    /// The kinds of slice that mode and policy allow.
     pub kinds: Vec<Kind>,
-    /// The shares that are on it, by their kind.
+    /// The number of shares on the GPU now, by kind.
     pub shares: BTreeMap<Kind, u32>,
-    /// How many shares it has by policy, where that is fixed.
+    /// The number of shares that the policy fixes; `None` if it fixes none.
     pub fixed: Option<u32>,
 }
 
-/// What the labels tell of one MIG device.
+/// The properties of one MIG device that the labels describe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelledInstance {
     /// The product name of its GPU.
     pub product: String,
-    /// What it is.
+    /// The profile by which the device is named.
     pub profile: InstanceProfile,
-    /// How many pods may take turns on it, where policy lets several.
+    /// The number of pods that may share it in turns; `None` if the policy does not allow that.
     pub turns: Option<u8>,
-    /// What it has, where the driver tells.
+    /// Its resources; `None` if the driver does not report them.
     pub attributes: Option<Attributes>,
 }
 
-/// What a MIG device is.
+/// The profile of a MIG device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InstanceProfile {
     /// A GPU instance with one compute instance of full size.
     Full(Profile),
-    /// A compute instance of a GPU instance that has several.
+    /// A compute instance that shares its GPU instance with others.
     Part(ComputeProfile),
 }
 
 impl InstanceProfile {
-    /// The name that GFD and the resource have: `1g.10gb.me` where NVML says `1g.10gb+me`.
+    /// The name in GFD's labels and in resource names: `1g.10gb.me` for NVML's `1g.10gb+me`.
     fn name(self) -> String {
         let name = match self {
             Self::Full(profile) => profile.to_string(),
@@ -130,40 +131,40 @@ impl InstanceProfile {
     }
 }
 
-/// What a MIG device has (`nvmlDeviceGetAttributes_v2`).
+/// The resources of a MIG device (`nvmlDeviceGetAttributes_v2`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
-    /// Memory.
+    /// The memory of the MIG device.
     pub memory: MemoryMib,
-    /// Streaming multiprocessors.
+    /// The number of streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Compute slices of its GPU instance.
+    /// The compute slices of its GPU instance.
     pub gpu_slices: u32,
-    /// Compute slices of its own.
+    /// The compute slices of its compute instance.
     pub compute_slices: u32,
-    /// Copy engines.
+    /// The number of copy engines.
     pub copy: u32,
-    /// Video decoders.
+    /// The number of video decoders.
     pub decoder: u32,
-    /// Video encoders.
+    /// The number of video encoders.
     pub encoder: u32,
-    /// JPEG engines.
+    /// The number of JPEG engines.
     pub jpeg: u32,
-    /// Optical flow accelerators.
+    /// The number of optical flow accelerators.
     pub ofa: u32,
 }
 
-/// What the labels tell of the driver.
+/// The properties of the driver that the labels describe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelledDriver {
-    /// Its version, such as `580.159.04`.
+    /// The driver's version, such as `580.159.04`.
     pub version: String,
-    /// The newest CUDA that it runs, major and minor.
+    /// The newest CUDA version that it runs, major and minor.
     pub cuda: (u32, u32),
 }
 
-/// The labels of a node with these GPUs, by index, and MIG devices; none of a node without a GPU. One whose value Kubernetes would
-/// not take is left out, as NFD leaves it out.
+/// The labels of a node with these GPUs (in the order of their indexes) and MIG devices; empty for a node without a GPU. Labels whose value
+/// Kubernetes would reject are left out, as NFD does.
 #[must_use]
 pub fn labels(
     gpus: &[LabelledGpu],
@@ -187,7 +188,7 @@ pub fn labels(
     labels
 }
 
-/// Whether kerf writes a label of this name on nodes that it serves, and so removes it where it is not true any more.
+/// Whether kerf writes a label of this name on managed nodes, and therefore removes it when it is no longer true.
 #[must_use]
 pub fn is_told(key: &str) -> bool {
     let Some(rest) = key.strip_prefix(PREFIX) else { return false };
@@ -226,11 +227,11 @@ fn of_gpus(labels: &mut GfdLabels, shown: &LabelledGpu, gpus: &[LabelledGpu]) {
     set(labels, "gpu.mode", mode(gpus));
 }
 
-/// How the GPUs of one model are shared that are not in MIG mode.
+/// The sharing of one model's GPUs that are not in MIG mode.
 struct Sharing {
-    /// Whether none of them can be had whole.
+    /// Whether none of them is available as a whole.
     only: bool,
-    /// The shares of the one that has most of them.
+    /// The number of shares on the GPU with the most.
     replicas: u32,
     strategy: Option<Kind>,
 }
@@ -238,7 +239,7 @@ struct Sharing {
 impl Sharing {
     fn of<'g>(gpus: impl Iterator<Item = &'g LabelledGpu>) -> Self {
         let gpus: Vec<_> = gpus.collect();
-        // GFD's number for a GPU whose whole stands for nothing that can be had.
+        // GFD writes 1 for unshared GPUs, and 0 if there is no GPU of which the whole could be used.
         let none = Self { only: false, replicas: u32::from(!gpus.is_empty()), strategy: None };
         let only = !gpus.is_empty() && gpus.iter().all(|gpu| gpu.is_only_shared());
         let shared = gpus.iter().filter_map(|gpu| gpu.shared()).rev().max_by_key(|(_, replicas)| *replicas);
@@ -254,7 +255,7 @@ impl LabelledGpu {
         !self.kinds.is_empty() && self.kinds.iter().copied().all(is_share)
     }
 
-    /// The kind of its shares, and how many it has.
+    /// The kind of the GPU's shares, and their number.
     fn shared(&self) -> Option<(Kind, u32)> {
         let here = self.shares.iter().filter(|(kind, count)| is_share(**kind) && **count > 0);
         let most = here.rev().max_by_key(|(_, count)| **count).map(|(kind, count)| (*kind, *count));
@@ -305,7 +306,7 @@ impl Attributes {
     }
 }
 
-/// GFD refuses to tell of a driver whose version has other than two or three parts.
+/// GFD rejects a driver whose version does not have two or three parts, so kerf then writes no label of it.
 fn of_driver(labels: &mut GfdLabels, driver: &LabelledDriver) {
     let parts: Vec<&str> = driver.version.split('.').collect();
     let (major, minor, revision) = match parts[..] {
@@ -336,14 +337,14 @@ fn of_driver(labels: &mut GfdLabels, driver: &LabelledDriver) {
     }
 }
 
-/// Only what a label may have, with dashes for spaces.
+/// Only the characters that a label may have, with dashes for spaces.
 fn sanitised(text: &str) -> String {
     let kept: String =
         text.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ' ')).collect();
     kept.split_whitespace().collect::<Vec<_>>().join("-")
 }
 
-/// GFD's `getArchFamily`; newer ones than it knows are `undefined` there too.
+/// GFD's `getArchFamily`; GFD too calls newer families than it knows `undefined`.
 fn family(major: u32, minor: u32) -> &'static str {
     match (major, minor) {
         (1, _) => "tesla",
@@ -361,7 +362,7 @@ fn family(major: u32, minor: u32) -> &'static str {
     }
 }
 
-/// By the class that all GPUs have on the PCI bus (the PCI code and ID assignment specification: 0x0300 VGA, 0x0302 3D).
+/// The mode by the PCI class that all GPUs share (the PCI code and ID assignment specification: 0x0300 VGA, 0x0302 3D).
 fn mode(gpus: &[LabelledGpu]) -> &'static str {
     let classes: BTreeSet<Option<u32>> = gpus.iter().map(|gpu| gpu.pci_class).collect();
     match classes.into_iter().collect::<Vec<_>>()[..] {

@@ -28,7 +28,7 @@ fn with_shares(mut gpu: LabelledGpu, kind: Kind, count: u32) -> LabelledGpu {
     gpu
 }
 
-/// One instance; the figures of an A100-80GB's `1g.10gb` and `3g.40gb`.
+/// One instance, with the figures of an A100-80GB's `1g.10gb` and `3g.40gb`.
 fn instance(profile: InstanceProfile, sms: u32, slices: u32, mib: u64) -> LabelledInstance {
     let (gpu_slices, compute_slices) = match profile {
         InstanceProfile::Full(_) => (slices, slices),
@@ -55,7 +55,7 @@ fn told(labels: &GfdLabels) -> String {
     })
 }
 
-/// Only what is said of the GPUs' sharing.
+/// Only the labels about the GPUs' sharing.
 fn sharing(gpus: &[LabelledGpu]) -> [String; 4] {
     let labels = labels(gpus, &[], None);
     ["product", "count", "replicas", "sharing-strategy"]

@@ -1,4 +1,4 @@
-//! Every annotation, label and object name of kerf's own, in one place.
+//! Every annotation, label and object name that kerf defines, in one place.
 
 /// The API group of kerf's resources and the prefix of its keys.
 pub const GROUP: &str = "kerf.dev";
@@ -9,35 +9,33 @@ pub const VERSION: &str = "v1alpha1";
 /// `apiVersion` of kerf's resources and policy documents.
 pub const API_VERSION: &str = "kerf.dev/v1alpha1";
 
-/// Annotation: how much GPU memory the pod's only container asks for (`10Gi`).
-/// With `.<container>` behind it, the named container's.
+/// Annotation: the GPU memory that the pod's only container asks for (`10Gi`). With the suffix `.<container>` it is for that container.
 pub const GPU_MEMORY: &str = "kerf.dev/gpu-memory";
 
-/// Annotation: the exact MIG profile that the pod's only container asks for (`1g.10gb`, `1c.3g.40gb`).
-/// With `.<container>` behind it, the named container's.
+/// Annotation: the exact MIG profile that the pod's only container asks for (`1g.10gb`, `1c.3g.40gb`). With the suffix `.<container>` it is
+/// for that container.
 pub const GPU_PROFILE: &str = "kerf.dev/gpu-profile";
 
-/// Annotation: how many slices a container asks for that asks by annotation. With `.<container>` behind it, the named
-/// container's.
+/// Annotation: the number of slices of a container that asks by annotation. With the suffix `.<container>` it is for that container.
 pub const GPU_COUNT: &str = "kerf.dev/gpu-count";
 
-/// Annotation: the least share of a GPU's compute that each slice must have, in percent. With `.<container>` behind it, of
-/// the named container's slices; without, of those of all containers that have no share of their own.
+/// Annotation: the least share of a GPU's compute that each slice must have, in percent. With the suffix `.<container>` it is for that
+/// container, otherwise for all containers without their own.
 pub const COMPUTE: &str = "kerf.dev/compute";
 
-/// Annotation: the GPU models that may serve the pod, by their short names, with commas between.
+/// Annotation: the GPU models that may serve the pod, by their short names, separated by commas.
 pub const GPU_MODEL: &str = "kerf.dev/gpu-model";
 
-/// Annotation: the GPU models that may not serve the pod.
+/// Annotation: the GPU models that must not serve the pod.
 pub const GPU_MODEL_NOT: &str = "kerf.dev/gpu-model-not";
 
-/// Annotation: the GPUs that may serve the pod, by their UUIDs, with commas between.
+/// Annotation: the GPUs that may serve the pod, by their UUIDs, separated by commas.
 pub const GPU_UUID: &str = "kerf.dev/gpu-uuid";
 
-/// Annotation: the GPUs that may not serve the pod.
+/// Annotation: the GPUs that must not serve the pod.
 pub const GPU_UUID_NOT: &str = "kerf.dev/gpu-uuid-not";
 
-/// Annotation: `nominal`, so that 10Gi takes a `1g.10gb` whatever it really has, or `strict`, so that it really has 10 GiB.
+/// Annotation: with `nominal`, 10Gi takes a `1g.10gb` whatever memory it really has; with `strict`, the slice really has 10 GiB.
 pub const MEMORY_MATCH: &str = "kerf.dev/memory-match";
 
 /// Annotation: the isolation class, `hardware`, `memory` or `none`.
@@ -52,16 +50,16 @@ pub const ASSIGNMENT: &str = "kerf.dev/assignment";
 /// Annotation, reserved: `UID/EPOCH`, the Lease and the epoch of the extender's leader that sent the pod's Binding.
 pub const EPOCH: &str = "kerf.dev/epoch";
 
-/// Annotation: written by the extender on a waiting pod when there is room for it, so that the scheduler looks at it again.
+/// Annotation: the extender writes it on a pending pod when there is room for it, so that kube-scheduler requeues the pod.
 pub const ROOM: &str = "kerf.dev/room";
 
-/// Annotation: `true` on a pod with a controller says that it may be restarted elsewhere to make room for a bigger one.
+/// Annotation: `true` on a pod with a controller allows kerf to evict it, so that it restarts elsewhere and makes room for a bigger pod.
 pub const MOVABLE: &str = "kerf.dev/movable";
 
-/// Annotation that kubectl and the injectors of sidecars know: the container that a command without a container's name means.
+/// Annotation of kubectl and sidecar injectors: the container that a command without a container's name means.
 pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
-/// The annotations by which users ask.
+/// The annotations with which users ask for GPUs.
 pub const ASKED: [&str; 11] = [
     GPU_MEMORY,
     GPU_PROFILE,
@@ -76,67 +74,67 @@ pub const ASKED: [&str; 11] = [
     MOVABLE,
 ];
 
-/// Those of them that name a container when `.<container>` stands behind them.
+/// The annotations that may have the suffix `.<container>`.
 pub const PER_CONTAINER: [&str; 4] = [GPU_MEMORY, GPU_PROFILE, GPU_COUNT, COMPUTE];
 
-/// Annotation of a GpuNode, written by the extender: the policy for nodes that the GpuNode's policy was copied from.
+/// Annotation of a GpuNode, written by the extender: the node policy from which the GpuNode's policy was copied.
 pub const NODE_POLICY: &str = "kerf.dev/node-policy";
 
-/// The annotations that kerf writes on pods, and nobody else.
+/// The annotations that only kerf may write on pods.
 pub const RESERVED: [&str; 4] = [REQUEST, ASSIGNMENT, EPOCH, ROOM];
 
-/// Label on admitted pods, by which kerf's programs watch only the pods that concern them. Its value is `true`.
+/// Label on admitted pods with value `true`, by which kerf's programs watch only the pods that concern them.
 pub const SLICED: &str = "kerf.dev/sliced";
 
-/// Label of the extender's pods, written by its leader: [`LEADER`] on the one to which the Service leads.
+/// Label of the extender's pods, written by its leader: [`LEADER`] on the pod that the Service selects.
 pub const ROLE: &str = "kerf.dev/role";
 
-/// Value of [`ROLE`] on the leader's pod.
+/// The value of [`ROLE`] on the leader's pod.
 pub const LEADER: &str = "leader";
 
-/// Name of the ConfigMap, in kerf's namespace, in which the extender's leader writes its epoch.
+/// Name of the ConfigMap in kerf's namespace to which the extender's leader writes its epoch.
 pub const DEMAND: &str = "kerf-demand";
 
-/// The key in it under which the document is.
+/// The key of that ConfigMap with the document.
 pub const DEMAND_DOCUMENT: &str = "demand.json";
 
-/// Name of the ConfigMap, in kerf's namespace, in which agents find the authority of the extender's certificate.
+/// Name of the ConfigMap in kerf's namespace from which agents read the authority of the extender's certificate.
 pub const EXTENDER_AUTHORITY: &str = "kerf-extender-ca";
 
-/// Prefix of the limits in which users ask for memory: `kerf.dev/gpu-10gb`. In Pods the bare `gpu-10gb` works too.
+/// Prefix of the limits with which users ask for memory: `kerf.dev/gpu-10gb`. Pods may also use the bare `gpu-10gb`.
 pub const SIZE_PREFIX: &str = "kerf.dev/gpu-";
 
-/// Node label, written by admins: `true` on a node whose GPUs are kerf's.
+/// Node label, written by admins: `true` on a managed node.
 pub const MANAGED: &str = "kerf.dev/managed";
 
 /// Node label, written by the agent: the GPU model (`H100-80GB`), or [`MIXED_MODELS`].
 pub const NODE_MODEL: &str = "kerf.dev/gpu-model";
 
-/// Value of [`NODE_MODEL`] on a node with GPUs of several models.
+/// The value of [`NODE_MODEL`] on a node with GPUs of several models.
 pub const MIXED_MODELS: &str = "mixed";
 
 /// Node label, written by the agent: the largest size in GB that the node can serve by `kind`.
 ///
-/// Node affinity compares it with `Gt`, so a pod meets only nodes that can ever serve it.
+/// Node affinity compares it with `Gt`, so that a pod is only offered nodes that can serve it at all.
 #[must_use]
 pub fn node_kind_label(kind: crate::kind::Kind) -> String {
     format!("{GROUP}/{kind}-max-gb")
 }
 
-/// Node label, written by the agent: the largest neutral name that a slice of the node can have by any kind, by its size in GB.
-/// That is at least the slice's own size: a slice of 15 GB is the largest of `kerf.dev/gpu-16gb`.
+/// Node label, written by the agent: the size in GB of the largest neutral name that a slice of the node can have by any kind. It is at
+/// least the slice's own size: a slice of 15 GB is the largest of `kerf.dev/gpu-16gb`.
 pub const NODE_MAX_GB: &str = "kerf.dev/gpu-max-gb";
 
-/// Node label: the name of the layout of NVIDIA's device plugin that a node is to have; an admin sets it.
+/// Node label, written by admins: the layout of NVIDIA's device plugin for the node, by name.
 pub const LAYOUT: &str = "kerf.dev/layout";
 
-/// Annotation of a Node and of a `ClusterPolicy`, written by the extender's leader: what it changed there for a layout of NVIDIA's
-/// device plugin, and what was there before.
+/// Annotation of a Node and of a `ClusterPolicy`, written by the extender's leader: what it changed there for a layout of NVIDIA's device
+/// plugin, and the state before.
 pub const PLUGIN_LAYOUT: &str = "kerf.dev/plugin-layout";
 
-/// Type of the condition of a Node that tells how far the layout of NVIDIA's device plugin is.
+/// Type of the Node condition that reports the state of the layout of NVIDIA's device plugin.
 pub const LAYOUT_CONDITION: &str = "kerf.dev/Layout";
 
-/// Node label of nos, read so that its users need not label anew: `mig` or `mps` makes a node kerf's own, for slices of that
-/// kind.
+/// Node label of nos, which kerf reads so that its users need no new labels: with `mig` or `mps` the node is managed and serves slices of
+/// that kind.
 pub const NOS_PARTITIONING: &str = "nos.nebuly.com/gpu-partitioning";

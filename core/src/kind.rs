@@ -5,17 +5,17 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// How a slice of a GPU is made.
+/// The technology that makes a slice of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A GPU instance with one compute instance: memory, faults and compute are fenced.
     Mig,
-    /// The GPU itself, with MIG mode off.
+    /// The whole GPU, with MIG mode off.
     Whole,
-    /// A share behind the GPU's MPS control daemon: memory is fenced per process, faults are not.
+    /// A share behind the GPU's MPS control daemon: memory is isolated per process, faults are not.
     Mps,
-    /// A time slice accounted by memory: nothing is fenced.
+    /// A time slice that counts by memory, with no isolation.
     TimeSlicing,
 }
 
@@ -44,37 +44,37 @@ impl Kind {
         }
     }
 
-    /// The value of the label `kind` of metrics: the kind's name, or `none` for what concerns no slice.
+    /// The value of the metrics' label `kind`: the kind's name, or `none` if no slice is concerned.
     #[must_use]
     pub fn label(kind: Option<Self>) -> &'static str {
         kind.map_or("none", Self::as_str)
     }
 
-    /// All values of the label `kind`.
+    /// All values of the metrics' label `kind`.
     pub fn labels() -> impl Iterator<Item = &'static str> {
         Self::ALL.map(Some).into_iter().chain([None]).map(Self::label)
     }
 }
 
-/// By what something is counted that is about a pod: the value of the label `kind` of metrics.
+/// The value of the metrics' label `kind` for something about a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum KindLabel {
-    /// It gets no slice.
+    /// The pod gets no slice.
     #[default]
     None,
-    /// Several kinds may serve it, and none is chosen yet.
+    /// Several kinds may serve the pod, and none is chosen yet.
     Any,
-    /// The kind of its first slice.
+    /// The kind of the pod's first slice.
     Of(Kind),
 }
 
 impl KindLabel {
-    /// All of them.
+    /// All values, in the order of the metrics.
     pub fn all() -> impl Iterator<Item = Self> {
         Kind::ALL.map(Self::Of).into_iter().chain([Self::Any, Self::None])
     }
 
-    /// As metrics have it.
+    /// The value as metrics have it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -91,23 +91,23 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a pod wants fenced off from its neighbours. Ordered from the weakest to the strongest.
+/// The isolation from neighbours that a pod asks for, ordered from the weakest to the strongest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IsolationClass {
-    /// Anything will do.
+    /// No isolation is needed, so any kind serves it.
     None,
     /// Neighbours cannot take the pod's memory.
     Memory,
-    /// Memory, faults and compute are fenced by hardware.
+    /// The hardware isolates memory, faults and compute.
     Hardware,
 }
 
 impl IsolationClass {
-    /// All classes, strongest first.
+    /// All classes, the strongest one first.
     pub const ALL: [Self; 3] = [Self::Hardware, Self::Memory, Self::None];
 
-    /// Whether a slice of `kind` gives at least what this class promises.
+    /// Whether a slice of `kind` gives at least the isolation of this class.
     #[must_use]
     pub fn is_served_by(self, kind: Kind) -> bool {
         kind.strongest_class() >= self
@@ -124,7 +124,7 @@ impl fmt::Display for IsolationClass {
     }
 }
 
-/// A text that names no isolation class.
+/// The text does not name an isolation class.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is no isolation class; write hardware, memory or none")]
 pub struct UnknownClass(pub String);

@@ -1,10 +1,10 @@
-//! What a reservation, a release and a repair do to a node's wanted slices.
+//! Reservation, release and repair of a node's wanted slices.
 //!
-//! Each function gives the changed slices or says that nothing changes.
+//! Each function returns the changed slices, or reports that nothing changes.
 //!
-//! [`Ledger`] is the account that a node's agent keeps by a leader's [`Order`]s: a promise exists once the agent has it on its disk.
-//! [`BindProgress`] is that leader's side of one pod's bind, and [`Change`]s keep its copy of the node ([`NodeState`]) up to date
-//! (`docs/decisions/0006-ledger.md`).
+//! [`Ledger`] is the account that a node's agent keeps by the [`Order`]s of a leader: a reservation exists once the agent has it on its
+//! disk. [`BindProgress`] is the leader's side of one pod's bind, and [`Change`]s keep the leader's copy of the node ([`NodeState`]) up to
+//! date (`docs/decisions/0006-ledger.md`).
 
 mod accept;
 mod bind;
@@ -26,18 +26,18 @@ use crate::names::{PodKey, PodUid, SliceId};
 use crate::packing::{Fleet, Refusal, Source, fit};
 use crate::resource::ResourceName;
 
-/// The pod that a slice is promised to, and the epoch of the leader that promises.
+/// The owner of a reservation, and the epoch of the leader that reserves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Promisee {
-    /// The pod's UID.
+    /// The UID of the pod.
     pub uid: PodUid,
-    /// The pod's namespace and name.
+    /// The namespace and name of the pod.
     pub key: PodKey,
-    /// The leader's epoch.
+    /// The epoch of the leader that reserves.
     pub epoch: u64,
 }
 
-/// Reserves slices for all of the pod's containers, on a node of `fleet`. A pod that has a reservation keeps it: the spec comes back unchanged.
+/// Reserves slices for all of the pod's containers on a node of `fleet`. If the pod has a reservation, the spec stays as it is.
 pub fn reserve(
     spec: &GpuNodeSpec,
     status: &GpuNodeStatus,
@@ -53,7 +53,7 @@ pub fn reserve(
     Ok(apply(spec, &Proposal::from_fit(owner, fit), pod.epoch))
 }
 
-/// The wanted slices with the places of a proposal reserved by the leader of `epoch`. Whether they can be had is not asked.
+/// The wanted slices with the places of a proposal reserved by the leader of `epoch`. It does not check that the places are free.
 #[must_use]
 pub fn apply(spec: &GpuNodeSpec, proposal: &Proposal, epoch: u64) -> GpuNodeSpec {
     let Owner { uid, key } = &proposal.owner;
@@ -78,7 +78,7 @@ pub fn apply(spec: &GpuNodeSpec, proposal: &Proposal, epoch: u64) -> GpuNodeSpec
                 new_id(&mut next)
             }
         };
-        // Reserved last: the order of the list is the order of the promises.
+        // The new slice goes last, because the order of the list is the order of the reservations.
         next.slices.push(WantedSlice {
             id,
             gpu: placed.gpu.clone(),
@@ -86,7 +86,7 @@ pub fn apply(spec: &GpuNodeSpec, proposal: &Proposal, epoch: u64) -> GpuNodeSpec
             reservation: Some(reservation),
         });
     }
-    // A node cuts in this order, and nobody waits for what is idle.
+    // A node cuts in this order. Idle slices go last, because no pod waits for them.
     next.slices.sort_by_key(|s| s.reservation.is_none());
     next
 }
@@ -96,12 +96,12 @@ fn new_id(next: &mut GpuNodeSpec) -> SliceId {
     SliceId::new(format!("s{}", next.next_slice))
 }
 
-/// The slices that are reserved for the pod of this UID.
+/// The slices that are reserved for the pod with this UID.
 pub fn reserved<'s>(spec: &'s GpuNodeSpec, uid: &'s PodUid) -> impl Iterator<Item = &'s WantedSlice> {
     spec.slices.iter().filter(move |s| s.reservation.as_ref().is_some_and(|r| r.uid == *uid))
 }
 
-/// Gives the pod's slices back: they stay as idle capacity. `None` if it has none.
+/// Releases the pod's slices, which stay as idle capacity. `None` if it has none.
 #[must_use]
 pub fn release(spec: &GpuNodeSpec, uid: &PodUid) -> Option<GpuNodeSpec> {
     reserved(spec, uid).next()?;
@@ -111,11 +111,11 @@ pub fn release(spec: &GpuNodeSpec, uid: &PodUid) -> Option<GpuNodeSpec> {
     Some(next)
 }
 
-/// Brings the promises in line with what the kubelet did: it may hand an equivalent slice to another pod than the one
-/// that it was promised to, and then the two change places. `None` if all agree.
+/// Adapts the reservations to what the kubelet did. It may give a pod an equivalent slice that is reserved for another pod; then the two
+/// pods exchange their reservations. `None` if nothing changes.
 ///
-/// A holder has a name and no UID. So only pods that are bound can have their promise moved: a holder of the name of a
-/// pod that is not bound is its namesake, whose end the agent has not seen yet.
+/// A holder has a name and no UID. Therefore only reservations of bound pods are exchanged: if the pod of that name is not bound, the
+/// holder is an earlier pod of the same name whose end the agent has not seen yet.
 #[must_use]
 pub fn follow_holders(
     spec: &GpuNodeSpec,
@@ -135,7 +135,7 @@ pub fn follow_holders(
     (next != *spec).then_some(next)
 }
 
-/// Where the holder of the slice at `here` was promised one, if that is not here.
+/// The index of the slice that is reserved for the holder of the slice at `here`, if it is another one.
 fn promised_elsewhere<'s>(
     spec: &'s GpuNodeSpec,
     status: &GpuNodeStatus,
@@ -151,10 +151,10 @@ fn promised_elsewhere<'s>(
         return None;
     }
     let holder_of = |s: &WantedSlice| status.slice(&s.id).and_then(|o| o.holder.as_ref());
-    // Not what the same container holds too: it may have several slices.
+    // A slice that the same container already holds does not count, because a container may have several.
     let exact = spec.slices.iter().position(|s| by_name(s) && holder_of(s) != Some(holder));
-    // The kubelet hands the slices of a pod's init containers on to its other containers: which of them is promised in
-    // whose name matters to nobody, and what is promised to the pod in any of their names is the pod's own.
+    // The kubelet passes slices of a pod's init containers on to its other containers. Therefore it does not matter in which container's
+    // name a slice is reserved, as long as it is the pod's.
     exact.or_else(|| {
         let free = |s: &WantedSlice| holder_of(s).is_none_or(|h| h.key() != holder.key());
         if of_name(&spec.slices[here]) {

@@ -160,7 +160,7 @@ fn a_pod_that_is_not_bound_does_not_follow_the_slice_of_its_namesake() {
     assert!(follow_holders(&spec, &status, |uid| *uid == again.uid).is_some());
 }
 
-/// A pod whose init container `load` needs two slices, and `main` one of them later.
+/// A pod whose init container `load` needs two slices, one of which `main` needs later.
 fn staged(spec: &GpuNodeSpec, status: &GpuNodeStatus, pod: &str) -> GpuNodeSpec {
     let mut document = request("nvidia.com/mig-1g.10gb", 2);
     let main = crate::contract::ContainerRequest { count: 1, ..document.containers[0].clone() };

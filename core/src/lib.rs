@@ -1,27 +1,27 @@
 //! The decisions of kerf, as pure functions over values.
 //!
-//! Nothing in this crate reads a clock, a file, the environment, the network or a random source: everything that a
-//! decision needs comes as an argument, everything that it says is a value. A test (`core_is_pure`) keeps it so.
+//! Nothing in this crate reads a clock, a file, the environment, the network or a random source. Everything that a decision needs is an
+//! argument, and its result is a value. The test `core_is_pure` enforces that.
 //!
 //! | room | what it decides |
 //! |---|---|
-//! | [`units`], [`quantity`] | what an amount of GPU memory is, and how users write it |
-//! | [`names`], [`kind`], [`resource`], [`keys`], [`nvidia_keys`] | the words and spellings that cross a program's boundary |
+//! | [`units`], [`quantity`] | amounts of GPU memory, and how users write them |
+//! | [`names`], [`kind`], [`resource`], [`keys`], [`nvidia_keys`] | the names and spellings that cross a program's boundary |
 //! | [`mig`] | which sets of GPU instances are legal on a GPU |
 //! | [`request`] | what a pod asks for |
 //! | [`policy`] | which kinds of slice may serve it |
-//! | [`admission`] | what becomes of a pod that is created |
-//! | [`accounting`] | what of a GPU's memory shares may come to |
-//! | [`inventory`] | what of a node is taken, idle or free |
-//! | [`packing`] | where it goes |
+//! | [`admission`] | whether and how a created pod is admitted |
+//! | [`accounting`] | how much of a GPU's memory shares may use |
+//! | [`inventory`] | what is taken, idle or free on a node |
+//! | [`packing`] | where a pod's slices go |
 //! | [`closeness`] | which GPUs are best together |
-//! | [`ledger`] | what is reserved on a node, for whom and for how long, and how a leader orders it |
-//! | [`planner`] | which steps turn what is into what is wanted, and an independent checker of them |
-//! | [`plugin_layout`] | how NVIDIA's device plugin is configured on the nodes that it serves |
+//! | [`ledger`] | reservations on a node, their owners and ends, and the orders of a leader |
+//! | [`planner`] | the steps from the observed to the desired state, and an independent checker of them |
+//! | [`plugin_layout`] | how NVIDIA's device plugin is configured on static nodes |
 //! | [`offer`] | which devices the kubelet may hand out |
-//! | [`gfd_labels`] | what a served node's labels say to those who select on NVIDIA's |
-//! | [`managed`] | whether a node's GPUs are kerf's own |
-//! | [`static_node`] | what a node offers that NVIDIA's device plugin serves |
+//! | [`gfd_labels`] | the labels of a managed node for selectors made for NVIDIA's labels |
+//! | [`managed`] | whether a node is managed |
+//! | [`static_node`] | what a static node offers |
 //! | [`sharing`] | what tenants of one GPU cost each other, and which way of sharing serves them |
 //! | [`contract`] | the documents that the programs exchange |
 #![forbid(unsafe_code)]

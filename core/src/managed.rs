@@ -1,13 +1,13 @@
-//! Whose a node's GPUs are, by its labels: kerf's own, or those of NVIDIA's device plugin.
+//! Whether a node is managed by kerf's agent or belongs to NVIDIA's device plugin, by its labels.
 
 use crate::{keys, nvidia_keys};
 use std::collections::BTreeMap;
 
-/// Whether a node's GPUs are kerf's own, by its labels.
+/// Whether a node is managed, by its labels.
 ///
-/// It is so where the chart puts the agent, as it does by default: [`keys::MANAGED`] decides if it is `true` or `false`; of
-/// other nodes those are kerf's from which an admin has taken NVIDIA's device plugin though they have GPUs, and those that nos
-/// partitioned. Where the chart's `managedNodes` says otherwise, what a node is for kerf is told by its GpuNode.
+/// This is the rule by which the chart's DaemonSet selects nodes by default. [`keys::MANAGED`] decides if it is `true` or `false`. Without
+/// it, a node is managed if it has GPUs and an admin has switched NVIDIA's device plugin off there, or if nos partitioned it. If the
+/// chart's `managedNodes` has another rule, the presence of a GpuNode decides.
 #[must_use]
 pub fn is_managed(labels: &BTreeMap<String, String>) -> bool {
     let is = |key: &str, value: &str| labels.get(key).is_some_and(|found| found == value);

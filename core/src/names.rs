@@ -1,4 +1,4 @@
-//! Names of things that other systems own, each its own type so that one is never passed for another.
+//! Names that other systems define, each with a type of its own, so that one is never used as another.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -13,12 +13,12 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// Takes the name as it is.
+            /// Wraps the name without a check.
             pub fn new(name: impl Into<String>) -> Self {
                 Self(name.into())
             }
 
-            /// The name's text.
+            /// The text of the name.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -31,7 +31,7 @@ macro_rules! name {
             }
         }
 
-        /// A name is looked up by its text: it compares and hashes as the text does.
+        /// Allows a lookup by text: a name compares and hashes like its text.
         impl std::borrow::Borrow<str> for $name {
             fn borrow(&self) -> &str {
                 &self.0
@@ -47,34 +47,34 @@ macro_rules! name {
 }
 
 name!(
-    /// A Kubernetes Node's name, which is also its GpuNode's.
+    /// The name of a Kubernetes Node, which is also the name of its GpuNode.
     NodeName
 );
 name!(
-    /// A GPU's UUID as NVML gives it (`GPU-…`).
+    /// The UUID of a GPU as NVML reports it (`GPU-…`).
     GpuUuid
 );
 name!(
-    /// A slice's name in its node's [`GpuNodeSpec`](crate::contract::GpuNodeSpec): unique there, never used again.
+    /// The name of a slice in its node's [`GpuNodeSpec`](crate::contract::GpuNodeSpec): unique there and never used again.
     SliceId
 );
 name!(
-    /// A device id as the kubelet sees it: `MIG-…` for a GPU instance, `GPU-…::n` for a share.
+    /// The ID of a device for the kubelet: `MIG-…` for a GPU instance, `GPU-…::n` for a share.
     DeviceId
 );
 name!(
-    /// A pod's UID: what a reservation belongs to.
+    /// The UID of a pod, by which reservations belong to it.
     PodUid
 );
 
-/// A GPU's address on the PCI bus, in the kernel's form: `0000:65:00.0`. It is read in that form, and with the eight digits of the
-/// domain that NVML and nvidia-smi write (`00000000:65:00.0`), in capitals or not.
+/// The address of a GPU on the PCI bus, in the kernel's form: `0000:65:00.0`. Parsing also accepts capitals, and the domain of eight digits
+/// that NVML and nvidia-smi write (`00000000:65:00.0`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciBusId(String);
 
 impl PciBusId {
-    /// The address's text.
+    /// The text of the address.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -87,7 +87,7 @@ impl fmt::Display for PciBusId {
     }
 }
 
-/// A text that is no address on the PCI bus.
+/// The text is not a PCI bus address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is no PCI bus id; write it as `kerf gpu list` and `lspci -D` do, like 0000:65:00.0")]
 pub struct NoPciBusId(String);
@@ -125,17 +125,17 @@ impl From<PciBusId> for String {
     }
 }
 
-/// A pod's namespace and name.
+/// The namespace and name of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodKey {
-    /// The namespace.
+    /// The namespace of the pod.
     pub namespace: String,
-    /// The name in it.
+    /// The name in the namespace.
     pub name: String,
 }
 
 impl PodKey {
-    /// The pod `name` of `namespace`.
+    /// The key of pod `name` in `namespace`.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }

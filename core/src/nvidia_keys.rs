@@ -2,46 +2,45 @@
 
 use std::fmt::Display;
 
-/// The prefix of all of them.
+/// The prefix of all these keys.
 pub const PREFIX: &str = "nvidia.com/";
 
-/// The device plugin's name for a GPU, or for whatever it makes of one.
+/// The device plugin's name for a GPU, or for what its configuration makes of one.
 pub const GPU: &str = "nvidia.com/gpu";
 
-/// Its name for a replica of one, if replicas are renamed.
+/// The device plugin's name for a replica of a GPU, if replicas are renamed.
 pub const GPU_SHARED: &str = "nvidia.com/gpu.shared";
 
-/// kerf's name for a replica by MPS. NVIDIA's device plugin gives one as [`GPU`], or as [`GPU_SHARED`]; its `rename` takes any name.
+/// kerf's name for a replica by MPS. NVIDIA's device plugin serves one as [`GPU`] or [`GPU_SHARED`]; its `rename` takes any name.
 pub const GPU_MPS: &str = "nvidia.com/gpu.mps";
 
-/// The beginning of its names for MIG instances; the profile stands behind it.
+/// The prefix of the device plugin's names for MIG instances, which the profile follows.
 pub const MIG_PREFIX: &str = "nvidia.com/mig-";
 
-/// What `renameByDefault` puts behind a name (k8s-device-plugin `api/config/v1`, `DefaultSharedResourceNameSuffix`).
+/// The suffix that `renameByDefault` appends to a name (k8s-device-plugin `api/config/v1`, `DefaultSharedResourceNameSuffix`).
 pub const SHARED: &str = ".shared";
 
-/// Node label, written by GPU Operator: `true` where it has found GPUs.
+/// Node label, written by GPU Operator: `true` if it has found GPUs.
 pub const PRESENT: &str = "nvidia.com/gpu.present";
 
-/// How the node labels begin by which GPU Operator decides what it deploys on a node: `false` keeps the program off that is named
-/// behind it.
+/// The prefix of the node labels by which GPU Operator decides what it deploys on a node: `false` keeps the program after the prefix off.
 pub const DEPLOY_PREFIX: &str = "nvidia.com/gpu.deploy.";
 
-/// The value of such labels whose program GPU Operator deploys.
+/// The value of such a label if GPU Operator deploys the program.
 pub const DEPLOYED: &str = "true";
 
-/// The value of such labels while the MIG manager cuts the node's GPUs.
+/// The value of such a label while the MIG manager cuts the node's GPUs.
 pub const DEPLOY_PAUSED: &str = "paused-for-mig-change";
 
-/// What is in the value of such labels while the driver manager replaces the node's driver: alone in place of `true`, behind a `_` and
-/// the value of before else (k8s-driver-manager `cmd/driver-manager`, `maybeSetPaused`).
+/// The mark in such a label's value while the driver manager replaces the node's driver: alone instead of `true`, otherwise after the
+/// former value and a `_` (k8s-driver-manager `cmd/driver-manager`, `maybeSetPaused`).
 pub const DEPLOY_PAUSED_FOR_DRIVER: &str = "paused-for-driver-upgrade";
 
-/// Node label, written by GPU Operator: how far the upgrade of the node's driver is (k8s-operator-libs `pkg/upgrade/consts.go`).
+/// Node label, written by GPU Operator: the progress of the driver's upgrade (k8s-operator-libs `pkg/upgrade/consts.go`).
 pub const DRIVER_UPGRADE_STATE: &str = "nvidia.com/gpu-driver-upgrade-state";
 
-/// Node labels, read by GPU Operator: those of its programs that hold GPU instances, which the MIG manager pauses (mig-parted
-/// `reconfigure`). It pauses the device plugin beside them.
+/// Node labels, read by GPU Operator, of its programs that hold GPU instances. The MIG manager pauses these programs (mig-parted
+/// `reconfigure`), and the device plugin too.
 pub const DEPLOY_CLIENTS: [&str; 4] = [
     "nvidia.com/gpu.deploy.dcgm",
     "nvidia.com/gpu.deploy.dcgm-exporter",
@@ -58,10 +57,10 @@ pub const DEPLOY_MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
 /// Node label, read by GPU Operator: `false` keeps its driver for dynamic resource allocation off the node.
 pub const DEPLOY_DRA_DRIVER: &str = "nvidia.com/gpu.deploy.dra-driver";
 
-/// Node label: the key of the plugin's `ConfigMap` that is the node's configuration (k8s-device-plugin `cmd/config-manager`).
+/// Node label: the key of the plugin's `ConfigMap` with the node's configuration (k8s-device-plugin `cmd/config-manager`).
 pub const CONFIG: &str = "nvidia.com/device-plugin.config";
 
-/// Node label: the name of mig-parted's configuration to which the MIG manager cuts the node's GPUs.
+/// Node label: the mig-parted configuration by which the MIG manager cuts the node's GPUs.
 pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
 
 /// Node label, written by the MIG manager: `pending`, `rebooting`, `success` or `failed`.
@@ -70,19 +69,19 @@ pub const MIG_STATE: &str = "nvidia.com/mig.config.state";
 /// Node label of GPU feature discovery (k8s-device-plugin `internal/lm`): the GPUs' product name, with dashes for spaces.
 pub const PRODUCT: &str = "nvidia.com/gpu.product";
 
-/// Node label of GPU feature discovery: how many GPUs there are, or devices under strategy `single`.
+/// Node label of GPU feature discovery: the number of GPUs, or of devices under strategy `single`.
 pub const COUNT: &str = "nvidia.com/gpu.count";
 
-/// Node label of GPU feature discovery: the memory of one of them, in MiB.
+/// Node label of GPU feature discovery: the memory of one GPU or device, in MiB.
 pub const MEMORY: &str = "nvidia.com/gpu.memory";
 
-/// Node label of GPU feature discovery: by what replicas are made, `mps` or `time-slicing`.
+/// Node label of GPU feature discovery: the way of sharing, `mps` or `time-slicing`.
 pub const SHARING_STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
 
-/// Node label of GPU feature discovery: the first number of the GPUs' CUDA compute capability.
+/// Node label of GPU feature discovery: the major number of the GPUs' CUDA compute capability.
 pub const COMPUTE_MAJOR: &str = "nvidia.com/gpu.compute.major";
 
-/// Node label of GPU feature discovery: the second number of it.
+/// Node label of GPU feature discovery: the minor number of the compute capability.
 pub const COMPUTE_MINOR: &str = "nvidia.com/gpu.compute.minor";
 
 /// Node label of GPU feature discovery: whether a GPU has a MIG mode.
@@ -91,24 +90,24 @@ pub const MIG_CAPABLE: &str = "nvidia.com/mig.capable";
 /// Node label of GPU feature discovery: how MIG devices are offered, `single` or `mixed`.
 pub const MIG_STRATEGY: &str = "nvidia.com/mig.strategy";
 
-/// Node label of GPU feature discovery: the driver's version.
+/// Node label of GPU feature discovery: the version of the driver.
 pub const DRIVER: &str = "nvidia.com/cuda.driver-version.full";
 
-/// What GPU feature discovery tells of the devices behind a resource name, which is the beginning of these labels.
+/// The suffixes of GPU feature discovery's labels about a resource; the resource name comes before them.
 pub mod attribute {
-    /// The product name.
+    /// The product name of the devices.
     pub const PRODUCT: &str = "product";
-    /// How many there are before they are shared.
+    /// The number of devices before they are shared.
     pub const COUNT: &str = "count";
-    /// How many replicas each of them is; 0 for one that cannot be used.
+    /// The number of replicas of each device; 0 for a device that cannot be used.
     pub const REPLICAS: &str = "replicas";
-    /// By what replicas are made.
+    /// The way in which replicas are made.
     pub const SHARING_STRATEGY: &str = "sharing-strategy";
-    /// The memory of one of them, in MiB.
+    /// The memory of one device, in MiB.
     pub const MEMORY: &str = "memory";
 }
 
-/// The label of an attribute of the devices behind a resource name, such as `nvidia.com/mig-1g.10gb.count`.
+/// The label of an attribute of a resource, such as `nvidia.com/mig-1g.10gb.count`.
 #[must_use]
 pub fn label(resource: impl Display, attribute: &str) -> String {
     format!("{resource}.{attribute}")
@@ -153,7 +152,7 @@ mod tests {
         }
     }
 
-    /// What kerf reads of GPU feature discovery it also tells of nodes that it serves itself, and so keeps true there.
+    /// kerf also writes every label that it reads of GPU feature discovery, so that the labels stay true on managed nodes.
     #[test]
     fn every_label_of_gpu_feature_discovery_is_known_to_who_writes_them() {
         let whole = [

@@ -1,27 +1,29 @@
-//! Which devices the kubelet may hand out, under which names.
+//! Which devices the kubelet may hand out, under which resource names.
 //!
-//! The kubelet picks any free healthy device of a name and does not say for which pod. It may pick by a list that is old, and it
-//! frees what a pod held before the agent sees the pod end. So what keeps each pod to its reservation is what is granted:
+//! The kubelet picks any free healthy device of a name and does not say for which pod. It may pick by an old list, and it frees what a pod
+//! held before the agent sees the pod end. Therefore each pod is kept to its reservation by what the agent grants:
 //!
 //! > By a name a device is granted only if it suits every open claim of that name.
 //!
 //! | term | meaning |
 //! |---|---|
 //! | claim | a reservation whose slice its pod has not got yet |
-//! | open | the pod may be bound, so that the kubelet may ask for it; or it is offered now, so that it may be bound soon |
-//! | suits | it is reserved by the claim's pod; or it is worth the same and neither pod must be alone |
+//! | open | the pod may be bound, so that the kubelet may allocate for it; or its slices are offered now, so that it may be bound soon |
+//! | suits | the slice is reserved by the claim's pod; or it is worth the same and neither pod must be alone |
 //!
-//! Every pod that can ask has its claims open, so whatever is granted to it suits them, until it has all of them. The rest decides
-//! who comes when, and that no one waits for nothing:
+//! Every pod that can ask has its claims open. So whatever is granted to it suits them, until it has all its slices. The other rules decide
+//! the order of the pods, and prevent pods from waiting without need:
 //!
 //! | rule | reason |
 //! |---|---|
-//! | The claims of a pod that may be bound are open, whatever becomes of its slices. | Its Binding may be under way. |
-//! | Another pod is offered its slices, under all names at once, when all exist and are served and suit what is open. | A pod that is still being cut blocks no other, and no two pods wait for each other. |
-//! | A claim ends when the kubelet shows the slice as its pod's, for good. | Until then the kubelet may reject the pod, or hand the device on from an init container. |
+//! | The claims of a pod that may be bound are open, whatever happens to its slices. | Its Binding may be on its way. |
+//! | Another pod's slices are offered under all names at once, when all exist, are served, and suit what is open. | A pod whose slices are
+//! still being cut blocks no other pod, and no two pods wait for each other. |
+//! | A claim ends when the kubelet shows the slice as its pod's, for good. | Until then the kubelet may reject the pod, or hand the device
+//! on from an init container. |
 //!
-//! A pod that must be alone is offered its own slices only. So its MPS shares are of one GPU, its slices are of different GPUs, and
-//! on GPUs that it selects. Idle slices are not offered.
+//! A pod that must be alone is offered its own slices only. So its MPS shares are on one GPU, its slices on different GPUs, and on GPUs
+//! that it selects. Idle slices are not offered.
 
 mod bindings;
 mod claim;
@@ -36,52 +38,52 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A slice that exists on the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExistingSlice {
-    /// Its name in the spec.
+    /// The name of the slice in the spec.
     pub id: SliceId,
-    /// Its device id.
+    /// The ID of its device for the kubelet.
     pub device: DeviceId,
-    /// What it is.
+    /// Kind, size and position of the slice.
     pub shape: Shape,
-    /// The GPU's model.
+    /// The model of its GPU.
     pub model: String,
-    /// The name under which a container holds it, by the kubelet's account.
+    /// The resource name under which a container holds it, by the kubelet's account; `None` while no container does.
     pub held_as: Option<ResourceName>,
-    /// Whether the pod that has reserved it has got it, now or before: the kubelet lists it for that pod, or the pod is admitted.
-    /// Until then the kubelet may reject the pod, or hand the device on from an init container.
+    /// Whether the pod that has reserved it has got it, now or before: the kubelet lists it for that pod, or has admitted the pod. Until
+    /// then the kubelet may reject the pod, or hand the device on from an init container.
     pub settled: bool,
     /// Whether a container that gets it can use it.
     pub served: bool,
-    /// Who it is reserved for.
+    /// The reservation of the slice; `None` if it is idle.
     pub reservation: Option<Reservation>,
 }
 
-/// A slice that is reserved and does not exist, or that somebody unknown may have.
+/// A slice that is reserved and does not exist, or that an unknown pod may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingSlice {
-    /// What it is to be.
+    /// Kind, size and position that it must have.
     pub shape: Shape,
-    /// The GPU's model.
+    /// The model of its GPU.
     pub model: String,
-    /// Who it is reserved for.
+    /// The reservation of the slice.
     pub reservation: Reservation,
 }
 
-/// What the node offers.
+/// The devices that the node offers to the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Offer {
-    /// Healthy devices of each name.
+    /// The devices that are advertised as healthy, by resource name.
     pub healthy: BTreeMap<ResourceName, BTreeSet<DeviceId>>,
-    /// Slices of complete pods that must wait until others of their name are allocated.
+    /// Slices of complete pods that must wait until other slices of their name are allocated.
     pub waiting: BTreeSet<SliceId>,
-    /// Devices that no container gets by this name, though a kubelet may know them as healthy and free: they do not suit what is
-    /// open.
+    /// Devices that the agent grants to no container by this name, because they do not suit what is open. The kubelet may still see them as
+    /// healthy and free.
     pub ungranted: BTreeMap<ResourceName, BTreeSet<DeviceId>>,
 }
 
-/// A pod that has not got all that it has reserved.
+/// A pod that has not got all its reserved slices.
 struct Pod<'a> {
     may_be_bound: bool,
-    /// Its slices that exist, and what it claims by them.
+    /// Its slices that exist, with its claims to them.
     slices: Vec<(&'a ExistingSlice, Claim<'a>)>,
     missing: Vec<Claim<'a>>,
 }
@@ -97,7 +99,7 @@ impl<'a> Pod<'a> {
     }
 }
 
-/// The offer for `slices`, which come in the order of their reservations, beside `missing` ones.
+/// The offer for `slices`, in the order of their reservations, and for `missing` ones.
 #[must_use]
 pub fn offer(slices: &[ExistingSlice], missing: &[MissingSlice], bindings: &Bindings) -> Offer {
     let mut offer = Offer::default();
@@ -119,7 +121,7 @@ pub fn offer(slices: &[ExistingSlice], missing: &[MissingSlice], bindings: &Bind
 }
 
 impl Offer {
-    /// Lists what the pods are offered, beside what is being given to unknown pods. What is open then.
+    /// Adds the devices that the pods are offered, beside what unknown pods are being given. Returns the open claims.
     fn list_pods<'a>(&mut self, pods: &[Pod<'a>], given: &Open<'_>) -> Open<'a> {
         let mut open = Open::default();
         for pod in pods.iter().filter(|pod| pod.may_be_bound || pod.is_complete()) {
@@ -134,8 +136,8 @@ impl Offer {
                     self.waiting.insert(slice.id.clone());
                 }
             }
-            // Where two pods that may be bound do not go together, which only a kubelet or an agent that was just started can
-            // bring about, nothing suits both, and neither is granted anything.
+            // Two bound pods can exclude each other only after a restart of the kubelet or the agent. Then no device suits both, and
+            // neither is granted one.
             if blocked.is_empty() || pod.may_be_bound {
                 pod.claims().for_each(|claim| open.add(*claim));
             }
@@ -150,7 +152,7 @@ impl Offer {
     }
 }
 
-/// The pods that claim something: those that may be bound first, each half in the order of the reservations.
+/// The pods with claims. Those that may be bound come first, and each half is in the order of the reservations.
 fn pods<'a>(slices: &'a [ExistingSlice], missing: &'a [MissingSlice], bindings: &Bindings) -> Vec<Pod<'a>> {
     let mut places: BTreeMap<&PodUid, usize> = BTreeMap::new();
     let mut pods: Vec<Pod<'a>> = Vec::new();
@@ -176,7 +178,7 @@ fn pods<'a>(slices: &'a [ExistingSlice], missing: &'a [MissingSlice], bindings: 
     pods
 }
 
-/// What a slice is, and for whom, unless the pod has got it or has ended.
+/// A slice with its reservation, unless the pod has got it or has ended.
 fn ware<'a>(slice: &'a ExistingSlice, bindings: &Bindings) -> Ware<'a> {
     let reservation = slice.reservation.as_ref().filter(|r| !slice.settled && !bindings.is_over(&r.uid));
     Ware::new(&slice.model, slice.shape, reservation)

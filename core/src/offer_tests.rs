@@ -35,7 +35,7 @@ fn of_shape(n: usize, shape: Shape, pod: &str) -> ExistingSlice {
     }
 }
 
-/// A GPU instance under the name of the smaller profile that a GPU of this model gives.
+/// A GPU instance under the name of the smaller profile, as a GPU of this model serves it.
 fn mig(n: usize, profile: &str, model: &str, pod: Option<&str>, held: bool) -> ExistingSlice {
     let name = ResourceName::Mig("1g.10gb".parse().unwrap());
     let shape = Shape::Mig { profile: profile.parse().unwrap(), start: 0, size: 1, part: MigPart::Whole };
@@ -141,7 +141,7 @@ fn parts_of_an_instance_are_worth_the_same_wherever_they_lie() {
 fn a_pod_that_is_still_cut_blocks_nobody() {
     let first = of_shape(1, h100_shape("1g.10gb", 0), "a");
     let ready = of_shape(3, share(10), "b");
-    // The other slice of the first pod is missing, of this name or of another, or its MPS daemon starts.
+    // The first pod's other slice is missing, under this name or another, or its MPS daemon is starting.
     for name in [NEUTRAL, ResourceName::Neutral(SizeGb(20))] {
         let missing = missing(share(10), "a", name);
         let offer = offer(&[first.clone(), ready.clone()], &[missing], &Bindings::default());
@@ -159,13 +159,13 @@ fn what_may_be_bound_stays_offered_whatever_becomes_of_its_slices() {
         let offer = offer(slices, missing, &possible(&["b"]));
         (devices(&offer), waiting(&offer))
     };
-    // It comes before the first reservation, and so it does if its slice is not served any more or is gone.
+    // The bound pod comes before the first reservation, even if its slice is not served any longer or is gone.
     assert_eq!(offer_beside(&[first.clone(), bound.clone()], &[]), ("d2".into(), "s1".into()));
     let unserved = ExistingSlice { served: false, ..bound };
     assert_eq!(offer_beside(&[first.clone(), unserved], &[]), (String::new(), "s1".into()));
     let lost = missing(h100_shape("1g.10gb", 0), "b", NEUTRAL);
     assert_eq!(offer_beside(std::slice::from_ref(&first), &[lost]), (String::new(), "s1".into()));
-    // What is worth the same it may have in its place.
+    // It may get a slice that is worth the same instead.
     assert_eq!(offer_beside(&[first], &[missing(share(10), "b", NEUTRAL)]), ("d1".into(), String::new()));
 }
 
@@ -195,20 +195,20 @@ fn what_was_allocated_counts_until_its_pod_is_admitted() {
     };
     let slices = |settled| [held(settled), of_shape(2, share(10), "b")];
     let offer_of = |slices: &[ExistingSlice]| offer(slices, &[], &possible(&["a"]));
-    // The kubelet may yet reject the pod, and give its device to the next one.
+    // The kubelet may still reject the pod, and give its device to the next one.
     let given = offer_of(&slices(false));
     assert_eq!((devices(&given), waiting(&given)), ("d1".into(), "s2".into()));
     assert_eq!(ungranted(&given), "d2", "an init container may hand on the other");
-    // So it may if the pod is unknown.
+    // The same holds if the pod is unknown.
     let unknown = offered(&slices(false));
     assert_eq!((devices(&unknown), waiting(&unknown)), ("d1".into(), "s2".into()));
-    // It may have freed the device that the agent takes for held.
+    // The kubelet may have freed the device that the agent counts as held.
     let admitted = offer_of(&slices(true));
     assert_eq!((devices(&admitted), waiting(&admitted)), ("d1 d2".into(), String::new()));
     assert_eq!(ungranted(&admitted), "d1");
     let equal = offer_of(&[held(true), of_shape(2, h100_shape("1g.10gb", 3), "b")]);
     assert_eq!((devices(&equal), ungranted(&equal)), ("d1 d2".into(), String::new()));
-    // The agent has seen its pod end, and the kubelet may not have taken the list without it.
+    // The agent has seen the pod end, and the kubelet may not have taken the list without its device yet.
     let idle = ExistingSlice { held_as: None, reservation: None, ..held(false) };
     let withdrawn = offer_of(&[idle, of_shape(2, share(10), "b")]);
     assert_eq!((devices(&withdrawn), ungranted(&withdrawn)), ("d2".into(), "d1".into()));
@@ -277,7 +277,7 @@ fn where_two_pods_that_may_be_bound_do_not_go_together_neither_is_granted_anythi
     assert_eq!(ungranted(&offer), "d1 d2 d3");
 }
 
-/// Lives a life. Where a step or the end has a fault, which.
+/// Runs one history; the error names the step with a fault.
 fn live(steps: impl IntoIterator<Item = Step>) -> Result<Outcome, String> {
     let mut life = Life::default();
     for (n, step) in steps.into_iter().enumerate() {
@@ -298,7 +298,7 @@ proptest! {
     }
 }
 
-/// The same lives at every run. They get somewhere: otherwise they would prove nothing.
+/// The same histories at every run. Pods must be admitted in them, because otherwise they would prove nothing.
 #[test]
 fn many_pods_of_each_life_are_admitted_and_few_are_refused() {
     let mut total = Outcome::default();

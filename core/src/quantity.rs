@@ -1,4 +1,4 @@
-//! Kubernetes quantities as users write them for memory, and the nominal size that each asks for.
+//! Kubernetes quantities as users write them for memory, and the nominal size of each.
 //!
 //! The grammar is that of k8s.io/apimachinery `resource.Quantity`: a signed decimal number and a binary (`Ki`…`Ei`) or
 //! decimal (`m`, `k`…`E`, or an exponent) suffix.
@@ -6,7 +6,7 @@
 use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
 use thiserror::Error;
 
-/// Why a text is no amount of GPU memory. Each message says what to write instead.
+/// Why a text is not an amount of GPU memory. Each message says what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SizeError {
     /// The text is not a Kubernetes quantity.
@@ -15,24 +15,23 @@ pub enum SizeError {
     /// The number is below zero.
     #[error("{0:?} is negative; write a positive amount like 10Gi")]
     Negative(String),
-    /// Zero, or so little that a unit is missing.
+    /// The amount is zero, or so small that a unit must be missing.
     #[error("{0:?} is less than 1Mi; a unit is missing or the amount is zero: write it like 10Gi")]
     TooSmall(String),
-    /// More than any GPU has.
+    /// The amount is more than any GPU has.
     #[error("{0:?} is more than any GPU has; the largest size is {max}Gi", max = LARGEST_SIZE.0)]
     TooLarge(String),
 }
 
-/// Parses an amount of GPU memory and gives its nominal size: `10Gi`, `10G`, `10240Mi` and `gpu-10gb` are all 10 GB.
+/// Parses an amount of GPU memory and returns its nominal size: `10Gi`, `10G`, `10240Mi` and `gpu-10gb` are all 10 GB.
 ///
-/// A binary amount is counted in GiB, a decimal one in GB of 10^9 bytes, each rounded up, so that what users call
-/// "ten gigabytes" means one thing however they spell it.
+/// A binary amount counts in GiB and a decimal one in GB of 10^9 bytes, each rounded up, so that "ten gigabytes" means the same in every
+/// spelling.
 pub fn parse_size(text: &str) -> Result<SizeGb, SizeError> {
     parse_memory(text).map(|(size, _)| size)
 }
 
-/// Parses an amount of GPU memory and gives its nominal size and the memory itself, in MiB rounded up: `10G` is 10 GB and
-/// 9,537 MiB.
+/// Parses an amount of GPU memory and returns its nominal size and the memory in MiB, rounded up: `10G` is 10 GB and 9,537 MiB.
 pub fn parse_memory(text: &str) -> Result<(SizeGb, MemoryMib), SizeError> {
     let trimmed = text.trim();
     if let Some(size) = trimmed.strip_prefix("gpu-").and_then(|rest| rest.strip_suffix("gb")) {
@@ -51,12 +50,11 @@ pub fn parse_memory(text: &str) -> Result<(SizeGb, MemoryMib), SizeError> {
         return Err(SizeError::TooSmall(text.to_owned()));
     }
     let size = bounded(text, bytes.div_ceil(unit))?;
-    // What is bounded is less than 2^64 bytes.
+    // Sizes within the bound are less than 2^64 bytes.
     Ok((size, MemoryMib(u64::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u64::MAX))))
 }
 
-/// Parses a whole number that is written as a quantity: `3`, or `3k`, as the API server writes 3000. `None` for what is
-/// negative or no whole number.
+/// Parses a whole number that is written as a quantity: `3`, or `3k`, as the API server writes 3000. `None` if it is negative or not whole.
 #[must_use]
 pub fn parse_count(text: &str) -> Option<u64> {
     let (number, suffix) = split_number(text.trim());
@@ -69,11 +67,11 @@ pub fn parse_count(text: &str) -> Option<u64> {
     u64::try_from(all / (MICROS * MILLI)).ok()
 }
 
-/// Parses a decimal number and gives it in millionths, rounded up. `None` for what is negative or no such number.
+/// Parses a decimal number and returns it in millionths, rounded up. `None` if it is negative or no such number.
 #[must_use]
 pub fn parse_millionths(text: &str) -> Option<u128> {
     let text = text.trim();
-    // As the API server writes 0.5 where it is a quantity.
+    // The API server writes 0.5 as `500m` in a quantity.
     if let Some(thousandths) = text.strip_suffix('m') {
         return parse_count(thousandths).map(|count| u128::from(count) * 1_000);
     }
@@ -82,7 +80,7 @@ pub fn parse_millionths(text: &str) -> Option<u128> {
     (rest.is_empty() && !(negative && micros > 0)).then_some(micros)
 }
 
-/// Parses the digits of `gpu-<digits>gb`; `text` is the whole name, for the message.
+/// Parses the digits of `gpu-<digits>gb`; `text` is the whole name, for the error message.
 pub fn named_size(text: &str, digits: &str) -> Result<SizeGb, SizeError> {
     let canonical = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     if !canonical || (digits.len() > 1 && digits.starts_with('0')) {
@@ -103,7 +101,7 @@ fn bounded(text: &str, size: u128) -> Result<SizeGb, SizeError> {
 }
 
 const MICROS: u128 = 1_000_000;
-/// Multipliers are in thousandths of a byte, so that the suffix `m` is one too.
+/// Multipliers are in thousandths of a byte, so that the suffix `m` has a whole one.
 const MILLI: u128 = 1_000;
 
 fn split_number(text: &str) -> (&str, &str) {
@@ -137,7 +135,7 @@ fn micros(number: &str) -> Option<(bool, u128)> {
     Some((negative, value))
 }
 
-/// The suffix's multiplier in thousandths of a byte, and the size in bytes of the GB that it counts in.
+/// The suffix's multiplier in thousandths of a byte, and the number of bytes in the GB of its family.
 fn multiplier(suffix: &str) -> Option<(u128, u128)> {
     const GIB: u128 = 1 << 30;
     const GB: u128 = 1_000_000_000;

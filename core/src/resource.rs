@@ -1,7 +1,7 @@
 //! Every extended resource name that kerf emits, accepts or registers.
 //!
-//! The names are those that users know: NVIDIA's device plugin's for MIG (k8s-device-plugin `internal/resource`) and
-//! nos's for shares. A name promises a minimum; the request document says what was asked.
+//! The names are those that users know: those of NVIDIA's device plugin for MIG (k8s-device-plugin `internal/resource`) and those of nos
+//! for shares. A name promises a minimum; the request document contains what was asked for.
 
 use crate::keys::SIZE_PREFIX;
 use crate::kind::Kind;
@@ -17,13 +17,13 @@ use std::str::FromStr;
 use thiserror::Error;
 
 const SHARE_PREFIX: &str = "nvidia.com/gpu-";
-/// Between a name of NVIDIA's device plugin and a kind: in no resource name.
+/// Separates a name of NVIDIA's device plugin from a kind; no resource name contains it.
 const KIND_MARK: char = '=';
 
 /// The sizes of shares that have a resource name, in GB, ascending.
 ///
-/// A name is a socket in every agent and a key in every node's status, so the list is short and closed: a request
-/// between two sizes takes the larger. Every GB up to 12 and the memory sizes of common GPUs and their halves.
+/// Each name costs a socket in every agent and a key in every node's status, so the list is short and closed: a request between two sizes
+/// takes the larger. It has every GB up to 12, and the memory sizes of common GPUs and their halves.
 pub const SHARE_SIZES: [SizeGb; 24] = {
     const GB: [u32; 24] =
         [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 22, 24, 32, 40, 48, 64, 80, 96];
@@ -36,7 +36,7 @@ pub const SHARE_SIZES: [SizeGb; 24] = {
     sizes
 };
 
-/// The sizes that have a neutral name, in GB, ascending: those of shares, and of the GPUs that are larger than any share.
+/// The sizes with a neutral name, in GB, ascending: those of shares, and those of GPUs larger than any share.
 pub const NEUTRAL_SIZES: [SizeGb; 28] = {
     const LARGER: [u32; 4] = [141, 180, 192, 278];
     let mut sizes = [SizeGb(0); 28];
@@ -48,19 +48,19 @@ pub const NEUTRAL_SIZES: [SizeGb; 28] = {
     sizes
 };
 
-/// The smallest size with a neutral name that holds `size`, if there is one.
+/// The smallest size with a neutral name that is at least `size`, if there is one.
 #[must_use]
 pub fn neutral_size(size: SizeGb) -> Option<SizeGb> {
     NEUTRAL_SIZES.into_iter().find(|step| *step >= size)
 }
 
-/// The smallest share size with a name that holds `size`, if there is one.
+/// The smallest share size with a name that is at least `size`, if there is one.
 #[must_use]
 pub fn share_size(size: SizeGb) -> Option<SizeGb> {
     SHARE_SIZES.into_iter().find(|s| *s >= size)
 }
 
-/// A resource name that an admitted pod carries in its limits.
+/// A resource name that an admitted pod has in its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum ResourceName {
@@ -68,28 +68,27 @@ pub enum ResourceName {
     Mig(Profile),
     /// `nvidia.com/mig-<C>c.<profile>`: a compute instance that shares its GPU instance with others.
     Compute(ComputeProfile),
-    /// `nvidia.com/mig-<profile>.shared`: one of a GPU instance's equal time slices, of which policy fixes the number.
+    /// `nvidia.com/mig-<profile>.shared`: one of a GPU instance's equal time slices, whose number the policy fixes.
     MigReplica(Profile),
-    /// `nvidia.com/gpu`: a GPU.
+    /// `nvidia.com/gpu`: a whole GPU, with MIG mode off.
     Whole,
-    /// `nvidia.com/gpu.shared`: one of a GPU's equal time slices, of which policy fixes the number.
+    /// `nvidia.com/gpu.shared`: one of a GPU's equal time slices, whose number the policy fixes.
     Replica,
-    /// `nvidia.com/gpu.mps`: one of a GPU's equal MPS shares, of which policy fixes the number.
+    /// `nvidia.com/gpu.mps`: one of a GPU's equal MPS shares, whose number the policy fixes.
     MpsReplica,
-    /// `nvidia.com/gpu-<N>gb`: an MPS share.
+    /// `nvidia.com/gpu-<N>gb`: an MPS share of N GiB.
     Mps(SizeGb),
-    /// `nvidia.com/gpu-<N>gb.shared`: a time slice.
+    /// `nvidia.com/gpu-<N>gb.shared`: a time slice of N GiB.
     TimeSlicing(SizeGb),
-    /// `kerf.dev/gpu-<N>gb`: a slice of a size in [`NEUTRAL_SIZES`], of whichever kind is chosen for it where the pod goes.
+    /// `kerf.dev/gpu-<N>gb`: a slice of a size in [`NEUTRAL_SIZES`]; its kind is chosen together with the node.
     Neutral(SizeGb),
-    /// A name of NVIDIA's device plugin with the kind that a static node gives under it, where the name does not say that: an
-    /// MPS replica or a MIG instance as `nvidia.com/gpu`. In limits it is written as the plugin's name, and in kerf's own
-    /// documents with the kind behind it.
+    /// A name of NVIDIA's device plugin, with the kind that a static node serves under it. It is used if the name does not say the kind: an
+    /// MPS replica or a MIG instance as `nvidia.com/gpu`. Limits have the plugin's name alone; kerf's own documents have the kind after it.
     Plugin(PluginName, Kind),
 }
 
 impl ResourceName {
-    /// The kind of slice that the name stands for; `None` for a neutral name.
+    /// The kind of slice that the name means; `None` for a neutral name.
     #[must_use]
     pub fn kind(self) -> Option<Kind> {
         Some(match self {
@@ -102,19 +101,19 @@ impl ResourceName {
         })
     }
 
-    /// Whether the kind of slice is chosen where the pod goes.
+    /// Whether the kind of slice is chosen together with the node.
     #[must_use]
     pub fn is_neutral(self) -> bool {
         matches!(self, Self::Neutral(_))
     }
 
-    /// Whether only a node that NVIDIA's device plugin serves has such.
+    /// Whether only static nodes, which NVIDIA's device plugin serves, have this name.
     #[must_use]
     pub fn is_plugins(self) -> bool {
         matches!(self, Self::Plugin(..))
     }
 
-    /// The name of a share of `size` made by `kind`; `None` for what is no share.
+    /// The name of a share of `size` by `kind`; `None` for kinds that make no shares.
     #[must_use]
     pub fn share(kind: Kind, size: SizeGb) -> Option<Self> {
         match kind {
@@ -124,7 +123,7 @@ impl ResourceName {
         }
     }
 
-    /// The name of one of a GPU's equal shares made by `kind`; `None` for what is no share.
+    /// The name of one of a GPU's equal shares by `kind`; `None` for kinds that make no shares.
     #[must_use]
     pub const fn replica(kind: Kind) -> Option<Self> {
         match kind {
@@ -134,7 +133,7 @@ impl ResourceName {
         }
     }
 
-    /// The size that the name promises; `None` for what is as large as its GPU makes it.
+    /// The size that the name promises; `None` if it depends on the GPU.
     #[must_use]
     pub fn size(self) -> Option<SizeGb> {
         match self {
@@ -145,7 +144,7 @@ impl ResourceName {
         }
     }
 
-    /// Whether a GPU instance of `profile` keeps the promise of this name: as much compute and as much memory.
+    /// Whether a GPU instance of `profile` has at least the compute and memory that this name promises.
     #[must_use]
     pub fn is_kept_by(self, profile: Profile) -> bool {
         matches!(self, Self::Mig(promised)
@@ -172,8 +171,8 @@ impl fmt::Display for ResourceName {
     }
 }
 
-/// Every name that kerf can give to a pod: the catalog's profiles, the parts of their compute and their replicas, whole GPUs,
-/// shares of all sizes, and the neutral names. A closed list, ascending.
+/// Every name that kerf can give to a pod, ascending: the catalog's profiles, the parts of their compute and their replicas, whole GPUs,
+/// shares of all sizes, and the neutral names. The list is closed.
 #[must_use]
 pub fn all_names() -> Vec<ResourceName> {
     let profiles = catalog::profiles();
@@ -188,12 +187,12 @@ pub fn all_names() -> Vec<ResourceName> {
     names.into_iter().collect()
 }
 
-/// The compute instances that share a GPU instance of `profile`.
+/// The compute instances that can share a GPU instance of `profile`.
 fn parts(profile: Profile) -> impl Iterator<Item = ComputeProfile> {
     ComputeProfile::all(profile).filter(move |part| part.compute() < profile.compute())
 }
 
-/// A text that is none of kerf's resource names.
+/// The text is none of kerf's resource names.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is no resource name of kerf's")]
 pub struct UnknownResource(pub String);
@@ -209,7 +208,7 @@ impl FromStr for ResourceName {
                 return instance(shared).parse().map(Self::MigReplica).map_err(|_| unknown());
             }
             let profile = instance(profile);
-            // One with all of its instance's compute has no name of its own: 1c.1g.10gb is nobody's.
+            // A compute instance with all of its GPU instance's compute has no name: `1c.1g.10gb` does not exist.
             let is_part = |part: &ComputeProfile| part.compute() < part.of().compute();
             let part = || profile.parse().ok().filter(is_part).map(Self::Compute).ok_or_else(unknown);
             return profile.parse().map(Self::Mig).or_else(|_| part());
@@ -255,7 +254,7 @@ impl TryFrom<String> for ResourceName {
     }
 }
 
-/// Reads the name of what an admin lays out or keeps warm: it has no kind behind it, and it says the kind.
+/// Parses the name of slices that an admin lays out or keeps warm. The name alone must fix the kind.
 pub(crate) fn plain<'de, D: Deserializer<'de>>(from: D) -> Result<ResourceName, D::Error> {
     let name: ResourceName = String::deserialize(from)?.parse().map_err(serde::de::Error::custom)?;
     match name {
@@ -270,7 +269,7 @@ pub(crate) fn plain<'de, D: Deserializer<'de>>(from: D) -> Result<ResourceName, 
 
 /// Reads a limit's name as a size that the user asks for: `kerf.dev/gpu-10gb`, or the bare `gpu-10gb`.
 ///
-/// `None`: the name is not ours. `Some(Err)`: it is ours and malformed.
+/// `None` means that the name is not kerf's, `Some(Err)` that it is kerf's and malformed.
 #[must_use]
 pub fn asked_size(limit: &str) -> Option<Result<SizeGb, SizeError>> {
     let rest = limit.strip_prefix(SIZE_PREFIX).or_else(|| limit.strip_prefix("gpu-"))?;

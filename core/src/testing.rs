@@ -1,4 +1,4 @@
-//! Sample nodes and requests for tests, here and in the other crates. Built only for tests or with feature `testing`.
+//! Sample nodes and requests for tests of this and other crates. They are built only for tests, or with feature `testing`.
 
 pub mod offer_life;
 mod simulated_node;
@@ -21,7 +21,7 @@ use crate::units::{MemoryMib, SizeGb};
 /// The status of a ready node with these GPUs (short model names), all MIG-capable ones in MIG mode.
 ///
 /// # Panics
-/// On a model that the catalog does not have.
+/// If the catalog does not have a model.
 #[must_use]
 pub fn node_status(models: &[&str]) -> GpuNodeStatus {
     let gpu = |(index, name): (usize, &&str)| {
@@ -57,7 +57,7 @@ pub fn node_status(models: &[&str]) -> GpuNodeStatus {
     }
 }
 
-/// The same of a node whose kubelet knows the neutral names up to its largest GPU.
+/// The same status, with the neutral names registered up to the largest GPU.
 #[must_use]
 pub fn with_neutral_names(status: GpuNodeStatus) -> GpuNodeStatus {
     let largest = status.gpus.iter().map(|gpu| gpu.memory.nominal()).max();
@@ -70,7 +70,7 @@ pub fn gpu_uuid(index: usize) -> GpuUuid {
     GpuUuid::new(format!("GPU-{index}"))
 }
 
-/// Names and counts that pods may ask for together: of each kind, some in each other's way.
+/// Names and counts that pods may ask for at the same time: all kinds, some excluding each other.
 pub const MIXED_REQUESTS: [(&str, u32); 8] = [
     ("nvidia.com/mig-1g.10gb", 1),
     ("nvidia.com/mig-3g.40gb", 1),
@@ -85,7 +85,7 @@ pub const MIXED_REQUESTS: [(&str, u32); 8] = [
 /// A pod with one container `main` that asks for `count` slices by this resource name.
 ///
 /// # Panics
-/// On a name that is none of kerf's, or has no size.
+/// If the name is none of kerf's, or has no size.
 #[must_use]
 pub fn request(resource: &str, count: u32) -> RequestDocument {
     let resource: ResourceName = resource.parse().expect("a resource name");
@@ -99,13 +99,13 @@ pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> Reques
     RequestDocument::of(IsolationClass::None, vec![main])
 }
 
-/// The pod `name` of namespace `default`, whose UID is its name with `uid-` before it.
+/// The pod `name` of namespace `default` with UID `uid-<name>`, reserved for by epoch 1.
 #[must_use]
 pub fn promisee(name: &str) -> Promisee {
     Promisee { uid: PodUid::new(format!("uid-{name}")), key: PodKey::new("default", name), epoch: 1 }
 }
 
-/// The status of a wanted slice that exists, held by its pod if `held`.
+/// The status of a wanted slice that exists; its pod holds it if `held`.
 #[must_use]
 pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
     let reservation = slice.reservation.as_ref();
@@ -137,7 +137,7 @@ pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
 /// The GPU instance `profile` at memory slice `start` of an H100.
 ///
 /// # Panics
-/// On a profile that an H100 does not have.
+/// If an H100 does not have the profile.
 #[must_use]
 pub fn h100_shape(profile: &str, start: u8) -> Shape {
     let profile = profile.parse().expect("a profile");
@@ -146,7 +146,7 @@ pub fn h100_shape(profile: &str, start: u8) -> Shape {
     Shape::Mig { profile, start, size, part: MigPart::Whole }
 }
 
-/// Slices `s0`, `s1` and so on of these shapes, wanted of the GPU `GPU-0` and promised to nobody.
+/// Slices `s0`, `s1` and so on of these shapes, wanted on `GPU-0` and not reserved.
 #[must_use]
 pub fn wanted(shapes: &[Shape]) -> Vec<WantedSlice> {
     let slice = |(n, shape): (usize, &Shape)| WantedSlice {
@@ -158,11 +158,11 @@ pub fn wanted(shapes: &[Shape]) -> Vec<WantedSlice> {
     shapes.iter().enumerate().map(slice).collect()
 }
 
-/// What a Node with these labels (without their prefix `nvidia.com/`) offers that has so many devices of each of these names
-/// (likewise), all of them well.
+/// A static node with these labels and these numbers of devices by resource name, all of them healthy. Labels and names lack their prefix
+/// `nvidia.com/`.
 ///
 /// # Panics
-/// If it is no static node.
+/// If the labels and devices make no static node.
 #[must_use]
 pub fn static_node(labels: &[(&str, &str)], devices: &[(&str, u32)]) -> StaticNode {
     let labels = labels.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).to_owned())).collect();

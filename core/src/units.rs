@@ -1,4 +1,4 @@
-//! Amounts of GPU memory as types, so that a mebibyte is never added to a nominal gigabyte.
+//! Amounts of GPU memory as types, so that mebibytes are never added to nominal gigabytes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,7 +14,7 @@ pub const LARGEST_SIZE: SizeGb = SizeGb(278);
 pub struct MemoryMib(pub u64);
 
 impl MemoryMib {
-    /// Whether it is none.
+    /// Whether the amount is zero MiB.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         self.0 == 0
@@ -26,7 +26,7 @@ impl MemoryMib {
         SizeGb(u32::try_from(self.0.div_ceil(1024)).unwrap_or(u32::MAX))
     }
 
-    /// `self - other`, or zero.
+    /// The difference `self - other`, or zero.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -45,16 +45,16 @@ impl fmt::Display for MemoryMib {
     }
 }
 
-/// A nominal size in GB: the N of `gpu-Ngb` and of a MIG profile's name. It promises what the name promises, not N GiB.
+/// A nominal size in GB: the N of `gpu-Ngb` and of a MIG profile's name. It means the minimum that the name promises, not N GiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SizeGb(pub u32);
 
 impl SizeGb {
-    /// No size is asked for: what the resource's name stands for will do, whatever its size.
+    /// No size is asked for: any size of the named resource will do.
     pub const ANY: Self = Self(0);
 
-    /// The memory that a share of this size is given and accounted with: N GiB.
+    /// The memory that a share of this size gets and is accounted with: N GiB.
     #[must_use]
     pub fn share_memory(self) -> MemoryMib {
         MemoryMib(u64::from(self.0) * 1024)
@@ -73,16 +73,16 @@ impl fmt::Display for SizeGb {
 pub struct ComputePercent(u8);
 
 impl ComputePercent {
-    /// All of it.
+    /// All of a GPU's compute.
     pub const ALL: Self = Self(100);
 
-    /// The share; `None` if it is none or more than all.
+    /// The share; `None` if it is zero or above 100.
     #[must_use]
     pub fn new(percent: u8) -> Option<Self> {
         (1..=100).contains(&percent).then_some(Self(percent))
     }
 
-    /// In percent.
+    /// The share in whole percent.
     #[must_use]
     pub fn get(self) -> u8 {
         self.0

@@ -1,24 +1,25 @@
-//! Which pods the kubelet may be about to allocate for.
+//! The pods for which the kubelet may be about to allocate.
 
 use crate::names::PodUid;
 use std::collections::BTreeMap;
 
-/// What is known of the Bindings of pods that have reservations.
+/// The known Bindings of pods with reservations.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bindings(BTreeMap<PodUid, Binding>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Binding {
-    /// The status has said that all the pod's slices are ready: the extender may have sent its Binding.
+    /// The status has reported all of the pod's slices as ready, so the extender may have sent its Binding.
     Possible,
-    /// The API server shows it.
+    /// The API server shows the Binding.
     Made,
-    /// The pod was bound, and has ended.
+    /// The pod was bound and has ended.
     Over,
 }
 
 impl Bindings {
-    /// Takes which of the pods that have reservations the API server shows as bound and not ended. Call it before an offer.
+    /// Updates the Bindings of `reserved` pods; `is_bound` returns whether the API server shows a pod as bound and not ended. Call it
+    /// before an offer.
     pub fn take_pods<'r>(
         &mut self,
         reserved: impl IntoIterator<Item = &'r PodUid>,
@@ -33,7 +34,7 @@ impl Bindings {
         self.0 = reserved.into_iter().filter_map(|uid| Some((uid.clone(), binding(uid)?))).collect();
     }
 
-    /// Takes what the status says, before it is published: for each reservation its pod, and whether the slice is ready.
+    /// Adds what the status will report, before it is published: for each reservation its pod, and whether the slice is ready.
     pub fn take_status<'r>(&mut self, reserved: impl IntoIterator<Item = (&'r PodUid, bool)>) {
         let mut ready: BTreeMap<&PodUid, bool> = BTreeMap::new();
         for (uid, is_ready) in reserved {

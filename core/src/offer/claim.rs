@@ -1,4 +1,4 @@
-//! What slices are worth, and which suit which pods.
+//! The worth of slices, and which slices suit which pods.
 
 use crate::contract::{MigPart, Reservation, Shape};
 use crate::kind::Kind;
@@ -8,11 +8,11 @@ use crate::resource::ResourceName;
 use crate::units::{ComputePercent, SizeGb};
 use std::collections::BTreeMap;
 
-/// What two slices of one name must have in common to be equally good for any pod that asks by that name.
+/// The properties that make two slices of one name equally good for any pod that asks by the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Worth<'a> {
     model: &'a str,
-    /// Under a neutral name slices of several kinds are reserved.
+    /// Slices of several kinds may be reserved under a neutral name.
     kind: Kind,
     profile: Option<Profile>,
     part: Part,
@@ -20,7 +20,7 @@ struct Worth<'a> {
     compute: Option<ComputePercent>,
 }
 
-/// What of its GPU instance a slice is, wherever it lies there.
+/// The part of its GPU instance that a slice is, wherever it lies there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Whole,
@@ -41,7 +41,7 @@ impl<'a> Worth<'a> {
     }
 }
 
-/// A slice, and the pod that waits for it, if one does.
+/// A slice, with the reservation of the pod that has not got it yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ware<'a> {
     worth: Worth<'a>,
@@ -53,13 +53,13 @@ impl<'a> Ware<'a> {
         Self { worth: Worth::of(model, shape), reservation }
     }
 
-    /// What is claimed by the reservation.
+    /// The claim of the reservation.
     pub(super) fn claim(self) -> Option<(&'a PodUid, Claim<'a>)> {
         let reservation = self.reservation?;
         Some((&reservation.uid, Claim { name: reservation.resource, ware: self }))
     }
 
-    /// What an unknown pod claims that is being given the slice by this name.
+    /// The claim of an unknown pod that is being given the slice by this name.
     pub(super) fn claim_by(self, name: ResourceName) -> Claim<'a> {
         Claim { name, ware: Self { reservation: None, ..self } }
     }
@@ -68,7 +68,7 @@ impl<'a> Ware<'a> {
         self.reservation.is_some_and(|reservation| reservation.alone)
     }
 
-    /// Whether either does for the pod of the other.
+    /// Whether either slice suits the pod of the other.
     fn suits(&self, other: &Ware<'_>) -> bool {
         let pod = |ware: &Ware<'a>| ware.reservation.map(|reservation| &reservation.uid);
         let same_pod =
@@ -77,14 +77,14 @@ impl<'a> Ware<'a> {
     }
 }
 
-/// What a pod has not got yet, by the name by which it asks.
+/// A slice that a pod has not got yet, with the name by which it asks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim<'a> {
     pub(super) name: ResourceName,
     ware: Ware<'a>,
 }
 
-/// The claims for which the kubelet may ask, by name.
+/// The open claims, by name.
 #[derive(Debug, Default)]
 pub(super) struct Open<'a>(BTreeMap<ResourceName, Vec<Ware<'a>>>);
 
@@ -97,12 +97,12 @@ impl<'a> Open<'a> {
         self.0.keys().copied()
     }
 
-    /// Whether a slice does for whichever pod asks by the name.
+    /// Whether a slice suits every pod that may ask by the name.
     pub(super) fn suits(&self, name: ResourceName, ware: &Ware<'_>) -> bool {
         self.0.get(&name).into_iter().flatten().all(|claimed| ware.suits(claimed))
     }
 
-    /// Whether what is claimed may be free beside what the others claim.
+    /// Whether the claimed slice may be free beside the others' claims.
     pub(super) fn allows(&self, claim: &Claim<'_>) -> bool {
         self.suits(claim.name, &claim.ware)
     }

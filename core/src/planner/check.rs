@@ -1,7 +1,7 @@
-//! The checker: runs a plan on a bitmap of its own and refuses what must never happen.
+//! The checker: it runs a plan on its own bitmap and rejects everything that must never happen.
 //!
-//! It shares no rule with the planner: it counts memory slices one by one, where the planner asks
-//! [`Geometry`](crate::mig::Geometry).
+//! It shares no rule with the planner: it counts memory slices one by one, whereas the planner uses
+//! [`Geometry`](crate::mig::Geometry). Otherwise one mistake could pass both.
 
 use super::model::{Cut, Observed, ObservedGpu, ObservedInstance, Plan, Step};
 use crate::contract::{MigPart, Shape, WantedSlice};
@@ -12,45 +12,45 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::discriminant;
 use thiserror::Error;
 
-/// The names of the profiles of which a GPU holds one in all (MIG user guide, media extensions).
+/// The suffixes of the profiles of which a GPU can hold only one (MIG user guide, media extensions).
 const MEDIA: [&str; 2] = ["+me", "+me.all"];
 
-/// What is wrong with a plan.
+/// Why the checker rejects a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Violation {
-    /// A step names a GPU that is not there.
+    /// A step names a GPU that is not on the node.
     #[error("{0} is not on this node")]
     NoSuchGpu(GpuUuid),
-    /// A held slice would be destroyed.
+    /// A step destroys a slice that a container holds.
     #[error("{1} on {0} is held")]
     Held(GpuUuid, String),
-    /// A wanted slice would be destroyed.
+    /// A step destroys a slice that is wanted.
     #[error("{1} on {0} is wanted")]
     Wanted(GpuUuid, String),
-    /// What would be destroyed is not there.
+    /// A step destroys something that does not exist.
     #[error("{1} on {0} does not exist")]
     Missing(GpuUuid, String),
-    /// Memory slices would be used twice, or lie outside the table.
+    /// Memory slices would be used twice, or are outside the table.
     #[error("{1} on {0} does not fit")]
     DoesNotFit(GpuUuid, String),
-    /// Nobody wants what would be made.
+    /// A step makes something that no wanted slice asks for.
     #[error("{1} on {0} is not wanted")]
     NotWanted(GpuUuid, String),
-    /// An instance would be destroyed for nothing.
+    /// A step destroys an instance although no wanted slice is missing.
     #[error("{1} on {0} is destroyed for nothing")]
     Needless(GpuUuid, String),
-    /// A GPU instance would be destroyed of which replicas are still served.
+    /// A step destroys a GPU instance whose replicas are still served.
     #[error("{1} on {0} still has replicas")]
     Shared(GpuUuid, String),
-    /// The MIG mode would be switched of a GPU that is not empty, or without policy's leave.
+    /// A step switches the MIG mode of a GPU that is not empty, or that the policy does not switch.
     #[error("the MIG mode of {0} may not be switched: {1}")]
     Switch(GpuUuid, &'static str),
-    /// The node's policy does not allow what would be made.
+    /// A step makes something that the node's policy does not allow.
     #[error("{1} on {0} is not allowed by the node's policy")]
     NotAllowed(GpuUuid, String),
 }
 
-/// Accepts or refuses `plan`.
+/// Accepts `plan`, or returns its first violation.
 pub fn check(observed: &Observed, wanted: &[WantedSlice], plan: &Plan) -> Result<(), Violation> {
     let mut gpus: BTreeMap<&GpuUuid, State<'_>> =
         observed.gpus.iter().map(|g| (&g.uuid, State::new(g, wanted))).collect();
@@ -61,7 +61,7 @@ pub fn check(observed: &Observed, wanted: &[WantedSlice], plan: &Plan) -> Result
     Ok(())
 }
 
-/// A GPU while the plan runs on it. Once its mode is `switched`, what it offers is not known.
+/// The state of a GPU while the plan runs on it. After a switch of its mode its table is unknown.
 struct State<'o> {
     gpu: &'o ObservedGpu,
     wanted: Vec<&'o WantedSlice>,
@@ -102,8 +102,8 @@ impl<'o> State<'o> {
         self.gpu.uuid.clone()
     }
 
-    /// The wanted slices without those that want a GPU instance in another way than an earlier one: these get nothing, and what
-    /// stands for them goes.
+    /// The wanted slices without those that want a GPU instance in another way than an earlier slice does. These get nothing, and what
+    /// exists of them is destroyed.
     fn first_come(&self) -> impl Iterator<Item = &'o WantedSlice> {
         let instance = |w: &WantedSlice| w.shape.instance().map(|instance| (instance, w.shape.mig_part()));
         let is_alike = move |w: &&WantedSlice| {
@@ -114,7 +114,7 @@ impl<'o> State<'o> {
         self.wanted.iter().copied().filter(is_alike)
     }
 
-    /// Whether a switch of the mode is due: then nobody was promised anything, and idle slices are nobody's loss.
+    /// Whether a switch of the mode is due. Then no slice of the GPU is reserved, and idle slices may go.
     fn may_clear(&self) -> bool {
         self.gpu.allowed.switch_to.is_some() && self.wanted.iter().all(|w| w.reservation.is_none())
     }
@@ -151,7 +151,7 @@ impl<'o> State<'o> {
         let Some(place) = self.instances.iter().position(|(i, _)| *i == instance) else {
             return Err(Violation::Missing(uuid, text));
         };
-        // What is there is wanted if a slice wants just this: the whole of an unshared instance, or one of its parts.
+        // It is wanted if a slice wants exactly this: the whole of an unshared instance, or one of its parts.
         let there = &self.instances[place].1;
         let meant = |w: &WantedSlice| {
             w.shape.instance() == Some(instance)
@@ -178,7 +178,7 @@ impl<'o> State<'o> {
         Ok(())
     }
 
-    /// Whether some wanted cut is not there.
+    /// Whether a wanted MIG slice does not exist.
     fn misses_something(&self) -> bool {
         let there = |w: &WantedSlice| {
             self.instances.iter().any(|(i, parts)| {
@@ -257,7 +257,7 @@ impl<'o> State<'o> {
         let mixed =
             kinds.len() > 1 || self.gpu.allowed.one_size && kinds.contains(&Kind::Mps) && sizes.len() > 1;
         let used: u64 = self.shares.values().map(memory).sum();
-        // What MPS shares may use of memory, and of compute: an MPS server's clients have no other share of it.
+        // The limit of MPS shares for memory and compute: clients of an MPS server are limited in no other way.
         let most = if kinds.contains(&Kind::Mps) { self.gpu.allowed.mps_memory.percent() } else { 100 };
         let is_full = used * 100 > self.gpu.memory.0 * most
             || memory(&shape) > self.gpu.memory.0
@@ -271,8 +271,8 @@ impl<'o> State<'o> {
         Ok(())
     }
 
-    /// Whether one more replica of this number may be served of a GPU instance: one that is there, that nobody has or is promised
-    /// otherwise, and of which policy lets another pod have its turn.
+    /// Whether one more replica of this number may be served of a GPU instance. The instance must exist, no pod may hold it whole, it must
+    /// be wanted for replicas, and the policy must allow one more.
     fn start_replica(&self, instance: Instance, part: MigPart, text: String) -> Result<(), Violation> {
         let uuid = self.uuid();
         let Some(most) = self.gpu.allowed.mig_replicas else {
@@ -298,8 +298,8 @@ impl<'o> State<'o> {
         self.shares.values().filter(move |s| s.instance() == Some(instance)).filter_map(|s| s.replica())
     }
 
-    /// What the clients of the MPS shares may use of the compute together, in percent, times the GPU's memory: a share that
-    /// says nothing may use as much of one as of the other.
+    /// The compute that the clients of all MPS shares may use together, in percent times the GPU's memory. A share without a limit counts
+    /// with the same fraction of compute as of memory.
     fn compute_in_use(&self) -> u128 {
         let in_use = |shape: &Shape| match shape {
             Shape::Mps { compute: Some(percent), .. } => {
@@ -311,7 +311,7 @@ impl<'o> State<'o> {
         self.shares.values().map(in_use).sum()
     }
 
-    /// Every compute slice of a shared GPU instance used once, and within it.
+    /// Whether each compute slice of a shared GPU instance is used at most once, and is within the instance.
     fn parts_are_sound(&self) -> bool {
         self.instances.iter().all(|(instance, parts)| {
             let mut cells = [false; 8];
@@ -325,8 +325,8 @@ impl<'o> State<'o> {
         })
     }
 
-    /// Every memory slice used once, every instance at a place that the table lists, compute within the GPU's, no more of
-    /// a profile than the table allows, the media engines in one instance.
+    /// Whether each memory slice is used at most once, each instance is at a place of the table, the compute is within the GPU's, no
+    /// profile exceeds the table's maximum, and at most one instance has the media engines.
     fn cells_are_sound(&self) -> bool {
         let Some(table) = self.gpu.table.as_ref().filter(|_| !self.switched) else { return false };
         let mut cells = [0_u8; 32];

@@ -1,4 +1,4 @@
-//! Plans for one GPU that MIG cuts: GPU instances, and the compute instances or the replicas that share one.
+//! Plans for one GPU in MIG mode: GPU instances, and the compute instances or replicas that share one.
 
 use super::model::{ObservedGpu, ObservedInstance, Obstacle, Plan, Step};
 use super::replicas;
@@ -7,19 +7,19 @@ use crate::kind::Kind;
 use crate::mig::{ComputeGeometry, ComputeInstance, Geometry, Illegal, Instance, MigTable};
 use crate::names::SliceId;
 
-/// A GPU instance that is wanted, with the slices for which it is wanted: one of all of it, or several of one sort.
+/// A GPU instance that is wanted, with the slices that want it: one for all of it, or several of one sort.
 pub(super) struct Wanted<'w> {
     pub(super) instance: Instance,
     pub(super) slices: Vec<(&'w SliceId, MigPart)>,
 }
 
 impl Wanted<'_> {
-    /// What of the instance the first slice is; the others are of the same sort.
+    /// The part of the instance that the first slice wants; the others are of the same sort.
     pub(super) fn sort(&self) -> MigPart {
         self.slices.first().map(|(_, part)| *part).unwrap_or_default()
     }
 
-    /// Why policy lets nothing of this sort be made on the GPU, if it does not.
+    /// The obstacle if the policy allows nothing of this sort on the GPU.
     pub(super) fn forbidden(&self, gpu: &ObservedGpu) -> Option<Obstacle> {
         if !gpu.allowed.kinds.contains(&Kind::Mig) {
             return Some(Obstacle::NotAllowed(Kind::Mig));
@@ -28,7 +28,7 @@ impl Wanted<'_> {
         (is_replica && gpu.allowed.mig_replicas.is_none()).then_some(Obstacle::NoReplicas)
     }
 
-    /// Whether the observed instance is this one, and is shared as this one is, or no pod holds it otherwise.
+    /// Whether the observed instance is this one, and is shared in the same way or not held in another way.
     fn is(&self, observed: &ObservedInstance) -> bool {
         observed.instance == self.instance
             && match self.sort() {
@@ -39,7 +39,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Destroys what is in the way of missing instances, and creates them.
+/// Destroys what is in the way of missing instances, and creates these.
 pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) {
     let wanted = by_instance(wanted, plan);
     let Some(table) = &gpu.table else {
@@ -48,7 +48,7 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
         return;
     };
     plan.steps.extend(replicas::ends(gpu, &wanted));
-    // Idle instances that nobody wants, removable one by one; everything else stays.
+    // Idle instances that no slice wants can be destroyed one by one; everything else stays.
     let is_wanted = |o: &ObservedInstance| wanted.iter().any(|w| w.is(o));
     let (spare, kept): (Vec<_>, Vec<_>) = gpu.instances.iter().partition(|o| !o.is_held() && !is_wanted(o));
     let mut kept: Vec<Instance> = kept.into_iter().map(|o| o.instance).collect();
@@ -75,14 +75,15 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
     }
 }
 
-/// The wanted slices by their GPU instance. One is refused that wants an instance otherwise than another, or the same replica.
+/// The wanted slices by their GPU instance. A slice is refused if it wants an instance in another way than an earlier one, or the same
+/// replica.
 fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w>> {
     let mut all: Vec<Wanted<'w>> = Vec::new();
     for slice in wanted {
         let Some(instance) = slice.shape.instance() else { continue };
         let (id, part) = (&slice.id, slice.shape.mig_part());
         match all.iter_mut().find(|w| w.instance == instance) {
-            // Of two compute instances at one place the GPU instance refuses the second.
+            // Two compute instances at one place are not refused here: the compute geometry refuses the second one.
             Some(known)
                 if known.sort().shares_with(part)
                     && (part.replica().is_none() || !known.slices.iter().any(|(_, of)| *of == part)) =>
@@ -98,7 +99,7 @@ fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w
     all
 }
 
-/// Why a GPU instance cannot be made beside those that stay.
+/// Why a GPU instance cannot be created beside those that stay.
 fn obstacle(gpu: &ObservedGpu, table: &MigTable, kept: &[Instance], wanted: &Wanted<'_>) -> Option<Obstacle> {
     if let Some(forbidden) = wanted.forbidden(gpu) {
         return Some(forbidden);
@@ -111,13 +112,13 @@ fn obstacle(gpu: &ObservedGpu, table: &MigTable, kept: &[Instance], wanted: &Wan
     Some(if is_held { Obstacle::Held } else { Obstacle::Illegal(illegal) })
 }
 
-/// Makes the missing compute instances of a GPU instance, which is made with the first where it is not there. Replicas have one
-/// for all of them.
+/// Creates the missing compute instances of a GPU instance; the first one also creates the GPU instance if it does not exist. All replicas
+/// share one compute instance.
 fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&ObservedInstance>, plan: &mut Plan) {
     let there = |part: ComputeInstance| observed.iter().flat_map(|o| &o.parts).any(|p| p.part == part);
     let is_wanted = |part: ComputeInstance| wanted.slices.iter().any(|(_, w)| w.compute() == Some(part));
     let (instance, uuid) = (wanted.instance, || gpu.uuid.clone());
-    // Wanted parts that are there and held ones stay.
+    // Held parts stay, and wanted parts that exist.
     let stays = observed.iter().flat_map(|o| &o.parts).filter(|p| p.held || is_wanted(p.part));
     let stays = ComputeGeometry::with(instance.profile, stays.map(|p| p.part));
     let mut creates = Vec::new();
@@ -153,8 +154,8 @@ fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&Observed
     }));
 }
 
-/// The fewest of the spare instances that must go for `kept`, what is created included, to be there together: those on
-/// the same memory slices, and others while they claim what only so many instances can have.
+/// The fewest spare instances that must go so that `kept`, including the created ones, can exist together: those on the same memory slices,
+/// and others while they use up something limited.
 fn in_the_way(
     table: &MigTable,
     kept: &[Instance],
@@ -172,7 +173,7 @@ fn in_the_way(
             | Illegal::Taken(_)
             | Illegal::NoCompute(_) => true,
         };
-        // Of compute slices the largest instance gives back the most.
+        // The largest instance frees the most compute slices.
         let Some(next) = spare.iter().filter(claims).max_by_key(|o| o.profile.compute()).copied() else {
             break;
         };
@@ -182,7 +183,7 @@ fn in_the_way(
     destroys
 }
 
-/// Why the instances cannot be there together, compute slices last: what frees something else frees compute as well.
+/// Why the instances cannot exist together. Compute slices come last, because freeing anything else frees compute too.
 fn first_illegal<'i>(table: &MigTable, all: impl Iterator<Item = &'i Instance>) -> Option<Illegal> {
     let (mut geometry, mut no_compute) = (Geometry::empty(table), None);
     for instance in all {

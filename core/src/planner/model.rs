@@ -1,4 +1,4 @@
-//! What the planner is told, and what it answers.
+//! The planner's input and output.
 
 use crate::contract::{MpsMemory, Shape};
 use crate::kind::Kind;
@@ -8,44 +8,44 @@ use crate::units::MemoryMib;
 use std::fmt;
 use thiserror::Error;
 
-/// What a node's agent sees.
+/// The state of a node as its agent observes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Observed {
-    /// The node's GPUs.
+    /// The GPUs of the node.
     pub gpus: Vec<ObservedGpu>,
 }
 
-/// One GPU.
+/// One GPU with its slices and its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedGpu {
-    /// Its UUID.
+    /// The UUID of the GPU.
     pub uuid: GpuUuid,
-    /// Its memory, without what processes use that kerf knows no slice of.
+    /// The memory of the GPU, without the part that processes outside kerf's slices use.
     pub memory: MemoryMib,
-    /// What may be made of it.
+    /// The slices that may be made on it.
     pub allowed: Allowed,
-    /// What MIG offers; `None` while MIG mode is off.
+    /// The MIG profiles of the GPU; `None` while MIG mode is off.
     pub table: Option<MigTable>,
-    /// GPU instances that exist.
+    /// The GPU instances that exist.
     pub instances: Vec<ObservedInstance>,
-    /// Shares that are served.
+    /// The shares that are served.
     pub shares: Vec<ObservedShare>,
 }
 
-/// What may be made of a GPU. Slices that are there already stay, whatever it says.
+/// The policy for new slices of a GPU. Existing slices stay, whatever it says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allowed {
-    /// The kinds of slice.
+    /// The kinds of slice that may be made.
     pub kinds: Vec<Kind>,
-    /// Whether MPS shares beside each other must be of one size.
+    /// Whether all MPS shares of the GPU must have one size.
     pub one_size: bool,
-    /// What MPS shares may come to together.
+    /// The limit for the memory of all MPS shares together.
     pub mps_memory: MpsMemory,
-    /// How many MPS shares may be beside each other: an MPS server takes so many clients. `None` for any number.
+    /// The most MPS shares at the same time, because an MPS server has a limit of clients. `None` for no limit.
     pub mps_shares: Option<u32>,
-    /// How many replicas a GPU instance may have. `None` where none is shared out so.
+    /// The most replicas of a GPU instance. `None` if instances are not shared in turns.
     pub mig_replicas: Option<u8>,
-    /// The MIG mode to switch to as soon as the GPU is empty.
+    /// The MIG mode to which the GPU switches as soon as it is empty.
     pub switch_to: Option<bool>,
 }
 
@@ -65,11 +65,11 @@ impl Default for Allowed {
 /// A GPU instance that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedInstance {
-    /// What and where.
+    /// The profile and the position.
     pub instance: Instance,
-    /// Whether a container holds it as a whole, or a process runs on it that is no replica's.
+    /// Whether a container holds the whole instance, or a process runs on it that belongs to no replica.
     pub held: bool,
-    /// The compute instances that share it; none if it has one of full size.
+    /// The compute instances that share it; empty if it has one of full size.
     pub parts: Vec<ObservedPart>,
     /// The replicas that are served of it.
     pub replicas: Vec<ObservedReplica>,
@@ -78,7 +78,7 @@ pub struct ObservedInstance {
 /// A compute instance that shares a GPU instance with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObservedPart {
-    /// Where.
+    /// The position in the GPU instance.
     pub part: ComputeInstance,
     /// Whether a container holds it.
     pub held: bool,
@@ -87,16 +87,16 @@ pub struct ObservedPart {
 /// A replica of a GPU instance that is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedReplica {
-    /// Its number.
+    /// The number of the replica on its instance.
     pub number: u8,
-    /// Its name in the spec that asked for it.
+    /// The name of the slice in the spec.
     pub id: SliceId,
     /// Whether a container holds it.
     pub held: bool,
 }
 
 impl ObservedInstance {
-    /// Whether anything of it is held.
+    /// Whether a container holds the instance or any part of it.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.held || self.parts.iter().any(|p| p.held) || self.replicas.iter().any(|r| r.held)
@@ -106,58 +106,58 @@ impl ObservedInstance {
 /// A share that is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedShare {
-    /// Its name in the spec that asked for it.
+    /// The name of the slice in the spec.
     pub id: SliceId,
-    /// What it is.
+    /// The kind and size of the share.
     pub shape: Shape,
     /// Whether a container holds it.
     pub held: bool,
 }
 
-/// One step. Each is complete: it names the GPU and the place.
+/// One step of a plan. Each step is complete: it names the GPU and the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Switch the MIG mode of an empty GPU.
+    /// Switches the MIG mode of an empty GPU.
     Switch {
-        /// The GPU.
+        /// The UUID of the GPU.
         gpu: GpuUuid,
-        /// Whether MIG mode is on then.
+        /// Whether MIG mode is on afterwards.
         mig: bool,
     },
-    /// Destroy an idle GPU instance, or an idle compute instance of one.
+    /// Destroys an idle GPU instance, or an idle compute instance of one.
     Destroy {
-        /// The GPU.
+        /// The UUID of the GPU.
         gpu: GpuUuid,
-        /// The GPU instance.
+        /// The GPU instance to destroy or change.
         instance: Instance,
         /// The compute instance, if the GPU instance stays.
         part: Option<ComputeInstance>,
     },
-    /// Create a compute instance, and its GPU instance where that is not there.
+    /// Creates a compute instance, and its GPU instance if that does not exist.
     Create {
-        /// The GPU.
+        /// The UUID of the GPU.
         gpu: GpuUuid,
-        /// The GPU instance.
+        /// The GPU instance to create or use.
         instance: Instance,
-        /// The compute instance's place, for one that is not of full size.
+        /// The compute instance's position; `None` for one of full size.
         part: Option<ComputeInstance>,
         /// The slice that wants it.
         id: SliceId,
     },
-    /// Stop serving an idle share, or an idle replica of a GPU instance.
+    /// Stops serving an idle share, or an idle replica of a GPU instance.
     End {
-        /// The GPU.
+        /// The UUID of the GPU.
         gpu: GpuUuid,
-        /// The share.
+        /// The name of the share or replica.
         id: SliceId,
     },
-    /// Serve a share, or a replica of a GPU instance that is there.
+    /// Starts to serve a share, or a replica of an existing GPU instance.
     Start {
-        /// The GPU.
+        /// The UUID of the GPU.
         gpu: GpuUuid,
-        /// The share.
+        /// The name of the share or replica.
         id: SliceId,
-        /// What it is.
+        /// The kind, size and position.
         shape: Shape,
     },
 }
@@ -179,7 +179,7 @@ impl fmt::Display for Step {
 }
 
 impl Step {
-    /// The GPU.
+    /// The GPU on which the step runs.
     #[must_use]
     pub fn gpu(&self) -> &GpuUuid {
         match self {
@@ -192,7 +192,7 @@ impl Step {
     }
 }
 
-/// A GPU instance, or a compute instance of one, as people write it.
+/// A GPU instance, or a compute instance of one, in the form for messages.
 pub(super) struct Cut(pub(super) Instance, pub(super) Option<ComputeInstance>);
 
 impl fmt::Display for Cut {
@@ -206,12 +206,12 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Steps in their order, and the wanted slices that no legal step reaches.
+/// The steps in their order, and the wanted slices that no legal step reaches.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// In the order in which they run.
+    /// The steps in the order in which they must run.
     pub steps: Vec<Step>,
-    /// Wanted slices that cannot be made now.
+    /// Wanted slices that cannot be made now, with the reason.
     pub refused: Vec<(SliceId, Obstacle)>,
 }
 
@@ -221,7 +221,7 @@ pub enum Obstacle {
     /// The node has no such GPU.
     #[error("the node has no GPU {0}")]
     NoSuchGpu(GpuUuid),
-    /// A GPU instance is wanted of a GPU whose MIG mode is off, or a share of one whose MIG mode is on.
+    /// A GPU instance is wanted on a GPU with MIG mode off, or a share on one with MIG mode on.
     #[error("the GPU's MIG mode does not allow this kind of slice")]
     WrongMode,
     /// Slices in use are in its way.
@@ -230,24 +230,24 @@ pub enum Obstacle {
     /// The node's policy does not allow the kind on this GPU.
     #[error("the node's policy does not allow {0} on this GPU")]
     NotAllowed(Kind),
-    /// It is not legal beside the others.
+    /// The GPU instance is not legal beside the others.
     #[error("it cannot exist beside the other slices: {0}")]
     Illegal(#[from] Illegal),
-    /// An MPS server takes no more clients.
+    /// The MPS server takes no further clients.
     #[error("the GPU has as many MPS shares as its server takes clients")]
     TooManyShares,
-    /// It is not legal beside the other compute instances.
+    /// The compute instance is not legal beside the others.
     #[error("it cannot exist in its GPU instance: {0}")]
     IllegalPart(#[from] ComputeIllegal),
-    /// Policy shares no GPU instance out by turns.
+    /// The policy does not let pods share GPU instances in turns.
     #[error(
         "the node's policy has no mig.timeSlicing for this GPU, so no pods take turns on its GPU instances"
     )]
     NoReplicas,
-    /// Policy lets no more take turns.
+    /// The GPU instance has as many replicas as the policy allows.
     #[error("as many pods take turns on the GPU instance as the node's policy allows")]
     TooManyReplicas,
-    /// MPS shares of another size are in use on the GPU, and policy wants them of one size.
+    /// MPS shares of another size are in use on the GPU, and the policy wants one size.
     #[error("MPS shares of another size are in use on the GPU, and the node's policy wants them of one size")]
     OtherSize,
     /// Shares of another kind are in use on the GPU.

@@ -1,10 +1,10 @@
-//! The planner: the fewest destroys that make room for what is wanted.
+//! The planner: it destroys the fewest slices that make room for the wanted ones.
 
 use super::model::{Observed, ObservedGpu, ObservedInstance, Obstacle, Plan, Step};
 use super::{instances, shares};
 use crate::contract::WantedSlice;
 
-/// The steps that turn `observed` into `wanted`. Instances that nobody wants stay until their place is wanted.
+/// The steps that turn `observed` into `wanted`. Instances that no slice wants stay until their place is needed.
 #[must_use]
 pub fn plan(observed: &Observed, wanted: &[WantedSlice]) -> Plan {
     let mut plan = Plan::default();
@@ -23,13 +23,13 @@ pub fn plan(observed: &Observed, wanted: &[WantedSlice]) -> Plan {
     plan
 }
 
-/// Whether nobody has anything of the GPU, or was promised it.
+/// Whether no slice of the GPU is held or reserved.
 fn may_switch(gpu: &ObservedGpu, wanted: &[&WantedSlice]) -> bool {
     let held = gpu.instances.iter().any(ObservedInstance::is_held) || gpu.shares.iter().any(|s| s.held);
     !held && wanted.iter().all(|w| w.reservation.is_none())
 }
 
-/// Clears the GPU, and switches. What is wanted of it, idle slices of the old mode, is refused afterwards.
+/// Clears the GPU and switches its mode. Wanted idle slices of the old mode are refused afterwards.
 fn switch(gpu: &ObservedGpu, mig: bool, plan: &mut Plan) {
     let uuid = || gpu.uuid.clone();
     let instances = gpu.instances.iter();

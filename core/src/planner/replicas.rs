@@ -1,11 +1,11 @@
-//! Plans for the replicas of GPU instances: pods that take turns on one.
+//! Plans for replicas of GPU instances: several pods take turns on one instance.
 
 use super::instances::Wanted;
 use super::model::{ObservedGpu, ObservedInstance, ObservedReplica, Obstacle, Plan, Step};
 use crate::contract::Shape;
 use crate::mig::Instance;
 
-/// Ends the replicas that are neither wanted nor held, of all GPU instances.
+/// Ends the replicas of all GPU instances that are neither wanted nor held.
 pub(super) fn ends(gpu: &ObservedGpu, wanted: &[Wanted<'_>]) -> Vec<Step> {
     let is_wanted = |instance: Instance, number: u8| {
         let mut of_it = wanted.iter().filter(|w| w.instance == instance).flat_map(|w| &w.slices);
@@ -21,7 +21,7 @@ pub(super) fn ends(gpu: &ObservedGpu, wanted: &[Wanted<'_>]) -> Vec<Step> {
     gpu.instances.iter().flat_map(gone).collect()
 }
 
-/// Starts the missing replicas of a GPU instance, as many as policy allows beside those that stay.
+/// Starts the missing replicas of a GPU instance, up to the policy's limit beside those that stay.
 pub(super) fn start(
     gpu: &ObservedGpu,
     wanted: &Wanted<'_>,
@@ -37,7 +37,7 @@ pub(super) fn start(
             continue;
         }
         let is_full = gpu.allowed.mig_replicas.is_some_and(|most| count >= usize::from(most));
-        // The instance may have been made before policy changed.
+        // The policy is checked here too, because the instance may be older than the policy.
         let obstacle = wanted.forbidden(gpu).or_else(|| is_full.then_some(Obstacle::TooManyReplicas));
         if let Some(obstacle) = obstacle {
             plan.refused.push(((*id).clone(), obstacle));

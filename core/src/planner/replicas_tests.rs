@@ -10,7 +10,7 @@ use crate::units::MemoryMib;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// How many pods take turns here.
+/// The most pods that take turns in these tests.
 const MOST: u8 = 3;
 
 /// A replica of the `1g.10gb` at memory slice 0.
@@ -19,7 +19,7 @@ fn replica(number: u8) -> Shape {
     Shape::of_instance(instance, MigPart::Replica { replica: number })
 }
 
-/// An H100 with that instance, of which these replicas are served: the one of number `n` as `r<n>`.
+/// An H100 with that instance and these replicas; the one with number `n` is called `r<n>`.
 fn served(replicas: &[(u8, bool)]) -> Observed {
     let replica = |(number, held): &(u8, bool)| ObservedReplica {
         number: *number,
@@ -48,7 +48,7 @@ fn empty() -> Observed {
     Observed { gpus: vec![gpu] }
 }
 
-/// The steps and the refusals, as one text each.
+/// The steps and the refusals, each as a text.
 fn planned(observed: &Observed, wanted: &[WantedSlice]) -> (Vec<String>, Vec<String>) {
     let plan = plan(observed, wanted);
     assert_eq!(check(observed, wanted, &plan), Ok(()));
@@ -84,7 +84,7 @@ fn the_instance_is_made_once_and_each_replica_started() {
 
 #[test]
 fn no_more_than_policy_allows_take_turns() {
-    // One that is held counts, also where nobody wants it.
+    // A held replica counts even if no slice wants it.
     let observed = served(&[(0, true), (1, true), (2, false)]);
     let (steps, refused) = planned(&observed, &wanted(&[replica(1), replica(3), replica(4)]));
     assert_eq!(steps, ["end share r2 on GPU-0", "start 1g.10gb at 0:1, replica 3 s1 on GPU-0"]);
@@ -98,7 +98,7 @@ fn no_more_than_policy_allows_take_turns() {
 #[test]
 fn an_instance_is_one_pods_or_many_pods_by_turns() {
     let whole = h100_shape("1g.10gb", 0);
-    // Idle replicas end, and the instance is had as a whole.
+    // Idle replicas end, and the instance serves a pod as a whole.
     assert_eq!(planned(&served(&[(0, false)]), &wanted(&[whole])).0, ["end share r0 on GPU-0"]);
     let held = planned(&served(&[(0, true)]), &wanted(&[whole]));
     assert_eq!(held, (vec![], vec!["s0: slices in use are in its way".to_owned()]));
@@ -106,7 +106,7 @@ fn an_instance_is_one_pods_or_many_pods_by_turns() {
     observed.gpus[0].instances[0].held = true;
     let held = planned(&observed, &wanted(&[replica(0)]));
     assert_eq!(held, (vec![], vec!["s0: slices in use are in its way".to_owned()]));
-    // An idle one that is there is shared as it is.
+    // An idle instance that exists is shared as it is.
     let started = "start 1g.10gb at 0:1, replica 0 s0 on GPU-0";
     assert_eq!(planned(&served(&[]), &wanted(&[replica(0)])).0, [started]);
     let both = planned(&empty(), &wanted(&[whole, replica(0)]));
@@ -114,7 +114,7 @@ fn an_instance_is_one_pods_or_many_pods_by_turns() {
     assert_eq!(both.1, ["s1: it cannot exist beside the other slices: memory slices 0:1 are taken"]);
 }
 
-/// The first of two that want an instance in different ways has it, and what stands for the second is in the way.
+/// If two slices want an instance in different ways, the first one gets it, and what exists of the second one is in the way.
 #[test]
 fn what_the_second_wants_goes_for_the_first_and_the_rest_of_the_node_is_cut() {
     let mut there = served(&[(0, false)]);
@@ -158,7 +158,7 @@ fn an_instance_goes_after_its_replicas_and_never_while_one_is_held() {
     assert_eq!(refused, ["s0: slices in use are in its way"]);
 }
 
-/// A node whose one instance is had in another way than by turns.
+/// A node with one instance that is used in another way than in turns.
 fn otherwise(parts: bool) -> Observed {
     let mut observed = served(&[]);
     let instance = &mut observed.gpus[0].instances[0];
@@ -218,8 +218,8 @@ fn the_checker_refuses_what_must_never_happen() {
 }
 
 proptest! {
-    /// From any replicas to any others: the checker accepts the plan, none that is held goes, there are never more than policy
-    /// allows beside those that were too many before, and what is not refused is there.
+    /// From any replicas to any others: the checker accepts the plan, no held replica ends, there are never more than the policy allows
+    /// beside those that were too many before, and everything that is not refused exists.
     #[test]
     fn every_plan_of_replicas_is_accepted_and_reaches_what_it_does_not_refuse(
         there in prop::collection::btree_map(0_u8..6, any::<bool>(), 0..5),

@@ -1,4 +1,4 @@
-//! Plans for one GPU that MIG does not cut: shares, and the GPU as a whole.
+//! Plans for one GPU with MIG mode off: shares, and the whole GPU.
 
 use super::model::{ObservedGpu, Obstacle, Plan, Step};
 use crate::contract::{MpsMemory, Shape, WantedSlice};
@@ -6,7 +6,7 @@ use crate::kind::Kind;
 use crate::names::SliceId;
 use crate::units::MemoryMib;
 
-/// Ends what nobody wants, and starts what is missing, as far as it goes with what stays.
+/// Ends the shares that no slice wants, and starts the missing ones for which there is room beside what stays.
 pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) {
     let is_wanted = |id: &SliceId| wanted.iter().any(|w| w.id == *id);
     let (ended, kept): (Vec<_>, Vec<_>) = gpu.shares.iter().partition(|s| !s.held && !is_wanted(&s.id));

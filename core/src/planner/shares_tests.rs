@@ -1,4 +1,4 @@
-//! What MPS shares may come to together: of memory as policy says, of compute no more than there is.
+//! The limits of all MPS shares together: memory by the policy, and compute up to what the GPU has.
 
 use super::super::{Allowed, Observed, ObservedGpu, ObservedShare, Plan, Step, check, plan};
 use crate::contract::{MpsMemory, Shape, WantedSlice};
@@ -11,7 +11,7 @@ fn mps(gb: u32, compute: u8) -> Shape {
     Shape::Mps { size_gb: SizeGb(gb), compute: ComputePercent::new(compute) }
 }
 
-/// A GPU of 15 GiB on which a 4 GB share is held, with half of the compute.
+/// A GPU of 15 GiB on which a 4 GB share with half of the compute is held.
 fn observed(percent: u16) -> Observed {
     let held = ObservedShare { id: SliceId::new("held"), shape: mps(4, 50), held: true };
     let mps_memory: MpsMemory = percent.try_into().unwrap();
@@ -34,7 +34,7 @@ fn refused(percent: u16, shapes: &[Shape]) -> Vec<String> {
     plan.refused.iter().map(|(id, obstacle)| format!("{id}: {obstacle}")).collect()
 }
 
-/// Whether the checker accepts that all of these are started.
+/// Whether the checker accepts a start of all these.
 fn accepted(percent: u16, shapes: &[Shape]) -> bool {
     let (observed, wanted) = (observed(percent), wanted(shapes));
     let start = |slice: &WantedSlice| Step::Start {
@@ -53,7 +53,7 @@ fn the_parts_of_the_compute_come_to_all_of_it_and_no_more() {
         ["s1: the GPU's compute does not suffice beside the other MPS shares"]
     );
     assert!(accepted(100, &[mps(1, 50)]) && !accepted(100, &[mps(1, 51)]));
-    // Half of the compute is left, which is what half of the memory stands for.
+    // Half of the compute is left, and half of the memory counts as that much compute.
     assert_eq!(refused(100, &[mps(7, 0)]), Vec::<String>::new());
     assert_eq!(refused(100, &[mps(8, 0)]).len(), 1);
     assert!(accepted(100, &[mps(7, 0)]) && !accepted(100, &[mps(8, 0)]));
@@ -75,7 +75,7 @@ fn the_memory_of_shares_comes_to_what_policy_says() {
 }
 
 proptest! {
-    /// What the planner refuses the checker would not have let pass either, and the other way round.
+    /// The checker would reject exactly the shares that the planner refuses.
     #[test]
     fn planner_and_checker_agree_on_every_share(
         shapes in prop::collection::vec((1_u32..17, 0_u8..=100), 1..8), percent in 100_u16..=400,

@@ -208,7 +208,7 @@ fn promised(mut slice: WantedSlice) -> WantedSlice {
     slice
 }
 
-/// Planner and checker read shapes: a neutral name says nothing of what the slice is.
+/// Planner and checker read shapes, because a neutral name does not say what the slice is.
 #[test]
 fn a_slice_of_any_shape_may_be_promised_under_a_neutral_name() {
     let neutral = |shape| {
@@ -309,7 +309,7 @@ fn an_instance_is_made_anew_when_it_is_wanted_whole_and_all_its_parts_are_idle()
 }
 
 proptest! {
-    /// From any state to any wanted set: the checker accepts the plan, nothing held is lost, and what is not refused is there.
+    /// From any state to any wanted set: the checker accepts the plan, no held slice is lost, and everything that is not refused exists.
     #[test]
     fn every_plan_is_accepted_and_reaches_what_it_does_not_refuse(
         there in prop::collection::vec((0_usize..7, 0_u8..8, any::<bool>()), 0..10),
@@ -357,13 +357,13 @@ proptest! {
         };
         let fewest = (0..1_u32 << spare.len()).filter(|gone| suffices(*gone)).map(u32::count_ones).min();
         prop_assert_eq!(Some(destroys), fewest.and_then(|n| usize::try_from(n).ok()), "the fewest that do");
-        // Nothing is refused unless something held stands in the way.
+        // A refusal is only right if something held is in the way.
         if observed.gpus[0].instances.iter().all(|o| !o.held) {
             prop_assert!(plan.refused.is_empty());
         }
     }
 
-    /// Parts, too: the checker accepts, no held part goes, and what is not refused is there.
+    /// The same for parts: the checker accepts, no held part goes, and everything that is not refused exists.
     #[test]
     fn every_plan_of_parts_is_accepted_and_reaches_what_it_does_not_refuse(
         there in prop::collection::vec((1_u8..4, 0_u8..3, any::<bool>()), 0..4),
@@ -393,7 +393,7 @@ proptest! {
         prop_assert!(parts.iter().all(|(compute, start, held)| !held || after.contains(&(*compute, *start))));
         for (n, place) in asked.iter().enumerate() {
             let refused = plan.refused.iter().any(|(id, _)| *id == wanted[n].id);
-            // The same place may be asked twice: the first has it.
+            // The same place may be asked for twice, and then the first one gets it.
             prop_assert!(refused != after.contains(place) || asked[..n].contains(place));
         }
     }

@@ -1,4 +1,4 @@
-//! Whether a node's agent accepts a proposal: by the planner and the checker with which it cuts.
+//! Whether a node's agent accepts a proposal. The agent's own planner and checker decide.
 
 use super::{Proposal, Rejection, apply};
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, WantedSlice};
@@ -8,7 +8,7 @@ use crate::packing::{Placed, Source};
 use crate::planner::{Observed, Obstacle, Plan, check, plan};
 use std::collections::BTreeSet;
 
-/// The slices that the node should have with the proposal's places reserved, by the leader of `epoch`; or why it cannot have them.
+/// The slices that the node should have once the leader of `epoch` has reserved the proposal's places, or the reason against it.
 pub fn accept(
     desired: &GpuNodeSpec,
     proposal: &Proposal,
@@ -39,7 +39,8 @@ pub fn accept(
         return Err(Rejection::Taken(format!("slice {id} cannot be made: {obstacle}")));
     }
     check(observed, &next.slices, &plan).map_err(|violation| Rejection::Taken(violation.to_string()))?;
-    // Idle slices that were not made yet and cannot be any more. A leader would take them for capacity, and propose them in vain.
+    // Idle slices that were never made and now cannot be made are dropped. Otherwise a leader would count them as capacity and propose them
+    // in vain.
     let is_refused = |slice: &WantedSlice| plan.refused.iter().any(|(id, _)| *id == slice.id);
     next.slices
         .retain(|slice| slice.reservation.is_some() || !gpus.contains(&slice.gpu) || !is_refused(slice));
@@ -54,7 +55,7 @@ fn ids(source: &Source) -> &[SliceId] {
     }
 }
 
-/// Whether a place may reuse or destroy a slice: one that is desired, nobody's, and what the leader takes it for.
+/// Whether a place may reuse or destroy a slice: it must be desired, unreserved, and what the leader expects.
 fn usable(
     desired: &GpuNodeSpec,
     place: &Placed,
@@ -76,8 +77,8 @@ fn usable(
     Ok(())
 }
 
-/// Another slice that is to have the compute instance of this place of a pod. The planner gives an instance that exists to each slice
-/// that wants it. An idle slice that is in the way is named by the proposal: it is reused or destroyed.
+/// Another slice that wants the compute instance of this place. It must be checked here, because the planner gives an existing instance to
+/// each slice that wants it. An idle slice in the way does not count, because the proposal names it for reuse or destruction.
 fn compute_instance_twice<'n>(
     next: &'n GpuNodeSpec,
     place: &Placed,
@@ -86,13 +87,13 @@ fn compute_instance_twice<'n>(
     place.shape.mig_part().compute()?;
     let same = || next.slices.iter().filter(|s| s.gpu == place.gpu && s.shape == place.shape);
     let is_own = |slice: &WantedSlice| slice.reservation.as_ref().is_some_and(|r| r.uid == *owner);
-    // The pod's own slice is one of them; it has two where two of its places are the same.
+    // The pod's own slice is one of them. Two of its own mean that two of its places are the same.
     same().find(|slice| !is_own(slice)).or_else(|| same().nth(1))
 }
 
-/// A reserved slice on one of the proposal's GPUs that the plan does not reach. Plans are made for each GPU by itself, so the
-/// proposal changes nothing on the others. On its own it may be an older reservation that cannot be cut at present, and then the
-/// GPU takes no new one: the two might be promised the same place.
+/// A reserved slice on one of the proposal's GPUs that the plan does not reach. Other GPUs do not matter, because each GPU is planned by
+/// itself. It may also be an older reservation that cannot be cut at present. Then the GPU accepts no new one, because both might be
+/// promised one place.
 fn unreachable<'p>(
     next: &GpuNodeSpec,
     gpus: &BTreeSet<&GpuUuid>,

@@ -1,13 +1,13 @@
-//! What the leader does from a pod's proposal to its Binding, one bind at a time.
+//! The leader's steps from a pod's proposal to its Binding, for one bind.
 //!
-//! `Reserve` → done, and all slices are ready → `Mark` → done → Binding → `Outcome`, where the Binding's answer is definite.
+//! `Reserve` → done, and all slices are ready → `Mark` → done → Binding → `Outcome`, if the result of the Binding is definite.
 
 use super::{Answer, Limits, Moment, Order, OrderKind, Owner, Proposal, Rejection};
 use crate::contract::{GpuNodeStatus, SliceState, SliceStatus};
 use crate::names::PodUid;
 use thiserror::Error;
 
-/// One open bind of a pod. Orders that it gives are answered in their order.
+/// One open bind of a pod. The agent answers its orders in their order.
 #[derive(Debug, Clone)]
 pub struct BindProgress {
     owner: Owner,
@@ -22,25 +22,25 @@ pub struct BindProgress {
 #[derive(Debug, Clone)]
 enum Stage {
     New(Proposal),
-    /// `Reserve` was sent.
+    /// `Reserve` was sent at this time.
     Reserving {
         sent: Moment,
     },
-    /// The agent has reserved. No Binding is sent after `last`.
+    /// The agent has reserved. After `last` the leader sends no Binding.
     Cutting {
         last: Moment,
     },
-    /// `Mark` was sent.
+    /// `Mark` was sent at this time.
     Marking {
         last: Moment,
         sent: Moment,
     },
-    /// The Binding is under way.
+    /// The Binding is on its way.
     Posting,
     Ended,
 }
 
-/// What the copy of the node shows of the pod's slices.
+/// The state of the pod's slices in the leader's copy of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Shown {
     None,
@@ -49,12 +49,12 @@ enum Shown {
     Failed(String),
 }
 
-/// The slices that the copy of the pod's node shows for it.
+/// The slices of one pod in the leader's copy of its node.
 #[derive(Debug, Clone, Default)]
 pub struct PodSlices<'a>(Vec<&'a SliceStatus>);
 
 impl<'a> PodSlices<'a> {
-    /// The slices that are reserved for the pod.
+    /// The slices in `status` that are reserved for the pod.
     #[must_use]
     pub fn of(status: &'a GpuNodeStatus, uid: &PodUid) -> Self {
         let is_its = |slice: &&SliceStatus| slice.reservation.as_ref().is_some_and(|r| r.uid == *uid);
@@ -62,42 +62,42 @@ impl<'a> PodSlices<'a> {
     }
 }
 
-/// What happens in a bind.
+/// An event in a bind.
 #[derive(Debug, Clone)]
 pub enum Input<'a> {
-    /// It begins. This is the first input.
+    /// The bind starts; this is the first input.
     Opened,
-    /// The agent has answered the last order that asks for an answer, `Reserve` or `Mark`. Answers to others need not be handed over.
+    /// The agent has answered the last `Reserve` or `Mark`. Answers to other orders need not be passed on.
     Answered(&'a Answer),
-    /// What the copy of the node shows. It is handed over at each change.
+    /// The pod's slices in the leader's copy of the node, passed on at each change.
     Shown(PodSlices<'a>),
-    /// The connection has ended: what is unanswered stays so.
+    /// The stream to the agent has ended, so open orders stay unanswered.
     Disconnected,
-    /// What became of the Binding.
+    /// The result of the Binding.
     Posted(Posted),
-    /// The bind's time is over.
+    /// The bind's timeout has passed.
     GateOver,
-    /// The leader ends in order: it sends no further Binding.
+    /// The leader shuts down and sends no further Binding.
     Closing,
 }
 
-/// What became of a Binding.
+/// The result of a Binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Posted {
     /// The API server has bound the pod.
     Bound,
-    /// It has refused, and will not do it later.
+    /// The API server has rejected it, and will not execute it later.
     Refused,
-    /// There was no answer, or none that says which.
+    /// The API server has not answered, or its answer leaves the result open.
     Unknown,
 }
 
-/// What the caller is to do, in this order.
+/// What the caller must do; actions come in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send an order to the node's agent.
     Send(Order),
-    /// Send the Binding at once, and hand over what becomes of it.
+    /// Send the Binding at once, and pass its result on.
     Post {
         /// The number of its mark.
         attempt: u64,
@@ -106,43 +106,43 @@ pub enum Action {
     End(Result<(), BindFailure>),
 }
 
-/// Why a pod is not bound. Its reservation stays, unless the node's agent says otherwise.
+/// Why a pod is not bound. Its reservation stays, unless the node's agent reports otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BindFailure {
-    /// The agent does not reserve the places, or does not know of the reservation any more.
+    /// The agent does not reserve the places, or has no reservation of the pod any longer.
     #[error("the node's agent rejects the reservation: {0}")]
     Rejected(#[from] Rejection),
-    /// A slice could not be made.
+    /// A slice could not be made, with the agent's message.
     #[error("{0}")]
     SliceFailed(String),
-    /// The reservation is gone.
+    /// The leader's copy of the node has no slice of the pod any longer.
     #[error("the reservation is gone")]
     Released,
     /// The agent has not answered in time.
     #[error("the node's agent has not answered in time")]
     NoAnswer,
-    /// Its slices are not ready in time.
+    /// The slices were not ready in time.
     #[error("slices are being cut; the reservation stays")]
     NotReady,
-    /// The reservation may end before a Binding could.
+    /// The reservation may end before a Binding could be made.
     #[error("the reservation is about to expire")]
     Expiring,
-    /// The connection to the node's agent has ended.
+    /// The stream to the node's agent has ended.
     #[error("the connection to the node's agent has ended")]
     Disconnected,
-    /// This replica does not lead any more.
+    /// This replica is not the leader any longer.
     #[error("this replica does not lead any more")]
     Deposed,
-    /// The API server has refused the Binding.
+    /// The API server has rejected the Binding.
     #[error("the API server has refused the Binding")]
     Refused,
-    /// It is not known whether the pod is bound.
+    /// It is unknown whether the pod is bound.
     #[error("it is not known whether the pod is bound")]
     Unknown,
 }
 
 impl BindFailure {
-    /// Whether a newer copy of the node may have other places for the pod.
+    /// Whether a newer copy of the node may offer other places for the pod.
     #[must_use]
     pub fn is_stale_proposal(&self) -> bool {
         matches!(self, Self::Rejected(Rejection::Taken(_) | Rejection::UnknownReservation))
@@ -150,15 +150,14 @@ impl BindFailure {
 }
 
 impl BindProgress {
-    /// A bind of the pod that `proposal` is for, by the leader of `epoch`, that ends at `gate`. `attempt` is unique for the pod and the
-    /// epoch.
+    /// A bind of the proposal's owner by the leader of `epoch`, with its timeout at `gate`. `attempt` is unique for the pod and the epoch.
     #[must_use]
     pub fn new(proposal: Proposal, epoch: u64, attempt: u64, gate: Moment, limits: Limits) -> Self {
         let owner = proposal.owner.clone();
         Self { owner, epoch, attempt, gate, limits, shown: Shown::None, stage: Stage::New(proposal) }
     }
 
-    /// What follows from an input. `lease` is when this leader's Lease may be another's.
+    /// Returns the actions that follow from an input. From `lease` on, this leader's Lease may belong to another replica.
     pub fn on(&mut self, input: &Input<'_>, now: Moment, lease: Moment) -> Vec<Action> {
         if let Input::Shown(slices) = input {
             self.shown = Shown::of(slices, &self.owner.uid);
@@ -199,10 +198,10 @@ impl BindProgress {
     fn answered(&mut self, answer: &Answer, now: Moment) -> Vec<Action> {
         match (&self.stage, answer) {
             (Stage::Reserving { sent }, Ok(done)) => {
-                // The agent counts from later on, when it read the order.
+                // The agent counts from when it read the order, which is later, so this estimate is on the safe side.
                 let last = *sent + done.lifetime.saturating_sub(self.limits.send);
                 if self.shown == Shown::None {
-                    // The copy has the reservation by now; the bind has not been shown it yet.
+                    // The copy has the reservation by now; its `Shown` input is still to come.
                     self.stage = Stage::Cutting { last };
                     return Vec::new();
                 }
@@ -226,7 +225,7 @@ impl BindProgress {
         }
     }
 
-    /// Goes on where the agent has reserved.
+    /// Continues once the agent has reserved.
     fn cutting(&mut self, last: Moment, now: Moment) -> Vec<Action> {
         self.stage = Stage::Cutting { last };
         if now >= last {
@@ -241,7 +240,7 @@ impl BindProgress {
             Shown::Cutting => Vec::new(),
             Shown::Ready => {
                 self.stage = Stage::Marking { last, sent: now };
-                // The agent may know better than the copy. Then only what is shown from now on tells that they are ready.
+                // If the agent answers `NotReady`, it is newer than this copy. Then only a later `Shown` input counts as ready.
                 self.shown = Shown::Cutting;
                 let mark = OrderKind::Mark { uid: self.owner.uid.clone(), attempt: self.attempt };
                 vec![self.send(mark)]
@@ -278,7 +277,7 @@ impl BindProgress {
         Action::Send(Order { epoch: self.epoch, kind })
     }
 
-    /// Ends the bind without a Binding. An agent that has the mark, or may have it, need not wait for one.
+    /// Ends the bind without a Binding. `Outcome` is sent if the agent may have the mark, so that it does not wait for a Binding.
     fn end(&mut self, failure: BindFailure) -> Vec<Action> {
         let is_marked = matches!(self.stage, Stage::Marking { .. });
         self.stage = Stage::Ended;

@@ -31,7 +31,7 @@ fn node() -> SimulatedNode {
     SimulatedNode::new(&["H100-80GB"], NodePolicy::default(), Limits::default())
 }
 
-/// A bind of a pod on a node that has its reservation, not cut yet, and the node.
+/// A bind and its node after the reservation, with nothing cut yet.
 fn begun(gate: u64) -> (BindProgress, SimulatedNode) {
     let mut node = node();
     let mut bind = BindProgress::new(proposal(&node), EPOCH, 1, at(gate), Limits::default());
@@ -186,7 +186,7 @@ fn the_gate_ends_what_is_not_under_way() {
         (marking(GATE).0, vec![outcome(false), failed(BindFailure::NoAnswer)]),
     ] {
         assert_eq!(bind.clone().on(&Input::GateOver, at(GATE), at(LEASE)), expected);
-        // It is heeded where nobody says that it is over, and an answer comes too late.
+        // The timeout counts even if no `GateOver` came, and an answer after it is too late.
         let late = if bind.attempt == 1 { Input::Answered(&DONE) } else { Input::Opened };
         assert_eq!(bind.clone().on(&late, at(GATE), at(LEASE)), expected);
     }
@@ -213,7 +213,7 @@ fn a_lost_connection_and_a_lost_lease_end_all_but_a_binding_under_way() {
 
 #[test]
 fn a_reservation_that_may_end_first_is_not_bound() {
-    // Done to Reserve says 15 s: no mark 5 s after it was sent.
+    // The answer to Reserve allows 15 s, so no mark is sent 5 s after it.
     let short: Answer = Ok(Done { lifetime: Duration::from_secs(15) });
     for (now, expected) in [(4, vec![mark()]), (5, vec![failed(BindFailure::Expiring)])] {
         let (mut bind, mut node) = begun(GATE);
@@ -230,7 +230,7 @@ fn a_reservation_that_may_end_first_is_not_bound() {
         assert_eq!(answer(&mut bind, &short, 1), [mark()]);
         assert_eq!(answer(&mut bind, &DONE, now), expected);
     }
-    // A mark is answered in time or not at all, however long the gate is.
+    // An answer to a mark must come in time, however long the bind's timeout is.
     for (now, expected) in
         [(10, vec![Action::Post { attempt: 1 }]), (11, vec![outcome(false), failed(BindFailure::Expiring)])]
     {

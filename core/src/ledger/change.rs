@@ -1,4 +1,4 @@
-//! What an agent reports of its node, and the differences by which a copy of it follows.
+//! An agent's report of its node, and the differences that update a copy of it.
 
 use crate::contract::{
     Condition, GpuNodeSpec, GpuNodeStatus, GpuStatus, NodePolicy, Reservation, SliceReservation, SliceStatus,
@@ -8,23 +8,23 @@ use crate::names::SliceId;
 use crate::units::SizeGb;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All that an agent reports of its node.
+/// The whole report of an agent about its node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeState {
-    /// What the node has, without what is for people alone: the summary, and what the agent has read of a spec.
+    /// The status of the node, without the parts that only people read: the summary, and the last spec that the agent has read.
     pub status: GpuNodeStatus,
-    /// The policy in force.
+    /// The policy that is in force on the node.
     pub policy: NodePolicy,
     /// Why the agent accepts no reservation now; `None` while it does.
     pub closed: Option<String>,
 }
 
 impl NodeState {
-    /// The slices that the node should have, as its agent sees it.
+    /// The desired slices of the node, as its agent reports them.
     #[must_use]
     pub fn desired(&self) -> GpuNodeSpec {
         let slices = &self.status.slices;
-        // Also of those that are leaving: a name that is made up for a proposal's place is none that the status has.
+        // Leaving slices count too, because a new name for a proposal's place must not be in the status already.
         let numbers = slices.iter().filter_map(|slice| number(slice.id.as_ref()?));
         GpuNodeSpec {
             next_slice: numbers.max().unwrap_or_default(),
@@ -35,7 +35,7 @@ impl NodeState {
     }
 }
 
-/// The number in a slice's name.
+/// The number in the name of a slice.
 pub(super) fn number(id: &SliceId) -> Option<u64> {
     id.as_str().strip_prefix('s')?.parse().ok()
 }
@@ -48,44 +48,44 @@ fn desired_slice(slice: &SliceStatus) -> Option<WantedSlice> {
 
 fn reservation(reported: &SliceReservation) -> Reservation {
     let SliceReservation { uid, namespace, pod, container, resource, alone, binding: _ } = reported.clone();
-    // Which leader's it is matters to the agent alone.
+    // Only the agent needs the leader's epoch of a reservation, so the report omits it.
     Reservation { uid, namespace, pod, container, resource, alone, epoch: 0 }
 }
 
-/// By what a slice of a node is told from the others while it is reported.
+/// The key that distinguishes a slice from the others of its node while it is reported.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceKey(String);
 
 impl SliceKey {
-    /// Takes a key as it was sent.
+    /// Takes a key from a message as it is.
     pub fn new(key: impl Into<String>) -> Self {
         Self(key.into())
     }
 
-    /// The key of a slice.
+    /// The key of a reported slice.
     #[must_use]
     pub fn of(slice: &SliceStatus) -> Self {
         Self(match (&slice.id, &slice.device) {
-            // The shape as well: a share that was left over may carry the id of a slice of another shape.
+            // The shape is part of the key, because an orphaned share may have the ID of a slice of another shape.
             (Some(id), _) => format!("{id} {}", slice.shape),
             (None, Some(device)) => device.to_string(),
             (None, None) => format!("{} {}", slice.gpu, slice.shape),
         })
     }
 
-    /// The key's text.
+    /// The text of the key, as messages carry it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// What has changed in a [`NodeState`].
+/// The changes between two versions of a [`NodeState`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Change {
-    /// New or changed slices, each whole.
+    /// New and changed slices, each complete.
     pub slices: Vec<SliceStatus>,
-    /// Slices that are no more.
+    /// The keys of slices that do not exist any longer.
     pub gone: Vec<SliceKey>,
     /// All GPUs; `None` if none has changed.
     pub gpus: Option<Vec<GpuStatus>>,
@@ -93,13 +93,13 @@ pub struct Change {
     pub policy: Option<NodePolicy>,
     /// All conditions; `None` if none has changed.
     pub conditions: Option<Vec<Condition>>,
-    /// The largest neutral name that the kubelet knows, [`SizeGb::ANY`] for none; `None` if it has not changed.
+    /// The largest registered neutral name, [`SizeGb::ANY`] for none; `None` if it has not changed.
     pub neutral_up_to: Option<SizeGb>,
-    /// Why the agent accepts no reservation now, empty while it does; `None` if that has not changed.
+    /// Why the agent accepts no reservation, empty while it does; `None` if that has not changed.
     pub closed: Option<String>,
 }
 
-/// What turns a copy of `from` into one of `to`. From [`NodeState::default`] it is all that `to` has.
+/// The change that turns a copy of `from` into one of `to`. From [`NodeState::default`] it contains everything in `to`.
 #[must_use]
 pub fn difference(from: &NodeState, to: &NodeState) -> Change {
     let (old, new) = (by_key(&from.status), by_key(&to.status));
@@ -123,13 +123,13 @@ fn by_key(status: &GpuNodeStatus) -> BTreeMap<SliceKey, &SliceStatus> {
 }
 
 impl Change {
-    /// Whether nothing has changed.
+    /// Whether the change contains nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Brings a copy up to date. New slices come last: their order says nothing.
+    /// Updates a copy of the node. New slices come last, because their order has no meaning.
     pub fn apply(self, state: &mut NodeState) {
         let gone: BTreeSet<SliceKey> = self.gone.into_iter().collect();
         let mut new: BTreeMap<SliceKey, SliceStatus> =

@@ -6,7 +6,7 @@ use crate::testing::{h100_shape, node_status, slice_status, wanted};
 use crate::units::MemoryMib;
 use proptest::prelude::*;
 
-/// A slice of one of few names, GPUs and shapes, so that two states often have the same.
+/// A slice with one of few names, GPUs and shapes, so that two states often share some.
 fn slice() -> impl Strategy<Value = SliceStatus> {
     let named = (0_u8..6, any::<bool>(), any::<bool>());
     let more = (prop::option::of(0_u8..2), any::<bool>(), any::<bool>());
@@ -50,7 +50,7 @@ fn state() -> impl Strategy<Value = NodeState> {
             let mut status = node_status(&["H100-80GB", "T4-16GB"][..gpus]);
             status.conditions.truncate(conditions);
             status.neutral_up_to = neutral.map(SizeGb);
-            // Each key once, as agents report them.
+            // Each key occurs once, as in agents' reports.
             status.slices = by_key(&GpuNodeStatus { slices, ..GpuNodeStatus::default() })
                 .into_values()
                 .cloned()
@@ -75,7 +75,7 @@ proptest! {
         change.clone().apply(&mut copy);
         prop_assert_eq!(sorted(copy.clone()), sorted(to.clone()));
         prop_assert!(difference(&copy, &to).is_empty());
-        // A change twice is a change once, and what did not change is not sent.
+        // A repeated change has no effect, and unchanged parts are not sent.
         change.clone().apply(&mut copy);
         prop_assert_eq!(sorted(copy), sorted(to.clone()));
         let known: Vec<_> = from.status.slices.iter().collect();
@@ -86,7 +86,7 @@ proptest! {
     }
 }
 
-/// An agent reports each slice once. Another sender makes no copy longer by that, and no capacity out of it.
+/// An agent reports each slice once. A sender that repeats one must not lengthen the copy or create capacity.
 #[test]
 fn a_slice_that_is_named_twice_is_there_once() {
     let known = slice_status(&wanted(&[h100_shape("1g.10gb", 0)])[0], false);

@@ -1,5 +1,4 @@
-//! What the node's policy says of idle slices: what it allows no longer goes, what it lays out is always there, and some are
-//! kept ready.
+//! Idle slices by the node's policy: disallowed ones are removed, those of a layout always exist, and warm ones are kept ready.
 
 use super::new_id;
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, GpuRule, MigPart, NodePolicy, Shape, WantedSlice};
@@ -9,8 +8,8 @@ use crate::names::{GpuUuid, SliceId};
 use crate::packing::{self, Fleet, Standing, warm};
 use std::collections::BTreeSet;
 
-/// Takes idle slices out of the spec that the node's policy does not allow, so that their GPU can change its mode or its
-/// kind. Promised and held ones stay. `None` if all is allowed. The agent must know all that its node has.
+/// Removes idle slices that the node's policy does not allow, so that their GPU can change its mode or kind. Reserved and held slices stay.
+/// `None` if all are allowed. The agent must have observed the whole node before.
 #[must_use]
 pub fn drop_disallowed(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<GpuNodeSpec> {
     let is_allowed = |slice: &WantedSlice| {
@@ -29,14 +28,14 @@ pub fn drop_disallowed(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<Gpu
     Some(GpuNodeSpec { slices, ..spec.clone() })
 }
 
-/// Idle slices that are not of their GPU's layout.
+/// Idle slices that are not in their GPU's layout.
 fn strange(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> BTreeSet<SliceId> {
     if !lays_out(&spec.policy) {
         return BTreeSet::new();
     }
     let inventory = NodeInventory::of(spec, status);
     let of_gpu = |gpu: &GpuInventory| {
-        // Without its MIG mode it is not known what the GPU can have, and nothing is there that could be in the way.
+        // While MIG mode is off, the MIG profiles of the GPU are unknown, and nothing exists that could be in the way.
         let is_off = gpu.rule.layout.kind() == Some(Kind::Mig) && gpu.table.is_empty();
         let layout = gpu.layout.as_ref().filter(|_| !is_off)?;
         Some(Standing::of(gpu, layout).strange.into_iter().cloned().collect::<Vec<_>>())
@@ -57,8 +56,8 @@ fn allows(rule: &GpuRule, shape: Shape) -> bool {
     rule.kinds.contains(&shape.kind()) && is_shared_so
 }
 
-/// Adds the idle slices that the node's policy lays out or wants kept ready and that are missing, as far as there is room
-/// without destroying anything and not on GPUs that are `resting`. `None` if none is added. The agent must know all that its node has.
+/// Adds the missing idle slices that the node's policy lays out or keeps warm, as far as there is room without destroying anything. GPUs in
+/// `resting` are left out. `None` if nothing is added. The agent must have observed the whole node before.
 #[must_use]
 pub fn keep_warm(
     spec: &GpuNodeSpec,

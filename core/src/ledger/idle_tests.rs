@@ -138,7 +138,7 @@ const NAMES: [&str; 9] = [
     "mig-1c.3g.40gb",
 ];
 
-/// What must hold of a spec: every GPU's slices can be there together.
+/// Every GPU's slices in the spec can exist together.
 fn is_legal(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> bool {
     status.gpus.iter().all(|gpu| {
         let here = || spec.slices.iter().filter(|s| s.gpu == gpu.uuid).map(|s| s.shape);
@@ -154,8 +154,7 @@ fn is_legal(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> bool {
 }
 
 proptest! {
-    /// Whatever is there and whatever is wanted: what is added is legal, nothing goes for it, and
-    /// nothing more is added after it.
+    /// Whatever exists and whatever is wanted: added slices are legal, nothing is destroyed for them, and a second call adds nothing.
     #[test]
     fn keeping_warm_destroys_nothing_and_settles(
         asks in prop::collection::vec((0_usize..9, 0_usize..8, any::<bool>()), 0..24),

@@ -1,4 +1,4 @@
-//! The ledger of one node: its agent's own account of what is reserved, for whom, and for how long.
+//! The ledger of one node: its agent's account of reservations, their owners and their ends.
 //!
 //! ```text
 //!            Reserve                 Mark            the pod is bound here
@@ -9,8 +9,8 @@
 //!                     released              released                     released
 //! ```
 //!
-//! It has no clock and no disk. The caller gives the time, and records [`Ledger::saved`] before it answers an order that
-//! [adds](Kept::Added) a reservation.
+//! The ledger has no clock and no disk. The caller passes the time, and must write [`Ledger::saved`] to disk before it answers an order
+//! that [adds](Kept::Added) a reservation.
 
 mod upkeep;
 
@@ -26,13 +26,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long after a look-up without an answer the pod is looked up again, at first. The interval doubles each time.
+/// The first interval between a look-up without an answer and the next one. It doubles each time.
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The longest interval between two look-ups of a pod.
 const LONGEST_LOOK_UP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The account of one node.
+/// The account of one node: desired slices, reservations, and the highest epoch.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
     desired: GpuNodeSpec,
@@ -41,36 +41,36 @@ pub struct Ledger {
     limits: Limits,
 }
 
-/// What is known of a pod that has a reservation, beside its slices.
+/// The state of a pod that has a reservation, without its slices.
 #[derive(Debug, Clone)]
 struct Entry {
     key: PodKey,
-    /// When it was reserved last.
+    /// When the last `Reserve` came.
     renewed: Moment,
-    /// Bindings that may have been made, or may be made yet.
+    /// Bindings that may have been made, or may still be made.
     open: Vec<OpenBinding>,
     /// Whether the pod is bound to this node.
     bound: bool,
     look_up: LookUp,
-    /// Whether it is from the disk, and the node's own watch has not told of its pods since.
+    /// Whether it was restored from disk, and the node's watch has not shown its pods since.
     recalled: bool,
 }
 
-/// A Binding of which it is not known whether it is made.
+/// A Binding whose result is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OpenBinding {
-    /// The epoch and the number of its mark. `None` if a look-up alone can end it.
+    /// The epoch and number of its mark. `None` if only a look-up can end it.
     attempt: Option<(u64, u64)>,
-    /// When it is made, or never will be.
+    /// From this moment on, the Binding is either made or never will be.
     over: Moment,
 }
 
-/// When the pod may be looked up next.
+/// The time of the pod's next look-up.
 #[derive(Debug, Clone, Copy)]
 struct LookUp {
     at: Moment,
     interval: Duration,
-    /// Whether it is looked up although a Binding may be made yet: a pod that is gone is so for good.
+    /// Whether to look the pod up although a Binding may still be made: a pod that is gone stays gone, so an early answer can suffice.
     early: bool,
 }
 
@@ -83,80 +83,80 @@ impl LookUp {
     }
 }
 
-/// What the node's disk keeps of a ledger.
+/// The part of a ledger that the node's disk keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Saved {
     /// The desired slices with their reservations.
     pub desired: GpuNodeSpec,
-    /// The highest epoch that was heard.
+    /// The highest epoch that the agent has received.
     pub epoch: u64,
 }
 
 impl From<GpuNodeSpec> for Saved {
-    /// The ledger of a node that follows a spec.
+    /// A ledger with the slices, reservations and epoch of a spec.
     fn from(spec: GpuNodeSpec) -> Self {
         Self { epoch: spec.epoch, desired: spec }
     }
 }
 
-/// What an agent sees of its node while it reads an order.
+/// The agent's view of its node while it executes an order.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
-    /// Why it accepts no reservation now.
+    /// Why the agent accepts no reservation now; `None` while it does.
     pub closed: Option<&'a str>,
-    /// What the planner is told.
+    /// The planner's input for this node.
     pub observed: &'a Observed,
-    /// What it reports. It must not be older than the ledger's last change.
+    /// The status that the agent reports. It must not be older than the ledger's last change.
     pub status: &'a GpuNodeStatus,
 }
 
-/// What became of an accepted [`OrderKind::Reserve`].
+/// The effect of an accepted [`OrderKind::Reserve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// The reservation is new: it must be on disk before the order is answered.
+    /// The reservation is new. It must be on disk before the order is answered.
     Added,
-    /// The pod had it. Its lifetime begins anew.
+    /// The pod had a reservation already; its lifetime starts again.
     Renewed,
 }
 
 /// A pod as the node's own watch of pods shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BoundPod {
-    /// It is bound here and has not ended.
+    /// The pod is bound here and has not ended.
     Alive,
-    /// It is bound here and has ended, or was deleted. A pod that is merely missing in a new list is left out instead.
+    /// The pod is bound here and has ended or was deleted. A pod that is only missing in a new list must be left out instead.
     Ended,
 }
 
-/// What a consistent read of a pod by its UID has found.
+/// The result of a consistent read of a pod by its UID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// There is no pod of this UID, or it has ended.
+    /// No pod with this UID exists, or it has ended.
     Gone,
-    /// It is bound to another node.
+    /// The pod is bound to another node.
     Elsewhere,
-    /// It is bound to this node.
+    /// The pod is bound to this node.
     Here,
-    /// It is not bound.
+    /// The pod exists and is not bound.
     Unbound,
-    /// The read failed.
+    /// The read failed, so nothing is known.
     Unknown,
 }
 
-/// What a point in time brings.
+/// The work that is due at a point in time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Due {
-    /// Whose reservations have expired. They are released.
+    /// The owners of expired reservations, which are released now.
     pub released: Vec<Owner>,
-    /// Pods to look up now. Each is due again later while its look-up brings nothing.
+    /// Pods to look up now. A pod is due again later if its look-up has no result.
     pub look_up: Vec<PodUid>,
-    /// When something is due next if nothing happens before.
+    /// The next time at which something is due if nothing happens before.
     pub next: Option<Moment>,
 }
 
 impl Ledger {
-    /// The ledger as the disk has it. Of no reservation is it known whether the pod's Binding was sent: a mark is not on disk.
+    /// Restores the ledger from disk. Every pod counts as one whose Binding may have been sent, because marks are not on disk.
     #[must_use]
     pub fn restore(saved: Saved, limits: Limits, now: Moment) -> Self {
         let Saved { desired, epoch } = saved;
@@ -167,7 +167,7 @@ impl Ledger {
         Self { desired, epoch, entries, limits }
     }
 
-    /// What the disk must have.
+    /// The part of the ledger that must be on disk.
     #[must_use]
     pub fn saved(&self) -> Saved {
         Saved { desired: self.desired.clone(), epoch: self.epoch }
@@ -179,13 +179,13 @@ impl Ledger {
         &self.desired
     }
 
-    /// The highest epoch that was heard.
+    /// The highest epoch that the agent has received.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The reservation of a slice, as the status reports it.
+    /// The reservation of a slice, in the form of the status.
     #[must_use]
     pub fn reservation(&self, id: &SliceId) -> Option<SliceReservation> {
         let slice = self.desired.slices.iter().find(|slice| slice.id == *id)?;
@@ -202,13 +202,14 @@ impl Ledger {
         reserved(&self.desired, uid).all(|slice| is_ready(&slice.id))
     }
 
-    /// Takes note of a leader's epoch. Returns whether this leader is obeyed: none of a higher epoch was heard.
+    /// Records a leader's epoch. Returns whether this leader is obeyed: false if a higher epoch was received before.
     pub fn hear(&mut self, epoch: u64) -> bool {
         self.epoch = self.epoch.max(epoch);
         self.epoch == epoch
     }
 
-    /// Follows an order. Who has a disk asks [`Self::reserve`] itself, to know whether the answer must wait for it.
+    /// Executes an order. A caller with a disk calls [`Self::reserve`] itself, because that shows whether the answer must wait for the
+    /// disk.
     pub fn follow(&mut self, order: &Order, seen: Seen<'_>, now: Moment) -> Result<Done, Rejection> {
         let done = Done { lifetime: Duration::ZERO };
         match &order.kind {
@@ -226,7 +227,7 @@ impl Ledger {
         }
     }
 
-    /// Reserves the places of a proposal, all or none. A pod that has a reservation keeps that one, whatever is proposed.
+    /// Reserves all places of a proposal or none. A pod that has a reservation keeps it, whatever is proposed.
     pub fn reserve(
         &mut self,
         epoch: u64,
@@ -246,8 +247,7 @@ impl Ledger {
         Ok(Kept::Added)
     }
 
-    /// Notes that a Binding of the pod is about to be sent. From now on the reservation outlives everything but the pod, until it
-    /// is known what became of that Binding.
+    /// Records that the leader is about to send a Binding of the pod. Until its result is known, the reservation ends only with the pod.
     pub fn mark(
         &mut self,
         epoch: u64,
@@ -269,7 +269,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes what became of a Binding.
+    /// Records the result of a Binding.
     pub fn outcome(
         &mut self,
         epoch: u64,
@@ -281,7 +281,7 @@ impl Ledger {
         self.obey(epoch)?;
         let Some(entry) = self.entries.get_mut(uid) else { return Ok(()) };
         if bound {
-            // Until the node's own watch shows the pod, the mark stays: the pod may be gone before the watch has shown it.
+            // The mark stays until the node's own watch shows the pod, because the pod may be gone before that.
             let is_new = !entry.bound;
             entry.bound = true;
             if is_new && entry.open.is_empty() {
@@ -293,7 +293,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Gives the pod's slices back, unless the pod is bound or may be.
+    /// Releases the pod's slices, unless the pod is bound or may be.
     pub fn release(&mut self, epoch: u64, uid: &PodUid, now: Moment) -> Result<(), Rejection> {
         self.obey(epoch)?;
         let Some(entry) = self.entries.get_mut(uid) else { return Ok(()) };
@@ -307,7 +307,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Follows the node's own watch of pods: `bound_here` has all pods that it shows. Returns whose reservations are released.
+    /// Updates the ledger from the node's own watch of pods; `bound_here` has all pods that it shows. Returns the owners of released
+    /// reservations.
     pub fn pods(&mut self, bound_here: &BTreeMap<PodUid, BoundPod>, now: Moment) -> Vec<Owner> {
         let mut ended = Vec::new();
         for (uid, entry) in &mut self.entries {
@@ -328,18 +329,17 @@ impl Ledger {
         ended.iter().filter_map(|uid| self.give_back(uid)).collect()
     }
 
-    /// Takes what a look-up of a pod has found that was `asked` at this time. Returns whose reservation is released.
+    /// Updates the ledger from a look-up of a pod that was `asked` at this time. Returns the owner of a released reservation.
     pub fn looked_up(&mut self, uid: &PodUid, asked: Moment, found: Found) -> Option<Owner> {
         match found {
-            // A pod is bound once at most, and its UID is never used again.
+            // A pod is bound at most once, and its UID is never used again.
             Found::Gone | Found::Elsewhere => return self.give_back(uid),
             Found::Unknown => {}
             Found::Here => {
                 let entry = self.entries.get_mut(uid)?;
                 entry.bound = true;
                 entry.open.clear();
-                // The next look-up keeps its distance: the watch may not show the pod for long, and asks for one each time that it is
-                // read.
+                // The next look-up keeps its interval: otherwise each reading of a watch that does not show the pod would cause one.
                 entry.look_up.early = false;
             }
             Found::Unbound => {
@@ -355,7 +355,7 @@ impl Ledger {
         None
     }
 
-    /// Releases what has expired, and tells which pods must be looked up and when to ask again.
+    /// Releases expired reservations, and returns the pods to look up and the time of the next call.
     pub fn due(&mut self, now: Moment) -> Due {
         let lifetime = self.limits.reservation;
         let is_expired = |entry: &Entry| entry.expires(lifetime).is_some_and(|end| end <= now);
@@ -375,15 +375,15 @@ impl Ledger {
         due
     }
 
-    /// Takes back a reservation that was accepted and could not be recorded, unless the pod is bound or may be.
+    /// Takes back a reservation that was accepted and could not be written to disk, unless the pod is bound or may be.
     pub fn retract(&mut self, uid: &PodUid) {
         if self.entries.get(uid).is_some_and(|entry| !entry.is_in_use()) {
             self.give_back(uid);
         }
     }
 
-    /// Takes over what a pod that is bound here was assigned by a ledger that is lost, all or nothing. What is here already stays as
-    /// it is.
+    /// Takes over all slices that a lost ledger had assigned to a pod bound here, or none. Reservations that are here already stay as they
+    /// are.
     pub fn adopt(&mut self, owner: &Owner, slices: &[WantedSlice], now: Moment) {
         let is_taken = |slice: &WantedSlice| self.desired.slices.iter().any(|known| known.id == slice.id);
         if slices.is_empty() || self.entries.contains_key(&owner.uid) || slices.iter().any(is_taken) {
@@ -396,7 +396,7 @@ impl Ledger {
         self.entries.insert(owner.uid.clone(), entry);
     }
 
-    /// Another policy is in force from now on.
+    /// Replaces the policy of the desired state.
     pub fn set_policy(&mut self, policy: NodePolicy) {
         self.desired.policy = policy;
     }
@@ -424,13 +424,13 @@ impl Entry {
         Self { key, renewed, open, bound: false, look_up: LookUp::NEW, recalled: false }
     }
 
-    /// Nothing is in doubt any more.
+    /// The pod is known to be bound here, so no Binding is open.
     fn settle(&mut self) {
         self.open.clear();
         self.look_up = LookUp::NEW;
     }
 
-    /// The pod is to be looked up, unless it will be.
+    /// Makes a look-up of the pod due, unless one is due anyway.
     fn doubt(&mut self, now: Moment) {
         if self.open.is_empty() {
             self.open.push(OpenBinding { attempt: None, over: now });

@@ -23,7 +23,7 @@ fn node() -> SimulatedNode {
     SimulatedNode::new(&["H100-80GB"], NodePolicy::default(), Limits::default())
 }
 
-/// What the leader proposes for a pod by what it is shown of the node.
+/// The leader's proposal for a pod, from the node's report.
 fn proposal(node: &SimulatedNode, pod: &str, resource: &str, count: u32) -> Proposal {
     let state = node.state();
     let inventory = crate::inventory::NodeInventory::of(&state.desired(), &state.status);
@@ -53,7 +53,7 @@ fn watch(pods: &[(&str, BoundPod)]) -> BTreeMap<PodUid, BoundPod> {
     pods.iter().map(|(pod, state)| (uid(pod), *state)).collect()
 }
 
-/// Where the reservation of pod `a` stands.
+/// The state of pod `a`'s reservation.
 fn stands(node: &SimulatedNode) -> &'static str {
     let (ledger, uid) = (&node.ledger, uid("a"));
     let Some(entry) = ledger.entries.get(&uid) else {
@@ -72,7 +72,7 @@ fn stands(node: &SimulatedNode) -> &'static str {
     }
 }
 
-/// A node on which the reservation of pod `a` stands so, at second 10.
+/// A node with pod `a`'s reservation in this state, at second 10.
 fn standing(state: &str) -> SimulatedNode {
     let mut node = node();
     assert!(node.ledger.hear(EPOCH));
@@ -97,7 +97,7 @@ fn standing(state: &str) -> SimulatedNode {
     node
 }
 
-/// What the node's agent reports with this slice failed.
+/// The agent's report with this slice failed.
 fn failing(node: &SimulatedNode, id: &SliceId) -> GpuNodeStatus {
     let mut status = node.state().status;
     let slice = status.slices.iter_mut().find(|slice| slice.id.as_ref() == Some(id)).unwrap();
@@ -236,7 +236,7 @@ fn each_order_in_each_state_has_its_answer() {
                 Err(other) => other.to_string(),
             };
             assert_eq!(format!("{answer} {}", stands(&node)), *expected, "{state}: {kind:?}");
-            // A leader of a lower epoch changes nothing, and one of a higher is obeyed.
+            // A leader of a lower epoch changes nothing, and one of a higher epoch is obeyed.
             let mut node = standing(state);
             let before = node.ledger.clone();
             assert_eq!(node.follow(&order(EPOCH - 1, kind.clone()), at(20)), Err(Rejection::OldEpoch));
@@ -376,7 +376,7 @@ fn the_nodes_own_watch_ends_what_it_has_shown() {
     assert_eq!(stands(&node), "binding");
     node.ledger.pods(&watch(&[("a", BoundPod::Alive)]), at(12));
     assert_eq!(node.ledger.due(at(10_000)), Due::default(), "a bound pod needs nobody to renew it");
-    // A new list of pods does not have it.
+    // A new list of pods does not contain it.
     assert_eq!(node.ledger.pods(&watch(&[]), at(10_001)), []);
     let due = node.ledger.due(at(10_001));
     assert_eq!((due.look_up, due.next), (vec![uid("a")], Some(at(10_002))));
@@ -391,7 +391,7 @@ fn a_pod_that_is_gone_before_the_watch_has_shown_it_is_looked_up() {
     let mut node = standing("bound");
     assert_eq!(node.ledger.due(at(90)).look_up, [uid("a")]);
     assert_eq!(node.ledger.looked_up(&uid("a"), at(90), Found::Gone), Some(owner("a")));
-    // So is one of whose Binding the agent knows by the leader's word alone.
+    // The same holds if the agent has the Binding only from the leader's outcome.
     let mut node = standing("reserved");
     outcome(&mut node, "a", 1, true, 20);
     assert_eq!(node.ledger.due(at(20)).look_up, [uid("a")]);
@@ -507,7 +507,7 @@ fn a_gpu_with_a_reservation_that_cannot_be_cut_takes_no_new_one() {
     of_b.places[0].shape = h100_shape("1g.10gb", 0);
     let of_b = order(EPOCH, OrderKind::Reserve(of_b));
     let (mut observed, status) = (node.observed(), node.state().status);
-    // Something that nobody asked for is at the place of pod a, memory slice 6.
+    // An instance that no slice asks for is at the place of pod a, memory slice 6.
     let strange = ObservedInstance {
         instance: h100_shape("3g.40gb", 4).instance().unwrap(),
         held: true,

@@ -1,4 +1,4 @@
-//! What the extender's leader orders of a node's agent, and what the agent answers.
+//! The orders of the extender's leader to a node's agent, and the agent's answers.
 
 use crate::contract::{GpuNodeStatus, Reservation, SliceStatus};
 use crate::names::{PodKey, PodUid};
@@ -8,7 +8,7 @@ use std::ops::Add;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A point in time: how long after the start of the process that reads it. Two processes never compare theirs.
+/// A point in time, counted from the start of the process that reads it. Two processes never compare theirs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(pub Duration);
 
@@ -20,19 +20,19 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// How long an agent keeps what nobody confirms.
+/// Time limits for reservations without a confirmation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// A reservation without a Binding lives so long after the last [`OrderKind::Reserve`] of its pod.
+    /// The lifetime of a reservation without a Binding, from the last [`OrderKind::Reserve`] of its pod.
     pub reservation: Duration,
-    /// The API server and its clients end a request within this time.
+    /// The time after which the API server or its client has ended every request.
     pub request: Duration,
-    /// A leader sends a Binding within this time of its mark, and none in the last part of a reservation's lifetime that is as long.
+    /// The time between a mark and its Binding. A leader also sends no Binding in the last part of this length of a reservation's lifetime.
     pub send: Duration,
 }
 
 impl Limits {
-    /// How long after its mark a Binding may be made.
+    /// The time after a mark in which its Binding may be made.
     #[must_use]
     pub fn binding(&self) -> Duration {
         self.send + self.request
@@ -52,9 +52,9 @@ impl Default for Limits {
 /// The pod that has a reservation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Owner {
-    /// The pod's UID: a pod of the same name created anew is another one.
+    /// The UID of the pod, which distinguishes it from a recreated pod of the same name.
     pub uid: PodUid,
-    /// The pod's namespace and name.
+    /// The namespace and name of the pod.
     pub key: PodKey,
 }
 
@@ -69,20 +69,20 @@ impl Owner {
 /// Places for all slices of a pod on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
-    /// The pod.
+    /// The pod that gets the reservation.
     pub owner: Owner,
-    /// One place a slice, in the order of the pod's request.
+    /// One place for each slice, in the order of the pod's request.
     pub places: Vec<Placed>,
 }
 
 impl Proposal {
-    /// Proposes the places of a fit.
+    /// Proposes the places that packing has found.
     #[must_use]
     pub fn from_fit(owner: Owner, fit: Fit) -> Self {
         Self { owner, places: fit.slices }
     }
 
-    /// Names all places that the owner has already, as its node's agent reports them, for its reservation to live on.
+    /// Proposes the places that the owner already has by its agent's report, so that its reservation is renewed.
     #[must_use]
     pub fn renewal(owner: Owner, status: &GpuNodeStatus) -> Self {
         let place = |slice: &SliceStatus| {
@@ -105,80 +105,80 @@ impl Proposal {
 /// An order of a leader to a node's agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// The leader's epoch.
+    /// The epoch of the leader.
     pub epoch: u64,
-    /// What to do.
+    /// The action that is ordered.
     pub kind: OrderKind,
 }
 
-/// What a leader orders.
+/// The actions that a leader can order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderKind {
-    /// Reserve these places for the pod. A pod that has a reservation keeps its places, and its lifetime begins anew.
+    /// Reserve these places for the pod. A pod that has a reservation keeps its places, and its lifetime starts again.
     Reserve(Proposal),
-    /// The leader is about to send the pod's Binding: the reservation outlives everything until its end is known.
+    /// The leader is about to send the pod's Binding, so the reservation must stay until the result is known.
     Mark {
-        /// The pod.
+        /// The UID of the pod.
         uid: PodUid,
         /// The number of the Binding, unique for this pod and epoch.
         attempt: u64,
     },
-    /// What became of a Binding.
+    /// Reports the result of a Binding.
     Outcome {
-        /// The pod.
+        /// The UID of the pod.
         uid: PodUid,
-        /// The number of its mark.
+        /// The number of the Binding's mark.
         attempt: u64,
-        /// Whether the pod is bound by it. `false`: it is not, and never will be.
+        /// Whether it has bound the pod. `false` means that it has not and never will.
         bound: bool,
     },
-    /// Give the pod's slices back.
+    /// Release the pod's slices, which stay as idle capacity.
     Release {
-        /// The pod.
+        /// The UID of the pod.
         uid: PodUid,
-        /// Why, for the agent's log.
+        /// The reason, for the agent's log.
         why: String,
     },
 }
 
-/// What an agent answers to an order.
+/// The answer of an agent to an order.
 pub type Answer = Result<Done, Rejection>;
 
-/// The agent has done what was ordered.
+/// The agent has executed the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Done {
-    /// How long the reservation lives from now if nobody renews it; zero in answers to other orders than `Reserve`.
+    /// The time until the reservation ends without a renewal; zero in answers to orders other than `Reserve`.
     pub lifetime: Duration,
 }
 
-/// Why an agent does not do what was ordered. Nothing has changed then.
+/// Why an agent rejects an order. The ledger is then unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Rejection {
-    /// The agent has heard a leader of a higher epoch.
+    /// The agent has received a higher epoch.
     #[error("a leader of a higher epoch is obeyed")]
     OldEpoch,
-    /// The agent accepts no reservation at present.
+    /// The agent accepts no reservation at present, for this reason.
     #[error("{0}")]
     Closed(String),
-    /// A place cannot be had.
+    /// A place is not available, for this reason.
     #[error("{0}")]
     Taken(String),
-    /// The reservation cannot be recorded on the node's disk.
+    /// The reservation could not be written to the node's disk.
     #[error("{0}")]
     Disk(String),
-    /// The pod has no reservation here.
+    /// The pod has no reservation on this node.
     #[error("the pod has no reservation on this node")]
     UnknownReservation,
     /// A slice of the pod is not ready for it.
     #[error("a slice is not ready")]
     NotReady,
-    /// A Binding of the pod may be made yet, or was made.
+    /// A Binding of the pod was made, or may still be made.
     #[error("a Binding of the pod may have been made")]
     BindingOpen,
-    /// The agent does not understand the order.
+    /// The agent cannot read the order.
     #[error("{0}")]
     Unreadable(String),
-    /// The order exceeds a limit.
+    /// The order exceeds a limit of the agent.
     #[error("{0}")]
     Limit(String),
 }

@@ -1,5 +1,5 @@
-//! Random lives of a ledger: two leaders that know only what they were shown, messages that come late, twice or never, restarts, and
-//! pods that are bound, deleted and bound elsewhere.
+//! Random histories of a ledger: two leaders with outdated copies, messages that come late, twice or never, restarts, and pods that are
+//! bound, deleted and bound elsewhere.
 
 use super::*;
 use crate::contract::{GpuRule, MigPart, NodePolicy, Shape, WantedSlice};
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Where a pod is by the API server.
+/// The state of a pod in the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pod {
     Unbound,
@@ -27,7 +27,7 @@ struct Leader {
     copy: NodeState,
 }
 
-/// A Binding that the API server may make yet.
+/// A Binding that the API server may still make.
 struct Posted {
     leader: usize,
     epoch: u64,
@@ -44,7 +44,7 @@ struct World {
     leaders: [Leader; 2],
     pods: [Pod; REQUESTS.len()],
     orders: Vec<Order>,
-    /// Attempts whose mark was answered: the leader sees one answer of each.
+    /// Attempts whose mark was answered, because the leader sees one answer of each.
     marked: BTreeSet<(u64, u64)>,
     bindings: Vec<Posted>,
     look_ups: Vec<(PodUid, Moment, Found)>,
@@ -142,7 +142,7 @@ impl World {
         self.orders.extend(self.proposal(leader, pod));
     }
 
-    /// What a leader proposes by the newest copy, the node's agent accepts.
+    /// The node's agent accepts every proposal that is made from the newest copy.
     fn ask_at_once(&mut self, leader: usize, pod: usize) {
         self.show(leader);
         if let Some(order) = self.proposal(leader, pod) {
@@ -172,7 +172,7 @@ impl World {
         let OrderKind::Mark { uid, attempt } = order.kind else { return };
         if answer.is_ok() && self.marked.insert((order.epoch, attempt)) {
             let leader = self.leaders.iter().position(|l| l.epoch == order.epoch);
-            // Who leads no more sends nothing.
+            // A replica that has lost leadership sends nothing.
             let Some(leader) = leader else { return };
             let until = self.now + Limits::default().binding();
             let epoch = order.epoch;
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// The API server binds or refuses, and the leader hears it or not.
+    /// The API server binds or refuses; the leader gets the response only if `heard`.
     fn land(&mut self, place: usize, heard: bool) {
         let Posted { leader, epoch, pod, attempt, .. } = self.bindings.swap_remove(place);
         let bound = self.pods[pod] == Pod::Unbound;
@@ -246,7 +246,7 @@ impl World {
         }
     }
 
-    /// Nobody orders anything any more, and time passes.
+    /// No further orders come, and time passes.
     fn rest(&mut self) {
         let begin = self.now;
         self.orders.clear();
@@ -269,7 +269,7 @@ impl World {
     }
 }
 
-/// Whether all can exist beside each other on one GPU: an account of its own, which knows neither planner nor geometry.
+/// Whether all shapes can exist on one GPU, computed without planner and geometry.
 fn assert_apart(gpu: &GpuUuid, memory: MemoryMib, shapes: &[Shape]) {
     let kinds: BTreeSet<Kind> = shapes.iter().map(|shape| shape.kind()).collect();
     assert!(kinds.len() < 2, "{gpu} has {shapes:?}");
@@ -301,7 +301,7 @@ fn assert_apart(gpu: &GpuUuid, memory: MemoryMib, shapes: &[Shape]) {
     );
 }
 
-/// Each life is a hundred events, and prices are reckoned anew in each, so that few must suffice; `PROPTEST_CASES` makes them more.
+/// Each history is a hundred events and computes all prices again, so few must suffice; `PROPTEST_CASES` makes more.
 fn lives() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: usual.cases / 16, ..usual }

@@ -1,5 +1,4 @@
-//! What the labels of GPU feature discovery say, and whether the node's capacity bears it out (k8s-device-plugin
-//! `internal/lm`).
+//! The labels of GPU feature discovery, and whether the node's capacity agrees with them (k8s-device-plugin `internal/lm`).
 
 use super::{Doubt, PluginName, StaticOffer};
 use crate::kind::Kind;
@@ -12,32 +11,31 @@ use std::collections::BTreeMap;
 const MIG: &str = "-MIG-";
 const INVALID: &str = "-MIG-INVALID";
 
-/// The compute slices of a MIG-capable GPU that the catalog does not know: no more than any has (MIG user guide).
+/// The compute slices of a MIG-capable GPU that is not in the catalog: no GPU has more (MIG user guide).
 const MOST_COMPUTE: u8 = 7;
 
-/// A Node's labels.
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// What the labels say of the devices behind one name.
+/// The labels' statement about the devices of one name.
 #[derive(Debug, Clone, Copy, Default)]
 struct Said {
-    /// How many GPUs or MIG instances there are before they are shared.
+    /// The number of GPUs or MIG instances before they are shared.
     count: Option<u32>,
-    /// How many replicas each of them is; 0 for one that cannot be used.
+    /// The number of replicas of each; 0 for a device that cannot be used.
     replicas: Option<u32>,
-    /// The memory of one of them.
+    /// The memory of one device.
     memory: Option<MemoryMib>,
-    /// Whether the replicas are MPS's.
+    /// Whether the replicas are made by MPS.
     mps: bool,
-    /// The MIG profile, where they are MIG instances.
+    /// The MIG profile, if the devices are MIG instances.
     profile: Option<Profile>,
 }
 
 impl Said {
-    /// How many devices there are by the labels, where there are so many others that what they are is in doubt.
+    /// The number of devices by the labels, if the capacity differs in a way that puts their kind in doubt.
     fn disagrees(&self, name: PluginName, capacity: u32) -> Option<u32> {
         let (units, replicas) = (self.count.filter(|count| *count > 0)?, self.replicas.unwrap_or(1));
-        // Of GPUs in MIG mode beside others the plugin makes no `nvidia.com/gpu`, though they are counted.
+        // The plugin makes no `nvidia.com/gpu` of GPUs in MIG mode, though the labels count them.
         let few_are_well =
             replicas == 1 && name == PluginName::Gpu && self.profile.is_none() && capacity <= units;
         let told = units.saturating_mul(replicas);
@@ -49,26 +47,26 @@ fn number<T: std::str::FromStr>(labels: &Labels, key: &str) -> Option<T> {
     labels.get(key)?.parse().ok()
 }
 
-/// The product's name as NVML has it, as far as a label can tell, and the profile of a node that is all of one.
+/// The product's name as NVML reports it, as far as a label can hold it, and the profile if the whole node has one.
 fn product(labels: &Labels) -> (String, Option<Profile>) {
     let product = labels.get(nvidia_keys::PRODUCT).map_or("", String::as_str);
     let product = product.strip_suffix("-SHARED").unwrap_or(product);
     let (gpu, profile) = product.split_once(MIG).unwrap_or((product, ""));
-    // A label has dashes for spaces; what a profile's name has for `+` is a dot.
+    // A label has dashes for spaces, and a dot for the `+` in a profile's name.
     (gpu.replace('-', " "), profile.replacen("gb.", "gb+", 1).parse().ok())
 }
 
-/// The short name of the node's GPU model; empty where the labels do not say it.
+/// The short name of the node's GPU model; empty if the labels do not say it.
 pub(super) fn model(labels: &Labels) -> String {
     let (product, profile) = product(labels);
     let memory = number(labels, nvidia_keys::MEMORY).map_or(MemoryMib(0), MemoryMib);
-    // Under strategy `single` the memory is an instance's, so the GPU's is found by its name and profile.
+    // Under strategy `single` the label has an instance's memory, so the GPU's comes from name and profile.
     let memory = profile.map_or(memory, |profile| memory_of(&product, profile));
     if product.is_empty() { String::new() } else { catalog::short_name(&product, memory) }
 }
 
-/// The memory of a GPU of this name that has `profile`: what the name tells, as in `A100-SXM4-80GB`, or else what is known of
-/// the models of this name.
+/// The memory of a GPU of this name that has `profile`: from the name, as in `A100-SXM4-80GB`, otherwise from the catalog's models of this
+/// name.
 fn memory_of(product: &str, profile: Profile) -> MemoryMib {
     let in_name = product.split([' ', '-']).find_map(|word| word.strip_suffix("GB")?.parse::<u64>().ok());
     let is_such = |model: &&GpuModel| {
@@ -80,7 +78,7 @@ fn memory_of(product: &str, profile: Profile) -> MemoryMib {
     in_name.map(|gb| MemoryMib(gb * 1024)).or_else(known).unwrap_or(MemoryMib(0))
 }
 
-/// The part of a GPU's compute that an instance of `profile` has, in percent.
+/// The percentage of a GPU's compute that an instance of `profile` has.
 fn compute(labels: &Labels, profile: Profile) -> u8 {
     let table = catalog::by_name(&model(labels)).and_then(GpuModel::mig_table).unwrap_or_default();
     let most = table.entries().iter().map(|entry| entry.profile.compute()).max().unwrap_or(MOST_COMPUTE);
@@ -104,11 +102,11 @@ fn said(labels: &Labels, name: PluginName) -> Said {
     }
 }
 
-/// What a node offers under `name`, of which it has `capacity` devices and may give `allocatable`, and whether labels and capacity
-/// tell otherwise of it.
+/// The offer of a node under `name`, with `capacity` devices of which `allocatable` may be given, and a doubt if labels and capacity
+/// disagree.
 ///
-/// Allocatable counts. Labels are up to a minute late, and so may allocatable be: where they do not agree, what is there is
-/// taken for time slices, which fence nothing, of the smallest size that either of them speaks for.
+/// Allocatable counts. Labels are up to a minute late, and allocatable may be late too. If they disagree, the devices count as time slices,
+/// which isolate nothing, of the smaller of both sizes.
 pub(super) fn offer(
     labels: &Labels,
     name: PluginName,
@@ -140,7 +138,7 @@ pub(super) fn offer(
     let nominal = said.profile.map(|profile| profile.size().share_memory());
     let compute = match (kind, said.profile) {
         (Kind::Whole, _) => 100,
-        // The plugin's daemon limits each of its clients so (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`).
+        // The plugin's daemon limits each of its clients to this (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`).
         (Kind::Mps, _) => u8::try_from(100 / replicas).unwrap_or(0),
         (Kind::Mig, Some(profile)) => compute(labels, profile),
         _ => 0,

@@ -1,5 +1,5 @@
-//! Static nodes: those that NVIDIA's device plugin serves. No agent of kerf's is there, so all that is known of one is its
-//! Node object: the labels of GPU feature discovery, and what it has for pods.
+//! Static nodes, which NVIDIA's device plugin serves. They have no agent, so everything about them comes from the Node object: the labels
+//! of GPU feature discovery, and the allocatable.
 
 mod labels;
 mod name;
@@ -17,40 +17,40 @@ use crate::plugin_layout::NodeRecord;
 use crate::units::SizeGb;
 use std::collections::BTreeMap;
 
-/// A static node.
+/// The devices of a static node, as its Node object describes them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StaticNode {
-    /// The short name of its GPUs' model (`A100-80GB`); empty where its labels do not say it.
+    /// The short name of its GPU model (`A100-80GB`); empty if the labels do not say it.
     pub model: String,
-    /// What it offers, by ascending name.
+    /// Its offers, in ascending order of names.
     pub offers: Vec<StaticOffer>,
-    /// The names of what it offers of which labels and capacity tell otherwise; what is there is taken for time slices.
+    /// Names for which labels and capacity disagree; their devices count as time slices.
     pub doubts: Vec<Doubt>,
-    /// All that it has for pods, by name: also what it does not offer, because nobody knows what that is.
+    /// The allocatable devices by name, including names that are not offered because their kind is unknown.
     pub devices: Devices,
-    /// NVIDIA's device plugin is given another layout there: what is offered may be that from before, and no pod may come.
+    /// Whether a layout of NVIDIA's device plugin is being changed there: the offers may be the former ones, so no pod may come.
     pub is_changing: bool,
 }
 
-/// A name of which a node has more or fewer devices than its labels tell.
+/// A name of which a node has more or fewer devices than its labels say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Doubt {
-    /// The name.
+    /// The name of the plugin's devices.
     pub name: PluginName,
-    /// How many devices there are, sick ones included.
+    /// The number of devices that exist, unhealthy ones included.
     pub there: u32,
-    /// How many there are by the labels.
+    /// The number of devices by the labels.
     pub told: u32,
 }
 
 impl StaticNode {
-    /// Reads what a Node offers by its labels, its capacity and its allocatable, each as the API server has it; `None` for one
-    /// that is kerf's, or has nothing of NVIDIA's device plugin.
+    /// Reads the offers of a Node from its labels, capacity and allocatable, each as the API server has it. `None` for a managed node, and
+    /// for one without resources of NVIDIA's device plugin.
     ///
-    /// `record` is its annotation [`keys::PLUGIN_LAYOUT`], by which the extender's leader says what it changes there.
+    /// `record` is the annotation [`keys::PLUGIN_LAYOUT`], in which the extender's leader records its changes of the layout.
     ///
-    /// The kubelet counts a sick device in the capacity and not in allocatable, so the labels are compared with the former and
-    /// the latter is what there is.
+    /// The kubelet counts an unhealthy device in capacity and not in allocatable. Therefore the labels are compared with capacity, and
+    /// allocatable is what can be given.
     #[must_use]
     pub fn read<'m>(
         labels: &BTreeMap<String, String>,
@@ -66,7 +66,7 @@ impl StaticNode {
             let capacity = capacity.get(name).copied().unwrap_or(0).max(*count);
             labels::offer(labels, *name, capacity, *count)
         };
-        // A name of which no device is well now is the node's all the same: its pods wait for it.
+        // A name without a healthy device stays, because pods wait for its devices.
         let all: Devices = capacity.keys().chain(allocatable.keys()).map(|name| (*name, 0)).collect();
         let devices: Devices =
             all.keys().map(|name| (*name, allocatable.get(name).copied().unwrap_or(0))).collect();
@@ -78,21 +78,21 @@ impl StaticNode {
         some.then(|| Self { model: labels::model(labels), offers, doubts, devices, is_changing })
     }
 
-    /// The size of one of its GPUs, as far as it is known.
+    /// The size of one of its GPUs; `None` if it is unknown.
     #[must_use]
     pub fn gpu_size(&self) -> Option<SizeGb> {
         let whole = self.offers.iter().find(|offer| offer.kind == Kind::Whole).and_then(|offer| offer.size);
         whole.or_else(|| catalog::by_name(&self.model).map(|model| model.memory.nominal()))
     }
 
-    /// What it offers under a name.
+    /// The offer under a name, if there is one.
     #[must_use]
     pub fn offer(&self, name: PluginName) -> Option<&StaticOffer> {
         self.offers.iter().find(|offer| offer.name == name)
     }
 }
 
-/// The amounts that are of names of NVIDIA's device plugin.
+/// The amounts of resources that belong to NVIDIA's device plugin.
 fn counts<'m>(amounts: impl IntoIterator<Item = (&'m str, &'m str)>) -> Devices {
     let count = |(name, amount): (&str, &str)| {
         let count = crate::quantity::parse_count(amount)?;

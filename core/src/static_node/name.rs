@@ -1,4 +1,4 @@
-//! The names under which NVIDIA's device plugin offers devices.
+//! The resource names under which NVIDIA's device plugin offers devices.
 
 use crate::mig::Profile;
 use crate::resource::{ResourceName, UnknownResource};
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A name of NVIDIA's device plugin.
+/// A resource name of NVIDIA's device plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum PluginName {
     /// `nvidia.com/gpu`: a GPU, a MIG instance (strategy `single`), or a replica of either.
     Gpu,
-    /// `nvidia.com/gpu.shared`: a replica.
+    /// `nvidia.com/gpu.shared`: a replica of a GPU or of a MIG instance.
     Shared,
     /// `nvidia.com/mig-<profile>`: a MIG instance (strategy `mixed`), or a replica of one.
     Mig(Profile),
@@ -21,21 +21,21 @@ pub enum PluginName {
 }
 
 impl PluginName {
-    /// The name of kerf's own that is written so; `None` where kerf cuts nothing of the kind.
+    /// kerf's own resource name with this spelling; `None` if kerf cuts no such slices for static nodes.
     #[must_use]
     pub fn plain(self) -> Option<ResourceName> {
         match self {
             Self::Gpu => Some(ResourceName::Whole),
             Self::Shared => Some(ResourceName::Replica),
             Self::Mig(profile) => Some(ResourceName::Mig(profile)),
-            // One that kerf makes itself serves its own nodes' pods only.
+            // kerf's agents serve this name too, but only to pods of managed nodes.
             Self::MigShared(_) => None,
         }
     }
 }
 
 impl ResourceName {
-    /// The name by which NVIDIA's device plugin could serve it.
+    /// The plugin's name for this resource; `None` if the plugin cannot serve it.
     #[must_use]
     pub fn plugin_name(self) -> Option<PluginName> {
         match self {

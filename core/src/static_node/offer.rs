@@ -1,4 +1,4 @@
-//! What a static node offers under one name, and whether it is what a container asks for.
+//! The offer of a static node under one name, and whether it meets a container's request.
 
 use super::PluginName;
 use crate::contract::ContainerRequest;
@@ -9,44 +9,44 @@ use crate::request::GpuSelection;
 use crate::resource::ResourceName;
 use crate::units::{MemoryMib, SizeGb};
 
-/// What a static node offers under one name.
+/// The offer of a static node under one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticOffer {
-    /// The name in allocatable.
+    /// The resource name in allocatable.
     pub name: PluginName,
-    /// What a device of this name is. It fences no more than is certain.
+    /// The kind of the devices. If labels and capacity disagree, it is the one without isolation.
     pub kind: Kind,
-    /// The nominal size of one device: of a MIG instance its profile's. `None` where the node's labels do not say it; then
-    /// it serves only who asks by name.
+    /// The nominal size of one device, for a MIG instance that of its profile. `None` if the labels do not say it; then it serves only
+    /// requests by name.
     pub size: Option<SizeGb>,
-    /// The memory that one device really has, as far as it is known.
+    /// The memory that one device really has; `None` if it is unknown.
     pub memory: Option<MemoryMib>,
-    /// Whether the devices are replicas, of which a container is given no more by asking for several.
+    /// Whether the devices are replicas: a container that asks for several gets no more than one gives.
     pub replicas: bool,
-    /// The part of a GPU's compute that one device has for itself, in percent; none where nothing is fenced.
+    /// The percentage of a GPU's compute that one device has for itself; 0 without isolation.
     pub compute: u8,
-    /// How many devices there are, in use or not.
+    /// The number of devices, in use or not.
     pub count: u32,
 }
 
 impl StaticOffer {
-    /// The name by which who asks for memory is given it.
+    /// The resource name in the request document of a pod that asks for memory and gets these devices.
     #[must_use]
     pub fn resource(&self) -> ResourceName {
         let plain = self.name.plain().filter(|plain| plain.kind() == Some(self.kind));
-        // Equal time slices that kerf makes itself have no size, so who wants one gets a static node's.
+        // A replica of kerf's own has no size, so a request for memory must name the static node's replica explicitly.
         plain
             .filter(|plain| *plain != ResourceName::Replica)
             .unwrap_or(ResourceName::Plugin(self.name, self.kind))
     }
 
-    /// Whether devices of this offer are what `resource` stands for.
+    /// Whether devices of this offer are what `resource` means.
     #[must_use]
     pub fn is_of(&self, resource: ResourceName) -> bool {
         resource.plugin_name() == Some(self.name) && resource.kind() == Some(self.kind)
     }
 
-    /// Whether one device is enough.
+    /// Whether one device meets the request's size, memory and compute.
     #[must_use]
     pub fn suffices(&self, asked: &Asked) -> bool {
         let Asked { size, memory, compute, distinct_gpus } = *asked;
@@ -56,7 +56,7 @@ impl StaticOffer {
         is_large && worth && compute.is_none_or(|compute| self.compute >= compute.get())
     }
 
-    /// Whether it is what a container of a pod with this isolation asks for, count apart.
+    /// Whether it meets the request of a container in a pod with this isolation, without counting free devices.
     pub(super) fn serves(
         &self,
         request: &ContainerRequest,
@@ -70,7 +70,7 @@ impl StaticOffer {
         if self.replicas && request.count > 1 {
             return Err(Refusal::OneReplica);
         }
-        // Which of its GPUs a device is of, only the plugin knows.
+        // Only the plugin sees which GPU a device is on, so several devices may be on one GPU.
         if request.needs_distinct_gpus() && self.kind != Kind::Whole {
             return Err(Refusal::TooFewGpus);
         }
@@ -78,8 +78,8 @@ impl StaticOffer {
     }
 }
 
-/// Whether a node with GPUs of this model may serve the pod. Which of its GPUs a device is of is known to its kubelet alone,
-/// so who wants or shuns certain GPUs gets none. Nor does who shuns a model where the node's labels do not say which it has.
+/// Whether a node with GPUs of this model may serve the pod. Only its kubelet sees which GPU a device is on, so a pod that selects or
+/// excludes UUIDs is not admitted. Neither is a pod that excludes models, if the labels do not say the model.
 #[must_use]
 pub fn admits(gpus: &GpuSelection, model: &str) -> bool {
     let is_sure = !model.is_empty() || gpus.not_models.is_empty();

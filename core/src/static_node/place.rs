@@ -1,4 +1,4 @@
-//! Whether a static node has room for a whole pod, and what that costs. All or nothing per pod.
+//! Decides whether a static node has room for a whole pod, and the cost. A pod gets all its devices or none.
 
 use super::{PluginName, StaticNode, admits};
 use crate::contract::{ContainerRequest, RequestDocument};
@@ -8,10 +8,10 @@ use crate::policy::Charge;
 use crate::request::GpuSelection;
 use std::collections::BTreeMap;
 
-/// So many devices of each name.
+/// The number of devices of each name.
 pub type Devices = BTreeMap<PluginName, u32>;
 
-/// All of them together.
+/// The sum of all these devices, by name.
 #[must_use]
 pub fn sum<'d>(all: impl IntoIterator<Item = &'d Devices>) -> Devices {
     let mut sum = Devices::new();
@@ -22,25 +22,25 @@ pub fn sum<'d>(all: impl IntoIterator<Item = &'d Devices>) -> Devices {
     sum
 }
 
-/// A slice that is cut already and serves nobody else is taken before a place where another could be cut: every place on a
-/// static node costs less than any on a managed one, whose costs are of some millions.
+/// Added to the cost of every place on a static node, so that it costs less than any place on a managed node (costs there are some
+/// millions). An existing slice that can serve in no other form is taken before room where others could be cut.
 const BELOW_ALL_CUTS: i64 = i64::MIN / 4;
 
-/// What a GB that a device has beyond what was asked costs, in free devices of its name: more than a node can have.
+/// The cost of each GB that a device has beyond the request, in free devices of its name. It exceeds the number of devices of any node.
 const WASTED_GB: i64 = 1 << 20;
 
-/// A pod's place on a static node.
+/// The place of a pod on a static node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spot {
-    /// The devices that it takes.
+    /// The devices that the pod takes.
     pub devices: Devices,
-    /// What it is charged under a quota.
+    /// The charge of the pod to its namespace's quota.
     pub charge: Charge,
-    /// What the place costs: first the memory that it wastes, then what it leaves free, so that nodes are filled one by one.
+    /// First the memory that the place wastes, then the devices that it leaves free, so that nodes are filled one by one.
     pub cost: Cost,
 }
 
-/// The devices that a pod with this document takes of NVIDIA's device plugin, wherever it runs.
+/// The devices of NVIDIA's device plugin that a pod with this document takes on any node.
 #[must_use]
 pub fn devices(request: &RequestDocument) -> Devices {
     let mut devices = Devices::new();
@@ -53,8 +53,8 @@ pub fn devices(request: &RequestDocument) -> Devices {
     devices
 }
 
-/// Whether a static node can be thought of that serves a pod with this document. What there is at the moment does not count:
-/// devices fall out while their plugin or kubelet starts anew, and nodes come later than pods.
+/// Whether any static node could serve a pod with this document. The present nodes do not count, because devices disappear while their
+/// plugin or kubelet restarts, and nodes may come later than pods.
 #[must_use]
 pub fn is_conceivable(request: &RequestDocument) -> bool {
     let is_conceivable = |container: &ContainerRequest| {
@@ -68,7 +68,7 @@ pub fn is_conceivable(request: &RequestDocument) -> bool {
     uuids.is_empty() && not_uuids.is_empty() && request.containers.iter().all(is_conceivable)
 }
 
-/// Whether `node` offers what a pod asks for, however many devices it has of it at the moment.
+/// Whether `node` offers what the pod asks for, whatever number of devices it has at the moment.
 pub fn suits(node: &StaticNode, request: &RequestDocument) -> Result<(), Refusal> {
     let serves = |gpus: &GpuSelection| {
         if !admits(gpus, &node.model) {
@@ -83,7 +83,7 @@ pub fn suits(node: &StaticNode, request: &RequestDocument) -> Result<(), Refusal
     serves(&request.gpus)
 }
 
-/// The place of a pod on `node`, of whose devices `taken` are not free.
+/// The place of a pod on `node`, where other pods have `taken` these devices.
 pub fn place(node: &StaticNode, taken: &Devices, request: &RequestDocument) -> Result<Spot, Refusal> {
     suits(node, request)?;
     let devices = devices(request);

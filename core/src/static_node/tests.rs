@@ -12,7 +12,7 @@ use proptest::prelude::*;
 /// Labels of GPU feature discovery, without `nvidia.com/`.
 type Given<'g> = &'g [(&'g str, &'g str)];
 
-/// What it shows, labels, devices, and what is offered.
+/// A description, labels, devices, and the expected offers.
 type Case<'c> = (&'c str, Given<'c>, &'c [(&'c str, u32)], &'c [&'c str]);
 
 const A10G_TIME_SLICED: Given<'_> = &[
@@ -55,7 +55,7 @@ const H100_MIXED: Given<'_> = &[
     ("mig-3g.40gb.sharing-strategy", "time-slicing"),
 ];
 
-/// A whole GPU's labels with other ones in their place.
+/// The labels of a whole GPU with these values instead.
 fn a100(
     product: &'static str,
     replicas: &'static str,
@@ -70,7 +70,7 @@ fn a100(
     ]
 }
 
-/// Name, kind, nominal size, how many of it; in one line each.
+/// Name, kind, number and nominal size of each offer, as one line.
 fn offers(labels: Given<'_>, devices: &[(&str, u32)]) -> Vec<String> {
     let node = static_node(labels, devices);
     let line = |offer: &StaticOffer| {
@@ -232,7 +232,7 @@ fn the_model_is_the_one_that_agents_tell() {
     }
 }
 
-/// A pod of one container that asks for `size` of what a node offers, without isolation.
+/// A pod with one container and no isolation that asks for `size` under this name.
 fn asks(resource: ResourceName, size: u32, count: u32) -> RequestDocument {
     RequestDocument { isolation: IsolationClass::None, ..request_sized(resource, SizeGb(size), count) }
 }
@@ -308,7 +308,7 @@ fn what_wastes_least_is_taken_first_and_then_the_fuller_node() {
 }
 
 proptest! {
-    /// However labels and devices stand to each other: no device is offered twice, and what is fenced is what both tell.
+    /// Whatever labels and devices say: no device is offered twice, and isolation is only offered if both show it.
     #[test]
     fn no_labels_make_more_of_the_devices_than_they_are(
         count in prop::option::of(0_u32..4),

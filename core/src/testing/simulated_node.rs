@@ -1,4 +1,4 @@
-//! A node whose agent keeps its ledger, without GPUs, kubelet and disk: for tests of those who order it.
+//! A node with an agent's ledger, without GPUs, kubelet and disk, for tests of the code that sends orders.
 
 use super::node_status;
 use crate::contract::{
@@ -12,31 +12,31 @@ use crate::planner::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A node that cuts and offers what its ledger says as soon as it is [told](Self::cut) to.
+/// A node that makes the slices of its ledger when the test [calls for it](Self::cut).
 #[derive(Debug, Clone)]
 pub struct SimulatedNode {
-    /// The ledger.
+    /// The ledger of the node's agent.
     pub ledger: Ledger,
-    /// Why it accepts nothing.
+    /// Why the agent accepts no reservation; `None` while it does.
     pub closed: Option<String>,
     gpus: GpuNodeStatus,
-    /// What exists, with nothing held.
+    /// The slices that exist, with none held.
     cuts: Observed,
     holders: BTreeMap<SliceId, Holder>,
     limits: Limits,
 }
 
 impl SimulatedNode {
-    /// A node with these GPUs (short model names) of this policy, on which nothing was cut yet.
+    /// A node with these GPUs (short model names) and this policy, on which nothing is cut yet.
     ///
     /// # Panics
-    /// On a model that the catalog does not have.
+    /// If the catalog does not have a model.
     #[must_use]
     pub fn new(models: &[&str], policy: NodePolicy, limits: Limits) -> Self {
         Self::of(node_status(models), policy, limits)
     }
 
-    /// The same of a node with the GPUs of this status.
+    /// The same for a node with the GPUs of this status.
     #[must_use]
     pub fn of(gpus: GpuNodeStatus, policy: NodePolicy, limits: Limits) -> Self {
         let mut saved = Saved::default();
@@ -46,7 +46,7 @@ impl SimulatedNode {
         Self { ledger, closed: None, gpus, cuts, holders: BTreeMap::new(), limits }
     }
 
-    /// What its agent does with an order.
+    /// Executes an order as the node's agent would.
     pub fn follow(&mut self, order: &Order, now: Moment) -> Answer {
         let (observed, status) = (self.observed(), self.status());
         self.ledger.follow(
@@ -63,14 +63,14 @@ impl SimulatedNode {
         }
     }
 
-    /// The slices that can be made and are not, with their GPUs.
+    /// The desired slices that do not exist yet, with their GPUs.
     #[must_use]
     pub fn missing(&self) -> Vec<(SliceId, GpuUuid)> {
         let missing = self.ledger.desired().slices.iter().filter(|slice| !self.exists(slice));
         missing.map(|slice| (slice.id.clone(), slice.gpu.clone())).collect()
     }
 
-    /// Makes one of them, if it is still desired.
+    /// Makes one of these slices, if it is still desired.
     pub fn cut_slice(&mut self, id: &SliceId) {
         let desired = &self.ledger.desired().slices;
         let Some(gpu) = desired.iter().find(|slice| slice.id == *id).map(|slice| slice.gpu.clone()) else {
@@ -87,7 +87,7 @@ impl SimulatedNode {
         }
     }
 
-    /// Another policy is in force from now on.
+    /// Puts another policy in force.
     pub fn follow_policy(&mut self, policy: NodePolicy, now: Moment) {
         for (cut, gpu) in self.cuts.gpus.iter_mut().zip(&self.gpus.gpus) {
             cut.allowed = uncut(gpu, &policy).allowed;
@@ -97,7 +97,7 @@ impl SimulatedNode {
         self.restart(saved, now);
     }
 
-    /// The pod's containers take their slices, as far as these are there.
+    /// The pod's containers take those of its slices that exist.
     pub fn allocate(&mut self, uid: &PodUid) {
         for slice in &self.ledger.desired().slices {
             let Some(reservation) = slice.reservation.as_ref().filter(|r| r.uid == *uid) else { continue };
@@ -112,30 +112,30 @@ impl SimulatedNode {
         }
     }
 
-    /// The pod of this name holds nothing any more.
+    /// The pod of this name releases everything that it holds.
     pub fn free(&mut self, pod: &str) {
         self.holders.retain(|_, holder| holder.pod != pod);
     }
 
-    /// Slices that a pod holds.
+    /// The slices that any pod holds.
     #[must_use]
     pub fn held(&self) -> BTreeSet<SliceId> {
         self.holders.keys().cloned().collect()
     }
 
-    /// The agent starts anew, from what its disk has.
+    /// Restarts the agent with the ledger that its disk has.
     pub fn restart(&mut self, disk: Saved, now: Moment) {
         self.ledger = Ledger::restore(disk, self.limits, now);
     }
 
-    /// What its agent reports.
+    /// The report of the node's agent.
     #[must_use]
     pub fn state(&self) -> NodeState {
         let policy = self.ledger.desired().policy.clone();
         NodeState { status: self.status(), policy, closed: self.closed.clone() }
     }
 
-    /// What its planner is told.
+    /// The input of the node's planner.
     #[must_use]
     pub fn observed(&self) -> Observed {
         let mut observed = self.cuts.clone();
@@ -200,7 +200,7 @@ impl SimulatedNode {
         same.any(|o| match slice.shape.mig_part() {
             MigPart::Whole => o.parts.is_empty() && o.replicas.is_empty(),
             MigPart::Compute(part) => o.parts.iter().any(|p| p.part == part),
-            // Its number is its name: the next slice of that number is served by it.
+            // A replica is identified by its number: the next slice of that number is served by it.
             MigPart::Replica { replica } => o.replicas.iter().any(|r| r.number == replica),
         })
     }

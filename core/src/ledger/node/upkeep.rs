@@ -1,4 +1,4 @@
-//! What an agent does to its ledger without an order.
+//! Maintenance of the ledger without an order.
 
 use super::{Entry, Ledger, Owner};
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, Reservation, SliceState};
@@ -7,20 +7,20 @@ use crate::names::{GpuUuid, PodUid};
 use crate::packing::Fleet;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What [`Ledger::upkeep`] has done.
+/// The changes that one [`Ledger::upkeep`] has made.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Upkeep {
-    /// Whether the node should have other slices than before, or others have reserved them.
+    /// Whether the desired slices or their owners have changed.
     pub has_changed: bool,
-    /// Pods whose reservation could not be fulfilled and is released, and why.
+    /// Owners whose reservation was released because it could not be fulfilled, with the reason.
     pub lost: Vec<(Owner, String)>,
 }
 
 impl Ledger {
-    /// Does what is due by what the node has: reservations follow the kubelet's choices, what could not be made goes with its pod's
-    /// whole reservation, and idle slices are those that the policy wants. A pod that is bound or may be keeps its reservation.
+    /// Adapts the ledger to the node: reservations follow the kubelet's choices, a slice that could not be made ends its pod's whole
+    /// reservation, and idle slices become those that the policy wants. A pod that is bound or may be keeps its reservation.
     ///
-    /// No idle slice is cut on GPUs that are `resting`; those on which one could not be made are added.
+    /// No idle slice is cut on GPUs in `resting`. GPUs on which an idle slice could not be made are added to it.
     pub fn upkeep(&mut self, status: &GpuNodeStatus, resting: &mut BTreeSet<GpuUuid>) -> Upkeep {
         let is_bound = |uid: &PodUid| self.entries.get(uid).is_some_and(|entry| entry.bound);
         let followed = follow_holders(&self.desired, status, is_bound);
@@ -35,7 +35,7 @@ impl Ledger {
         Upkeep { has_changed, lost }
     }
 
-    /// Whether there are other slices to have than before. They are the node's from now on.
+    /// Replaces the desired slices if there are new ones, and returns whether there are.
     fn take_on(&mut self, next: Option<GpuNodeSpec>) -> bool {
         let Some(next) = next else { return false };
         self.desired = next;

@@ -1,4 +1,4 @@
-//! The agent of a life: what it knows of kubelet and pods, and what it makes the kubelet's lists of.
+//! The agent of a history: its view of kubelet and pods, and the lists that it sends to the kubelet.
 
 use super::{Devices, Life, NAMES, Pod, Slice, Stage};
 use crate::contract::Reservation;
@@ -6,7 +6,7 @@ use crate::names::{DeviceId, PodUid, SliceId};
 use crate::offer::{Bindings, ExistingSlice, MissingSlice, offer};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A device that a container was given, and that the kubelet has not shown since.
+/// A device that a container was given, and that the kubelet has not listed since.
 #[derive(Debug)]
 struct Allocation {
     name: usize,
@@ -17,22 +17,22 @@ struct Allocation {
 #[derive(Debug, Default)]
 pub(super) struct Agent {
     clock: u64,
-    /// The healthy devices of the last lists, and since when they are healthy.
+    /// The healthy devices of the last lists, and how long they have been healthy.
     pub(super) sent: Devices,
     since: BTreeMap<DeviceId, u64>,
-    /// What the kubelet has acknowledged, and when it was asked.
+    /// The kubelet's last acknowledged list, with the time of the request.
     seen: Option<(u64, Devices)>,
     allocated: BTreeMap<DeviceId, Allocation>,
-    /// What the kubelet lists, and what its checkpoint has of pods that the API server shows.
+    /// The kubelet's list, and its checkpoint without pods that the API server does not show.
     listed: BTreeMap<DeviceId, (PodUid, usize)>,
     recorded: BTreeMap<DeviceId, (PodUid, usize)>,
-    /// Reserved slices that their pods have got. If they have them no more, they have ended.
+    /// Reserved slices that their pods have got. A pod that no longer holds its slice has ended.
     kept: BTreeMap<SliceId, PodUid>,
     /// Bound pods, and whether they are admitted.
     pods: BTreeMap<PodUid, bool>,
     pub(super) bindings: Bindings,
     ungranted: Devices,
-    /// The status: for whom slices are ready.
+    /// The slices that the status reports as ready, with their pods.
     pub(super) ready: BTreeMap<SliceId, PodUid>,
 }
 
@@ -41,18 +41,18 @@ impl Agent {
         self.recorded.get(device).filter(|(uid, _)| self.pods.contains_key(uid))
     }
 
-    /// The pod that has the device, as far as is known, and the name by which it asked.
+    /// The pod that has the device, as far as the agent has seen, and the name in its request.
     pub(super) fn holder(&self, device: &DeviceId) -> Option<(PodUid, usize)> {
         self.listed.get(device).or_else(|| self.owned(device)).cloned()
     }
 
-    /// The name under which somebody has the device.
+    /// The name under which any pod has the device.
     pub(super) fn held_as(&self, device: &DeviceId) -> Option<usize> {
         let allocated = self.allocated.get(device).map(|allocation| allocation.name);
         allocated.or_else(|| self.holder(device).map(|(_, name)| name))
     }
 
-    /// Whether the kubelet keeps it for its holder, and that is the pod that has reserved it, if one has.
+    /// Whether the kubelet has given the device for good to the pod that has reserved it.
     pub(super) fn is_settled(&self, slice: &Slice) -> bool {
         let device = &slice.device;
         let is_admitted = |(uid, _): &(PodUid, usize)| self.pods.get(uid) == Some(&true);
@@ -60,13 +60,13 @@ impl Agent {
         !self.allocated.contains_key(device) && is_shown && !self.is_anothers(slice)
     }
 
-    /// Whether another pod has it than has reserved it.
+    /// Whether another pod has the device than the one that has reserved it.
     fn is_anothers(&self, slice: &Slice) -> bool {
         let holder = self.holder(&slice.device);
         slice.pod().is_some_and(|uid| holder.is_some_and(|(holder, _)| holder != *uid))
     }
 
-    /// Whether its pod has got it at some time.
+    /// Whether its pod has ever got it.
     fn is_kept(&self, slice: &Slice) -> bool {
         slice.pod().is_some_and(|uid| self.kept.get(&slice.id) == Some(uid))
     }
@@ -75,12 +75,11 @@ impl Agent {
         self.held_as(device).is_some() || self.sent.iter().any(|sent| sent.contains(device))
     }
 
-    /// Whether a container gets the device by the name.
     pub(super) fn grants(&self, name: usize, device: &DeviceId) -> bool {
         !self.ungranted[name].contains(device)
     }
 
-    /// A container is being given the device.
+    /// Records that a container is being given the device.
     pub(super) fn allocate(&mut self, name: usize, device: &DeviceId) {
         let before = self.owned(device).map(|(uid, _)| uid.clone());
         self.allocated.insert(device.clone(), Allocation { name, at: self.clock, before });
@@ -135,7 +134,7 @@ impl Agent {
         self.kept = kept.collect();
     }
 
-    /// Whether all that the pod has reserved is ready by the status.
+    /// Whether the status reports all reserved slices of the pod as ready.
     pub(super) fn is_ready(&self, pod: &Pod, slices: &[Slice]) -> bool {
         let mut own = slices.iter().filter(|slice| slice.pod() == Some(&pod.uid));
         own.all(|slice| self.ready.get(&slice.id) == Some(&pod.uid))
@@ -158,13 +157,13 @@ fn missing(slice: &Slice) -> Option<MissingSlice> {
     Some(MissingSlice { shape: slice.ware.shape(), model: slice.ware.model().to_owned(), reservation })
 }
 
-/// The number of the name that was reserved.
+/// The index of the reserved name.
 pub(super) fn name_of(reservation: &Reservation) -> usize {
     usize::from(reservation.resource != NAMES[0])
 }
 
 impl Life {
-    /// The agent makes the lists and the status.
+    /// The agent computes the lists and the status.
     pub(super) fn decide(&mut self) {
         self.agent.update(&self.slices);
         self.agent.ready = self.agent.ready(&self.slices);
@@ -182,18 +181,19 @@ impl Life {
         self.agent.bindings.take_status(ready);
     }
 
-    /// The kubelet says what it may hand out.
+    /// The kubelet reports the devices that it may hand out.
     pub(super) fn acknowledge(&mut self) {
         self.agent.seen = Some((self.agent.clock, self.kubelet.taken.clone()));
     }
 
-    /// The API server shows the pods.
+    /// The agent's watch of pods catches up.
     pub(super) fn tell_pods(&mut self) {
         let bound = self.pods.iter().filter(|pod| matches!(pod.stage, Stage::Bound | Stage::Running));
         self.agent.pods = bound.map(|pod| (pod.uid.clone(), pod.stage == Stage::Running)).collect();
     }
 
-    /// The kubelet's List and checkpoint; `late`: so long after Allocate that what nobody shows was refused.
+    /// The agent reads the kubelet's List and checkpoint. With `late`, Allocate is so long ago that the kubelet must have refused what
+    /// neither shows.
     pub(super) fn tell_holders(&mut self, late: bool) {
         let agent = &mut self.agent;
         (agent.listed, agent.recorded) = self.kubelet.account(&self.pods);
@@ -209,7 +209,7 @@ impl Life {
         agent.allocated = allocated;
     }
 
-    /// The agent's process ends and comes back: it knows its last status, the API server's pods and the kubelet's account.
+    /// The agent's process restarts. It has its last status, the API server's pods and the kubelet's account.
     pub(super) fn restart_agent(&mut self) {
         let ready = std::mem::take(&mut self.agent.ready);
         self.agent = Agent { clock: self.agent.clock, ready, ..Agent::default() };
@@ -217,19 +217,19 @@ impl Life {
         self.kubelet.taken = Devices::default();
         self.tell_pods();
         self.tell_holders(false);
-        // No Binding is under way for longer than an agent takes to start.
+        // No Binding is on its way for longer than an agent takes to start.
         for pod in self.pods.iter_mut().filter(|pod| pod.stage == Stage::Pending) {
             pod.was_ready = self.agent.is_ready(pod, &self.slices);
         }
         self.decide();
     }
 
-    /// The kubelet's process ends and comes back: it has its checkpoint, and no list.
+    /// The kubelet's process restarts. It has its checkpoint and no list.
     pub(super) fn restart_kubelet(&mut self) {
         self.kubelet.restart();
         self.agent.seen = None;
         self.tell_pods();
-        // A kubelet that has lost its checkpoint would allocate anew for the pods that live.
+        // A kubelet that has lost its checkpoint would allocate again for living pods.
         let pods = &self.agent.pods;
         self.agent.kept.retain(|_, uid| !pods.contains_key(uid));
     }

@@ -1,4 +1,4 @@
-//! What must hold of a life, by the numbers of wares.
+//! The conditions that a history must fulfil, checked by the numbers of wares.
 
 use super::agent::name_of;
 use super::{Life, NAMES, Pod, Slice, Stage};
@@ -6,7 +6,7 @@ use crate::names::{DeviceId, PodUid};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Life {
-    /// Whether a pod that was just admitted holds what it has reserved: those slices themselves if it must be alone, else such as
+    /// Checks that a pod that was just admitted holds what it has reserved: exactly those slices if it must be alone, otherwise slices that
     /// are worth the same.
     pub(super) fn judge(&mut self, pod: usize) {
         let pod = &self.pods[pod];
@@ -42,7 +42,7 @@ impl Life {
         self.of(pod).all(|slice| slice.made && (slice.served || self.is_held(slice)))
     }
 
-    /// What must hold after each decision.
+    /// Checks the conditions after each decision.
     pub(super) fn check(&self) -> Result<(), String> {
         self.check_names()?;
         self.check_bound()?;
@@ -51,7 +51,7 @@ impl Life {
         self.check_pods()
     }
 
-    /// What must hold at any time.
+    /// Checks the conditions that hold at any time.
     pub(super) fn check_pods(&self) -> Result<(), String> {
         if self.outcome.otherwise > 0 {
             Err("a pod holds otherwise than reserved".to_owned())
@@ -60,7 +60,7 @@ impl Life {
         }
     }
 
-    /// Free devices of a name are worth the same or of one pod, and nothing idle is among them.
+    /// Free devices of a name must be worth the same or of one pod, and none may be idle.
     fn check_names(&self) -> Result<(), String> {
         for (name, sent) in self.agent.sent.iter().enumerate() {
             let slices = sent.iter().filter_map(|device| self.slice(device));
@@ -77,7 +77,7 @@ impl Life {
         Ok(())
     }
 
-    /// Of each ware there are as many for the kubelet to give as bound pods lack, unless one is not there.
+    /// The kubelet must have as many free devices of each ware as bound pods lack, unless one does not exist.
     fn check_bound(&self) -> Result<(), String> {
         let mut lacking: BTreeMap<(usize, usize), usize> = BTreeMap::new();
         for pod in self.pods.iter().filter(|pod| pod.stage == Stage::Bound) {
@@ -104,7 +104,7 @@ impl Life {
         Ok(())
     }
 
-    /// Nothing is listed for a pod that is still being made and that cannot be bound.
+    /// No device may be listed for a pod whose slices are still being made and that cannot be bound.
     fn check_incomplete(&self) -> Result<(), String> {
         for pod in self.pods.iter().filter(|pod| pod.stage == Stage::Pending && !pod.was_ready) {
             let is_held = self.of(pod).any(|slice| self.is_held(slice));
@@ -115,8 +115,8 @@ impl Life {
         Ok(())
     }
 
-    /// A pod that is complete is listed, or one stands in its way that may be bound, is being admitted, or is listed itself: nobody
-    /// waits for a pod that is still being made, nor for one that waits.
+    /// A complete pod must be listed, or blocked by a pod that may be bound, is being admitted, or is listed itself. No pod may wait for a
+    /// pod whose slices are still being made, nor for one that waits.
     fn check_progress(&self) -> Result<(), String> {
         let complete = self.pods.iter().filter(|pod| pod.stage == Stage::Pending && self.is_complete(pod));
         for pod in complete.filter(|pod| !self.of(pod).any(|slice| self.is_held(slice))) {

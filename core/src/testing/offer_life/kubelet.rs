@@ -1,11 +1,11 @@
-//! The kubelet of a life: its device manager, which hands out whatever is healthy and free, container by container, one pod
-//! after the other (kubernetes `pkg/kubelet/cm/devicemanager/manager.go`).
+//! The kubelet of a history: its device manager, which hands out any healthy free device, container by container and pod by pod
+//! (kubernetes `pkg/kubelet/cm/devicemanager/manager.go`).
 
 use super::{Container, Devices, Draw, Life, Pod, Stage};
 use crate::names::{DeviceId, PodUid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who has a device: an init container keeps what it hands on.
+/// The containers that have a device. An init container stays among them after it has handed the device on.
 #[derive(Debug, Clone)]
 struct Given {
     pod: PodUid,
@@ -13,25 +13,24 @@ struct Given {
     name: usize,
 }
 
-/// A pod that is being admitted.
+/// The admission of a pod that has begun.
 #[derive(Debug)]
 struct Admission {
     pod: PodUid,
-    /// The next container.
+    /// The index of the next container.
     next: usize,
-    /// What init containers hand on.
+    /// Devices that init containers hand on.
     reusable: Devices,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Kubelet {
-    /// The healthy devices of the lists that it has taken.
+    /// The healthy devices of the lists that the kubelet has taken.
     pub(super) taken: Devices,
     given: BTreeMap<DeviceId, Given>,
     admission: Option<Admission>,
 }
 
-/// Why a pod is rejected.
 enum Rejection {
     /// The agent grants the device to no pod.
     Ungranted,
@@ -54,7 +53,7 @@ impl Kubelet {
             || self.given.values().any(|given| given.pod == *uid)
     }
 
-    /// What a pod has, by name.
+    /// The devices of a pod, with their names.
     pub(super) fn held<'k>(&'k self, uid: &'k PodUid) -> impl Iterator<Item = (usize, &'k DeviceId)> {
         self.given
             .iter()
@@ -62,7 +61,7 @@ impl Kubelet {
             .map(|(device, given)| (given.name, device))
     }
 
-    /// The pod has ended: what it had is free.
+    /// Frees the devices of a pod that has ended.
     pub(super) fn free(&mut self, uid: &PodUid) {
         self.given.retain(|_, given| given.pod != *uid);
         self.admission.take_if(|admission| admission.pod == *uid);
@@ -73,7 +72,7 @@ impl Kubelet {
         self.admission = None;
     }
 
-    /// What List has, which lacks init containers, and what the checkpoint has.
+    /// The content of List, which lacks init containers, and of the checkpoint.
     pub(super) fn account(&self, pods: &[Pod]) -> (Account, Account) {
         let is_init = |given: &Given| {
             let pod = pods.iter().find(|pod| pod.uid == given.pod);
@@ -86,7 +85,7 @@ impl Kubelet {
 }
 
 impl Life {
-    /// The kubelet takes the newest list of a name, or of both, and may be asked at once.
+    /// The kubelet takes the newest list of one name or of both, and may acknowledge it at once.
     pub(super) fn take_list(&mut self, draw: &mut Draw) {
         let which = draw.below(4);
         for name in (0..2).filter(|name| which > 1 || *name == which) {
@@ -97,7 +96,7 @@ impl Life {
         }
     }
 
-    /// The kubelet goes on with the pod that it admits, or begins with one that is bound: it allocates for one container.
+    /// The kubelet allocates for the next container of the pod that it admits, or starts with a bound pod.
     pub(super) fn allocate(&mut self, draw: &mut Draw) {
         if self.kubelet.admission.is_none() {
             let Some(pod) = draw.of(self.pods.iter().filter(|pod| pod.stage == Stage::Bound)) else { return };
@@ -114,7 +113,7 @@ impl Life {
         if admission.next < self.pods[pod].containers.len() {
             self.kubelet.admission = Some(admission);
         } else if draw.one_in(16) {
-            // Another manager has not what the pod needs.
+            // Another resource manager lacks what the pod needs.
             self.reject(pod, &Rejection::Other);
         } else {
             self.pods[pod].stage = Stage::Running;
@@ -142,7 +141,7 @@ impl Life {
             let of_container = |given: &Given| {
                 given.pod == admission.pod && given.containers.contains(&admission.next) && given.name == name
             };
-            // After a restart the checkpoint has what was allocated before.
+            // After a restart the checkpoint contains earlier allocations.
             let had = self.kubelet.given.iter().filter(|(_, given)| of_container(given));
             let mut devices: BTreeSet<DeviceId> = had.map(|(device, _)| device.clone()).collect();
             if devices.len() < wanted {
@@ -164,7 +163,7 @@ impl Life {
         Ok(())
     }
 
-    /// Handed-on devices first, then any that are healthy and free; `None` if they do not suffice.
+    /// Takes handed-on devices first, then any that are healthy and free; `None` if they do not suffice.
     fn pick(
         &self,
         reusable: &BTreeSet<DeviceId>,
@@ -183,7 +182,7 @@ impl Life {
         Some(picked)
     }
 
-    /// The kubelet asks the agent what a container gets with the devices. The agent decides anew after that, or is late.
+    /// The kubelet calls Allocate for a container's devices. The agent decides again afterwards, unless it is late.
     fn ask(&mut self, name: usize, devices: &BTreeSet<DeviceId>, late: bool) -> Result<(), Rejection> {
         let is_there =
             |device: &DeviceId| self.slices.iter().any(|slice| slice.made && slice.device == *device);

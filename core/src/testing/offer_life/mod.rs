@@ -1,8 +1,8 @@
-//! Random lives of a node on which pods take slices of several kinds under one name. Extender, agent and kubelet are models
-//! that lag behind each other; only the offer is the real one. Who chooses the steps brings the randomness.
+//! Random histories of a node whose pods take slices of several kinds under one name. Extender, agent and kubelet are models that lag
+//! behind each other; only the offer is the real code. The caller chooses the steps and thus the randomness.
 //!
-//! The judge does not ask the offer what is worth the same: each slice is a *ware* by number, and a pod must get the wares
-//! that it has reserved.
+//! The check does not use the offer's definition of equal worth: each slice has the number of a *ware*, and a pod must get the wares that
+//! it has reserved.
 
 mod agent;
 mod checks;
@@ -19,27 +19,27 @@ use std::collections::BTreeSet;
 use std::ops::AddAssign;
 use ware::{WARES, Ware};
 
-/// The names by which pods ask.
+/// The names in the pods' requests.
 const NAMES: [ResourceName; 2] = [ResourceName::Neutral(SizeGb(10)), ResourceName::Neutral(SizeGb(20))];
-/// How many pods that have not ended there are at most.
+/// The most pods that have not ended.
 const MOST_PODS: usize = 7;
-/// How many kinds of step there are, the frequent ones several times.
+/// The number of kinds of step; frequent kinds count several times.
 const STEPS: u8 = 64;
 
-/// Devices by the number of their name in [`NAMES`].
+/// Devices by the index of their name in [`NAMES`].
 type Devices = [BTreeSet<DeviceId>; 2];
 
-/// A step, of whose number only the remainder counts, and what it chooses by.
+/// The number of a step, of which only the remainder counts, and the seed of its choices.
 pub type Step = (u8, u64);
 
-/// What came of a life.
+/// The counts of a history's results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// Pods that the kubelet admitted.
     pub admitted: usize,
-    /// Of them those that hold otherwise than they had reserved.
+    /// Admitted pods that hold other devices than they had reserved.
     pub otherwise: usize,
-    /// Pods that were refused because the kubelet picked a device that it had freed before the agent saw its pod end.
+    /// Pods that the agent refused because the kubelet picked a device that it had freed before the agent saw the pod's end.
     pub refused: usize,
     /// Pods that the kubelet rejected for another reason.
     pub rejected: usize,
@@ -54,12 +54,12 @@ impl AddAssign for Outcome {
     }
 }
 
-/// A slice that the spec has.
+/// A slice of the spec.
 #[derive(Debug, Clone)]
 struct Slice {
     id: SliceId,
     device: DeviceId,
-    /// The number of the name under which it is offered: no device is healthy under two.
+    /// The index of the name under which it is offered; no device is healthy under two.
     name: usize,
     ware: Ware,
     /// Whether it exists, and whether a container can use it.
@@ -77,15 +77,13 @@ impl Slice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Pending,
-    /// Its Binding is made.
     Bound,
-    /// The kubelet has admitted it.
     Running,
     /// It has ended, was rejected, or was deleted.
     Over,
 }
 
-/// A container, and how many devices it asks for by each name.
+/// A container, with the number of devices in its request for each name.
 #[derive(Debug, Clone)]
 struct Container {
     is_init: bool,
@@ -99,27 +97,27 @@ struct Pod {
     containers: Vec<Container>,
     /// The wares that it has reserved, by name, sorted.
     wares: Vec<(usize, usize)>,
-    /// Whether the extender waits for its slices, so that its reservation is not released.
+    /// Whether the extender's bind is open, so that the reservation is not released.
     bind_open: bool,
     /// Whether all its slices were ready at some time.
     was_ready: bool,
     stage: Stage,
 }
 
-/// The life of a node.
+/// The state of a node and its pods during a history.
 #[derive(Debug, Default)]
 pub struct Life {
     slices: Vec<Slice>,
     pods: Vec<Pod>,
     kubelet: Kubelet,
     agent: Agent,
-    /// How many ids were given.
+    /// The number of IDs so far.
     given: usize,
-    /// What has come of it.
+    /// The results of the history so far.
     pub outcome: Outcome,
 }
 
-/// Draws small numbers from one large one.
+/// Draws small numbers from one large number.
 #[derive(Debug)]
 struct Draw(u64);
 
@@ -146,10 +144,10 @@ impl Draw {
 }
 
 impl Life {
-    /// Takes a step.
+    /// Executes one step and checks every condition.
     ///
     /// # Errors
-    /// What is wrong after it.
+    /// The condition that does not hold after the step.
     pub fn step(&mut self, (step, choice): Step) -> Result<(), String> {
         let mut draw = Draw(choice);
         let is_late = draw.one_in(6);
@@ -172,7 +170,7 @@ impl Life {
             62 if draw.one_in(4) => self.restart_kubelet(),
             _ => self.forget_idle(),
         }
-        // The agent decides a moment after what happens, and once after several things.
+        // The agent decides a moment after an event, and sometimes once for several events.
         if is_late {
             return self.check_pods();
         }
@@ -180,10 +178,10 @@ impl Life {
         self.check()
     }
 
-    /// Ends the life: once nothing goes wrong any more, every pod that has reserved something gets it.
+    /// Ends the history without further faults, after which every pod with a reservation must get its slices.
     ///
     /// # Errors
-    /// Which pod never does.
+    /// The pod that never gets them.
     pub fn finish(&mut self) -> Result<(), String> {
         for round in 0..2 * MOST_PODS {
             for slice in self.slices.iter_mut().filter(|slice| slice.reservation.is_some()) {
@@ -191,7 +189,7 @@ impl Life {
             }
             self.pods.iter_mut().for_each(|pod| pod.bind_open = true);
             self.tell_pods();
-            // Twice, because the account of what is held follows the decision before.
+            // Twice, because the account of held devices follows the previous decision.
             for _ in 0..2 {
                 self.decide();
                 self.tell_holders(true);
@@ -221,14 +219,14 @@ impl Life {
         self.given
     }
 
-    /// The extender reserves slices for a new pod; they are still to be made.
+    /// The extender reserves slices for a new pod; they must still be made.
     fn reserve(&mut self, draw: &mut Draw) {
         if self.pods.iter().filter(|pod| pod.stage != Stage::Over).count() >= MOST_PODS {
             return;
         }
         let uid = PodUid::new(format!("u{}", self.number()));
         let alone = draw.one_in(6);
-        // Few wares at a time, so that there are equal ones among them.
+        // Few wares at a time, so that some slices are equal.
         let mut wares: Vec<(usize, usize)> = (0..=draw.below(3))
             .map(|_| {
                 (
@@ -263,7 +261,7 @@ impl Life {
         });
     }
 
-    /// An idle slice by the status, which may be old, or one that is still to be made.
+    /// A slice that the status shows as idle, which may be outdated, or one that must still be made.
     fn slice_for(&mut self, name: usize, ware: usize, draw: &mut Draw) -> &mut Slice {
         let is_status_old = draw.one_in(4);
         let (agent, may_be_idle) = (&self.agent, !draw.one_in(4));
@@ -287,7 +285,7 @@ impl Life {
         &mut self.slices[at]
     }
 
-    /// A slice is made, or all of its pod, or what was not served is served.
+    /// Makes one slice, or all of its pod, or starts to serve one that was not served.
     fn make(&mut self, draw: &mut Draw) {
         let (is_kept_back, is_all) = (draw.one_in(8), draw.one_in(2));
         let is_lacking = |slice: &&Slice| slice.reservation.is_some() && !(slice.made && slice.served);
@@ -308,7 +306,7 @@ impl Life {
         }
     }
 
-    /// What is made is served no more, or it is lost.
+    /// An existing slice is not served any longer, or is lost.
     fn change_service(&mut self, draw: &mut Draw) {
         let is_lost = draw.one_in(3);
         let kubelet = &self.kubelet;
@@ -318,7 +316,7 @@ impl Life {
         }
     }
 
-    /// The extender binds a pod whose slices are all ready by the status, which may be an old one.
+    /// The extender binds a pod whose slices are all ready by the status, which may be outdated.
     fn bind(&mut self, draw: &mut Draw) {
         let is_status_old = draw.one_in(4);
         let (slices, agent) = (&self.slices, &self.agent);
@@ -330,14 +328,14 @@ impl Life {
         }
     }
 
-    /// A bind runs into its timeout, or is tried again.
+    /// A bind times out, or starts again.
     fn end_bind(&mut self, draw: &mut Draw) {
         if let Some(pod) = draw.of(self.pods.iter_mut().filter(|pod| pod.stage == Stage::Pending)) {
             pod.bind_open ^= true;
         }
     }
 
-    /// The extender releases what a pod has reserved that is not bound and whose bind is not open.
+    /// The extender releases the reservation of a pod that is not bound and has no open bind.
     fn release(&mut self, draw: &mut Draw) {
         let unused = |pod: &&mut Pod| pod.stage == Stage::Pending && !pod.bind_open;
         if let Some(pod) = draw.of(self.pods.iter_mut().filter(unused)) {
@@ -354,7 +352,7 @@ impl Life {
         reserved.for_each(|slice| slice.reservation = None);
     }
 
-    /// A pod that runs ends, or one that is bound is deleted before the kubelet has begun with it.
+    /// A running pod ends, or a bound pod is deleted before the kubelet has started with it.
     fn end(&mut self, draw: &mut Draw) {
         let has_begun = |uid: &PodUid| self.kubelet.is_admitting(uid);
         let may_end = |pod: &&mut Pod| match pod.stage {
@@ -369,7 +367,7 @@ impl Life {
         }
     }
 
-    /// The extender moves reservations to what their pods hold, by the agent's account.
+    /// The extender exchanges reservations to match what the pods hold, by the agent's account.
     fn follow_holders(&mut self) {
         let running = |pod: &&Pod| matches!(pod.stage, Stage::Bound | Stage::Running);
         let running: BTreeSet<PodUid> = self.pods.iter().filter(running).map(|pod| pod.uid.clone()).collect();
@@ -391,7 +389,7 @@ impl Life {
         }
     }
 
-    /// Idle slices go once no pod can have them.
+    /// Removes idle slices once no pod can have them.
     fn forget_idle(&mut self) {
         let (kubelet, agent) = (&self.kubelet, &self.agent);
         self.slices.retain(|slice| {
@@ -404,7 +402,7 @@ impl Life {
     }
 }
 
-/// Containers that hold these in the end, in one of five ways.
+/// Containers that finally hold these wares, in one of five combinations.
 fn containers(wares: &[(usize, usize)], way: usize) -> Vec<Container> {
     let sum = |wares: &[(usize, usize)]| {
         let of = |name| wares.iter().filter(|(of, _)| *of == name).count();

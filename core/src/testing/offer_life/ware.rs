@@ -1,13 +1,12 @@
-//! What is cut.
+//! The slices of a history, by their worth.
 
 use crate::contract::{MigPart, Shape};
 use crate::mig::ComputeInstance;
 use crate::units::{ComputePercent, SizeGb};
 
-/// How many wares there are.
 pub(super) const WARES: usize = 12;
 
-/// What a slice is: two are worth the same if they have the same number, wherever they lie.
+/// The worth of a slice: two slices are worth the same if they have the same number, wherever they lie.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ware {
     pub(super) number: usize,
@@ -15,7 +14,6 @@ pub(super) struct Ware {
 }
 
 impl Ware {
-    /// The GPU's model.
     pub(super) fn model(self) -> &'static str {
         match self.number {
             0..=3 => "H100-80GB",
@@ -44,7 +42,7 @@ impl Ware {
             8 => Shape::Whole { size_gb: SizeGb(10) },
             9 => mig("1g.18gb", 1, MigPart::Whole),
             10 => Shape::TimeSlicing { size_gb: SizeGb(9) },
-            // The seventh and the last, which is of another model.
+            // Wares 7 and 11; the latter is of another model.
             _ => Shape::TimeSlicing { size_gb: SizeGb(10) },
         }
     }

@@ -1,26 +1,26 @@
-//! Whether tenants leave each other in peace: together they may keep so much of a GPU busy, and no more.
+//! Whether tenants leave each other undisturbed: the limit of what they may keep busy of a GPU together.
 //!
-//! It is the rule that packing keeps ([`Sharing::busy_limit`]), asked for tenants whose workload is known.
+//! It is packing's rule ([`Sharing::busy_limit`]), for tenants with a known workload.
 
 use super::Workload;
 use crate::packing::fraction::{Busy, Sharing};
 use thiserror::Error;
 
-/// Tenants that would feel each other.
+/// Tenants that would slow each other down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the tenants would keep {} thousandths of the GPU busy, above {}; put fewer on it", busy.0, limit.0)]
 pub struct Overload {
-    /// What they would keep busy together.
+    /// The part of the GPU that they would keep busy together.
     pub busy: Busy,
-    /// What they may.
+    /// The part of the GPU that they may keep busy together.
     pub limit: Busy,
 }
 
-/// Whether a GPU that is shared so may have these tenants: the sum of duty times need stays below the limit under MPS, the
-/// sum of the duties where they take turns. Who is alone may keep a whole GPU busy.
+/// Whether a GPU that is shared in this way may have these tenants. Under MPS the sum of duty times need must stay below the limit, in
+/// turns the sum of the duties. A single tenant may keep a whole GPU busy.
 ///
 /// # Errors
-/// When they come to more.
+/// If the sum exceeds the limit.
 pub fn admits(sharing: Sharing, tenants: &[Workload]) -> Result<(), Overload> {
     let busy = tenants.iter().fold(0_u16, |sum, tenant| sum.saturating_add(tenant.busy(sharing).0));
     let (busy, limit) = (Busy(busy), sharing.busy_limit());

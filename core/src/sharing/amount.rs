@@ -1,8 +1,8 @@
-//! Times, rates and parts as types, so that a need is never taken for a duty, nor seconds for milliseconds.
+//! Times, rates and parts as types, so that a need is never used as a duty, nor seconds as milliseconds.
 
 use serde::{Deserialize, Serialize};
 
-/// A number that is looked at when it is made or read; JSON has it as a number.
+/// A number that is checked when it is made or parsed. In JSON it is a plain number.
 macro_rules! amount {
     ($(#[$doc:meta])* $name:ident, $make:ident, $get:ident, $range:expr, $refusal:literal) => {
         $(#[$doc])*
@@ -11,13 +11,13 @@ macro_rules! amount {
         pub struct $name(f64);
 
         impl $name {
-            /// From the number; `None` if it lies outside of what the type can be, or is none.
+            /// Checks the number; `None` if it is outside the type's range, or not a number.
             #[must_use]
             pub fn $make(number: f64) -> Option<Self> {
                 $range.contains(&number).then_some(Self(number))
             }
 
-            /// The number.
+            /// The number in the unit of the type.
             #[must_use]
             pub const fn $get(self) -> f64 {
                 self.0
@@ -40,11 +40,11 @@ macro_rules! amount {
     };
 }
 
-/// A nanosecond and 30 years, in seconds: a latency outside is a mistake of who measured.
+/// A nanosecond and 30 years, in seconds. A latency outside this range is a measuring error.
 const LATENCIES: std::ops::RangeInclusive<f64> = 1e-9..=1e9;
 
 amount!(
-    /// A mean time from the start of an inference to its end, in seconds. A queue in front of the pod is not in it.
+    /// The mean time from the start of an inference to its end, in seconds, without a queue in front of the pod.
     Latency,
     from_seconds,
     seconds,
@@ -53,7 +53,7 @@ amount!(
 );
 
 amount!(
-    /// Inferences per second.
+    /// The number of inferences per second.
     Throughput,
     from_per_second,
     per_second,
@@ -62,8 +62,8 @@ amount!(
 );
 
 amount!(
-    /// A part of one GPU's time that one inference needs, as a part of the inference's latency alone: 0.5 for one that
-    /// leaves half of the GPU to others while it runs. Above 1 are workloads that get less done side by side than in turns.
+    /// The part of one GPU that one inference needs while it runs, as a part of its latency alone: 0.5 leaves half of the GPU to others. It
+    /// is above 1 for workloads that achieve less side by side than in turns.
     Need,
     new,
     get,
@@ -72,10 +72,10 @@ amount!(
 );
 
 amount!(
-    /// The part of the time in which a tenant has an inference running when it is alone on the GPU, from 0 to 1.
+    /// The part of the time in which a tenant has an inference running while it is alone on the GPU, from 0 to 1.
     ///
-    /// [`Duty::ALWAYS`] is a closed loop: the next inference begins when the last has ended, however long that took.
-    /// Everything below is an open loop: inferences come at their own pace.
+    /// [`Duty::ALWAYS`] is a closed loop: the next inference starts when the last has ended, however long that took. Every lower value is
+    /// an open loop: inferences come at their own rate.
     Duty,
     new,
     get,
@@ -93,7 +93,7 @@ amount!(
 );
 
 amount!(
-    /// What taking turns costs: copies under time slicing take so many times as long as one after another would.
+    /// The cost of taking turns: copies under time slicing take this many times as long as one after another would.
     SwitchingCost,
     new,
     get,
@@ -102,21 +102,21 @@ amount!(
 );
 
 impl Need {
-    /// For a workload that was not measured (packing study, section 6): above the 0.36 of an H200, and next to the 0.52 of
-    /// an A100.
+    /// The value for a workload that was not measured (packing study, section 6): above the 0.36 of an H200, and close to the 0.52 of an
+    /// A100.
     pub const UNKNOWN: Self = Self(0.5);
 }
 
 impl Duty {
-    /// Always busy: a closed loop.
+    /// Always busy, as in a closed loop.
     pub const ALWAYS: Self = Self(1.0);
-    /// Never busy.
+    /// Never busy, so it needs nothing.
     pub const NEVER: Self = Self(0.0);
 }
 
 impl SwitchingCost {
-    /// Measured at 3, 5 and 7 copies on an A100, to 0.1 %. An H200 has 1.07; where nothing was measured, the larger is the
-    /// safe side.
+    /// Measured at 3, 5 and 7 copies on an A100, to 0.1 %. It also serves for models that were not measured, because the larger cost is the
+    /// safe assumption.
     pub const A100: Self = Self(1.11);
     /// Measured at 3 and 7 copies on an H200.
     pub const H200: Self = Self(1.07);
@@ -129,14 +129,14 @@ impl Default for SwitchingCost {
 }
 
 impl Latency {
-    /// `times` as long, within what a latency can be.
+    /// The latency multiplied by `times`, within the range of a latency.
     pub(super) fn times(self, times: f64) -> Self {
         Self((self.0 * times).clamp(*LATENCIES.start(), *LATENCIES.end()))
     }
 }
 
 impl Throughput {
-    /// Nothing gets done.
+    /// The throughput of zero inferences per second.
     pub const NONE: Self = Self(0.0);
 }
 

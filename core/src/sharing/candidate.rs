@@ -1,4 +1,4 @@
-//! How many tenants a wish can have of a GPU, for each way of sharing it.
+//! The most tenants that a GPU can have for a wish, for each way of sharing it.
 
 use super::{Bound, PassedOver, Prediction, Share, Supply, Target, Technology, Throughput, Wish};
 use super::{Duty, admits, predict_copies};
@@ -7,13 +7,13 @@ use crate::packing::fraction::Sharing;
 use crate::units::ComputePercent;
 use std::num::NonZeroU32;
 
-/// Clients of one MPS server up to CUDA 13.0, and the most replicas of NVIDIA's device plugin (60 from CUDA 13.1).
+/// The most clients of one MPS server up to CUDA 13.0, and the most replicas of NVIDIA's device plugin (60 from CUDA 13.1).
 const MOST_CLIENTS: u32 = 48;
 
-/// A prediction may be 5 % below what is measured. It keeps a target with that taken off.
+/// A prediction may be 5 % below the measured value, so it must stay below a target with that much taken off.
 const SAFE: f64 = 0.95;
 
-/// One way to share the GPU, with as many tenants as it can have.
+/// One way to share the GPU, with the most tenants that it can have.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub technology: Technology,
@@ -23,13 +23,13 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// What all tenants get done together.
+    /// The throughput of all tenants together.
     pub fn throughput(&self) -> Throughput {
         (0..self.tenants.get()).map(|_| self.each.throughput).sum()
     }
 }
 
-/// The ways to share the GPU by this kind, best first; never an empty list.
+/// The ways to share the GPU by this kind, best first; an error instead of an empty list.
 pub(super) fn candidates(wish: &Wish, supply: &Supply, kind: Kind) -> Result<Vec<Candidate>, PassedOver> {
     let hard = matches!(wish.target, Target::Hard(_));
     let class = if hard { IsolationClass::Hardware } else { wish.isolation };
@@ -53,7 +53,7 @@ pub(super) fn candidates(wish: &Wish, supply: &Supply, kind: Kind) -> Result<Vec
     }
 }
 
-/// How many copies have room in the GPU's memory and behind one MPS server.
+/// The number of copies that the GPU's memory and one MPS server can have.
 fn room(wish: &Wish, supply: &Supply) -> Result<(u32, Bound), PassedOver> {
     match supply.memory.0 / wish.memory.0.max(1) {
         0 => Err(PassedOver::Memory),
@@ -68,7 +68,7 @@ fn mps(share: Share, tenants: NonZeroU32) -> Technology {
     Technology::Mps { limit }
 }
 
-/// Each profile that will do, the smallest first.
+/// Every sufficient profile, the smallest first.
 fn instances(wish: &Wish, supply: &Supply) -> Result<Vec<Candidate>, PassedOver> {
     let fits = |e: &&crate::mig::ProfileEntry| e.profile.is_plain() && e.memory >= wish.memory;
     let mut entries: Vec<_> = supply.table.entries().iter().filter(fits).collect();
@@ -78,14 +78,14 @@ fn instances(wish: &Wish, supply: &Supply) -> Result<Vec<Candidate>, PassedOver>
         let Some(technology) = Technology::mig(supply.table, entry.profile) else { continue };
         match most(wish, (u32::from(entry.max), Bound::Instances), |_| technology) {
             Ok(candidates) => found.extend(candidates),
-            // The last one is the largest: what keeps it out keeps all out.
+            // The last profile is the largest, so its reason holds for all smaller ones.
             Err(reason) => refused = reason,
         }
     }
     if found.is_empty() { Err(refused) } else { Ok(found) }
 }
 
-/// As many tenants as keep the wish: neighbours slow everybody down, so the first number that fails is the end.
+/// The most tenants that fulfil the wish. The first number that fails ends the search, because each neighbour slows all tenants down.
 fn most(
     wish: &Wish,
     (room, bound): (u32, Bound),
@@ -105,9 +105,9 @@ fn most(
     best.map(|best| vec![best]).ok_or(PassedOver::Memory)
 }
 
-/// What becomes of each of so many tenants, or what of the wish is not kept.
+/// The prediction for each of so many tenants, or the part of the wish that is not fulfilled.
 fn kept(wish: &Wish, technology: Technology, tenants: NonZeroU32) -> Result<Prediction, Bound> {
-    // A closed loop waits for its own answers: it may fill the GPU, and nothing queues up.
+    // A closed loop waits for its own results, so it may fill the GPU and has no queue.
     let open = wish.workload.duty() < Duty::ALWAYS;
     if open && overloaded(wish, technology.kind(), tenants) {
         return Err(Bound::Load);
@@ -133,7 +133,7 @@ fn in_time(wish: &Wish, each: &Prediction) -> bool {
     let alone = wish.workload.alone();
     match wish.target {
         Target::None => true,
-        // What was measured alone is no prediction.
+        // The latency alone was measured and not predicted, so it needs no safety margin.
         Target::Mean(most) | Target::Hard(most) if each.mean <= alone => alone <= most,
         Target::Mean(most) | Target::Hard(most) => each.mean <= most.times(SAFE),
     }

@@ -1,4 +1,4 @@
-//! Every point that was measured, beside what is predicted from the runs with 1 and with 7 copies.
+//! Every measured point beside its prediction from the runs with 1 and 7 copies.
 //!
 //! A100: YOLOS-small in a closed loop on an A100-80GB, the reference table that the user gave (seconds, cut to 0.1 ms).
 //! H200: our own run of the same on an H200-141GB, noted as inferences per second of the whole GPU (packing study, section 6).
@@ -14,7 +14,7 @@ fn seconds(seconds: f64) -> Latency {
     Latency::from_seconds(seconds).unwrap()
 }
 
-/// The latency of so many copies that get so many inferences per second done together.
+/// The latency of so many copies with this throughput together.
 fn of(copies: u32, per_second: f64) -> f64 {
     f64::from(copies) / per_second
 }
@@ -45,7 +45,7 @@ fn slice(model: &str, profile: &str) -> Technology {
     Technology::mig(&table, profile.parse().unwrap()).unwrap()
 }
 
-/// By how many percent the prediction is above what was measured.
+/// The percentage by which the prediction exceeds the measured value.
 fn error(workload: Workload, technology: Technology, copies: u32, measured: f64) -> f64 {
     let predicted = predict_copies(workload, technology, NonZeroU32::new(copies).unwrap()).mean;
     100.0 * (predicted.seconds() / measured - 1.0)
@@ -59,7 +59,7 @@ fn every_measured_point_is_predicted_within_the_bar() {
     let a100_turns = turns(0.0882, 0.6849);
     let h200_turns = turns(of(1, 69.0), of(7, 64.0));
     let detector_turns = turns(0.05013, 0.3803);
-    // Workload, technology, copies, measured seconds, predicted over measured in percent.
+    // Workload, technology, copies, measured seconds, and the excess of the prediction in percent.
     let points = [
         (a100(), a100_turns, 1, 0.0882, 0),
         (a100(), a100_turns, 3, 0.2931, 0),
@@ -114,15 +114,15 @@ fn every_measured_point_is_predicted_within_the_bar() {
     }
 }
 
-/// Not measured: the packing study expects 2.8 to 3.2 times the latency alone of the smallest slice of an H200.
+/// Not measured: the packing study expects the smallest slice of an H200 to take 2.8 to 3.2 times the latency alone.
 #[test]
 fn the_smallest_slice_of_an_h200_is_as_slow_as_is_expected() {
     let mean = predict_copies(h200(), slice("H200-141GB", "1g.18gb"), NonZeroU32::MIN).mean;
     assert!((2.8..3.2).contains(&(mean.seconds() * 69.0)));
 }
 
-/// The study's forms for MPS: (t1^3 + (n b)^3)^(1/3) with b from 7 copies is too low on the A100, where a target would be
-/// broken, and the line through one and seven copies too high on the H200.
+/// The study's other forms for MPS fail: (t1^3 + (n b)^3)^(1/3) with b from 7 copies is too low on the A100, so that a target would be
+/// missed, and the line through one and seven copies is too high on the H200.
 #[test]
 fn the_form_with_cubes_and_the_line_leave_the_bar() {
     let cubes = |alone: f64, seven: f64, copies: f64| {
@@ -144,7 +144,7 @@ fn what_is_needed_of_a_full_gpu_is_more_than_what_neighbours_feel_before() {
     assert!(near(h200().need(), 0.36) && near(h200().pressure(), 0.17));
 }
 
-/// Seven tenants: MPS and MIG about double what turns get done on an A100, and MPS trebles it on an H200.
+/// With seven tenants, MPS and MIG have about twice the throughput of turns on an A100, and MPS three times on an H200.
 #[test]
 fn the_gain_over_turns_is_the_measured_one() {
     let seven = |workload, technology| {

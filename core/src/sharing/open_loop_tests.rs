@@ -1,5 +1,5 @@
-//! The fixed point beside a simulation: tenants to whom inferences come at random, one at a time and the rest in a queue
-//! in front of the tenant, on a GPU where each running inference is slowed down by what the others press.
+//! Compares the fixed point with a simulation: inferences arrive at random, each tenant runs one at a time and queues the rest, and each
+//! running inference is slowed down by the pressure of the others.
 
 use super::predict::crowded;
 use super::*;
@@ -9,13 +9,13 @@ struct Pod {
     workload: Workload,
     next: f64,
     queued: u32,
-    /// The seconds of work that are left of the running inference, and when it began.
+    /// The seconds of work left in the running inference, and its start.
     running: Option<(f64, f64)>,
     took: f64,
     ended: f64,
 }
 
-/// Numbers between 0 and 1 that look random (the constants are Knuth's for MMIX).
+/// A generator of numbers between 0 and 1 (the constants are Knuth's for MMIX).
 struct Random(u64);
 
 impl Random {
@@ -24,13 +24,13 @@ impl Random {
         (f64::from(u32::try_from(self.0 >> 32).unwrap()) + 0.5) / 4_294_967_296.0
     }
 
-    /// A gap between arrivals, so that the tenant is busy for its duty when it is alone.
+    /// A gap between arrivals that keeps the tenant busy for its duty while it is alone.
     fn gap(&mut self, workload: &Workload) -> f64 {
         -self.part().ln() * workload.alone().seconds() / workload.duty().get()
     }
 }
 
-/// The speed of a running inference of `pods[index]`: 1 when it is alone.
+/// The speed of a running inference of `pods[index]`: 1 while it is alone.
 fn speed(pods: &[Pod], index: usize) -> f64 {
     let others = pods.iter().enumerate().filter(|(n, pod)| *n != index && pod.running.is_some());
     let pressures: Vec<f64> = others.map(|(_, pod)| pod.workload.pressure().get()).collect();
@@ -38,7 +38,7 @@ fn speed(pods: &[Pod], index: usize) -> f64 {
     1.0 / crowded(f64::from(busy), pressures.iter().sum())
 }
 
-/// Lets time go on until somebody's inference comes or ends; gives the new time.
+/// Advances to the next arrival or end of an inference, and returns the new time.
 fn step(pods: &mut [Pod], now: f64, random: &mut Random) -> f64 {
     let speeds: Vec<f64> = (0..pods.len()).map(|n| speed(pods, n)).collect();
     let end = |(pod, speed): (&Pod, &f64)| pod.running.map_or(f64::MAX, |(left, _)| now + left / speed);
@@ -48,7 +48,7 @@ fn step(pods: &mut [Pod], now: f64, random: &mut Random) -> f64 {
         if let Some((left, began)) = pod.running {
             let left = left - (then - now) * speed;
             pod.running = Some((left, began));
-            // Less could not be added to the time, and it would stand still.
+            // A smaller remainder would vanish in the addition to the time, which would then stand still.
             if left <= 1e-9 {
                 (pod.took, pod.ended) = (pod.took + then - began, pod.ended + 1.0);
                 pod.running = (pod.queued > 0).then_some((pod.workload.alone().seconds(), then));
@@ -66,7 +66,7 @@ fn step(pods: &mut [Pod], now: f64, random: &mut Random) -> f64 {
     then
 }
 
-/// Each tenant's mean latency, over so many seconds.
+/// The mean latency of each tenant over so many seconds.
 fn simulated(workloads: &[Workload], seconds: f64) -> Vec<f64> {
     let mut random = Random(1);
     let pod = |workload: &Workload| Pod {
@@ -90,7 +90,7 @@ fn workload(alone: f64, need: f64, duty: f64) -> Workload {
     Workload::new(Latency::from_seconds(alone).unwrap(), need, need).with_duty(Duty::new(duty).unwrap())
 }
 
-/// Alike and unlike, up to what is admitted: at most 5 % below and 20 % above, as for closed loops.
+/// Equal and unequal tenants, up to the admitted load: at most 5 % below and 20 % above, as for closed loops.
 #[test]
 fn open_loops_are_predicted_within_the_bar() {
     let alike = |count, need, duty| vec![workload(1.0, need, duty); count];

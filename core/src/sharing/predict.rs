@@ -1,59 +1,58 @@
 //! The mean latency and throughput of tenants that share a GPU.
 //!
-//! A tenant is slowed down by how busy its neighbours are, and they are busier the more they are slowed down: in an open
-//! loop the same inferences take longer. So the slowdowns are a fixed point, reached from below by going round. For
-//! tenants that are always busy it is there after one round; for alike tenants that leave nothing idle it is
-//! 1 / (1 - what the others keep busy), the mean of a processor that is shared. A simulation of random arrivals is at most
-//! 6 % below that for alike tenants, and 13 % for unlike ones (`open_loop_tests`).
+//! A tenant is slowed down by busy neighbours. In an open loop the neighbours are the busier the more they are slowed down, because the
+//! same inferences take longer. Therefore the slowdowns are a fixed point, which an iteration reaches from below. Tenants that are always
+//! busy need one round. For equal tenants that leave nothing idle the fixed point is 1 / (1 - what the others keep busy), the mean of a
+//! shared processor. A simulation of random arrivals is at most 6 % below that for equal tenants, and 13 % for unequal ones
+//! (`open_loop_tests`).
 
 use super::{Duty, Latency, Technology, Throughput, Workload};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
-/// What a fence costs beside the part of the GPU that it leaves: with 1.05 the one measured MIG slice (A100, `1g.10gb`:
-/// 3.9 times the latency alone) is predicted 12 % too slow, and an H200's in the middle of the 2.8 to 3.2 that are
-/// expected of it.
+/// The slowdown by MIG beside the part of the GPU. With 1.05 the only measured slice (A100, `1g.10gb`: 3.9 times the latency alone) is
+/// predicted 12 % too slow, and an H200's in the middle of the expected 2.8 to 3.2.
 const MIG_FENCE: f64 = 1.05;
 
-/// What a limit of threads costs beside the part of the GPU that it leaves: within 4 % of what was measured at 14 % on an H200,
-/// with one copy and with 7, of two sizes of picture.
+/// The slowdown by a limit of threads beside the part of the GPU. It is within 4 % of measurements at 14 % on an H200, with one and with 7
+/// copies, of pictures in two sizes.
 const THREAD_FENCE: f64 = 1.2;
 
-/// How slowdowns grow with the copies before the GPU is full: by this power. With 1 the line through one and seven copies lies
-/// 21 % above an H200's three, with 2 the curve lies 7 % below an A100's.
+/// The power by which slowdowns grow with the copies until the GPU is full. With 1 the line through one and seven copies is 21 % above an
+/// H200's three, and with 2 the curve is 7 % below an A100's.
 const CROWDING: f64 = 1.5;
 
-/// Rounds after which slowdowns that still grow are taken for those of tenants that are always busy. Below 0.99 of
-/// saturation 3,000 suffice.
+/// Slowdowns that still grow after this many rounds count as those of tenants that are always busy. Below 0.99 of saturation 3,000 rounds
+/// suffice.
 const MOST_ROUNDS: u32 = 10_000;
 
-/// A slowdown that grows by less, relative to itself, has settled.
+/// A slowdown counts as settled once its relative growth is below this.
 const SETTLED: f64 = 1e-12;
 
-/// A workload and how it gets at the GPU.
+/// A workload with its way of using the GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tenant {
-    /// The workload.
+    /// The numbers of the workload.
     pub workload: Workload,
-    /// How it gets at the GPU.
+    /// The way in which the tenant uses the GPU.
     pub technology: Technology,
 }
 
-/// What becomes of one tenant.
+/// The predicted performance of one tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Prediction {
     /// The mean latency of its inferences.
     #[serde(rename = "meanSeconds")]
     pub mean: Latency,
-    /// Its inferences per second.
+    /// The number of its inferences per second.
     #[serde(rename = "perSecond")]
     pub throughput: Throughput,
-    /// The part of the time in which it is busy. Inferences of an open loop that come to 1 come faster than they are done.
+    /// The part of the time in which it is busy. In an open loop, 1 means that inferences arrive faster than they are done.
     pub busy: Duty,
 }
 
-/// What the busy neighbours of one tenant come to.
+/// The sums over the busy neighbours of one tenant.
 #[derive(Debug, Clone, Copy, Default)]
 struct Crowd {
     busy: f64,
@@ -61,18 +60,18 @@ struct Crowd {
     pressure: f64,
 }
 
-/// Tenants that are alike in everything, and how many they are.
+/// A tenant, and the number of tenants equal to it.
 type Alike = (Tenant, u32);
 
-/// What becomes of each of these tenants of one GPU, in their order. Tenants of different kinds do not feel each other,
-/// nor do those who are fenced.
+/// Predicts each of these tenants of one GPU, in their order. Tenants of different kinds do not affect each other, and neither do tenants
+/// with hardware isolation.
 #[must_use]
 pub fn predict(tenants: &[Tenant]) -> Vec<Prediction> {
     let each: Vec<Alike> = tenants.iter().map(|tenant| (*tenant, 1)).collect();
     tenants.iter().zip(settle(&each)).map(|(tenant, slowdown)| outcome(&tenant.workload, slowdown)).collect()
 }
 
-/// What becomes of each of so many copies of one workload. Copies in MIG instances have one each.
+/// Predicts each of so many copies of one workload. Under MIG each copy has an instance.
 #[must_use]
 pub fn predict_copies(workload: Workload, technology: Technology, copies: NonZeroU32) -> Prediction {
     let slowdowns = settle(&[(Tenant { workload, technology }, copies.get())]);
@@ -89,7 +88,7 @@ fn outcome(workload: &Workload, slowdown: f64) -> Prediction {
     }
 }
 
-/// The slowdowns at which everybody is as busy as makes them so.
+/// The slowdowns at which all tenants are exactly as busy as causes these slowdowns.
 fn settle(tenants: &[Alike]) -> Vec<f64> {
     let mut slowdowns = vec![1.0; tenants.len()];
     for _ in 0..MOST_ROUNDS {
@@ -105,13 +104,13 @@ fn settle(tenants: &[Alike]) -> Vec<f64> {
     round(tenants, &vec![1.0; tenants.len()])
 }
 
-/// Everybody's slowdown when each is busy for this part of the time.
+/// The slowdown of each tenant if each is busy for this part of the time.
 fn round(tenants: &[Alike], busy: &[f64]) -> Vec<f64> {
     let one = |(index, (tenant, _)): (usize, &Alike)| slowdown(tenant, crowd(index, tenants, busy));
     tenants.iter().enumerate().map(one).collect()
 }
 
-/// The neighbours of one of the tenants at `index`, whose own likes are among them.
+/// The neighbours of one of the tenants at `index`, including the others equal to it.
 fn crowd(index: usize, tenants: &[Alike], busy: &[f64]) -> Crowd {
     let technology = tenants[index].0.technology;
     let felt = tenants
@@ -129,30 +128,30 @@ fn crowd(index: usize, tenants: &[Alike], busy: &[f64]) -> Crowd {
     })
 }
 
-/// How many times as long as alone a tenant takes in this crowd.
+/// The slowdown of a tenant among these neighbours, as a multiple of its latency alone.
 fn slowdown(tenant: &Tenant, crowd: Crowd) -> f64 {
     let need = tenant.workload.need().get();
     match tenant.technology {
         Technology::Whole => 1.0,
         Technology::Mig { part, .. } => MIG_FENCE * (need / part.get()).max(1.0),
         Technology::Mps { limit } => {
-            // The GPU is full when the needs of all, its own with them, come to more than what is felt with room left.
+            // The GPU is full once the needs of all tenants, including this one, exceed the slowdown with room left.
             let crowded = crowded(crowd.busy, crowd.pressure).max(need.min(1.0) + crowd.need);
-            // A limit slows its own tenant down. What it leaves to the neighbours is not counted in their favour, for it
-            // limits threads and not bandwidth.
+            // A limit slows its own tenant down. It does not help the neighbours in this model, because it limits threads and not
+            // bandwidth.
             let limited = limit.map_or(0.0, |l| THREAD_FENCE * need * 100.0 / f64::from(l.get()));
             crowded.max(limited)
         }
         Technology::TimeSlicing { switching } => {
-            // Its own turns are switched to as well, as soon as somebody else has any.
+            // Its own turns cost switches too, as soon as another tenant has turns.
             let own = (switching.get() - 1.0) * crowd.busy.min(1.0);
             1.0 + own + switching.get() * crowd.busy
         }
     }
 }
 
-/// The slowdown under MPS while the GPU is not full: 1 + p (n^1.5 - 1), to the power of 2/3, for n copies of pressure p; for
-/// unlike neighbours with the mean of theirs.
+/// The slowdown under MPS while the GPU is not full: (1 + p (n^1.5 - 1))^(2/3) for n copies of pressure p. For unequal neighbours p is the
+/// mean of their pressures.
 pub(super) fn crowded(busy: f64, pressure: f64) -> f64 {
     if busy <= 0.0 {
         return 1.0;
@@ -160,7 +159,7 @@ pub(super) fn crowded(busy: f64, pressure: f64) -> f64 {
     (1.0 + pressure / busy * ((1.0 + busy).powf(CROWDING) - 1.0)).powf(1.0 / CROWDING)
 }
 
-/// The pressure of a workload of which so many copies together are slowed down so.
+/// The pressure of a workload, from the slowdown of so many copies together.
 pub(super) fn pressure(slowdown: f64, copies: u32) -> f64 {
     (slowdown.powf(CROWDING) - 1.0) / (f64::from(copies).powf(CROWDING) - 1.0)
 }

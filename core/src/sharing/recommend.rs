@@ -1,7 +1,7 @@
-//! Which way of sharing a GPU serves a workload, and how many copies of it.
+//! Which way of sharing a GPU serves a workload, and with how many copies.
 //!
-//! Each kind is asked how many tenants it can have without breaking the wish. Of those that get within 10 % of the most
-//! done the preferred one is taken ([`Why::Preferred`]).
+//! For each kind the most tenants that fulfil the wish are computed. The preferred one among those within 10 % of the highest throughput is
+//! chosen ([`Why::Preferred`]).
 
 use super::candidate::{Candidate, candidates};
 use super::{Advice, PassedOver, Supply, Why, Wish};
@@ -9,30 +9,30 @@ use crate::kind::Kind;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// Busy for less than this, tenants seldom meet (a tenth; the serving pods of public traces are busy for 6.5 %).
+/// Tenants with a lower duty seldom meet. (The serving pods of public traces are busy for 6.5 %.)
 const SELDOM: f64 = 0.1;
 
-/// What gets so much of the most done is as good.
+/// A throughput of this part of the highest one counts as equally good.
 const AS_GOOD: f64 = 0.9;
 
-/// Side by side gains throughput, a fence costs some, and turns gain nothing.
+/// The usual order: tenants side by side have the most throughput, isolation costs some of it, and turns gain nothing.
 const USUAL: [Kind; 4] = [Kind::Mps, Kind::Mig, Kind::Whole, Kind::TimeSlicing];
 
-/// Turns need no daemon, and no tenant ends with another's fault.
+/// The order for tenants that are seldom busy: turns need no daemon, and no tenant ends with another's fault.
 const SELDOM_BUSY: [Kind; 4] = [Kind::TimeSlicing, Kind::Mps, Kind::Mig, Kind::Whole];
 
-/// Not even the whole GPU serves the wish.
+/// Even the whole GPU does not serve the wish.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("this GPU does not serve the workload, shared or not; take another model, or ask for less")]
 pub struct NoWay {
-    /// What is in the way, by kind.
+    /// The reason for each kind.
     pub passed_over: BTreeMap<Kind, PassedOver>,
 }
 
-/// How to share this GPU among copies of this workload.
+/// Recommends how copies of this workload share this GPU.
 ///
 /// # Errors
-/// When one copy alone has too little of it in every way that is offered.
+/// If one copy alone does not get enough of the GPU in any way that is offered.
 pub fn recommend(wish: &Wish, supply: &Supply) -> Result<Advice, NoWay> {
     let order = if wish.workload.duty().get() < SELDOM { SELDOM_BUSY } else { USUAL };
     let (mut all, mut passed_over) = (Vec::new(), BTreeMap::new());
@@ -51,7 +51,7 @@ pub fn recommend(wish: &Wish, supply: &Supply) -> Result<Advice, NoWay> {
     };
     for other in all.iter().filter(|other| kind(other) != kind(chosen)) {
         let reason = if as_good(other) { PassedOver::Order } else { PassedOver::LessDone };
-        // Of several profiles the best speaks for MIG.
+        // With several MIG profiles the best result counts for MIG.
         let known = passed_over.entry(kind(other)).or_insert(reason);
         *known = if reason == PassedOver::Order { reason } else { *known };
     }

@@ -15,7 +15,7 @@ fn duty(part: f64) -> Duty {
     Duty::new(part).unwrap()
 }
 
-/// YOLOS-small on an A100, as it was measured.
+/// YOLOS-small on an A100, from measurements.
 fn yolos() -> Workload {
     Workload::fit(latency(0.0880), Run::new(7, 0.3198).unwrap()).unwrap()
 }
@@ -36,7 +36,7 @@ fn advice(wish: Wish) -> Advice {
     recommend(&wish, &supply(&table(), &Kind::ALL)).unwrap()
 }
 
-/// The kind, the number of tenants, what bounds it, and why.
+/// The kind, the number of tenants, its bound, and the reason.
 fn told(advice: &Advice) -> (Kind, u32, Bound, Why) {
     (advice.technology.kind(), advice.tenants.get(), advice.bound, advice.why)
 }
@@ -49,18 +49,18 @@ fn an_a100_is_shared_by_what_the_tenants_are() {
     let often = yolos().with_duty(duty(0.3));
     let third = Target::Mean(latency(0.3));
     for (workload, isolation, target, expected) in [
-        // Who trusts the others runs side by side, as many as memory or the target lets.
+        // Tenants that trust each other run side by side, as many as memory or the target allows.
         (always, None, Target::None, (Kind::Mps, 8, Bound::Memory, Why::Preferred)),
         (always, Memory, third, (Kind::Mps, 6, Bound::Target, Why::Preferred)),
-        // Who does not is fenced.
+        // Tenants that do not trust each other are isolated.
         (always, Hardware, Target::None, (Kind::Mig, 7, Bound::Instances, Why::Preferred)),
         (always, None, Target::Hard(latency(0.42)), (Kind::Mig, 7, Bound::Instances, Why::Preferred)),
         (always, Hardware, Target::Mean(latency(0.2)), (Kind::Mig, 2, Bound::Instances, Why::Preferred)),
         (always, Hardware, Target::Mean(latency(0.09)), (Kind::Whole, 1, Bound::Alone, Why::OnlyOne)),
-        // Who is idle most of the time takes turns, if no memory need be fenced.
+        // Tenants that are idle most of the time take turns, unless memory must be isolated.
         (seldom, None, Target::None, (Kind::TimeSlicing, 8, Bound::Memory, Why::Preferred)),
         (seldom, Memory, Target::None, (Kind::Mps, 8, Bound::Memory, Why::Preferred)),
-        // Who is busy more often is admitted by load.
+        // Tenants that are busy more often are limited by load.
         (often, Memory, Target::None, (Kind::Mps, 4, Bound::Load, Why::Preferred)),
     ] {
         let advice = advice(wish(workload, isolation, target));
@@ -79,7 +79,7 @@ fn what_was_passed_over_is_told_with_its_reason() {
     assert_eq!(hardware.passed_over, expected.into());
     let fast = advice(wish(yolos(), IsolationClass::None, Target::Mean(latency(0.12))));
     assert_eq!(fast.passed_over[&Kind::TimeSlicing], PassedOver::LessDone);
-    // Two halves do more than one tenant beside whom no second has room.
+    // Two halves of the GPU have more throughput than a single tenant that leaves no room for a second one.
     assert_eq!(told(&fast), (Kind::Mig, 2, Bound::Instances, Why::MostDone));
     assert_eq!(fast.passed_over[&Kind::Mps], PassedOver::LessDone);
 }
@@ -107,7 +107,7 @@ fn an_equal_share_is_a_limit_of_threads() {
     assert_eq!((advice.technology, advice.tenants.get(), advice.bound), (expected, 7, Bound::Target));
 }
 
-/// The smallest slice is too slow for what comes, though it has the memory.
+/// The smallest slice is too slow for the arrival rate, although its memory suffices.
 #[test]
 fn an_open_loop_gets_a_slice_that_keeps_up() {
     let advice = advice(wish(yolos().with_duty(duty(0.4)), IsolationClass::Hardware, Target::None));
@@ -178,7 +178,7 @@ proptest! {
         prop_assert_eq!(advice.passed_over.len(), 3);
     }
 
-    /// With one way only to share the GPU, none of them gets more than a tenth more done than what was recommended.
+    /// If only one other way is offered, its throughput is at most a tenth above that of the recommendation.
     #[test]
     fn no_other_way_gets_much_more_done(wish in any_wish()) {
         let table = table();

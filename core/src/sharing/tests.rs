@@ -73,7 +73,7 @@ fn a_technology_is_read_as_it_is_written() {
     }
 }
 
-/// The mean of a processor that is shared, 1 / (1 - load of the others); 1 + load when that is small.
+/// The mean of a shared processor, 1 / (1 - load of the others), which is 1 + load if the load is small.
 #[test]
 fn open_loops_below_saturation_are_a_shared_processor() {
     let tenth = workload(1.0, 1.0).with_duty(duty(0.1));
@@ -92,7 +92,7 @@ fn open_loops_beyond_saturation_are_closed_loops() {
     }
 }
 
-/// What was seen with 7 copies is the most that gets done with more.
+/// More copies than were measured have at most the throughput that was measured with 7 copies.
 #[test]
 fn beyond_the_copies_that_ran_nothing_is_promised_but_their_throughput() {
     let fitted = Workload::fit(latency(0.1), Run::new(7, 0.25).unwrap()).unwrap();
@@ -146,7 +146,7 @@ fn any_tenants() -> impl Strategy<Value = Vec<Tenant>> {
     })
 }
 
-/// Nobody of `before` is faster in `after`, which begins with the same tenants.
+/// Whether no tenant of `before` is faster in `after`, which begins with the same tenants.
 fn nobody_is_faster(before: &[Tenant], after: &[Tenant]) -> bool {
     let slower = |(a, b): (&Prediction, &Prediction)| b.mean.seconds() >= a.mean.seconds() * (1.0 - 1e-6);
     predict(before).iter().zip(&predict(after)).all(slower)

@@ -1,4 +1,4 @@
-//! What is asked of [`recommend`](super::recommend), and what it answers.
+//! The input and output of [`recommend`](super::recommend).
 
 use super::{Latency, Prediction, SwitchingCost, Technology, Throughput, Workload};
 use crate::kind::{IsolationClass, Kind};
@@ -8,94 +8,94 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-/// What a workload's owner wants. Its neighbours are copies of it.
+/// The requirements of a workload's owner. The neighbours are copies of the workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wish {
-    /// The workload, on the GPU model of the supply.
+    /// The workload, measured on the GPU model of the supply.
     pub workload: Workload,
-    /// The memory that one copy needs, with its context.
+    /// The memory that one copy needs, including its context.
     pub memory: MemoryMib,
-    /// What tenants are fenced from each other by: [`IsolationClass::Hardware`] when they do not trust each other.
+    /// The isolation between tenants: [`IsolationClass::Hardware`] if they do not trust each other.
     pub isolation: IsolationClass,
-    /// How long an inference may take.
+    /// The longest acceptable mean latency.
     pub target: Target,
-    /// What a tenant may count on when all are busy.
+    /// The share of a tenant while all are busy.
     pub share: Share,
 }
 
-/// How long an inference may take.
+/// The longest acceptable latency of an inference.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "seconds", rename_all = "kebab-case")]
 pub enum Target {
-    /// As long as it likes.
+    /// No limit on the latency.
     None,
-    /// So long on the mean, with neighbours as busy as the workload itself.
+    /// This mean latency, with neighbours as busy as the workload itself.
     Mean(Latency),
-    /// So long on the mean whatever neighbours do, which takes a fence of hardware.
+    /// This mean latency whatever neighbours do, which needs hardware isolation.
     Hard(Latency),
 }
 
-/// What a tenant may count on when all are busy.
+/// The share of a tenant while all are busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Share {
-    /// What the others leave: the most gets done.
+    /// The part that the others leave, which gives the highest throughput.
     WhatIsLeft,
-    /// As much as everybody else: under MPS each has an equal part of the threads and no more, which slows all.
+    /// An equal part for each tenant. Under MPS each one is limited to that part of the threads, which slows all of them down.
     Equal,
 }
 
-/// A GPU that is to be shared.
+/// A GPU that workloads can share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Supply<'a> {
-    /// Its memory.
+    /// The memory of the GPU.
     pub memory: MemoryMib,
-    /// Its MIG profiles; an empty table for a GPU without MIG.
+    /// The MIG profiles of the GPU; an empty table for a GPU without MIG.
     pub table: &'a MigTable,
-    /// The ways in which it may be shared.
+    /// The kinds in which it may be shared.
     pub kinds: &'a [Kind],
-    /// What turns cost on it.
+    /// The cost of turns on it.
     pub switching: SwitchingCost,
 }
 
-/// How to share the GPU.
+/// A recommendation for sharing the GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Advice {
-    /// The technology.
+    /// The recommended way of sharing.
     pub technology: Technology,
-    /// How many tenants.
+    /// The recommended number of tenants.
     pub tenants: NonZeroU32,
-    /// What keeps it from having more of them.
+    /// The limit that rules out more tenants.
     pub bound: Bound,
-    /// What becomes of each.
+    /// The prediction for each tenant.
     pub each: Prediction,
-    /// What all get done together, per second.
+    /// The throughput of all tenants together.
     #[serde(rename = "perSecond")]
     pub throughput: Throughput,
-    /// Why this technology.
+    /// The reason for this technology.
     pub why: Why,
-    /// Why none of the other kinds.
+    /// The reason against each other kind.
     pub passed_over: BTreeMap<Kind, PassedOver>,
 }
 
-/// What keeps a GPU from having more tenants.
+/// The limit that rules out more tenants on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
-    /// Its memory.
+    /// The memory of the GPU is used up.
     Memory,
-    /// The clients of an MPS server, which is also the most replicas that are made of a GPU.
+    /// An MPS server has its most clients, which is also the most replicas of a GPU.
     Clients,
-    /// The instances of the profile.
+    /// The GPU has its most instances of the profile.
     Instances,
-    /// There is one tenant of a whole GPU.
+    /// A whole GPU has exactly one tenant.
     Alone,
-    /// Together they would keep more of it busy than [`admits`](super::admits) lets them.
+    /// Further tenants would keep more of the GPU busy than [`admits`](super::admits) allows.
     Load,
-    /// One more, and inferences come faster than they are done.
+    /// With one more tenant, inferences would arrive faster than they are done.
     Queue,
-    /// One more, and inferences take longer than the target.
+    /// With one more tenant, inferences would take longer than the target.
     Target,
 }
 
@@ -103,13 +103,12 @@ pub enum Bound {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Why {
-    /// No other serves the wish.
+    /// No other technology serves the wish.
     OnlyOne,
-    /// Of those that get within 10 % of the most done it is the one that is preferred: side by side (MPS) before fenced
-    /// (MIG), the whole GPU and in turns; but turns before all for tenants that are idle most of the time, who gain
-    /// nothing from MPS and have its faults in common.
+    /// It is the preferred one within 10 % of the highest throughput. MPS comes before MIG, then the whole GPU, then turns. For tenants
+    /// that are idle most of the time turns come first, because MPS gains them nothing and lets them fail together.
     Preferred,
-    /// The ones that are preferred get 10 % less done, or worse.
+    /// The preferred ones have a throughput at least 10 % lower.
     MostDone,
 }
 
@@ -117,18 +116,18 @@ pub enum Why {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PassedOver {
-    /// The GPU may not be shared so, or cannot.
+    /// The GPU may not or cannot be shared in this way.
     NotOffered,
-    /// It does not fence the tenants as is asked.
+    /// It does not isolate the tenants as the wish demands.
     NotFenced,
     /// One copy needs more memory than it gives.
     Memory,
     /// One copy would take longer than the target.
     Target,
-    /// Inferences would come faster than one copy can do them.
+    /// Inferences would arrive faster than one copy can do them.
     Queue,
-    /// It gets 10 % less done than the best, or worse.
+    /// Its throughput is at least 10 % below the highest one.
     LessDone,
-    /// It would do, and another is preferred.
+    /// It would serve the wish, and another kind is preferred.
     Order,
 }

@@ -1,4 +1,4 @@
-//! What a workload does to a GPU: four numbers, of one workload on one GPU model.
+//! The effect of a workload on a GPU: four numbers for one workload on one GPU model.
 
 use super::{Duty, Latency, Need};
 use crate::packing::fraction::{Busy, Sharing};
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 /// A workload on one GPU model.
 ///
-/// The packing study has one number `u` for what a busy copy needs, the slope of the latency over the copies. Measured
-/// curves are flat first and steep when the GPU is full, so that slope is less than what is needed of a full GPU. Two numbers
-/// are kept: [`pressure`](Self::pressure) says how the curve bends while there is room, [`need`](Self::need) what is needed
-/// when there is none, and wherever a part of a GPU is compared with what is needed of it.
+/// The packing study has one number `u` for the need of a busy copy, the slope of the latency over the copies. Measured curves are flat
+/// first and steep once the GPU is full, so that slope is less than the need on a full GPU. Therefore there are two numbers.
+/// [`pressure`](Self::pressure) describes the bend of the curve while there is room. [`need`](Self::need) is the need on a full GPU, and is
+/// compared with parts of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Workload {
@@ -26,13 +26,13 @@ fn always() -> Duty {
 }
 
 impl Workload {
-    /// A workload in a closed loop, of which all is known.
+    /// A workload in a closed loop with these measured numbers.
     #[must_use]
     pub const fn new(alone: Latency, need: Need, pressure: Need) -> Self {
         Self { alone, need, pressure, duty: Duty::ALWAYS }
     }
 
-    /// A workload in a closed loop of which only the latency alone is known.
+    /// A workload in a closed loop with only the latency alone measured.
     #[must_use]
     pub const fn assumed(alone: Latency) -> Self {
         Self::new(alone, Need::UNKNOWN, Need::UNKNOWN)
@@ -50,27 +50,26 @@ impl Workload {
         self.alone
     }
 
-    /// What one busy copy needs of a GPU that is full.
+    /// The need of one busy copy on a full GPU.
     #[must_use]
     pub const fn need(&self) -> Need {
         self.need
     }
 
-    /// What neighbours feel of one busy copy while the GPU is not full: from 0 for nothing to 1 for as much as if each had its
-    /// turn.
+    /// The effect of one busy copy on its neighbours while the GPU is not full: 0 for none, 1 for as much as if each took its turn.
     #[must_use]
     pub const fn pressure(&self) -> Need {
         self.pressure
     }
 
-    /// The part of the time in which it is busy when it is alone.
+    /// The part of the time in which it is busy while it is alone.
     #[must_use]
     pub const fn duty(&self) -> Duty {
         self.duty
     }
 
-    /// What a tenant keeps busy of a GPU that is shared so, for [`Part::busy_for`](crate::packing::fraction::Part::busy_for):
-    /// its duty times its need under MPS, and its duty alone where tenants take turns. Rounded up.
+    /// The load of a tenant on a GPU that is shared in this way, for [`Part::busy_for`](crate::packing::fraction::Part::busy_for). It is
+    /// duty times need under MPS, and the duty alone in turns, rounded up.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 2,000")]
     pub fn busy(&self, sharing: Sharing) -> Busy {

@@ -94,7 +94,7 @@ impl Machine {
             || self.taints().iter().any(is_lost)
     }
 
-    /// Whether the Node can run pods in user namespaces.
+    /// Whether the Node can run pods in user namespaces. There a root process cannot command the MPS daemon of its GPU.
     #[must_use]
     pub fn has_user_namespaces(&self) -> bool {
         let status = self.status.as_ref();

@@ -33,7 +33,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Go's clients close an idle connection. Otherwise a request could meet a connection that is just being closed here, and Go does not
 /// send a POST again (net/http's transport.go, `shouldRetryRequest`).
 const HEADERS: Duration = Duration::from_mins(2);
-/// The time for open requests after the stop: longer than the timeouts of an admission (10 s) and a bind (5 s).
+/// The time for open requests after the stop. It is longer than an admission (5 s in the chart, 10 s by Kubernetes' default) and a bind
+/// (the scheduler's httpTimeout, 5 s) may take.
 const DRAIN: Duration = Duration::from_secs(12);
 /// The time in which an idle connection beyond the limit may still send its last response.
 const LINGER: Duration = Duration::from_secs(1);
@@ -60,7 +61,7 @@ pub struct Http2 {
     pub ping_interval: Duration,
     /// The server closes a connection whose ping stays unanswered for this long.
     pub ping_timeout: Duration,
-    /// Bytes of one stream that a client may send ahead of the reader.
+    /// Bytes of one stream that a client may send ahead of the reader. With a small window an agent that is ahead combines its changes.
     pub stream_window: u32,
     /// The limits for connections without an open request; `None` lets clients keep theirs for the next request.
     pub idle: Option<IdleLimits>,

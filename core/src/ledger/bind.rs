@@ -208,6 +208,7 @@ impl BindProgress {
                 self.cutting(last, now)
             }
             (Stage::Marking { last, sent }, Ok(_)) => {
+                // The agent counts a Binding as over after `Limits::binding`, and only this part of it is for the sending.
                 if now >= (*last).min(*sent + self.limits.send) {
                     return self.end(BindFailure::Expiring);
                 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The whole report of an agent about its node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeState {
-    /// The status of the node, without the parts that only people read: the summary, and the last spec that the agent has read.
+    /// The status of the node, without the summary, which only people read.
     pub status: GpuNodeStatus,
     /// The policy that is in force on the node.
     pub policy: NodePolicy,
@@ -99,7 +99,8 @@ pub struct Change {
     pub closed: Option<String>,
 }
 
-/// The change that turns a copy of `from` into one of `to`. From [`NodeState::default`] it contains everything in `to`.
+/// The change that turns a copy of `from` into one of `to`. From [`NodeState::default`] it contains everything in `to`. An agent computes
+/// it when its stream takes the next message, so that a slow reader gets fewer and larger changes instead of a queue.
 #[must_use]
 pub fn difference(from: &NodeState, to: &NodeState) -> Change {
     let (old, new) = (by_key(&from.status), by_key(&to.status));

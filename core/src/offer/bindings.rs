@@ -34,7 +34,8 @@ impl Bindings {
         self.0 = reserved.into_iter().filter_map(|uid| Some((uid.clone(), binding(uid)?))).collect();
     }
 
-    /// Adds what the status will report, before it is published: for each reservation its pod, and whether the slice is ready.
+    /// Adds what the status will report: for each reservation its pod, and whether the slice is ready. Call it before the status is
+    /// published, because the extender may send a Binding as soon as it reads one.
     pub fn take_status<'r>(&mut self, reserved: impl IntoIterator<Item = (&'r PodUid, bool)>) {
         let mut ready: BTreeMap<&PodUid, bool> = BTreeMap::new();
         for (uid, is_ready) in reserved {

@@ -28,7 +28,7 @@ impl Fit {
 /// The nodes for a pod, sorted by what they offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection<N> {
-    /// The best place with its node; the lesser node wins among equal places.
+    /// The best place with its node. The lesser node wins among equal places, so that the scheduler and `kerf simulate` decide alike.
     pub best: Option<(N, Place)>,
     /// All nodes that serve the pod by the same plan as the best one, with their costs, in the order of the input.
     pub equal: Vec<(N, Cost)>,

@@ -67,6 +67,7 @@ pub fn plans(request: &RequestDocument) -> Vec<KindPlan> {
 
 /// A plan extended by each kind that one more name may have.
 fn extended(plan: &KindPlan, name: ResourceName, kinds: &[Kind]) -> Vec<KindPlan> {
+    // Names beyond the limit multiply no plans: they take the kind of the last combined name, or else their first kind.
     let follows = plan.0.get(NAMES_COMBINED - 1).map(|(_, kind)| *kind);
     let kinds = match follows.filter(|kind| kinds.contains(kind)) {
         Some(kind) => vec![kind],

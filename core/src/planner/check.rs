@@ -102,8 +102,8 @@ impl<'o> State<'o> {
         self.gpu.uuid.clone()
     }
 
-    /// The wanted slices without those that want a GPU instance in another way than an earlier slice does. These get nothing, and what
-    /// exists of them is destroyed.
+    /// The wanted slices without those that want a GPU instance in another way than an earlier slice does. The planner ends what exists of
+    /// these for the earlier one. A checker that counted them as wanted would reject the plan, and the whole node would stay uncut.
     fn first_come(&self) -> impl Iterator<Item = &'o WantedSlice> {
         let instance = |w: &WantedSlice| w.shape.instance().map(|instance| (instance, w.shape.mig_part()));
         let is_alike = move |w: &&WantedSlice| {

@@ -47,6 +47,7 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
         plan.refused.extend(slices.map(|(id, _)| ((*id).clone(), Obstacle::WrongMode)));
         return;
     };
+    // Replicas end first, because an instance must not be destroyed while one is served.
     plan.steps.extend(replicas::ends(gpu, &wanted));
     // Idle instances that no slice wants can be destroyed one by one; everything else stays.
     let is_wanted = |o: &ObservedInstance| wanted.iter().any(|w| w.is(o));

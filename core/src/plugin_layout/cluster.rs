@@ -193,6 +193,7 @@ impl<'s> Cluster<'s> {
             verdict.told = self.undo_waits(&strategy);
         } else {
             if self.cut().next().is_some() {
+                // A record with nothing but the renaming remains, because it closes the nodes until their devices are renamed.
                 let (set, before) = (write.settings.clone(), write.settings.clone());
                 write.record = Some(ClusterPolicyRecord { set, before, written: 0, renaming: None });
             }
@@ -201,8 +202,8 @@ impl<'s> Cluster<'s> {
         verdict
     }
 
-    /// States of nodes whose plugin reads kerf's `ConfigMap` by a label that kerf did not set: for them the `ClusterPolicy` must keep
-    /// naming it.
+    /// States of nodes whose plugin reads kerf's `ConfigMap` by a label that kerf did not set. For them the `ClusterPolicy` must keep
+    /// naming it: otherwise the plugin would start with its own configuration, and offer again what pods hold.
     fn kept_by_hand(&self, policy: &SeenClusterPolicy) -> BTreeMap<NodeName, NodeDecision> {
         let keys = self.seen.config_map.data.as_ref();
         let told = |(name, node): (&NodeName, &SeenNode)| {

@@ -99,6 +99,7 @@ pub fn decide(seen: Seen<'_>) -> Decision {
     let cluster = Cluster { seen, choices: &choices };
     let mut verdict = match seen.cluster_policy {
         Some(policy) if cluster.is_active() => cluster.verdict(policy, &keys),
+        // The ClusterPolicy comes last, once no node has a record, and stays while a bad file may contain the missing policy.
         Some(policy) if !has_layouts && records.is_empty() && !seen.has_bad_files => cluster.undo(policy),
         _ => Verdict::default(),
     };

@@ -87,9 +87,9 @@ fn part(text: &str) -> String {
     if text.is_empty() { UNTOLD.to_owned() } else { digest([text]) }
 }
 
-/// Whether a node's GPUs, driver or boot differ from before. A part that is absent now or was absent then does not count, because labels
-/// go with the pod that writes them, and a failed cut leaves no count. A fingerprint of another form is from an older kerf and counts as
-/// a difference.
+/// Whether a node's GPUs, driver or boot differ from before. A part that is absent now or was absent then does not count: labels go with
+/// the pod that writes them, and a failed cut leaves no count, so that kerf would retry a layout for what its failure has changed. A
+/// fingerprint of another form is from an older kerf and counts as a difference.
 pub(super) fn is_another(before: &str, now: &str) -> bool {
     let parts = |text: &str| text.split('.').count();
     let differ = |(before, now): (&str, &str)| before != now && before != UNTOLD && now != UNTOLD;

@@ -192,7 +192,8 @@ pub(super) fn decide(
     }
 }
 
-/// A change that has begun ends by the promise in its record, whatever layout is wanted now. Until then the node gets no pod.
+/// A change that has begun ends by the promise in its record, whatever layout is wanted now. Until then the node gets no pod, and a
+/// misspelt label must not keep it closed for ever.
 fn begun_before(
     node: &SeenNode,
     record: NodeRecord,
@@ -201,7 +202,7 @@ fn begun_before(
 ) -> NodeDecision {
     let labels = PluginLabels::of(&node.labels);
     if record.is_applying() && record.set != labels {
-        // Another client has changed the labels, so the promised devices will never appear.
+        // Another client has changed the labels, so the promised devices will never appear. Without the record the node opens again.
         return NodeDecision { write: Some(NodeWrite { labels, record: None }), ..decision };
     }
     if !record.is_applying() {

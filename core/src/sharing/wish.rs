@@ -108,7 +108,7 @@ pub enum Why {
     /// It is the preferred one within 10 % of the highest throughput. MPS comes before MIG, then the whole GPU, then turns. For tenants
     /// that are idle most of the time turns come first, because MPS gains them nothing and lets them fail together.
     Preferred,
-    /// The preferred ones have a throughput at least 10 % lower.
+    /// The preferred ones have a throughput more than 10 % lower.
     MostDone,
 }
 
@@ -126,7 +126,7 @@ pub enum PassedOver {
     Target,
     /// Inferences would arrive faster than one copy can do them.
     Queue,
-    /// Its throughput is at least 10 % below the highest one.
+    /// Its throughput is more than 10 % below the highest one.
     LessDone,
     /// It would serve the wish, and another kind is preferred.
     Order,

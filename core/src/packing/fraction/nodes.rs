@@ -212,6 +212,7 @@ impl Prices {
             };
             *worth = nodes.iter().zip(changed).map(of).collect();
         }
+        // Requests that are in use get their rows again with their next pod.
         if rows.len() >= MOST_ROWS && !rows.contains_key(request) {
             rows.clear();
         }

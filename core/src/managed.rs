@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// Whether a node is managed, by its labels.
 ///
-/// This is the rule by which the chart's DaemonSet selects nodes by default. [`keys::MANAGED`] decides if it is `true` or `false`. Without
+/// This is the rule by which the chart's `DaemonSet` selects nodes by default. [`keys::MANAGED`] decides if it is `true` or `false`. Without
 /// it, a node is managed if it has GPUs and an admin has switched NVIDIA's device plugin off there, or if nos partitioned it. If the
 /// chart's `managedNodes` has another rule, the presence of a GpuNode decides.
 #[must_use]

@@ -34,7 +34,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// send a POST again (net/http's transport.go, `shouldRetryRequest`).
 const HEADERS: Duration = Duration::from_mins(2);
 /// The time for open requests after the stop. It is longer than an admission (5 s in the chart, 10 s by Kubernetes' default) and a bind
-/// (the scheduler's httpTimeout, 5 s) may take.
+/// (the scheduler's `httpTimeout`, 5 s) may take.
 const DRAIN: Duration = Duration::from_secs(12);
 /// The time in which an idle connection beyond the limit may still send its last response.
 const LINGER: Duration = Duration::from_secs(1);

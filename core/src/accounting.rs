@@ -24,7 +24,7 @@ const SERVER: MemoryMib = MemoryMib(256);
 /// to 80 GiB.
 const RESERVED_AT_LEAST: MemoryMib = MemoryMib(640);
 
-/// The same for larger GPUs, as a fraction of their memory. Measured were 1/170 (H100) and 1/233 (H200).
+/// The same for larger GPUs: one part in this many of their memory. Measured were 1/170 (H100) and 1/233 (H200).
 const RESERVED_PART: u64 = 128;
 
 /// The context of a process on a model that was not measured. Contexts grow with the multiprocessors: 518 MiB belong to 132 of them, and
@@ -34,7 +34,7 @@ const CONTEXT: MemoryMib = MemoryMib(768);
 /// The context of a process that may use all multiprocessors, by model, as the driver's process list reports it.
 const CONTEXTS: [(&str, MemoryMib); 2] = [("H100-80GB", MemoryMib(518)), ("H200-141GB", MemoryMib(518))];
 
-/// The fraction of a share that the contexts of a pod's processes may use beside the share.
+/// The contexts of a pod's processes may use one part in this many of the share beside it.
 const CONTEXTS_PART: u64 = 4;
 
 /// The memory of a GPU that no share may use. `reserved` is what its driver reserves; `None` if it is unknown, for example from an agent of

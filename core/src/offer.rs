@@ -108,7 +108,7 @@ pub fn offer(slices: &[ExistingSlice], missing: &[MissingSlice], bindings: &Bind
         let Some(name) = slice.held_as else { continue };
         offer.list(name, slice);
         let may_be_bound = slice.reservation.as_ref().is_some_and(|r| bindings.may_be(&r.uid));
-        // The kubelet is giving this device to an unknown pod. Pods that cannot be bound yet wait until that pod has what suits its claim.
+        // The kubelet is giving this device to an unknown pod. For pods that cannot be bound yet it counts as that pod's claim.
         if !slice.settled && !may_be_bound {
             given.add(ware(slice, bindings).claim_by(name));
         }

@@ -1,4 +1,4 @@
-//! A Node as kerf's programs watch it: labels, taints, allocatable, and little else, so that a watch keeps little memory per Node.
+//! A Node as kerf's programs watch it: metadata, taints, resources, runtime handlers and kernel. No other field is read or kept.
 
 use k8s_openapi::api::core::v1::{Node, NodeRuntimeHandler, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

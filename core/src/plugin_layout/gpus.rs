@@ -88,8 +88,8 @@ fn part(text: &str) -> String {
 }
 
 /// Whether a node's GPUs, driver or boot differ from before. A part that is absent now or was absent then does not count: labels go with
-/// the pod that writes them, and a failed cut leaves no count, so that kerf would retry a layout for what its failure has changed. A
-/// fingerprint of another form is from an older kerf and counts as a difference.
+/// the pod that writes them, and a failed cut leaves no count. Otherwise kerf would retry a layout because of what its failure has
+/// changed. A fingerprint of another form is from an older kerf and counts as a difference.
 pub(super) fn is_another(before: &str, now: &str) -> bool {
     let parts = |text: &str| text.split('.').count();
     let differ = |(before, now): (&str, &str)| before != now && before != UNTOLD && now != UNTOLD;

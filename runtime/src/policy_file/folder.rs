@@ -27,7 +27,7 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Reading>> {
         let is_there = |(_, text): &Reading| !matches!(text, Err(e) if e.kind() == io::ErrorKind::NotFound);
         let readings = files.filter(is_there).collect();
         tries += 1;
-        // Files of two generations must not be mixed. After the last attempt the mix is used until the next poll.
+        // Files of two generations must not be mixed. Only the last attempt is returned in any case.
         if before == generation(path) || tries == TRIES {
             return Ok(readings);
         }

@@ -149,7 +149,7 @@ impl Node {
         Self { cpu, memory, model, gpus, size: Size { cpu, memory } }
     }
 
-    /// The node with only this much CPU and memory left, because pods without GPUs use the rest; at most the node's size.
+    /// The node with only this much CPU and memory left, because other pods use the rest; at most the node's size.
     #[must_use]
     pub fn with_left(self, cpu: CpuMilli, memory: MemoryMib) -> Self {
         Self { cpu: cpu.min(self.size.cpu), memory: memory.min(self.size.memory), ..self }

@@ -8,9 +8,9 @@ use std::num::NonZeroU8;
 /// One pod's request for CPU, memory and GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request {
-    /// The CPU requests of all containers.
+    /// The CPU that the pod requests.
     pub cpu: CpuMilli,
-    /// The node's memory, in the sum of all containers.
+    /// The memory of the node that the pod requests.
     pub memory: MemoryMib,
     /// The GPUs or the part of one.
     pub gpus: GpuDemand,

@@ -1,7 +1,8 @@
 //! Which devices the kubelet may hand out, under which resource names.
 //!
-//! The kubelet picks any free healthy device of a name and does not say for which pod. It may pick by an old list, and it frees what a pod
-//! held before the agent sees the pod end. Therefore each pod is kept to its reservation by what the agent grants:
+//! The kubelet picks any free healthy device of a name and does not say for which pod. It may pick by an old list, and it frees what a
+//! pod held before the agent sees the pod end. Nothing rests on `GetPreferredAllocation`, because it names no pod, and the kubelet does
+//! not call it if the topology manager has decided. Therefore each pod is kept to its reservation by what the agent grants:
 //!
 //! > By a name a device is granted only if it suits every open claim of that name.
 //!

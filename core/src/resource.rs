@@ -74,7 +74,8 @@ pub enum ResourceName {
     Whole,
     /// `nvidia.com/gpu.shared`: one of a GPU's equal time slices, whose number the policy fixes.
     Replica,
-    /// `nvidia.com/gpu.mps`: one of a GPU's equal MPS shares, whose number the policy fixes.
+    /// `nvidia.com/gpu.mps`: one of a GPU's equal MPS shares, whose number the policy fixes. The name differs from that of a whole GPU,
+    /// so that the kubelet never picks a share for a pod that has reserved a GPU.
     MpsReplica,
     /// `nvidia.com/gpu-<N>gb`: an MPS share of N GiB.
     Mps(SizeGb),

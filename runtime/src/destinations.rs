@@ -1,4 +1,5 @@
-//! The nodes to which a pod, or the next pod of a controller, may go, by kube-scheduler's rules.
+//! The nodes to which a pod, or the next pod of a controller, may go, by kube-scheduler's rules. A move needs them: otherwise kerf would
+//! evict a pod that no other node takes.
 
 use crate::machine::keeps_away;
 use k8s_openapi::api::core::v1::{Taint, Toleration};

@@ -141,8 +141,9 @@ pub fn devices(init_containers: &[ContainerView], containers: &[ContainerView]) 
     devices
 }
 
-/// Whether a pod with these containers requests no resource with a name of NVIDIA's or a neutral one. An amount of 0 counts as no request,
-/// but it is enough for kube-scheduler to ask an extender about the pod (`pkg/scheduler/extender.go`, `hasManagedResources`).
+/// Whether a pod with these containers requests no resource with a name of NVIDIA's or a neutral one. An amount of 0 counts as no
+/// request, but it is enough for kube-scheduler to ask an extender about the pod (`pkg/scheduler/extender.go`, `hasManagedResources`).
+/// Neutral names count, because a pod with one and without a request document would otherwise pass the filter and start without a GPU.
 #[must_use]
 pub fn asks_for_nothing(init_containers: &[ContainerView], containers: &[ContainerView]) -> bool {
     let mut requests = init_containers.iter().chain(containers).flat_map(ContainerView::requests);

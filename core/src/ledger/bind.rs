@@ -266,6 +266,7 @@ impl BindProgress {
             Posted::Refused => (Some(false), Err(BindFailure::Refused)),
             Posted::Unknown => (None, Err(BindFailure::Unknown)),
         };
+        // After the end of the Lease another replica may lead, so this one does not even send the outcome.
         let outcome = bound.filter(|_| now < lease).map(|bound| self.outcome(bound));
         outcome.into_iter().chain([Action::End(result)]).collect()
     }

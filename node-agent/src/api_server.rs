@@ -1,5 +1,5 @@
-//! How the agent finds the API server: by its pod's service account, or by a kubeconfig in JSON. The code that reads YAML
-//! would take a megabyte of every node's memory for a file that only a developer's agent has.
+//! Finds the API server by the pod's service account, or by a kubeconfig in JSON. YAML is not supported, because its
+//! parser would take a megabyte of memory on every node and only a developer's agent has a kubeconfig.
 
 use clap::Args;
 use kerf_runtime::args::client;
@@ -18,28 +18,24 @@ pub struct ClientArgs {
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// Why there is no client.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The kubeconfig cannot be read.
     #[error("failed to read {0}")]
     Read(PathBuf, #[source] std::io::Error),
-    /// It is not JSON, or no kubeconfig.
+    /// The file is not JSON, or is no kubeconfig.
     #[error("{0} is no kubeconfig in JSON; write it by `kubectl config view --raw --flatten --output json`")]
     Json(PathBuf, #[source] serde_json::Error),
-    /// It names nobody, or nothing.
+    /// The kubeconfig lacks a cluster, a user or a field that the client needs.
     #[error("failed to use the kubeconfig")]
     Kubeconfig(#[from] KubeconfigError),
-    /// The agent runs in no pod.
+    /// The agent does not run in a pod, or its service account is not mounted.
     #[error("failed to find the pod's service account; give --kubeconfig")]
     ServiceAccount(#[from] kube::config::InClusterError),
-    /// The client cannot be made.
     #[error("failed to make a client")]
     Client(#[from] kube::Error),
 }
 
 impl ClientArgs {
-    /// A client for the API server.
     pub async fn client(&self) -> Result<Client, ClientError> {
         let config = match &self.kubeconfig {
             Some(path) => Config::from_custom_kubeconfig(read(path)?, &KubeConfigOptions::default()).await?,

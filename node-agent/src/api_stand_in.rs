@@ -1,4 +1,4 @@
-//! A stand-in for the API server in tests: it answers by a function, and keeps what was asked.
+//! A stand-in for the API server in tests: a function answers each request, and a log records them.
 
 pub(crate) use kerf_runtime::stand_in::Asked;
 
@@ -6,7 +6,7 @@ use kerf_runtime::stand_in;
 use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What was asked so far.
+/// Requests so far, in order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<Asked>>>);
 
@@ -16,7 +16,7 @@ impl Log {
     }
 }
 
-/// A client of an API server that answers with a code and a body.
+/// Creates a client of an API server whose responses are a status code and a body.
 pub(crate) fn client(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> (kube::Client, Log) {
     let log = Log::default();
     let kept = log.clone();
@@ -28,7 +28,6 @@ pub(crate) fn client(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'st
     (client, log)
 }
 
-/// A refusal with this code.
 pub(crate) fn refusal(code: u16) -> (u16, Value) {
     stand_in::refusal(code, "on order")
 }

@@ -41,13 +41,11 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-/// The folder below the kubelet's.
 const POD_RESOURCES: &str = "pod-resources";
 
-/// How long a session that ended by itself may take to write what was told last.
+/// How long a session that ended by itself may take to write its last events and status.
 const FINISHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Runs the agent until `stop`.
 pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let client = args.client.client().await.context("--kubeconfig")?;
     if args.action == Action::Leave {
@@ -75,7 +73,8 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
         Some(ending @ Ending::Upgrade(_)) => {
             tracing::info!("{ending}");
             let is_over = told.wait_for(|told| told.upgrade.is_none());
-            // Nothing is wrong with this process meanwhile, and there is none to begin: its container would have the old driver's root.
+            // Stay alive meanwhile: nothing is wrong with this process, and a new one started now would have the old
+            // driver's root in its container.
             tokio::select! {
                 _ = stop.run_until_cancelled(is_over) => {}
                 () = record::live(&args, &stop) => {}
@@ -91,7 +90,8 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns when a session that ended by itself had its time to finish: a process that has to be started anew ends in any case.
+/// Returns once a session that ended by itself has had its time to finish. The process must restart in any case, so it
+/// does not wait longer.
 async fn overdue(session: &Session) {
     session.stop().cancelled().await;
     tokio::time::sleep(FINISHED_WITHIN).await;
@@ -100,7 +100,6 @@ async fn overdue(session: &Session) {
     }
 }
 
-/// Runs the agent on these GPUs until the session ends.
 async fn run_with(
     args: &Args,
     client: Client,
@@ -120,7 +119,7 @@ async fn run_with(
     let (outlets, inlets, queue) = channels(args, readiness.clone(), metrics, recorder);
     let (name, events) = (args.node.to_string(), outlets.events.clone());
     let mut tasks = JoinSet::new();
-    // What was told last is written after the session too: why it has ended.
+    // The recorder outlives the session, so that the event with the reason for the session's end is still written.
     tasks.spawn(writer.run(session.process().clone()));
     ask_kubelet(&mut tasks, args, &outlets, inlets.acknowledgements, &stop)?;
     let (node, watched) = (args.node.clone(), (gpu_nodes.clone(), nodes.clone()));
@@ -164,7 +163,6 @@ async fn run_with(
     serve_admin(args, readiness, registry, tasks, stop).await
 }
 
-/// How the extender's replicas are reached.
 fn network(args: &Args, client: &Client) -> anyhow::Result<impl Network + use<>> {
     let namespace = &args.extender_namespace;
     let authority = PublishedAuthority::new(client, namespace, keys::EXTENDER_AUTHORITY);
@@ -177,7 +175,7 @@ fn network(args: &Args, client: &Client) -> anyhow::Result<impl Network + use<>>
     network.context("--extender-namespace")
 }
 
-/// Tells the loop of GPU Operator until `stop`.
+/// Forwards what GPU Operator does to the loop until `stop`.
 async fn pass_on(mut operator: watch::Receiver<upgrade::Told>, events: Events, stop: CancellationToken) {
     operator.mark_changed();
     while let Some(Ok(())) = stop.run_until_cancelled(operator.changed()).await {
@@ -201,7 +199,7 @@ fn settings(args: &Args) -> Settings {
     }
 }
 
-/// The other ends of the outlets.
+/// The receiving ends of the outlets.
 struct Inlets {
     acknowledgements: watch::Receiver<pod_resources::Watched>,
     statuses: watch::Receiver<GpuNodeStatus>,
@@ -258,7 +256,6 @@ fn channels(
     (outlets, inlets, queue)
 }
 
-/// Starts the two tasks that ask the kubelet.
 fn ask_kubelet(
     tasks: &mut JoinSet<()>,
     args: &Args,
@@ -284,7 +281,8 @@ fn pod_resources_of(args: &Args) -> anyhow::Result<PodResourcesListerClient<Chan
     pod_resources::client(&args.kubelet_dir.join(POD_RESOURCES)).context("--kubelet-dir")
 }
 
-/// Serves the admin address until `stop`, and then waits for the tasks. One that ends early is a fault.
+/// Serves the admin address until `stop`, then waits for the tasks. A task that ends earlier is a fault and ends the
+/// agent.
 async fn serve_admin(
     args: &Args,
     readiness: Readiness,

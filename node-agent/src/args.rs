@@ -1,4 +1,4 @@
-//! The agent's flags.
+//! The agent's flags, with their defaults and environment variables.
 
 use crate::access::{Extras, HookPlaces, ImexChannel};
 use crate::api_server::ClientArgs;
@@ -174,7 +174,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// What containers get beside their GPU.
     #[must_use]
     pub fn extras(&self) -> Extras {
         let imex = match (self.imex_channel_ids.is_empty(), self.imex_required) {
@@ -185,7 +184,7 @@ impl Args {
         Extras { gdrcopy: self.gdrcopy_enabled, gds: self.gds_enabled, mofed: self.mofed_enabled, imex }
     }
 
-    /// The CDI hook's program, and where it goes on the host.
+    /// The CDI hook's program and its folder on the host; `None` if no hook is wanted.
     #[must_use]
     pub fn hook(&self) -> Option<HookPlaces> {
         let program = Some(&self.cdi_hook).filter(|program| !program.as_os_str().is_empty())?.clone();

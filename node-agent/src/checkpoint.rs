@@ -1,9 +1,9 @@
-//! The agent's own record, on the node's disk: its ledger, and what it set on GPUs beside slices.
+//! The agent's checkpoint on the node's disk: its ledger, and what it set on GPUs besides slices.
 //!
-//! GPU instances do not survive a reboot and the API server may be away after one, so what is to be there again is known
-//! from here. It is written before each create: a record without a slice is an order, a slice without a record is somebody
-//! else's. Of compute modes, memory limits, lengths of time slices and labels that pause DCGM it tells which are the agent's to undo,
-//! so these are in it before they are set.
+//! GPU instances do not survive a reboot, and the API server may be unreachable after one, so the agent restores the
+//! node from this file. It is written before each create: a recorded slice without an instance is an order, and an
+//! instance without a record belongs to somebody else. It also lists the compute modes, memory limits, lengths of time
+//! slices and labels that pause DCGM that the agent must undo, so these are recorded before they are set.
 
 mod mirror;
 mod two_files;
@@ -22,38 +22,36 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use two_files::{Contents, TwoFiles};
 
-/// The folder on a node.
 pub const FOLDER: &str = "/var/lib/kerf";
 
-/// Where Linux tells the boot's id, another one after each reboot.
+/// The file with the boot's id, which changes with each reboot.
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The record's version. One of another version is set aside.
+/// The checkpoint's format version. A file with another version is set aside.
 pub const VERSION: u32 = 2;
 
 const LOCK_NAME: &str = "lock";
 
-/// What the agent must not forget.
+/// What the agent must remember over restarts and reboots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// [`VERSION`].
+    /// The format version, which is [`VERSION`] when this program writes.
     pub version: u32,
-    /// The boot in which it was written.
+    /// The id of the boot in which it was written.
     pub boot_id: String,
-    /// The load of the driver in which it was written. Older agents recorded none.
+    /// The load of the driver in which it was written. `None` in checkpoints of older agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver_load: Option<DriverLoad>,
-    /// GPUs whose MIG mode a load of the driver took, and has not come back yet. Older agents had them in `mig` too.
+    /// GPUs that lost their MIG mode to a load of the driver and do not have it back yet. Older agents kept them in
+    /// `mig` too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_lost: Option<BTreeSet<GpuUuid>>,
-    /// What is known of the node.
     #[serde(flatten)]
     pub node: Recalled,
 }
 
 impl Record {
-    /// What is known of the node in a boot.
     #[must_use]
     pub fn new(boot_id: String, mut node: Recalled) -> Self {
         let mig_lost = Some(std::mem::take(&mut node.mig_lost));
@@ -61,36 +59,30 @@ impl Record {
     }
 }
 
-/// Why there is no checkpoint, or why it was not written.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
-    /// The disk refused.
     #[error("failed to {step} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation, as a verb for the error's text.
         step: &'static str,
-        /// The file or folder.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
-    /// Another process holds the folder.
+    /// Another process holds the lock of this folder.
     #[error(
         "{} is in use: an agent serves this node, or another leaves it. A node is left once it is its agent's no more; a Job of an \
          uninstall that an installation followed may be deleted", .0.display()
     )]
     InUse(PathBuf),
-    /// The record cannot be written as JSON.
     #[error("failed to write the checkpoint as JSON")]
     Json(#[from] serde_json::Error),
 }
 
-/// Files that were moved out of the way because they could not be read.
+/// Unreadable files that were renamed, so that a new checkpoint can be written and an admin can inspect the old one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetAside {
-    /// Where they are now.
+    /// The files' new paths.
     pub paths: Vec<PathBuf>,
-    /// Why they could not be read.
     pub reason: String,
 }
 
@@ -106,40 +98,39 @@ impl fmt::Display for SetAside {
     }
 }
 
-/// What an earlier process left.
+/// What an earlier process left in the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing: no agent was here.
+    /// No checkpoint: no agent was here.
     Nothing,
-    /// Its record.
     Record(Box<Record>),
-    /// One of another version, or files that have none.
+    /// A checkpoint of another version, or files that cannot be parsed.
     Unreadable(SetAside),
 }
 
 impl Found {
-    /// The record, if one was there that can be read.
+    /// Returns the record if it could be read.
     #[must_use]
     pub fn record(self) -> Option<Record> {
         if let Self::Record(record) = self { Some(*record) } else { None }
     }
 }
 
-/// The record's files, which one agent at a time holds.
+/// The checkpoint's files, which one process at a time holds open.
 #[derive(Debug)]
 pub struct Checkpoint {
     folder: PathBuf,
     files: TwoFiles,
     mirror: Mirror,
-    /// What is on the disk, if that is known.
+    /// The record on the disk; `None` if a failed write left it unknown.
     saved: Option<Record>,
-    /// Held as long as the checkpoint is open; the kernel lets go of it when the process ends, however it ends.
+    /// Held while the checkpoint is open. The kernel releases the lock when the process ends, even by a crash.
     _lock: File,
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in `folder`, which is made if it is not there, and gives what was there. A file that the disk does not
-    /// give is an error: nobody knows what it says.
+    /// Opens the checkpoint in `folder` and returns its content; creates the folder if needed. A file that the disk
+    /// fails to read is an error, because its content is unknown and must not count as absent.
     pub fn open(folder: &Path) -> Result<(Self, Found), CheckpointError> {
         fs::create_dir_all(folder).map_err(failed("make", folder))?;
         let lock = lock(folder)?;
@@ -163,8 +154,8 @@ impl Checkpoint {
         Ok((Self { folder: folder.to_owned(), files, mirror, saved, _lock: lock }, found))
     }
 
-    /// Writes the record, unless it is on the disk already. It is there for good when this returns; after an error the one
-    /// before is still there, or this one.
+    /// Writes the record unless the disk has it already. The record is durable when this returns; after an error the
+    /// disk has either the previous record or this one.
     pub fn save(&mut self, record: &Record) -> Result<(), CheckpointError> {
         if self.saved.as_ref() == Some(record) {
             return Ok(());
@@ -176,14 +167,14 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Leaves the record to the next process, which may be an agent without a ledger.
+    /// Prepares the files for the next process, which may be an older agent without a ledger.
     pub fn leave(&mut self) {
         if let Some(record) = &self.saved {
             self.mirror.catch_up(record);
         }
     }
 
-    /// Removes the record, for an agent that leaves for good. What was set aside stays.
+    /// Removes the checkpoint when the agent leaves for good. Files that were set aside stay.
     pub fn remove(self) -> Result<(), CheckpointError> {
         for name in names() {
             self.remove_file(name)?;
@@ -199,19 +190,19 @@ impl Checkpoint {
         }
     }
 
-    /// How many records were written; each has cost one `fdatasync`.
+    /// How many records were written; each costs one `fdatasync`.
     #[cfg(test)]
     pub(crate) fn writes(&self) -> u64 {
         self.files.sequence()
     }
 }
 
-/// All files that may have a record.
+/// Names of all files that may hold a record.
 fn names() -> impl Iterator<Item = &'static str> {
     mirror::NAMES.into_iter().chain(two_files::NAMES)
 }
 
-/// The id of this boot, from `path`, for most [`BOOT_ID`].
+/// Reads the id of this boot from `path`, usually [`BOOT_ID`].
 pub fn boot_id(path: &Path) -> Result<String, CheckpointError> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(failed("read", path))
 }
@@ -227,7 +218,7 @@ fn lock(folder: &Path) -> Result<File, CheckpointError> {
     }
 }
 
-/// The record, or why there is one that cannot be read.
+/// Returns the record, or the reason why an existing one cannot be read.
 fn parse(old: Old, contents: Contents) -> Result<Option<Record>, String> {
     match (old, contents) {
         (Some(old), _) => old.map(Some),
@@ -249,7 +240,7 @@ fn from_json<T: DeserializeOwned>(text: &[u8], readable: u32) -> Result<T, Strin
     serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
-/// Moves the files to names with the first number that is free for all of them.
+/// Renames the files, with the first number that is free for all of them.
 fn set_aside(folder: &Path, reason: String) -> Result<SetAside, CheckpointError> {
     let aside = |name: &str, number: u32| folder.join(format!("{name}.unreadable-{number}"));
     let mut number = 1;
@@ -269,7 +260,7 @@ fn set_aside(folder: &Path, reason: String) -> Result<SetAside, CheckpointError>
     Ok(SetAside { paths, reason })
 }
 
-/// Makes what was renamed or removed in a folder last over a power cut.
+/// Makes renames and removals in a folder durable over a power cut.
 fn sync(folder: &Path) -> Result<(), CheckpointError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("write", folder))
 }

@@ -1,6 +1,6 @@
-//! Pauses GPU Operator's programs that hold GPU instances by the Node's labels, as NVIDIA's MIG manager does (mig-parted
-//! `reconfigure`), and puts the labels back. Only what is `true` is paused: where a label is missing or `false`, GPU Operator is not
-//! here, or an admin keeps the program off the node.
+//! Pauses the GPU Operator's programs that hold GPU instances by the Node's labels, as NVIDIA's MIG manager does
+//! (mig-parted `reconfigure`), and restores the labels afterwards. Only a label that is `true` is paused: where it is
+//! missing or `false`, GPU Operator is not installed, or an admin keeps the program off the node.
 
 use crate::event::{Event, Events};
 use crate::node::Pause;
@@ -15,28 +15,27 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// The label `app` of the programs' pods. NVIDIA's MIG manager waits for the same, and for none of NVSM.
+/// The programs' pods by their label `app`. NVIDIA's MIG manager waits for the same ones, and not for NVSM.
 const APPS: &str = "app in (nvidia-dcgm, nvidia-dcgm-exporter, gpu-feature-discovery)";
 
-/// How long the programs may take to go; then the step is tried in any case. Bounded, for whoever may make pods on the node can
-/// make one that looks like theirs.
+/// How long the programs may take to end; then the step is tried in any case. The wait is limited, because anybody who
+/// may create pods on the node can create one with these labels.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The interval of looks at the pods, as of the MIG manager, and the wait after a failed write.
+/// Poll interval for the pods, the same as the MIG manager's, and the wait after a failed write.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long an agent that ends may take to put labels back.
+/// How long an agent that ends may take to restore labels.
 const AT_THE_END: Duration = Duration::from_secs(3);
 
-/// The Node's labels, and the pods there.
 pub(crate) struct DcgmPause {
     nodes: Api<Node>,
     pods: Api<Pod>,
     node: NodeName,
 }
 
-/// Pauses and puts back as ordered until `stop`, and tells which labels may still have to be put back: at first `paused`, which an
-/// earlier process has recorded.
+/// Pauses programs and restores labels as ordered until `stop`. It reports which labels may still have to be restored,
+/// beginning with `paused`, which an earlier process has recorded.
 pub(crate) async fn keep(
     pause: DcgmPause,
     mut paused: BTreeSet<String>,
@@ -87,7 +86,8 @@ impl DcgmPause {
         }
     }
 
-    /// Puts back what is paused, for however long that takes: while GPU Operator upgrades the driver the labels are its own.
+    /// Restores the labels of paused programs and retries without a limit: while GPU Operator upgrades the driver, it
+    /// changes these labels itself.
     pub(crate) async fn put_back(&self, paused: &mut BTreeSet<String>) {
         while !paused.is_empty() {
             if let Err(error) = self.write(&BTreeSet::new(), paused).await {
@@ -99,7 +99,8 @@ impl DcgmPause {
         }
     }
 
-    /// Pauses `wanted`, and puts back the others of `paused`. Somebody's change since the labels were read makes it fail.
+    /// Pauses `wanted` and restores the other labels of `paused`. The write fails if somebody changed the Node since it
+    /// was read.
     async fn write(
         &self,
         wanted: &BTreeSet<String>,
@@ -123,7 +124,8 @@ impl DcgmPause {
             self.nodes.patch_metadata(self.node.as_str(), &PatchParams::default(), &patch).await?;
             tracing::info!(labels = text, "labelled the Node for a MIG change");
         }
-        // The driver manager writes its own word behind the value, and takes it away again.
+        // The driver manager appends a suffix of its own to the value and removes it later, so such a label is still
+        // paused.
         let is_covered = |key: &String| {
             labels.get(key).is_some_and(|now| now != DEPLOY_PAUSED && now.starts_with(DEPLOY_PAUSED))
         };
@@ -131,7 +133,6 @@ impl DcgmPause {
         Ok(())
     }
 
-    /// Whether pods of the programs are still on the node.
     async fn remain(&self) -> bool {
         let here = ListParams::default().fields(&format!("spec.nodeName={}", self.node)).labels(APPS);
         match self.pods.list_metadata(&here).await {

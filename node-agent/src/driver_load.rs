@@ -1,29 +1,31 @@
-//! Which load of the driver's kernel module runs: MIG mode (on Hopper and later), GPU instances and all that was set on GPUs end
-//! with it, within one boot as at its end.
+//! Identifies the load of the driver's kernel module. MIG mode (on Hopper and later), GPU instances and all settings of
+//! GPUs end with a load, within one boot as well as at its end.
 //!
 //! The identity is the inode number of `/sys/module/nvidia`. The kernel makes that folder when the module is loaded and removes it
-//! when it is unloaded. sysfs numbers its files in one ascending sequence for a boot (`__kernfs_new_node` in `fs/kernfs/dir.c`: a
-//! cyclic counter with a generation above it), so a later folder of the same name has another number. Every mount of sysfs shows
-//! the same one, also in a container.
+//! when it is unloaded. sysfs numbers its files in one ascending sequence for a boot (`__kernfs_new_node` in
+//! `fs/kernfs/dir.c`: a cyclic counter with a generation above it), so a later folder of the same name has another
+//! number. Every mount of sysfs shows the same number, also in a container.
 //!
-//! Not compared are the folder's times, which are those of its first look-up and change when the kernel drops the inode from its
-//! cache; the driver's version, which stays the same in a reload; and `initstate` and `refcnt`, which tell no loads apart.
+//! Three other sources cannot identify a load. The folder's times are those of its first look-up, and change when the
+//! kernel drops the inode from its cache. The driver's version stays the same in a reload. `initstate` and `refcnt` do
+//! not differ between loads.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// The module's folder below `/sys`.
+/// The driver module's folder below `/sys`.
 const MODULE: &str = "module/nvidia";
 
-/// A load of the driver. Two of one boot are equal only if they are the same.
+/// Identity of a load of the driver. Two values of one boot are equal only if they are the same load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DriverLoad(u64);
 
 impl DriverLoad {
-    /// The load that runs, by `sys`, for most `/sys`; `None` while no driver is loaded, and where GPUs are simulated.
+    /// Reads the current load from `sys`, usually `/sys`; `None` while no driver is loaded, and where GPUs are
+    /// simulated.
     #[must_use]
     pub fn read(sys: &Path) -> Option<Self> {
         fs::metadata(sys.join(MODULE)).ok().map(|folder| Self(folder.ino()))
@@ -43,7 +45,8 @@ mod tests {
         let first = DriverLoad::read(sys.path()).unwrap();
         fs::write(module.join("initstate"), "live\n").unwrap();
         assert_eq!(DriverLoad::read(sys.path()), Some(first), "its times changed, and it is the same load");
-        // The folder stays elsewhere, so that a file system that reuses inode numbers does not reuse this one.
+        // Rename the folder instead of removing it; otherwise a file system that reuses inode numbers could reuse this
+        // one.
         fs::rename(&module, old).unwrap();
         fs::create_dir(&module).unwrap();
         assert_ne!(DriverLoad::read(sys.path()), Some(first));

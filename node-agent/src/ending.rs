@@ -1,28 +1,26 @@
-//! Why the agent's process ends before it is told to. The kubelet starts another, and the record makes that safe.
+//! Why the agent's process ends on its own. The kubelet restarts it, and the checkpoint makes that safe.
 
 use crate::gpu::{GpuError, NvmlCode};
 use kerf_runtime::shutdown::CancellationToken;
 use std::sync::{Arc, OnceLock};
 use thiserror::Error;
 
-/// The reason.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Ending {
-    /// The driver is upgraded, and nothing of the agent's holds it any more.
+    /// The driver is being upgraded, and the agent holds nothing of it any more.
     #[error(
         "the driver is being upgraded: {0}; the agent has closed NVML and serves the node again afterwards"
     )]
     Upgrade(String),
-    /// Another load of the driver runs than this process has seen: what is on the GPUs is not what it knows.
+    /// The driver was reloaded under this process, so its view of the GPUs is no longer valid.
     #[error("the driver was loaded anew under the agent; a new process makes the recorded slices again")]
     Reloaded,
-    /// The library that this process has loaded is not the driver's.
+    /// The NVML library that this process has loaded does not match the driver's version.
     #[error(
         "{0}: NVML's library and the driver have different versions; a new process loads the library again. If this repeats, \
          finish the driver's upgrade or reboot the node"
     )]
     VersionMismatch(GpuError),
-    /// A thread that talks to NVML has panicked.
     #[error(
         "a thread that talks to NVML has ended by itself, which is a fault of kerf's; please report its panic message"
     )]
@@ -30,7 +28,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// Whether the process cannot go on after this error.
+    /// Returns the ending if the process cannot continue after this error.
     #[must_use]
     pub fn after(error: &GpuError) -> Option<Self> {
         match error {
@@ -40,7 +38,7 @@ impl Ending {
         }
     }
 
-    /// The reason of the condition `Ready` that is written last.
+    /// The reason of the last `Ready` condition that is written.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -50,7 +48,7 @@ impl Ending {
     }
 }
 
-/// The time in which the agent serves the node. Its clones are one.
+/// The time in which the agent serves the node. Clones share one state.
 #[derive(Debug, Clone, Default)]
 pub struct Session {
     process: CancellationToken,
@@ -59,32 +57,32 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that ends with `stop` at the latest.
+    /// Creates a session that ends with `stop` at the latest.
     #[must_use]
     pub fn until(stop: &CancellationToken) -> Self {
         Self { process: stop.clone(), stop: stop.child_token(), ending: Arc::default() }
     }
 
-    /// Ends it. The first reason holds.
+    /// Ends the session. Only the first reason counts.
     pub fn end(&self, ending: Ending) {
-        // A session that has ended already ends for the reason that it has.
+        // `set` fails if the session has ended already; the earlier reason stays.
         drop(self.ending.set(ending));
         self.stop.cancel();
     }
 
-    /// Cancelled when the process is told to end: for what has to be finished after the session.
+    /// Cancelled when the process must end. For tasks that finish work after the session.
     #[must_use]
     pub fn process(&self) -> &CancellationToken {
         &self.process
     }
 
-    /// Cancelled at its end.
+    /// Cancelled when the session ends, for any reason.
     #[must_use]
     pub fn stop(&self) -> &CancellationToken {
         &self.stop
     }
 
-    /// Why it has ended, if not because the process was told to.
+    /// The reason if the session ended by itself; `None` if the process was stopped.
     #[must_use]
     pub fn ending(&self) -> Option<&Ending> {
         self.ending.get()

@@ -1,4 +1,4 @@
-//! What the agent's loop hears.
+//! The events that the agent's loop handles.
 
 use crate::access::AccessGrant;
 use crate::gpu::GpuEvent;
@@ -12,68 +12,64 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
-/// What happens.
 #[derive(Debug)]
 pub enum Event {
-    /// The epoch of the leader that is connected, if one is.
+    /// The epoch of the connected leader; `None` if no leader is connected.
     Leader(Option<u64>),
-    /// A leader's order, and where its answer goes.
+    /// A leader's order, and the channel for its answer.
     Order(Order, oneshot::Sender<Answer>),
-    /// What the look-up of a pod has found that was asked for at this time.
+    /// The result of a pod look-up that was requested at this time.
     LookedUp(PodUid, Instant, Found),
-    /// The policy in the GpuNode.
+    /// The policy in the node's GpuNode, or why it cannot be read.
     Policy(Result<NodePolicy, String>),
-    /// The first GpuNode that was seen.
+    /// What the first GpuNode that was seen says of an earlier agent.
     Predecessor(Box<Predecessor>),
-    /// The kubelet's account of holders.
+    /// Holders of devices, as the kubelet lists them.
     Holders(Result<Holders, String>),
-    /// What the kubelet may hand out.
+    /// Devices that the kubelet may allocate.
     Allocatable(Allocatable),
-    /// A container is being given devices.
+    /// The kubelet is allocating these devices to a container.
     Allocated(ResourceName, Vec<DeviceId>),
-    /// A pod of this node is gone or finished.
     PodLeft(PodKey, PodUid),
-    /// A pod of this node was deleted while its containers may have run.
+    /// A pod of this node was deleted while its containers may still run.
     PodCutOff(PodKey, PodUid),
-    /// The pods of this node that ask for kerf's names.
+    /// The pods of this node that request names of kerf.
     Pods(NodePods),
-    /// A pod of this node that the kubelet did not take on for want of devices.
+    /// The kubelet rejected a pod of this node because it had no device for it.
     Rejected(PodKey, PodUid),
-    /// Names are registered, or why not: by the number of their server.
+    /// Whether a server, identified by its number, has registered its names.
     Registered(usize, Result<(), String>),
-    /// What the MPS daemons do.
+    /// The state of the MPS daemons.
     Daemons(Daemons),
-    /// The clients of a GPU's MPS server have lost their work, and how.
+    /// The clients of a GPU's MPS server lost their work; the text says how.
     ServerLost(GpuUuid, String),
-    /// The limits that are on the memory of pods.
+    /// Memory limits that are set on pods' cgroups.
     Limits(Limits),
-    /// Which devices can be opened, and how.
+    /// Which devices can be opened, and how; otherwise why not.
     Reachable(BTreeMap<DeviceId, Result<AccessGrant, String>>),
-    /// An error of a GPU's.
     Trouble(GpuEvent),
-    /// Who else manages the node's GPUs.
+    /// Conflicting managers of the node's GPUs, as texts.
     Others(Vec<String>),
-    /// The driver's upgrade, and how that is known; `None` once it is over.
+    /// A driver upgrade and the evidence for it; `None` once it is over.
     Upgrade(Option<String>),
-    /// The labels of programs that GPU Operator deploys on the node and that hold GPU instances.
+    /// Labels of the GPU Operator's programs on the node that hold GPU instances.
     Deployed(BTreeSet<String>),
-    /// Those that may still have to be put back, and the number of the pause that was carried out.
+    /// Labels that may still have to be restored, and the number of the pause that was carried out.
     Paused(BTreeSet<String>, u64),
 }
 
-/// Where events are sent.
 #[derive(Debug, Clone)]
 pub struct Events(mpsc::UnboundedSender<Event>);
 
 impl Events {
-    /// The two ends. Unbounded: every sender waits for an answer of its own before it has more to say.
+    /// Creates the channel. It is unbounded, because every sender waits for its own answer before it sends more.
     #[must_use]
     pub fn channel() -> (Self, mpsc::UnboundedReceiver<Event>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self(sender), receiver)
     }
 
-    /// Sends. Once the loop has ended nobody listens, and that is no matter.
+    /// Sends an event; once the loop has ended it is dropped, because nothing needs it any more.
     pub fn send(&self, event: Event) {
         drop(self.0.send(event));
     }

@@ -1,4 +1,4 @@
-//! Runs accepted steps on their GPUs' threads, one at a time on each, and decides nothing.
+//! Runs accepted steps on the threads of their GPUs, one at a time on each. It decides nothing.
 
 use crate::ending::Ending;
 use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread, Silent};
@@ -13,70 +13,51 @@ use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::planner::Step;
 use std::time::{Duration, Instant};
 
-/// How a call ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// An observation.
     Observed {
-        /// The GPUs, and those that were left out.
+        /// The GPUs that answered, and the unresponsive ones.
         result: Result<(Vec<Gpu>, Silent), GpuError>,
-        /// Who uses how much of their memory and time.
+        /// Each process's use of memory and time.
         usage: Usage,
-        /// How long it took.
         took: Duration,
     },
-    /// The process cannot go on: see the reason.
+    /// The process cannot continue, for this reason.
     Over(Ending),
     /// What a restart needs is on the disk.
     Recorded {
-        /// The record.
         record: Box<Recalled>,
     },
-    /// Something that was not done, because what it takes cannot be recorded.
+    /// A step or setting that was skipped, because it could not be recorded first.
     Unrecorded {
-        /// The GPU, if it is a step.
+        /// The GPU of the step; `None` if it was a setting.
         gpu: Option<GpuUuid>,
-        /// Why not.
         error: String,
     },
-    /// A create.
     Created {
-        /// The GPU.
         gpu: GpuUuid,
-        /// The slice that wanted it.
+        /// The slice that the instance was created for.
         id: SliceId,
-        /// The instance.
         result: Result<GpuInstance, GpuError>,
-        /// How long it took.
         took: Duration,
     },
-    /// A switch of the MIG mode.
     Switched {
-        /// The GPU.
         gpu: GpuUuid,
-        /// Whether it should be on.
+        /// The desired MIG mode: `true` is on.
         mig: bool,
-        /// Whether it was switched.
         result: Result<(), GpuError>,
-        /// How long it took.
         took: Duration,
     },
-    /// A destroy.
     Destroyed {
-        /// The GPU.
         gpu: GpuUuid,
-        /// The instance.
         instance: Instance,
-        /// The compute instance, if the GPU instance was to stay.
+        /// The compute instance, if only that was destroyed and the GPU instance stays.
         part: Option<ComputeInstance>,
-        /// Whether it is gone.
         result: Result<(), GpuError>,
-        /// How long it took.
         took: Duration,
     },
 }
 
-/// The GPUs' threads, and the calls that are under way on them.
 pub struct Executor {
     thread: GpuThread,
     recording: Recording,
@@ -85,25 +66,22 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An idle executor.
     #[must_use]
     pub fn new(thread: GpuThread, recording: Recording, host: Host) -> Self {
         Self { thread, recording, host, running: FuturesUnordered::new() }
     }
 
-    /// Where steps are recorded.
     #[must_use]
     pub fn recording(&self) -> Recording {
         self.recording.clone()
     }
 
-    /// Whether no call is under way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// Waits for a call that is under way; forever if there is none.
+    /// Waits for the next call to finish; forever if none is under way.
     pub async fn outcome(&mut self) -> Outcome {
         match self.running.next().await {
             Some(outcome) => outcome,
@@ -111,7 +89,7 @@ impl Executor {
         }
     }
 
-    /// Starts an observation; while no other call is under way.
+    /// Starts an observation. The caller ensures that no other call is under way.
     pub fn observe(&mut self) {
         let thread = self.thread.clone();
         let (host, recording) = (self.host.clone(), self.recording.clone());
@@ -121,7 +99,7 @@ impl Executor {
             let took = begun.elapsed();
             let ending = match &result {
                 Ok(_) if recording.is_of_another_load() => Some(Ending::Reloaded),
-                // The thread of one GPU may have ended while the others answer.
+                // Check unresponsive GPUs too: the thread of one GPU may have ended while the others answer.
                 Ok((gpus, silent)) => {
                     let faults = gpus.iter().filter_map(|gpu| gpu.fault.as_ref());
                     faults.chain(silent.values()).find_map(Ending::after)
@@ -139,7 +117,7 @@ impl Executor {
         });
     }
 
-    /// Starts to write the record, for something that is to be set and is no step on a GPU.
+    /// Starts to write the checkpoint for a setting that is not a step on a GPU.
     pub fn record(&mut self, record: Recalled) {
         let saved = self.recording.save(record.clone());
         self.start(async move {
@@ -150,7 +128,8 @@ impl Executor {
         });
     }
 
-    /// Starts a step; what is to be made is recorded first. Shares have no step on a GPU. Whether a call is under way now.
+    /// Starts a step, after the checkpoint with it is written. Returns whether a call is under way now: shares need no
+    /// call.
     pub fn run(&mut self, step: Step, node: &Node, record: Recalled) -> bool {
         let before = self.running.len();
         match step {
@@ -233,12 +212,12 @@ impl Executor {
     }
 
     fn start(&mut self, call: impl Future<Output = Outcome> + Send + 'static) {
-        // Spawned, so that a call goes on while the loop is busy elsewhere.
+        // Spawned, so that the call makes progress while the loop is busy.
         let task = tokio::spawn(call);
         let outcome = async move {
             match task.await {
                 Ok(outcome) => outcome,
-                // Only a panic ends the task early; its call may have been any.
+                // Only a panic ends the task early, in any of the calls.
                 Err(_) => Outcome::Over(Ending::ThreadEnded),
             }
         };

@@ -1,10 +1,10 @@
-//! Keeps NVIDIA's labels on the Node true, for those who select on them, where nobody else does.
+//! Keeps NVIDIA's labels on the Node correct for workloads that select on them, where no other program does.
 //!
-//! GPU feature discovery (GFD) writes no label itself: NFD does for it, and lists those that it keeps in an annotation of
-//! the Node. What is listed there is NFD's, and would be set back by it: the agent leaves it alone and says so.
+//! GPU feature discovery (GFD) sets no label itself: NFD does that for it, and lists its labels in an annotation of the
+//! Node. NFD would revert changes to a listed label, so the agent skips these and logs it.
 //!
-//! By two of the labels the GPU Operator knows GPUs that have MIG, and has its MIG manager clear them. So these are not written
-//! where it may.
+//! The GPU Operator recognises GPUs with MIG by two of the labels, and makes its MIG manager clear them. So the agent
+//! does not write these two where the operator could react.
 
 use crate::others::may_order_mig;
 use k8s_openapi::api::core::v1::Node;
@@ -18,29 +18,27 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How often the labels are written.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// How long changes are gathered, and so the least time between two patches: pods come and go in bursts, and each patch
-    /// wakes every onlooker of the Node.
+    /// How long changes are gathered, which is also the least time between two patches. Pods come and go in bursts, and
+    /// each patch wakes every watcher of the Node.
     pub gather: Duration,
-    /// How often the labels are compared with the Node's, whoever may have changed them.
+    /// How often the labels are compared with the Node's, because others may change them.
     pub look: Duration,
 }
 
 impl Pace {
-    /// The agent's.
+    /// The agent's intervals in production.
     pub const OF_AN_AGENT: Self = Self { gather: Duration::from_secs(2), look: Duration::from_mins(1) };
 }
 
-/// NFD's annotation with the labels that it keeps; an instance with a name has the name and a dot before it (NFD's
+/// NFD's annotation with the labels that it keeps. A named NFD instance prefixes it with its name and a dot (NFD's
 /// `AnnotationNs` and `FeatureLabelsAnnotation`).
 const OF_NFD: &str = "nfd.node.kubernetes.io/feature-labels";
 
-/// The labels of a Node.
 type Present = BTreeMap<String, String>;
 
-/// Keeps the labels until `stop`, at this pace; without one it writes none. Nothing is done while there are none to tell.
+/// Keeps the labels until `stop`, at this pace; without a pace, or while `labels` is empty, it writes none.
 pub async fn keep(
     (api, name): (Api<Node>, String),
     mut labels: watch::Receiver<GfdLabels>,
@@ -75,16 +73,16 @@ pub async fn keep(
     stop.cancelled().await;
 }
 
-/// What labels are left alone.
+/// Which labels the agent does not write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Yields {
     /// NFD keeps some of them.
     to_nfd: bool,
-    /// The GPU Operator would order MIG mode off by two of them.
+    /// Two labels would make the GPU Operator switch MIG mode off.
     to_operator: bool,
 }
 
-/// Says once that NFD keeps the labels, or that some would do harm, and once that it is so no more.
+/// Logs once when labels are skipped, and once when they no longer are.
 fn tell(before: Yields, now: Yields) {
     match (before.to_nfd, now.to_nfd) {
         (false, true) => tracing::warn!(
@@ -104,7 +102,7 @@ fn tell(before: Yields, now: Yields) {
     }
 }
 
-/// Sets what differs. Gives what is left alone.
+/// Sets the labels that differ, and returns which ones it skips.
 async fn set(api: &Api<Node>, name: &str, wanted: &GfdLabels) -> Result<Yields, kube::Error> {
     let metadata = api.get_metadata(name).await?.metadata;
     let others = of_nfd(metadata.annotations.as_ref());
@@ -120,7 +118,7 @@ async fn set(api: &Api<Node>, name: &str, wanted: &GfdLabels) -> Result<Yields, 
     Ok(Yields { to_nfd, to_operator: harmless.len() < wanted.len() })
 }
 
-/// Those of the labels by which nobody is made to clear the GPUs.
+/// Drops the labels by which the GPU Operator would clear the GPUs.
 fn harmless(present: &Present, wanted: &GfdLabels) -> GfdLabels {
     let mut harmless = wanted.clone();
     let has_mig = wanted.get(MIG_CAPABLE).is_some_and(|value| value == "true");
@@ -130,7 +128,7 @@ fn harmless(present: &Present, wanted: &GfdLabels) -> GfdLabels {
     harmless
 }
 
-/// The labels that NFD keeps.
+/// The labels that NFD keeps on the Node.
 pub(crate) fn of_nfd(annotations: Option<&Present>) -> BTreeSet<String> {
     let lists = annotations.into_iter().flatten().filter(|(key, _)| is_list(key));
     lists.flat_map(|(_, list)| list.split(',')).map(|key| key.trim().to_owned()).collect()

@@ -1,7 +1,7 @@
 //! The kubelet's two gRPC APIs as types, clients and servers, and the constants that they rest on.
 //!
-//! This module only says what goes over the wire. It decides nothing: what is listed, allocated or registered
-//! is the business of the modules that use it. The generated code comes from `proto/*.proto` through `build.rs`.
+//! This module only defines what goes over the wire. The modules that use it decide what is listed, allocated or
+//! registered. The generated code comes from `proto/*.proto` through `build.rs`.
 
 /// The device plugin API `v1beta1`: the kubelet serves `Registration`, a plugin serves `DevicePlugin`.
 #[expect(
@@ -25,7 +25,7 @@ pub mod podresources {
     tonic::include_proto!("v1");
 }
 
-/// The only version of the device plugin API that kubelets take (kubernetes v1.36,
+/// The only version of the device plugin API that kubelets accept (kubernetes v1.36,
 /// `staging/src/k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/constants.go`).
 pub const API_VERSION: &str = "v1beta1";
 

@@ -1,7 +1,7 @@
-//! An agent that leaves a node for good puts back what it set there: compute modes, memory limits, MPS daemons, CDI specs,
-//! labels, and its names in the Node's status. Slices stay, held ones above all: pods run on them.
+//! Leaves a node for good: restores what the agent set there, which is compute modes, memory limits, MPS daemons, CDI
+//! specs, labels, and its names in the Node's status. Slices stay, because pods may run on them.
 //!
-//! It may be run again and does what is left to do. The agent itself must have ended: both take the checkpoint's lock.
+//! It may run again and does what remains. The agent itself must have ended, because both take the checkpoint's lock.
 
 mod held;
 
@@ -29,98 +29,84 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// How long the names are removed again and again for. The kubelet remembers a plugin for five minutes after its socket is
-/// gone (`endpointStopGracePeriod`) and writes its names at every tick, and once more, as 0, when it forgets it.
+/// How long the names are removed repeatedly. The kubelet remembers a plugin for five minutes after its socket is gone
+/// (`endpointStopGracePeriod`), writes its names at every tick, and once more, as 0, when it forgets it.
 pub const SETTLED: Duration = Duration::from_mins(6);
 
-/// The wait between two looks at the names: two of the kubelet's ticks.
+/// The interval between two reads of the names: two of the kubelet's ticks.
 const LOOK: Duration = Duration::from_secs(20);
 
-/// How long one step may take but the last, which waits for the kubelet: some are tried again without an end of their own.
+/// How long each step but the last may take, because some retry without a limit. The last waits for the kubelet.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Undoes something: of what it is told, or but for what it is told to spare.
+/// Undoes a setting: of the given objects, or of all others, as the field says.
 pub type Undo<T> = Box<dyn FnOnce(BTreeSet<T>) -> BoxFuture<'static, Result<(), String>> + Send>;
 
-/// Compute modes by GPU.
 pub type Modes = BTreeMap<GpuUuid, ComputeMode>;
 
-/// How the GPUs are reached.
 pub type OpenGpus = Box<dyn FnOnce() -> Result<Box<dyn GpuBackend>, GpuError> + Send>;
 
-/// What leaving takes.
+/// What leaving a node needs: clients, folders and undo operations.
 pub struct Leave {
-    /// The node.
     pub node: NodeName,
-    /// The API server.
     pub client: Client,
-    /// The checkpoint's folder.
     pub checkpoint: PathBuf,
-    /// Opens NVML, which is done only if something is to be undone there.
+    /// Opens NVML; called only if a GPU has a setting to undo.
     pub gpus: OpenGpus,
-    /// The GPUs of which an agent has run MPS daemons here, some of which may run on, with the compute modes of before.
+    /// GPUs on which an agent has run MPS daemons, with their earlier compute modes. Some daemons may still run.
     pub modes: Modes,
-    /// Asks the kubelet who holds what, which is done only where no GpuNode tells.
+    /// Reads the holders from the kubelet; used only if there is no GpuNode.
     pub ask_kubelet: BoxFuture<'static, Result<Holders, String>>,
-    /// Whether the agent was told to leave NVIDIA's labels alone: then none of them is its own.
+    /// Whether the agent ran with `--no-gfd-labels`: then none of NVIDIA's labels is its own.
     pub no_gfd_labels: bool,
-    /// Gives the time slices of these GPUs the driver's own length.
+    /// Resets the time slices of these GPUs to the driver's default length.
     pub reset_lengths: Undo<GpuUuid>,
-    /// Stops the MPS daemons but those of these GPUs, whose shares are held.
+    /// Stops all MPS daemons but those of these GPUs, whose shares are held.
     pub stop_mps: Undo<GpuUuid>,
-    /// Removes the CDI specs but those of these devices, which are held: a container that restarts needs its own.
+    /// Removes all CDI specs but those of these devices, which are held: a container that restarts needs its spec.
     pub remove_cdi: Undo<DeviceId>,
-    /// How long the kubelet is given to forget the names: for most [`SETTLED`].
+    /// How long the kubelet gets to forget the names, usually [`SETTLED`].
     pub settle: Duration,
 }
 
-/// Why an agent has not left, or not wholly.
+/// Why an agent has not left, or has left in part.
 #[derive(Debug, Error)]
 pub enum LeaveError {
-    /// The checkpoint cannot be had; nothing was done.
+    /// The checkpoint cannot be opened; nothing was done.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Nobody knows what is held; nothing was done.
+    /// The API server did not return the GpuNode, so the held slices are unknown; nothing was done.
     #[error("failed to read the GpuNode {node}, which tells what is held")]
     Held {
-        /// The node.
         node: NodeName,
-        /// Why not.
         source: kube::Error,
     },
-    /// Nobody knows what is held; nothing was done.
+    /// The GpuNode's status is unreadable, so the held slices are unknown; nothing was done.
     #[error("the GpuNode {node} does not tell what is held")]
     Unreadable {
-        /// The node.
         node: NodeName,
-        /// Why not.
         source: UnreadableStatus,
     },
-    /// Nobody knows what is held; nothing was done.
+    /// There is no GpuNode and the kubelet lists no holders, so the held slices are unknown; nothing was done.
     #[error(
         "there is no GpuNode {node}, and the kubelet does not tell what is held ({why}): mount its folder (--kubelet-dir), or drain \
          the node, end its MPS daemons, and empty --state-dir and --mps-dir"
     )]
     Unlisted {
-        /// The node.
         node: NodeName,
-        /// Why not.
         why: String,
     },
-    /// Nobody knows which pods live; nothing was done.
+    /// The node's pods cannot be listed, so it is unknown which are alive; nothing was done.
     #[error("failed to list the pods of {node}, which tell of the kubelet's checkpoint what is held")]
     Pods {
-        /// The node.
         node: NodeName,
-        /// Why not.
         source: kube::Error,
     },
-    /// Some steps failed. The checkpoint is kept, so that it can be tried again.
+    /// Some steps failed. The checkpoint is kept, so that another run can finish.
     #[error("not everything was put back; run it again:\n- {}", .0.join("\n- "))]
     Unfinished(Vec<String>),
 }
 
-/// Leaves the node.
 pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
     let Leave { node, client, checkpoint, gpus, modes, ask_kubelet, .. } = leave;
     let (checkpoint, found) = Checkpoint::open(&checkpoint)?;
@@ -128,7 +114,7 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
     let ledger = record.as_ref().map(|record| &*record.node.ledger.desired.slices).unwrap_or_default();
     let held = match Held::read(&client, &node, ledger).await? {
         Some(held) => held,
-        // Somebody has deleted it, and pods may run on what it told of.
+        // The GpuNode was deleted, and pods may run on slices that it listed. So the kubelet is asked.
         None if record.is_some() || !modes.is_empty() => {
             let why = |why| LeaveError::Unlisted { node: node.clone(), why };
             Held::listed(&client, &node, ask_kubelet.await.map_err(why)?).await?
@@ -141,7 +127,8 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
     failed.note("stop the MPS daemons", in_time(stop_mps(held.mps_gpus)).await);
     if let Some(Record { node: record, .. }) = record {
         if !record.lengths.is_empty() {
-            // A GPU that has none now, in MIG mode or taken out, says so as an error; the driver forgets them with the boot.
+            // A GPU without time slices now, in MIG mode or taken out, returns an error. That is harmless: the driver
+            // forgets lengths with the boot.
             note("reset the length of time slices", &in_time(reset_lengths(record.lengths.clone())).await);
         }
         let (pause, mut paused) = (DcgmPause::new(client.clone(), node.clone()), record.paused.clone());
@@ -167,7 +154,7 @@ async fn in_time(step: impl Future<Output = Result<(), String>>) -> Result<(), S
     tokio::time::timeout(PATIENCE, step).await.unwrap_or_else(late)
 }
 
-/// What went wrong so far.
+/// The errors of all steps so far.
 #[derive(Default)]
 struct Failures(Vec<String>);
 
@@ -185,15 +172,15 @@ fn note(step: &str, result: &Result<(), String>) {
     }
 }
 
-/// Puts compute modes back to what they were and lifts memory limits: all that the agent set, for nobody will do it later. A GPU that
-/// has no noted mode has it back already.
+/// Restores compute modes and lifts memory limits: everything that the agent set, because no later process will do it.
+/// A GPU without a noted mode has its mode back already.
 async fn restore(open: OpenGpus, record: Recalled, mut modes: Modes) -> Result<(), String> {
     modes.retain(|gpu, _| record.exclusive.contains(gpu));
     if modes.is_empty() && record.limits.is_empty() {
         return Ok(());
     }
     let (done, result) = oneshot::channel();
-    // A thread that nobody waits for: one that hangs in the driver must not keep the process.
+    // A detached thread: one that hangs in the driver must not keep the process from ending.
     let thread = std::thread::Builder::new().name("nvml".to_owned());
     thread.spawn(move || done.send(restore_now(open, &record, &modes))).map_err(|error| error.to_string())?;
     result.await.map_err(|error| error.to_string())?
@@ -211,13 +198,13 @@ fn restore_now(open: OpenGpus, record: &Recalled, modes: &Modes) -> Result<(), S
     for (gpu, cgroup) in record.limits.keys() {
         errors.extend(gpus.limit_memory(gpu, cgroup, None).err());
     }
-    // A GPU that was taken out needs nothing.
+    // A GPU that was removed from the node needs no reset.
     errors.retain(|error| !matches!(error, GpuError::NoSuchGpu(_)));
     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     if texts.is_empty() { Ok(()) } else { Err(texts.join("; ")) }
 }
 
-/// Removes the labels that the agent owns; `kerf.dev/managed` is the admin's.
+/// Removes the labels that the agent owns; `kerf.dev/managed` belongs to the admin.
 async fn remove_labels(nodes: &Api<Node>, node: &NodeName, no_gfd_labels: bool) -> Result<(), String> {
     let others = [keys::NODE_MODEL, keys::NODE_MAX_GB].map(str::to_owned);
     let owned: BTreeSet<String> = Kind::ALL.into_iter().map(keys::node_kind_label).chain(others).collect();
@@ -236,7 +223,7 @@ async fn remove_labels(nodes: &Api<Node>, node: &NodeName, no_gfd_labels: bool) 
     unless_gone(result.await)
 }
 
-/// Removes the names from the Node's status until the kubelet has forgotten them too, but those of which something is held.
+/// Removes the names from the Node's status until the kubelet has forgotten them too. Names with held devices stay.
 async fn forget_names(
     nodes: &Api<Node>,
     node: &NodeName,
@@ -255,7 +242,7 @@ async fn forget_names(
     }
 }
 
-/// Names that a plugin of somebody else's serves by now come back with the kubelet's next tick.
+/// Removes the names once. A name that another device plugin serves by now comes back at the kubelet's next tick.
 async fn remove_names(
     nodes: &Api<Node>,
     node: &NodeName,
@@ -274,12 +261,11 @@ async fn remove_names(
     nodes.patch_status(node.as_str(), &PatchParams::default(), &patch).await.map(drop)
 }
 
-/// A merge patch that removes these keys.
 fn nulls(keys: impl Iterator<Item = String>) -> Map<String, Value> {
     keys.map(|key| (key, Value::Null)).collect()
 }
 
-/// A Node that is gone has nothing to remove.
+/// Treats a missing Node as success, because it has nothing to remove.
 fn unless_gone(result: Result<(), kube::Error>) -> Result<(), String> {
     match result {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),

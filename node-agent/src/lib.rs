@@ -1,4 +1,4 @@
-//! The node agent: cuts slices, serves them to the kubelet, reports what is.
+//! The node agent: cuts slices, serves them to the kubelet, and reports the node's state.
 //!
 //! ```text
 //! orders ───────▶ Node: observe → plan → check ─▶ Executor (NVML) ─▶ device plugin lists
@@ -6,7 +6,7 @@
 //!                   └── pod-resources: holders, acknowledgements ◀── kubelet ─▶ GpuNode.status
 //! ```
 //!
-//! All decisions are [`node`]'s, which does no I/O; [`reconcile`] is the loop around it.
+//! [`node`] makes all decisions and does no I/O; [`reconcile`] is the loop around it.
 #![forbid(unsafe_code)]
 
 pub mod access;

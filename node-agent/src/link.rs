@@ -1,4 +1,4 @@
-//! What the agent says to the extender's replicas, and hears from them, over the streams that it dials.
+//! The agent's end of the streams to the extender's replicas, which the agent dials.
 
 use crate::event::{Event, Events};
 use crate::node_object;
@@ -16,22 +16,20 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// The wait between two tries to read the Node.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// The process, as it introduces itself.
+/// What the process sends of itself in its `Hello`.
 #[derive(Debug, Clone)]
 pub struct Process {
-    /// The node's name.
     pub node: NodeName,
-    /// The kernel's boot id.
+    /// The kernel's id of the current boot.
     pub boot_id: String,
-    /// The highest epoch that an earlier process has heard.
+    /// The highest epoch that an earlier process received.
     pub epoch: u64,
 }
 
-/// Keeps a connection to each replica until `stop`, from the first report on: by an empty one a leader would take all that is reserved
-/// for given back.
+/// Keeps a connection to each replica until `stop`. It waits for the first report, because a leader would read an empty
+/// report as the release of every reservation.
 pub async fn run<N: Network>(
     process: Process,
     nodes: Api<Node>,
@@ -58,7 +56,7 @@ pub async fn run<N: Network>(
     client::run(Arc::new(agent), Arc::new(network), stop).await;
 }
 
-/// The UID of the Node, once it can be read.
+/// Reads the Node's UID, with retries until there is one.
 async fn uid_of(nodes: &Api<Node>, node: &NodeName) -> Option<String> {
     loop {
         match node_object::owner(nodes, node.as_str()).await {
@@ -70,7 +68,6 @@ async fn uid_of(nodes: &Api<Node>, node: &NodeName) -> Option<String> {
     }
 }
 
-/// The agent's end of all connections.
 struct Link {
     hello: Hello,
     state: watch::Receiver<Arc<NodeState>>,
@@ -78,12 +75,12 @@ struct Link {
     heard: Mutex<Heard>,
 }
 
-/// What the replicas have told of themselves.
+/// What the replicas have reported of themselves.
 #[derive(Debug, Default)]
 struct Heard {
-    /// The epoch in which each replica leads that does and is connected.
+    /// The epochs of the connected replicas that lead.
     leading: BTreeMap<SocketAddr, u64>,
-    /// The highest epoch of any replica, also of one that leads no more.
+    /// The highest epoch of any replica, also of one that no longer leads.
     epoch: u64,
 }
 
@@ -163,7 +160,7 @@ mod tests {
         told
     }
 
-    /// A network without replicas, which tells whenever it is asked for them.
+    /// A network without replicas that reports each look-up of them.
     struct Empty(UnboundedSender<()>);
 
     impl Network for Empty {

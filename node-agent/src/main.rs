@@ -1,4 +1,4 @@
-//! `kerf-node-agent`.
+//! The program `kerf-node-agent`, which serves one node.
 #![forbid(unsafe_code)]
 
 use clap::Parser as _;
@@ -8,14 +8,15 @@ use kerf_runtime::{shutdown, telemetry};
 use std::process::ExitCode;
 
 fn main() -> anyhow::Result<ExitCode> {
-    // An MPS daemon is started as a process of this program that becomes it, while it has one thread.
+    // An MPS daemon starts as a process of this program that then becomes the daemon. That needs a single thread, so it
+    // comes before the runtime.
     if launch::is_asked() {
         return Ok(launch::become_daemon());
     }
     run().map(|()| ExitCode::SUCCESS)
 }
 
-// One thread besides NVML's: the agent waits, mostly, and shares its node with the pods that pay for it.
+// One thread besides NVML's: the agent mostly waits, and it shares the node with the pods that pay for it.
 #[tokio::main(flavor = "current_thread")]
 async fn run() -> anyhow::Result<()> {
     let args = Args::parse();

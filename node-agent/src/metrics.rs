@@ -1,5 +1,5 @@
-//! What the agent counts. Labels are closed sets, but for the node's GPUs and slices and who holds these: as many series as
-//! the node has slices, gone with them.
+//! The agent's metrics. Labels are closed sets, except for the node's GPUs, slices and their holders: there are as many
+//! series as slices, and they go with them.
 
 mod devices;
 
@@ -50,7 +50,7 @@ struct ConditionLabels {
     status: &'static str,
 }
 
-/// A call to the GPUs that is no step of the loop's.
+/// A call to the GPUs that is not a step of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// A change of the compute mode.
@@ -68,7 +68,6 @@ impl Call {
     }
 }
 
-/// The agent's metrics.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     slices: Family<SliceLabels, Gauge>,
@@ -81,13 +80,13 @@ pub struct Metrics {
     rejected: Counter,
 }
 
-/// A millisecond to 33 seconds, doubling: an instance takes milliseconds on an idle GPU and seconds on a busy node.
+/// From a millisecond to 33 seconds, doubling: an instance takes milliseconds on an idle GPU and seconds on a busy
+/// node.
 fn step_seconds() -> Histogram {
     histogram(exponential_buckets(0.001, 2.0, 16))
 }
 
 impl Metrics {
-    /// The metrics, registered under `kerf_agent`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             slices: Family::default(),
@@ -144,7 +143,7 @@ impl Metrics {
         self.count_step(call.as_str(), took, error);
     }
 
-    /// The wait for the GPUs' own errors has failed. It has no duration: it lasts for ever when all is well.
+    /// Counts a failed wait for GPU errors. It has no duration, because the wait never ends when all is well.
     pub(crate) fn count_events(&self, error: &GpuError) {
         self.steps.get_or_create(&StepLabels { step: "events", outcome: "failed" }).inc();
         self.count_error(error);
@@ -163,22 +162,22 @@ impl Metrics {
         self.nvml_errors.get_or_create(&CodeLabel { code: error.code().as_str() }).inc();
     }
 
-    /// A slice went to a pod that was promised none.
+    /// Counts a slice that went to a pod without a reservation for it.
     pub(crate) fn count_mismatch(&self) {
         self.mismatches.inc();
     }
 
-    /// The kubelet did not take on a pod for want of devices.
+    /// Counts a pod that the kubelet rejected for lack of devices.
     pub(crate) fn count_rejection(&self) {
         self.rejected.inc();
     }
 
-    /// The pods that exceed what they were given of a GPU's memory, and by how much.
+    /// Sets which pods exceed their share of a GPU's memory, and by how much.
     pub(crate) fn set_over_use(&self, pods: impl Iterator<Item = (GpuUuid, PodKey, MemoryMib)>) {
         self.devices.set_over_use(pods);
     }
 
-    /// Each slice and GPU that is there, and nothing of those that are gone; and the node's conditions.
+    /// Replaces the series of slices, GPUs and conditions, so that those of vanished slices and GPUs end.
     pub(crate) fn set_each(
         &self,
         status: &GpuNodeStatus,
@@ -188,7 +187,7 @@ impl Metrics {
         self.devices.set(status, of_slice, busy);
         self.conditions.clear();
         for condition in &status.conditions {
-            // The types are a closed list; those that this program writes are in it.
+            // The types are a closed list that has all conditions of this program.
             let kind = Condition::ALL.into_iter().find(|kind| *kind == condition.kind);
             let Some(kind) = kind else { continue };
             let labels = ConditionLabels { condition: kind, status: condition.status.as_str() };
@@ -210,7 +209,7 @@ impl Metrics {
     }
 }
 
-/// All steps and outcomes: what never happened is told as zero.
+/// All steps and outcomes, so that a counter that never counted is exported as zero.
 const STEPS: [&str; 7] =
     ["observe", "create", "switch", "destroy", "set_exclusive", "limit_memory", "events"];
 const OUTCOMES: [&str; 2] = ["done", "failed"];

@@ -1,6 +1,6 @@
-//! The Node: the labels that the agent owns, and the numbers of devices, for those who look there.
+//! Writes to the Node: the agent's labels, and the numbers of devices for admins and schedulers that read them.
 //!
-//! The kubelet writes the same numbers at its next tick, up to ten seconds later; nothing of kerf's waits for either.
+//! The kubelet writes the same numbers at its next tick, up to ten seconds later. Nothing in kerf waits for either.
 
 use crate::reconcile::Counts;
 use k8s_openapi::api::core::v1::Node;
@@ -13,21 +13,20 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How long changes of the counts are gathered, and the least time between two patches: each wakes every onlooker of
-/// the Node, schedulers among them.
+/// How long changes of the counts are gathered, and the least time between two patches: each wakes every watcher of the
+/// Node, schedulers among them.
 const GATHER: Duration = Duration::from_secs(1);
 const APART: Duration = Duration::from_secs(2);
 
-/// How often the labels are compared with the Node's, whoever may have changed them.
+/// How often the labels are compared with the Node's, because others may change them.
 const LOOK: Duration = Duration::from_mins(1);
 
-/// The wait after a failed write.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Labels to set, or to remove where there is no value.
+/// Labels to set; `None` removes the label.
 pub type Labels = BTreeMap<String, Option<String>>;
 
-/// The Node as the owner of its GpuNode, which goes with it; `None` if there is no such Node.
+/// Returns the Node as the owner of its GpuNode, so that both are deleted together; `None` if there is no such Node.
 pub async fn owner(api: &Api<Node>, name: &str) -> Result<Option<OwnerReference>, kube::Error> {
     let node = api.get_opt(name).await?;
     Ok(node.map(|node| OwnerReference {
@@ -39,7 +38,7 @@ pub async fn owner(api: &Api<Node>, name: &str) -> Result<Option<OwnerReference>
     }))
 }
 
-/// Keeps the labels as they should be until `stop`.
+/// Keeps the Node's labels at the desired values until `stop`.
 pub async fn keep_labels(
     api: Api<Node>,
     name: String,
@@ -84,7 +83,8 @@ fn label_changes(present: &BTreeMap<String, String>, wanted: &Labels) -> Map<Str
     wanted.iter().filter(differs).map(|(key, value)| (key.clone(), json!(value))).collect()
 }
 
-/// Patches capacity and allocatable of changed names until `stop`. Best effort: the kubelet does it in any case.
+/// Patches capacity and allocatable of changed names until `stop`. It is best effort, because the kubelet writes them
+/// in any case.
 pub async fn show_counts(
     api: Api<Node>,
     name: String,

@@ -1,4 +1,4 @@
-//! Looks pods up for the ledger: whether a pod whose Binding was marked is bound, and where.
+//! Looks pods up for the ledger: whether a pod whose Binding was marked is bound, and on which node.
 
 use crate::event::{Event, Events};
 use crate::pod_view::PodView;
@@ -11,16 +11,14 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-/// How many pods are asked for at once.
+/// How many look-ups run at once.
 const AT_ONCE: usize = 4;
 
-/// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A pod to look up.
 pub type Wanted = (PodUid, PodKey);
 
-/// Looks up what is wanted until `stop`. A pod of which the look-up fails is wanted again, in the ledger's own time.
+/// Looks up the wanted pods until `stop`. If a look-up fails, the ledger requests it again later.
 pub async fn look_up(
     client: Client,
     node: NodeName,
@@ -42,7 +40,8 @@ pub async fn look_up(
     stop.cancelled().await;
 }
 
-/// A read without a resource version is consistent: it has all that was written before it was asked.
+/// Reads the pod without a resource version, which makes the read consistent: it has everything written before the
+/// request.
 async fn find(client: &Client, node: &NodeName, uid: &PodUid, key: &PodKey) -> Found {
     let api = Api::<PodView>::namespaced(client.clone(), &key.namespace);
     let pod = match api.get_opt(&key.name).await {

@@ -1,4 +1,5 @@
-//! Of pods, what the agent needs; the rest is not even kept while it is read, and code to read it would take memory.
+//! The parts of a pod that the agent needs. Everything else is skipped during parsing, because the code for it would
+//! take memory.
 
 use crate::node::NodePod;
 use k8s_openapi::api::core::v1::Pod;
@@ -15,7 +16,6 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 
-/// A pod.
 #[derive(Debug, Clone, Deserialize, Resource)]
 #[resource(inherit = Pod)]
 pub(crate) struct PodView {
@@ -31,7 +31,7 @@ pub(crate) struct PodView {
 pub(crate) struct PodStatusView {
     #[serde(default)]
     pub(crate) phase: String,
-    /// When the kubelet took the pod on: by then it has allocated for all its containers.
+    /// When the kubelet accepted the pod: by then it has allocated devices for all its containers.
     #[serde(default)]
     pub(crate) start_time: Option<String>,
     #[serde(default)]
@@ -58,28 +58,26 @@ struct ContainerStateView {
     terminated: Option<IgnoredAny>,
 }
 
-/// The kubelet's reason for a pod that it did not take on for want of devices.
+/// The kubelet's reason for a pod that it rejected for lack of devices.
 pub(crate) const REJECTED: &str = "UnexpectedAdmissionError";
 
 impl PodView {
-    /// Its namespace and name.
     pub(crate) fn key(&self) -> PodKey {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         PodKey::new(text(&self.metadata.namespace), text(&self.metadata.name))
     }
 
-    /// Whether it has ended, for good.
     pub(crate) fn is_finished(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// Whether the kubelet did not take it on for want of devices.
+    /// Whether the kubelet rejected the pod for lack of devices.
     pub(crate) fn is_rejected(&self) -> bool {
         self.status.phase == "Failed" && self.status.reason == REJECTED
     }
 
-    /// Whether processes of it may run, by the kubelet's last word. That a container runs it says a second or two after it has
-    /// started; and who deletes a pod by force may have called it failed before.
+    /// Whether processes of the pod may run, by the kubelet's last status. It lags: a container shows as running a
+    /// second or two after its start, and a forced deletion may mark the pod failed before.
     pub(crate) fn may_run(&self) -> bool {
         let PodStatusView { init_container_statuses, container_statuses, .. } = &self.status;
         let mut states = init_container_statuses.iter().chain(container_statuses).map(|one| &one.state);
@@ -87,17 +85,16 @@ impl PodView {
         states.any(|state| state.running.is_some()) || !self.is_finished() && !has_ended
     }
 
-    /// Whether it asks for kerf's names.
+    /// Whether the pod requests names of kerf.
     pub(crate) fn asks(&self) -> bool {
         !devices(&self.spec).is_empty()
     }
 
-    /// Its UID.
     pub(crate) fn uid(&self) -> PodUid {
         PodUid::new(self.metadata.uid.clone().unwrap_or_default())
     }
 
-    /// The pod as the agent knows it; `None` if it is finished or asks for none of kerf's names.
+    /// The pod as the agent stores it; `None` if it is finished or requests none of kerf's names.
     pub(crate) fn known(&self) -> Option<NodePod> {
         let names = devices(&self.spec);
         let inits = self.spec.in_order().filter(|(_, role)| *role == Role::Init);
@@ -112,7 +109,7 @@ impl PodView {
         })
     }
 
-    /// What its containers asked each of their slices to have, by its request document.
+    /// The memory that each container requested per slice, from the pod's request document.
     fn requested(&self) -> BTreeMap<String, MemoryMib> {
         let asked =
             |container: &ContainerRequest| container.memory.unwrap_or(container.size_gb.share_memory());
@@ -128,7 +125,7 @@ impl PodView {
         document.into_iter().flat_map(|document| document.containers)
     }
 
-    /// What its Binding has assigned to it. The guard lets the extender alone write that.
+    /// The slices that its Binding assigned. An admission policy allows only the extender to write that annotation.
     fn assigned(&self) -> Vec<WantedSlice> {
         let document = self.annotation(keys::ASSIGNMENT).and_then(|text| serde_json::from_str(text).ok());
         let Some(AssignmentDocument { slices, .. }) = document else { return Vec::new() };
@@ -137,7 +134,7 @@ impl PodView {
         let wanted = |AssignedSlice { container, id, gpu, shape }| {
             let resource = *names.get(&container)?;
             let (namespace, pod) = (namespace.clone(), name.clone());
-            // An assignment does not say whether others may be offered beside it.
+            // An assignment does not say whether other devices may be offered beside it, so assume that none may.
             let alone = true;
             let reservation =
                 Reservation { uid: self.uid(), namespace, pod, container, resource, alone, epoch: 0 };

@@ -1,5 +1,5 @@
-//! Watches the pods of this node: to learn when one is gone or finished, for then its slices may be free; and which live,
-//! for the kubelet's checkpoint has those that have ended too.
+//! Watches the pods of this node. A pod that is gone or finished may free its slices. The list of live pods is needed,
+//! because the kubelet's checkpoint also has pods that have ended.
 
 mod live;
 
@@ -19,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 /// How long the API server may keep a watch.
 const WATCH_SECONDS: u32 = 290;
 
-/// The pods of the node that ask for kerf's names, as the watch shows them.
+/// The pods of the node that request names of kerf, as the watch shows them.
 #[derive(Debug, Default)]
 struct Roster {
     pods: NodePods,
-    /// What was told of last.
+    /// What was sent last.
     told: Option<NodePods>,
 }
 
@@ -35,7 +35,7 @@ impl Roster {
         }
     }
 
-    /// The pods, if they are others than were told of.
+    /// Returns the pods if they changed since the last call.
     fn news(&mut self) -> Option<NodePods> {
         if self.told.as_ref() == Some(&self.pods) {
             return None;
@@ -45,7 +45,7 @@ impl Roster {
     }
 }
 
-/// The pods that the kubelet has rejected: each is told of once.
+/// The pods that the kubelet has rejected; each is reported once.
 #[derive(Debug, Default)]
 struct Rejections {
     known: BTreeSet<PodUid>,
@@ -62,8 +62,8 @@ impl Rejections {
         }
     }
 
-    /// The list is whole: gives those that were rejected during a gap of the watch. Those of the first list may have been told
-    /// of by an earlier process, and what was promised is not known yet.
+    /// Ends a list, and returns the pods that were rejected during a gap of the watch. The first list returns none: an
+    /// earlier process may have reported those, and the reservations are not known yet.
     fn list_is_whole(&mut self) -> Vec<(PodKey, PodUid)> {
         let listed = std::mem::take(&mut self.listed);
         let uids = listed.iter().map(|(_, uid)| uid.clone()).collect();
@@ -72,14 +72,14 @@ impl Rejections {
         listed.into_iter().filter(|(_, uid)| is_news && !known.contains(uid)).collect()
     }
 
-    /// Whether the pod was rejected just now.
+    /// Whether this event is the first that shows the pod as rejected.
     fn take(&mut self, pod: &PodView) -> bool {
         pod.is_rejected() && pod.asks() && self.known.insert(pod.uid())
     }
 }
 
-/// Tells which pods leave, and which ask for kerf's names, until `stop`. After a gap in the watch the kubelet is asked for
-/// the holders.
+/// Reports which pods leave, and which request names of kerf, until `stop`. After a gap in the watch it requests the
+/// holders from the kubelet.
 pub async fn watch(
     client: Client,
     node: NodeName,
@@ -96,7 +96,7 @@ pub async fn watch(
     let mut live = Live::default();
     while let Some(event) = stream.next().await {
         match event {
-            // Nothing is told before the list is whole.
+            // Nothing is reported before the list is complete.
             Ok(watcher::Event::Init) => {
                 roster.pods.clear();
                 rejections.listed.clear();

@@ -1,4 +1,4 @@
-//! Watches the policy in the node's own GpuNode, which is made when it is not there.
+//! Watches the policy in the node's own GpuNode, and creates that object if it is missing.
 
 use crate::event::{Event, Events};
 use crate::node::Predecessor;
@@ -15,14 +15,13 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// The wait between two tries to make the GpuNode.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long the API server may keep a watch: a connection that died silently is noticed soon after.
+/// How long the API server may keep a watch. It is short, so that a connection that died silently is noticed soon.
 const WATCH_SECONDS: u32 = 60;
 
-/// Sends each policy until `stop`, and before the first one the object that has it. To `shown` goes the status of each object that was
-/// listed or made anew.
+/// Sends each policy until `stop`, and before the first one the object that has it. `shown` receives the status of each
+/// object that was listed or created again.
 pub async fn watch(
     (api, nodes): (Api<GpuNode>, Api<Node>),
     node: NodeName,
@@ -33,14 +32,14 @@ pub async fn watch(
     let config = watcher::Config::default().fields(&format!("metadata.name={node}")).timeout(WATCH_SECONDS);
     let stream = watcher(api.clone(), config).default_backoff().take_until(stop.clone().cancelled_owned());
     tokio::pin!(stream);
-    // The UID of the object that was seen last.
+    // The UID of the last object that was seen.
     let (mut seen, mut is_first) = (None, true);
     while let Some(event) = stream.next().await {
         match event {
             Ok(watcher::Event::Init) => seen = None,
             Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
                 if seen.as_ref() != Some(&object.metadata.uid) {
-                    // The publisher ends with the agent: then nobody needs to know.
+                    // The send fails once the publisher has ended with the agent; then the status is not needed.
                     drop(shown.send(status(&object)));
                     seen = Some(object.metadata.uid.clone());
                 }
@@ -70,9 +69,9 @@ fn status(object: &GpuNode) -> Option<GpuNodeStatus> {
     })
 }
 
-/// Makes the GpuNode if it is not there; tries until it is. Its owner is the Node of now: one that was made anew has
-/// another UID, and the garbage collector removes what the old one owned. While there is no Node it is not made: without
-/// an owner it would outlive its node, and nobody adds one later.
+/// Creates the GpuNode if it is missing, with retries. Its owner is the current Node, because a recreated Node has
+/// another UID and the garbage collector deletes what the old one owned. Without a Node it is not created: it would
+/// have no owner, outlive its node, and get no owner later.
 async fn ensure(api: &Api<GpuNode>, nodes: &Api<Node>, node: &NodeName, stop: &CancellationToken) {
     let mut told = false;
     while !stop.is_cancelled() {
@@ -89,7 +88,7 @@ async fn ensure(api: &Api<GpuNode>, nodes: &Api<Node>, node: &NodeName, stop: &C
     }
 }
 
-/// Whether the GpuNode is there now; not while there is no Node.
+/// Whether the GpuNode exists now; `false` while there is no Node.
 async fn make(api: &Api<GpuNode>, nodes: &Api<Node>, node: &NodeName) -> Result<bool, kube::Error> {
     let Some(owner) = node_object::owner(nodes, node.as_str()).await? else { return Ok(false) };
     let mut object = GpuNode::new(node);

@@ -1,4 +1,4 @@
-//! Which pod a process belongs to, by its cgroup, and so who uses how much memory of a GPU.
+//! Finds the pod of a process by its cgroup, and from that who uses how much memory of a GPU.
 //!
 //! NVML lists processes by id; the kubelet puts each pod's containers below a cgroup that is named after the pod's UID. The
 //! agent sees both as the host does: it runs in the host's PID namespace and, being privileged, in the host's cgroup
@@ -11,24 +11,21 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A pod's cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodCgroup {
-    /// The pod's UID. For a static pod it is that of its file, not that of its mirror in the API.
+    /// The pod's UID. For a static pod it is that of its file, not that of its mirror pod in the API.
     pub uid: PodUid,
-    /// Its path from the root of the unified hierarchy (version 2), `/kubepods/burstable/pod…`; `None` on a host without that
-    /// hierarchy, and where the agent's own cgroup namespace hides it.
+    /// Its path from the root of the unified hierarchy (version 2), `/kubepods/burstable/pod…`. `None` on a host
+    /// without that hierarchy, and where the agent's own cgroup namespace hides it.
     pub path: Option<String>,
 }
 
-/// The cgroup of the pod that a process belongs to.
 #[must_use]
 pub fn pod_cgroup_of(proc_root: &Path, pid: u32) -> Option<PodCgroup> {
     pod_cgroup(&fs::read_to_string(proc_root.join(pid.to_string()).join("cgroup")).ok()?)
 }
 
-/// The name of a process; `None` if it is gone. What a process calls itself is its own affair: control characters are
-/// escaped.
+/// The name of a process; `None` if it is gone. Control characters are escaped, because a process may set any name.
 #[must_use]
 pub fn name_of(proc_root: &Path, pid: u32) -> Option<String> {
     let name = fs::read(proc_root.join(pid.to_string()).join("comm")).ok()?;
@@ -36,7 +33,8 @@ pub fn name_of(proc_root: &Path, pid: u32) -> Option<String> {
     Some(name.trim_end_matches('\n').escape_debug().to_string())
 }
 
-/// The pod in the text of `/proc/<pid>/cgroup`: of the unified hierarchy's line (`0::/…`) or else of any other.
+/// Finds the pod in the text of `/proc/<pid>/cgroup`: first in the unified hierarchy's line (`0::/…`), else in any
+/// other.
 #[must_use]
 pub fn pod_cgroup(text: &str) -> Option<PodCgroup> {
     let unified = text.lines().filter_map(|line| line.strip_prefix("0::")).find_map(in_path);
@@ -48,8 +46,8 @@ pub fn pod_cgroup(text: &str) -> Option<PodCgroup> {
     Some(PodCgroup { uid, path: None })
 }
 
-/// The outermost pod of a cgroup path, and the path as far as that: what a container makes below its own cgroup may have any
-/// name.
+/// Returns the outermost pod of a cgroup path, and the path up to it. Inner segments do not count, because a container
+/// may create cgroups of any name below its own.
 fn in_path(path: &str) -> Option<(PodUid, String)> {
     let segments: Vec<&str> = path.split('/').collect();
     let (index, uid) = segments.iter().enumerate().find_map(|(index, segment)| {
@@ -59,9 +57,9 @@ fn in_path(path: &str) -> Option<(PodUid, String)> {
     Some((uid, segments[..=index].join("/")))
 }
 
-/// The UID in a segment of a cgroup path: `pod<uid>` below the kubelet's cgroups (cgroupfs), or
-/// `kubepods-burstable-pod<uid>.slice` with underscores in the UID (systemd), each with what is set before it by the
-/// kubelet's `--cgroup-root`.
+/// Returns the UID in a segment of a cgroup path: `pod<uid>` below the kubelet's cgroups (cgroupfs), or
+/// `kubepods-burstable-pod<uid>.slice` with underscores in the UID (systemd). The kubelet's `--cgroup-root` may add a
+/// prefix to either.
 fn uid_in(segment: &str, parent: &str) -> Option<PodUid> {
     if let Some(slice) = segment.strip_suffix(".slice") {
         let (prefix, uid) = slice.rsplit_once("-pod")?;
@@ -76,23 +74,23 @@ fn uid_in(segment: &str, parent: &str) -> Option<PodUid> {
     segment.strip_prefix("pod").filter(|uid| is_kubelets && is_uid(uid)).map(PodUid::new)
 }
 
-/// Whether it is a UUID, or the hash that a static pod has for one.
+/// Whether the text is a UUID, or the hash that a static pod has instead.
 fn is_uid(text: &str) -> bool {
     let is_hex = |part: &str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let lengths: Vec<usize> = text.split('-').map(str::len).collect();
     text.split('-').all(is_hex) && matches!(lengths.as_slice(), [32] | [8, 4, 4, 4, 12])
 }
 
-/// Where the host tells of its processes.
+/// Paths to the host's process information.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// Its `/proc`.
+    /// The host's `/proc`.
     pub proc: PathBuf,
-    /// Its cgroups: the unified hierarchy's root.
+    /// The root of the unified cgroup hierarchy.
     pub cgroups: PathBuf,
 }
 
-/// Who uses how much of the GPUs, by what the host's `/proc` tells of the processes, and NVML of how busy they are.
+/// Computes each pod's use of the GPUs, from the host's `/proc` and the utilization that NVML reports.
 #[must_use]
 pub fn usage(host: &Host, gpus: &[Gpu], busy: &BTreeMap<GpuUuid, Utilization>) -> Usage {
     let unmeasured = Utilization::default();

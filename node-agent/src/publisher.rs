@@ -1,5 +1,5 @@
-//! Writes GpuNode.status, for people: only on change, one write at a time, always the newest, and not before the GpuNode is there. One
-//! that was listed or made anew gets all of it again.
+//! Writes GpuNode.status, for people: only on change, one write at a time, always the newest, and not before the
+//! GpuNode exists. An object that was listed or created again gets the whole status.
 
 use crate::ending::{Ending, Session};
 use crate::node::unserved;
@@ -17,15 +17,15 @@ use tokio::time::Instant;
 const FIRST_CHANGE: Duration = Duration::from_millis(500);
 const CONDITIONS: Duration = Duration::from_secs(1);
 
-/// How long the last write, that the agent stops, may take.
+/// How long the last write, which says that the agent stops, may take.
 const LAST_WRITE: Duration = Duration::from_secs(2);
 
-/// The wait after a failed write; doubled up to [`LONGEST_WAIT`].
+/// The wait after a failed write, which doubles up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Publishes `statuses` until `stop`, at most once in an `interval` but for conditions. `shown` tells what each GpuNode says that is
-/// listed or made anew.
+/// Publishes `statuses` until `stop`, at most once per `interval` except for conditions. `shown` carries the status of
+/// each GpuNode that was listed or created again.
 pub async fn publish(
     (api, name): (Api<GpuNode>, String),
     mut statuses: watch::Receiver<GpuNodeStatus>,
@@ -64,7 +64,7 @@ pub async fn publish(
     }
 }
 
-/// Says that nobody serves the node now: the kubelet takes the end of the agent's sockets for the end of its devices.
+/// Writes that no agent serves the node now: the kubelet marks the devices as gone when the agent's sockets close.
 async fn say_goodbye(mut writer: Writer, statuses: &watch::Receiver<GpuNodeStatus>, ending: Option<&Ending>) {
     let condition = Condition {
         kind: Condition::READY.to_owned(),
@@ -85,11 +85,10 @@ struct Writer {
     api: Api<GpuNode>,
     name: String,
     interval: Duration,
-    /// A status with the conditions that the GpuNode has, for their times; `None` until it was seen.
+    /// A status with the conditions of the GpuNode, for their transition times; `None` until the GpuNode was seen.
     times: Option<GpuNodeStatus>,
-    /// What was written last; `None` if it is not known what the GpuNode says.
+    /// The status that was written last; `None` if the GpuNode's content is unknown.
     written: Option<GpuNodeStatus>,
-    /// When that was.
     at: Option<Instant>,
 }
 
@@ -106,7 +105,7 @@ impl Writer {
         }
     }
 
-    /// When a status is written of which the first change was seen when it `begun`.
+    /// When the status is written, if its first change was seen at `begun`.
     fn due(&self, begun: Instant, status: &GpuNodeStatus) -> Instant {
         let Some(written) = &self.written else { return begun };
         let again = self.at.map_or(begun, |at| at + self.interval);
@@ -133,12 +132,12 @@ impl Writer {
     }
 }
 
-/// What a condition says, whenever it began.
+/// What a condition says, without its time.
 fn said(condition: &Condition) -> (&str, ConditionStatus, &str) {
     (&condition.kind, condition.status, &condition.reason)
 }
 
-/// A condition that has not changed keeps its time.
+/// Keeps the transition time of each condition that has not changed.
 fn keep_times(status: &mut GpuNodeStatus, before: &GpuNodeStatus, now: Timestamp) {
     for condition in &mut status.conditions {
         let same =
@@ -157,7 +156,7 @@ fn all(status: &GpuNodeStatus) -> Map<String, Value> {
     }
 }
 
-/// The fields of the status that changed. Lists are replaced as a whole by a merge patch.
+/// The fields of the status that changed. A merge patch replaces lists as a whole.
 fn changes(written: &GpuNodeStatus, status: &GpuNodeStatus) -> Map<String, Value> {
     let old = all(written);
     all(status).into_iter().filter(|(field, value)| old.get(field) != Some(value)).collect()
@@ -172,7 +171,7 @@ mod tests {
     use kerf_core::units::{MemoryMib, SizeGb};
     use tokio_util::sync::CancellationToken;
 
-    /// A burst on a node is told in two writes, and people hear of what is wrong within a second.
+    /// A burst on a node is published in two writes, and a bad condition is visible within a second.
     #[tokio::test]
     async fn a_status_is_written_at_most_once_in_an_interval_and_a_condition_at_once() {
         let (api, _) = client(|_| (200, json!({})));
@@ -265,7 +264,7 @@ mod tests {
         writes(0).await;
         show.send(None).unwrap();
         let first = writes(1).await.remove(0);
-        // The first is a GpuNode that was made anew, the second one of an earlier time.
+        // The first is a GpuNode that was created again, the second has conditions of an earlier time.
         let mut earlier = status(slice(SliceState::Held, None), true);
         earlier.conditions[0].last_transition_time = "1970-01-01T00:00:00Z".to_owned();
         for (count, other) in [(2, None), (3, Some(earlier))] {

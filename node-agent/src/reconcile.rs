@@ -1,7 +1,7 @@
-//! The agent's one loop: events in, a decision, its parts handed out. At most one call is under way on each GPU, and none while all are
-//! looked at.
+//! The agent's one loop: it takes events, gets a decision, and hands out its parts. At most one call is under way on
+//! each GPU, and none while all GPUs are observed.
 //!
-//! observe → plan → check → execute → publish: the first three are [`Node`]'s, and pure; this module waits, hands out
+//! observe → plan → check → execute → publish: [`Node`] does the first three without I/O; this module waits, hands out
 //! and runs.
 
 use crate::app::Keepers;
@@ -33,62 +33,56 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-/// The wait after an observation that failed, and between observations for which a plan asks.
+/// The wait after a failed observation, and between observations that a plan requests.
 const OBSERVE_AGAIN: Duration = Duration::from_millis(300);
 
-/// How often the GPUs are looked at while they are shared: a pod that uses more than its share is told within ten seconds.
+/// How often shared GPUs are observed, so that a pod that uses more than its share is reported within ten seconds.
 const LOOK_AT_SHARES: Duration = Duration::from_secs(4);
 
-/// How long after a cut the GPUs are looked at: what a new MIG device has is told in labels, for which nobody waits.
+/// How long after a cut the GPUs are observed. Only labels show what a new MIG device has, and no pod waits for them.
 const LOOK_AT_THE_NEW: Duration = Duration::from_secs(5);
 
-/// The wait after the record could not be written: shorter than the node's own, so that it is told of until it is written.
+/// The wait after a failed write of the checkpoint. It is shorter than the node's own, so that the failure is reported
+/// until a write succeeds.
 const RECORD_AGAIN: Duration = Duration::from_secs(1);
 
-/// Where decisions go.
+/// The channels into which the loop hands its decisions.
 pub struct Outlets {
-    /// Events, for the servers that the loop starts.
+    /// The sender of events, for the servers that the loop starts.
     pub events: Events,
-    /// Allocations under way, during which the kubelet is not asked who holds what.
+    /// Allocations under way, during which the kubelet is not asked for holders.
     pub allocations: Allocations,
-    /// The folder of the device plugin sockets.
     pub plugin_folder: PathBuf,
-    /// Asks for the kubelet's account of holders.
+    /// Requests a new list of holders from the kubelet.
     pub want_holders: Arc<Notify>,
-    /// What the kubelet has to acknowledge.
+    /// The healthy devices that the kubelet has to acknowledge.
     pub watched: watch::Sender<Watched>,
-    /// The status to publish.
+    /// The status to publish in the GpuNode.
     pub status: watch::Sender<GpuNodeStatus>,
-    /// The node as the extender's copy of it is to be.
+    /// The node's state, which the streams copy to the extender.
     pub reported: watch::Sender<Arc<NodeState>>,
-    /// Pods to look up.
     pub look_up: mpsc::UnboundedSender<pod_lookup::Wanted>,
-    /// Counts of devices by name, for onlookers at the node's status.
+    /// Counts of devices by name, for readers of the Node's status.
     pub counts: watch::Sender<Counts>,
-    /// The node's labels.
     pub labels: watch::Sender<BTreeMap<String, Option<String>>>,
-    /// What NVIDIA's labels would say of the node.
+    /// The values that NVIDIA's labels should have for the node.
     pub gfd_labels: watch::Sender<GfdLabels>,
-    /// Those who keep the node as it should be.
     pub keepers: Keepers,
-    /// Kubernetes Events.
     pub recorder: Recorder,
-    /// `/readyz`.
     pub readiness: Readiness,
-    /// `/metrics`.
     pub metrics: Metrics,
 }
 
-/// Devices of each name: all, and the healthy ones.
+/// Devices of each name: how many in all, and how many of them healthy.
 pub type Counts = BTreeMap<ResourceName, (usize, usize)>;
 
-/// The loop.
 pub struct Reconciler {
     node: Node,
     outlets: Outlets,
     lists: BTreeMap<ResourceName, watch::Sender<Arc<Vec<ListedDevice>>>>,
-    /// Servers of names, and which of them have registered theirs. Names are added while the agent runs, and never taken back.
+    /// Servers of names. Names are added while the agent runs and never removed.
     plugins: Vec<tokio::task::JoinHandle<()>>,
+    /// Which of the servers, by index, have registered their names.
     registered: BTreeMap<usize, Result<(), String>>,
     executor: Executor,
     standing: Standing,
@@ -96,13 +90,13 @@ pub struct Reconciler {
     record_at: Instant,
     resync: Duration,
     observe_at: Instant,
+    /// The end of the last observation that was handled; `None` before the first.
     last_observed: Option<Instant>,
-    /// Whether memory was looked at since it was last measured.
+    /// Whether an observation of memory was handled since the metrics were last set.
     measure: bool,
 }
 
 impl Reconciler {
-    /// A loop that has seen nothing yet.
     #[must_use]
     pub fn new(
         (node, standing): (Node, Standing),
@@ -130,11 +124,12 @@ impl Reconciler {
         }
     }
 
-    /// Runs until the session ends, and until the servers have closed.
+    /// Runs until the session ends and the servers have closed.
     pub async fn run(mut self, mut events: mpsc::UnboundedReceiver<Event>, session: Session) {
         let stop = session.stop();
         while !stop.is_cancelled() {
-            // An allocation that was granted by an earlier decision's lists is known to this one.
+            // Take all queued events first, so that an allocation that an earlier decision's lists granted is known to
+            // this one.
             while let Ok(event) = events.try_recv() {
                 self.take(event);
             }
@@ -205,7 +200,7 @@ impl Reconciler {
         }
     }
 
-    /// All is registered once every server has registered its names.
+    /// Reports the names as registered once every server has registered.
     fn take_registration(&mut self, server: usize, result: Result<(), String>) {
         self.registered.insert(server, result);
         let failed = self.registered.values().find_map(|r| r.as_ref().err().cloned());
@@ -236,7 +231,8 @@ impl Reconciler {
                     }
                     Err(error) => self.node.on_observed(Err(error)),
                 }
-                // One that was away may have another handle, and nobody listens to one that never answered before.
+                // A GPU that was unresponsive may have another handle, and one that never answered before has no
+                // listener for its events.
                 if self.last_observed.is_some() && !self.node.answering().is_subset(&before) {
                     self.outlets.keepers.reopen.ask();
                 }
@@ -257,7 +253,7 @@ impl Reconciler {
                 self.node.on_created(&gpu, &id, result, now);
             }
             Outcome::Switched { gpu, mig, result, .. } => {
-                // Instances, places and the GPU's number: all may be others now.
+                // A switch may change the instances, the placements and the GPU's minor number, so observe at once.
                 self.observe_at = now;
                 self.outlets.keepers.reopen.ask();
                 self.node.on_switched(&gpu, mig, result, now);
@@ -269,14 +265,14 @@ impl Reconciler {
         }
     }
 
-    /// After an error nobody knows what was done.
+    /// After an error it is unknown what the call did, so observe at once.
     fn observe_soon_after(&mut self, failed: bool, now: Instant) {
         if failed {
             self.observe_at = now;
         }
     }
 
-    /// Hands the decision's parts out. Gives the time of the next one.
+    /// Hands out the decision's parts, and returns when the next decision is due.
     fn hand_out(&mut self, mut decision: Decision, now: Instant, session: &Session) -> Instant {
         end_for_upgrade(&decision, session);
         decision.record = self.standing.complete(decision.record);
@@ -299,7 +295,7 @@ impl Reconciler {
         self.publish(decision.healthy, decision.status);
         let write_at = self.answer_orders(&decision.record, now);
         for pod in decision.look_up {
-            // The task that looks pods up ends with the agent.
+            // A failed send is harmless: the task that looks pods up has ended with the agent.
             drop(self.outlets.look_up.send(pod));
         }
         if decision.wants_holders {
@@ -310,24 +306,24 @@ impl Reconciler {
             self.observe_at = self.observe_at.min(earliest);
         }
         if self.run_next(decision.step, decision.record, must_record, now) {
-            // There may be a step for another GPU.
+            // Decide again at once, because another GPU may have a step too.
             return now;
         }
-        // While a call is under way its end is waited for, which is never far.
+        // While a call is under way the loop waits for its end, which is never far.
         let idle = if self.executor.is_idle() { self.observe_at } else { now + self.resync };
         let record_at = Some(self.record_at).filter(|_| must_record && self.executor.is_idle());
         [decision.wake, record_at, write_at].into_iter().flatten().fold(idle, Instant::min)
     }
 
-    /// Writes the record, looks at the GPUs or runs the step. Whether it is the step. What is for all GPUs waits for the calls that are
-    /// under way, and none begins meanwhile.
+    /// Writes the checkpoint, observes the GPUs or runs the step, and returns whether it ran the step. A write or an
+    /// observation concerns all GPUs: it waits for the calls under way, and none begins meanwhile.
     fn run_next(&mut self, step: Option<Step>, record: Recalled, must_record: bool, now: Instant) -> bool {
         let (write, look) = (must_record && now >= self.record_at, now >= self.observe_at);
         if (write || look) && !self.executor.is_idle() {
             return false;
         }
         if write {
-            // A step that was decided on may be none by the next decision; what it was about is looked at then.
+            // The step is dropped, because the next decision may not contain it. Its GPU is observed then.
             self.observe_at = step.map_or(self.observe_at, |_| now);
             self.executor.record(record);
             return false;
@@ -345,14 +341,15 @@ impl Reconciler {
         begins
     }
 
-    /// Gives the answers to orders that wait for nothing more, and writes the record that the others wait for. Returns when it is to
-    /// be written at the latest.
+    /// Sends the answers to orders that are ready, and writes the checkpoint for the others. Returns when it must be
+    /// written at the latest.
     fn answer_orders(&mut self, record: &Recalled, now: Instant) -> Option<Instant> {
         self.unanswered.give();
         self.unanswered.write(record, &self.executor.recording(), now)
     }
 
-    /// What is to be so, to those who make it so. Daemons, limits, lengths and pauses wait until a restart would know of them.
+    /// Sends the desired state to the reconcilers. Daemons, limits, lengths and pauses wait until the checkpoint has
+    /// them, so that a restart can undo them.
     fn hand_to_keepers(&self, decision: &Decision, unrecorded: bool) {
         fn set<T: PartialEq + Clone>(sender: &watch::Sender<T>, wanted: &T) {
             sender.send_if_modified(|old| {
@@ -378,7 +375,7 @@ impl Reconciler {
         set(&self.outlets.keepers.remove_rejected, &decision.remove_rejected);
         for (key, uid) in &decision.evict {
             let why = "its processes hold more GPU memory than it was given".to_owned();
-            // A full queue has it already; what is still to go is asked for again.
+            // If the queue is full the eviction is skipped; the next decision requests it again.
             drop(self.outlets.keepers.evict.try_send(Eviction { key: key.clone(), uid: uid.clone(), why }));
         }
     }
@@ -392,7 +389,7 @@ impl Reconciler {
         self.outlets.gfd_labels.send_if_modified(|old| replace(old, self.node.gfd_labels()));
         self.outlets.counts.send_if_modified(|old| replace(old, self.counts()));
         self.outlets.watched.send_if_modified(|old| replace(&mut old.healthy, healthy));
-        // Until then nobody is told that the node has no GPUs.
+        // Report nothing before the first observation; otherwise readers would see a node without GPUs.
         if !self.node.has_looked() {
             return;
         }
@@ -416,7 +413,8 @@ impl Reconciler {
         self.lists.iter().map(|(name, list)| (*name, count(&list.borrow()))).collect()
     }
 
-    /// Serves the names that are not served yet. The GPUs' MIG mode and policy may add some; the others' lists go on.
+    /// Starts servers for names that have none yet. MIG mode and policy may add names; the lists of the others
+    /// continue.
     fn serve_names(&mut self, decision: &Decision, stop: &CancellationToken) {
         let new: Vec<_> =
             decision.lists.keys().filter(|name| !self.lists.contains_key(name)).copied().collect();
@@ -439,8 +437,8 @@ impl Reconciler {
     }
 }
 
-/// Ends the session once the driver may go. The folder of an MPS daemon stays until the daemon is gone, also one that an earlier
-/// process has started.
+/// Ends the session once the driver may be unloaded. An MPS daemon's folder exists until the daemon is gone, also if an
+/// earlier process started it, so the session waits until no folder is left.
 fn end_for_upgrade(decision: &Decision, session: &Session) {
     let Some(LetGo { evidence, daemons }) = &decision.let_go else { return };
     let daemons = daemons.as_ref().map(|folder| mps::targets(folder));
@@ -452,7 +450,7 @@ fn end_for_upgrade(decision: &Decision, session: &Session) {
     }
 }
 
-/// Replaces a value; whether it was another.
+/// Replaces a value, and returns whether it changed.
 fn replace<T: PartialEq>(old: &mut T, new: impl Into<T>) -> bool {
     let new = new.into();
     let differs = *old != new;

@@ -1,5 +1,5 @@
-//! The agent's record on the node's disk, as its tasks need it: written off the loop's thread, before what it tells of is made,
-//! set or answered.
+//! Writes the checkpoint for the agent's tasks. It is written off the loop's thread, and before anything in it is
+//! created, set or answered.
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Found, Record};
 use crate::driver_load::DriverLoad;
@@ -9,28 +9,28 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The record. Its clones are one.
+/// The checkpoint for all tasks. Clones share one state.
 #[derive(Clone)]
 pub struct Recording {
     newest: Arc<Mutex<Newest>>,
     disk: Arc<tokio::sync::Mutex<Disk>>,
     boot_id: String,
-    /// The load of the driver that this process works with, once there is one.
+    /// The load of the driver that this process works with; empty until a driver is loaded.
     load: Arc<OnceLock<DriverLoad>>,
     sys: PathBuf,
 }
 
-/// The newest record, on the disk or not.
+/// The newest record, whether it is on the disk or not.
 struct Newest {
-    /// How many were handed over.
+    /// How many records were handed over.
     number: u64,
     record: Record,
 }
 
-/// What the disk has, which one writes at a time.
+/// The record on the disk. Its lock lets one write run at a time.
 struct Disk {
     checkpoint: Checkpoint,
-    /// The number of the record that was written last, and whether that succeeded.
+    /// The number of the record that was last written, whether or not that succeeded.
     tried: u64,
     result: Result<(), String>,
 }
@@ -47,8 +47,8 @@ impl Disk {
 }
 
 impl Recording {
-    /// Opens the record in `folder`, in the boot `boot_id`. Gives what an earlier process recorded there, if one was there. `sys`, for
-    /// most `/sys`, tells whether the driver was loaded anew since.
+    /// Opens the checkpoint in `folder`, in the boot `boot_id`, and returns what an earlier process recorded. `sys`,
+    /// usually `/sys`, shows whether the driver was reloaded since.
     pub fn open(
         folder: &Path,
         boot_id: String,
@@ -68,24 +68,24 @@ impl Recording {
         Ok((Self { newest, disk, boot_id, load: Arc::new(load), sys }, before))
     }
 
-    /// The boot that this process runs in.
+    /// The id of the boot that this process runs in.
     #[must_use]
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
-    /// Whether another load of the driver runs than this process has worked with. The first one that is there is its own. Ask
-    /// after NVML has answered: an open session keeps the driver from being unloaded, so the answer is of this load.
+    /// Whether the driver was reloaded under this process. The first load that is seen counts as its own. Call this
+    /// after NVML has answered: an open session keeps the driver from being unloaded, so the result is about this load.
     #[must_use]
     pub fn is_of_another_load(&self) -> bool {
         DriverLoad::read(&self.sys).is_some_and(|now| now != *self.load.get_or_init(|| now))
     }
 
-    /// Writes what the node has, unless it stands there already. Records are written in the order of these calls, not of the
-    /// futures' polls. Those that are handed over while an earlier one is being written become one write, that of the newest.
+    /// Writes what the node has, unless the disk has it already. Records are written in the order of these calls, not
+    /// of the futures' polls. Records that arrive during a write share one write, of the newest.
     ///
     /// # Errors
-    /// The text of what is wrong with the disk.
+    /// Returns what is wrong with the disk.
     pub fn save(&self, recalled: Recalled) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let record = self.record(recalled);
         let number = {
@@ -108,10 +108,10 @@ impl Recording {
         }
     }
 
-    /// Writes what the node has for the next process, which may be an agent without a ledger.
+    /// Writes what the node has for the next process, which may be an older agent without a ledger.
     ///
     /// # Errors
-    /// The text of what is wrong with the disk.
+    /// Returns what is wrong with the disk.
     pub async fn leave(&self, recalled: Recalled) -> Result<(), String> {
         self.save(recalled).await?;
         let mut disk = Arc::clone(&self.disk).lock_owned().await;
@@ -125,10 +125,10 @@ impl Recording {
 }
 
 fn recalled(record: Record, boot_id: &str, load: Option<DriverLoad>) -> Recalled {
-    // A driver that is not loaded now is loaded anew next.
+    // A driver that is not loaded now will be loaded again, so its state is lost as well.
     let is_lost = record.boot_id != boot_id || record.driver_load.is_some() && record.driver_load != load;
     let Record { mut node, mig_lost, .. } = record;
-    // One of an older agent has both sorts in one. Those that are lost are lost while the node recovers.
+    // An older agent kept lost and set modes in one field. During a node's recovery they all count as lost.
     let old = || if node.booted { node.mig_on.clone() } else { BTreeSet::new() };
     node.mig_lost = mig_lost.unwrap_or_else(old);
     if is_lost { node.after_reload() } else { node }
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(after(folder.path(), "two", None).await, booted);
     }
 
-    /// What somebody switches off between two processes was not lost.
+    /// A mode that somebody switches off between two processes was not lost.
     #[tokio::test]
     async fn a_mode_that_was_on_is_lost_by_a_boot_alone() {
         let (folder, gpu) = (tempfile::tempdir().unwrap(), GpuUuid::new("GPU-0"));
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(after(folder.path(), "one", None).await, of(9));
     }
 
-    /// A step is handed over with what was known when it was decided on, and may begin after a newer record was.
+    /// A step carries the record of its decision, and may begin after a newer record was handed over.
     #[tokio::test]
     async fn an_older_record_never_follows_a_newer_one() {
         let folder = tempfile::tempdir().unwrap();
@@ -239,18 +239,17 @@ mod tests {
         assert_eq!(after(folder.path(), "one", None).await, busy());
     }
 
-    /// Loads the driver, or unloads it.
     fn set_loaded(folder: &Path, loaded: bool) {
         let module = folder.join("sys/module/nvidia");
         if loaded {
             return std::fs::create_dir_all(module).unwrap();
         }
-        // It stays elsewhere, so that its inode number is not reused.
+        // Rename it instead of removing it, so that its inode number is not reused.
         let gone = tempfile::tempdir_in(folder).unwrap().keep();
         std::fs::rename(module, gone).unwrap();
     }
 
-    /// GPU Operator upgrades the driver without a reboot, and most GPUs forget their MIG mode in it.
+    /// GPU Operator upgrades the driver without a reboot, and most GPUs lose their MIG mode in it.
     #[tokio::test]
     async fn a_mode_is_lost_with_the_load_of_the_driver_in_the_same_boot() {
         let (folder, gpu) = (tempfile::tempdir().unwrap(), GpuUuid::new("GPU-0"));

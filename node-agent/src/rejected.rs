@@ -1,9 +1,9 @@
-//! Pods that are removed: those of this node that the kubelet rejected for a device, where policy says so, and those that
-//! are ended for using more GPU memory than they were given.
+//! Removes pods: those of this node that the kubelet rejected for a device, if the policy says so, and those that use
+//! more GPU memory than they were given.
 //!
-//! A pod that fails with `UnexpectedAdmissionError` is final: the kubelet does not try again, its controller has made
-//! another, and the failed ones pile up. kerf's own pods cannot fail so; those that came past it and those of other plugins
-//! can.
+//! A pod that fails with `UnexpectedAdmissionError` is final: the kubelet does not retry, its controller creates
+//! another, and the failed pods pile up. kerf's own pods cannot fail so; pods that bypassed kerf and pods of other
+//! device plugins can.
 
 use crate::pod_view::PodView;
 use crate::recorder::{About, News, Recorder};
@@ -17,13 +17,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How often failed pods are looked for: nothing waits for it.
+/// How often failed pods are listed; nothing waits for it.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// How long one call may take.
+/// How long one API call may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Removes the node's rejected pods as long as `wanted`, until `stop`.
+/// Removes the node's rejected pods while `wanted` is true, until `stop`.
 pub async fn remove(
     client: Client,
     node: NodeName,
@@ -35,7 +35,8 @@ pub async fn remove(
         let told = stop.run_until_cancelled(async { wanted.wait_for(|wanted| *wanted).await.is_ok() }).await;
         match told {
             Some(true) => {}
-            // Nobody can want it any more, but a task that ends early is a fault.
+            // The sender is gone, so the value cannot change; the task still waits, because a task that ends early
+            // counts as a fault.
             Some(false) => return stop.cancelled().await,
             None => return,
         }
@@ -56,7 +57,7 @@ async fn remove_once(client: &Client, node: &NodeName, recorder: &Recorder) -> R
     Ok(())
 }
 
-/// A pod that the kubelet rejected and that its controller has replaced.
+/// A pod that the kubelet rejected and that its controller replaces.
 struct Rejected {
     key: PodKey,
     uid: PodUid,
@@ -64,7 +65,7 @@ struct Rejected {
 }
 
 impl Rejected {
-    /// The pod if it is one.
+    /// Returns the pod if it is rejected, has a controller, requests GPUs and is not being deleted.
     fn of(pod: &PodView) -> Option<Self> {
         let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
         let has_controller = owners.iter().any(|owner| owner.controller == Some(true));
@@ -76,11 +77,11 @@ impl Rejected {
         Some(Self { key: pod.key(), uid, message: pod.status.message.clone() })
     }
 
-    /// Deletes it. A failure is seen again at the next look.
+    /// Deletes the pod. A failure is retried at the next poll.
     async fn delete(self, client: &Client, recorder: &Recorder) {
         match tokio::time::timeout(PATIENCE, delete(client, &self.key, &self.uid)).await {
             Ok(Ok(())) => {}
-            // Somebody else deleted it, and another of its name may be there by now.
+            // Another client deleted it, and a new pod of the same name may exist by now.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return,
             Ok(Err(error)) => {
                 return tracing::warn!(pod = %self.key, %error, "a rejected pod was not deleted; trying again");
@@ -97,13 +98,13 @@ impl Rejected {
     }
 }
 
-/// Whether a container of it asks for a device of kerf's names or NVIDIA's.
+/// Whether one of its containers requests a device under a name of kerf or NVIDIA.
 fn asks_for_gpus(pod: &PodView) -> bool {
     let mut names = pod.spec.in_order().flat_map(|(container, _)| container.resources.limits.keys());
     names.any(|name| name.starts_with(nvidia_keys::PREFIX) || name.parse::<ResourceName>().is_ok())
 }
 
-/// Deletes that pod and no namesake.
+/// Deletes the pod with this UID only, and no later pod of the same name.
 async fn delete(client: &Client, pod: &PodKey, uid: &PodUid) -> Result<(), kube::Error> {
     let only = Preconditions { uid: Some(uid.to_string()), resource_version: None };
     let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
@@ -111,28 +112,26 @@ async fn delete(client: &Client, pod: &PodKey, uid: &PodUid) -> Result<(), kube:
     pods.delete(&pod.name, &params).await.map(drop)
 }
 
-/// A pod that is to go.
+/// A pod to delete for its use of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
-    /// Its namespace and name.
     pub key: PodKey,
-    /// Its UID: a namesake stays.
+    /// Its UID, so that a later pod of the same name stays.
     pub uid: PodUid,
-    /// Why, for the log.
+    /// The reason, for the log.
     pub why: String,
 }
 
-/// Ends the pods that are asked for until `stop`, each with the time that it has for its end. They are deleted, as the kubelet evicts under
-/// pressure: no disruption budget is asked, for its neighbours' memory is what such a pod takes. An agent has no right to the
-/// eviction API, since the API server lets nobody look there whose pod it is. What is refused is not tried again before it is
-/// asked for again.
+/// Deletes the requested pods until `stop`, with their grace period. This is how the kubelet evicts under pressure: it
+/// ignores disruption budgets, because such a pod takes its neighbours' memory. The agent has no right to the eviction
+/// API, because that API does not check whose node the pod is on. A refused deletion is retried only on a new request.
 pub async fn evict(client: Client, mut requests: mpsc::Receiver<Eviction>, stop: CancellationToken) {
     let mut calls = JoinSet::new();
     while let Some(Some(eviction)) = stop.run_until_cancelled(requests.recv()).await {
         while calls.try_join_next().is_some() {}
         calls.spawn(evict_one(client.clone(), eviction));
     }
-    // The loop that asks may end first; a task that ends early is a fault.
+    // The loop that requests evictions may end first; a task that ends early counts as a fault.
     stop.cancelled().await;
 }
 

@@ -1,8 +1,8 @@
-//! What the agent has set on GPUs and on cgroups beside slices, and whether the node's disk knows of it and of all else that
-//! only the agent knows.
+//! Tracks what the agent has set on GPUs and cgroups besides slices, and whether the checkpoint has it and everything
+//! else that a restart needs.
 //!
-//! A process that is killed forgets; the next one undoes what the record tells of, and nothing else. So what is to be set is
-//! recorded before it is set, and stays recorded until it is seen to be undone, wanted or not.
+//! A process that is killed loses its memory, and the next one undoes only what the checkpoint lists. So a setting is
+//! recorded before it is made, and stays recorded until it is seen to be undone, whether or not it is still wanted.
 
 use crate::gpu::limits::Limits;
 use crate::node::{Daemons, Ill, Profiles, Recalled, Shares};
@@ -10,17 +10,17 @@ use kerf_core::contract::WantedSlice;
 use kerf_core::names::GpuUuid;
 use std::collections::BTreeSet;
 
-/// What may be set now, and what of the record is on the disk.
+/// Settings that may be made now, and those that the checkpoint has.
 #[derive(Debug)]
 pub struct Standing {
     exclusive: BTreeSet<GpuUuid>,
     limits: Limits,
-    /// The GPUs whose MPS daemons have not gone for good, with their compute modes put back.
+    /// The GPUs whose MPS daemons are not gone for good, with their compute modes restored.
     daemons: BTreeSet<GpuUuid>,
     recorded: Needs,
 }
 
-/// What a restart cannot find out by itself, beside GPU instances: these are recorded before each cut.
+/// What a restart cannot find out by itself, besides GPU instances. It is recorded before each cut.
 #[derive(Debug, PartialEq, Eq)]
 struct Needs {
     exclusive: BTreeSet<GpuUuid>,
@@ -56,7 +56,7 @@ impl Needs {
 }
 
 impl Standing {
-    /// What an earlier process has recorded.
+    /// Starts with what an earlier process has recorded.
     #[must_use]
     pub fn of(recalled: &Recalled) -> Self {
         Self {
@@ -67,19 +67,18 @@ impl Standing {
         }
     }
 
-    /// Takes the limits that are set.
     pub fn on_limits(&mut self, set: Limits) {
         self.limits = set;
     }
 
-    /// Takes the MPS daemons. One that is gone for good has left its GPU in the `DEFAULT` mode.
+    /// Takes the state of the MPS daemons. A daemon that is gone for good has left its GPU in the `DEFAULT` mode.
     pub fn on_daemons(&mut self, daemons: &Daemons) {
         let gone = |gpu: &GpuUuid| self.daemons.contains(gpu) && !daemons.contains_key(gpu);
         self.exclusive.retain(|gpu| !gone(gpu));
         self.daemons = daemons.keys().cloned().collect();
     }
 
-    /// The record of what is wanted, with all that may still be set.
+    /// Returns the desired record, extended by everything that may still be set.
     #[must_use]
     pub fn complete(&self, mut record: Recalled) -> Recalled {
         record.exclusive.extend(self.exclusive.iter().cloned());
@@ -89,13 +88,13 @@ impl Standing {
         record
     }
 
-    /// Whether the disk has what a restart needs of this record.
+    /// Whether the checkpoint has what a restart needs of this record.
     #[must_use]
     pub fn is_recorded(&self, record: &Recalled) -> bool {
         self.recorded == Needs::of(record)
     }
 
-    /// The record is on the disk: what it tells of may be set from now on.
+    /// Notes that the record is on the disk: what it lists may be set from now on.
     pub fn note_recorded(&mut self, record: &Recalled) {
         self.exclusive.clone_from(&record.exclusive);
         self.recorded = Needs::of(record);
@@ -113,7 +112,7 @@ mod tests {
         GpuUuid::new("GPU-0")
     }
 
-    /// A GPU that is exclusive while `limit` is on a pod's cgroup.
+    /// A record with an exclusive GPU and a `limit` on a pod's cgroup.
     fn busy() -> Recalled {
         let limits = Limits::from([((gpu(), "/pod1".to_owned()), MemoryMib(4096))]);
         Recalled { exclusive: [gpu()].into(), limits, ..Recalled::default() }

@@ -1,10 +1,10 @@
-//! Brings what the node has to tell into the form of Kubernetes Events: about a pod, or about the Node.
+//! Turns what the node reports into Kubernetes Events about a pod or about the Node.
 
 use crate::node::Note;
 use crate::recorder::{About, News, Recorder};
 use kerf_core::names::{PodKey, PodUid};
 
-/// Tells it. `uid_of` knows the UIDs of the node's pods.
+/// Sends the Event. `uid_of` returns the UIDs of the node's pods.
 pub fn tell(recorder: &Recorder, note: Note, evicts: bool, uid_of: impl Fn(&PodKey) -> Option<PodUid>) {
     let pod = |key: PodKey| {
         let uid = uid_of(&key);

@@ -1,4 +1,4 @@
-//! The length of a GPU's time slices, by `nvidia-smi compute-policy`: NVML has no public call for it.
+//! Sets the length of a GPU's time slices by `nvidia-smi compute-policy`, because NVML has no public call for it.
 
 use kerf_core::contract::SliceLength;
 use kerf_core::names::GpuUuid;
@@ -11,66 +11,56 @@ use tokio::process::Command;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How long the program may take. It loads NVML and asks every GPU of the node, a few seconds without a driver's
-/// persistence mode.
+/// How long the program may take. It loads NVML and queries every GPU of the node, which takes a few seconds without
+/// the driver's persistence mode.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The wait after a length could not be set.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// How much of what the program says is told.
+/// How many bytes of the program's output an error shows.
 const LONGEST_ANSWER: usize = 300;
 
 /// Why a length was not set, or cannot be read.
 #[derive(Debug, Error)]
 pub enum TimeSliceError {
-    /// The program cannot be started.
     #[error("failed to run {}; is --nvidia-smi right?", program.display())]
     Start {
-        /// The program.
         program: PathBuf,
-        /// Why not.
         source: std::io::Error,
     },
-    /// It was stopped because it took too long.
+    /// The program was stopped, because it took too long.
     #[error("{} did not end within {} s and was stopped; look for a hung GPU", program.display(), patience.as_secs())]
     Hangs {
-        /// The program.
         program: PathBuf,
-        /// How long it was given.
+        /// The timeout after which it was stopped.
         patience: Duration,
     },
-    /// It ended with an error.
     #[error("nvidia-smi {command} failed with exit code {code:?}: {answer}")]
     Failed {
-        /// What was asked of it.
         command: String,
-        /// Its exit code, if it was not killed.
+        /// Its exit code; `None` if a signal killed it.
         code: Option<i32>,
-        /// What it said.
+        /// Its output, shortened.
         answer: String,
     },
-    /// What it said is not understood.
+    /// The output has an unknown form.
     #[error("nvidia-smi {command} said what this agent cannot read: {answer}")]
     Unreadable {
-        /// What was asked of it.
         command: String,
-        /// What it said.
+        /// Its output, shortened.
         answer: String,
     },
-    /// It ended well and the length is another.
+    /// The program succeeded, and the length still differs.
     #[error("the time slices of {gpu} are {found:?} after they were set to {wanted:?}")]
     NotTaken {
-        /// The GPU.
         gpu: GpuUuid,
-        /// What was asked for.
         wanted: SliceLength,
-        /// What is.
+        /// The length that the program lists afterwards.
         found: SliceLength,
     },
 }
 
-/// The program that reads and sets time slices.
 #[derive(Debug, Clone)]
 pub struct TimeSlicer {
     program: PathBuf,
@@ -78,13 +68,12 @@ pub struct TimeSlicer {
 }
 
 impl TimeSlicer {
-    /// One that runs `program`, a path or a name that is looked up in `PATH`; for most `nvidia-smi`.
+    /// Runs `program`, a path or a name in `PATH`, usually `nvidia-smi`.
     #[must_use]
     pub fn new(program: PathBuf) -> Self {
         Self { program, patience: PATIENCE }
     }
 
-    /// The length of a GPU's time slices.
     pub async fn length(&self, gpu: &GpuUuid) -> Result<SliceLength, TimeSliceError> {
         let arguments = ["compute-policy", "-i", gpu.as_str(), "--list"];
         let answer = self.run(&arguments).await?;
@@ -94,7 +83,7 @@ impl TimeSlicer {
         })
     }
 
-    /// Sets the length of a GPU's time slices, unless it is that already, and reads it back.
+    /// Sets the length of a GPU's time slices, unless it has it already, and reads it back.
     pub async fn set(&self, gpu: &GpuUuid, wanted: SliceLength) -> Result<(), TimeSliceError> {
         let before = self.length(gpu).await?;
         if before == wanted {
@@ -109,7 +98,7 @@ impl TimeSlicer {
         Ok(())
     }
 
-    /// What the program says. It is killed if it takes too long.
+    /// Runs the program and returns its output. A program that takes too long is killed.
     async fn run(&self, arguments: &[&str]) -> Result<String, TimeSliceError> {
         let program = || self.program.clone();
         let mut command = Command::new(&self.program);
@@ -127,8 +116,8 @@ impl TimeSlicer {
     }
 }
 
-/// Keeps the lengths as they are wanted, until `stop`. One that nobody ever asked to be another than the driver's own is not
-/// even looked at: most nodes have none, and a program is run for each look. Those that an earlier process `changed` are.
+/// Keeps the lengths at the wanted values until `stop`. A GPU that never had another length than the driver's default
+/// is not even read: most nodes have only such GPUs, and each read runs a program. An earlier process `changed` these.
 pub async fn keep(
     slicer: TimeSlicer,
     mut changed: BTreeSet<GpuUuid>,
@@ -162,8 +151,8 @@ pub async fn keep(
     }
 }
 
-/// The length in `nvidia-smi`'s table, in which the one GPU that was asked for has one row
-/// (`|   0   Timeslice       Default       |`, driver 580).
+/// Finds the length in `nvidia-smi`'s table, which has one row for the queried GPU (`|   0   Timeslice       Default
+/// |`, driver 580).
 fn listed(table: &str) -> Option<SliceLength> {
     let words =
         |row: &str| row.trim_matches(['|', ' ']).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
@@ -181,7 +170,7 @@ fn listed(table: &str) -> Option<SliceLength> {
     }
 }
 
-/// As `--set-timeslice` counts them.
+/// The numbers that `--set-timeslice` takes.
 fn number(length: SliceLength) -> &'static str {
     match length {
         SliceLength::Default => "0",
@@ -191,7 +180,7 @@ fn number(length: SliceLength) -> &'static str {
     }
 }
 
-/// What the program said of its failure: most of it goes to stdout.
+/// The program's output for an error; most of it goes to stdout.
 fn said(output: &Output) -> String {
     let parts = [&output.stdout, &output.stderr].map(|part| String::from_utf8_lossy(part).trim().to_owned());
     shortened(&parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "))

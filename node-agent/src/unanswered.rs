@@ -1,8 +1,8 @@
-//! Answers to a leader's orders that wait for the disk.
+//! Holds answers to a leader's orders until the disk has what they promise.
 //!
-//! A reservation is on the disk before its order is answered. Orders that arrive together, or while an earlier record is being
-//! written, are answered after one write. Everything else of the ledger is written a little later: what is forgotten of it in a
-//! restart is looked up.
+//! A reservation is on the disk before its order is answered. Orders that arrive together, or during an earlier write,
+//! are answered after one write. Every other change of the ledger is written a little later, because a restart can look
+//! up what it has lost.
 
 use crate::node::{Node, Recalled, Reply};
 use crate::recording::Recording;
@@ -14,34 +14,32 @@ use kerf_core::names::PodUid;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// How long a change of the ledger may be missing on the disk where no answer waits for it.
+/// How long the disk may lack a change of the ledger for which no answer waits.
 const WRITE_WITHIN: Duration = Duration::from_secs(5);
-/// How long a write may take before the node says that its disk does not answer.
+/// How long a write may take before the node reports its disk as unresponsive.
 const LATE: Duration = Duration::from_secs(2);
 
-/// The orders whose answers wait.
 #[derive(Default)]
 pub struct Unanswered {
     waiting: Vec<Waiting>,
-    /// Answers that wait for nothing but the report of what they have changed, which goes before them.
+    /// Answers that are due as soon as the change they made is reported, which goes out first.
     ready: Vec<(Answer, oneshot::Sender<Answer>)>,
     writing: Option<(Instant, BoxFuture<'static, Written>)>,
-    /// Why the last write failed, if it did.
+    /// Why the last write failed; `None` after a success.
     failed: Option<String>,
     /// What this process has written of the ledger.
     on_disk: Saved,
-    /// When the disk must have what has changed.
+    /// When the disk must have the last change.
     write_at: Option<Instant>,
 }
 
-/// An order of which the reservation must be on the disk.
+/// An order whose reservation must first be on the disk.
 struct Waiting {
     uid: PodUid,
     answer: Answer,
     to: oneshot::Sender<Answer>,
 }
 
-/// A write that has ended.
 pub struct Written {
     record: Recalled,
     waiting: Vec<Waiting>,
@@ -49,7 +47,7 @@ pub struct Written {
 }
 
 impl Unanswered {
-    /// Takes what the node replies to an order.
+    /// Takes the node's reply to an order.
     pub fn take(&mut self, Reply { answer, reserved }: Reply, to: oneshot::Sender<Answer>, node: &Node) {
         match reserved {
             Some(uid) if !node.is_reservation_in(&self.on_disk, &uid) => {
@@ -59,14 +57,14 @@ impl Unanswered {
         }
     }
 
-    /// Gives the answers that are ready, now that what they have changed is reported. Some may not be waited for any more.
+    /// Sends the answers that are ready, now that their changes are reported. A receiver may be gone by now.
     pub fn give(&mut self) {
         for (answer, to) in self.ready.drain(..) {
             drop(to.send(answer));
         }
     }
 
-    /// Starts to write the record if that is due and no write is under way. Returns when it is due otherwise.
+    /// Starts to write the checkpoint if that is due and no write is under way. Otherwise returns when it is due.
     pub fn write(&mut self, record: &Recalled, recording: &Recording, now: Instant) -> Option<Instant> {
         if let Some((since, _)) = &self.writing {
             return Some(*since + LATE).filter(|late| *late > now);
@@ -83,7 +81,7 @@ impl Unanswered {
         Some(now + LATE)
     }
 
-    /// Why the disk takes no reservation at present.
+    /// Why the disk accepts no reservation now; `None` if it does.
     #[must_use]
     pub fn trouble(&self, now: Instant) -> Option<String> {
         let late = self.writing.as_ref().filter(|(since, _)| now.saturating_duration_since(*since) >= LATE);
@@ -99,7 +97,8 @@ impl Unanswered {
         written
     }
 
-    /// Gives the answers that a write was for. After a failed one no pod has a reservation that the disk has not.
+    /// Sends the answers that a write was for. After a failed write, pods lose reservations that the disk does not
+    /// have.
     pub fn answer(&mut self, written: Written, node: &mut Node, standing: &mut Standing, now: Instant) {
         let Written { record, mut waiting, result } = written;
         self.failed = result.clone().err();

@@ -1,50 +1,44 @@
-//! What the driver says of its character devices: their major numbers, and the capabilities of MIG instances.
+//! Reads the driver's character devices from `/proc`: their major numbers, and the capabilities of MIG instances.
 //!
 //! The driver lists a capability in two places of `/proc` (nvidia-modprobe, `nvidia-modprobe-utils.c`):
 //! `driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access`, a file that exists as long as the instance does, and a line
 //! `gpu0/gi1/ci0/access 13` of `driver/nvidia-caps/mig-minors`, a table of all that could exist. Some container
-//! runtimes hide the first from the agent; then the table has to do.
+//! hide the first from the agent; then the table alone has to suffice.
 
 use super::error::AccessError;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Permissions of an instance's capability where only the table is seen: read for all, as the driver writes it into the
-/// capability's own file (292).
+/// Permissions of an instance's capability if only the table is visible: readable for all, the value that the driver
+/// writes into the capability's own file (292).
 const MODE: u32 = 0o444;
 
-/// The device file of a capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Capability {
-    /// Its minor number.
     pub(super) minor: u32,
-    /// Its permissions.
     pub(super) mode: u32,
-    /// Whether it may be made and changed.
+    /// Whether the agent may create and change the file; the driver can leave that to the administrator.
     pub(super) may_make: bool,
 }
 
-/// The instance whose capability is meant: a GPU instance, or a compute instance in one.
+/// A GPU instance, or a compute instance in one, whose capability is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Instance {
-    /// The GPU's minor number.
     pub(super) gpu: u32,
-    /// The GPU instance's id.
     pub(super) gi: u32,
-    /// The compute instance's id.
+    /// The compute instance's id; `None` for the GPU instance itself.
     pub(super) ci: Option<u32>,
 }
 
 impl Instance {
-    /// Its capability's name, below what names the GPU.
+    /// The capability's name, without the prefix for the GPU.
     fn name(self) -> String {
         let ci = self.ci.map(|ci| format!("/ci{ci}")).unwrap_or_default();
         format!("gi{}{ci}/access", self.gi)
     }
 }
 
-/// The capability of an instance.
 pub(super) fn read(proc: &Path, instance: Instance) -> Result<Capability, AccessError> {
     let table = proc.join("driver/nvidia-caps/mig-minors");
     if !table.exists() {
@@ -91,12 +85,12 @@ fn from_table(table: &Path, instance: Instance) -> Result<Capability, AccessErro
     Ok(Capability { minor, mode: MODE, may_make: true })
 }
 
-/// The major numbers of character devices.
+/// The kernel's table of character devices, in its text form.
 #[derive(Debug, Default)]
 pub(super) struct Majors(String);
 
 impl Majors {
-    /// Those of `<proc>/devices`; none where it cannot be read.
+    /// Reads `<proc>/devices`; the table is empty if that fails.
     pub(super) fn read(proc: &Path) -> Self {
         Self(fs::read_to_string(proc.join("devices")).unwrap_or_default())
     }

@@ -1,5 +1,5 @@
-//! The device files that a container of a GPU or of a MIG device needs. The driver's own are checked, those of MIG
-//! capabilities are made.
+//! The device files that a container needs for a GPU or a MIG device. The driver's own are checked; those of MIG
+//! capabilities are created.
 
 use super::capability::{self, Instance, Majors};
 use super::error::AccessError;
@@ -8,33 +8,31 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The driver's modules in `/proc/devices` (NVIDIA's kernel modules; `nvidia-frontend` is older drivers').
+/// Names of the driver's modules in `/proc/devices` (NVIDIA's kernel modules; older drivers have `nvidia-frontend`).
 const FRONTEND: &[&str] = &["nvidia", "nvidia-frontend"];
 const UVM: &[&str] = &["nvidia-uvm"];
 const CAPS: &[&str] = &["nvidia-caps"];
 
-/// Minor numbers of the files that are of no single GPU (nvidia-modprobe, `nvidia-modprobe-utils.h`).
+/// Minor numbers of the files that belong to no single GPU (nvidia-modprobe, `nvidia-modprobe-utils.h`).
 const CONTROL: u32 = 255;
 const MODESET: u32 = 254;
 const UVM_MINOR: u32 = 0;
 const UVM_TOOLS: u32 = 1;
 
-/// Where containers have device files.
 const CONTAINER_DEV: &str = "/dev";
 
-/// The node's device files.
 pub(super) struct DeviceFiles<'a> {
     places: &'a Places,
     majors: Majors,
 }
 
 impl<'a> DeviceFiles<'a> {
-    /// Reads what the driver registered.
+    /// Reads the major numbers that the driver registered.
     pub(super) fn new(places: &'a Places) -> Self {
         Self { places, majors: Majors::read(&places.proc) }
     }
 
-    /// The files of a target, all of which are there now.
+    /// Returns the files of a target, after it has checked or created each of them.
     pub(super) fn ensure(&self, target: Target) -> Result<Vec<DeviceFile>, AccessError> {
         let gpu = target.minor();
         let mut files = vec![
@@ -42,7 +40,7 @@ impl<'a> DeviceFiles<'a> {
             self.of_driver("nvidiactl", FRONTEND, CONTROL, gpu)?,
             self.of_driver("nvidia-uvm", UVM, UVM_MINOR, gpu)?,
         ];
-        // Profilers and graphics need these; computing does not.
+        // Profilers and graphics need these and computing does not, so their absence is no error.
         files.extend(self.of_driver("nvidia-uvm-tools", UVM, UVM_TOOLS, gpu).ok());
         files.extend(self.of_driver("nvidia-modeset", FRONTEND, MODESET, gpu).ok());
         if let Target::Mig { gi, ci, .. } = target {

@@ -1,10 +1,12 @@
-//! The driver's user-space files: what `nvidia-ctk cdi generate` brings into a container.
+//! Finds the driver's user-space files, the same that `nvidia-ctk cdi generate` mounts into a container.
 //!
-//! These are the files of every driver capability (`compute`, `utility`, `video`, `graphics`, `display`, `ngx`), whatever
-//! `NVIDIA_DRIVER_CAPABILITIES` says. CDI specifications are made ahead of the containers, and `Allocate` does not see a
-//! container's environment, so the variable has no effect here, as with GPU Operator's CDI mode. Left out on purpose:
-//! - the sockets of `nvidia-persistenced` and of the fabric manager, and the programs of MPS: they command a GPU that others share;
-//! - libraries of 32 bits (`compat32`), which data centre drivers have not been tested with here.
+//! These are the files of every driver capability (`compute`, `utility`, `video`, `graphics`, `display`, `ngx`),
+//! whatever `NVIDIA_DRIVER_CAPABILITIES` says. CDI specifications are written before the containers exist, and
+//! `Allocate` does not see a container's environment, so the variable has no effect here, as with GPU Operator's CDI
+//! mode. Left out on purpose:
+//! - the sockets of `nvidia-persistenced` and of the fabric manager, and the programs of MPS, because they control a
+//!   GPU that others share;
+//! - libraries of 32 bits (`compat32`), because they have not been tested here with data centre drivers.
 
 use super::error::AccessError;
 use super::rooted::{outside, resolve};
@@ -14,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// The link to the library whose version is the driver's; without it nothing else is of use.
+/// The link to the library whose file name has the driver's version. Without this library the others are useless.
 const CUDA: &str = "libcuda.so.1";
 
-/// Files of the driver's that do not end with its version, by their names up to their own (nvidia-container-toolkit,
+/// Files of the driver whose names end with versions of their own, by the part before it (nvidia-container-toolkit,
 /// `pkg/nvcdi/driver-nvml.go` and `internal/discover/graphics.go`).
 const OF_OTHER_VERSIONS: [&str; 8] = [
     "libnvidia-api.so",
@@ -30,7 +32,7 @@ const OF_OTHER_VERSIONS: [&str; 8] = [
     "nvidia_drv.so",
 ];
 
-/// Names that programs open and not every driver package has, and the library that they stand for (same source,
+/// Names that programs open but not every driver package has, and the library that each is a link to (same source,
 /// `internal/discover/symlinks.go`).
 const EXPECTED: [(&str, &str); 3] = [
     ("libcuda.so", "libcuda.so"),
@@ -38,8 +40,8 @@ const EXPECTED: [(&str, &str); 3] = [
     ("libnvidia-opticalflow.so", "libnvidia-opticalflow.so"),
 ];
 
-/// What loaders of OpenGL, EGL, Vulkan, OpenCL and OptiX read, and below which folder they do in a container (same source,
-/// `internal/discover/graphics.go`).
+/// Files that the loaders of OpenGL, EGL, Vulkan, OpenCL and OptiX read, and the folder of each in a container (same
+/// source, `internal/discover/graphics.go`).
 const CONFIGURATION: [(&str, &str); 15] = [
     ("/etc", "OpenCL/vendors/nvidia.icd"),
     ("/etc", "vulkan/icd.d/nvidia_icd.json"),
@@ -58,16 +60,16 @@ const CONFIGURATION: [(&str, &str); 15] = [
     ("/usr/share", "nvidia/nvoptix.bin"),
 ];
 
-/// Where that lies in the driver's root: in a folder of NVIDIA's alone, as distributions have it, or in the root itself (GKE's
-/// `vulkan`).
+/// Where these files are in the driver's root: in a folder of NVIDIA's own, in the distribution's folders, or in the
+/// root itself (GKE's `vulkan`).
 const CONFIGURATION_FOLDERS: [&str; 5] =
     ["/usr/local/nvidia/share", "/etc", "/usr/local/share", "/usr/share", "/"];
 
-/// Programs (libnvidia-container, `nvc_info.c`). `nvidia-persistenced` is the node's and not a container's, and so are MPS's: with
-/// them a tenant would command the daemon of its GPU.
+/// Programs for containers (libnvidia-container, `nvc_info.c`). `nvidia-persistenced` and the MPS programs are left
+/// out, because they belong to the node: with them a tenant could control the daemon of its GPU.
 const PROGRAMS: [&str; 2] = ["nvidia-smi", "nvidia-debugdump"];
 
-/// Where drivers are installed: a folder of NVIDIA's alone, Debian's family on either processor, Red Hat's family.
+/// Where drivers are installed: NVIDIA's own folder, the Debian family on either processor, the Red Hat family.
 pub(super) const LIBRARY_FOLDERS: [&str; 6] = [
     "/usr/local/nvidia/lib64",
     "/usr/lib/x86_64-linux-gnu",
@@ -77,14 +79,14 @@ pub(super) const LIBRARY_FOLDERS: [&str; 6] = [
     "/usr/lib64",
 ];
 
-/// Folders of libraries that no loader searches, below those: for VDPAU, GBM, and the X server.
+/// Subfolders with libraries for VDPAU, GBM and the X server, which no loader searches.
 const BELOW: [&str; 6] =
     ["", "vdpau", "gbm", "nvidia/xorg", "xorg/modules/drivers", "xorg/modules/extensions"];
 
-/// Where Debian and Red Hat have the X server's modules, whatever the processor.
+/// Where Debian and Red Hat have the X server's modules, on every processor.
 const XORG_FOLDERS: [&str; 2] = ["/usr/lib/xorg/modules/drivers", "/usr/lib/xorg/modules/extensions"];
 
-/// The firmware of the GPU's own processor, in a folder of the driver's version.
+/// Firmware of the GPU's own processor, in a folder named by the driver's version.
 const FIRMWARE: &str = "/lib/firmware/nvidia";
 
 const PROGRAM_FOLDERS: [&str; 3] = ["/usr/local/nvidia/bin", "/usr/bin", "/usr/sbin"];
@@ -92,16 +94,12 @@ const PROGRAM_FOLDERS: [&str; 3] = ["/usr/local/nvidia/bin", "/usr/bin", "/usr/s
 /// Debian's links to the driver that is in use.
 const ALTERNATIVES: &str = "/etc/alternatives";
 
-/// One file of the driver's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DriverFile {
-    /// Its path in the container.
     pub(super) container: PathBuf,
-    /// Its path on the host.
     pub(super) host: PathBuf,
 }
 
-/// The driver under a root folder.
 #[derive(Debug)]
 pub(super) struct Driver {
     root: PathBuf,
@@ -109,7 +107,7 @@ pub(super) struct Driver {
     scan: Mutex<Option<Scan>>,
 }
 
-/// What was found. It holds until one of the folders changes.
+/// The result of a scan, valid until one of the folders changes.
 #[derive(Debug)]
 struct Scan {
     changed: Vec<Option<SystemTime>>,
@@ -122,7 +120,7 @@ impl Driver {
         Self { root, host_root, scan: Mutex::new(None) }
     }
 
-    /// Its files, in the order of their paths in the container.
+    /// Its files, sorted by their paths in the container.
     pub(super) fn files(&self) -> Result<Arc<[DriverFile]>, AccessError> {
         let changed = self.changed();
         let mut scan = self.scan.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +139,7 @@ impl Driver {
         folders.map(|folder| fs::metadata(self.folder(&folder)?).and_then(|m| m.modified()).ok()).collect()
     }
 
-    /// A folder as the agent sees it.
+    /// Resolves a folder to the path at which the agent sees it.
     fn folder(&self, folder: &Path) -> Option<PathBuf> {
         resolve(&self.root, folder).map(|real| outside(&self.root, &real))
     }
@@ -167,7 +165,8 @@ impl Driver {
         Ok(found.into_iter().map(|(container, real)| DriverFile { container, host: host(real) }).collect())
     }
 
-    /// Real paths by those in the container. Every name that a library has is a mount of its own: a link would take a hook.
+    /// Maps paths in the container to real paths. Every name of a library becomes a mount of its own, because a link
+    /// would need a hook.
     fn libraries(&self, version: &str) -> BTreeMap<PathBuf, PathBuf> {
         let mut found = BTreeMap::new();
         for folder in library_folders() {
@@ -188,12 +187,12 @@ impl Driver {
         found
     }
 
-    /// The first of these paths that is there, and its real path.
+    /// Returns the first of these paths that exists, and its real path.
     fn first(&self, paths: impl IntoIterator<Item = PathBuf>) -> Option<(PathBuf, PathBuf)> {
         paths.into_iter().find_map(|path| resolve(&self.root, &path).map(|real| (path, real)))
     }
 
-    /// The driver's version, from the name of the library that `libcuda.so.1` leads to.
+    /// The driver's version, from the file name of the target of `libcuda.so.1`.
     fn version(&self, folder: &str) -> Option<String> {
         let real = resolve(&self.root, &Path::new(folder).join(CUDA))?;
         let version = real.file_name()?.to_str()?.strip_prefix("libcuda.so.")?;
@@ -202,7 +201,8 @@ impl Driver {
 }
 
 impl DriverFile {
-    /// Whether the loader shall find it by its name: neither a program, nor a module that others load by its path.
+    /// Whether the loader must find the file by its name: it is neither a program nor a module that is loaded by its
+    /// path.
     pub(super) fn is_library(&self) -> bool {
         let name = self.container.file_name().and_then(|name| name.to_str());
         let is_named = name.is_some_and(|name| name.starts_with("lib") && name.contains(".so"));
@@ -220,7 +220,7 @@ fn configuration_folders() -> impl Iterator<Item = PathBuf> {
     parents.flat_map(|parent| CONFIGURATION_FOLDERS.map(|folder| Path::new(folder).join(parent)))
 }
 
-/// Whether the file is the driver's: a library of another version is another driver's.
+/// Whether the file belongs to this driver: a library with another version belongs to another driver.
 fn is_of_driver(real: &Path, version: &str) -> bool {
     let Some(name) = real.file_name().and_then(|name| name.to_str()) else { return false };
     let is_version_of = |library: &str| {
@@ -230,7 +230,7 @@ fn is_of_driver(real: &Path, version: &str) -> bool {
         || OF_OTHER_VERSIONS.iter().any(|library| is_version_of(library))
 }
 
-/// The names in a folder that can be read.
+/// The names in a folder; none if it cannot be read.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()

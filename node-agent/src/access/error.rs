@@ -1,142 +1,124 @@
-//! Why a device cannot be reached, and what to do about it.
+//! Errors of device access, each with its remedy.
 
 use kerf_core::names::DeviceId;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a container could not open a device, or why what was made for one is still there.
+/// Why a container could not open a device, or why files made for one could not be removed.
 #[derive(Debug, Error)]
 pub enum AccessError {
-    /// A device file of the driver's is missing.
+    /// The driver's device file does not exist.
     #[error(
         "{} is missing: run `nvidia-modprobe -c {gpu} -u` on the node, which loads the driver and makes it",
         path.display()
     )]
     Missing {
-        /// The file.
         path: PathBuf,
-        /// The GPU's minor number.
         gpu: u32,
     },
-    /// Something else is where a device file of the driver's should be, for example one of a driver that was unloaded.
+    /// Another file is at the path of a device file, for example one of an unloaded driver.
     #[error(
         "{} is not the driver's character device: remove it and run `nvidia-modprobe -c {gpu} -u` on the node",
         path.display()
     )]
     Foreign {
-        /// The file.
         path: PathBuf,
-        /// The GPU's minor number.
         gpu: u32,
     },
-    /// The driver has no MIG capabilities.
+    /// The driver lists no MIG capabilities.
     #[error(
         "{} shows no MIG capabilities, so no MIG device can be opened: the node needs NVIDIA's driver with MIG support; \
          on a node with simulated GPUs start the agent with --no-device-access",
         path.display()
     )]
     NoCapabilities {
-        /// Where they should be shown.
+        /// Where the driver should list them.
         path: PathBuf,
     },
-    /// The driver does not know the instance.
+    /// The driver does not list the MIG instance.
     #[error("{} does not list {name}: the MIG instance is gone or not made yet, or its GPU's minor number changed", path.display())]
     NoSuchInstance {
-        /// Where it should be listed.
+        /// Where the driver should list it.
         path: PathBuf,
-        /// The capability.
         name: String,
     },
-    /// The driver was told to leave device files to the administrator, who has not made this one.
+    /// The driver leaves device files to the administrator, and this one is missing.
     #[error(
         "{} must be made by the administrator (the driver runs with NVreg_ModifyDeviceFiles=0): mknod -m {mode:o} {} c \
          {major} {minor}",
         path.display(), path.display()
     )]
     ForAdministrator {
-        /// The file.
         path: PathBuf,
-        /// Its major number.
         major: u32,
-        /// Its minor number.
         minor: u32,
-        /// Its permissions.
         mode: u32,
     },
-    /// No driver library was found.
     #[error(
         "no {library} in the library folders under {}: say with --driver-root where the driver is installed, or turn \
          CDI off with --cdi-dir=\"\" where NVIDIA's runtime brings the driver into containers",
         root.display()
     )]
     NoDriver {
-        /// What was looked for.
+        /// The library that was searched.
         library: &'static str,
-        /// Where.
+        /// The driver's root, as the agent sees it.
         root: PathBuf,
     },
-    /// The node lacks an IMEX channel that containers must have.
+    /// The node lacks an IMEX channel that every container must have.
     #[error(
         "{} is missing, and --imex-required says that every container needs it: start NVIDIA's IMEX service on the node, or \
          leave --imex-required out",
         path.display()
     )]
     NoImexChannel {
-        /// The channel's device file.
         path: PathBuf,
     },
-    /// The device's id is no name in CDI's grammar.
+    /// The device's id is not a valid CDI name.
     #[error(
         "{0} cannot be named in a CDI spec: a name has letters, digits and _ - . : and begins and ends with a letter or digit"
     )]
     Name(DeviceId),
-    /// A path cannot be written as JSON.
+    /// A path is not UTF-8, so it cannot be written as JSON.
     #[error("no CDI spec can be written: the paths that the agent was started with must be UTF-8")]
     Spec(#[source] serde_json::Error),
-    /// A file of the driver's has a line that is not understood.
+    /// A file of the driver has a line in an unknown format.
     #[error("{} is not understood by kerf: {line:?}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// The line.
         line: String,
     },
-    /// A file or folder could not be read or written.
     #[error("{}: {trouble}", path.display())]
     File {
-        /// The file or folder.
         path: PathBuf,
-        /// Why.
         #[source]
         trouble: FileTrouble,
     },
 }
 
 impl AccessError {
-    /// What became of a file or folder.
+    /// Makes a function that turns an I/O error on `path` into [`AccessError::File`].
     pub(super) fn file(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |error| Self::File { path, trouble: error.into() }
     }
 }
 
-/// Why a file or folder could not be read or written.
 #[derive(Debug, Error)]
 pub enum FileTrouble {
-    /// ENOSPC or EDQUOT.
+    /// The error codes `ENOSPC` and `EDQUOT`.
     #[error("its file system is full: free space or inodes there")]
     Full(#[source] io::Error),
-    /// EROFS.
+    /// The error code `EROFS`.
     #[error("its file system is read-only: mount it writable on the node and into the agent")]
     ReadOnly(#[source] io::Error),
-    /// EACCES or EPERM.
+    /// The error codes `EACCES` and `EPERM`.
     #[error("access is denied: the agent must run as root and privileged")]
     Denied(#[source] io::Error),
-    /// A file where a folder should be, or the other way round.
+    /// A file is where a folder should be, or the reverse.
     #[error("a file is where a folder should be, or a folder where a file should be: remove it")]
     InTheWay(#[source] io::Error),
-    /// Anything else.
     #[error(transparent)]
     Other(io::Error),
 }

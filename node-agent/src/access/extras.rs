@@ -1,5 +1,6 @@
-//! What containers with a GPU get beside it where an admin says so, as NVIDIA's device plugin has it: GPUDirect Storage, GDRCopy,
-//! RDMA and IMEX (k8s-device-plugin, `--gds-enabled`, `--gdrcopy-enabled`, `--mofed-enabled`, `--imex-channel-ids`).
+//! Extras for containers with a GPU, if an admin enables them: GPUDirect Storage, GDRCopy, RDMA and IMEX. They match
+//! NVIDIA's device plugin (k8s-device-plugin, `--gds-enabled`, `--gdrcopy-enabled`, `--mofed-enabled`,
+//! `--imex-channel-ids`).
 
 use super::driver::DriverFile;
 use super::error::AccessError;
@@ -8,40 +9,39 @@ use super::{DeviceFile, Places, node_file};
 use std::fs;
 use std::path::Path;
 
-/// Which extras containers get. None by default.
+/// Which extras containers get; none by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Extras {
-    /// `/dev/gdrdrv`, for GDRCopy.
+    /// The device file `/dev/gdrdrv`, for GDRCopy.
     pub gdrcopy: bool,
-    /// `/dev/nvidia-fs*`, for GPUDirect Storage, with its configuration and udev's state.
+    /// The device files `/dev/nvidia-fs*`, for GPUDirect Storage, with its configuration and udev's state.
     pub gds: bool,
-    /// `/dev/infiniband`, for RDMA.
+    /// The device files `/dev/infiniband`, for RDMA.
     pub mofed: bool,
-    /// The IMEX channel 0, for memory of other nodes of an `NVLink` domain.
+    /// The IMEX channel 0, for memory on other nodes of an `NVLink` domain.
     pub imex: ImexChannel,
 }
 
-/// Whether containers get the IMEX channel 0. NVIDIA's plugin has no other either.
+/// Whether containers get the IMEX channel 0, which is the only channel of NVIDIA's plugin too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ImexChannel {
-    /// They do not.
     #[default]
     Off,
-    /// Where the node has it.
+    /// Containers get it if the node has it.
     IfPresent,
-    /// Always: without it no device is offered.
+    /// Every container needs it: without it no device is offered.
     Required,
 }
 
-/// What `nvidia-container-runtime` reads, for runtimes without CDI.
+/// The values that `nvidia-container-runtime` reads, for runtimes without CDI.
 const ENABLED: &str = "enabled";
 const CHANNEL: &str = "nvidia-caps-imex-channels/channel0";
 
-/// What GPUDirect Storage reads (nvidia-container-toolkit, `internal/discover/gds.go`).
+/// Files that GPUDirect Storage reads (nvidia-container-toolkit, `internal/discover/gds.go`).
 const GDS_FILES: [&str; 2] = ["/etc/cufile.json", "/run/udev"];
 
 impl Extras {
-    /// The device files that are there.
+    /// The device files of these extras that the node has.
     pub(super) fn device_files(self, places: &Places) -> Result<Vec<DeviceFile>, AccessError> {
         let mut names = Vec::new();
         names.extend(self.gdrcopy.then(|| "gdrdrv".to_owned()));
@@ -65,7 +65,7 @@ impl Extras {
         Ok(files)
     }
 
-    /// What is mounted with these device files.
+    /// The mounts that belong to these device files.
     pub(super) fn mounts(self, places: &Places, files: &[DeviceFile]) -> Vec<DriverFile> {
         let is_gds = |file: &DeviceFile| file.container.to_string_lossy().starts_with("/dev/nvidia-fs");
         if !self.gds || !files.iter().any(is_gds) {
@@ -78,7 +78,7 @@ impl Extras {
         there.collect()
     }
 
-    /// What the environment says of it to NVIDIA's runtime, which reads it where CDI is off.
+    /// Environment variables for NVIDIA's runtime, which reads them where CDI is off.
     pub(super) fn environment(self) -> Vec<(&'static str, &'static str)> {
         let variables = [
             (self.gdrcopy, "NVIDIA_GDRCOPY", ENABLED),
@@ -90,14 +90,14 @@ impl Extras {
     }
 }
 
-/// A character device that is there.
+/// Returns the device file if it exists and is a character device.
 fn device_file(places: &Places, name: &str) -> Option<DeviceFile> {
     let (major, minor) = node_file::number(&fs::metadata(places.dev.join(name)).ok()?)?;
     let container = Path::new("/dev").join(name);
     Some(DeviceFile { container, host: places.host_dev.join(name), major, minor })
 }
 
-/// The names in a folder that begin so, sorted.
+/// The names in a folder with this prefix, sorted.
 fn names_with(folder: &Path, start: &str) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());

@@ -1,8 +1,10 @@
-//! The hook that adds the driver's libraries to a container's library cache (`kerf-cdi-hook`), and its program on the host.
+//! The CDI hook that adds the driver's libraries to a container's library cache (`kerf-cdi-hook`), and its program on
+//! the host.
 //!
-//! Runtimes start hooks on the host, so the program of the agent's image is copied into a folder of the host's. It is kerf's own
-//! on every node: NVIDIA's hook of the same purpose depends on which version of its toolkit the host has, executes the host's
-//! `ldconfig` on the container's files, and an agent beside a driver in a container does not see whether it is there.
+//! Runtimes start hooks on the host, so the agent copies the program from its image into a folder of the host. It is
+//! kerf's own on every node. NVIDIA's hook for the same purpose depends on the host's toolkit version and executes the
+//! host's `ldconfig` on the container's files. An agent beside a driver in a container cannot see whether it is
+//! installed.
 
 use super::driver::DriverFile;
 use super::error::AccessError;
@@ -13,34 +15,31 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The program's name on the host.
 const NAME: &str = "kerf-cdi-hook";
 
-/// Its command.
 const COMMAND: &str = "add-libraries";
 
-/// When it runs: the container's root is mounted, and the path is the host's (OCI runtime specification, `config.md`).
+/// The stage at which the hook runs: the container's root is mounted, and paths are the host's (OCI runtime
+/// specification, `config.md`).
 const MOMENT: &str = "createContainer";
 
-/// A hook without an environment of its own would get that of the container (CVE-2025-23266).
+/// Without an environment of its own a hook would get the container's (CVE-2025-23266).
 const ENVIRONMENT: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Seconds after which the runtime ends it. It takes milliseconds.
+/// Seconds after which the runtime stops the hook, which takes milliseconds.
 const TIMEOUT: u32 = 10;
 
-/// Whoever the runtime runs as may start it: in a user namespace root is nobody on the host.
+/// Every user may execute it, because in a user namespace the runtime's root is an unprivileged user on the host.
 const MODE: u32 = 0o755;
 
-/// Where the hook's program is.
 #[derive(Debug, Clone)]
 pub struct HookPlaces {
-    /// The program as the agent's image has it.
+    /// The program in the agent's image.
     pub program: PathBuf,
-    /// The folder that it is copied to, the same on the host.
+    /// The folder that it is copied to; the path is the same on the host.
     pub folder: PathBuf,
 }
 
-/// The hook in a CDI specification.
 #[derive(Debug, Serialize)]
 pub(super) struct Hook<'a> {
     #[serde(rename = "hookName")]
@@ -52,7 +51,7 @@ pub(super) struct Hook<'a> {
 }
 
 impl<'a> Hook<'a> {
-    /// For the libraries among these files; `None` if there are none.
+    /// Makes the hook for the libraries among these files; `None` if there are none.
     pub(super) fn new(program: &'a Path, driver: &'a [DriverFile]) -> Option<Self> {
         let libraries = driver.iter().filter(|file| file.is_library());
         let mut libraries = libraries.filter_map(|file| file.container.to_str()).peekable();
@@ -63,8 +62,8 @@ impl<'a> Hook<'a> {
 }
 
 impl HookPlaces {
-    /// Copies the program to the host if another one is there or none. Returns its path, and `None` where containers have to do
-    /// without it: no program in the image, or a folder from which nothing may be executed.
+    /// Copies the program to the host unless the same one is there. Returns its path; `None` if the image has no
+    /// program or the folder forbids execution, and then containers run without the hook.
     pub(super) fn install(&self) -> Result<Option<PathBuf>, AccessError> {
         let path = self.path();
         let wanted = match fs::metadata(&self.program) {
@@ -85,7 +84,7 @@ impl HookPlaces {
         Ok(Some(path).filter(|_| !flags.contains(StatVfsMountFlags::NOEXEC)))
     }
 
-    /// Removes the program; one that is not there is removed.
+    /// Removes the program; one that is missing counts as removed.
     pub fn remove(&self) -> io::Result<()> {
         match fs::remove_file(self.path()) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -97,18 +96,19 @@ impl HookPlaces {
         self.folder.join(NAME)
     }
 
-    /// Whole or not at all: a runtime may start it at any time. Its time tells the next look that it is the same.
+    /// Replaces the file as a whole, because a runtime may start it at any time. Its modification time lets the next
+    /// check see that it is the same.
     fn copy(&self, path: &Path, modified: Option<std::time::SystemTime>) -> io::Result<()> {
         let mode = Permissions::from_mode(MODE);
         let mut draft = tempfile::Builder::new().permissions(mode.clone()).tempfile_in(&self.folder)?;
         io::copy(&mut File::open(&self.program)?, &mut draft)?;
-        // The umask has taken its part of the mode.
+        // The umask has removed bits of the mode, so set it again.
         draft.as_file().set_permissions(mode)?;
         if let Some(modified) = modified {
             draft.as_file().set_modified(modified)?;
         }
         draft.as_file().sync_all()?;
-        // Closed before it can be executed: a file that is open for writing is busy.
+        // Close it before the rename, because a file that is open for writing cannot be executed.
         draft.into_temp_path().persist(path).map_err(|error| error.error)
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps the files by which containers reach their devices as they should be, and tells which devices can be reached.
+//! Reconciles the files by which containers reach their devices, and reports which devices can be reached.
 
 use super::AccessFiles;
 use crate::event::{Event, Events};
@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How often the files are looked at though nothing changed: somebody may have removed one.
+/// How often the files are checked without a change, because somebody may have removed one.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// The wait after something could not be made.
+/// The wait after a file could not be made.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// Makes what is wanted and removes what is not, until `stop`. Nothing is removed before it is known what is wanted.
+/// Makes the wanted files and removes the others, until `stop`. Nothing is removed before the wanted devices are known.
 pub async fn keep(
     files: AccessFiles,
     mut wanted: watch::Receiver<Option<Kept>>,
@@ -33,7 +33,7 @@ pub async fn keep(
             continue;
         };
         let files = Arc::clone(&files);
-        // Off the loop's thread: a folder on a slow disk must not hold up anything else.
+        // Runs off the loop's thread, so that a folder on a slow disk does not block anything else.
         let Ok(made) = tokio::task::spawn_blocking(move || files.ensure(&now, &spared)).await else { return };
         let failed = made.values().any(Result::is_err);
         let told = made.into_iter().map(|(device, made)| (device, made.map_err(|error| error.to_string())));

@@ -1,12 +1,11 @@
-//! Where the driver's NVML is: with the driver's other files, so that the agent's container needs none of its own. The library
-//! needs nothing but glibc's own libraries.
+//! Finds NVML among the driver's other files, so that the agent's container needs no driver of its own. The library
+//! needs only glibc's own libraries.
 
 use super::driver::LIBRARY_FOLDERS;
 use super::rooted::{outside, resolve};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// A library of the driver's.
 #[derive(Debug, Clone)]
 pub struct Library {
     given: OsString,
@@ -14,14 +13,14 @@ pub struct Library {
 }
 
 impl Library {
-    /// `given` is a path, or a name that is looked for in the driver that is installed under `root`.
+    /// `given` is a path, or a name that is searched in the driver installed under `root`.
     #[must_use]
     pub fn new(given: &OsStr, root: &Path) -> Self {
         Self { given: given.to_owned(), root: root.to_owned() }
     }
 
-    /// What to open now: a driver may come, and be another one, while the agent runs. A name that the driver's folders do not have
-    /// is left to the loader.
+    /// Returns what to open now. A driver may be installed or replaced while the agent runs, so the folders are
+    /// searched on each call. A name that they do not have is left to the loader.
     #[must_use]
     pub fn find(&self) -> OsString {
         if Path::new(&self.given).components().count() > 1 {
@@ -50,7 +49,7 @@ mod tests {
             let real = folder.join(format!("libnvidia-ml.so.{version}"));
             fs::write(&real, "").unwrap();
             drop(fs::remove_file(folder.join("libnvidia-ml.so.1")));
-            // An absolute link is one inside the root.
+            // An absolute link must stay inside the root.
             let inside = format!("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}");
             symlink(inside, folder.join("libnvidia-ml.so.1")).unwrap();
             assert_eq!(find("libnvidia-ml.so.1"), real.as_os_str());

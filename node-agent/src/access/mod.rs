@@ -1,12 +1,12 @@
-//! Device access: what a container needs to open its slice is there before the kubelet hears of the device, and is
+//! Device access: what a container needs to open its slice exists before the kubelet learns of the device, and is
 //! removed only after the kubelet has forgotten it.
 //!
-//! For every device: the driver's device files are checked, the files of a MIG instance's capabilities are made, and a
-//! CDI spec of its own is written. Libraries appear at the host's paths, and a hook adds them to the container's library
-//! cache, so that images of any distribution find them and `ldconfig -p` shows them.
+//! For every device the agent checks the driver's device files, creates the files of a MIG instance's capabilities, and
+//! writes a CDI spec. Libraries appear at the host's paths, and a hook adds them to the container's library cache, so
+//! that images of any distribution find them and `ldconfig -p` lists them.
 //!
-//! The device files are granted beside the CDI device. A runtime with CDI replaces them by the specification's, which are the
-//! same; one without still gives the container its GPU.
+//! The device files are granted besides the CDI device. A runtime with CDI replaces them by the specification's, which
+//! are the same; a runtime without CDI still gives the container its GPU.
 
 mod capability;
 mod device_file;
@@ -36,21 +36,17 @@ use kerf_core::names::DeviceId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What a container opens.
+/// What a container opens: a GPU or a MIG device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// A GPU, whole or shared.
     Gpu {
-        /// The GPU's minor number, which a change of its MIG mode may change.
+        /// The minor number of the GPU, which a switch of its MIG mode may change.
         minor: u32,
     },
-    /// A MIG device.
     Mig {
-        /// Its GPU's minor number.
+        /// The minor number of the device's GPU.
         minor: u32,
-        /// Its GPU instance's id.
         gi: u32,
-        /// Its compute instance's id.
         ci: u32,
     },
 }
@@ -63,77 +59,66 @@ impl Target {
     }
 }
 
-/// What one of the kubelet's devices needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
-    /// The UUID by which NVIDIA's runtime knows the target: `GPU-…` or `MIG-…`.
+    /// The UUID that NVIDIA's runtime has for the target: `GPU-…` or `MIG-…`.
     pub visible: String,
-    /// The target.
     pub target: Target,
-    /// The MPS daemon that serves the device, for an MPS share. Whoever runs the daemon makes its folders.
+    /// The MPS daemon of an MPS share; `None` for other devices. The supervisor of the daemon makes its folders.
     pub mps: Option<MpsAccess>,
 }
 
-/// Where an MPS daemon is reached.
+/// How a container reaches an MPS daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MpsAccess {
-    /// Its pipe folder on the host. Containers see it at the same path, read-only.
+    /// The daemon's pipe folder on the host. Containers see it at the same path, read-only.
     pub pipe: PathBuf,
 }
 
-/// A device file that a container gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceFile {
-    /// Its path in the container.
     pub container: PathBuf,
-    /// Its path on the host.
     pub host: PathBuf,
-    /// Its major number.
     pub major: u32,
-    /// Its minor number.
     pub minor: u32,
 }
 
-/// What a container gets with a device beside environment variables; nothing by default.
+/// What a container gets with a device besides environment variables; nothing by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessGrant {
-    /// What NVIDIA's runtime shall bring in, where it is not what the device's id says.
+    /// The UUID for NVIDIA's runtime, if it differs from the device's id.
     pub visible: Option<String>,
-    /// The CDI device's full name.
     pub cdi: Option<String>,
-    /// The device files. With CDI they come twice and are the same.
+    /// The device files. With CDI the container gets them twice, and both are the same.
     pub files: Vec<DeviceFile>,
-    /// Variables by which NVIDIA's runtime brings extras, where CDI does not.
+    /// Variables by which NVIDIA's runtime mounts extras if CDI does not.
     pub environment: Vec<(&'static str, &'static str)>,
-    /// The MPS daemon.
     pub mps: Option<MpsAccess>,
 }
 
-/// Where things are. Paths are as the agent sees them, but for those named `host_…`.
+/// Paths for device access, as the agent sees them; those named `host_…` are the host's.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// The folder of CDI specs; without one, containers get device files from the kubelet and no driver.
+    /// The folder of CDI specs. Without it containers get device files from the kubelet, and no driver.
     pub cdi: Option<PathBuf>,
-    /// The host's `/dev`.
+    /// The host's `/dev`, as the agent sees it.
     pub dev: PathBuf,
-    /// The same on the host.
+    /// The path of the same folder on the host.
     pub host_dev: PathBuf,
-    /// The host's `/proc`; its `driver` and `devices` are the same in every mount of proc.
+    /// The host's `/proc`. Its `driver` and `devices` are the same in every mount of proc.
     pub proc: PathBuf,
-    /// The root of the file system in which the driver is installed.
     pub driver_root: PathBuf,
-    /// The same on the host.
+    /// The path of the same root on the host.
     pub host_driver_root: PathBuf,
-    /// The hook's program; without one, containers find the driver's libraries by their paths only.
+    /// The hook's program. Without it containers find the driver's libraries by their paths only.
     pub hook: Option<HookPlaces>,
-    /// What containers get beside their GPU.
     pub extras: Extras,
-    /// Whether the GPUs are real. Simulated ones have neither device files nor a driver, and none is looked for.
+    /// Whether the GPUs are real. Simulated GPUs have neither device files nor a driver, so neither is searched.
     pub device_nodes: bool,
 }
 
 impl Default for Places {
-    /// A host without containers around the agent or the driver.
+    /// The paths of a host on which neither the agent nor the driver is in a container.
     fn default() -> Self {
         Self {
             cdi: Some(PathBuf::from("/var/run/cdi")),
@@ -149,10 +134,10 @@ impl Default for Places {
     }
 }
 
-/// Removes kerf's CDI specs from a folder but those of these devices, and the hook with the last of them.
+/// Removes kerf's CDI specs from a folder except those of the spared devices. The hook goes with the last spec.
 ///
 /// # Errors
-/// Which could not be removed, and why.
+/// Which files could not be removed, and why.
 pub fn remove_but(
     folder: &Path,
     hook: Option<&HookPlaces>,
@@ -160,14 +145,14 @@ pub fn remove_but(
 ) -> Result<(), String> {
     let left = spec_folder::remove_others(folder, |device| spared.contains(device));
     let mut texts: Vec<_> = left.values().map(ToString::to_string).collect();
-    // A specification that stays names the hook, and its pod's containers may start again.
+    // The hook stays with any spec that stays, because the spec names it and its pod's containers may restart.
     if let Some(hook) = hook.filter(|_| spared.is_empty() && left.is_empty()) {
         texts.extend(hook.remove().err().map(|error| error.to_string()));
     }
     if texts.is_empty() { Ok(()) } else { Err(texts.join("; ")) }
 }
 
-/// The files by which containers reach their devices.
+/// Creates and removes the files by which containers reach their devices.
 #[derive(Debug)]
 pub struct AccessFiles {
     places: Places,
@@ -175,18 +160,18 @@ pub struct AccessFiles {
 }
 
 impl AccessFiles {
-    /// Files at these places. Touches nothing yet.
+    /// Prepares access with these paths. It does not touch any file yet.
     #[must_use]
     pub fn new(places: Places) -> Self {
         let driver = Driver::new(places.driver_root.clone(), places.host_driver_root.clone());
         Self { places, driver }
     }
 
-    /// Makes what is missing for the wanted devices and removes what was made for others, also by an earlier process.
+    /// Creates what the wanted devices lack, and removes what was created for others, also by an earlier process.
     ///
-    /// Answers for every wanted device: what a container gets with it, or why it must not be offered. A device that is
-    /// not wanted is in the answer if its spec could not be removed. With nothing wanted, nothing of kerf's is left but
-    /// for the spared devices.
+    /// The result has an entry for every wanted device: what a container gets with it, or why it must not be offered.
+    /// It also has each other device whose spec could not be removed. If no device is wanted, nothing of kerf remains
+    /// except for the spared devices.
     ///
     /// Level-triggered: it may be called at any time with the whole set, and writes only what differs. It blocks on
     /// files.

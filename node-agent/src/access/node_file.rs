@@ -1,4 +1,4 @@
-//! A character device's file: what is there, and making the right one.
+//! Checks the file of a character device, and creates the right one.
 
 use super::error::AccessError;
 use rustix::fs::{CWD, FileType, Mode, major, makedev, minor, mknodat};
@@ -10,17 +10,17 @@ use std::path::Path;
 /// The bits of a mode that are permissions.
 const PERMISSIONS: u32 = 0o7777;
 
-/// Permissions of the folder that capabilities' files lie in (as nvidia-modprobe makes it).
+/// Permissions of the folder with the capabilities' files, as nvidia-modprobe creates it.
 const FOLDER: u32 = 0o755;
 
-/// A device's major and minor number, of a character device only.
+/// The major and minor number of a character device; `None` for other files.
 pub(super) fn number(metadata: &Metadata) -> Option<(u32, u32)> {
     let is_character = metadata.file_type().is_char_device();
     is_character.then(|| (major(metadata.rdev()), minor(metadata.rdev())))
 }
 
-/// Makes sure that the character device `number` is at `path` with these permissions. What is there instead is
-/// replaced, unless the driver leaves device files to the administrator (`may_make`).
+/// Makes sure that the character device `wanted` is at `path` with these permissions. Another file there is replaced,
+/// unless the driver leaves device files to the administrator (`may_make`).
 pub(super) fn ensure(path: &Path, wanted: (u32, u32), mode: u32, may_make: bool) -> Result<(), AccessError> {
     let there = match fs::symlink_metadata(path) {
         Ok(metadata) => Some(metadata),
@@ -46,17 +46,17 @@ fn permit(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Under another name first, so that nobody opens a file that is not ready.
+/// Creates the file under another name first, so that no process opens one that is not ready.
 fn make(path: &Path, (major, minor): (u32, u32), mode: u32) -> io::Result<()> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(ErrorKind::InvalidInput.into());
     };
     DirBuilder::new().recursive(true).mode(FOLDER).create(folder)?;
     let draft = folder.join(format!(".kerf-{}", name.to_string_lossy()));
-    // One that an earlier process left.
+    // Remove a draft that an earlier process left.
     drop(fs::remove_file(&draft));
     mknodat(CWD, &draft, FileType::CharacterDevice, Mode::from_raw_mode(mode), makedev(major, minor))?;
-    // The umask has taken its part of the mode.
+    // The umask has removed bits of the mode, so set it again.
     permit(&draft, mode)
         .and_then(|()| fs::rename(&draft, path))
         .inspect_err(|_| drop(fs::remove_file(&draft)))?;

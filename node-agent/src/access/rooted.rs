@@ -1,18 +1,18 @@
-//! Paths inside another root folder: links there are followed as a process with that root would follow them.
+//! Resolves paths inside another root folder. Links are followed as a process with that root would follow them.
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Links that are followed before a path is taken for a circle (as in Linux, `path_resolution(7)`).
+/// How many links are followed before a path counts as a loop, as in Linux (`path_resolution(7)`).
 const LINKS: usize = 40;
 
-/// Where `path`, absolute inside `root`, is seen from outside.
+/// Turns `path`, absolute inside `root`, into its path outside.
 pub(super) fn outside(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// The real path, inside `root`, of what `path` leads to. `None` if that is not there.
+/// Returns the real path, inside `root`, to which `path` leads; `None` if it does not exist.
 pub(super) fn resolve(root: &Path, path: &Path) -> Option<PathBuf> {
     let mut real = PathBuf::from("/");
     let mut ahead = parts(path);
@@ -38,7 +38,7 @@ pub(super) fn resolve(root: &Path, path: &Path) -> Option<PathBuf> {
     Some(real)
 }
 
-/// The names on the way, the first one last.
+/// The names on the path in reverse order, so that the first can be popped.
 fn parts(path: &Path) -> Vec<OsString> {
     let parts = path.components().rev().filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
     parts.map(|part| part.as_os_str().to_owned()).collect()

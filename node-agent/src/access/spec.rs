@@ -1,7 +1,7 @@
-//! The CDI spec of a device, and its name.
+//! The CDI spec of a device, and its CDI name.
 //!
-//! A device of the kubelet's keeps its id as its CDI name (`kerf.dev/gpu=GPU-…::3`): the ids that kerf gives are names in
-//! CDI's grammar, in which letters and digits begin and end a name and `_ - . :` may stand between.
+//! A device's kubelet id is also its CDI name (`kerf.dev/gpu=GPU-…::3`). The ids that kerf assigns fit CDI's grammar,
+//! in which a name begins and ends with a letter or digit and may have `_ - . :` in between.
 
 use super::DeviceFile;
 use super::driver::DriverFile;
@@ -12,22 +12,21 @@ use kerf_core::names::DeviceId;
 use serde::Serialize;
 use std::path::Path;
 
-/// The lowest version of CDI with all that a spec uses: `hostPath` came with it (CDI, SPEC.md).
+/// The lowest version of CDI that has every field of a spec: `hostPath` came with it (CDI, SPEC.md).
 const VERSION: &str = "0.5.0";
 
-/// What the devices are, in a CDI name after the vendor.
+/// The device class in a CDI name, after the vendor.
 const CLASS: &str = "gpu";
 
-/// Keeps NVIDIA's runtime from bringing in the devices and the driver a second time.
+/// Keeps NVIDIA's runtime from adding the devices and the driver a second time.
 const NOT_BY_NVIDIAS_RUNTIME: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
-/// Access to a device file: read and write, and not mknod (CDI, SPEC.md).
+/// Access to a device file: read and write, but not mknod (CDI, SPEC.md).
 const PERMISSIONS: &str = "rw";
 
-/// How the driver's files are mounted.
+/// Mount options of the driver's files.
 const MOUNT: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];
 
-/// The document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Spec<'a> {
@@ -84,7 +83,7 @@ pub(super) fn device_name(device: &DeviceId) -> Result<&str, AccessError> {
     if is_name { Ok(name) } else { Err(AccessError::Name(device.clone())) }
 }
 
-/// The full name by which the kubelet asks the container runtime for a device.
+/// The full CDI name, by which the kubelet requests a device from the container runtime.
 pub(super) fn full_name(name: &str) -> String {
     format!("{}={name}", kind())
 }
@@ -93,7 +92,6 @@ fn kind() -> String {
     format!("{}/{CLASS}", keys::GROUP)
 }
 
-/// The spec of the device `name`.
 pub(super) fn document<'a>(
     name: &'a str,
     files: &'a [DeviceFile],

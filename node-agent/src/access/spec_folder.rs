@@ -1,6 +1,6 @@
-//! The folder of CDI specs: kerf's files in it are written whole or not at all, others' are never touched.
+//! The folder of CDI specs. kerf replaces its own files as a whole and never touches other files.
 //!
-//! kerf's are those named `kerf.dev-GPU-….json` and `kerf.dev-MIG-….json`, whatever they contain.
+//! kerf's files are those named `kerf.dev-GPU-….json` and `kerf.dev-MIG-….json`, whatever they contain.
 
 use super::error::AccessError;
 use kerf_core::keys;
@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 
 const EXTENSION: &str = ".json";
 
-/// A draft's name ends so that no container runtime reads it.
+/// A draft has this suffix, so that no container runtime reads it.
 const DRAFT: &str = ".draft";
 
-/// Permissions of the folder, where kerf has to make it, and of a spec.
+/// Permissions of a folder that kerf creates, and of a spec.
 const FOLDER_MODE: u32 = 0o755;
 const SPEC_MODE: u32 = 0o644;
 
-/// Writes a device's spec, unless it is there already.
+/// Writes a device's spec unless the same one exists.
 pub(super) fn write(folder: &Path, name: &str, text: &str) -> Result<(), AccessError> {
     let path = folder.join(format!("{}{name}{EXTENSION}", prefix()));
     if fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {
@@ -42,7 +42,7 @@ fn replace(folder: &Path, path: &Path, text: &str) -> io::Result<()> {
     draft.persist(path).map(drop).map_err(|error| error.error)
 }
 
-/// Removes kerf's specs of devices that do not stay. Gives those that could not be removed.
+/// Removes kerf's specs of devices that do not stay. Returns those that could not be removed.
 pub(super) fn remove_others(
     folder: &Path,
     stays: impl Fn(&DeviceId) -> bool,
@@ -62,18 +62,18 @@ pub(super) fn remove_others(
     left
 }
 
-/// The names and paths in a folder; none in one that is not there.
+/// The names and paths in a folder; none if it does not exist.
 fn files(folder: &Path) -> Vec<(String, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path()))).collect()
 }
 
-/// What an earlier process left when it was killed.
+/// Whether the file is a draft of an earlier process that was killed.
 fn is_draft(name: &str) -> bool {
     name.strip_prefix('.').is_some_and(|name| name.starts_with(&prefix())) && name.ends_with(DRAFT)
 }
 
-/// The device whose spec has this name.
+/// The device whose spec has this file name.
 fn device_of(name: &str) -> Option<DeviceId> {
     let device = name.strip_prefix(&prefix())?.strip_suffix(EXTENSION)?;
     (device.starts_with("GPU-") || device.starts_with("MIG-")).then(|| DeviceId::new(device))

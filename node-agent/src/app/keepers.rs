@@ -1,5 +1,5 @@
-//! Those who keep something on the node as the loop's decisions want it: device files, MPS daemons, limits, time slices, DCGM,
-//! pods that must go. Each is told what should be, makes it so, and says what is.
+//! Starts the reconcilers that bring the node to the loop's desired state: device files, MPS daemons, limits, time
+//! slices, DCGM, rejected pods. Each receives the desired state, applies it, and reports the observed state.
 
 use crate::access::{AccessFiles, Library, Places, keep as access};
 use crate::args::Args;
@@ -24,26 +24,24 @@ use std::collections::BTreeMap;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-/// Evictions that wait.
+/// How many evictions may be queued.
 const EVICTIONS: usize = 16;
 
-/// Where the loop says what should be.
+/// The channels on which the loop publishes the desired state.
 pub struct Keepers {
-    /// What is kept for the slices that exist, once these are known.
+    /// Desired device files and MPS daemons for the existing slices; `None` until these are known.
     pub kept: watch::Sender<Option<Kept>>,
-    /// The lengths of time slices.
     pub lengths: watch::Sender<BTreeMap<GpuUuid, SliceLength>>,
-    /// Whether DCGM and its like are paused.
+    /// Which of the GPU Operator's DCGM programs are paused.
     pub pause: watch::Sender<Pause>,
     /// Whether rejected pods are removed.
     pub remove_rejected: watch::Sender<bool>,
-    /// Pods to evict.
     pub evict: mpsc::Sender<Eviction>,
-    /// Says that the GPUs' handles are others now.
+    /// Asks the event thread to fetch new handles, because a GPU's handle may have changed.
     pub reopen: Reopen,
 }
 
-/// The other ends.
+/// The receiving ends of [`Keepers`].
 pub(super) struct Orders {
     kept: watch::Receiver<Option<Kept>>,
     lengths: watch::Receiver<BTreeMap<GpuUuid, SliceLength>>,
@@ -71,7 +69,6 @@ pub(super) fn channels() -> (Keepers, Orders) {
     (Keepers { kept, lengths, pause, remove_rejected, evict, reopen }, orders)
 }
 
-/// Starts them all.
 pub(super) fn start(
     tasks: &mut JoinSet<()>,
     args: &Args,
@@ -119,12 +116,11 @@ pub(super) fn start(
     Ok(())
 }
 
-/// NVML, as the flags name it.
 fn library(args: &Args) -> Library {
     Library::new(&args.nvml, &args.driver_root)
 }
 
-/// Opens NVML; the files are looked for anew each time.
+/// Opens NVML. The files are searched on each call, because an upgrade may replace them.
 pub(super) fn opener(
     args: &Args,
 ) -> impl Fn() -> Result<Box<dyn GpuBackend>, GpuError> + Clone + Send + 'static {

@@ -1,4 +1,4 @@
-//! Leaving a node for good, with everything that the agent has set there.
+//! Leaves a node for good and undoes everything that the agent has set there.
 
 use super::keepers::{mps_paths, opener};
 use super::pod_resources_of;
@@ -16,7 +16,6 @@ use kerf_core::names::{DeviceId, GpuUuid};
 use kube::Client;
 use std::collections::BTreeSet;
 
-/// Leaves the node.
 pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
     let open = opener(&args);
     let thread = GpuThread::start(Box::new(open.clone()), args.call_timeout);

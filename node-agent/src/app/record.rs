@@ -1,4 +1,5 @@
-//! The record, which one process at a time has on a node: an agent, or one that leaves the node. Both change what is set there.
+//! Opens the checkpoint, which one process at a time holds: an agent, or one that leaves the node. Both change what is
+//! set there.
 
 use crate::args::Args;
 use crate::checkpoint::{self, CheckpointError};
@@ -10,14 +11,14 @@ use kerf_runtime::shutdown::CancellationToken;
 use prometheus_client::registry::Registry;
 use std::time::Duration;
 
-/// The wait between two tries to have it: an agent of before ends within seconds, and who leaves takes minutes.
+/// The wait between two tries. A predecessor that ends takes seconds; one that leaves the node takes minutes.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
-/// The record, and what an earlier process recorded.
+/// The checkpoint, and what an earlier process recorded in it.
 type Opened = (Recording, Option<Recalled>);
 
-/// Opens the record once nobody else has it; `None` at `stop`. Meanwhile nothing is wrong with this process: it answers that it
-/// lives.
+/// Opens the checkpoint once no other process holds it; `None` at `stop`. Meanwhile `/livez` is served, because waiting
+/// is no fault of this process and a restart would not help.
 pub(super) async fn open(args: &Args, stop: &CancellationToken) -> anyhow::Result<Option<Opened>> {
     let boot_id = args.proc_dir.join(checkpoint::BOOT_ID.trim_start_matches("/proc/"));
     let boot_id = checkpoint::boot_id(&boot_id).context("--proc-dir")?;
@@ -40,7 +41,7 @@ pub(super) async fn open(args: &Args, stop: &CancellationToken) -> anyhow::Resul
     }
 }
 
-/// `None` while another process has it.
+/// Returns `None` while another process holds the checkpoint.
 fn try_open(args: &Args, boot_id: &str) -> anyhow::Result<Option<Opened>> {
     match Recording::open(&args.state_dir, boot_id.to_owned(), args.sys_dir.clone()) {
         Err(CheckpointError::InUse(_)) => Ok(None),
@@ -53,7 +54,7 @@ pub(super) async fn live(args: &Args, stop: &CancellationToken) {
     let readiness = Readiness::new(&["record"]);
     let serving = admin::serve(args.admin.admin_address, readiness, Registry::default(), stop.clone());
     if let Err(error) = serving.await {
-        // The one that has the record may have the address too.
+        // The process that holds the checkpoint may also have bound this address.
         tracing::debug!(%error, "--admin-address");
     }
     std::future::pending::<()>().await;
@@ -65,7 +66,7 @@ mod tests {
     use clap::Parser as _;
     use std::path::Path;
 
-    /// An agent that finds all that it needs in `folder`.
+    /// Arguments of an agent whose files are all in `folder`.
     fn args(folder: &Path) -> Args {
         let boot_id = folder.join("sys/kernel/random/boot_id");
         std::fs::create_dir_all(boot_id.parent().unwrap()).unwrap();

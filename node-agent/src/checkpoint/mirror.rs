@@ -1,7 +1,7 @@
-//! The record as agents without a ledger have it, kept beside the ledger: one that is rolled back to goes on by it.
+//! Mirrors the record in the format of agents without a ledger, so that after a rollback such an agent can continue.
 //!
-//! Such an agent drops the field that marks a mirror when it writes. A file without it is newer than the ledger: an older agent has
-//! served the node since.
+//! When such an agent writes, it drops the field that marks a mirror. So a file without the field is newer than the
+//! ledger: an older agent has served the node since.
 
 use super::{CheckpointError, Record, VERSION, failed, from_json, sync, two_files};
 use crate::node::Recalled;
@@ -13,13 +13,13 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The file, and its name while it is written.
+/// The file, and its name during a write.
 pub(super) const NAMES: [&str; 2] = ["checkpoint.json", "checkpoint.json.new"];
 
-/// The version that agents without a ledger read.
+/// The format version that agents without a ledger read.
 const OLD_VERSION: u32 = 1;
 
-/// How far the mirror may be behind the ledger while the agent runs. An agent that ends in order brings it up to date.
+/// How far the mirror may be behind the ledger while the agent runs. An agent that ends normally brings it up to date.
 const INTERVAL: Duration = Duration::from_mins(1);
 
 #[derive(Serialize, Deserialize)]
@@ -33,18 +33,17 @@ struct OldRecord {
     rest: Record,
 }
 
-/// `checkpoint.json` in the record's folder.
+/// The file `checkpoint.json` in the checkpoint's folder.
 #[derive(Debug)]
 pub(super) struct Mirror {
     folder: PathBuf,
-    /// Whether it is the record of an agent without a ledger, and newer than the ledger.
+    /// Whether the file is the record of an agent without a ledger, and newer than the ledger.
     is_newer: bool,
-    /// When it was written last.
     written: Option<Instant>,
     is_behind: bool,
 }
 
-/// The record that an agent without a ledger has left, if it was the last one.
+/// The record of an agent without a ledger, if that was the last to serve the node.
 pub(super) type Old = Option<Result<Record, String>>;
 
 impl Mirror {
@@ -64,7 +63,8 @@ impl Mirror {
         Ok((mirror, old))
     }
 
-    /// The ledger has this record now. An older agent's record must go then; else it is no harm if the mirror cannot be written.
+    /// Follows the ledger, which has this record now. If an older agent's record is there, it must be replaced.
+    /// Otherwise a failed write of the mirror does no harm.
     pub(super) fn follow(&mut self, record: &Record) -> Result<(), CheckpointError> {
         self.is_behind = true;
         if self.is_newer {
@@ -76,7 +76,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Brings it up to date, if the disk lets it.
+    /// Brings the mirror up to date; a failure is only logged.
     pub(super) fn catch_up(&mut self, record: &Record) {
         if !self.is_behind {
             return;

@@ -1,7 +1,7 @@
-//! A document in two files that are written in turn: a write that is cut short leaves the document of before.
+//! Stores a document in two files that are written in turn, so that an interrupted write leaves the previous document.
 //!
-//! A file is overwritten in place. Once both exist, a write costs one `fdatasync`: no name changes, so no folder is written.
-//! The newest document whose sum is right counts.
+//! A file is overwritten in place. Once both exist, a write costs one `fdatasync`: no name changes, so the folder is
+//! not written. The newest document with a correct checksum counts.
 //!
 //! ```text
 //! 8 bytes  "kerfled1"
@@ -21,39 +21,36 @@ pub(super) const NAMES: [&str; 2] = ["ledger.0", "ledger.1"];
 
 const MAGIC: [u8; 8] = *b"kerfled1";
 
-/// Files grow by whole blocks and never shrink: while the size stays the same, the disk writes the data alone, and a full one
-/// has the room already.
+/// Files grow by whole blocks and never shrink. While the size stays the same the disk writes only the data, and even a
+/// full disk has the space already.
 const BLOCK: usize = 4096;
 
-/// The offset and the prime of FNV-1a with 64 bits (RFC 9923).
+/// Offset and prime of FNV-1a with 64 bits (RFC 9923).
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0100_0000_01b3;
 
-/// The two files in a folder.
 #[derive(Debug)]
 pub(super) struct TwoFiles {
     folder: PathBuf,
-    /// The file that is written next. It has the older document, or none that is whole.
+    /// The file that is written next: it has the older document, or no whole one.
     next: usize,
-    /// The number of the newest document.
+    /// The sequence number of the newest document.
     sequence: u64,
-    /// Whether the files' names are on the disk. An earlier process may have ended before it made sure.
+    /// Whether the files' names are durable. An earlier process may have ended before it synced the folder.
     is_listed: bool,
 }
 
-/// What stands in the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Contents {
-    /// No agent has written here yet.
+    /// Neither file exists: no agent has written here yet.
     Nothing,
-    /// The newest document.
     Document(Vec<u8>),
-    /// Something, but no whole document.
+    /// A file exists, but no document is whole.
     Torn,
 }
 
 impl TwoFiles {
-    /// Reads the files in `folder`. One that the disk does not give is an error: it may be the newest.
+    /// Reads the files in `folder`. A file that the disk fails to read is an error, because it may be the newest.
     pub(super) fn open(folder: &Path) -> Result<(Self, Contents), CheckpointError> {
         let mut files = Self { folder: folder.to_owned(), next: 0, sequence: 0, is_listed: false };
         let mut contents = Contents::Nothing;
@@ -77,7 +74,8 @@ impl TwoFiles {
         Ok((files, contents))
     }
 
-    /// Writes a document. It is on the disk when this returns; after an error the one before still is, or this one.
+    /// Writes a document, which is durable when this returns. After an error the disk has the previous document or this
+    /// one.
     pub(super) fn write(&mut self, document: &[u8]) -> Result<(), CheckpointError> {
         let path = self.folder.join(NAMES[self.next]);
         let (file, is_new) = open_or_create(&path).map_err(failed("open", &path))?;
@@ -85,7 +83,7 @@ impl TwoFiles {
         let bytes = frame(self.sequence + 1, document);
         if let Err(error) = file.write_all_at(&bytes, 0).and_then(|()| file.sync_data()) {
             if is_new {
-                // What a full disk took of it is given back.
+                // Free what a full disk has accepted of it.
                 drop(fs::remove_file(&path));
             }
             return Err(failed("write", &path)(error));
@@ -99,20 +97,19 @@ impl TwoFiles {
         Ok(())
     }
 
-    /// The number of the newest document.
     #[cfg(test)]
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
     }
 }
 
-/// The number of a file's document.
+/// The sequence number of a file's document.
 #[cfg(test)]
 pub(super) fn sequence_in(bytes: &[u8]) -> Option<u64> {
     parse(bytes).map(|(sequence, _)| sequence)
 }
 
-/// The bytes of a file, if there is one.
+/// The content of a file; `None` if it does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, CheckpointError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -121,7 +118,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>, CheckpointError> {
     }
 }
 
-/// The file, opened for writing, and whether it was made just now.
+/// Opens the file for writing, and returns whether it was created.
 fn open_or_create(path: &Path) -> io::Result<(File, bool)> {
     match File::options().write(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -141,7 +138,7 @@ fn frame(sequence: u64, document: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The sequence number and the document, if these are whole.
+/// The sequence number and the document, if the checksum is correct.
 fn parse(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (magic, rest) = bytes.split_first_chunk::<8>()?;
     let (sequence, rest) = rest.split_first_chunk::<8>()?;

@@ -1,4 +1,4 @@
-//! What a container gets with its devices.
+//! Builds the kubelet's allocation response: what a container gets with its devices.
 
 use crate::access::{AccessGrant, MpsAccess};
 use crate::kubelet_api::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
@@ -10,35 +10,35 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// What NVIDIA's container runtime reads: which devices to bring into the container.
+/// The variable by which NVIDIA's container runtime selects devices.
 const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// What CUDA's MPS client reads (CUDA MPS guide, environment variables).
+/// Variables of CUDA's MPS client (CUDA MPS guide, environment variables).
 const MPS_MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const MPS_THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
-/// Folder of the MPS daemons' pipes, by GPU, where the grant does not tell.
+/// The folder of the MPS daemons' pipes, used if the grant has no path.
 const MPS_DIR: &str = "/run/kerf/mps";
 
-/// For people who look into a container: the slices that it has.
+/// The container's slices, for people who inspect it.
 const SLICE: &str = "KERF_SLICE";
 
 /// Access to a device file, in the cgroup's letters: read and write.
 const PERMISSIONS: &str = "rw";
 
-/// Why a container gets nothing. The kubelet writes it into the pod's status.
+/// Why an allocation is refused. The kubelet writes it into the pod's status.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum Refusal {
-    /// The device is not there, or something else is becoming of it.
+    /// The device does not exist, or is about to become something else.
     #[error("kerf does not offer device {0} to anyone now; delete the pod and let kerf's scheduler place it")]
     NotOffered(String),
 }
 
-/// A device by its id, and what a container gets with it.
+/// A device's id, and what a container gets with it.
 type Granted<'a> = (&'a str, &'a Grant);
 
-/// The answer for a container that gets `ids` of a list.
+/// The response for a container that gets `ids` of a list.
 pub(super) fn allocate(list: &[ListedDevice], ids: &[String]) -> Result<ContainerAllocateResponse, Refusal> {
     let mut granted: Vec<Granted<'_>> = Vec::new();
     for id in ids {
@@ -66,7 +66,8 @@ pub(super) fn allocate(list: &[ListedDevice], ids: &[String]) -> Result<Containe
     })
 }
 
-/// MIG devices by their own UUIDs, whole and shared GPUs by theirs, each once however many shares or replicas of it there are.
+/// MIG devices by their own UUIDs, and whole or shared GPUs by theirs. Each appears once, however many of its shares or
+/// replicas there are.
 fn targets<'a>(granted: &[Granted<'a>]) -> Vec<(&'a str, &'a AccessGrant)> {
     let mut targets: Vec<(&str, &AccessGrant)> = Vec::new();
     for (id, grant) in granted {
@@ -100,13 +101,13 @@ fn mps_share(grant: &Grant) -> Option<&ShareGrant> {
     grant.share.as_ref().filter(|share| share.kind == Kind::Mps)
 }
 
-/// A process talks to one MPS daemon: the first share's.
+/// The MPS daemon of the first share, because a process can talk to one daemon only.
 fn first_mps<'a>(granted: &[Granted<'a>]) -> Option<&'a Grant> {
     granted.iter().map(|(_, grant)| *grant).find(|grant| mps_share(grant).is_some())
 }
 
-/// The daemon's pipes at the same path as on the host. A client connects to them and writes no file there, and its shared memory
-/// comes through them: `/dev/shm` stays the container's own.
+/// Mounts the daemon's pipe folder at the same path as on the host. Clients connect to the pipes and write no file
+/// there. Their shared memory comes through the pipes, so `/dev/shm` stays the container's own.
 fn mps_mounts(granted: &[Granted<'_>]) -> Vec<Mount> {
     let daemon = first_mps(granted).and_then(|grant| grant.access.mps.as_ref());
     let mount =
@@ -114,7 +115,7 @@ fn mps_mounts(granted: &[Granted<'_>]) -> Vec<Mount> {
     daemon.map(mount).into_iter().collect()
 }
 
-/// The limits by the GPUs' order in the container, and the pipe of the first GPU's daemon.
+/// The memory limits in the order of the GPUs in the container, and the pipe of the first GPU's daemon.
 fn mps_environment(granted: &[Granted<'_>]) -> Vec<(String, String)> {
     let mut gpus: Vec<(&GpuUuid, MemoryMib, u64)> = Vec::new();
     for (_, grant) in granted {
@@ -134,7 +135,7 @@ fn mps_environment(granted: &[Granted<'_>]) -> Vec<(String, String)> {
     let Some(first) = first_mps(granted) else { return Vec::new() };
     let limits: Vec<_> =
         gpus.iter().zip(0..).map(|((_, memory, _), n)| format!("{n}={}M", memory.0)).collect();
-    // One percentage holds for all GPUs of a process: the smallest, so that none is used beyond the share.
+    // One percentage holds for all GPUs of a process. It is the smallest, so that no GPU is used beyond its share.
     let threads = gpus.iter().map(|(.., compute)| (compute / 100).clamp(1, 100)).min();
     let default_pipe = || PathBuf::from(format!("{MPS_DIR}/{}/pipe", first.gpu));
     let pipe = first.access.mps.as_ref().map_or_else(default_pipe, |mps| mps.pipe.clone());
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(threads(&vec![tiny; 3]), "1");
     }
 
-    /// A device that is reached as `access` says.
+    /// A device with this access grant.
     fn reached(device: ListedDevice, access: AccessGrant) -> ListedDevice {
         let grant = device.grant.map(|grant| Grant { access, ..grant });
         ListedDevice { grant, ..device }

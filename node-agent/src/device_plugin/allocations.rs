@@ -1,56 +1,60 @@
-//! Allocations under way: while one is, the kubelet is not asked who holds what, and while it is asked, none begins.
+//! Tracks allocations under way. During one the kubelet is not asked for holders, and none begins while it is asked.
 //!
-//! The kubelet writes down what it picked for a pod after `Allocate` was answered. Asked for its account before that, while
-//! another pod has just gone, it forgets the pick (`UpdateAllocatedDevices` of its device manager, kubernetes v1.36), counts too
-//! few devices as allocatable, and rejects the pod (`OutOf…`). It picks after it has asked for a preference, and holds no lock
-//! while it asks: so the answer to that waits until its account was read.
+//! The kubelet records the devices that it picked for a pod only after `Allocate` was answered. If it is asked for
+//! holders before that, while another pod has just gone, it forgets the pick (`UpdateAllocatedDevices` of its device
+//! manager, kubernetes v1.36), counts too few devices as allocatable, and rejects the pod (`OutOf…`). The kubelet picks
+//! after it has requested a preference, and holds no lock during that request. So the agent delays its preference until
+//! the list of holders was read.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedRwLockWriteGuard, RwLock};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long after `Allocate` was answered the kubelet has surely written it down.
+/// How long after the answer to `Allocate` the kubelet has surely recorded it.
 const QUIET_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The longest wait: a node to which pods come all the time is asked too, and a preference may be followed by no `Allocate`.
+/// The longest wait for quiet. It is limited, because pods may keep coming, and a preference may be followed by no
+/// `Allocate`.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest that an allocation waits for the kubelet's account: a kubelet that does not answer still starts pods.
+/// The longest that an allocation waits for the list of holders, so that a kubelet that does not answer still starts
+/// pods.
 const ACCOUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// When the kubelet spoke of an allocation last, and whether it is asked for its account. Clones share it.
+/// The last allocation call of the kubelet, and whether the list of holders is being read. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Allocations {
     last: Arc<Mutex<Option<Said>>>,
-    /// Written while the kubelet is asked for its account.
+    /// Locked for writing while the kubelet is asked for holders.
     account: Arc<RwLock<()>>,
 }
 
-/// What the kubelet said last about an allocation, and when.
+/// The kubelet's last call about an allocation, and its time.
 #[derive(Debug, Clone, Copy)]
 enum Said {
-    /// It asks for a preference; `Allocate` follows.
+    /// It requested a preference; `Allocate` follows.
     Asks(Instant),
-    /// It takes devices.
+    /// It called `Allocate`, so it takes devices.
     Takes(Instant),
 }
 
-/// No allocation begins while this lives.
+/// No allocation begins until this guard is dropped.
 #[derive(Debug)]
 pub struct Paused {
     _account: OwnedRwLockWriteGuard<()>,
 }
 
 impl Allocations {
-    /// The kubelet asks which devices to take. Returns once it is not asked for its account, or after [`ACCOUNT_TIMEOUT`].
+    /// Called when the kubelet requests a preference. Returns once no list of holders is being read, or after
+    /// [`ACCOUNT_TIMEOUT`].
     pub(super) async fn begin(&self) {
         let open = timeout(ACCOUNT_TIMEOUT, self.account.read()).await;
         self.say(Said::Asks(Instant::now()));
         drop(open);
     }
 
-    /// The kubelet takes devices.
+    /// Notes a call of `Allocate`.
     pub(super) fn note(&self) {
         self.say(Said::Takes(Instant::now()));
     }
@@ -81,7 +85,7 @@ impl Allocations {
         }
     }
 
-    /// How long until the kubelet has surely written down its last allocation.
+    /// How long until the kubelet has surely recorded its last allocation.
     fn left(&self) -> Duration {
         match *self.last.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Duration::ZERO,

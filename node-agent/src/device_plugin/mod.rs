@@ -1,7 +1,7 @@
 //! The device plugin API: one socket for each resource name, all served for as long as the agent runs.
 //!
-//! It carries lists to the kubelet and grants to containers. Which devices are listed is decided by
-//! [`Node`](crate::node::Node).
+//! It carries lists to the kubelet and grants to containers. [`Node`](crate::node::Node) decides which devices are
+//! listed.
 
 mod allocate;
 mod allocations;

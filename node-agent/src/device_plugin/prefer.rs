@@ -1,11 +1,11 @@
-//! Which of several equal devices a container best gets together.
+//! Chooses which of several equal devices a container should get together.
 
 use crate::node::ListedDevice;
 use kerf_core::closeness::Closeness;
 use kerf_core::names::{GpuUuid, PodUid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Devices of one GPU, and where it is.
+/// The devices of one GPU, and its place in the node.
 struct Group<'a> {
     gpu: Option<GpuUuid>,
     closeness: Closeness,
@@ -13,14 +13,14 @@ struct Group<'a> {
     ids: Vec<&'a String>,
 }
 
-/// How good a device is for a container: the first is best.
+/// How suitable a device is for a container; the first variant is the best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rank {
-    /// It was promised to a pod that does not have it yet.
+    /// It is reserved for a pod that does not have it yet.
     Promised,
-    /// It is held, as far as the agent has heard: the kubelet has freed it, and the agent may take it for idle any moment.
+    /// It is held as far as the agent has read. The kubelet has freed it, and the agent may find it idle at any moment.
     Held,
-    /// It is not offered any more.
+    /// It is no longer offered.
     Withdrawn,
 }
 
@@ -36,14 +36,17 @@ impl Rank {
     }
 }
 
-/// `size` of the `available` devices, `required` ones among them: those that are promised and not held where they suffice, of
-/// one pod's where one has enough; of one GPU where one has enough, else of GPUs that are close to each other, else of one NUMA
-/// node where one has enough, and there of the GPU or the node on which the fewest are left over.
+/// Returns `size` of the `available` devices, with the `required` ones among them. It prefers, in this order:
+/// - devices that are reserved and not held, and those of one pod if that has enough;
+/// - devices of one GPU if that has enough, else of GPUs that are close to each other;
+/// - devices of one NUMA node if that has enough;
+/// - the GPU or node on which the fewest devices are left over.
 ///
-/// The kubelet does not say for which pod it asks. So a pod is not given what was promised to two others, which would break up
+/// The kubelet does not say for which pod it asks. So the answer does not mix devices that are reserved for two pods,
+/// because that would break up what was chosen for both.
 /// what was chosen for either.
 ///
-/// It always answers: a kubelet that gets an error leaks devices (kubernetes#130145).
+/// It always returns an answer, because a kubelet that gets an error leaks devices (kubernetes#130145).
 pub(super) fn prefer(
     list: &[ListedDevice],
     available: &[String],
@@ -66,7 +69,8 @@ pub(super) fn prefer(
     preferred.into_iter().cloned().collect()
 }
 
-/// The devices by the pods that they were promised to: first the pod of a required one, then what suffices, the tightest first.
+/// Groups the devices by the pods that they are reserved for: first the pod of a required device, then pods with
+/// enough, tightest first.
 fn by_pod<'a, 'l>(
     ids: impl Iterator<Item = &'a String>,
     pod: impl Fn(&&'a String) -> Option<&'l PodUid>,
@@ -83,7 +87,7 @@ fn by_pod<'a, 'l>(
     pods.into_iter().map(|(_, ids)| ids).collect()
 }
 
-/// Less is better: first whether so many suffice, then how much is left over or missing.
+/// A sort key, smaller is better: first whether there are enough, then how many are left over or missing.
 fn fit(count: usize, wanted: usize) -> (bool, usize) {
     match count.checked_sub(wanted) {
         Some(left) => (false, left),
@@ -112,8 +116,8 @@ fn groups<'a, 'l>(
     groups.into_values().collect()
 }
 
-/// What is close to what is taken; then the GPU of that and those beside it; then what suffices, the tightest first; else the
-/// largest first.
+/// Orders the groups: first GPUs close to those taken, then the GPU and the node of those taken, then GPUs with enough
+/// devices, tightest first, else the largest first.
 fn ordered<'a>(mut groups: Vec<Group<'a>>, taken: &[&ListedDevice], wanted: usize) -> Vec<Group<'a>> {
     let mut of_node: BTreeMap<Option<u32>, usize> = BTreeMap::new();
     for group in &groups {
@@ -126,14 +130,14 @@ fn ordered<'a>(mut groups: Vec<Group<'a>>, taken: &[&ListedDevice], wanted: usiz
         let elsewhere = known.map(|known| (gpu(known) != group.gpu.as_ref(), known.numa != group.numa));
         let alone = fit(group.ids.len(), wanted);
         let together = fit(of_node.get(&group.numa).copied().unwrap_or_default(), wanted);
-        // A GPU that suffices alone is better than a node; among GPUs that do not, those of one node go together.
+        // A GPU that suffices alone is better than a node. GPUs that do not suffice are kept together by node.
         let by_node = if alone.0 { (together, group.numa) } else { ((false, 0), None) };
         (far, elsewhere, alone.0, by_node, alone.1)
     });
     groups
 }
 
-/// The GPUs that go best with each other and with what is taken, where each has one device, as whole GPUs have.
+/// The GPUs that go best with each other and with those taken. Only for groups of one device each, as whole GPUs have.
 fn closest(groups: &[Group<'_>], taken: &[&ListedDevice], wanted: usize) -> BTreeSet<GpuUuid> {
     let Some(closeness) = groups.first().map(|group| &group.closeness) else { return BTreeSet::new() };
     if groups.iter().any(|group| group.ids.len() > 1) {
@@ -175,7 +179,7 @@ mod tests {
         }
     }
 
-    /// The GPUs 0 to 3 as wholes, of which 0 and 2 have NVLinks to each other, and 1 and 3.
+    /// Whole GPUs 0 to 3. GPUs 0 and 2 are linked by NVLink, and so are 1 and 3.
     fn linked() -> [ListedDevice; 4] {
         let mut gpus = node_status(&["T4-16GB"; 4]).gpus;
         for index in [0, 1] {
@@ -236,7 +240,7 @@ mod tests {
         assert_eq!(prefer(&list, &ids(&["x"]), &[], 1), ["x"], "an unknown id is no reason to refuse");
     }
 
-    /// Four GPUs: two on node 0 with three devices, two on node 1 with four.
+    /// Four GPUs: two on NUMA node 0 with three devices, two on node 1 with four.
     fn two_nodes() -> [ListedDevice; 7] {
         [("a", 0, 0), ("b", 1, 0), ("c", 1, 0), ("d", 2, 1), ("e", 2, 1), ("f", 3, 1), ("g", 3, 1)]
             .map(|(id, gpu, numa)| device(id, gpu, numa))

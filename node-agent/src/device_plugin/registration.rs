@@ -1,8 +1,8 @@
-//! Serving all names and keeping them registered, also over restarts of the kubelet.
+//! Serves all names and keeps them registered, also when the kubelet restarts.
 //!
-//! A kubelet that starts removes every socket of the folder and knows only what registers with it. Old servers are
-//! closed before new ones register: the kubelet takes the end of an old stream for the end of whatever is registered
-//! under its name by then.
+//! A kubelet that starts removes every socket in the folder, and serves only what registers with it. Old servers are
+//! closed before new ones register: when an old stream ends, the kubelet drops whatever is registered under its name by
+//! then.
 
 use super::Allocations;
 use super::server::{List, Plugin, Streams, options};
@@ -24,33 +24,28 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint, Server};
 
-/// How often the sockets are looked at, and how long a failed registration waits.
+/// How often the sockets are checked, and how long a failed registration waits.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long the kubelet may take for one registration: it dials back, for up to ten seconds.
+/// How long one registration may take: the kubelet dials back, for up to ten seconds.
 const REGISTER: Duration = Duration::from_secs(15);
 
-/// How many names are registered at a time.
+/// How many names register concurrently.
 const AT_ONCE: usize = 8;
 
-/// How long servers may take to close.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Looks without a stream after which a name is registered again.
+/// After how many checks without a stream a name registers again.
 const LOOKS_WITHOUT_STREAM: u32 = 3;
 
-/// A name to serve, and its list.
 #[derive(Debug, Clone)]
 pub struct Served {
-    /// The name.
     pub name: ResourceName,
-    /// Its list.
     pub list: watch::Receiver<List>,
-    /// Where its allocations are noted.
     pub allocations: Allocations,
 }
 
-/// Serves the names from `folder` until `stop`, and tells when they are registered and when they are not.
+/// Serves the names from `folder` until `stop`, and reports when they are registered and when they are not.
 pub async fn serve(
     folder: PathBuf,
     names: Vec<Served>,
@@ -60,7 +55,8 @@ pub async fn serve(
 ) {
     while !stop.is_cancelled() {
         let run = stop.child_token();
-        // At the end its servers close, so the kubelet answers a registration that is under way only when it gives up.
+        // Cancel a registration that is under way, too. Its servers have closed, so the kubelet would answer it only
+        // after its timeout.
         let Some(started) = stop.run_until_cancelled(Run::start(&folder, &names, &events, &run)).await else {
             return;
         };
@@ -92,7 +88,7 @@ async fn pause(time: Duration, stop: &CancellationToken) {
     }
 }
 
-/// What tells one socket from another at the same path.
+/// The inode and time of a socket, which differ for another socket at the same path.
 type Identity = (u64, i64, i64);
 
 fn identity(path: &Path) -> Option<Identity> {
@@ -108,7 +104,7 @@ struct Socket {
     looks_without_stream: u32,
 }
 
-/// All servers, from one start of the kubelet to the next.
+/// All servers between one start of the kubelet and the next.
 struct Run {
     kubelet: PathBuf,
     identity: Identity,
@@ -147,7 +143,7 @@ impl Run {
         run: &CancellationToken,
     ) -> Result<(), String> {
         let path = folder.join(endpoint(served.name));
-        // A socket that an earlier process left; bind does not replace it.
+        // Remove a socket that an earlier process left, because bind does not replace it.
         drop(std::fs::remove_file(&path));
         let listener = UnixListener::bind(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         let streams = Streams::default();
@@ -196,7 +192,7 @@ impl Run {
         answers.into_iter().collect()
     }
 
-    /// Keeps the names registered. Gives the reason why all must be registered anew.
+    /// Keeps the names registered. Returns the reason why all must register again.
     async fn keep(&mut self, stop: &CancellationToken) -> &'static str {
         loop {
             pause(LOOK, stop).await;
@@ -246,7 +242,8 @@ impl Run {
     }
 }
 
-/// The file name of a name's socket, without the prefix of most: what follows it another name has after another prefix.
+/// The file name of a name's socket. NVIDIA's prefix is dropped; a name with another prefix keeps it, so no two names
+/// collide.
 fn endpoint(name: ResourceName) -> String {
     let text = name.to_string();
     let short = text.strip_prefix(nvidia_keys::PREFIX).unwrap_or(&text);
@@ -272,7 +269,7 @@ mod tests {
         assert!(sockets.iter().all(is_file), "{sockets:?}");
     }
 
-    /// A kubelet that takes every registration.
+    /// A kubelet that accepts every registration.
     struct Willing;
 
     #[tonic::async_trait]

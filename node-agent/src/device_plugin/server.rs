@@ -1,4 +1,4 @@
-//! The plugin of one resource name: its list as a stream, its grants, its preference.
+//! The gRPC server of one resource name: its device list as a stream, its allocations, its preferences.
 
 use super::{Allocations, allocate, prefer};
 use crate::event::{Event, Events};
@@ -21,15 +21,13 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-/// A list as the server reads it.
 pub type List = Arc<Vec<ListedDevice>>;
 
-/// The plugin's options: the kubelet shall ask which devices to take.
+/// The plugin's options: the kubelet requests a preference before it picks devices.
 pub(super) fn options() -> DevicePluginOptions {
     DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
 }
 
-/// The plugin of one name.
 pub(super) struct Plugin {
     pub(super) name: ResourceName,
     pub(super) list: watch::Receiver<List>,
@@ -39,12 +37,11 @@ pub(super) struct Plugin {
     pub(super) stop: CancellationToken,
 }
 
-/// How many `ListAndWatch` streams a plugin serves: none means that the kubelet has cut it off.
+/// The number of open `ListAndWatch` streams of a plugin. Zero means that the kubelet has dropped the plugin.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Streams(Arc<AtomicUsize>);
 
 impl Streams {
-    /// The number.
     pub(super) fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
@@ -106,7 +103,8 @@ impl DevicePlugin for Plugin {
     ) -> Result<Response<AllocateResponse>, Status> {
         self.allocations.note();
         let containers = request.into_inner().container_requests;
-        // The list is locked until the event is sent: whoever takes a device off the list learns of this first.
+        // Keep the list locked until the event is sent, so that a decision that withdraws a device first learns of its
+        // allocation.
         let list = self.list.borrow();
         let mut container_responses = Vec::new();
         for container in containers {

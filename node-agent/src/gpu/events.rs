@@ -1,4 +1,4 @@
-//! The thread that waits for the GPUs' own errors. NVML's wait blocks, so it has a thread and a session of its own.
+//! The thread that waits for GPU errors. NVML's wait blocks, so it has its own thread and its own NVML session.
 
 use super::GpuError;
 use crate::access::Library;
@@ -10,29 +10,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// How long one wait takes at most.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// The waits between tries while NVML does not answer: the first, and the longest.
+/// The shortest and the longest wait between tries while NVML does not answer.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
-/// Says that the GPUs' handles may have changed, so that the watch is opened anew.
+/// A flag that GPU handles may have changed, so that the event watch must be opened again.
 #[derive(Debug, Clone, Default)]
 pub struct Reopen(Arc<AtomicBool>);
 
 impl Reopen {
-    /// Has the watch opened anew.
+    /// Requests that the watch is opened again.
     pub fn ask(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that was asked for since the last call.
+    /// Whether that was requested since the last call.
     fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
-/// Starts the thread. It closes NVML and ends within [`WAIT`] after `stop`.
+/// Starts the thread. After `stop` it closes NVML and ends within [`WAIT`].
 pub fn watch(
     library: Library,
     events: Events,
@@ -55,8 +54,8 @@ pub fn watch(
     std::thread::Builder::new().name("nvml-events".to_owned()).spawn(wait).map(drop)
 }
 
-/// How long to wait after a watch that failed after `lasted`; `last` was waited before it. Meanwhile events are lost, so one
-/// that was well is opened again at once.
+/// How long to wait after a watch that failed after `lasted`; `last` is the previous wait. A watch that worked for long
+/// is opened again at once, because events are lost meanwhile.
 fn next_pause(last: Duration, lasted: Duration) -> Duration {
     let (first, longest) = BACKOFF;
     if lasted >= longest { Duration::ZERO } else { (last * 2).clamp(first, longest) }
@@ -72,7 +71,7 @@ fn watch_once(
     while !stop.is_cancelled() && !reopen.take() {
         if watch.gpus() == 0 {
             std::thread::sleep(WAIT);
-            // NVML may count more of them when it is opened anew.
+            // NVML may count more GPUs when it is opened again.
             if watch.count() == 0 {
                 return Ok(());
             }
@@ -80,7 +79,7 @@ fn watch_once(
             events.send(Event::Trouble(event));
             continue;
         } else {
-            // NVML may give up at once; nobody is in a hurry here.
+            // NVML's wait may return at once, so limit the rate; nothing here is urgent.
             std::thread::sleep(Duration::from_millis(100));
         }
         watch.register_left_out()?;

@@ -1,5 +1,5 @@
-//! GPUs in memory, for unit tests of what uses a [`GpuBackend`](super::GpuBackend). What a test does to them is here, what
-//! the agent does in `backend`.
+//! GPUs in memory, for unit tests of the users of [`GpuBackend`](super::GpuBackend). This file has what a test does to
+//! them; `backend` has what the agent does.
 
 mod backend;
 #[cfg(test)]
@@ -12,7 +12,7 @@ use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// CUDA compute capabilities by the beginning of the models' names.
+/// CUDA compute capabilities by the first letters of the model's name.
 const CAPABILITIES: [(&str, (u32, u32)); 10] = [
     ("A100", (8, 0)),
     ("A30", (8, 0)),
@@ -26,14 +26,14 @@ const CAPABILITIES: [(&str, (u32, u32)); 10] = [
     ("RTX", (12, 0)),
 ];
 
-/// The first of the processes that [`FakeGpus::set_processes`] starts.
+/// The first process id that [`FakeGpus::set_processes`] uses.
 const SOMEBODY: u32 = 4711;
 
 /// GPUs that a test and the agent's code share.
 #[derive(Clone, Default)]
 pub(crate) struct FakeGpus {
     state: Arc<Mutex<State>>,
-    /// The index of the one GPU that this sees; `None` for all.
+    /// The index of the only GPU that this handle sees; `None` for all.
     only: Option<u32>,
 }
 
@@ -43,22 +43,21 @@ struct State {
     made: u32,
     errors: VecDeque<GpuError>,
     limits: BTreeMap<(GpuUuid, String), MemoryMib>,
-    /// GPUs, by index, whose calls do not come back.
+    /// Indexes of GPUs whose calls hang.
     hanging: BTreeSet<u32>,
     panicking: BTreeSet<u32>,
 }
 
 struct FakeGpu {
-    /// Without what is made up when it is looked at.
+    /// The GPU without the parts that are computed for each observation.
     gpu: Gpu,
-    /// What MIG offers when it is on.
+    /// The MIG table while MIG mode is on; `None` without MIG.
     table: Option<MigTable>,
-    /// Memory that no process of the list uses.
+    /// Memory in use by no listed process.
     other: MemoryMib,
     is_lost: bool,
 }
 
-/// The UUID of the fake GPU at `index`.
 pub(crate) fn uuid(index: u32) -> GpuUuid {
     GpuUuid::new(format!("GPU-{index}"))
 }
@@ -70,7 +69,7 @@ impl FakeGpus {
         Self { state: Arc::new(Mutex::new(State { gpus: gpus.collect(), ..State::default() })), only: None }
     }
 
-    /// The same with MIG mode off.
+    /// The same GPUs with MIG mode off.
     pub(crate) fn uncut(models: &[&str]) -> Self {
         let gpus = Self::new(models);
         gpus.with(|state| {
@@ -81,12 +80,11 @@ impl FakeGpus {
         gpus
     }
 
-    /// Makes the next call that changes something fail.
+    /// Makes the next changing call fail.
     pub(crate) fn fail_next(&self, error: GpuError) {
         self.with(|state| state.errors.push_back(error));
     }
 
-    /// Looks at the GPUs.
     pub(crate) fn gpus(&self) -> Vec<Gpu> {
         self.with(|state| state.gpus.iter().map(FakeGpu::seen).collect())
     }
@@ -118,17 +116,16 @@ impl FakeGpus {
         });
     }
 
-    /// Ends a process on whatever GPU.
     pub(crate) fn end_process(&self, pid: u32) {
         self.with(|state| state.gpus.iter_mut().for_each(|g| g.gpu.processes.retain(|p| p.pid != pid)));
     }
 
-    /// Uses memory of a GPU by nobody who is listed.
+    /// Uses memory of a GPU without a listed process.
     pub(crate) fn use_memory(&self, index: u32, memory: MemoryMib) {
         self.with_gpu(index, |gpu| gpu.other = memory);
     }
 
-    /// Makes a GPU fall off the bus, or come back.
+    /// Makes a GPU fall off the bus, or return.
     pub(crate) fn set_lost(&self, index: u32, lost: bool) {
         self.with_gpu(index, |gpu| gpu.is_lost = lost);
     }
@@ -138,17 +135,17 @@ impl FakeGpus {
         self.with(|state| state.panicking.insert(index));
     }
 
-    /// Makes calls to a GPU hang from now on, or come back.
+    /// Makes calls to a GPU hang from now on, or return.
     pub(crate) fn set_hanging(&self, index: u32, hangs: bool) {
         self.with(|state| if hangs { state.hanging.insert(index) } else { state.hanging.remove(&index) });
     }
 
-    /// Says how a GPU replaces bad rows of its memory.
+    /// Sets the row remapping of a GPU's memory.
     pub(crate) fn set_remapping(&self, index: u32, remapping: RowRemapping) {
         self.with_gpu(index, |gpu| gpu.gpu.remapping = remapping);
     }
 
-    /// Comes back once the GPU does not hang.
+    /// Returns once the GPU does not hang.
     fn wait(&self) {
         let panics = self.only.is_some_and(|index| self.with(|state| state.panicking.contains(&index)));
         assert!(!panics, "a fault of the agent's");
@@ -157,18 +154,17 @@ impl FakeGpus {
         }
     }
 
-    /// Says what a GPU waits for a reset to repair.
+    /// Sets the repair for which a GPU needs a reset.
     pub(crate) fn set_pending_repair(&self, index: u32, what: Option<&str>) {
         self.with_gpu(index, |gpu| gpu.gpu.pending_repair = what.map(str::to_owned));
     }
 
-    /// The memory limits of cgroups.
     pub(crate) fn limits(&self) -> BTreeMap<(GpuUuid, String), MemoryMib> {
         self.with(|state| state.limits.clone())
     }
 
-    /// Reboots the node: what is cut, runs or is set is gone. Hopper and later lose MIG mode, Ampere takes up the pending
-    /// one.
+    /// Reboots the node: slices, processes and settings are gone. Hopper and later lose MIG mode; Ampere applies the
+    /// pending one.
     pub(crate) fn reboot(&self) {
         self.with(|state| {
             state.limits.clear();
@@ -185,7 +181,7 @@ impl FakeGpus {
     }
 }
 
-/// The GPU instance and the compute instance that a MIG device is.
+/// The ids of a MIG device's GPU instance and compute instance.
 fn place(gpu: &Gpu, device: &DeviceId) -> Option<(u32, u32)> {
     gpu.instances
         .iter()
@@ -223,7 +219,7 @@ impl FakeGpu {
         Self { gpu, table, other: MemoryMib(0), is_lost: false }
     }
 
-    /// What an observation shows. (A lost GPU of the fake's goes on as it was, so it shows what was last seen.)
+    /// What an observation shows. A lost fake GPU shows its last state, because its state continues to exist here.
     fn seen(&self) -> Gpu {
         let mut gpu = self.gpu.clone();
         let listed = gpu.processes.iter().filter_map(|p| p.memory).map(|memory| memory.0).sum::<u64>();

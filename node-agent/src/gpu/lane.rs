@@ -1,4 +1,4 @@
-//! A thread with a backend, that makes calls one after the other.
+//! A thread with a backend that makes calls one after the other.
 
 use super::{GpuBackend, GpuError, NvmlCode};
 use std::sync::Arc;
@@ -7,27 +7,25 @@ use std::sync::mpsc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Opens a backend. Called on its thread, at the first call and after an error that says that it must be opened anew.
+/// Opens a backend. It is called on the thread at the first call, and after an error that requires reopening.
 pub type Open = Box<dyn FnMut() -> Result<Box<dyn GpuBackend>, GpuError> + Send>;
 
-/// What the thread does next.
 type Call = Box<dyn FnOnce(&mut Backend) + Send>;
 
-/// A way to the thread. It ends when the last clone is gone.
+/// A handle of the thread, which ends when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Lane {
     calls: mpsc::Sender<Call>,
-    /// A call has not come back in time, nor since.
+    /// Whether a call has exceeded its timeout and has not returned since.
     is_overdue: Arc<AtomicBool>,
 }
 
 impl Lane {
-    /// Starts the thread.
     pub(super) fn start(name: String, open: Open) -> std::io::Result<Self> {
         Self::serve(name, Backend { opened: None, open })
     }
 
-    /// Starts a thread for a backend that is open, and not opened anew: once it has closed, NVML itself has to be opened.
+    /// Starts a thread with an open backend that cannot be reopened: after its close, NVML itself has to be opened.
     pub(super) fn of(name: String, opened: Box<dyn GpuBackend>) -> std::io::Result<Self> {
         let closed = || Err(GpuError::Call { call: "nvmlInit_v2", code: NvmlCode::Uninitialized });
         Self::serve(name, Backend { opened: Some(opened), open: Box::new(closed) })
@@ -44,8 +42,8 @@ impl Lane {
         Ok(Self { calls, is_overdue: Arc::default() })
     }
 
-    /// Makes a call, for which it waits at most `timeout`. What was done in a call that comes back later is seen at the next
-    /// observation; one that has not begun by then is not made.
+    /// Makes a call and waits for it at most `timeout`. If a call returns later, the next observation shows its effect.
+    /// A call that has not begun by then is skipped.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         timeout: Duration,
@@ -65,7 +63,7 @@ impl Lane {
             return answer.map_err(|_| GpuError::Stopped)?;
         }
         self.is_overdue.store(true, Ordering::Relaxed);
-        // The queue is worked off in order, so this is done once the call has come back.
+        // The queue is processed in order, so this runs once the overdue call has returned.
         let is_overdue = Arc::clone(&self.is_overdue);
         self.send(Box::new(move |_| is_overdue.store(false, Ordering::Relaxed)))?;
         Err(hangs)
@@ -76,7 +74,7 @@ impl Lane {
     }
 }
 
-/// The backend, opened when it is needed.
+/// The backend, opened on its first use.
 struct Backend {
     opened: Option<Box<dyn GpuBackend>>,
     open: Open,

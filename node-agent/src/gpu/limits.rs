@@ -1,4 +1,4 @@
-//! Keeps the driver's limits on the GPU memory of pods' cgroups (R615 and later) as they should be.
+//! Reconciles the driver's limits on the GPU memory of pods' cgroups (R615 and later).
 
 use super::{GpuError, GpuThread, NvmlCode};
 use crate::event::{Event, Events};
@@ -11,10 +11,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Limits by GPU and cgroup.
+/// Memory limits by GPU and cgroup.
 pub type Limits = BTreeMap<(GpuUuid, String), MemoryMib>;
 
-/// Limits as the record has them: by GPU, and by the cgroup's path from the hierarchy's root.
+/// The format of limits in the checkpoint: by GPU, and by the cgroup's path from the hierarchy's root.
 pub mod by_gpu {
     use super::{BTreeMap, GpuUuid, Limits, MemoryMib};
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
@@ -41,8 +41,8 @@ pub mod by_gpu {
 /// The wait after a limit could not be set.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Sets and lifts limits until `stop`, once it is known which are wanted, and tells which are set. Those in `set` are there
-/// already: an earlier process set them.
+/// Sets and lifts limits until `stop`, once the wanted ones are known, and reports which are set. An earlier process
+/// has set those in `set`.
 pub async fn keep(
     thread: GpuThread,
     mut set: Limits,
@@ -50,7 +50,8 @@ pub async fn keep(
     events: Events,
     stop: CancellationToken,
 ) {
-    // What is kept beside the limits changes often; what the driver refused is not asked for each time.
+    // The desired state changes often for other reasons, so remember what was tried: a limit that the driver refused is
+    // not set again at each change.
     let (mut tried, mut again) = (None, None);
     loop {
         let now =
@@ -74,7 +75,7 @@ pub async fn keep(
     }
 }
 
-/// Whether everything is as wanted. What is set on the spared GPUs stays.
+/// Returns whether all limits are as wanted. Limits on the spared GPUs stay.
 async fn apply(
     thread: &GpuThread,
     set: &mut Limits,
@@ -93,7 +94,7 @@ async fn apply(
                 set.insert((gpu, cgroup), limit);
             }
             (Ok(()), None) => drop(set.remove(&(gpu, cgroup))),
-            // A GPU that has no limits, or is gone, has none of this cgroup either.
+            // A GPU without memory limits, or a GPU that is gone, has no limit for this cgroup either.
             (Err(error), None) if has_none(&error) => drop(set.remove(&(gpu, cgroup))),
             (Err(error), limit) => {
                 tracing::warn!(%gpu, cgroup, ?limit, %error, "the limit on a pod's GPU memory cannot be changed");

@@ -1,4 +1,4 @@
-//! The node's GPUs, and the threads on which they are called: NVML's calls block, some for seconds.
+//! The node's GPUs, and the threads that call them: NVML's calls block, some for seconds.
 
 pub mod events;
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The threads on which all calls to the GPUs are made: one for each GPU, and one for what concerns all of NVML.
+//! The threads that make all calls to the GPUs: one for each GPU, and one for calls that concern all of NVML.
 //!
-//! NVML's calls block, some for seconds and, on a hung GPU, for good. Calls to one GPU are made in the order in which they were
-//! asked for; no GPU waits for another, and nobody waits longer than a call may take. While a call is overdue its thread is
-//! asked nothing more.
+//! NVML's calls block, some for seconds and, on a hung GPU, forever. Calls to one GPU are made in the order of the
+//! requests. No GPU waits for another, and no caller waits longer than the timeout. While a call is overdue its thread
+//! gets no other call.
 
 use super::lane::Lane;
 use super::{ComputeMode, Gpu, GpuBackend, GpuError, GpuInstance, Utilization};
@@ -17,14 +17,15 @@ use std::time::{Duration, Instant};
 
 pub use super::lane::Open;
 
-/// GPUs that never answered, by index, with what the last look met.
+/// GPUs that never answered, by index, with the error of the last observation.
 pub type Silent = BTreeMap<u32, GpuError>;
 
-/// How long a GPU may take that has answered before: on a busy node the slowest calls take a few seconds, and the next step on
-/// any GPU waits meanwhile. A driver that is just being loaded and a switch of the MIG mode may take all of the timeout.
+/// The timeout for a GPU that has answered before. On a busy node the slowest calls take a few seconds, and the next
+/// step on any GPU waits meanwhile. A driver that is just being loaded and a switch of the MIG mode get the full
+/// timeout.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A way to the threads. They end when the last clone is gone, and one that hangs when its call comes back.
+/// A handle of the threads. They end when the last clone is dropped; a thread that hangs ends when its call returns.
 #[derive(Debug, Clone)]
 pub struct GpuThread {
     /// Opens NVML, and counts its GPUs.
@@ -34,29 +35,28 @@ pub struct GpuThread {
     metrics: Option<Metrics>,
 }
 
-/// The thread of the GPU at an index.
 #[derive(Debug, Clone)]
 struct OneGpu {
     lane: Lane,
-    /// What it told last: the GPU, and any that had this index before.
+    /// What the thread returned last: the GPU, and any that had this index before.
     seen: Vec<Gpu>,
 }
 
 impl GpuThread {
-    /// Starts the first thread. No call is waited for longer than `timeout`.
+    /// Starts the first thread. No caller waits longer than `timeout` for a call.
     pub fn start(open: Open, timeout: Duration) -> std::io::Result<Self> {
         let node = Lane::start("nvml".to_owned(), open)?;
         Ok(Self { node, gpus: Arc::default(), timeout, metrics: None })
     }
 
-    /// A way to the threads whose calls are counted but for those that the loop makes, which counts their outcomes.
+    /// A handle that counts its calls. The loop does not use it, because it counts the outcomes of its own calls.
     #[must_use]
     pub fn counted(&self, metrics: Metrics) -> Self {
         Self { metrics: Some(metrics), ..self.clone() }
     }
 
-    /// [`GpuBackend::observe`] of each GPU, with those that never answered. One that does not answer in time is as it was
-    /// last seen, with that fault. Fails where nothing of NVML's answers.
+    /// Observes each GPU, as [`GpuBackend::observe`] does, and returns those that never answered apart. A GPU that
+    /// exceeds the timeout is returned as it was last seen, with that fault. Fails if NVML itself does not answer.
     pub async fn observe(&self) -> Result<(Vec<Gpu>, Silent), GpuError> {
         let looks = self.lanes().await?.into_iter().map(|one| async move {
             let timeout = if one.seen.is_empty() { self.timeout } else { self.answer_timeout() };
@@ -83,7 +83,7 @@ impl GpuThread {
         Ok((each_once(seen), silent))
     }
 
-    /// [`GpuBackend::utilization`]; nothing where it cannot be asked.
+    /// Calls [`GpuBackend::utilization`]; the result lacks GPUs that cannot be queried.
     pub async fn utilization(&self, gpus: Vec<Gpu>) -> BTreeMap<GpuUuid, Utilization> {
         let timeout = self.answer_timeout();
         let asked = gpus.into_iter().filter_map(|gpu| Some((self.lane_of(&gpu.uuid)?, gpu)));
@@ -93,7 +93,6 @@ impl GpuThread {
         join_all(asked.collect::<Vec<_>>()).await.into_iter().filter_map(Result::ok).flatten().collect()
     }
 
-    /// [`GpuBackend::create`].
     pub async fn create(
         &self,
         gpu: GpuUuid,
@@ -104,7 +103,6 @@ impl GpuThread {
             .await
     }
 
-    /// [`GpuBackend::destroy`].
     pub async fn destroy(
         &self,
         gpu: GpuUuid,
@@ -115,24 +113,20 @@ impl GpuThread {
             .await
     }
 
-    /// [`GpuBackend::set_mig_mode`].
     pub async fn set_mig_mode(&self, gpu: GpuUuid, on: bool, reset: bool) -> Result<(), GpuError> {
         self.change(gpu.clone(), self.timeout, move |backend| backend.set_mig_mode(&gpu, on, reset)).await
     }
 
-    /// [`GpuBackend::compute_mode`].
     pub async fn compute_mode(&self, gpu: GpuUuid) -> Result<ComputeMode, GpuError> {
         self.change(gpu.clone(), self.answer_timeout(), move |backend| backend.compute_mode(&gpu)).await
     }
 
-    /// [`GpuBackend::set_compute_mode`].
     pub async fn set_compute_mode(&self, gpu: GpuUuid, mode: ComputeMode) -> Result<(), GpuError> {
         let asked = self
             .change(gpu.clone(), self.answer_timeout(), move |backend| backend.set_compute_mode(&gpu, mode));
         self.count(Counted::SetExclusive, asked).await
     }
 
-    /// [`GpuBackend::limit_memory`].
     pub async fn limit_memory(
         &self,
         gpu: GpuUuid,
@@ -158,7 +152,7 @@ impl GpuThread {
         result
     }
 
-    /// Makes a call about a GPU, on that GPU's thread.
+    /// Makes a call about a GPU on that GPU's thread.
     async fn change<T: Send + 'static>(
         &self,
         gpu: GpuUuid,
@@ -169,7 +163,7 @@ impl GpuThread {
             lane
         } else {
             let (_, silent) = self.observe().await?;
-            // It may be the one that never answered.
+            // The requested GPU may be the one that never answered, so return that error.
             let missing = silent.into_values().next();
             self.lane_of(&gpu).ok_or_else(|| missing.unwrap_or(GpuError::NoSuchGpu(gpu)))?
         };
@@ -188,7 +182,7 @@ impl GpuThread {
         self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread of a GPU that was seen.
+    /// The thread of a GPU that was seen before.
     fn lane_of(&self, gpu: &GpuUuid) -> Option<Lane> {
         let gpus = self.lock();
         let has = |one: &&OneGpu, well: bool| {
@@ -199,7 +193,7 @@ impl GpuThread {
         found.map(|one| one.lane.clone())
     }
 
-    /// The threads of all GPUs that NVML counts. It is opened where it is not.
+    /// The threads of all GPUs that NVML counts. Opens NVML if it is closed.
     async fn lanes(&self) -> Result<Vec<OneGpu>, GpuError> {
         let gpus = Arc::clone(&self.gpus);
         let counted = self.node.ask(self.timeout, move |backend| {
@@ -219,15 +213,16 @@ impl GpuThread {
         counted
     }
 
-    /// Ends the GPUs' threads and closes NVML, which is opened at the next look. A thread that hangs keeps its session until its
-    /// call comes back.
+    /// Ends the GPUs' threads and closes NVML; the next observation opens it. A thread that hangs keeps its session
+    /// until its call returns.
     async fn close(&self, error: GpuError) {
         self.lock().clear();
         drop(self.node.ask(self.timeout, |_| Err::<(), _>(error)).await);
     }
 }
 
-/// By index, each GPU once: at another index than it had before it is there as it is now, and as it was.
+/// Returns each GPU once, sorted by index. A GPU that moved to another index is listed at both; the entry without a
+/// fault counts.
 fn each_once(mut gpus: Vec<Gpu>) -> Vec<Gpu> {
     gpus.sort_by_key(|gpu| gpu.fault.is_some());
     let mut known = BTreeSet::new();
@@ -293,7 +288,7 @@ mod tests {
         }
     }
 
-    /// Threads of these GPUs that give a call so long.
+    /// Threads for these GPUs with this timeout.
     fn threads(gpus: &FakeGpus, timeout: Duration) -> GpuThread {
         let theirs = gpus.clone();
         let open = move || Ok(Box::new(theirs.clone()) as Box<dyn GpuBackend>);
@@ -318,7 +313,7 @@ mod tests {
             tokio::join!(thread.create(uuid(0), wanted(1), None), thread.create(uuid(1), wanted(0), None));
         assert_eq!(late, Err(GpuError::Hangs(0)));
         made.unwrap();
-        // What was asked for in vain is not waited for again, and the GPU is as it was last seen.
+        // A request that timed out is not waited for again, and the GPU is returned as it was last seen.
         let begun = Instant::now();
         let (seen, silent) = thread.observe().await.unwrap();
         assert!(begun.elapsed() < Duration::from_millis(200) && silent.is_empty());
@@ -326,7 +321,7 @@ mod tests {
         assert_eq!((&seen[0].instances, seen[1].instances.len()), (&before[0].instances, 1));
         assert_eq!(thread.create(uuid(0), wanted(2), None).await, Err(GpuError::Hangs(0)));
         thread.create(uuid(1), wanted(1), None).await.unwrap();
-        // It comes back: what was under way is done, and what was refused meanwhile is not.
+        // The GPU returns: the call under way is done, and the calls that were refused meanwhile are not.
         gpus.set_hanging(0, false);
         let seen = loop {
             let (seen, _) = thread.observe().await.unwrap();

@@ -1,4 +1,4 @@
-//! What pods have of a node that is left, or were promised and may have by now.
+//! What pods hold on a node that is being left, or have reserved and may hold by now.
 
 use super::LeaveError;
 use crate::node::{Holders, share_device, share_gpu};
@@ -12,10 +12,9 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is left alone.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// A text for each.
+    /// One text for each held slice or device.
     pub(super) texts: BTreeSet<String>,
     pub(super) mps_gpus: BTreeSet<GpuUuid>,
     pub(super) devices: BTreeSet<DeviceId>,
@@ -23,7 +22,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// By the agent's last word and its ledger; `None` if there is no GpuNode.
+    /// Reads the GpuNode's last status and the ledger; `None` if there is no GpuNode.
     pub(super) async fn read(
         client: &Client,
         node: &NodeName,
@@ -37,7 +36,7 @@ impl Held {
         Ok(Some(Self::of(status, ledger)))
     }
 
-    /// An agent that ends says in its status that no slice is ready. So what was granted and not listed yet is known by its
+    /// An agent that ends reports no slice as ready. So a slice that was granted and not yet listed is known by its
     /// reservation alone.
     fn of(status: GpuNodeStatus, wanted: &[WantedSlice]) -> Self {
         let mut held = Self::default();
@@ -63,7 +62,7 @@ impl Held {
         held
     }
 
-    /// By the kubelet's word, where no GpuNode tells: by its List, and of its checkpoint what pods have that live.
+    /// Reads the kubelet instead, if there is no GpuNode: its List, and from its checkpoint the devices of live pods.
     pub(super) async fn listed(
         client: &Client,
         node: &NodeName,

@@ -1,4 +1,4 @@
-//! What the agent tells of each GPU and each slice: as many series as the node has of them, gone with them.
+//! Metrics of each GPU and each slice: as many series as the node has of them, removed with them.
 
 use kerf_core::contract::{GpuNodeStatus, Holder, SliceStatus};
 use kerf_core::inventory::by_state;
@@ -10,7 +10,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::sync::atomic::AtomicU64;
 
-/// A part of a whole.
 type Ratio = Gauge<f64, AtomicU64>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -18,7 +17,7 @@ struct GpuLabel {
     gpu: String,
 }
 
-/// The GPU's number on its node, and its model, for those who know it by these.
+/// The GPU's index on its node and its model, for people who identify it by these.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct GpuInfo {
     gpu: String,
@@ -32,7 +31,7 @@ struct GpuMemory {
     state: &'static str,
 }
 
-/// One slice, and who holds it; nobody's labels are empty.
+/// One slice and its holder; without a holder those labels are empty.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SliceLabel {
     gpu: String,
@@ -51,7 +50,6 @@ struct PodLabel {
     pod: String,
 }
 
-/// The gauges of GPUs and slices.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Devices {
     used: Family<SliceLabel, Gauge>,
@@ -66,14 +64,13 @@ pub(super) struct Devices {
     states: Family<GpuMemory, Gauge>,
 }
 
-/// What is known of a slice beside its status.
+/// What the metrics show of a slice besides its status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SliceUse {
-    /// What its processes use.
     pub(crate) used: MemoryMib,
-    /// What its holder's pod asked for.
+    /// What its holder's pod requested.
     pub(crate) requested: Option<MemoryMib>,
-    /// In percent, how busy it was.
+    /// How busy it was, in percent.
     pub(crate) busy: Option<u32>,
 }
 
@@ -104,7 +101,7 @@ impl Devices {
         registry.register("gpu_memory_bytes", help, self.states.clone());
     }
 
-    /// The pods that exceed what they were given, and by how much.
+    /// Sets which pods exceed their share, and by how much.
     pub(super) fn set_over_use(&self, pods: impl Iterator<Item = (GpuUuid, PodKey, MemoryMib)>) {
         self.over_use.clear();
         for (gpu, pod, over) in pods {
@@ -114,7 +111,7 @@ impl Devices {
         }
     }
 
-    /// Each slice and GPU that is there, and nothing of those that are gone.
+    /// Replaces the series of all slices and GPUs, so that those of vanished ones end.
     pub(super) fn set(
         &self,
         status: &GpuNodeStatus,

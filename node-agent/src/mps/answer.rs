@@ -1,17 +1,14 @@
-//! What the daemon answers, read with care: it writes errors where answers stand, and ends well all the same.
+//! Parses the daemon's answers strictly, because it writes errors in place of answers and still exits with success.
 
 use super::word::Word;
 use kerf_core::units::MemoryMib;
 
-/// How a server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerStatus {
-    /// Not yet ready.
     Initializing,
-    /// It accepts clients.
     Active,
-    /// A client's fault ended the work of all clients; none is accepted until they have left. A server that is being
-    /// shut down says this too.
+    /// A client's fault ended the work of all clients; no new one is accepted until they have left. A server that is
+    /// being shut down reports this too.
     Fault,
 }
 
@@ -20,30 +17,26 @@ pub enum ServerStatus {
 pub struct Percentage(pub f64);
 
 impl Percentage {
-    /// Whether it is what was asked for. Hardware has steps, so less than one percent does not count.
+    /// Whether it is the requested percentage. Hardware has steps, so a difference below one percent does not count.
     #[must_use]
     pub fn agrees(self, percent: u8) -> bool {
         (self.0 - f64::from(percent)).abs() < 1.0
     }
 }
 
-/// A memory limit, as the daemon writes it: nothing if there is none, `1000M`, and from 1 GiB on whole GiB, rounded down
-/// (`10G` for 10,241 MiB).
+/// A memory limit, as the daemon writes it: an empty text if there is none, `1000M`, and from 1 GiB on whole GiB,
+/// rounded down (`10G` for 10,241 MiB).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryReading {
-    /// No limit.
     Unlimited,
-    /// A number of units.
     Limit {
-        /// How many.
         amount: u64,
-        /// How large one is.
         unit: MemoryMib,
     },
 }
 
 impl MemoryReading {
-    /// Whether it is what was asked for, as far as the daemon tells.
+    /// Whether it is the requested limit, as far as the rounded answer shows.
     #[must_use]
     pub fn agrees(self, limit: MemoryMib) -> bool {
         match self {
@@ -53,39 +46,31 @@ impl MemoryReading {
     }
 }
 
-/// An answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// Done.
     Done,
-    /// Process ids of servers.
     Servers(Vec<u32>),
-    /// A server's status.
     Status(ServerStatus),
-    /// Process ids of a server's clients.
     Clients(Vec<u32>),
-    /// A part of the multiprocessors.
     Threads(Percentage),
-    /// A memory limit.
     Memory(MemoryReading),
 }
 
-/// Why an answer is none.
+/// Why a text is not a valid answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
-    /// The server ended meanwhile.
     #[error("server {0} is gone")]
     ServerGone(u32),
-    /// The daemon refused, or said what kerf cannot read.
+    /// The daemon refused, or its answer has an unknown form.
     #[error("the daemon answered {0:?}")]
     Refused(String),
 }
 
-/// Reads the answer to a word.
+/// Parses the answer to a word.
 ///
 /// # Errors
 ///
-/// The server that the word is about is gone, or the text is no answer to this word.
+/// The word's server is gone, or the text is no answer to this word.
 pub(super) fn parse(word: Word, text: &str) -> Result<Answer, AnswerError> {
     let text = text.trim();
     if let Some(server) = word.server()
@@ -99,10 +84,10 @@ pub(super) fn parse(word: Word, text: &str) -> Result<Answer, AnswerError> {
         Word::ServerStatus(_) => status(text).map(Answer::Status),
         Word::Threads(_) => percentage(text).map(Answer::Threads),
         Word::Memory(_) => memory(text).map(Answer::Memory),
-        // The percentage that holds from now on, which is the old one if the new one was refused.
+        // The answer is the percentage that holds now, which is the old one if the new one was refused.
         Word::SetThreads(..) => percentage(text).map(|_| Answer::Done),
         Word::SetMemory(..) => memory(text).map(|_| Answer::Done),
-        // Whether it was done is seen by the servers that there are then, so another driver may say it in its own words.
+        // The list of servers will show whether it was done, so the wording may differ between drivers.
         Word::StartServer | Word::ShutdownServer(_) | Word::Quit { .. } => {
             (!is_refusal(text)).then_some(Answer::Done)
         }
@@ -110,14 +95,14 @@ pub(super) fn parse(word: Word, text: &str) -> Result<Answer, AnswerError> {
     answer.ok_or_else(|| AnswerError::Refused(text.to_owned()))
 }
 
-/// Whether the daemon says that there is no such server: `Server 492 not found` with driver 580.
+/// Whether the daemon reports that there is no such server: `Server 492 not found` with driver 580.
 fn is_gone(server: u32, text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
     text.contains("not found") && words.any(|word| word == server.to_string())
 }
 
-/// What a refusal says: words of driver 580's refusals, and of those that other drivers may write.
+/// Words of driver 580's refusals, and words that other drivers may use.
 const REFUSALS: [&str; 8] =
     ["cannot", "denied", "error", "fail", "insufficient", "invalid", "not ", "unknown"];
 
@@ -126,7 +111,7 @@ fn is_refusal(text: &str) -> bool {
     REFUSALS.iter().any(|refusal| text.contains(refusal))
 }
 
-/// One in a line. What is no process id may be an error, so it is not skipped.
+/// Parses one process id a line. Any other line may be an error, so it is not skipped.
 fn process_ids(text: &str) -> Option<Vec<u32>> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| line.parse().ok()).collect()
@@ -152,7 +137,7 @@ fn memory(text: &str) -> Option<MemoryReading> {
     }
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let amount = text[..digits].parse().ok()?;
-    // Units stay strict: a limit that is taken for another one is no wall.
+    // Units are strict, because a limit that is misread does not protect the neighbours.
     let unit = match text[digits..].trim_start().to_ascii_uppercase().as_str() {
         "M" | "MB" | "MIB" => MemoryMib(1),
         "G" | "GB" | "GIB" => MemoryMib(1024),

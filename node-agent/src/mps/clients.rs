@@ -1,11 +1,11 @@
-//! How many clients a device's MPS server takes.
+//! How many clients the MPS server of a device accepts.
 
 /// The most client processes that MPS takes on a whole GPU at once.
 ///
 /// `capability` is the GPU's compute capability, `cuda` the driver's CUDA version, both as major and minor.
 ///
-/// From NVIDIA's MPS guide ("Client-Server Connection Limits"): 16 before Volta (7.0); from Volta on 48, and 60 from CUDA
-/// 13.1 on.
+/// From NVIDIA's MPS guide ("Client-Server Connection Limits"): 16 before Volta (7.0); 48 from Volta on; 60 with CUDA
+/// 13.1 and later.
 #[must_use]
 pub fn max_clients(capability: (u32, u32), cuda: (u32, u32)) -> u32 {
     match (capability >= (7, 0), cuda >= (13, 1)) {

@@ -1,4 +1,5 @@
-//! Says a control word to a daemon: by `nvidia-cuda-mps-control` as a client, with the word on its standard input.
+//! Sends a control word to a daemon: it runs `nvidia-cuda-mps-control` as a client, with the word on its standard
+//! input.
 
 use super::answer::{self, Answer, AnswerError};
 use super::word::Word;
@@ -8,58 +9,47 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-/// What the client says when no daemon listens at the pipe directory.
+/// The client's output when no daemon listens at the pipe directory.
 const NO_DAEMON: &str = "Cannot find MPS control daemon process";
 
-/// The way to one daemon.
+/// A client's settings for one daemon.
 #[derive(Debug, Clone)]
 pub struct Control {
-    /// `nvidia-cuda-mps-control`.
+    /// The path of `nvidia-cuda-mps-control`.
     pub program: PathBuf,
-    /// The daemon's pipe directory.
     pub pipe: PathBuf,
-    /// How long a word may take. A wedged daemon accepts the connection and never answers.
+    /// How long a word may take. A hung daemon accepts the connection and never answers.
     pub timeout: Duration,
 }
 
-/// Why a word has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The daemon did not answer in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// No daemon listens.
     #[error("no daemon listens")]
     NoDaemon,
-    /// The client could not be run.
     #[error("failed to run {program}")]
     Program {
-        /// The client.
         program: PathBuf,
-        /// What the system said.
         #[source]
         source: std::io::Error,
     },
-    /// The client failed.
     #[error("the control client ended with {status}: {text}")]
     Exit {
-        /// How it ended.
         status: ExitStatus,
-        /// What it wrote.
         text: String,
     },
-    /// It answered, and its socket cannot be shown to clients.
+    /// The daemon answered, but its socket cannot be linked into the clients' folder.
     #[error("the daemon's socket cannot be linked into its clients' directory")]
     Socket(#[source] std::io::Error),
-    /// The daemon refused.
     #[error(transparent)]
     Answer(#[from] AnswerError),
 }
 
 impl Control {
-    /// Says a word, and reads the answer.
+    /// Sends a word and parses the answer.
     pub async fn ask(&self, word: Word) -> Result<Answer, AskError> {
-        // `quit` answers when the clients have ended.
+        // `quit` answers only when the clients have ended.
         let patience = match word {
             Word::Quit { within } => self.timeout + Duration::from_secs(within),
             _ => self.timeout,
@@ -70,7 +60,7 @@ impl Control {
         read(word, &output)
     }
 
-    /// Dropping the future kills the client.
+    /// Runs the client, which is killed if the future is dropped.
     async fn say(&self, word: Word) -> std::io::Result<Output> {
         let mut client = Command::new(&self.program)
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
@@ -80,7 +70,8 @@ impl Control {
             .kill_on_drop(true)
             .spawn()?;
         if let Some(mut stdin) = client.stdin.take() {
-            // A client that finds no daemon ends without reading; how it ended says more than the broken pipe.
+            // A client that finds no daemon ends without reading its input. Its exit says more than the broken pipe, so
+            // ignore that.
             let _ = stdin.write_all(format!("{word}\n").as_bytes()).await;
         }
         client.wait_with_output().await

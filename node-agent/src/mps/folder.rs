@@ -1,8 +1,8 @@
-//! A target's folder: `<root>/<target>/{daemon,pipe,log}`, and what the agent notes of its daemon beside them.
+//! A target's folder `<root>/<target>/{daemon,pipe,log}`, with the agent's notes about the daemon beside them.
 //!
-//! The daemon's pipe directory is `daemon`, which only root enters: who can write to the named pipe `log` in it stops the daemon,
-//! with two bytes that are no record (driver 580; it fills up behind them, and the daemon waits for room). Clients have `pipe`,
-//! with a hard link to the one socket that they need.
+//! The daemon's pipe directory is `daemon`, which only root can enter. A process that can write to the named pipe `log`
+//! in it can stop the daemon with two bytes that are no record (driver 580: the pipe fills up behind them, and the
+//! daemon waits for room). Clients get `pipe`, with a hard link to the one socket that they need.
 
 use crate::gpu::ComputeMode;
 use kerf_core::names::GpuUuid;
@@ -14,33 +14,34 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The file with the compute mode of before.
+/// The file with the GPU's earlier compute mode.
 const MODE_NAME: &str = "compute-mode";
 
-/// How large a daemon's log may grow before its lines move to `daemon.log.1`. A word is four lines, 280 bytes.
+/// How large a daemon's log may grow before its lines move to `daemon.log.1`. A word takes four lines, 280 bytes.
 const LOG_BYTES: u64 = 1 << 20;
 
-/// How much of a log's end is read for its last line.
+/// How many bytes of a log's end are read for its last line.
 const TAIL_BYTES: u64 = 4096;
 
-/// Is there where the kernel has SELinux on.
+/// Exists if the kernel has SELinux enabled.
 const SELINUX: &str = "/sys/fs/selinux";
 
-/// What NVIDIA's MPS daemon gives its pipe directory (k8s-device-plugin, `cmd/mps-control-daemon/mps/daemon.go`): any
-/// container may use it.
+/// The label that NVIDIA's MPS daemon gives its pipe directory (k8s-device-plugin,
+/// `cmd/mps-control-daemon/mps/daemon.go`): any container may use it.
 const LABEL: &str = "system_u:object_r:container_file_t:s0";
 const LABEL_ATTRIBUTE: &str = "security.selinux";
 
-/// The socket by which clients come, in the daemon's pipe directory and in theirs.
+/// The socket for clients, in the daemon's pipe directory and in theirs.
 const SOCKET: &str = "control";
 
-/// The directory with the socket of a target's daemon, for `CUDA_MPS_PIPE_DIRECTORY` of its clients. They may have it read-only.
+/// The directory with the socket of a target's daemon, for its clients' `CUDA_MPS_PIPE_DIRECTORY`. A read-only mount
+/// suffices.
 #[must_use]
 pub fn pipe_dir(root: &Path, target: &str) -> PathBuf {
     root.join(target).join("pipe")
 }
 
-/// The pipe directory of the daemon itself, for `CUDA_MPS_PIPE_DIRECTORY` of the control program.
+/// The daemon's own pipe directory, for `CUDA_MPS_PIPE_DIRECTORY` of the control program.
 #[must_use]
 pub fn daemon_dir(root: &Path, target: &str) -> PathBuf {
     root.join(target).join("daemon")
@@ -56,13 +57,12 @@ pub(crate) fn targets(root: &Path) -> io::Result<Vec<String>> {
     Ok(folders.filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
-/// The compute modes that GPUs had before their daemons, of those that have a folder.
+/// The compute modes that GPUs had before their daemons, for targets that have a folder.
 pub(crate) fn modes_before(root: &Path) -> io::Result<BTreeMap<GpuUuid, ComputeMode>> {
     let mode = |target: String| Some((GpuUuid::new(&target), Folder::new(root, &target).mode_before()?));
     Ok(targets(root)?.into_iter().filter_map(mode).collect())
 }
 
-/// One target's folder.
 #[derive(Debug, Clone)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -78,18 +78,18 @@ impl Folder {
         Self { pipe: pipe_dir(root, target), daemon: daemon_dir(root, target), log_dir, path }
     }
 
-    /// Which process the daemon is; written by the launcher before it becomes the daemon.
+    /// Names the daemon's process. The launcher writes it before it becomes the daemon.
     pub fn pid_file(&self) -> PathBuf {
         self.path.join("daemon.pid")
     }
 
-    /// What the daemon writes. In the foreground its log goes to its standard error, and not to the log directory.
+    /// The daemon's output. A daemon in the foreground logs to its standard error, and not to the log directory.
     fn log(&self) -> PathBuf {
         self.log_dir.join("daemon.log")
     }
 
-    /// Makes what is missing, and sets the modes whatever the umask: clients of every user reach their directory, and only root
-    /// the daemon's and its log.
+    /// Creates missing folders, and sets their modes regardless of the umask. Clients of every user reach their
+    /// directory; only root reaches the daemon's and its log.
     pub fn prepare(&self) -> io::Result<()> {
         let folders =
             [(&self.path, 0o755), (&self.pipe, 0o755), (&self.daemon, 0o700), (&self.log_dir, 0o700)];
@@ -98,14 +98,14 @@ impl Folder {
             fs::set_permissions(folder, Permissions::from_mode(mode))?;
         }
         if Path::new(SELINUX).exists() {
-            // The socket has its label of the directory that it was made in.
+            // The socket gets its label from the directory, so label that before the daemon starts.
             label(&self.pipe)?;
             label(&self.daemon)?;
         }
         Ok(())
     }
 
-    /// Lets clients come to the daemon that listens.
+    /// Links the listening daemon's socket into the clients' directory.
     pub fn show_socket(&self) -> io::Result<()> {
         let (own, shown) = (self.daemon.join(SOCKET), self.pipe.join(SOCKET));
         let Ok(listening) = fs::metadata(&own) else { return Ok(()) };
@@ -116,8 +116,8 @@ impl Folder {
         fs::hard_link(own, shown)
     }
 
-    /// The pipe directory of the daemon that runs, if one does. One that an agent of an earlier version started has the clients'
-    /// directory for its own.
+    /// The pipe directory of the running daemon, if one runs. A daemon that an agent of an earlier version started uses
+    /// the clients' directory.
     pub fn listening(&self) -> Option<&Path> {
         [&self.daemon, &self.pipe]
             .into_iter()
@@ -125,21 +125,21 @@ impl Folder {
             .map(PathBuf::as_path)
     }
 
-    /// The compute mode that the GPU had before its folder was made; `None` without a folder. An agent of an earlier version noted
-    /// none, and put `DEFAULT` back.
+    /// The compute mode that the GPU had before its folder was made; `None` without a folder. An agent of an earlier
+    /// version noted none, and restored `DEFAULT`.
     pub fn mode_before(&self) -> Option<ComputeMode> {
         let noted = fs::read_to_string(self.path.join(MODE_NAME)).ok();
         let noted = noted.and_then(|text| ComputeMode::from_note(text.trim()));
         noted.or_else(|| self.path.exists().then_some(ComputeMode::Default))
     }
 
-    /// Notes it. The folder is made for it.
+    /// Notes the compute mode. Creates the folder if needed.
     pub fn note_mode(&self, mode: ComputeMode) -> io::Result<()> {
         fs::create_dir_all(&self.path)?;
         fs::write(self.path.join(MODE_NAME), mode.as_str())
     }
 
-    /// Removes what an ended daemon left. The directories stay, for containers have the clients' mounted.
+    /// Removes what an ended daemon left. The directories stay, because containers have the clients' directory mounted.
     pub fn clear(&self) -> io::Result<()> {
         ignore_missing(fs::remove_file(self.pid_file()))?;
         empty(&self.pipe)?;
@@ -167,7 +167,7 @@ impl Folder {
         OpenOptions::new().create(true).append(true).mode(0o600).open(self.log())
     }
 
-    /// Keeps the log small. The daemon appends to the open file, which therefore is emptied and not renamed.
+    /// Keeps the log small. The daemon appends to the open file, so the file is truncated instead of renamed.
     pub fn trim_log(&self) -> io::Result<()> {
         let log = self.log();
         if fs::metadata(&log)?.len() > LOG_BYTES {
@@ -189,16 +189,16 @@ impl Folder {
     }
 }
 
-/// Lets confined containers reach the folder; the daemon's sockets in it get its label.
+/// Labels the folder for confined containers; the daemon's sockets in it inherit the label.
 fn label(folder: &Path) -> io::Result<()> {
     match setxattr(folder, LABEL_ATTRIBUTE, LABEL.as_bytes(), XattrFlags::empty()) {
-        // A file system without labels, whose mount decides.
+        // The file system has no labels; its mount decides then.
         Err(Errno::NOTSUP) => Ok(()),
         labelled => Ok(labelled?),
     }
 }
 
-/// Removes the files of a directory, if there is one.
+/// Removes the files of a directory, if it exists.
 fn empty(folder: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -284,7 +284,7 @@ mod tests {
             let inode = |folder: &Path| fs::metadata(folder.join("control")).unwrap().ino();
             assert_eq!(inode(&folder.pipe), inode(&folder.daemon));
             assert_eq!(folder.listening(), Some(folder.daemon.as_path()));
-            // The next daemon makes a socket of its own.
+            // The next daemon creates a new socket.
             fs::remove_file(folder.daemon.join("control")).unwrap();
         }
         assert_eq!(folder.listening(), Some(folder.pipe.as_path()), "as an earlier version's daemon does");

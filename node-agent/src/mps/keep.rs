@@ -1,4 +1,4 @@
-//! Keeps the MPS daemons that the node's shares need, and tells what they do.
+//! Reconciles the MPS daemons that the node's shares need, and reports what they do.
 
 use super::loss::Losses;
 use super::{ComputeModes, Observed, Paths, State, Targets, Timings, Wanted, supervise};
@@ -35,7 +35,7 @@ impl ComputeModes for GpuThread {
     }
 }
 
-/// Runs the daemons until `stop`; then they go on, for clients run on them.
+/// Runs the daemons until `stop`. After that they continue, because clients run on them.
 pub async fn keep(
     paths: Paths,
     thread: GpuThread,

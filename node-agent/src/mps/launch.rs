@@ -1,7 +1,7 @@
 //! The hidden subcommand `mps-exec`: becomes a daemon that outlives the agent, with a `/dev/shm` of its own.
 //!
-//! A separate run of the executable, because nothing of this can be done between fork and exec without unsafe code, nor
-//! by a process that has threads.
+//! It is a separate run of the executable. Nothing of this can be done between fork and exec without unsafe code, nor
+//! in a process that has threads.
 
 use super::procfs::ProcessId;
 use clap::Parser;
@@ -16,11 +16,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// The subcommand's name.
 pub(super) const SUBCOMMAND: &str = "mps-exec";
 
-/// How the daemon's `/dev/shm` is made: as large as a container's is by default, so that it cannot fill the node's memory. No
-/// container has it.
+/// Mount options of the daemon's `/dev/shm`: as large as a container's default, so that it cannot fill the node's
+/// memory. No container has it.
 const SHM_OPTIONS: &str = "mode=1777,size=64m";
 
 /// What is at `/dev/shm` for the daemon.
@@ -52,55 +51,44 @@ struct Args {
     command: Vec<OsString>,
 }
 
-/// Why this process did not become the daemon.
 #[derive(Debug, thiserror::Error)]
 enum LaunchError {
-    /// The arguments are none of the subcommand's.
+    /// The arguments do not fit the subcommand.
     #[error(transparent)]
     Args(#[from] clap::Error),
-    /// There is one.
+    /// The daemon runs already, as this process.
     #[error("the daemon runs already as process {0}")]
     Runs(u32),
-    /// The pid file cannot be written.
     #[error("failed to note the daemon in {path}")]
     PidFile {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: std::io::Error,
     },
-    /// The cgroup cannot be entered.
     #[error(
         "failed to enter the cgroup {path}; mount the node's /sys/fs/cgroup writable into the agent's container"
     )]
     Cgroup {
-        /// The cgroup.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: std::io::Error,
     },
-    /// No session of its own.
+    /// The process could not start its own session.
     #[error("failed to start a session")]
     Session(#[source] nix::Error),
-    /// No mount namespace of its own.
+    /// The daemon did not get its own mount namespace.
     #[error(
         "failed to give the daemon its own /dev/shm ({step}); it takes CAP_SYS_ADMIN, which a privileged container has"
     )]
     Mount {
-        /// What failed.
+        /// The step that failed, for the text.
         step: &'static str,
-        /// What the system said.
         #[source]
         source: nix::Error,
     },
-    /// The daemon's program cannot be run.
     #[error("failed to run {program}")]
     Exec {
-        /// The program.
         program: PathBuf,
-        /// What the system said.
         #[source]
         source: std::io::Error,
     },
@@ -112,10 +100,10 @@ pub fn is_asked() -> bool {
     std::env::args_os().nth(1).is_some_and(|first| first == SUBCOMMAND)
 }
 
-/// Becomes the daemon. To be called while the process has one thread, before any runtime is started.
+/// Becomes the daemon. Call it while the process has one thread, before any runtime is started.
 ///
-/// Returns only if that failed. Why stands in one line on the standard error: the last line of the daemon's log, which
-/// the agent tells.
+/// Returns only if that failed. The reason is one line on the standard error: the last line of the daemon's log, which
+/// the agent reports.
 #[must_use]
 pub fn become_daemon() -> ExitCode {
     let error = match Args::try_parse_from(std::env::args_os().skip(1)) {
@@ -127,10 +115,10 @@ pub fn become_daemon() -> ExitCode {
 }
 
 impl Args {
-    /// The process is noted before it becomes the daemon, so that an agent killed at any time finds it again.
+    /// Notes the process before it becomes the daemon, so that an agent that is killed at any time finds it again.
     fn run(&self) -> Result<(), LaunchError> {
-        // Away from the agent's terminal and process group: nothing that ends the agent ends the daemon, and the
-        // daemon's servers are its group.
+        // Leaves the agent's terminal and process group, so that nothing that ends the agent ends the daemon. The
+        // daemon's servers form its group.
         setsid().map_err(LaunchError::Session)?;
         note(&self.pid_file)?;
         if let Some(cgroup) = &self.cgroup {
@@ -154,14 +142,14 @@ fn note(file: &Path) -> Result<(), LaunchError> {
 
 fn enter(cgroup: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(cgroup)?;
-    // The kernel makes this file in a cgroup; made by us it would move nobody.
+    // The kernel provides this file in a cgroup. Do not create it: a file of ours would move no process.
     OpenOptions::new().write(true).open(cgroup.join("cgroup.procs"))?.write_all(b"0")
 }
 
 fn mount_shm() -> Result<(), (&'static str, nix::Error)> {
     const NONE: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS).map_err(|error| ("unshare", error))?;
-    // A slave gets what the node mounts later and gives nothing back.
+    // A slave receives what the node mounts later and propagates nothing back.
     let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
     mount(NONE, "/", NONE, slave, NONE).map_err(|error| ("make / a slave", error))?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

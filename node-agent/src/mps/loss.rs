@@ -1,16 +1,18 @@
-//! When the clients of an MPS server have lost their work though its daemon goes on: its server reported a fault, or ended.
+//! Detects that the clients of an MPS server have lost their work though its daemon continues: its server reported a
+//! fault, or ended.
 //!
-//! A daemon always has a server, which its supervisor asks for, so that one that is gone did not end for want of clients.
+//! A daemon always has a server, because its supervisor requests one. So a server that is gone did not end for lack of
+//! clients.
 
 use super::{Observed, State, Status};
 
-/// What was seen last of each target while it served, or had a fault: in between servers come and go by design.
+/// The last state of each target in which it served or had a fault. In between, servers come and go by design.
 #[derive(Debug, Default)]
 pub(super) struct Losses(Observed);
 
 impl Losses {
-    /// The targets whose clients have lost their work since the last look, and how. A daemon that was started anew is told
-    /// by its generation.
+    /// The targets whose clients have lost their work since the last call, and how. The generation shows a daemon that
+    /// was restarted.
     pub(super) fn since(&mut self, now: &Observed) -> Vec<(String, String)> {
         self.0.retain(|target, _| now.contains_key(target));
         let mut lost = Vec::new();
@@ -58,7 +60,7 @@ mod tests {
     fn a_loss_is_told_once() {
         let ill = || State::Ill { text: "it does not answer".to_owned(), fault: false };
         let ended = || State::Restarting { text: "it was killed".to_owned() };
-        // Each: the state, the generation, the server, and what is told.
+        // Each: the state, the generation, the server, and the expected report.
         let cases = [
             ("the first look", SERVING, 1, Some(10), None),
             ("nothing", SERVING, 1, Some(10), None),

@@ -1,4 +1,4 @@
-//! A daemon's process: started or adopted, watched, ended.
+//! A daemon's process: it is started or adopted, watched, and ended.
 
 use super::procfs::{ProcessId, Stat, left_of};
 use rustix::process::{
@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// How often it is looked whether killed processes have ended.
+/// Poll interval for the end of killed processes.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A daemon's process, which leads a process group with its servers in it. Dropping it leaves them alone.
+/// A daemon's process, which leads a process group with its servers in it. Dropping the value does not end them.
 #[derive(Debug)]
 pub(super) struct Process {
     id: ProcessId,
     /// Readable once the process has ended.
     end: AsyncFd<OwnedFd>,
-    /// If this agent started it. It is reaped when it is seen to have ended.
+    /// Set if this agent started it; then the agent must reap it once it has ended.
     child: Option<Child>,
 }
 
 impl Process {
-    /// The daemon that was noted in a pid file, if it runs.
+    /// Adopts the daemon of a pid file, if it runs.
     pub fn adopt(pid_file: &Path) -> io::Result<Option<Self>> {
         match ProcessId::noted(pid_file) {
             Some(id) => Self::watch(id, None).map(Some),
@@ -34,9 +34,10 @@ impl Process {
         }
     }
 
-    /// A daemon that was started just now.
+    /// Takes a daemon that was just started.
     pub fn started(child: Child) -> io::Result<Self> {
-        // Not reaped yet, so the number is still its own; but it may have ended, and is then no process any more.
+        // It is not reaped yet, so the pid is still its own. But it may have ended, and then it has no start time to
+        // read.
         let id = ProcessId::of(child.id()).unwrap_or(ProcessId { pid: child.id(), started: 0 });
         Self::watch(id, Some(child))
     }
@@ -54,13 +55,14 @@ impl Process {
         self.id.pid
     }
 
-    /// How it ended, if it did. What it left behind in its group is killed if it is this agent's child; see [`kill_left`].
+    /// Returns how it ended, if it did. If it is this agent's child, the rest of its group is killed; see
+    /// [`kill_left`].
     pub fn ended(&mut self) -> Option<String> {
         if self.id.runs() {
             return None;
         }
         let Some(child) = &mut self.child else { return Some("it ended".to_owned()) };
-        // The number stays its own until it is reaped, so the group cannot be another's.
+        // The pid is not reused before it is reaped, so the group cannot belong to another process.
         if let Ok(group) = pid(self.id) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -71,7 +73,7 @@ impl Process {
         })
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends.
     pub async fn end(&self) {
         if let Err(error) = self.end.readable().await {
             tracing::warn!(pid = self.id.pid, %error, "an MPS daemon cannot be watched");
@@ -79,11 +81,11 @@ impl Process {
         }
     }
 
-    /// Kills it and its servers, and waits for its end.
+    /// Kills the process and its servers, and waits for its end.
     pub async fn kill(&self, within: Duration) -> Result<(), String> {
         if self.id.runs() {
             let pid = pid(self.id).map_err(|error| error.to_string())?;
-            // A launcher that was not yet at it leads no group.
+            // A launcher that was killed early does not lead a group yet, so kill the process alone.
             kill_process_group(pid, Signal::KILL)
                 .or_else(|_| kill_process(pid, Signal::KILL))
                 .map_err(|error| format!("process {} cannot be killed: {error}", self.id.pid))?;
@@ -94,8 +96,9 @@ impl Process {
     }
 }
 
-/// Kills the servers that the daemon of a pid file has left, and waits for their end. An ended daemon's servers keep their
-/// clients and the GPU's memory, beside the next daemon's. Whoever was the daemon's parent, this agent is theirs no more.
+/// Kills the servers that the daemon of a pid file has left, and waits for their end. Otherwise they would keep their
+/// clients and the GPU's memory beside the next daemon. This agent is not their parent any more, so it cannot wait for
+/// them as children.
 pub(super) async fn kill_left(pid_file: &Path, within: Duration) -> Result<(), String> {
     let Some(daemon) = ProcessId::read(pid_file) else { return Ok(()) };
     let until = Instant::now() + within;
@@ -123,7 +126,7 @@ pub(super) async fn kill_left(pid_file: &Path, within: Duration) -> Result<(), S
     }
 }
 
-/// Kills this process, and none that got its number.
+/// Kills this process, and not a later one with its pid.
 fn kill_just(process: ProcessId) -> io::Result<()> {
     let handle = pidfd_open(pid(process)?, PidfdFlags::empty())?;
     if process.runs() {

@@ -1,36 +1,37 @@
-//! What the kernel says of a process, and the note of which process a daemon is.
+//! Reads what the kernel reports of a process, and the pid file that identifies a daemon.
 
 use std::fs;
 use std::path::Path;
 
-/// How the names of MPS's programs begin.
+/// The common prefix of MPS's program names.
 const MPS: &str = "nvidia-cuda-mps";
 
-/// A process that was named once, and not another that got its number later.
+/// Identifies a process over time: a later process with the same pid is another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProcessId {
     pub pid: u32,
-    /// When it was started, in the kernel's ticks since boot: field 22 of `/proc/<pid>/stat`. `exec` does not change it.
+    /// When it was started, in the kernel's ticks since boot: field 22 of `/proc/<pid>/stat`. `exec` does not change
+    /// it.
     pub started: u64,
 }
 
 impl ProcessId {
-    /// The process that now has this number, unless it has ended.
+    /// The process that now has this pid, unless it has ended.
     pub fn of(pid: u32) -> Option<Self> {
         Stat::read(pid).filter(Stat::runs).map(|stat| stat.id)
     }
 
-    /// The process that a pid file names, if it runs.
+    /// The process of a pid file, if it runs.
     pub fn noted(file: &Path) -> Option<Self> {
         Self::read(file).filter(|noted| noted.runs())
     }
 
-    /// The process that a pid file names, whether or not it runs.
+    /// The process of a pid file, whether or not it runs.
     pub fn read(file: &Path) -> Option<Self> {
         Self::parse(&fs::read_to_string(file).ok()?)
     }
 
-    /// Notes it in a pid file, all at once.
+    /// Writes it into a pid file atomically.
     pub fn note(self, file: &Path) -> std::io::Result<()> {
         let next = file.with_extension("next");
         fs::write(&next, format!("{} {}\n", self.pid, self.started))?;
@@ -47,7 +48,7 @@ impl ProcessId {
     }
 }
 
-/// What `/proc/<pid>/stat` says of a process.
+/// Fields of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stat {
     id: ProcessId,
@@ -59,11 +60,11 @@ pub(super) struct Stat {
 }
 
 impl Stat {
-    /// The name stands in brackets, and may have blanks and brackets in it.
+    /// The name is in brackets, and may itself contain blanks and brackets.
     fn parse(stat: &str) -> Option<Self> {
         let (pid, rest) = stat.split_once(" (")?;
         let (name, fields) = rest.rsplit_once(')')?;
-        // `state` is field 3.
+        // The field numbers start after the name: `state` is field 3.
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let number = |field: usize| fields.get(field - 3)?.parse().ok();
         Some(Self {
@@ -79,22 +80,21 @@ impl Stat {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Those of all processes.
     pub fn all() -> std::io::Result<Vec<Self>> {
         let names = fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         Ok(names.filter_map(|name| Self::read(name.parse().ok()?)).collect())
     }
 
-    /// A zombie has ended; its parent has only not heard of it yet.
+    /// Whether it runs. A zombie has ended; only its parent has not reaped it yet.
     fn runs(&self) -> bool {
         !matches!(self.state, 'Z' | 'X')
     }
 }
 
-/// The processes of MPS that an ended daemon has left in its group and session.
+/// The MPS processes that an ended daemon has left in its group and session.
 ///
-/// Linux gives no process a number that is still a group's, so a group of the daemon's number is the daemon's own, unless
-/// another process has that number now.
+/// Linux does not reuse the number of an existing group as a pid. So a group with the daemon's number is the daemon's
+/// own, unless another process has that number now.
 pub(super) fn left_of(daemon: ProcessId, all: &[Stat]) -> Vec<ProcessId> {
     if all.iter().any(|stat| stat.id.pid == daemon.pid && stat.id != daemon) {
         return Vec::new();
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(Stat::parse("421 (x) S 1"), None);
     }
 
-    /// Those that are left of a daemon 421 that began at 100, of a process 500 and perhaps others.
+    /// What is left of a daemon with pid 421 and start time 100, given these processes.
     fn left(stats: &[(u32, &str, char, u32, u32, u64)]) -> Vec<u32> {
         let parse = |(pid, name, state, group, session, started): &(u32, &str, char, u32, u32, u64)| {
             let zeros = "0 ".repeat(15);

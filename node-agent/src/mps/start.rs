@@ -1,11 +1,10 @@
-//! Starts a daemon.
+//! Starts the MPS daemon of a target.
 
 use super::folder::Folder;
 use super::process::Process;
 use super::{Paths, launch};
 use std::process::{Command, Stdio};
 
-/// Why a daemon was not started.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
     #[error("failed to prepare its folder")]
@@ -16,7 +15,7 @@ pub(super) enum StartError {
     Watch(#[source] std::io::Error),
 }
 
-/// Starts the target's daemon, the `generation`th.
+/// Starts the target's daemon with this generation number.
 pub(super) fn start(
     paths: &Paths,
     folder: &Folder,
@@ -45,16 +44,16 @@ fn command(paths: &Paths, folder: &Folder, target: &str) -> Command {
     } else {
         command.arg("--no-private-shm");
     }
-    // In the foreground, so that it stays the process that was started. One server for the processes of all users, for
-    // else a second user's wait until the first's have ended.
+    // In the foreground, so that it stays the process that was started. One server for the processes of all users;
+    // otherwise a second user's processes would wait until the first's have ended.
     command.arg("--").arg(&paths.program).args(["-f", "-multiuser-server"]);
     command
         .env("CUDA_MPS_PIPE_DIRECTORY", &folder.daemon)
         .env("CUDA_MPS_LOG_DIRECTORY", &folder.log_dir)
         .env("CUDA_VISIBLE_DEVICES", target)
-        // That one is for the agent, which waits, mostly (its DaemonSet).
+        // The agent's DaemonSet sets this to save memory in the agent, which mostly waits; the daemon gets the default.
         .env_remove("MALLOC_ARENA_MAX")
-        // A daemon should not end for a folder that is unmounted.
+        // So that the daemon does not end when its working directory is unmounted.
         .current_dir("/")
         .stdin(Stdio::null());
     command

@@ -1,4 +1,4 @@
-//! One task for each target that is wanted, or that an earlier agent left a daemon or a compute mode of.
+//! One task for each target that is wanted, or for which an earlier agent left a daemon or a compute mode.
 
 use super::target::Target;
 use super::{ComputeModes, Observed, Paths, Targets, Timings, Wanted, folder};
@@ -9,10 +9,10 @@ use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-/// Keeps the daemons as wanted until `stop`, and says in `observed` what they do.
+/// Keeps the daemons as wanted until `stop`, and publishes their state in `observed`.
 ///
-/// Nothing is done before something is wanted for the first time (`Some`): only then is known which of the daemons that
-/// an earlier agent left are to stay. At `stop` all are left as they are, for clients run on them.
+/// Nothing happens before the first `Some`, because only then is it known which of an earlier agent's daemons must
+/// stay. At `stop` all daemons stay as they are, because clients run on them.
 pub async fn supervise(
     paths: Paths,
     timings: Timings,
@@ -40,10 +40,10 @@ pub async fn supervise(
     }
 }
 
-/// Ends all daemons but the spared targets', puts the compute modes back and removes the folders: for an agent that leaves
-/// the node for good.
+/// Ends all daemons but those of the spared targets, restores the compute modes and removes the folders, when the agent
+/// leaves the node for good.
 ///
-/// What fails is tried again, without end.
+/// Failures are retried without a limit.
 pub async fn leave(paths: Paths, timings: Timings, modes: impl ComputeModes, spared: &BTreeSet<String>) {
     let mut keepers = Keepers::new(paths, timings, watch::Sender::default(), modes);
     keepers.want(Targets { spared: spared.clone(), ..Targets::default() });
@@ -57,10 +57,10 @@ struct Keepers {
     timings: Timings,
     modes: Arc<dyn ComputeModes>,
     observed: watch::Sender<Observed>,
-    /// What was wanted last; none before the first time.
+    /// The last desired state; `None` before the first.
     targets: Option<Targets>,
     tasks: JoinSet<()>,
-    /// What the task of each target is told to want.
+    /// Each target's task, and the channel for its desired daemon.
     running: BTreeMap<String, (Id, watch::Sender<Option<Wanted>>)>,
 }
 
@@ -83,7 +83,7 @@ impl Keepers {
     }
 
     fn want(&mut self, targets: Targets) {
-        // What was spared, and is not any more, may be there without a task.
+        // A target that is no longer spared may exist without a task.
         if self.targets.as_ref().map(|before| &before.spared) != Some(&targets.spared) {
             self.find_left(&targets);
         }
@@ -103,7 +103,7 @@ impl Keepers {
         self.targets = Some(targets);
     }
 
-    /// Targets that have a folder had a daemon or were to have one, and may have another compute mode.
+    /// Finds targets that have a folder. They had a daemon or were about to get one, so their compute mode may differ.
     fn find_left(&mut self, Targets { wanted, spared }: &Targets) {
         match folder::targets(&self.paths.root) {
             Ok(left) => {
@@ -127,7 +127,7 @@ impl Keepers {
         self.running.insert(target.to_owned(), (task.id(), sender));
     }
 
-    /// Waits until a target is gone for good, and begins anew with it if it is wanted again.
+    /// Waits until a target is gone for good, and starts it again if it is wanted again.
     async fn one_ended(&mut self) {
         let Some(ended) = self.tasks.join_next_with_id().await else { return std::future::pending().await };
         let id = match ended {
@@ -168,7 +168,7 @@ mod tests {
 
     const GPU: &str = "GPU-1";
 
-    /// The GPUs in `EXCLUSIVE_PROCESS` mode. Whoever sets it is stopped there.
+    /// The GPUs in `EXCLUSIVE_PROCESS` mode. A caller that sets it is blocked there.
     #[derive(Clone, Default)]
     struct Modes {
         exclusive: Arc<Mutex<BTreeSet<String>>>,
@@ -256,7 +256,7 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(30), gone(&left[1])).await.unwrap();
         assert!(left[0].exists());
-        // Its GPU has answered, and nobody wants it.
+        // The GPU has answered, and nothing wants its daemon.
         orders.send(spared(&[])).unwrap();
         tokio::time::timeout(Duration::from_secs(30), gone(&left[0])).await.unwrap();
         supervising.abort();

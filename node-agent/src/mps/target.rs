@@ -1,4 +1,5 @@
-//! Does what a [`Daemon`] decides: folders, processes, control words, the compute mode. Decides nothing itself.
+//! Carries out what a [`Daemon`] decides: folders, processes, control words, the compute mode. It decides nothing
+//! itself.
 
 use super::answer::Answer;
 use super::control::{AskError, Control};
@@ -15,7 +16,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-/// A target, and the ways to its daemon.
+/// A target, with everything that is needed to reach its daemon.
 pub(super) struct Target {
     name: String,
     paths: Arc<Paths>,
@@ -37,7 +38,7 @@ impl Target {
         Self { name: name.to_owned(), paths, timings, modes, folder, control, process: None }
     }
 
-    /// Keeps the target's daemon as wanted; returns when none is wanted any more and all of it is gone.
+    /// Keeps the target's daemon as wanted. Returns when none is wanted any more and everything of it is gone.
     ///
     /// Dropping the future leaves the daemon as it is.
     pub async fn keep(
@@ -61,7 +62,7 @@ impl Target {
                 }
                 Step::Wait(until) => tokio::select! {
                     () = tokio::time::sleep_until(until.into()) => {}
-                    // Without a sender nothing else will be wanted.
+                    // Without a sender the desired state cannot change.
                     Ok(()) = wanted.changed() => {}
                     () = end(self.process.as_ref()) => {}
                 },
@@ -126,14 +127,14 @@ impl Target {
         }
     }
 
-    /// A daemon that answers has its socket, which clients then see.
+    /// Sends a word. A daemon that answers has its socket, which is then linked for clients.
     async fn ask(&self, word: Word) -> Result<Answer, AskError> {
         let answer = self.control.ask(word).await?;
         self.folder.show_socket().map_err(AskError::Socket)?;
         Ok(answer)
     }
 
-    /// The folder is there first: by it the next agent sees that the mode is to be put back, and what it was.
+    /// The folder is created first: it shows the next agent that the mode must be restored, and to which value.
     async fn set_exclusive(&self, exclusive: bool) -> Result<(), String> {
         let before = if let Some(before) = self.folder.mode_before() {
             before
@@ -147,7 +148,7 @@ impl Target {
         self.modes.set(&self.name, mode).await
     }
 
-    /// Adopts a daemon that an earlier agent started, or clears away what an ended one left.
+    /// Adopts a daemon that an earlier agent started, or removes what an ended one left.
     async fn look(&mut self) -> Result<Found, String> {
         self.process = Process::adopt(&self.folder.pid_file()).map_err(|error| error.to_string())?;
         self.folder.listening().unwrap_or(&self.folder.daemon).clone_into(&mut self.control.pipe);
@@ -161,7 +162,7 @@ impl Target {
         Ok(Found { running: self.process.is_some(), generation: self.folder.generation() })
     }
 
-    /// A daemon that listens here though its process is not known cannot be supervised.
+    /// Ends a daemon that listens here without a known process, because it cannot be supervised.
     async fn quit_stranger(&self) {
         if self.folder.listening().is_some() {
             let within = self.timings.quit_within.as_secs();
@@ -183,14 +184,14 @@ impl Target {
         if let Some(process) = &mut self.process {
             warn!(target = self.name, pid = process.id(), "killing the MPS daemon");
             process.kill(self.timings.kill_timeout).await?;
-            // Reaps it.
+            // Reaps the process.
             process.ended();
         }
         self.process = None;
         Ok(())
     }
 
-    /// Each word makes the log longer; the list of servers is asked for in every probe.
+    /// Shortens the log, which grows with each word. Once per probe is enough, so it runs with the list of servers.
     fn trim_log(&self, word: Word) {
         if word == Word::ServerList
             && let Err(error) = self.folder.trim_log()
@@ -200,7 +201,7 @@ impl Target {
     }
 }
 
-/// The end of the process, if there is one.
+/// Waits for the end of the process; forever if there is none.
 async fn end(process: Option<&Process>) {
     match process {
         Some(process) => process.end().await,

@@ -1,33 +1,34 @@
-//! How long what is waited for.
+//! Timeouts and poll intervals of the MPS daemons.
 
 use std::time::Duration;
 
-/// How long what is waited for. The defaults follow Amazon ECS, which probes MPS with 3 seconds, three times.
+/// Timeouts and poll intervals. The defaults follow Amazon ECS, which probes MPS with 3 seconds, three times.
 #[derive(Debug, Clone)]
 pub struct Timings {
     /// How long a control word may take before its client is killed.
     pub control_timeout: Duration,
     /// How often a daemon that serves is probed. A probe is three words, 2 ms of work each.
     pub probe_every: Duration,
-    /// How many failed probes in a row make a hang.
+    /// After how many failed probes in a row a daemon counts as hung.
     pub probe_failures: u32,
-    /// How often limits that were read back are read again.
+    /// How often verified limits are read back again.
     pub reread_every: Duration,
-    /// How often a daemon is asked whether it answers yet. It did after 45 ms.
+    /// How often a new daemon is asked whether it answers. It did after 45 ms.
     pub start_poll: Duration,
-    /// How long a daemon may take to answer, and a server to be initialised (a quarter of a second, if all is well).
+    /// How long a daemon may take to answer, and a server to be initialised (normally a quarter of a second).
     pub start_timeout: Duration,
-    /// How often a daemon is looked at while something in it is not settled.
+    /// Poll interval while something in a daemon is not settled.
     pub settle_poll: Duration,
-    /// How long the clients of a server in fault may take to leave before it is shut down, and how long that may take.
+    /// How long the clients of a server in fault may take to leave before it is shut down, and how long the shutdown
+    /// may take.
     pub fault_grace: Duration,
-    /// How long `quit` lets clients end. Whole seconds count.
+    /// How long `quit` lets clients end. Only whole seconds count.
     pub quit_within: Duration,
     /// How long a killed process may take to end.
     pub kill_timeout: Duration,
-    /// The pause before the first restart of a daemon. It doubles with each.
+    /// The backoff before the first restart of a daemon. It doubles with each restart.
     pub backoff_min: Duration,
-    /// The longest pause before a restart. A daemon that served longer has the next one restarted after the shortest.
+    /// The longest backoff before a restart. A daemon that served longer than this resets it to the shortest.
     pub backoff_max: Duration,
 }
 

@@ -1,39 +1,36 @@
-//! The control words that kerf says, and no others.
+//! The control words that kerf sends to MPS daemons.
 
 use kerf_core::units::MemoryMib;
 use std::fmt;
 
-/// Whose limit.
+/// Which limit a word is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// That of servers that will be started.
+    /// The limit of servers that will be started.
     Default,
-    /// That of a live server, by its process id. Clients that it has keep theirs.
+    /// The limit of a live server, by its process id. Its current clients keep theirs.
     Server(u32),
 }
 
 /// One control word with its arguments. A daemon sees one device, so the device is always the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Word {
-    /// Which servers run.
     ServerList,
-    /// How a server is. Waits while it is being initialised.
+    /// Reads a server's status. The answer waits while the server is being initialised.
     ServerStatus(u32),
     /// Starts a server for every user, if there is none.
     StartServer,
-    /// Which processes a server serves.
+    /// Lists the processes that a server serves.
     ClientList(u32),
-    /// What part of the multiprocessors a client may have.
+    /// Reads the part of the multiprocessors that a client may have.
     Threads(Scope),
-    /// Sets it, in percent.
+    /// Sets the part of the multiprocessors, in percent.
     SetThreads(Scope, u8),
-    /// What device memory a client process may have.
+    /// Reads the device memory that a client process may have.
     Memory(Scope),
-    /// Sets it.
     SetMemory(Scope, MemoryMib),
-    /// Shuts a server down, whatever its clients do: their calls fail with error 806.
+    /// Shuts a server down at once: its clients' calls fail with error 806.
     ShutdownServer(u32),
-    /// Ends the daemon.
     Quit {
         /// How long clients may take to end, in seconds.
         within: u64,
@@ -41,7 +38,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// The server that it is about.
+    /// The server that the word is about, if any.
     #[must_use]
     pub fn server(&self) -> Option<u32> {
         match self {
@@ -56,7 +53,6 @@ impl Word {
         }
     }
 
-    /// Whether it changes something.
     #[must_use]
     pub fn changes(&self) -> bool {
         !matches!(
@@ -70,14 +66,14 @@ impl Word {
     }
 }
 
-/// As the daemon reads it.
+/// The form in which the daemon reads it.
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Scope::{Default, Server};
         match self {
             Self::ServerList => write!(f, "get_server_list"),
             Self::ServerStatus(server) => write!(f, "get_server_status {server}"),
-            // With -multiuser-server the server of root serves everybody.
+            // With `-multiuser-server`, root's server serves every user.
             Self::StartServer => write!(f, "start_server -uid 0"),
             Self::ClientList(server) => write!(f, "get_client_list {server}"),
             Self::Threads(Default) => write!(f, "get_default_active_thread_percentage"),

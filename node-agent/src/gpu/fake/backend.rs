@@ -1,4 +1,4 @@
-//! What the agent does to the fake GPUs, by NVML's rules.
+//! The agent's calls to the fake GPUs, by NVML's rules.
 
 use super::{FakeGpu, FakeGpus, State, lost};
 use crate::gpu::{
@@ -9,11 +9,11 @@ use kerf_core::mig::{ComputeGeometry, ComputeInstance, Geometry, Instance};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
 
-/// By how much a change of the MIG mode moves a GPU's minor number.
+/// How far a switch of the MIG mode moves a GPU's minor number.
 const MINORS_APART: u32 = 16;
 
 impl State {
-    /// The GPU, for a call that changes it.
+    /// Returns the GPU for a changing call, or the error that a test has queued.
     fn gpu(&mut self, uuid: &GpuUuid) -> Result<&mut FakeGpu, GpuError> {
         if let Some(error) = self.errors.pop_front() {
             return Err(error);

@@ -1,11 +1,10 @@
-//! What is known of limits: they hold when they were read back, and not when they were set.
+//! What is known of limits. A limit counts only once it was read back, not when it was set.
 
 use super::trouble::Trouble;
 use crate::mps::Wanted;
 use crate::mps::answer::{Answer, MemoryReading, Percentage};
 use crate::mps::word::{Scope, Word};
 
-/// One limit.
 #[derive(Debug, Clone)]
 struct Limit<R> {
     read: Option<R>,
@@ -19,23 +18,21 @@ impl<R> Default for Limit<R> {
     }
 }
 
-/// The limits of one server, or of those that will be started.
+/// The limits of one server, or the defaults of future servers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Limits {
     memory: Limit<MemoryReading>,
     threads: Limit<Percentage>,
 }
 
-/// What is to be done about limits.
+/// The next action for limits.
 #[derive(Debug, PartialEq)]
 pub(super) enum Need {
-    /// They are as wanted.
     Nothing,
-    /// To read one.
     Read(Word),
-    /// To set one, for it is not as wanted.
+    /// To set a limit that differs.
     Set(Word),
-    /// To wait, for setting one did not help.
+    /// To wait, because setting a limit had no effect.
     Wait(Trouble),
 }
 
@@ -59,7 +56,7 @@ impl Limits {
         }
     }
 
-    /// One is about to be set: what holds is not known until it is read.
+    /// Notes that a limit is about to be set: its value is unknown until it is read.
     pub fn setting(&mut self, word: Word) {
         match word {
             Word::SetMemory(..) => self.memory = Limit { read: None, set: true },
@@ -76,13 +73,13 @@ impl Limits {
         }
     }
 
-    /// To have limits that do not agree set again.
+    /// Lets limits that differ be set again.
     pub fn retry(&mut self) {
         self.memory.set = false;
         self.threads.set = false;
     }
 
-    /// To have all read again.
+    /// Lets all limits be read again.
     pub fn forget(&mut self) {
         *self = Self::default();
     }

@@ -1,4 +1,5 @@
-//! What is to be done next about one target's daemon, from what is known of it. No I/O; the time comes in.
+//! Decides the next action for one target's daemon, from what is known of it. It does no I/O, and the caller passes the
+//! time.
 //!
 //! ```text
 //! Unknown ─look─▶ Down ─spawn─▶ Running ─(hung and unused, hopeless)─▶ Doomed ─kill─▶ Unknown
@@ -24,24 +25,19 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use trouble::Trouble;
 
-/// One thing to do.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Action {
-    /// To find out whether the daemon runs, and to clear away what an ended one left.
+    /// To find out whether the daemon runs, and to remove what an ended one left.
     Look,
-    /// To set the compute mode.
     SetExclusive(bool),
-    /// To start the daemon, for the given time in this target's life.
+    /// To start the daemon, with this generation number.
     Start(u64),
-    /// To say a control word.
     Ask(Word),
-    /// To kill the daemon and its servers.
     Kill,
-    /// To remove the target's folder.
     Remove,
 }
 
-/// How it went.
+/// The result of an action.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Looked(Result<Found, String>),
@@ -52,19 +48,18 @@ pub(super) enum Outcome {
     Removed(Result<(), String>),
 }
 
-/// What a look found.
+/// The result of [`Action::Look`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
     pub running: bool,
     pub generation: u64,
 }
 
-/// What comes next.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
     Do(Action),
     Wait(Instant),
-    /// Nothing ever: the target is gone for good.
+    /// The target is gone for good, so no step follows.
     End,
 }
 
@@ -73,38 +68,37 @@ enum Phase {
     Unknown,
     Down,
     Running(Box<Running>),
-    /// It was asked to quit, and is killed if it takes longer.
+    /// The daemon was asked to quit, and is killed after this time.
     Leaving(Instant),
     Doomed,
     Gone,
 }
 
-/// A daemon that ends again and again is ill: from the fourth end on, when the next pause would be longer than this.
+/// A daemon that ends repeatedly counts as ill: from the fourth end on, when the next backoff would exceed this.
 const BRIEF: Duration = Duration::from_secs(1);
 
-/// One target's daemon.
 #[derive(Debug)]
 pub(super) struct Daemon {
     timings: Timings,
     wanted: Option<Wanted>,
     phase: Phase,
     generation: u64,
-    /// The compute mode, as far as it was set since the last start.
+    /// The compute mode that was set since the last start; `None` if it is unknown.
     exclusive: Option<bool>,
-    /// The mode is not set before.
+    /// The mode is not set before this time.
     mode_at: Instant,
-    /// The pause after the next refusal of the mode.
+    /// The backoff after the next failure to set the mode.
     mode_backoff: Duration,
-    /// Nothing is done about a daemon that does not run before.
+    /// A stopped daemon gets no action before this time.
     resume_at: Instant,
-    /// The pause after the next end.
+    /// The backoff after the daemon's next end.
     backoff: Duration,
     trouble: Option<Trouble>,
     mode_trouble: Option<Trouble>,
 }
 
 impl Daemon {
-    /// A target of which nothing is known, and for which nothing is wanted.
+    /// A target of unknown state that needs no daemon.
     pub fn new(now: Instant, timings: Timings) -> Self {
         Self {
             backoff: timings.backoff_min,
@@ -121,7 +115,7 @@ impl Daemon {
         }
     }
 
-    /// Takes what is wanted.
+    /// Sets the desired daemon; `None` if none is wanted.
     pub fn want(&mut self, now: Instant, wanted: Option<Wanted>) {
         if self.wanted == wanted {
             return;
@@ -133,7 +127,7 @@ impl Daemon {
             running.wanted_changed(now);
         }
         if wanted.is_none() {
-            // What was wrong with it matters no more.
+            // Earlier trouble is irrelevant for a daemon that must go.
             self.trouble = None;
             self.resume_at = now;
         }
@@ -142,7 +136,7 @@ impl Daemon {
         self.wanted = wanted;
     }
 
-    /// What is known.
+    /// The observed state, for the rest of the agent.
     pub fn status(&self) -> Status {
         let running = match &self.phase {
             Phase::Running(running) => Some(running.as_ref()),
@@ -178,7 +172,7 @@ impl Daemon {
         }
     }
 
-    /// What is to be done next.
+    /// Returns the next step.
     pub fn next(&mut self, now: Instant) -> Step {
         if let Some(step) = self.next_of_mode(now) {
             return step;
@@ -225,7 +219,7 @@ impl Daemon {
         }
     }
 
-    /// The mode is set before the daemon is started, while it runs if that changes, and put back after it ended.
+    /// The mode is set before the daemon starts, changed while it runs, and restored after it has ended.
     fn next_of_mode(&self, now: Instant) -> Option<Step> {
         let exclusive = match (&self.phase, &self.wanted) {
             (Phase::Down | Phase::Running(_), Some(wanted)) => wanted.exclusive,
@@ -241,7 +235,7 @@ impl Daemon {
         matches!(self.phase, Phase::Down).then_some(Step::Wait(self.mode_at))
     }
 
-    /// Takes how an action went.
+    /// Takes the result of an action.
     pub fn done(&mut self, now: Instant, outcome: Outcome) {
         match outcome {
             Outcome::Looked(Ok(found)) => self.looked(now, found),
@@ -297,7 +291,7 @@ impl Daemon {
         }
     }
 
-    /// The daemon's process has ended by itself, or as it was asked.
+    /// The daemon's process has ended, by itself or on request.
     pub fn ended(&mut self, now: Instant, how: String) {
         match self.phase {
             Phase::Running(_) => {
@@ -312,7 +306,7 @@ impl Daemon {
 
     fn ended_at(&mut self, now: Instant) {
         self.phase = Phase::Unknown;
-        // Whoever ended it may have changed the mode.
+        // Whatever ended the daemon may have changed the mode too.
         self.exclusive = None;
         self.mode_at = now;
         self.resume_at = now;
@@ -322,7 +316,7 @@ impl Daemon {
         }
     }
 
-    /// A daemon that served for long is not one that ends at every start.
+    /// Resets the backoff of a daemon that served for long, because it does not fail at every start.
     fn reset_backoff(&mut self, now: Instant) {
         let Phase::Running(running) = &self.phase else { return };
         if running.serving_since.is_some_and(|since| now >= since + self.timings.backoff_max) {

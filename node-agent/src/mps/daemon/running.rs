@@ -1,4 +1,4 @@
-//! What is known of a running daemon, gathered in rounds: its servers, how each is, and all limits.
+//! What is known of a running daemon, gathered in rounds: its servers, their states, and all limits.
 
 use super::limits::{Limits, Need};
 use super::server::{Next, Server};
@@ -11,48 +11,47 @@ use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Limits that were read back, the daemon's and its servers'.
+/// Limits that were read back from the daemon and all its servers.
 pub(super) type Verified = (MemoryMib, u8);
 
-/// What is to be done about a running daemon.
+/// The next action for a running daemon.
 #[derive(Debug, PartialEq)]
 pub(super) enum Turn {
     Ask(Word),
     Wait(Instant),
-    /// Only a new one helps.
+    /// Only a new daemon helps.
     Restart(Trouble),
 }
 
-/// A running daemon.
 #[derive(Debug)]
 pub(super) struct Running {
-    /// Whether it had no limits when it was first asked: servers without limits are then of clients that came too early.
+    /// Whether it had no limits when it was first queried: its servers without limits then belong to clients that came
+    /// too early.
     bare: Option<bool>,
-    /// When it must have answered.
     ready_by: Instant,
     answered: bool,
     failures: u32,
-    /// Nothing is asked before.
+    /// Nothing is asked before this time.
     resume_at: Instant,
-    /// Whether this round knows the servers.
+    /// Whether this round has listed the servers.
     listed: bool,
-    /// Whether this round asked for a server to be started.
+    /// Whether this round has requested the start of a server.
     server_asked: bool,
     reread_at: Instant,
     defaults: Limits,
     servers: BTreeMap<u32, Server>,
-    /// What was read back of all, and not been set since.
+    /// The limits that were read back from all, and not set since.
     verified: Option<Verified>,
-    /// What was verified last, whether or not it still holds.
+    /// The limits that were verified last, whether or not they still hold.
     last_verified: Option<Verified>,
     pub serving_since: Option<Instant>,
     pub trouble: Option<Trouble>,
-    /// Why it has to be restarted, once no process of a pod runs on the GPU.
+    /// Why a restart is needed. It waits until no process of a pod runs on the GPU.
     hopeless: Option<Trouble>,
 }
 
 impl Running {
-    /// A daemon that was started, or found running.
+    /// A daemon that was just started, or found running.
     pub fn new(now: Instant, timings: &Timings) -> Self {
         Self {
             bare: None,
@@ -89,10 +88,10 @@ impl Running {
         self.servers.values().flat_map(|server| &server.clients).copied().collect()
     }
 
-    /// Other limits are wanted.
+    /// Notes that other limits are wanted.
     pub fn wanted_changed(&mut self, now: Instant) {
         self.verified = None;
-        // A daemon that has not answered yet is asked again in its own time.
+        // A daemon that has not answered yet keeps its own interval.
         if self.answered && self.failures == 0 {
             self.resume_at = now;
         }
@@ -105,8 +104,8 @@ impl Running {
             if !wanted.in_use {
                 return Turn::Restart(trouble.clone());
             }
-            // Its server serves its clients without it, and a container that floods the daemon with words must not be able to
-            // end its neighbours' work.
+            // The daemon is not killed: its server serves the clients without it. Otherwise a container that floods the
+            // daemon with words could end its neighbours' work.
             self.trouble = Some(Trouble::Unresponsive);
         }
         if now < self.resume_at {
@@ -162,7 +161,7 @@ impl Running {
     fn shut_down(&mut self, own: u32, why: Option<Trouble>, now: Instant) -> Turn {
         self.verified = None;
         match why {
-            // Those started from now on have the limits.
+            // Servers that start from now on have the limits.
             None => self.bare = Some(false),
             fault => self.trouble = fault,
         }
@@ -173,7 +172,8 @@ impl Running {
         Turn::Ask(Word::ShutdownServer(own))
     }
 
-    /// A daemon starts a server for its first client. Having one beforehand shows that a client would find it working.
+    /// Requests a server, though the daemon would start one for its first client: it proves that a client would find a
+    /// working server.
     fn ask_for_server(&mut self, now: Instant, timings: &Timings) -> Turn {
         if self.server_asked {
             return self.wait(now, Some(Trouble::NoServer), timings);
@@ -183,7 +183,7 @@ impl Running {
         Turn::Ask(Word::StartServer)
     }
 
-    /// All is as wanted.
+    /// Ends a round in which everything is as wanted.
     fn finish(&mut self, now: Instant, wanted: &Wanted, timings: &Timings) -> Turn {
         self.verified = Some((wanted.limit, wanted.threads));
         self.last_verified = self.verified;
@@ -199,12 +199,12 @@ impl Running {
         self.next_round(now + timings.probe_every)
     }
 
-    /// All was asked, and something is not as wanted.
+    /// Ends a round in which something is not as wanted.
     fn wait(&mut self, now: Instant, trouble: Option<Trouble>, timings: &Timings) -> Turn {
         self.verified = None;
         self.failures = 0;
         let pause = match &trouble {
-            // Time or the clients heal these.
+            // These heal by time or by the clients, so poll soon.
             None | Some(Trouble::Fault { .. }) => timings.settle_poll.min(timings.probe_every),
             Some(_) => timings.probe_every,
         };
@@ -249,7 +249,7 @@ impl Running {
         }
     }
 
-    /// A word had no answer.
+    /// Handles a word that had no answer.
     pub fn failed(&mut self, now: Instant, word: Word, error: &AskError, timings: &Timings) {
         match error {
             AskError::Answer(AnswerError::ServerGone(own)) => {

@@ -1,4 +1,4 @@
-//! What is known of one MPS server.
+//! What is known of one MPS server, and its next action.
 
 use super::limits::{Limits, Need};
 use super::trouble::Trouble;
@@ -8,13 +8,12 @@ use crate::mps::{Timings, Wanted};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// A server.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     seen: Instant,
-    /// As this round found it.
+    /// The status that this round has read.
     pub status: Option<ServerStatus>,
-    /// Whether this round has asked for its clients.
+    /// Whether this round has listed its clients.
     pub clients_asked: bool,
     pub clients: BTreeSet<u32>,
     pub limits: Limits,
@@ -22,15 +21,15 @@ pub(super) struct Server {
     shut_down: Option<Instant>,
 }
 
-/// What is to be done about a server.
+/// The next action for a server.
 #[derive(Debug, PartialEq)]
 pub(super) enum Next {
     Ask(Word),
-    /// To shut it down: for a fault, or because it was started before the daemon had its limits, and so has none.
+    /// To shut it down: for a fault, or because it started before the daemon had its limits and so has none.
     ShutDown(Option<Trouble>),
-    /// Nothing: it accepts clients within the limits.
+    /// No action: it accepts clients within the limits.
     Good,
-    /// Nothing now, but it is not good.
+    /// No action now, though it is not as wanted.
     Wait(Option<Trouble>),
     /// Only a new daemon helps.
     Restart(Trouble),
@@ -49,20 +48,19 @@ impl Server {
         }
     }
 
-    /// Begins another round.
     pub fn look_again(&mut self) {
         self.status = None;
         self.clients_asked = false;
     }
 
-    /// `fence` says whether a server without the limits is to go, rather than to be given them.
+    /// `fence` is whether a server without the limits is shut down; otherwise it gets them.
     pub fn next(&mut self, own: u32, now: Instant, wanted: &Wanted, fence: bool, timings: &Timings) -> Next {
         let Some(status) = self.status else { return Next::Ask(Word::ServerStatus(own)) };
         if !self.clients_asked {
             return Next::Ask(Word::ClientList(own));
         }
         if let Some(since) = self.shut_down {
-            // It says FAULT while it ends, and that is ours.
+            // A server reports FAULT while it is being shut down, so that is not a new fault.
             let within = timings.fault_grace;
             let stays = now >= since + within;
             let trouble = Trouble::ServerStays { server: own, within };
@@ -96,7 +94,8 @@ impl Server {
         }
     }
 
-    /// All clients have lost their work. With the last of them gone it heals by itself, as a rule.
+    /// Handles a fault, in which all clients have lost their work. Usually the server recovers when the last of them
+    /// has left.
     fn faulty(&mut self, server: u32, now: Instant, timings: &Timings) -> Next {
         let since = *self.faulty_since.get_or_insert(now);
         let trouble = Some(Trouble::Fault { server, clients: self.clients.len() });

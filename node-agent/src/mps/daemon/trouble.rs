@@ -1,4 +1,4 @@
-//! What can be wrong with a daemon, one text each: what it is, and what is being done or has to be.
+//! What can be wrong with a daemon: each text says what it is, and what kerf does or an admin has to do.
 
 use crate::mps::answer::{MemoryReading, Percentage};
 use crate::mps::word::{Scope, Word};
@@ -6,7 +6,6 @@ use kerf_core::units::MemoryMib;
 use std::fmt;
 use std::time::Duration;
 
-/// What is wrong.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(in crate::mps) enum Trouble {
     #[error("the GPU's compute mode cannot be set to {}: {reason}; it is tried again{}", mode(*.exclusive), open(*.exclusive))]
@@ -58,7 +57,7 @@ pub(in crate::mps) enum Trouble {
 }
 
 impl Trouble {
-    /// Whether the clients have lost their work by the fault of one.
+    /// Whether the clients lost their work by the fault of one.
     pub fn is_fault(&self) -> bool {
         matches!(self, Self::Fault { .. })
     }
@@ -68,7 +67,7 @@ fn mode(exclusive: bool) -> &'static str {
     if exclusive { "EXCLUSIVE_PROCESS" } else { "what it was before MPS" }
 }
 
-/// What the mode is for, and how to do without it.
+/// The purpose of the mode, and how to do without it.
 fn open(exclusive: bool) -> &'static str {
     if !exclusive {
         return "";

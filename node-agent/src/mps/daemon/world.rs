@@ -1,4 +1,5 @@
-//! What a [`Daemon`](super::Daemon) is about, in virtual time: a control daemon with servers and clients, and its faults.
+//! A simulation for tests of [`Daemon`](super::Daemon), in virtual time: a control daemon with servers, clients and
+//! faults.
 
 use super::{Action, Daemon, Found, Outcome, Step};
 use crate::mps::answer::{Answer, AnswerError, MemoryReading, Percentage, ServerStatus};
@@ -9,10 +10,9 @@ use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long a word takes.
 const WORD: Duration = Duration::from_millis(2);
 
-/// What holds for a server, or for those to come.
+/// The limits of a server, or the defaults for future ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Held {
     pub limit: MemoryMib,
@@ -30,7 +30,6 @@ pub(super) struct SimServer {
     pub ends_at: Option<Instant>,
 }
 
-/// A control daemon's process.
 #[derive(Debug, Clone)]
 pub(super) struct Process {
     pub defaults: Held,
@@ -41,7 +40,7 @@ pub(super) struct Process {
     quits_at: Option<Instant>,
 }
 
-/// What goes wrong next, each so many times.
+/// How often each of these actions fails from now on.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     pub refused: u32,
@@ -51,7 +50,7 @@ pub(super) struct Faults {
     pub kills: u32,
     pub looks: u32,
     pub removals: u32,
-    /// Limits that are set and stay as they were.
+    /// Limits that are set without effect.
     pub ignored: u32,
 }
 
@@ -63,7 +62,7 @@ pub(super) struct World {
     pub generation: u64,
     pub faults: Faults,
     next_server: u32,
-    /// All that was done.
+    /// All actions of the daemon, in order.
     pub actions: Vec<Action>,
     pub ended: bool,
 }
@@ -93,7 +92,7 @@ impl World {
         }
     }
 
-    /// Lets `daemon` act until `until`, looking at every state on the way.
+    /// Runs `daemon` until `until`, and passes every state on the way to `look`.
     pub fn run(&mut self, daemon: &mut Daemon, until: Instant, mut look: impl FnMut(&World, &State)) {
         let mut steps = 0;
         while self.now < until {
@@ -123,14 +122,14 @@ impl World {
         }
     }
 
-    /// When something happens by itself.
+    /// When the next event happens without an action.
     fn next_event(&self) -> Instant {
         let quits =
             self.process.as_ref().filter(|process| !process.hung).and_then(|process| process.quits_at);
         quits.unwrap_or(self.now + Duration::from_hours(1)).max(self.now)
     }
 
-    /// What happened by now; true if the daemon ended.
+    /// Applies the events until now; returns whether the daemon ended.
     fn pass(&mut self) -> bool {
         let now = self.now;
         let Some(process) = &mut self.process else { return false };
@@ -145,7 +144,7 @@ impl World {
         quits
     }
 
-    /// A client connects; the first one starts a server.
+    /// Connects a client; the first one starts a server.
     pub fn connect(&mut self, client: u32) {
         let (now, next) = (self.now, &mut self.next_server);
         let Some(process) = &mut self.process else { return };
@@ -218,7 +217,7 @@ impl World {
         }
     }
 
-    /// Whether the daemon and all of its servers hold clients to this.
+    /// Whether the daemon and all of its servers hold clients to these limits.
     pub fn holds(&self, wanted: &Wanted) -> bool {
         let wanted_held = Held { limit: wanted.limit, threads: wanted.threads };
         self.process.as_ref().is_some_and(|process| {

@@ -124,7 +124,8 @@ pub struct Eviction {
 
 /// Deletes the requested pods until `stop`, with their grace period. This is how the kubelet evicts under pressure: it
 /// ignores disruption budgets, because such a pod takes its neighbours' memory. The agent has no right to the eviction
-/// API, because that API does not check whose node the pod is on. A refused deletion is retried only on a new request.
+/// API: an eviction does not show its pod, so no admission policy could limit the agent to pods of its own node. A
+/// refused deletion is retried only on a new request.
 pub async fn evict(client: Client, mut requests: mpsc::Receiver<Eviction>, stop: CancellationToken) {
     let mut calls = JoinSet::new();
     while let Some(Some(eviction)) = stop.run_until_cancelled(requests.recv()).await {

@@ -1,14 +1,15 @@
-//! What the kubelet is told of devices, and what it has acknowledged.
+//! The device lists for the kubelet, and what the kubelet has acknowledged of them.
 //!
-//! The rules that keep it from handing out what it must not: a device is healthy under one name at a time, and under
-//! a new one only after the kubelet has acknowledged that it is not under the old; a device that is no longer offered
-//! is listed as unhealthy first, and its id dropped only after the kubelet has acknowledged that, shows no holder, and
-//! some time has passed (kubelets read a device's topology once more after `Allocate`, without looking whether it is
-//! still there).
+//! These rules keep the kubelet from allocating what it must not:
+//! - A device is healthy under one name at a time. It is healthy under a new name only after the kubelet has
+//!   acknowledged that it is not under the old one.
+//! - A device that is no longer offered is first listed as unhealthy. Its id is dropped only after the kubelet has
+//!   acknowledged that, shows no holder, and some time has passed: kubelets read a device's topology once more after
+//!   `Allocate`, without a check that the device still exists.
 //!
-//! A kubelet that has not taken the newest list yet may pick a withdrawn device for a pod. It gets the device: when the
-//! kubelet looked, the device was as good as what the pod was promised. So a grant outlives the offer, until something
-//! else is to become of the device; then it is revoked, one decision before that happens.
+//! A kubelet that has not received the newest list yet may pick a withdrawn device for a pod. The pod gets the device,
+//! because when the kubelet picked it, it was as good as the reserved one. So a grant outlives the offer until the
+//! device is needed for something else; then it is revoked, one decision before that happens.
 
 use super::holders::Account;
 use kerf_core::names::DeviceId;
@@ -16,30 +17,30 @@ use kerf_core::resource::ResourceName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long an unhealthy device is listed at least, and how long a kubelet may take for a list.
+/// How long an unhealthy device is listed at least, and how long a kubelet may take to process a list.
 const DROP_AFTER: Duration = Duration::from_secs(2);
 
-/// Devices by name.
 pub type DevicesByName = BTreeMap<ResourceName, BTreeSet<DeviceId>>;
 
-/// The answer of pod-resources' `GetAllocatableResources`.
+/// The answer to `GetAllocatableResources` of the pod-resources API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocatable {
-    /// When it was asked for.
+    /// When the request was sent.
     pub asked: Instant,
-    /// Devices of kerf's names that the kubelet may hand out.
+    /// Devices of kerf's names that the kubelet may allocate.
     pub healthy: DevicesByName,
 }
 
 #[derive(Debug, Clone)]
 struct Listed {
     healthy: bool,
-    /// When that was decided.
+    /// When `healthy` was set to this value.
     since: Instant,
     /// Whether the kubelet has shown it since it was listed as healthy.
     shown: bool,
-    /// From when on the kubelet is known to have let go of the unhealthy device: when it was asked whose answer no longer
-    /// had it. One that never showed it may not have taken the list with it yet, and has had time to only later.
+    /// From when on the kubelet surely does not allocate the unhealthy device: the time of a request whose answer no
+    /// longer had it. If the kubelet never showed the device, it may not have processed that list yet, so this time is
+    /// later.
     quiet: Option<Instant>,
     /// When it was decided that no container gets the unhealthy device any more.
     revoked: Option<Instant>,
@@ -54,7 +55,7 @@ impl Listed {
         Self { healthy: false, shown: self.shown, ..Self::healthy(since) }
     }
 
-    /// Takes an answer of the kubelet's that has the device, or has it not.
+    /// Takes an answer of the kubelet that has the device, or lacks it.
     fn saw(&mut self, shown: bool, asked: Instant) {
         if shown {
             self.shown |= !self.healthy || asked >= self.since;
@@ -64,12 +65,12 @@ impl Listed {
         }
     }
 
-    /// Since when the kubelet is known to have let go of it, by `now`.
+    /// Since when the kubelet surely does not allocate it, as known at `now`.
     fn quiet_by(&self, now: Instant) -> Option<Instant> {
         self.quiet.filter(|quiet| *quiet <= now)
     }
 
-    /// What the list says of it.
+    /// How the list shows it.
     fn listing(&self) -> Listing {
         match (self.healthy, self.revoked) {
             (true, _) => Listing::Healthy,
@@ -78,24 +79,23 @@ impl Listed {
         }
     }
 
-    /// Grants it to nobody from now on. Whether that was decided before `now`.
+    /// Grants it to no container from now on. Returns whether that was decided before `now`.
     fn revoke(&mut self, now: Instant) -> bool {
         !self.healthy && *self.revoked.get_or_insert(now) < now
     }
 }
 
-/// How a device stands in a list.
+/// The state of a device in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listing {
-    /// The kubelet may hand it out.
+    /// The kubelet may allocate it.
     Healthy,
-    /// Listed as unhealthy, and granted to a container for which the kubelet picked it before it knew.
+    /// Listed as unhealthy. A container still gets it if the kubelet picked it before it received that list.
     Withdrawn,
-    /// Listed as unhealthy, and granted to nobody.
+    /// Listed as unhealthy, and granted to no container.
     Revoked,
 }
 
-/// The lists of all names.
 #[derive(Debug, Default)]
 pub(crate) struct Advertised {
     names: BTreeMap<ResourceName, BTreeMap<DeviceId, Listed>>,
@@ -104,19 +104,18 @@ pub(crate) struct Advertised {
 }
 
 impl Advertised {
-    /// Serves these names too. None is ever taken back: the kubelet goes on with what it was told of it last.
+    /// Serves these names too. Names are never removed, because the kubelet keeps using its last list of a name.
     pub(crate) fn serve(&mut self, names: &BTreeSet<ResourceName>) {
         for name in names {
             self.names.entry(*name).or_default();
         }
     }
 
-    /// Whether the name is served.
     pub(crate) fn serves(&self, name: ResourceName) -> bool {
         self.names.contains_key(&name)
     }
 
-    /// The kubelet has forgotten everything: nothing is acknowledged.
+    /// Drops all acknowledgements, because the kubelet has restarted and forgotten everything.
     pub(crate) fn forget_acknowledgements(&mut self) {
         self.seen = None;
         for listed in self.names.values_mut().flat_map(BTreeMap::values_mut) {
@@ -124,7 +123,7 @@ impl Advertised {
         }
     }
 
-    /// Takes what the kubelet says that it may hand out.
+    /// Takes the kubelet's list of allocatable devices.
     pub(crate) fn saw(&mut self, seen: Allocatable) {
         for (device, listed) in self.names.values_mut().flatten() {
             let shown = seen.healthy.values().any(|devices| devices.contains(device));
@@ -134,7 +133,7 @@ impl Advertised {
         self.seen = Some(seen);
     }
 
-    /// Makes the lists offer `offer` and nothing else, as far as the kubelet's acknowledgements allow.
+    /// Makes the lists offer exactly `offer`, as far as the kubelet's acknowledgements allow.
     pub(crate) fn offer(&mut self, offer: &DevicesByName, now: Instant) {
         for (name, devices) in &mut self.names {
             let offered = offer.get(name);
@@ -147,7 +146,7 @@ impl Advertised {
         self.add(offer, now);
     }
 
-    /// Makes the lists offer `offer` too, as far as the kubelet's acknowledgements allow.
+    /// Makes the lists offer `offer` as well, as far as the kubelet's acknowledgements allow.
     pub(crate) fn add(&mut self, offer: &DevicesByName, now: Instant) {
         for (name, device) in offer.iter().flat_map(|(name, devices)| devices.iter().map(move |d| (*name, d)))
         {
@@ -163,7 +162,7 @@ impl Advertised {
         }
     }
 
-    /// Whether the kubelet might still hand the device out under another name.
+    /// Whether the kubelet might still allocate the device under another name.
     fn is_withheld(&self, name: ResourceName, device: &DeviceId, now: Instant) -> bool {
         let others = self.names.iter().filter(|(other, _)| **other != name);
         let listed = others.filter_map(|(_, devices)| devices.get(device));
@@ -172,14 +171,14 @@ impl Advertised {
         listed || seen.filter(|(other, _)| **other != name).any(|(_, devices)| devices.contains(device))
     }
 
-    /// Grants the device to nobody under another name. Whether that was decided before `now`.
+    /// Revokes the device under all other names. Returns whether that was decided before `now`.
     fn revoke_elsewhere(&mut self, name: ResourceName, device: &DeviceId, now: Instant) -> bool {
         let others = self.names.iter_mut().filter(|(other, _)| **other != name);
         let mut listed = others.filter_map(|(_, devices)| devices.get_mut(device));
         listed.all(|listed| listed.revoke(now))
     }
 
-    /// Grants the device to nobody under any name. Whether that was decided before `now`.
+    /// Revokes the device under all names. Returns whether that was decided before `now`.
     pub(crate) fn revoke(&mut self, device: &DeviceId, now: Instant) -> bool {
         let mut listed = self.names.values_mut().filter_map(|devices| devices.get_mut(device));
         listed.all(|listed| listed.revoke(now))
@@ -191,7 +190,7 @@ impl Advertised {
         self.names.values().any(|devices| devices.contains_key(device)) || seen.any(|d| d.contains(device))
     }
 
-    /// Whether something was revoked at `now`, so that another decision can go further.
+    /// Whether something was revoked at `now`, so that the next decision can continue.
     pub(crate) fn revoked_at(&self, now: Instant) -> bool {
         self.names.values().flat_map(BTreeMap::values).any(|listed| listed.revoked == Some(now))
     }
@@ -203,7 +202,7 @@ impl Advertised {
         seen.asked >= listed.since && seen.healthy.get(&name).is_some_and(|devices| devices.contains(device))
     }
 
-    /// Since when the kubelet is known not to hand the device out, by `now`; `None` if it might.
+    /// Since when the kubelet surely does not allocate the device, as known at `now`; `None` if it might.
     pub(crate) fn quiet_since(&self, device: &DeviceId, now: Instant) -> Option<Instant> {
         let seen = self.seen.as_ref()?;
         if seen.healthy.values().any(|devices| devices.contains(device)) {
@@ -213,7 +212,7 @@ impl Advertised {
         listed.map(|l| l.quiet_by(now)).try_fold(self.first_seen?, |latest, quiet| Some(latest.max(quiet?)))
     }
 
-    /// Drops ids that the kubelet has let go of. Gives the time at which the next one may be dropped, or is let go of.
+    /// Drops ids that the kubelet no longer allocates. Returns when the next one may be dropped.
     pub(crate) fn drop_ids(&mut self, account: &Account, now: Instant) -> Option<Instant> {
         let asked = account.asked();
         let mut next = None;
@@ -239,14 +238,14 @@ impl Advertised {
         next
     }
 
-    /// The list of each name: devices and how they stand.
+    /// The list of each name: its devices and their states.
     pub(crate) fn lists(
         &self,
     ) -> impl Iterator<Item = (ResourceName, impl Iterator<Item = (&DeviceId, Listing)>)> {
         self.names.iter().map(|(name, devices)| (*name, devices.iter().map(|(d, l)| (d, l.listing()))))
     }
 
-    /// What the kubelet should say that it may hand out.
+    /// The devices that the kubelet should show as allocatable.
     pub(crate) fn healthy(&self) -> DevicesByName {
         let healthy = self.lists().map(|(name, devices)| {
             (
@@ -257,7 +256,7 @@ impl Advertised {
         healthy.filter(|(_, devices): &(_, BTreeSet<_>)| !devices.is_empty()).collect()
     }
 
-    /// Whether some id waits to be dropped for want of a newer account of holders.
+    /// Whether an id cannot be dropped before a newer list of holders.
     pub(crate) fn wants_account(&self, account: &Account, now: Instant) -> bool {
         let asked = account.asked();
         let unhealthy = self.names.values().flat_map(BTreeMap::values).filter_map(|l| l.quiet_by(now));

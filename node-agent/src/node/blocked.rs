@@ -1,4 +1,5 @@
-//! Slices that wait for a step which has failed for good, or for none: they fail, so that their pods are placed anew.
+//! Slices that cannot be made, because their step has failed for good or they have none. They fail, so that their pods
+//! are placed elsewhere.
 
 use super::decide::task;
 use super::{Node, Obstruction, Task, share};
@@ -10,10 +11,10 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 impl Node {
-    /// Notes them. What could not be destroyed is tried anew for the next slice that needs it gone.
+    /// Marks blocked slices as failed. A destroy that failed is tried again when the next slice needs the place.
     pub(super) fn note_blocked(&mut self, observed: &Observed, plan: &Plan) {
         let due: BTreeSet<Task> = plan.steps.iter().map(task).collect();
-        // A switch whose answer was lost may have been done.
+        // Keep switches: one whose answer was lost may have been done.
         let is_of_slice = |task: &Task| matches!(task, Task::Create(_));
         self.retries.retain(|known| is_of_slice(known) || due.contains(known));
         let mut blocked = self.second_at_their_place(plan);
@@ -26,7 +27,7 @@ impl Node {
         self.obstacles.extend(blocked);
     }
 
-    /// Compute instances that are there, and another wanted slice's.
+    /// Slices whose compute instance exists, but belongs to another wanted slice.
     fn second_at_their_place(&self, plan: &Plan) -> Vec<(SliceId, String)> {
         let is_planned = |id: &SliceId| {
             let refused = plan.refused.iter().any(|(refused, _)| refused == id);
@@ -42,7 +43,7 @@ impl Node {
         second.map(|w| (w.id.clone(), "another wanted slice has its place".to_owned())).collect()
     }
 
-    /// Shares whose device is another's, which is in use: a ledger that was made anew has given its name again.
+    /// Shares whose device belongs to another share that is in use: a recreated ledger has reused its name.
     fn named_as_others(&self) -> impl Iterator<Item = (SliceId, String)> {
         let shares = self.desired().iter().filter(|w| w.shape.instance().is_none());
         let named = shares.filter(|w| {
@@ -51,15 +52,15 @@ impl Node {
         named.map(|w| (w.id.clone(), "another share of its name is in use".to_owned()))
     }
 
-    /// Whether the step may be tried now. What has failed for good and has no slice that could be placed elsewhere is tried
-    /// with each probe.
+    /// Whether the step may be tried now. A step that has failed for good is tried again at each probe, unless it is a
+    /// create, whose slice can be placed elsewhere.
     pub(super) fn may_try(&self, step: &Step, now: Instant) -> bool {
         let (task, probe) = (task(step), self.settings.probe);
         let again = || !matches!(task, Task::Create(_)) && self.retries.may_run_again(&task, probe, now);
         !self.awaits_pause(step) && (self.retries.may_run(&task, now) || again())
     }
 
-    /// Why the GPU's MIG mode is not switched, though it should be.
+    /// Why the GPU's MIG mode is not as desired.
     pub(super) fn switch_trouble(&self, gpu: &GpuUuid) -> Option<String> {
         let of_switch = self.retries.error(&Task::Switch(gpu.clone())).map(|(error, _)| error);
         let of_destroy = || {
@@ -72,7 +73,7 @@ impl Node {
         Some(format!("its MIG mode cannot be switched: {error}"))
     }
 
-    /// The error of a switch or a destroy of the plan's that has failed for good on the GPU.
+    /// The error of a planned switch or destroy that has failed for good on the GPU.
     fn last_error(&self, plan: &Plan, gpu: &GpuUuid) -> Option<&GpuError> {
         let clears = |step: &&Step| matches!(step, Step::Destroy { .. } | Step::Switch { .. });
         let steps = plan.steps.iter().filter(|step| step.gpu() == gpu).filter(clears);
@@ -93,7 +94,7 @@ impl Node {
         waiting
     }
 
-    /// Slices in whose place something is that cannot be destroyed.
+    /// Slices whose place is taken by something that cannot be destroyed.
     fn waiting_for_place(&self, observed: &Observed, plan: &Plan) -> Vec<(SliceId, String)> {
         let clears =
             |step: &&Step| matches!(step, Step::Destroy { .. }) && !self.retries.is_final(&task(step));

@@ -1,4 +1,4 @@
-//! The MPS daemons that the node's shares need, and whether they serve them.
+//! The MPS daemons that the node's shares need, and whether they serve the shares.
 
 use super::Node;
 use super::share::{self, Share};
@@ -9,7 +9,6 @@ use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
 
-/// The MPS daemon that a GPU should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedDaemon {
     /// The memory that the server lets each client process have.
@@ -18,25 +17,23 @@ pub struct WantedDaemon {
     pub threads: u8,
     /// Whether the GPU is in `EXCLUSIVE_PROCESS` mode meanwhile.
     pub exclusive: bool,
-    /// Whether processes of pods ran on the GPU at the last look: they lose their work if the daemon is killed.
+    /// Whether processes of pods ran on the GPU at the last observation: they lose their work if the daemon is killed.
     pub in_use: bool,
 }
 
-/// What a GPU's MPS daemon does.
+/// The observed state of a GPU's MPS daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Daemon {
-    /// It is being started, or stopped.
+    /// The daemon is being started, or stopped.
     Changing,
-    /// It serves clients, each within this limit.
+    /// It serves clients, each within these limits.
     Serving {
         /// Rises with each start: the clients of an earlier one are gone.
         generation: u64,
-        /// The limit that was read back.
         limit: MemoryMib,
-        /// The percentage that was read back.
         threads: u8,
     },
-    /// It does not serve, and why.
+    /// It does not serve, for this reason.
     Ill(String),
 }
 
@@ -44,12 +41,12 @@ pub enum Daemon {
 #[derive(Debug, Clone, Copy, Default)]
 struct Needed {
     memory: MemoryMib,
-    /// Of the compute, in hundredths of the GPU's MiB.
+    /// The compute part, in hundredths of the GPU's MiB.
     compute: u64,
 }
 
 impl Needed {
-    /// What these shares come to on a GPU with so much memory. Where nobody's compute is limited each may have all of it.
+    /// The sum of these shares on a GPU with this memory. Without compute limits each share may use the whole GPU.
     fn of(shapes: impl Iterator<Item = Shape>, gpu: MemoryMib, limits_compute: bool) -> Self {
         let compute = |shape: Shape| if limits_compute { shape.compute_of(gpu) } else { gpu.0 * 100 };
         shapes.fold(Self::default(), |sum, shape| Self {
@@ -72,11 +69,11 @@ impl Needed {
     }
 }
 
-/// The MPS daemons by GPU.
 pub type Daemons = BTreeMap<GpuUuid, Daemon>;
 
 impl Node {
-    /// Takes what the MPS daemons do. Pods that lost theirs are told, unless its server's fault was told already.
+    /// Takes the state of the MPS daemons. Pods that lost their daemon get an Event, unless they got one for its
+    /// server's fault.
     pub fn on_daemons(&mut self, daemons: Daemons) {
         for (gpu, daemon) in &daemons {
             if let Daemon::Ill(text) = daemon {
@@ -92,7 +89,8 @@ impl Node {
         self.daemons = daemons;
     }
 
-    /// The clients of a GPU's MPS server have lost their work. A daemon that is started anew for that is the same loss.
+    /// Handles that the clients of a GPU's MPS server have lost their work. If the daemon restarts for that, it is the
+    /// same loss.
     pub fn on_server_lost(&mut self, gpu: &GpuUuid, how: &str) {
         self.tell_holders(gpu, Some(how));
         self.told_lost.insert(gpu.clone());
@@ -104,7 +102,8 @@ impl Node {
         }
     }
 
-    /// The daemons that should run: one for each GPU that has MPS shares, or has some in use while the driver is to go.
+    /// The daemons that should run: one for each GPU with MPS shares. While the driver is being upgraded only shares in
+    /// use count.
     pub(super) fn wanted_daemons(&self) -> BTreeMap<GpuUuid, WantedDaemon> {
         if self.settings.mps.is_none() {
             return BTreeMap::new();
@@ -113,7 +112,7 @@ impl Node {
             let is_served = |s: &&Share| self.upgrade.is_none() || self.is_share_in_use(s);
             let shares = self.shares.values().filter(|s| s.gpu == gpu.uuid && s.shape.kind() == Kind::Mps);
             let (taken, idle): (Vec<_>, Vec<_>) = shares.filter(is_served).partition(|s| self.is_taken(s));
-            // The limit is the wall that a client cannot move, so an idle share does not widen it for others' clients.
+            // The limit is a wall that a client cannot move, so an idle share must not widen it for other clients.
             let counted = if taken.is_empty() { idle } else { taken };
             let needs = counted.into_iter().map(|s| self.needed(gpu, &s.id)).reduce(Needed::max)?;
             let (limit, threads) = (needs.memory, needs.threads(gpu.memory));
@@ -123,14 +122,15 @@ impl Node {
         self.gpus.iter().filter_map(|gpu| Some((gpu.uuid.clone(), wanted(gpu)?))).collect()
     }
 
-    /// Whether a pod has the share, may have it, or has reserved it.
+    /// Whether a pod holds the share, may hold it, or has reserved it.
     fn is_taken(&self, share: &Share) -> bool {
         let is_reserved = |w: &WantedSlice| w.id == share.id && w.gpu == share.gpu && w.reservation.is_some();
         self.desired().iter().any(is_reserved) || self.is_share_in_use(share)
     }
 
-    /// What the server must let a client have for this share: all shares of its container on the GPU, for they are one
-    /// process's. In strict mode the wall is one share, and a container with several has as many processes' worth.
+    /// What the server must let a client have for this share: all shares of its container on the GPU, because one
+    /// process uses them together. In strict mode the limit is one share, and a container with several shares needs as
+    /// many processes.
     fn needed(&self, gpu: &Gpu, id: &SliceId) -> Needed {
         let device = share::device_id(&gpu.uuid, id);
         let mps = self.rule(gpu).mps;
@@ -163,7 +163,7 @@ impl Node {
         own.max(promised).max(needed(&mut held.map(|(_, s)| s.shape)))
     }
 
-    /// What keeps a share from being served.
+    /// Why a share cannot be served; `None` if it can.
     pub(super) fn daemon_trouble(&self, device: &DeviceId, shape: Shape) -> Option<String> {
         let (gpu, id) =
             share::slice_of(device).filter(|_| self.settings.mps.is_some() && shape.kind() == Kind::Mps)?;
@@ -181,7 +181,7 @@ impl Node {
         }
     }
 
-    /// Whether a share of this kind must wait until the GPU's MPS daemon has gone.
+    /// Whether a share of this kind must wait until the GPU's MPS daemon has ended.
     pub(super) fn waits_for_daemon(&self, gpu: &GpuUuid, shape: Shape) -> bool {
         shape.kind() != Kind::Mps && self.daemons.contains_key(gpu)
     }

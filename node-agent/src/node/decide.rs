@@ -1,7 +1,7 @@
-//! From all that is known to what is done next: the lists for the kubelet, one step, the status.
+//! Turns everything that is known into a decision: the lists for the kubelet, one step, the status.
 //!
-//! On each GPU one step runs at a time, and the plan is made anew after each, so that it always rests on what is wanted by now and on
-//! the newest holders. A plan that the checker refuses is not run.
+//! One step runs at a time on each GPU. The plan is recomputed after each step, so that it always uses the current
+//! desired state and the newest holders. A plan that the checker rejects does not run.
 
 use super::advertise::DevicesByName;
 use super::retry::OUT_OF_REACH;
@@ -21,119 +21,103 @@ use kerf_core::units::{ComputePercent, MemoryMib};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long a promised slice may exist without being served before that counts as a failure: an MPS daemon starts in a
-/// second or two, and a hung one is found and started anew in ten.
+/// How long a reserved slice may exist without being served before that counts as a failure. An MPS daemon starts in a
+/// second or two, and a hung one is detected and restarted within ten.
 const SERVE_WITHIN: Duration = Duration::from_secs(20);
 
-/// Names of MIG devices that are remembered at most, with those of devices that are gone.
+/// How many names of MIG devices are remembered, including those of devices that are gone.
 const MOST_ORIGINS: usize = 4096;
 
-/// What follows from the agent's knowledge.
 #[derive(Debug)]
 pub struct Decision {
-    /// The list of each name, for the kubelet.
     pub lists: BTreeMap<ResourceName, Vec<ListedDevice>>,
-    /// What the kubelet should say that it may hand out, once it has taken the lists.
+    /// The devices that the kubelet should show as allocatable once it has processed the lists.
     pub healthy: DevicesByName,
-    /// Whether the agent may let go of the driver, which is to be upgraded.
+    /// Set if the agent may release the driver for its upgrade.
     pub let_go: Option<LetGo>,
     /// The step to run now. Once it is under way there may be another, on another GPU.
     pub step: Option<Step>,
     /// What must be recorded on the node's disk before the step runs.
     pub record: Recalled,
-    /// What is to be kept on the node for the slices that exist; `None` until it is known which these are, so that nothing is
-    /// taken from those who hold one.
+    /// Desired state for the slices that exist. `None` until these are known, so that no holder loses anything before.
     pub kept: Option<Kept>,
-    /// How long the time slices of GPUs should be.
     pub lengths: BTreeMap<GpuUuid, SliceLength>,
-    /// Which programs of GPU Operator should be paused.
     pub pause: Pause,
     /// Whether pods that the kubelet has rejected are removed.
     pub remove_rejected: bool,
-    /// What people should hear of.
+    /// What to report as Kubernetes Events.
     pub notes: Vec<Note>,
-    /// Pods that policy has evicted.
+    /// Pods that the policy has evicted.
     pub evict: Vec<(PodKey, PodUid)>,
-    /// Pods with reservations of which it must be looked up whether they are bound, and where.
+    /// Pods with reservations for which a look-up must find out whether they are bound, and where.
     pub look_up: BTreeMap<PodUid, PodKey>,
-    /// The kubelet's account of holders is wanted now.
+    /// Whether a new list of holders is needed now.
     pub wants_holders: bool,
-    /// GPUs and holders should be looked at again soon, because what was seen may be out of date.
+    /// Whether GPUs and holders should be observed soon, because the known state may be out of date.
     pub wants_observation: bool,
-    /// When to decide anew if nothing happens before.
+    /// When the next decision is due if no event comes before.
     pub wake: Option<Instant>,
-    /// GpuNode.status.
     pub status: GpuNodeStatus,
 }
 
-/// What is to be kept on the node for the slices that exist.
+/// Desired state on the node for the slices that exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// The MPS daemons that should run.
     pub daemons: BTreeMap<GpuUuid, WantedDaemon>,
-    /// What devices need to be opened.
+    /// What each device needs so that containers can open it.
     pub reach: BTreeMap<DeviceId, Access>,
-    /// The limits that the driver should put on the memory of pods.
+    /// The limits that the driver should set on pods' GPU memory.
     pub limits: Limits,
-    /// What is left as it is beside them.
+    /// Devices, daemons and limits that stay as they are besides the wanted ones.
     pub spared: Spared,
 }
 
-/// One device of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedDevice {
-    /// Its id.
     pub id: DeviceId,
-    /// Whether the kubelet may hand it out.
     pub healthy: bool,
-    /// Whether somebody has it, as far as is known: a kubelet that has freed it already may hand it out before that is heard.
+    /// Whether a pod has it, as far as is known. A kubelet that has freed it already may allocate it before the agent
+    /// learns that.
     pub held: bool,
-    /// What a container gets with it; `None` for a device that nobody gets. A kubelet that did not know yet may still
-    /// have picked an unhealthy one.
+    /// What a container gets with it; `None` if no container gets it. A kubelet with an older list may still pick an
+    /// unhealthy device.
     pub grant: Option<Grant>,
-    /// The pod that it is promised to.
+    /// The pod that has reserved it, if any.
     pub reserved_for: Option<PodUid>,
-    /// The NUMA node that its GPU is close to, where there is one.
+    /// The NUMA node that its GPU is close to; `None` if there is none.
     pub numa: Option<u32>,
-    /// How close the node's GPUs are to each other.
     pub closeness: Closeness,
 }
 
-/// What a container gets with a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Its GPU.
     pub gpu: GpuUuid,
-    /// The slice, for people.
+    /// The slice's name, for people.
     pub slice: String,
-    /// How it is shared, for a share.
+    /// How it is shared; `None` if it is not a share.
     pub share: Option<ShareGrant>,
-    /// How it is opened.
     pub access: AccessGrant,
 }
 
-/// A share of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShareGrant {
-    /// How it is made.
     pub kind: Kind,
-    /// Its memory.
     pub memory: MemoryMib,
-    /// The GPU's memory.
+    /// The memory of the whole GPU.
     pub of: MemoryMib,
-    /// The part of the GPU's compute where it is not that of the memory: asked for by itself, or all where nobody is limited.
+    /// The compute part, if it was requested by itself or if nobody is limited. Otherwise it is the same part as the
+    /// memory.
     pub compute: Option<ComputePercent>,
 }
 
 impl Node {
-    /// Decides.
     pub fn decide(&mut self, now: Instant) -> Decision {
         let silent = self.await_silent(now);
         let next_due = self.follow_pods(now);
         let leaderless = self.await_leader(now);
         self.recall_assigned(now);
         let taken_over = self.await_takeover(now);
-        // While holders or GPUs are unknown nothing is cut: what cannot be seen counts as held.
+        // While holders or GPUs are unknown nothing is cut: a device counts as held until it is known to be free.
         let knows_holders =
             self.account.is_known() && self.health.pods.is_well() && self.health.policy.is_well();
         self.knew |= knows_holders && self.health.nvml.is_well();
@@ -147,7 +131,7 @@ impl Node {
         }
         self.occupy();
         self.note_bindings();
-        // Whoever else is here, what is held is known.
+        // With known holders the held devices are known too, whether or not another manager is here.
         if knows_holders && self.health.nvml.is_well() && (self.others.is_some() || knows_all) {
             self.awaited.clear();
         }
@@ -163,7 +147,7 @@ impl Node {
             self.grants = true;
             self.advertised.offer(&offered.healthy, now);
         } else if self.health.nvml.is_well() && !self.is_closed() {
-            // Whoever has something goes on with it, and its container may be started again.
+            // A holder keeps its device listed, because its container may restart.
             offered
                 .healthy
                 .values_mut()
@@ -225,8 +209,8 @@ impl Node {
         })
     }
 
-    /// The plan's steps. What the record tells of is made anew as soon as the kubelet has told who holds what: the record may
-    /// be of an earlier boot though the agent has run in this one.
+    /// The plan's steps. Recorded slices are made again as soon as the kubelet has listed the holders. The checkpoint
+    /// may be of an earlier boot even if the agent has run in this one.
     fn steps(&mut self, knows_all: bool, now: Instant) -> Vec<Step> {
         let may_look = self.health.nvml.is_well() && self.account.is_known() && !self.is_closed();
         let may_restore = self.is_recovering() && may_look;
@@ -246,7 +230,7 @@ impl Node {
         (slice.shape.kind() != Kind::Mig && is_in_mig_mode()).then(|| "its GPU is in MIG mode now".to_owned())
     }
 
-    /// Devices that exist and cannot be used by anybody new, or, where it is the GPU's fault, by anybody.
+    /// Devices that exist and cannot be used by a new pod or, if the GPU is at fault, by any pod.
     fn note_unserved(&mut self, existing: &[ExistingSlice], now: Instant) -> BTreeSet<DeviceId> {
         let mut devices = BTreeSet::new();
         let mut troubles = BTreeMap::new();
@@ -263,7 +247,7 @@ impl Node {
             let Some(text) = lasting.clone().or(other) else { continue };
             devices.insert(slice.device.clone());
             if (slice.reservation.is_some() || lingers) && !held {
-                // Who lets go of a slice that is still in use would lose sight of it.
+                // A slice in use is skipped: if its reservation were dropped, the extender would lose track of it.
                 troubles.insert(slice.id.clone(), (text, lasting.is_some() && !lingers));
             }
         }
@@ -278,21 +262,21 @@ impl Node {
         devices
     }
 
-    /// Why the plan keeps no place for a GPU instance's slice that is there: another that is wanted before it wants the instance
-    /// otherwise.
+    /// Why the plan keeps no place for the existing slice of a GPU instance: a slice with precedence needs the instance
+    /// in another form.
     fn refused_though_there(&self, slice: &ExistingSlice) -> Option<String> {
         slice.shape.instance()?;
         self.obstacles.get(&slice.id).map(|obstacle| obstacle.text.clone())
     }
 
-    /// What keeps a slice from ever being offered under the name that it is promised under.
+    /// Why a slice can never be offered under the name of its reservation.
     fn unnamed(&self, slice: &ExistingSlice) -> Option<String> {
         let promised = slice.reservation.as_ref().filter(|_| slice.held_as.is_none())?;
         let name = promised.resource;
         (!self.advertised.serves(name)).then(|| format!("{name} is no name that this node serves"))
     }
 
-    /// The plan's steps on GPU instances. Shares have none: theirs are done at once.
+    /// Plans the steps on GPU instances. Steps of shares are carried out at once.
     fn plan(&mut self, now: Instant) -> Vec<Step> {
         loop {
             let observed = self.observed();
@@ -317,8 +301,8 @@ impl Node {
         planner::check(observed, &self.to_plan(), &alone).is_ok()
     }
 
-    /// Starts or ends the next share that can be. Whether there was one; then all is planned anew, for what was to end before
-    /// may still be there, and two starts that are legal each may not be so together.
+    /// Starts or ends the next share that is ready, and returns whether there was one. Then everything is planned
+    /// again: what was to end before may still exist, and two starts that are legal alone may not be legal together.
     fn run_share_steps(&mut self, observed: &Observed, plan: &Plan, now: Instant) -> bool {
         for step in &plan.steps {
             match step {
@@ -333,7 +317,7 @@ impl Node {
                     self.shares.insert(device, replica);
                     return true;
                 }
-                // What was to end first may still be there, or the MPS daemon of what has ended.
+                // What was to end first may still exist, or the MPS daemon of an ended share.
                 Step::Start { gpu, id, shape }
                     if self.waits_for_daemon(gpu, *shape)
                         || self.is_being_switched(gpu)
@@ -347,7 +331,7 @@ impl Node {
                     self.shares.insert(device, share);
                     return true;
                 }
-                // What is made anew after a boot is made before it is known who holds what else.
+                // During recovery no share ends, because other holders are not known yet.
                 Step::End { gpu, id } if !self.is_recovering() => {
                     let Some(device) = self.share_named(gpu, id) else { continue };
                     if self.may_go(&device, now) {
@@ -362,9 +346,9 @@ impl Node {
         false
     }
 
-    /// Whether no container has the device or can get it: the kubelet does not offer it, was asked for holders after it
-    /// had let go of it, and a container for which it picked the device before that has been refused it since an
-    /// earlier decision. Refuses it from now on if only that is missing.
+    /// Whether no container has the device or can get it. Three things must hold: the kubelet does not offer it;
+    /// holders were listed after that; and since an earlier decision the device is refused to any container for which
+    /// the kubelet picked it before. If only the last is missing, it is refused from now on.
     pub(super) fn may_go(&mut self, device: &DeviceId, now: Instant) -> bool {
         let quiet = self.advertised.quiet_since(device, now);
         let asked = self.account.asked();
@@ -400,11 +384,12 @@ impl Node {
         self.obstacles = plan.refused.iter().map(|(id, o)| (id.clone(), obstruction(id, o))).collect();
     }
 
-    /// The first step that may run now, on a GPU on which none is under way.
+    /// The first step that may run now, on a GPU without a step under way.
     fn next_step(&mut self, steps: Vec<Step>, now: Instant) -> Option<Step> {
         steps.into_iter().find(|step| match step {
             step if self.is_busy_with(step.gpu()) => false,
-            // An MPS daemon's server is a process on the GPU, and its compute mode may be another.
+            // The mode must not be switched with a daemon: its server is a process on the GPU, and its compute mode may
+            // differ.
             Step::Switch { gpu, .. } => !self.daemons.contains_key(gpu) && self.may_try(step, now),
             Step::Create { .. } => self.may_try(step, now),
             Step::Destroy { gpu, instance, part } => {
@@ -426,7 +411,8 @@ impl Node {
             .filter(|w| w.shape.instance().is_some())
             .filter_map(|w| Some((self.mig_device_of(w)?, w.id.clone())))
             .collect();
-        // The ledger's own names come first; those of the record serve for what it no longer wants.
+        // The ledger's own names take precedence; those of the checkpoint fill in for slices that the ledger no longer
+        // has.
         let mut named_now = BTreeSet::new();
         for (device, id) in named {
             if named_now.insert(device.clone()) {
@@ -434,8 +420,8 @@ impl Node {
             }
         }
         if self.health.nvml.is_well() {
-            // A look may miss what the next one shows, and what has lost its name would be a stranger's. No device gets the
-            // UUID of one that is gone.
+            // Names are kept although a device is not visible: the next observation may show it again, and without its
+            // name it would count as unknown. That is safe, because no new device gets the UUID of an old one.
             if self.origins.len() > MOST_ORIGINS {
                 let instances = self.gpus.iter().flat_map(|g| &g.instances);
                 let there: Vec<_> = instances.flat_map(|i| i.devices().map(|(.., d)| d.clone())).collect();
@@ -446,7 +432,7 @@ impl Node {
     }
 }
 
-/// What a step's failures are counted by.
+/// The key by which a step's failures are counted.
 pub(super) fn task(step: &Step) -> Task {
     match step {
         Step::Switch { gpu, .. } => Task::Switch(gpu.clone()),

@@ -1,5 +1,6 @@
-//! What pods have of others than kerf and is listed in other words than kerf's: by GKE's device plugin, as a replica of a MIG device,
-//! by a claim of NVIDIA's DRA driver. Its pods run on after who gave it has gone. What the words tell of is occupied; where they
+//! What pods hold through other programs than kerf: GKE's device plugin, replicas of a MIG device, claims of NVIDIA's
+//! DRA driver. These pods run on after that program is gone. Whatever a listed id can be mapped to is occupied; if it
+//! cannot be mapped, every device that it may be is occupied.
 //! tell nothing, whatever it may be is.
 
 use super::share::{self, Share};
@@ -12,63 +13,61 @@ use kerf_core::resource::ResourceName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-/// NVIDIA's DRA driver of GPUs. Its sibling `compute-domain.nvidia.com` has none.
+/// NVIDIA's DRA driver for GPUs. Its sibling `compute-domain.nvidia.com` allocates none.
 pub(crate) const DRA_DRIVER: &str = "gpu.nvidia.com";
 
-/// Which of the node's devices it is.
+/// Which of the node's devices a foreign id means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Foreign {
     /// The GPU, or the MIG device, with this UUID.
     Uuid(DeviceId),
     /// The GPU `/dev/nvidia<minor>`.
     Gpu {
-        /// Its number.
         minor: u32,
     },
-    /// A GPU instance.
     Instance {
-        /// The number of its GPU.
+        /// The minor number of its GPU.
         minor: u32,
-        /// Its id on the GPU.
         gi: u32,
     },
-    /// The GPU instance at a place.
+    /// The GPU instance at a placement.
     Placed {
-        /// The number of its GPU.
+        /// The minor number of its GPU.
         minor: u32,
         /// Its first memory slice.
         start: u8,
     },
-    /// Nobody knows.
+    /// The id has an unknown form.
     Unknown,
 }
 
 impl Foreign {
-    /// What a device plugin gave by this id; `None` for what kerf may have given, and for what is no GPU.
+    /// Maps the id of a device plugin; `None` for ids that may be kerf's own, and for resources other than GPUs.
     pub(crate) fn of_plugin(resource: &str, id: &str) -> Option<Self> {
         let name = resource.strip_prefix(nvidia_keys::PREFIX)?;
         let ours = resource.parse::<ResourceName>();
         let (is_kerfs, is_by_turns) = (ours.is_ok(), matches!(ours, Ok(ResourceName::MigReplica(_))));
         let (device, replica) = id.split_once("::").map_or((id, None), |(device, n)| (device, Some(n)));
         if device.starts_with("GPU-") || device.starts_with("MIG-") {
-            // kerf has replicas of MIG devices under names of their own.
+            // kerf's own replicas of MIG devices have their own resource names.
             let may_be_kerfs = is_kerfs && (device.starts_with("GPU-") || replica.is_some() == is_by_turns);
             return (!may_be_kerfs).then(|| Self::Uuid(DeviceId::new(device)));
         }
-        // Network adapters have names of NVIDIA's too.
+        // NVIDIA's network adapters also use names of this prefix.
         let is_gpu = is_kerfs || name.starts_with("gpu") || name.starts_with("mig-");
         by_gke(id).or_else(|| is_gpu.then_some(Self::Unknown))
     }
 
-    /// What a DRA driver gave by this name; `None` for what is no GPU that NVML shows.
+    /// Maps a device of a DRA driver; `None` for devices that are not GPUs or not visible to NVML.
     pub(crate) fn of_claim(driver: &str, device: &str) -> Option<Self> {
-        // One that is passed through to a virtual machine has another driver than NVIDIA's.
+        // A GPU that is passed through to a virtual machine has another driver than NVIDIA's.
         let is_shown = driver == DRA_DRIVER && !device.starts_with("gpu-vfio-");
         is_shown.then(|| by_dra(device).unwrap_or(Self::Unknown))
     }
 }
 
-/// `nvidia0`, `nvidia0/gi1`, and with `/vgpu2` behind either what is shared (container-engine-accelerators `pkg/gpu/nvidia`).
+/// The forms `nvidia0` and `nvidia0/gi1`, either followed by `/vgpu2` if it is shared (container-engine-accelerators
+/// `pkg/gpu/nvidia`).
 fn by_gke(id: &str) -> Option<Foreign> {
     let mut parts = id.split('/').peekable();
     let minor = number(parts.next()?, "nvidia")?;
@@ -82,8 +81,8 @@ fn by_gke(id: &str) -> Option<Foreign> {
     }
 }
 
-/// `gpu-0`, `gpu-0-mig-19-2-1` (profile's id, first slice, size) and `gpu-0-mig-1g10gb-19-2` (profile, its id, first slice) of
-/// k8s-dra-driver-gpu (`cmd/gpu-kubelet-plugin`, `CanonicalName`).
+/// The forms of k8s-dra-driver-gpu (`cmd/gpu-kubelet-plugin`, `CanonicalName`): `gpu-0`, `gpu-0-mig-19-2-1` (profile's
+/// id, first slice, size) and `gpu-0-mig-1g10gb-19-2` (profile, its id, first slice).
 fn by_dra(device: &str) -> Option<Foreign> {
     let parts: Vec<&str> = device.split('-').collect();
     let placed = |minor: &str, start: &str| {
@@ -104,11 +103,11 @@ fn number<T: FromStr>(text: &str, prefix: &str) -> Option<T> {
 }
 
 impl Node {
-    /// Notes what somebody may hold that no source names a holder of.
+    /// Marks devices as occupied that a pod may hold without a source that names the holder.
     pub(super) fn occupy(&mut self) {
         let mut occupied = self.unaccounted();
         let held = self.held_of_others();
-        // GPUs that a pod may hold by NVIDIA's device plugin exist as what it would hold.
+        // A GPU that a pod may hold by NVIDIA's device plugin is represented as the share that the pod would hold.
         for (device, held) in held.iter().filter(|(device, _)| is_of_plugin(device)) {
             let Some((gpu, id)) = share::slice_of(device) else { continue };
             let Some(shape) = self.shape_of(&gpu, held.name) else { continue };
@@ -118,9 +117,9 @@ impl Node {
         self.account.occupy(occupied);
     }
 
-    /// While the kubelet's checkpoint was never read, an init container may hold what this process has not made and no other
-    /// source accounts for. A GPU may answer late, so it does not matter when it was first seen. The reservations of bound pods
-    /// account for their slices: an earlier process has offered them.
+    /// While the kubelet's checkpoint was never read, an init container may hold a device that no source shows and that
+    /// this process has not made. The time when a GPU was first seen does not matter, because a GPU may answer late.
+    /// Reservations of bound pods account for their slices: an earlier process has offered them.
     fn unaccounted(&mut self) -> BTreeMap<DeviceId, Option<Held>> {
         if !self.account.is_blind() {
             self.made.clear();
@@ -138,7 +137,7 @@ impl Node {
         existing.iter().filter(is_open).map(|slice| (slice.device.clone(), None)).collect()
     }
 
-    /// The devices that pods have by others, or may have.
+    /// The devices that pods hold, or may hold, through other programs.
     fn held_of_others(&self) -> BTreeMap<DeviceId, Held> {
         let mut held = BTreeMap::new();
         let listed = self.account.foreign().map(|(foreign, holder)| (foreign.clone(), holder));
@@ -151,10 +150,10 @@ impl Node {
         held
     }
 
-    /// What it occupies; `None` where nobody knows.
+    /// The devices that a foreign id occupies; `None` if it is unknown.
     fn devices_of_foreign(&self, foreign: &Foreign) -> Option<Vec<DeviceId>> {
         match foreign {
-            // A GPU that is not seen is given to nobody.
+            // A GPU that is not visible is offered to no pod anyway.
             Foreign::Uuid(device) => Some(self.gpu_of(device).map_or_else(Vec::new, |gpu| {
                 if gpu.uuid.as_str() == device.as_str() { all_of(gpu) } else { vec![device.clone()] }
             })),
@@ -165,7 +164,8 @@ impl Node {
         }
     }
 
-    /// The GPU instances that it is, or all that the GPU has. One that does not answer may pass for another's number.
+    /// The GPU instances that match, or all devices of the GPU if none does. A GPU that does not answer may have
+    /// another's number.
     fn on_gpu(&self, minor: u32, is_it: impl Fn(&GpuInstance) -> bool) -> Option<Vec<DeviceId>> {
         let devices = |gpu| {
             let found = devices_of(gpu, &is_it);
@@ -180,14 +180,14 @@ impl Node {
         self.shares.iter().any(|(device, share)| share.gpu == *gpu && !is_of_plugin(device))
     }
 
-    /// GPUs of which kerf has given nothing. One in MIG mode is occupied by what stands on it.
+    /// GPUs without a share of kerf. A GPU in MIG mode counts by the instances on it, as occupied.
     fn gpus_of_nobody(&self) -> Vec<DeviceId> {
         let uncut = self.gpus.iter().filter(|gpu| gpu.table.is_none());
         uncut.filter(|gpu| !self.has_shares_of_kerf(&gpu.uuid)).flat_map(all_of).collect()
     }
 }
 
-/// Whether it is a GPU as a whole by its UUID, as NVIDIA's device plugin gives it.
+/// Whether the id is a whole GPU's UUID, as NVIDIA's device plugin allocates it.
 fn is_of_plugin(device: &DeviceId) -> bool {
     share::slice_of(device).is_some_and(|(gpu, id)| id == SliceId::new(gpu.as_str()))
 }

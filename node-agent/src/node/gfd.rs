@@ -1,4 +1,4 @@
-//! What NVIDIA's labels would say of the node, made of what the agent has observed and what policy allows.
+//! The values of NVIDIA's labels for this node, from the agent's observations and the policy.
 
 use super::share::Share;
 use super::{Node, rules};
@@ -44,7 +44,8 @@ impl Node {
     }
 }
 
-/// How many shares policy fixes: of the kind that the GPU has some of, else of the first that it may have.
+/// The number of shares that the policy fixes: for the kind that the GPU has shares of, else for the first allowed
+/// kind.
 fn fixed_shares(rule: &GpuRule, shares: &BTreeMap<Kind, u32>) -> Option<u32> {
     let allowed = Kind::ALL.iter().filter(|kind| rule.kinds.contains(kind));
     let replicas = shares.keys().chain(allowed).find_map(|kind| rule.replicas(*kind));

@@ -1,33 +1,31 @@
-//! What stands in the way of serving the node: the reasons of the condition `Ready`.
+//! What keeps the node from being served: the reasons of the condition `Ready`.
 
 /// The agent's neighbours, and what is wrong with each.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Health {
-    /// NVML was never read, or the last call failed.
+    /// Ill if the last call of NVML failed.
     pub(crate) nvml: Neighbour,
-    /// The kubelet has not taken all resource names.
+    /// Whether the kubelet has accepted all resource names.
     pub(crate) registration: Neighbour,
-    /// The kubelet's account of holders.
+    /// The pod-resources API, which lists the holders.
     pub(crate) pod_resources: Neighbour,
-    /// The pods that are bound to the node.
+    /// The watch of the pods that are bound to the node.
     pub(crate) pods: Neighbour,
     /// The policy in the GpuNode.
     pub(crate) policy: Neighbour,
-    /// The extender's leader.
+    /// The connection to the extender's leader.
     pub(crate) leader: Neighbour,
-    /// Why the disk takes no reservation.
+    /// Why the disk accepts no reservation; `None` if it does.
     pub(crate) disk: Option<String>,
 }
 
-/// How one neighbour fares.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Neighbour {
-    /// Not heard yet.
+    /// It has not answered yet.
     #[default]
     Awaited,
-    /// Well.
     Well,
-    /// Not well, and why.
+    /// It failed, for this reason.
     Ill(String),
 }
 
@@ -46,7 +44,7 @@ impl Neighbour {
 }
 
 impl Health {
-    /// Why no leader orders.
+    /// Why no leader sends orders.
     pub(crate) fn leader_trouble(&self) -> Option<(String, String)> {
         self.leader.trouble(
             "NotConnected",
@@ -54,7 +52,7 @@ impl Health {
         )
     }
 
-    /// The first thing that is wrong: a word for programs and a sentence for people.
+    /// The first trouble: a reason for programs and a message for people.
     pub(crate) fn trouble(&self) -> Option<(String, String)> {
         let nvml = self.nvml.trouble("NvmlUnavailable", "NVML has not answered yet");
         nvml.or_else(|| self.disk.clone().map(|text| ("RecordNotWritten".to_owned(), text)))

@@ -1,18 +1,20 @@
-//! Who holds which device.
+//! Finds out who holds which device.
 //!
 //! Three sources, from the newest to the most complete:
 //!
 //! | source | what it has | what it lacks |
 //! |---|---|---|
 //! | `Allocate` | what a container is being given | which container; what an earlier process of the agent's was asked |
-//! | pod-resources' List | what containers and sidecars hold, by the pod's name | ordinary init containers; all pods, until a kubelet that was just started has heard of them |
+//! | pod-resources' List | what containers and sidecars hold, by the pod's name | ordinary init containers; all pods,
+//! until a restarted kubelet has read them |
 //! | the kubelet's checkpoint | what every container holds, by the pod's UID | what was allocated a moment ago; that a pod has ended |
 //!
 //! A device is held if it is being given, if List has it, or if the checkpoint has it for a pod that the API server shows and that
 //! has not ended. So a restart of the agent, of the kubelet or of the node changes nothing: the checkpoint outlives all three.
-//! An allocation ends when the other two show it. It also ends after [`SHOWN_WITHIN`] once no pod of the node lacks a device of its
-//! name: then the pod was refused. No earlier moment is safe: the kubelet writes its checkpoint after all plugins have answered
-//! for a container, however long that takes (`pod_resources::checkpoint`).
+//! An allocation ends when the other two sources show it. It also ends after [`SHOWN_WITHIN`] if no pod of the node
+//! lacks a device of its name: then the kubelet rejected the pod. No earlier time is safe, because the kubelet writes
+//! its checkpoint only after all plugins have answered for a container, however long that takes
+//! (`pod_resources::checkpoint`).
 
 use super::foreign::Foreign;
 use super::pods::{NodePod, NodePods};
@@ -22,53 +24,49 @@ use kerf_core::resource::ResourceName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long the API server may take to show the agent a pod that the kubelet allocates for already.
+/// How long the API server may take to show the agent a pod for which the kubelet allocates already.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
 
-/// The first wait for the kubelet to show what changed; doubled with each look up to [`LONGEST_LOOK`].
+/// The first wait for the kubelet to show a change. It doubles with each poll, up to [`LONGEST_LOOK`].
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
-/// How long a pod that kerf does not know has what the kubelet lists no more, unless it is known to have ended: a kubelet that
-/// was just started lists it again within seconds.
+/// How long a pod unknown to kerf keeps what the kubelet no longer lists, unless the pod is known to have ended. A
+/// restarted kubelet lists it again within seconds.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
 
-/// One device's holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// The name under which the container asked.
+    /// The resource name that the container requested.
     pub name: ResourceName,
-    /// The container.
     pub holder: Holder,
 }
 
 /// A device of one of kerf's names that a container has or had, by the kubelet's checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Recorded {
-    /// The pod.
     pub uid: PodUid,
-    /// The container, an ordinary init container too.
+    /// The container's name; it may be an ordinary init container.
     pub container: String,
-    /// The name under which it asked.
+    /// The resource name that it requested.
     pub name: ResourceName,
-    /// The device.
     pub device: DeviceId,
 }
 
-/// The kubelet's account of holders.
+/// The holders, as the kubelet lists them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holders {
-    /// When it was asked for: it says nothing of what happened later.
+    /// When the request was sent; later events are not in it.
     pub asked: Instant,
     /// Devices of kerf's names that are held, by List.
     pub held: BTreeMap<DeviceId, Held>,
-    /// What containers have of others, in their words.
+    /// What containers hold through other programs, by those programs' ids.
     pub foreign: Vec<(Foreign, Holder)>,
     /// The kubelet's checkpoint, or why it cannot be used.
     pub recorded: Result<Vec<Recorded>, String>,
 }
 
-/// What a container has of others.
+/// What a container holds through another program.
 #[derive(Debug)]
 struct ForeignHeld {
     device: Foreign,
@@ -77,38 +75,38 @@ struct ForeignHeld {
     listed: Instant,
 }
 
-/// What a container was given.
+/// An allocation that the other sources do not show yet.
 #[derive(Debug)]
 struct Allocation {
-    /// The name under which it asked.
+    /// The resource name that it was requested under.
     name: ResourceName,
     at: Instant,
-    /// Who had it by the checkpoint before.
+    /// The pod that had the device before, by the checkpoint.
     before: Option<PodUid>,
 }
 
-/// All that is known of holders.
+/// Everything that is known of holders.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     asked: Option<Instant>,
     listed: BTreeMap<DeviceId, Held>,
     /// The last checkpoint that could be used.
     recorded: Option<Vec<Recorded>>,
-    /// What it has of pods that live.
+    /// What live pods hold, by that checkpoint.
     owned: BTreeMap<DeviceId, (PodUid, Held)>,
-    /// Why the newest cannot be used.
+    /// Why the newest checkpoint cannot be used; `None` if it can.
     unread: Option<String>,
     foreign: Vec<ForeignHeld>,
     allocated: BTreeMap<DeviceId, Allocation>,
-    /// What somebody may hold that no source names a holder of.
+    /// Devices that a pod may hold without a source that names the holder.
     occupied: BTreeMap<DeviceId, Option<Held>>,
-    /// Pods that are gone or finished, while the kubelet still lists what they held.
+    /// Pods that are gone or finished while the kubelet still lists their devices.
     leaving: BTreeMap<PodUid, PodKey>,
     look: Option<(Instant, Duration)>,
 }
 
 impl Account {
-    /// Takes the kubelet's account, beside the pods that the API server shows.
+    /// Takes the kubelet's list of holders, along with the pods that the API server shows.
     pub(crate) fn take(&mut self, holders: Holders, pods: Option<&NodePods>) {
         let Holders { asked, held, foreign, recorded } = holders;
         self.take_foreign(asked, foreign, pods);
@@ -126,7 +124,7 @@ impl Account {
         });
     }
 
-    /// Takes the pods that live. Before the API server has shown them, all of the checkpoint do.
+    /// Takes the live pods. Before the API server has listed them, all pods of the checkpoint count as alive.
     pub(crate) fn take_pods(&mut self, pods: Option<&NodePods>) {
         let mut owned = BTreeMap::new();
         for Recorded { uid, container, name, device } in self.recorded.iter().flatten() {
@@ -134,7 +132,8 @@ impl Account {
             if pod == Some(None) {
                 continue;
             }
-            // The kubelet hands the devices of ordinary init containers on to those after them.
+            // The kubelet hands the devices of ordinary init containers on to later containers, so those take
+            // precedence.
             let is_handed_on = pod.flatten().is_some_and(|pod| pod.inits.contains(container));
             if is_handed_on && owned.contains_key(device) {
                 continue;
@@ -161,7 +160,7 @@ impl Account {
         self.foreign.extend(listed);
     }
 
-    /// Forgets allocations that the kubelet's account shows, and those of pods that were refused.
+    /// Drops allocations that the other sources show, and those of pods that were rejected.
     fn forget_allocations(&mut self, asked: Instant, pods: Option<&NodePods>) {
         let mut allocated = std::mem::take(&mut self.allocated);
         allocated.retain(|device, Allocation { name, at, before }| {
@@ -176,14 +175,14 @@ impl Account {
         self.allocated = allocated;
     }
 
-    /// How many devices of the name the pod has by List and checkpoint.
+    /// How many devices of the name the pod holds, by List and checkpoint.
     fn count(&self, uid: &PodUid, pod: &NodePod, name: ResourceName) -> usize {
         let owned = self.owned.iter().filter(|(_, (of, held))| of == uid && held.name == name);
         let listed = self.listed.iter().filter(|(_, held)| held.name == name && held.holder.key() == pod.key);
         owned.map(|(device, _)| device).chain(listed.map(|(device, _)| device)).collect::<BTreeSet<_>>().len()
     }
 
-    /// A container is being given these devices.
+    /// Notes that a container is being given these devices.
     pub(crate) fn allocated(&mut self, name: ResourceName, devices: Vec<DeviceId>, now: Instant) {
         for device in devices {
             let before = self.owned.get(&device).map(|(uid, _)| uid.clone());
@@ -192,7 +191,7 @@ impl Account {
         self.look_soon(now);
     }
 
-    /// A pod of this node is gone or finished.
+    /// Notes that a pod of this node is gone or finished.
     pub(crate) fn left(&mut self, pod: PodKey, uid: PodUid, now: Instant) {
         let listed = self.devices().map(|(_, held)| &held.holder);
         let has_something = listed.chain(self.foreign().map(|(_, holder)| holder)).any(|h| h.key() == pod);
@@ -202,7 +201,7 @@ impl Account {
         }
     }
 
-    /// Whether the pod is known to have left, while the kubelet may still list what it held.
+    /// Whether the pod is known to have left, while the kubelet may still list its devices.
     pub(super) fn is_leaving(&self, pod: &PodKey) -> bool {
         self.leaving.values().any(|key| key == pod)
     }
@@ -211,7 +210,7 @@ impl Account {
         self.look = Some((now + FIRST_LOOK, FIRST_LOOK));
     }
 
-    /// Whether the kubelet should be asked now; and when, if later.
+    /// Whether the kubelet should be asked now; otherwise when.
     pub(crate) fn look(&mut self, now: Instant) -> (bool, Option<Instant>) {
         if self.allocated.is_empty() && self.leaving.is_empty() && self.unread.is_none() {
             self.look = None;
@@ -226,60 +225,61 @@ impl Account {
         (true, Some(now + wait))
     }
 
-    /// What somebody may hold that no source names a holder of.
+    /// Sets the devices that a pod may hold without a source that names the holder.
     pub(super) fn occupy(&mut self, occupied: BTreeMap<DeviceId, Option<Held>>) {
         self.occupied = occupied;
     }
 
-    /// Whether the kubelet was ever heard.
+    /// Whether the kubelet has ever listed the holders.
     pub(crate) fn is_known(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// When the newest account was asked for.
+    /// When the newest list was requested.
     pub(crate) fn asked(&self) -> Option<Instant> {
         self.asked
     }
 
-    /// Why the kubelet's checkpoint cannot be used, if it cannot.
+    /// Why the kubelet's checkpoint cannot be used; `None` if it can.
     pub(super) fn unread(&self) -> Option<&str> {
         self.unread.as_deref()
     }
 
-    /// Whether nobody knows what init containers held before the agent was started.
+    /// Whether it is unknown what init containers held before the agent started.
     pub(super) fn is_blind(&self) -> bool {
         self.unread.is_some() && self.recorded.is_none()
     }
 
-    /// Who holds the device, where that is known.
+    /// The device's holder, if known.
     pub(crate) fn holder(&self, device: &DeviceId) -> Option<&Held> {
         self.listed.get(device).or_else(|| self.owned.get(device).map(|(_, held)| held))
     }
 
-    /// The pod that has the device by the kubelet's checkpoint, if it lives.
+    /// The live pod that has the device by the kubelet's checkpoint.
     pub(super) fn owner(&self, device: &DeviceId) -> Option<&PodUid> {
         self.owned.get(device).map(|(uid, _)| uid)
     }
 
-    /// Who holds the device, or one of those who may.
+    /// The device's holder, or a pod that may be its holder.
     pub(crate) fn possible_holder(&self, device: &DeviceId) -> Option<&Held> {
         self.holder(device).or_else(|| self.occupied.get(device)?.as_ref())
     }
 
-    /// The name under which the device is held, or was just given to a container.
+    /// The name under which the device is held, or was just allocated.
     pub(crate) fn held_as(&self, device: &DeviceId) -> Option<ResourceName> {
         let allocated = self.allocated.get(device).map(|allocation| allocation.name);
         allocated.or_else(|| self.holder(device).map(|held| held.name))
     }
 
     /// Whether the kubelet keeps the device for a container: List has it, which lacks ordinary init containers, or the
-    /// checkpoint has it for a pod that is admitted. A device that was just allocated it may hand on, or give to another pod.
+    /// checkpoint has it for an admitted pod. A device of a new allocation does not count, because the kubelet may hand
+    /// it on or give it to another pod.
     pub(super) fn is_settled(&self, device: &DeviceId, is_admitted: impl Fn(&PodUid) -> bool) -> bool {
         let is_shown = || self.listed.contains_key(device) || self.owner(device).is_some_and(is_admitted);
         !self.allocated.contains_key(device) && is_shown()
     }
 
-    /// Whether somebody may hold the device though no source says so: it is no one else's meanwhile.
+    /// Whether a pod may hold the device though no source says so. Then no other pod gets it.
     pub(crate) fn is_doubted(&self, device: &DeviceId) -> bool {
         self.occupied.contains_key(device) && self.held_as(device).is_none()
     }
@@ -289,19 +289,19 @@ impl Account {
         self.held_as(device).is_some() || self.is_doubted(device)
     }
 
-    /// What containers have of others.
+    /// What containers hold through other programs, by List.
     pub(super) fn foreign(&self) -> impl Iterator<Item = (&Foreign, &Holder)> {
         self.foreign.iter().map(|held| (&held.device, &held.holder))
     }
 
-    /// What living pods have of others by the kubelet's checkpoint, init containers too.
+    /// What live pods, with their init containers, hold through other programs by the kubelet's checkpoint.
     pub(super) fn foreign_owned(&self) -> impl Iterator<Item = (Foreign, &Holder)> {
         self.owned.iter().filter_map(|(device, (_, held))| {
             Some((Foreign::of_plugin(&held.name.to_string(), device.as_str())?, &held.holder))
         })
     }
 
-    /// All devices that are held by somebody who is known.
+    /// All devices with a known holder.
     pub(crate) fn devices(&self) -> impl Iterator<Item = (&DeviceId, &Held)> {
         let owned = self.owned.iter().filter(|(device, _)| !self.listed.contains_key(*device));
         self.listed.iter().chain(owned.map(|(device, (_, held))| (device, held)))

@@ -1,9 +1,10 @@
-//! GPUs that have reported an error: nothing new of them is offered until they are seen to be well again.
+//! GPUs that have reported an error: nothing new is offered on them until they have recovered.
 //!
-//! Which XIDs count is in [`Xids`]. An ECC error that could not be corrected counts where nothing replaces the bad memory; a
-//! GPU that remaps rows contains it, and shows by its counters what is left to repair. In NVIDIA's device plugin an unhealthy
-//! GPU stays so for ever; here a GPU that has been quiet for a while, answers, and has no repair pending, is taken back. A
-//! restart of the agent heals nothing: illnesses are recorded, and the quiet time begins anew with the process.
+//! [`Xids`] decides which XIDs count. An uncorrectable ECC error counts if the GPU cannot replace the bad memory; a GPU
+//! that remaps rows contains the error, and its counters show what is left to repair. NVIDIA's device plugin keeps an
+//! unhealthy GPU so forever. kerf takes a GPU back once it has been quiet for a while, answers, and has no repair
+//! pending. A restart of the agent heals nothing: illnesses are recorded, and the quiet time starts again with the
+//! process.
 
 use super::Node;
 use super::replica::mig_device;
@@ -12,18 +13,16 @@ use kerf_core::names::{DeviceId, GpuUuid};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// What a GPU has, or one GPU instance of it.
+/// An error of a GPU, or of one GPU instance on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ill {
-    /// The GPU.
     pub gpu: GpuUuid,
-    /// The GPU instance; none for the whole GPU.
+    /// The GPU instance; `None` for the whole GPU.
     pub gi: Option<u32>,
-    /// The error, for people.
     pub text: String,
 }
 
-/// An illness, and when it was last heard of.
+/// An illness, and when it was last reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Illness {
     ill: Ill,
@@ -35,7 +34,7 @@ impl Node {
     pub fn on_trouble(&mut self, event: GpuEvent, now: Instant) {
         let GpuEvent { gpu, what, gi, .. } = event;
         let Some(gpu) = gpu else {
-            // The look that follows every event shows which GPU is lost, if one is.
+            // The observation after every event shows which GPU is lost, if one is.
             tracing::error!(?what, gi, "a GPU that NVML does not name has reported an error");
             return;
         };
@@ -58,17 +57,17 @@ impl Node {
         self.ills.push(Illness { ill: Ill { gpu, gi, text }, last: now });
     }
 
-    /// The illnesses, for the record.
+    /// The illnesses, for the checkpoint.
     pub(super) fn ills(&self) -> Vec<Ill> {
         self.ills.iter().map(|known| known.ill.clone()).collect()
     }
 
-    /// Takes the illnesses of the record. Nobody listened for a while, so that they may have been heard of just now.
+    /// Restores recorded illnesses. They count as reported now, because nothing watched the GPUs for a while.
     pub(super) fn recall_ills(&mut self, ills: &[Ill], now: Instant) {
         self.ills = ills.iter().map(|ill| Illness { ill: ill.clone(), last: now }).collect();
     }
 
-    /// Forgets illnesses of GPU instances that are gone: the next one may get the same id, and is another.
+    /// Drops illnesses of GPU instances that are gone, because a later instance may get the same id.
     pub(super) fn forget_ills_of_gone(&mut self) {
         let gpus = &self.gpus;
         self.ills.retain(|Illness { ill, .. }| {
@@ -78,11 +77,11 @@ impl Node {
         });
     }
 
-    /// Takes GPUs back that have been quiet for long enough. Gives the time at which the next one may be.
+    /// Takes GPUs back that have been quiet for long enough. Returns when the next one may be.
     pub(super) fn recover(&mut self, now: Instant) -> Option<Instant> {
         let after = self.settings.recover_after;
         let gpus = &self.gpus;
-        // A row that waits closes no GPU, but one with an error beside it has its reset first.
+        // A pending row remapping alone does not close a GPU. But a GPU with an error too must first get its reset.
         let has_repaired = |gpu: &Gpu| gpu.pending_repair.is_none() && gpu.remapping != RowRemapping::Pending;
         let answers = |known: &Illness| {
             gpus.iter().any(|g| g.uuid == known.ill.gpu && g.fault.is_none() && has_repaired(g))
@@ -97,7 +96,7 @@ impl Node {
         self.ills.iter().map(|ill| (ill.last + after).max(now + Duration::from_secs(1))).min()
     }
 
-    /// What keeps the whole GPU from being used for anything new.
+    /// Why the whole GPU must not be used for anything new.
     pub(super) fn trouble_of(&self, gpu: &Gpu) -> Option<String> {
         let fault = gpu.fault.as_ref().map(|fault| format!("it does not answer: {fault}"));
         let repair = || gpu.pending_repair.clone();
@@ -106,7 +105,7 @@ impl Node {
         fault.or_else(repair).or_else(|| ill().map(|ill| ill.text.clone()))
     }
 
-    /// What keeps a device from being used by anybody new.
+    /// Why no new pod may get the device.
     pub(super) fn trouble_of_device(&self, device: &DeviceId) -> Option<String> {
         let gpu = self.gpu_of(device)?;
         let mig = mig_device(device);

@@ -1,5 +1,6 @@
-//! Processes that outlive their pod: one that is deleted by force is gone at once from the API server and from the kubelet's
-//! account, and its processes are killed afterwards. Until a look shows none, nobody else gets what they run on.
+//! Orphaned processes, which outlive their pod. A pod that is deleted by force disappears at once from the API server
+//! and from the kubelet's list, and its processes are killed later. Until an observation shows none, no other pod gets
+//! what they run on.
 
 use super::{GpuUsage, Node, replica};
 use crate::gpu::{Gpu, Process};
@@ -7,34 +8,34 @@ use kerf_core::contract::WantedSlice;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What people are told.
+/// The text of the slice's condition, for admins.
 pub(super) const TEXT: &str = "processes of an earlier holder still run on it";
 
-/// How the pod has ended that held a device.
+/// How the pod ended that held a device.
 #[derive(Debug)]
 pub(super) enum End {
     /// Its containers had ended before.
     InOrder,
-    /// It was deleted while they may have run.
+    /// It was deleted while its containers may have run.
     CutOff(PodUid),
-    /// Nobody saw how: the agent was just started, or the pod came and went during a gap of the watch.
+    /// Unknown: the agent had just started, or the pod came and went during a gap of the watch.
     Unseen,
 }
 
-/// A device that is held no more.
+/// A device that is no longer held.
 pub(super) type Left = (DeviceId, End);
 
-/// Devices that are taken to be used until a look shows that they are not, by the pods that were cut off: no GPU tells which
-/// share a process uses, but its cgroup names the pod.
+/// Devices that count as in use until an observation shows that they are not, with the pod that was cut off. No GPU
+/// reports which share a process uses, but the process's cgroup names the pod.
 pub(super) type Lingered = BTreeMap<DeviceId, Option<PodUid>>;
 
 impl Node {
-    /// A pod was deleted while its containers may have run, or went while nobody looked.
+    /// Notes that a pod was deleted while its containers may have run, or disappeared during a gap of the watch.
     pub fn on_pod_cut_off(&mut self, pod: PodKey, uid: PodUid) {
         self.cut_off.insert(pod, uid);
     }
 
-    /// What is held now, and how its pods have ended if they hold it no more.
+    /// The held devices, each with how its pod would have ended if it no longer holds the device.
     pub(super) fn held_devices(&self) -> Vec<Left> {
         let end = |pod: &PodKey| match self.cut_off.get(pod) {
             Some(uid) => End::CutOff(uid.clone()),
@@ -45,8 +46,9 @@ impl Node {
         devices.map(|(device, held)| (device.clone(), end(&held.holder.key()))).collect()
     }
 
-    /// What of it is held no more: processes of a holder that ended in order have ended with it; whether one is left is looked at once more before anything
-    /// is destroyed. Those of others are taken to run until a look shows none.
+    /// Handles devices that are no longer held. Processes of a holder that ended normally have ended with it; another
+    /// observation confirms that before anything is destroyed. Processes of other holders count as running until an
+    /// observation shows none.
     pub(super) fn forget_processes(&mut self, mut held: Vec<Left>) {
         held.retain(|(device, _)| self.account.holder(device).is_none());
         for (device, end) in held {
@@ -60,7 +62,8 @@ impl Node {
         self.cut_off.retain(|pod, _| account.devices().any(|(_, held)| held.holder.key() == *pod));
     }
 
-    /// Nothing runs any more on the MIG device, of what was seen to. Of a replica nobody knows what was its while others are held.
+    /// Drops the known processes of the MIG device. For a replica that is unknown while other replicas are held, so
+    /// nothing is dropped then.
     fn end_processes(&mut self, device: &DeviceId) {
         let device = &replica::mig_device(device);
         if self.replicas_of(device).any(|(replica, _)| self.account.is_held(replica)) {
@@ -75,7 +78,7 @@ impl Node {
         }
     }
 
-    /// The GPUs were looked at: what runs on the MIG devices of those that answered is known again.
+    /// Takes an observation: what runs on the MIG devices of GPUs that answered is known again.
     pub(super) fn look_at_instances(&mut self) {
         let silent: Vec<&Gpu> = self.gpus.iter().filter(|gpu| gpu.fault.is_some()).collect();
         let is_unseen = |device: &DeviceId| silent.iter().any(|gpu| place(gpu, device).is_some());
@@ -83,7 +86,7 @@ impl Node {
         self.lingered.retain(|device, _| shares.contains_key(device) || is_unseen(device));
     }
 
-    /// Forgets the shares on whose GPUs a look shows no process of their pods.
+    /// Drops shares on whose GPUs an observation shows no process of their pods.
     pub(super) fn look_at_shares(&mut self) {
         let mut lingered = std::mem::take(&mut self.lingered);
         lingered.retain(|device, pod| {
@@ -95,19 +98,20 @@ impl Node {
         self.lingered = lingered;
     }
 
-    /// Whether the pod was cut off, and has had a share of the GPU which its processes still use.
+    /// Whether the pod was cut off, and had a share of the GPU that its processes still use.
     pub(super) fn lingers_on(&self, gpu: &GpuUuid, uid: &PodUid) -> bool {
         let mut of_pod = self.lingered.iter().filter(|(_, of)| of.as_ref() == Some(uid));
         of_pod.any(|(device, _)| self.shares.get(device).is_some_and(|share| share.gpu == *gpu))
     }
 
-    /// Whether nobody has the slice, and processes run on it.
+    /// Whether the slice has no holder, and processes run on it.
     pub(super) fn is_lingered_on(&self, wanted: &WantedSlice) -> bool {
         self.device_of(wanted).is_some_and(|device| self.is_lingered(&device))
     }
 
-    /// Whether nobody has the device, and processes run on it: on this compute instance, not on another of its GPU instance; or,
-    /// of a pod that had the share, on its GPU. What runs on a MIG device of which a replica is held is taken to be the holder's.
+    /// Whether the device has no holder, and processes run on it. For a MIG device they run on this compute instance,
+    /// and not on another of its GPU instance. For a share they are of the pod that had it, on its GPU. Processes on a
+    /// MIG device with a held replica count as the holder's.
     pub(super) fn is_lingered(&self, device: &DeviceId) -> bool {
         let mig = replica::mig_device(device);
         let runs = |gpu: &Gpu| {
@@ -119,20 +123,20 @@ impl Node {
         !self.account.is_held(device) && (self.lingered.contains_key(device) || runs())
     }
 
-    /// Those of the wanted slices.
+    /// The wanted slices with orphaned processes.
     pub(super) fn lingering(&self) -> BTreeSet<SliceId> {
         let wanted = self.desired().iter().filter(|wanted| self.is_lingered_on(wanted));
         wanted.map(|wanted| wanted.id.clone()).collect()
     }
 
-    /// Whether a look may show soon that none is left. Later they are looked for as often as everything.
+    /// Whether an observation may soon show that none is left. Later the normal interval is enough.
     pub(super) fn has_lingering(&self) -> bool {
         let is_new = |id: &SliceId| self.unserved.get(id).is_some_and(|why| !why.is_final);
         self.lingering().iter().any(is_new)
     }
 }
 
-/// The GPU instance and the compute instance that a MIG device is.
+/// The ids of a MIG device's GPU instance and compute instance.
 fn place(gpu: &Gpu, device: &DeviceId) -> Option<(u32, u32)> {
     let mut places = gpu.instances.iter().flat_map(|i| i.devices().map(move |(_, ci, d)| (i.gi, ci, d)));
     places.find(|(.., known)| *known == device).map(|(gi, ci, _)| (gi, ci))

@@ -1,4 +1,4 @@
-//! The lists of devices for the kubelet, and what a container gets with each.
+//! The device lists for the kubelet, and what a container gets with each device.
 
 use super::advertise::{DevicesByName, Listing};
 use super::{Grant, ListedDevice, Node, ShareGrant, replica, share};
@@ -10,7 +10,8 @@ use kerf_core::units::ComputePercent;
 use std::collections::BTreeMap;
 
 impl Node {
-    /// Empty while names must not be registered yet: what was recorded is made anew first, and nobody else serves the node.
+    /// The list of each name. Empty while names must not be registered yet: recorded slices are made first, and no
+    /// other manager may serve the node.
     pub(super) fn lists(
         &mut self,
         existing: &[ExistingSlice],

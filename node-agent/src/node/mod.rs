@@ -1,5 +1,5 @@
-//! What the agent knows of its node, and what follows from it: the plan, the offer, the status. No I/O and no clock:
-//! events come in with the time, a [`Decision`] comes out.
+//! What the agent knows of its node, and what follows from it: the plan, the offer, the status. It has no I/O and no
+//! clock: events come in with the time, and a [`Decision`] comes out.
 
 mod advertise;
 mod blocked;
@@ -114,22 +114,21 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use under_way::UnderWay;
 
-/// What the agent was told at its start of how it works.
+/// The agent's settings for decisions, from its flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The folder of the MPS daemons that are run for MPS shares; without it shares are only accounted for.
+    /// The folder of the MPS daemons. Without it no daemon runs, and MPS shares are only accounted for.
     pub mps: Option<PathBuf>,
     /// Whether device nodes and CDI specifications are made.
     pub access: bool,
-    /// Whether others that manage the node's GPUs are looked for.
+    /// Whether the agent detects conflicting managers of the node's GPUs.
     pub others: bool,
-    /// Whether DCGM and its like are paused where they hold what is to be changed.
+    /// Whether DCGM and similar programs are paused if they hold what a step changes.
     pub pause_clients: bool,
     /// How long a GPU must have been quiet after an error before it is used again.
     pub recover_after: Duration,
-    /// The XIDs that make a GPU unhealthy.
     pub xids: Xids,
-    /// How often everything is looked at anew.
+    /// How often everything is observed without an event.
     pub probe: Duration,
     /// How long reservations and requests live.
     pub limits: Limits,
@@ -144,7 +143,7 @@ impl Default for Settings {
     }
 }
 
-/// A step that may have to be tried again.
+/// A step whose failures are counted for its retries.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Task {
     Switch(GpuUuid),
@@ -152,35 +151,34 @@ enum Task {
     Destroy(GpuUuid, Instance, Option<ComputeInstance>),
 }
 
-/// Why a wanted slice cannot be reached by any legal step.
+/// Why no legal step can reach a wanted slice.
 #[derive(Debug, Clone)]
 struct Obstruction {
     text: String,
-    /// It has been so for too long.
+    /// Whether the slice has failed, because this has lasted too long.
     is_final: bool,
 }
 
-/// The agent's knowledge of its node.
+/// Everything that the agent knows of its node.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// The desired slices and their reservations.
     ledger: Ledger,
     housekeeping: orders::Housekeeping,
     takeover: takeover::TakeOver,
     gpus: Vec<Gpu>,
-    /// How close they are to each other.
+    /// How close the GPUs are to each other.
     closeness: Closeness,
     shares: BTreeMap<DeviceId, Share>,
-    /// The names that MIG devices have in the ledger or had, to tell a slice on its way out from one that nobody asked for.
+    /// The slices of MIG devices, now or earlier. They distinguish a slice that is being removed from an unknown one.
     origins: BTreeMap<DeviceId, SliceId>,
     account: Account,
-    /// Bound pods that ask for kerf's names; `None` until the API server has listed them.
+    /// Bound pods that request names of kerf; `None` until the API server has listed them.
     pods: Option<NodePods>,
-    /// Pods that were deleted while their containers may have run, and are still listed.
+    /// Pods that were deleted while their containers may have run, and that the kubelet still lists.
     cut_off: BTreeMap<PodKey, PodUid>,
-    /// What such pods had, and those of which nobody saw how they ended.
+    /// Devices of such pods, and of pods whose end was not seen.
     lingered: lingering::Lingered,
-    /// What this process has made while the kubelet's checkpoint was never read: nobody held it before.
+    /// Devices that this process has made while the kubelet's checkpoint was never read: no pod held them before.
     made: BTreeSet<DeviceId>,
     advertised: Advertised,
     bindings: Bindings,
@@ -188,7 +186,7 @@ pub struct Node {
     under_way: UnderWay,
     attempts: Vec<under_way::Attempt>,
     obstacles: BTreeMap<SliceId, Obstruction>,
-    /// Slices that exist and cannot be offered.
+    /// Failures to serve slices that exist.
     serving: Retries<SliceId>,
     unserved: BTreeMap<SliceId, Obstruction>,
     health: Health,
@@ -196,42 +194,43 @@ pub struct Node {
     ills: Vec<illness::Illness>,
     daemons: Daemons,
     generations: BTreeMap<GpuUuid, u64>,
-    /// What was wrong with MPS daemons since they served last.
+    /// What was last wrong with each MPS daemon; removed once it serves.
     daemon_ills: BTreeMap<GpuUuid, String>,
-    /// GPUs whose pods were told of their MPS server, until its daemon serves again.
+    /// GPUs whose pods got an Event for their MPS server; removed once its daemon serves again.
     told_lost: BTreeSet<GpuUuid>,
     reachable: BTreeMap<DeviceId, Result<AccessGrant, String>>,
     usage: Usage,
-    /// The pods that had something of each GPU when the usage was seen.
+    /// The pods that held something of each GPU when the usage was measured.
     served: BTreeMap<GpuUuid, BTreeSet<PodUid>>,
-    /// Others that manage the node's GPUs, once looked for; nothing new is cut or offered meanwhile.
+    /// Conflicting managers of the GPUs; `None` until they were looked for, and meanwhile nothing new is cut or
+    /// offered.
     others: Option<Vec<String>>,
-    /// How it is known that the driver is being upgraded.
+    /// The evidence for a driver upgrade; `None` if there is none.
     upgrade: Option<String>,
     pausing: pause::Pausing,
-    /// When nobody else was left of them.
+    /// When the last conflicting manager disappeared.
     alone_since: Option<Instant>,
-    /// Whether it was ever known who holds what.
+    /// Whether the holders were ever known.
     knew: bool,
-    /// Whether all was ever known that an offer rests on: before, what is listed is for those alone who have it.
+    /// Whether everything that an offer needs was ever known. Before that, listed devices go to their holders only.
     grants: bool,
     /// Whether names were ever registered.
     named: bool,
-    /// The names that the kubelet has taken since it was started.
+    /// The names that the kubelet has accepted since its last start.
     registered: BTreeSet<ResourceName>,
     recalled: Recalled,
     recovering: Option<Instant>,
-    /// Why the record could not be written, and when it is tried again.
+    /// Why the checkpoint could not be written, and when the next try is.
     unrecorded: Option<(String, Instant)>,
     notes: Vec<Note>,
     told: Vec<Note>,
-    /// The GPUs that the node had when an earlier process ended, until the agent knows better.
+    /// The GPUs that the node had when an earlier process ended, until they are seen or given up.
     awaited: Profiles,
-    /// How long they are waited for.
+    /// How long the agent waits for them.
     silent_until: Option<Instant>,
     /// GPUs that have never answered this process, by index.
     silent: Silent,
-    /// The GPUs that were ever seen, also by an earlier process.
+    /// All GPUs that were ever seen, also by an earlier process.
     had: BTreeSet<GpuUuid>,
 }
 
@@ -242,7 +241,7 @@ impl Node {
         Self { settings, ..Self::default() }
     }
 
-    /// Takes the policy in the GpuNode. One that cannot be read leaves the last one in force.
+    /// Takes the policy in the GpuNode. If it cannot be read, the last one stays in force.
     pub fn on_policy(&mut self, policy: Result<NodePolicy, String>) {
         match policy {
             Ok(policy) => {
@@ -256,11 +255,11 @@ impl Node {
         }
     }
 
-    /// Takes what NVML shows.
+    /// Takes an observation of the GPUs.
     pub fn on_observed(&mut self, observed: Result<Vec<Gpu>, GpuError>) {
         match observed {
             Ok(mut gpus) => {
-                // Of one that does not answer, what was made since it was last seen is there as well.
+                // A GPU that does not answer keeps its known state, which has what was made since it was last seen.
                 for gpu in gpus.iter_mut().filter(|gpu| gpu.fault.is_some()) {
                     if let Some(known) = self.gpus.iter().find(|known| known.uuid == gpu.uuid) {
                         *gpu = Gpu { fault: gpu.fault.take(), ..known.clone() };
@@ -281,7 +280,7 @@ impl Node {
         }
     }
 
-    /// Takes the kubelet's account of holders.
+    /// Takes the kubelet's list of holders.
     pub fn on_holders(&mut self, holders: Result<Holders, String>) {
         match holders {
             Ok(holders) => {
@@ -294,19 +293,19 @@ impl Node {
         }
     }
 
-    /// Takes what the kubelet may hand out.
     pub fn on_allocatable(&mut self, allocatable: Allocatable) {
         self.advertised.saw(allocatable);
     }
 
-    /// A container is being given these devices.
+    /// Notes that a container is being given these devices.
     pub fn on_allocated(&mut self, name: ResourceName, devices: Vec<DeviceId>, now: Instant) {
         self.account.allocated(name, devices, now);
     }
 
-    /// Takes the bound pods that ask for kerf's names.
+    /// Takes the bound pods that request names of kerf.
     pub fn on_pods(&mut self, pods: NodePods) {
-        // Those of an earlier process's time ended while nobody looked, or hold nothing any more.
+        // On the first list no pod counts as just ended: pods of an earlier process ended unobserved, or hold nothing
+        // any more.
         let before = if self.pods.is_some() { self.held_devices() } else { Vec::new() };
         self.account.take_pods(Some(&pods));
         self.pods = Some(pods);
@@ -314,15 +313,15 @@ impl Node {
         self.forget_processes(before);
     }
 
-    /// A pod of this node is gone or finished.
+    /// Notes that a pod of this node is gone or finished.
     pub fn on_pod_left(&mut self, pod: PodKey, uid: PodUid, now: Instant) {
         self.housekeeping.ended.insert(uid.clone());
         self.account.left(pod, uid, now);
     }
 
-    /// Takes who else manages the node's GPUs.
+    /// Takes the conflicting managers of the node's GPUs.
     pub fn on_others(&mut self, others: Vec<String>, now: Instant) {
-        // What others gave away until now the kubelet's last account may lack.
+        // The last list of holders may lack what they have allocated until now, so a newer one is needed.
         if others.is_empty() && self.others_manage() {
             self.alone_since = Some(now);
         }
@@ -331,7 +330,7 @@ impl Node {
         self.others = Some(others);
     }
 
-    /// Takes which names are registered with the kubelet, once all are, or why not all are.
+    /// Takes the names that are registered with the kubelet once all are, or why not all are.
     pub fn on_registration(&mut self, result: Result<BTreeSet<ResourceName>, String>) {
         self.advertised.forget_acknowledgements();
         (self.registered, self.health.registration) = match result {
@@ -340,11 +339,11 @@ impl Node {
         };
     }
 
-    /// The names that must be registered; empty until NVML has been read. None is ever taken back while the agent runs.
+    /// The names that must be registered; empty until NVML has been read. No name is removed while the agent runs.
     #[must_use]
     pub fn resource_names(&self) -> BTreeSet<ResourceName> {
         let rules = self.gpus.iter().map(|gpu| (gpu, self.rule(gpu)));
-        // Pods were given these before the node's GPUs or kerf's version changed.
+        // Pods have these names from before the node's GPUs or kerf's version changed.
         let held = self.account.devices().map(|(_, held)| held.name);
         let here = self.desired().iter().filter(|wanted| self.gpu(&wanted.gpu).is_some());
         let reserved = here.filter_map(|wanted| Some((wanted.reservation.as_ref()?.resource, wanted.shape)));
@@ -353,8 +352,8 @@ impl Node {
         names::resource_names(rules).into_iter().chain(held).chain(reserved).collect()
     }
 
-    /// The node labels that the agent owns; `None` for one that must not be there. Empty until NVML has been read: pods wait for
-    /// the labels of an earlier process, and a status that was told before says nothing of the mode now.
+    /// The node labels that the agent owns; `None` removes a label. Empty until NVML has been read, because pending
+    /// pods need the labels of an earlier process, and an earlier status does not show the current mode.
     #[must_use]
     pub fn labels(&self) -> BTreeMap<String, Option<String>> {
         if self.gpus.is_empty() {
@@ -363,19 +362,19 @@ impl Node {
         names::labels(self.gpus.iter().map(|gpu| (gpu, rules::kinds(gpu, &self.rule(gpu)))))
     }
 
-    /// What NVIDIA's labels would say of the node; none until it is known that nobody else serves its GPUs, who then labels it.
+    /// The values of NVIDIA's labels. Empty until it is known that no other manager serves the GPUs, because that one
+    /// labels the node.
     #[must_use]
     pub fn gfd_labels(&self) -> GfdLabels {
         if self.is_contested() { GfdLabels::new() } else { self.told_as_gfd_does() }
     }
 
-    /// The GPU instance that a step is about.
     #[must_use]
     pub fn find(&self, gpu: &GpuUuid, instance: Instance) -> Option<&GpuInstance> {
         self.gpu(gpu)?.instances.iter().find(|i| i.instance == instance)
     }
 
-    /// What is well, for `/readyz`: NVML, the kubelet, the GpuNode.
+    /// What `/readyz` shows: NVML, the kubelet, the GpuNode.
     #[must_use]
     pub fn readiness(&self) -> [(&'static str, bool); 3] {
         let kubelet = self.health.registration.is_well() && self.health.pod_resources.is_well();

@@ -1,6 +1,7 @@
-//! The resource names that a node serves and the labels that tell what it can serve, from its GPUs alone.
+//! The resource names that a node serves, and the labels that show what it can serve, from its GPUs alone.
 //!
-//! All names are registered at start, with no devices: a kubelet that never heard of a name starts the pod without GPU.
+//! All names are registered at the start, without devices: a kubelet that has never seen a name starts the pod without
+//! a GPU.
 
 use crate::gpu::Gpu;
 use kerf_core::accounting::beside_shares;
@@ -12,10 +13,10 @@ use kerf_core::resource::{NEUTRAL_SIZES, ResourceName, SHARE_SIZES, neutral_size
 use kerf_core::units::SizeGb;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every name that a slice of these GPUs can be offered under: the neutral names up to the largest GPU; under MIG the profiles
-/// of the GPU; else the GPU as a whole, and all sizes of shares that fit. What policy's rule adds is asked for by names of its
-/// own. Kinds that policy does not allow have their names all the same: policy may change, and a name must be there before a
-/// pod is.
+/// Every name under which a slice of these GPUs can be offered: the neutral names up to the largest GPU; under MIG the
+/// profiles of the GPU; else the GPU as a whole, and all sizes of shares that fit. Further names come from the policy's
+/// rule. Kinds that the policy does not allow have their names too, because the policy may change and a name must exist
+/// before its pod does.
 pub(crate) fn resource_names<'g>(gpus: impl Iterator<Item = (&'g Gpu, GpuRule)>) -> BTreeSet<ResourceName> {
     let mut names = BTreeSet::new();
     for (gpu, rule) in gpus {
@@ -45,18 +46,19 @@ fn neutral_names() -> impl Iterator<Item = (SizeGb, ResourceName)> {
     NEUTRAL_SIZES.into_iter().map(|size| (size, ResourceName::Neutral(size)))
 }
 
-/// The neutral size of a slice that is as large as this; the largest for what is larger than all.
+/// The neutral size for a slice of this size, rounded up; the largest for slices that exceed all.
 fn neutral_step(size: SizeGb) -> SizeGb {
     let [.., largest] = NEUTRAL_SIZES;
     neutral_size(size).unwrap_or(largest)
 }
 
-/// The largest size of which the neutral name is among `registered`, with those of all smaller sizes.
+/// The largest size whose neutral name is in `registered`, with those of all smaller sizes.
 pub(crate) fn neutral_up_to(registered: &BTreeSet<ResourceName>) -> Option<SizeGb> {
     neutral_names().take_while(|(_, name)| registered.contains(name)).map(|(size, _)| size).last()
 }
 
-/// Whether a slice of this shape can be offered under a name. A neutral name stands for all sizes above the next smaller one.
+/// Whether a slice of this shape can be offered under a name. A neutral name covers all sizes above the next smaller
+/// one.
 pub(crate) fn is_kept_by(name: ResourceName, shape: Shape) -> bool {
     match name {
         ResourceName::Neutral(size) => neutral_step(shape.size()) >= size,
@@ -69,14 +71,14 @@ fn parts(profile: Profile) -> impl Iterator<Item = ResourceName> {
     all.map(ResourceName::Compute)
 }
 
-/// Also those that hold all of the memory, though no new share does: one that an extender of an earlier version gave away is held
-/// on under its name.
+/// Sizes of shares that fit on the GPU. They include the size of all its memory though no new share has it: an extender
+/// of an earlier version may have assigned one, and its pod still uses that name.
 fn share_sizes(gpu: &Gpu) -> impl Iterator<Item = SizeGb> {
     let memory = gpu.memory;
     SHARE_SIZES.into_iter().filter(move |size| size.share_memory() <= memory)
 }
 
-/// The node labels that the agent owns; `None` for one that must not be there.
+/// The node labels that the agent owns; `None` removes a label.
 pub(crate) fn labels<'g>(
     gpus: impl Iterator<Item = (&'g Gpu, Vec<Kind>)>,
 ) -> BTreeMap<String, Option<String>> {

@@ -1,92 +1,75 @@
-//! What the node has to tell people of: each is told once for as long as it is so.
+//! What the node reports as Events: each report is sent once for as long as it holds.
 
 use super::Node;
 use kerf_core::contract::WantedSlice;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::units::MemoryMib;
 
-/// Something that an operator or a pod's owner should hear of.
+/// A report to an operator or to a pod's owner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Note {
-    /// The MPS daemon behind a pod's share was started anew, or its server.
+    /// The MPS daemon of a pod's share was restarted, or its server.
     MpsRestarted {
-        /// The GPU.
         gpu: GpuUuid,
-        /// The pod.
         pod: PodKey,
-        /// How it ended, where that is known.
+        /// How it ended; `None` if unknown.
         how: Option<String>,
     },
     /// A pod's processes hold more memory than its slices give it.
     OverUse {
-        /// The GPU.
         gpu: GpuUuid,
-        /// The pod.
         pod: PodKey,
-        /// What its processes hold.
+        /// The memory that its processes hold.
         used: MemoryMib,
-        /// What it was given.
+        /// The memory that it was given.
         given: MemoryMib,
     },
-    /// A pod came past kerf's scheduler and gets no slice.
+    /// A pod bypassed kerf's scheduler and gets no slice.
     NoSlice {
-        /// The pod.
         pod: PodKey,
     },
-    /// Processes of no pod of kerf's use a GPU's memory, which is not offered meanwhile.
+    /// Processes outside of kerf's pods use a GPU's memory, which is not offered meanwhile.
     Outside {
-        /// The GPU.
         gpu: GpuUuid,
-        /// How much.
         used: MemoryMib,
         /// The processes, by name and id.
         processes: String,
     },
-    /// A GPU has reported an error.
     GpuUnhealthy {
-        /// The GPU.
         gpu: GpuUuid,
-        /// The error.
         text: String,
     },
-    /// A GPU is well again.
     GpuRecovered {
-        /// The GPU.
         gpu: GpuUuid,
     },
-    /// The kubelet gave a pod another slice than it was promised.
+    /// The kubelet gave a pod another slice than it has reserved.
     Mismatch {
-        /// The device.
         device: DeviceId,
-        /// The pod that has it.
         pod: PodKey,
     },
-    /// A GPU's MIG mode was switched.
     ModeChanged {
-        /// The GPU.
         gpu: GpuUuid,
-        /// Whether it is on now.
+        /// The new MIG mode: `true` is on.
         mig: bool,
     },
-    /// A slice was found that no record tells of.
+    /// A slice was found that no record lists.
     Adopted {
-        /// The device.
         device: DeviceId,
     },
     /// The driver is being upgraded without a reboot.
     DriverUpgrade {
-        /// How that is known.
+        /// The evidence for the upgrade.
         text: String,
     },
-    /// Somebody else manages the node's GPUs.
+    /// A conflicting manager serves the node's GPUs.
     Contested {
-        /// Who, by what that is seen, and what to do.
+        /// Which one, its evidence, and the remedy.
         text: String,
     },
 }
 
 impl Node {
-    /// A pod of this node was rejected by the kubelet. One that kerf promised nothing has come past it.
+    /// Handles a pod that the kubelet rejected. Without a reservation it has bypassed kerf.
     pub fn on_rejected(&mut self, pod: PodKey, uid: &PodUid) {
         let promised = self.desired().iter().filter_map(|w| w.reservation.as_ref()).any(|r| r.uid == *uid);
         if !promised {
@@ -95,14 +78,14 @@ impl Node {
         }
     }
 
-    /// Tells of pods that hold what was promised to others, and were promised nothing themselves.
+    /// Reports pods that hold a device that others have reserved, and that have no reservation themselves.
     pub(super) fn tell_mismatches(&mut self) {
         let stolen = self.stolen().into_iter().map(|(_, device, pod)| Note::Mismatch { device, pod });
         let stolen: Vec<Note> = stolen.collect();
         self.tell_lasting(stolen, |note| matches!(note, Note::Mismatch { .. }));
     }
 
-    /// What they hold.
+    /// The slices that such pods hold.
     fn stolen(&self) -> Vec<(&WantedSlice, DeviceId, PodKey)> {
         let reservations = || self.desired().iter().filter_map(|w| w.reservation.as_ref());
         let stolen = self.desired().iter().filter_map(|wanted| {
@@ -114,8 +97,8 @@ impl Node {
         stolen.collect()
     }
 
-    /// Slices of pods that are not bound yet and cannot be given them, for others have them: a promise that
-    /// nobody can take over is kept elsewhere.
+    /// Slices of unbound pods whose device another pod holds. The extender places their pods elsewhere, because the
+    /// reservation cannot be honoured here.
     pub(super) fn taken_by_others(&self) -> impl Iterator<Item = (SliceId, String)> {
         let is_waiting = |wanted: &&WantedSlice| {
             let promised = wanted.reservation.as_ref();
@@ -129,13 +112,13 @@ impl Node {
         taken.into_iter().map(|(wanted, text)| (wanted.id.clone(), text))
     }
 
-    /// Has something told with the next decision.
+    /// Reports something with the next decision.
     pub(super) fn tell(&mut self, note: Note) {
         self.notes.push(note);
     }
 
-    /// Has told what holds now of a lasting kind, if that was not told yet; `kind` says which of the told ones are of the
-    /// same kind, and those that hold no more are forgotten.
+    /// Reports the lasting conditions of one kind that were not reported yet. `kind` selects the earlier reports of
+    /// that kind, and those that no longer hold are dropped.
     pub(super) fn tell_lasting(&mut self, now: Vec<Note>, kind: impl Fn(&Note) -> bool) {
         let same = |a: &Note, b: &Note| {
             std::mem::discriminant(a) == std::mem::discriminant(b) && subject(a) == subject(b)
@@ -150,7 +133,7 @@ impl Node {
     }
 }
 
-/// What a lasting note is about: amounts in it may change without its being another one.
+/// What a lasting report is about. Its amounts may change without a new report.
 fn subject(note: &Note) -> (Option<&GpuUuid>, Option<&PodKey>, Option<&DeviceId>) {
     match note {
         Note::MpsRestarted { gpu, pod, .. } | Note::OverUse { gpu, pod, .. } => (Some(gpu), Some(pod), None),

@@ -1,4 +1,4 @@
-//! What is offered to the kubelet, and to which pods.
+//! Decides what is offered to the kubelet, and for which pods.
 
 use super::{Node, NodePod};
 use kerf_core::contract::{GpuNodeStatus, WantedSlice};
@@ -7,7 +7,7 @@ use kerf_core::offer::{ExistingSlice, MissingSlice, Offer, offer};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Node {
-    /// The offer, for these slices that exist, of which some are not served.
+    /// The offer for these existing slices, of which some are not served.
     pub(super) fn offered(&self, existing: &mut [ExistingSlice], unserved: &BTreeSet<DeviceId>) -> Offer {
         for slice in existing.iter_mut() {
             slice.served = !unserved.contains(&slice.device);
@@ -16,7 +16,7 @@ impl Node {
         offer(existing, &missing, &self.bindings)
     }
 
-    /// A reserved slice that cannot be offered and that its pod has not had.
+    /// A reserved slice that cannot be offered and that its pod never had.
     fn missing(&self, wanted: &WantedSlice) -> Option<MissingSlice> {
         let reservation = wanted.reservation.clone()?;
         let is_missing = self.device_of(wanted).is_none_or(|device| self.account.is_doubted(&device));
@@ -24,7 +24,6 @@ impl Node {
         is_missing.then_some(MissingSlice { shape: wanted.shape, model, reservation })
     }
 
-    /// Notes which pods are bound.
     pub(super) fn note_bindings(&mut self) {
         let reserved = self.ledger.desired().slices.iter().filter_map(|wanted| wanted.reservation.as_ref());
         let pods = self.pods.as_ref();
@@ -32,8 +31,8 @@ impl Node {
             .take_pods(reserved.map(|r| &r.uid), |uid| pods.is_some_and(|pods| pods.contains_key(uid)));
     }
 
-    /// Notes whose slices are all ready by a status that is reported. A pod that holds some of its own is bound, and
-    /// the API server shows it.
+    /// Notes the pods whose slices are all ready in the reported status. A pod that holds some of its slices is bound,
+    /// and the API server shows it.
     pub(super) fn note_ready(&mut self, status: &GpuNodeStatus) {
         let ready = status.slices.iter().filter(|slice| slice.holder.is_none());
         let ready: BTreeMap<_, _> =
@@ -45,14 +44,14 @@ impl Node {
         self.bindings.take_status(reserved);
     }
 
-    /// Whether another pod has the device than has reserved its slice.
+    /// Whether another pod holds the device than the one that has reserved its slice.
     pub(super) fn is_anothers(&self, wanted: &WantedSlice, device: &DeviceId) -> bool {
         let holder = self.account.holder(device).map(|held| held.holder.key());
         wanted.reservation.as_ref().is_some_and(|r| holder.is_some_and(|holder| holder != r.key()))
     }
 
-    /// Whether the pod that has reserved it has got it; of an unreserved slice, whether the kubelet keeps it
-    /// for its container.
+    /// Whether the pod with the reservation holds the device; for an unreserved slice, whether the kubelet keeps it for
+    /// its container.
     pub(super) fn is_settled(&self, wanted: Option<&WantedSlice>, device: &DeviceId) -> bool {
         let is_anothers = wanted.is_some_and(|wanted| self.is_anothers(wanted, device));
         self.is_shown(device) && !is_anothers

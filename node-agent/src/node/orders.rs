@@ -1,4 +1,4 @@
-//! The node's ledger: a leader's orders, and what is due without one.
+//! The node's ledger: a leader's orders, and the work that is due without one.
 
 use super::health::Neighbour;
 use super::recall::RECORD_AGAIN;
@@ -11,39 +11,38 @@ use kerf_core::names::{GpuUuid, PodKey, PodUid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long no idle slice is cut on a GPU on which one could not be made.
+/// How long no idle slice is cut on a GPU after one could not be made there.
 const REST: Duration = Duration::from_mins(5);
 
-/// How long the extender may be without a leader before the node says that it takes no new pods.
+/// How long the extender may be without a leader before the node reports that it accepts no new pods.
 const LEADERLESS: Duration = Duration::from_mins(1);
 
-/// What an agent answers to an order.
+/// An agent's answer to an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// The answer.
     pub answer: Answer,
-    /// The pod whose reservation must be on the disk before the answer is given.
+    /// The pod whose reservation must be on the disk before the answer is sent.
     pub reserved: Option<PodUid>,
 }
 
-/// What goes with the ledger.
+/// State that belongs to the ledger.
 #[derive(Debug, Default)]
 pub(super) struct Housekeeping {
-    /// When the process began: the ledger counts from then.
+    /// When the process started: the ledger counts from then.
     pub(super) started: Option<Instant>,
-    /// Pods of which the ledger has not been told yet that they have ended.
+    /// Ended pods that the ledger does not know yet.
     pub(super) ended: BTreeSet<PodUid>,
-    /// Pods that are due to be looked up, until the next decision.
+    /// Pods that are due for a look-up, until the next decision.
     pub(super) look_up: BTreeMap<PodUid, PodKey>,
-    /// When the last leader was lost that was connected.
+    /// When the connection to the last leader was lost.
     pub(super) leaderless_since: Option<Instant>,
-    /// GPUs on which an idle slice could not be made. None is cut there ahead of demand meanwhile.
+    /// GPUs on which an idle slice could not be made. Meanwhile no slice is cut there ahead of demand.
     pub(super) resting: BTreeSet<GpuUuid>,
     pub(super) rests_until: Option<Instant>,
 }
 
 impl Node {
-    /// Takes the epoch of the leader that is connected now, if one is.
+    /// Takes the epoch of the connected leader, if there is one.
     pub fn on_leader(&mut self, epoch: Option<u64>, now: Instant) {
         match epoch {
             Some(epoch) => {
@@ -55,7 +54,7 @@ impl Node {
         }
     }
 
-    /// Says that there is no leader once there has been none for too long. Returns when that will be so.
+    /// Reports the lack of a leader once it has lasted too long. Otherwise returns when that will be.
     pub(super) fn await_leader(&mut self, now: Instant) -> Option<Instant> {
         let until = self.housekeeping.leaderless_since? + LEADERLESS;
         if until > now {
@@ -67,16 +66,16 @@ impl Node {
         None
     }
 
-    /// The node as the extender's copy of it is to be.
+    /// The node's state, which the streams copy to the extender.
     #[must_use]
     pub fn state(&self, status: &GpuNodeStatus) -> NodeState {
         let status = GpuNodeStatus { summary: Summary::default(), ..status.clone() };
         NodeState { status, policy: self.ledger.desired().policy.clone(), closed: self.closed() }
     }
 
-    /// Does what a leader orders, or says why not.
+    /// Carries out a leader's order, or returns why not.
     pub fn on_order(&mut self, order: &Order, now: Instant) -> Reply {
-        // A process that was stopped for a while reads orders only after what has expired meanwhile has.
+        // A process that was frozen must first drop what expired meanwhile, and only then follow orders.
         self.follow_pods(now);
         let (closed, observed, status) = (self.closed(), self.observed(), self.status(&BTreeSet::new()));
         let seen = Seen { closed: closed.as_deref(), observed: &observed, status: &status };
@@ -84,7 +83,8 @@ impl Node {
         let answer = self.ledger.follow(order, seen, now);
         let reserved = match &order.kind {
             OrderKind::Reserve(proposal) => Some(&proposal.owner.uid),
-            // Another leader than the one that waits for the disk may have seen the reservation.
+            // The reservation must be on the disk here too: another leader than the one that waits for the disk may
+            // have seen it.
             OrderKind::Mark { uid, .. } => Some(uid),
             OrderKind::Outcome { .. } | OrderKind::Release { .. } => None,
         };
@@ -95,12 +95,13 @@ impl Node {
         Reply { answer, reserved }
     }
 
-    /// Takes why the disk takes no reservation at present. The node takes no new pods then; those with a reservation go on.
+    /// Takes why the disk accepts no reservation now. Then the node accepts no new pods; those with a reservation
+    /// continue.
     pub fn on_disk(&mut self, trouble: Option<String>) {
         self.health.disk = trouble;
     }
 
-    /// These reservations could not be recorded: they are refused, and taken back.
+    /// Rejects and removes reservations that could not be recorded.
     pub fn on_unrecorded_reservations<'u>(
         &mut self,
         uids: impl Iterator<Item = &'u PodUid>,
@@ -115,19 +116,19 @@ impl Node {
         self.desired_changed();
     }
 
-    /// Whether the GPUs were looked at, and who else manages them, so that there is something to report.
+    /// Whether the GPUs and their managers were observed, so that there is something to report.
     #[must_use]
     pub fn has_looked(&self) -> bool {
         self.health.nvml != Neighbour::Awaited && (self.others.is_some() || !self.settings.others)
     }
 
-    /// Whether a record has the pod's reservation as it is now.
+    /// Whether a record has the pod's reservation in its current form.
     #[must_use]
     pub fn is_reservation_in(&self, saved: &Saved, uid: &PodUid) -> bool {
         reserved(&saved.desired, uid).eq(reserved(self.ledger.desired(), uid))
     }
 
-    /// A look-up of a pod that was `asked` at this time has found this.
+    /// Takes the result of a pod's look-up that was requested at this time.
     pub fn on_looked_up(&mut self, uid: &PodUid, asked: Instant, found: Found) {
         let asked = self.moment(asked);
         if let Some(owner) = self.ledger.looked_up(uid, asked, found) {
@@ -135,7 +136,7 @@ impl Node {
         }
     }
 
-    /// Why no reservation is accepted now.
+    /// Why no reservation is accepted now; `None` if they are.
     #[must_use]
     pub fn closed(&self) -> Option<String> {
         let knows_all = self.health.nvml.is_well()
@@ -153,18 +154,17 @@ impl Node {
         })
     }
 
-    /// Takes the policy in force.
     pub(super) fn follow_policy(&mut self, policy: NodePolicy) {
         if self.ledger.desired().policy != policy {
             self.ledger.set_policy(policy);
-            // Another policy is another try.
+            // A new policy may make a failed switch succeed, so retry.
             self.retries.retain(|task| !matches!(task, Task::Switch(_)));
             self.desired_changed();
         }
     }
 
-    /// Follows the node's pods and the time: reservations whose pods have ended, or that were not renewed in time, are given back. Returns
-    /// when something is due next.
+    /// Applies the node's pods and the time to the ledger: reservations end if their pods have ended, or if they were
+    /// not renewed in time. Returns when the next one is due.
     pub(super) fn follow_pods(&mut self, now: Instant) -> Option<Instant> {
         let moment = self.moment(now);
         if let Some(pods) = &self.pods {
@@ -184,7 +184,7 @@ impl Node {
         self.at(due.next?)
     }
 
-    /// Does what is due by what the node has now. Returns whether another slice is desired for it.
+    /// Does the work that is due in the node's current state. Returns whether a new slice is desired for it.
     pub(super) fn upkeep(&mut self, status: &GpuNodeStatus, now: Instant) -> bool {
         if self.closed().is_some() {
             return false;
@@ -206,7 +206,8 @@ impl Node {
         has_changed
     }
 
-    /// Other slices are desired than before: what was tried for those of before counts no more, and new ones may need new names.
+    /// Handles a change of the desired slices: earlier failures of others no longer count, and new slices may need new
+    /// names.
     pub(super) fn desired_changed(&mut self) {
         let desired = self.ledger.desired();
         self.retries.retain(|task| match task {
@@ -216,12 +217,12 @@ impl Node {
         self.advertised.serve(&self.resource_names());
     }
 
-    /// The clock's time of a moment that the ledger counts.
+    /// Converts a moment of the ledger to clock time.
     pub(super) fn at(&self, moment: Moment) -> Option<Instant> {
         self.housekeeping.started?.checked_add(moment.0)
     }
 
-    /// The time as the ledger counts it.
+    /// Converts clock time to a moment of the ledger.
     pub(super) fn moment(&self, now: Instant) -> Moment {
         Moment(
             self.housekeeping

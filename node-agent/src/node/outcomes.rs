@@ -1,4 +1,4 @@
-//! What became of the steps that change GPUs.
+//! Handles the results of the steps that change GPUs.
 
 use super::{Node, Note, Task};
 use crate::gpu::{Compute, GpuError, GpuInstance};
@@ -7,7 +7,6 @@ use kerf_core::names::{GpuUuid, SliceId};
 use std::time::Instant;
 
 impl Node {
-    /// Takes the outcome of a create.
     pub fn on_created(
         &mut self,
         gpu: &GpuUuid,
@@ -21,7 +20,7 @@ impl Node {
                 self.unrecorded = None;
                 self.retries.succeeded(&Task::Create(id.clone()));
                 self.attempts.retain(|attempt| attempt.id != *id);
-                // It may be desired no more by now.
+                // The slice may not be desired any more, so keep the name.
                 for (.., device) in created.devices() {
                     self.origins.entry(device.clone()).or_insert_with(|| id.clone());
                     self.made.insert(device.clone());
@@ -36,7 +35,6 @@ impl Node {
         }
     }
 
-    /// Takes the outcome of a destroy.
     pub fn on_destroyed(
         &mut self,
         gpu: &GpuUuid,
@@ -64,7 +62,7 @@ impl Node {
         }
     }
 
-    /// Takes the outcome of a switch of the MIG mode. What the GPU offers then is seen at the next observation.
+    /// Takes the outcome of a switch of the MIG mode. The next observation shows what the GPU offers then.
     pub fn on_switched(&mut self, gpu: &GpuUuid, mig: bool, result: Result<(), GpuError>, now: Instant) {
         let task = Task::Switch(gpu.clone());
         self.under_way.end(gpu, Some(task.clone()));
@@ -79,7 +77,7 @@ impl Node {
     }
 }
 
-/// Takes a compute instance that is gone off its GPU instance.
+/// Removes a compute instance that is gone from its GPU instance.
 fn forget(instance: &mut GpuInstance, part: ComputeInstance) {
     if let Compute::Parts(parts) = &mut instance.compute {
         parts.retain(|p| p.instance != part);

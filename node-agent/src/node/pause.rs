@@ -1,5 +1,6 @@
-//! When GPU Operator's programs that hold GPU instances (DCGM, its exporter, GPU feature discovery, NVSM) are paused, as NVIDIA's MIG
-//! manager pauses them. NVML refuses a step meanwhile, and lists nobody. Who writes the Node's labels is told by a [`Pause`].
+//! Decides when GPU Operator's programs that hold GPU instances (DCGM, its exporter, GPU feature discovery, NVSM) are
+//! paused, as NVIDIA's MIG manager pauses them. While they run, NVML refuses a step and lists no process that holds the
+//! GPU. The result is a [`Pause`] for the task that writes the Node's labels.
 
 use super::Node;
 use super::decide::task;
@@ -7,30 +8,29 @@ use kerf_core::planner::Step;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long a pause outlasts the last step, so that steps in a row share one.
+/// How long a pause outlasts the last step, so that consecutive steps share one.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Compute capability of GPUs whose MIG mode changes with a reset (Ampere).
+/// Major compute capability of GPUs that need a reset to switch MIG mode (Ampere).
 const WITH_RESET: u32 = 8;
 
 /// Which of the programs should be paused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pause {
-    /// Tells one pause from the next.
+    /// Distinguishes one pause from the next.
     pub number: u64,
-    /// Their labels on the Node; empty once all should be put back.
+    /// Their labels on the Node; empty once all should be restored.
     pub labels: BTreeSet<String>,
 }
 
-/// What is known of the pause.
 #[derive(Debug, Default)]
 pub(super) struct Pausing {
     /// The labels that are `true` on the Node.
     deployed: BTreeSet<String>,
-    /// When it ends, unless it is needed again.
+    /// When the pause ends, unless another step needs it.
     until: Option<Instant>,
     number: u64,
-    /// The last pause whose programs have gone, or were waited for long enough.
+    /// The last pause whose programs have ended, or whose timeout has passed.
     cleared: u64,
 }
 
@@ -40,16 +40,17 @@ impl Node {
         self.pausing.deployed = labels;
     }
 
-    /// Takes the labels that may still have to be put back, and the pause whose programs have gone or were waited for long enough.
+    /// Takes the labels that may still have to be restored, and the pause whose programs have ended or whose timeout
+    /// has passed.
     pub fn on_paused(&mut self, labels: BTreeSet<String>, cleared: u64) {
         self.pausing.cleared = cleared;
-        // While a pause is on all of its labels may be written at any time.
+        // During a pause all of its labels may be written at any time, so keep the full set.
         if self.pausing.until.is_none() {
             self.recalled.paused = labels;
         }
     }
 
-    /// Begins a pause that a step needs, and ends one that none has needed for a while.
+    /// Begins a pause that a step needs, and ends one that no step has needed for a while.
     pub(super) fn note_pause(&mut self, steps: &[Step], now: Instant) {
         let may = self.settings.pause_clients && self.knew && !self.is_closed();
         let is_needed = may && steps.iter().any(|step| self.needs_pause(step));
@@ -65,30 +66,31 @@ impl Node {
         }
     }
 
-    /// A step needs the pause, or is run in it.
+    /// Extends the pause when a step needs it or runs in it.
     pub(super) fn extend_pause(&mut self, now: Instant) {
         self.pausing.until = self.pausing.until.map(|_| now + LINGER);
     }
 
-    /// Whether the step waits until the programs have gone.
+    /// Whether the step waits until the programs have ended.
     pub(super) fn awaits_pause(&self, step: &Step) -> bool {
         let Pausing { until, number, cleared, .. } = &self.pausing;
         until.is_some() && cleared < number && self.needs_pause(step)
     }
 
-    /// What should be paused now, and when that may change.
+    /// The programs that should be paused now, and when that may change.
     pub(super) fn pause(&self) -> (Pause, Option<Instant>) {
         let Pausing { until, number, .. } = self.pausing;
         let labels = until.map(|_| self.recalled.paused.clone()).unwrap_or_default();
         (Pause { number, labels }, until)
     }
 
-    /// Whether the programs are in the step's way. A step that has failed for good in a pause has another obstacle, and DCGM is not
-    /// stopped for each further try.
+    /// Whether the programs block the step. A step that has failed for good in a pause has another obstacle, so DCGM is
+    /// not stopped for each further try.
     fn needs_pause(&self, step: &Step) -> bool {
         match (self.retries.error(&task(step)), step) {
             (Some((_, true)), _) => false,
-            // The mode changes under the programs where they do not prevent it, and they would know the GPU as it was.
+            // Even if the programs do not prevent a switch, they would afterwards work with outdated data about the
+            // GPU.
             (_, Step::Switch { gpu, .. }) => {
                 let changes_now =
                     |gpu: &crate::gpu::Gpu| gpu.capability.0 != WITH_RESET || self.may_reset(&gpu.uuid);

@@ -6,22 +6,20 @@ use kerf_core::resource::ResourceName;
 use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A pod that is bound to the node, has not ended, and asks for kerf's names.
+/// A pod that is bound to the node, has not ended, and requests names of kerf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePod {
-    /// Its namespace and name.
     pub key: PodKey,
-    /// Whether the kubelet has taken it on, and so has allocated for all its containers.
+    /// Whether the kubelet has admitted it, and so has allocated for all its containers.
     pub admitted: bool,
-    /// The names that it asks for, and how many devices of each its containers hold together.
+    /// The names that it requests, with the number of devices that its containers hold together.
     pub names: BTreeMap<ResourceName, usize>,
-    /// Its ordinary init containers.
     pub inits: BTreeSet<String>,
-    /// What each slice was asked to have, by the container that asked.
+    /// The memory requested for each slice, by container.
     pub requested: BTreeMap<String, MemoryMib>,
-    /// What its Binding has assigned to it, as a ledger has it.
+    /// The slices that its Binding has assigned, in the ledger's form.
     pub assigned: Vec<WantedSlice>,
 }
 
-/// Pods by UID: one made anew under the same name is another.
+/// Pods by UID, because a recreated pod of the same name is another pod.
 pub type NodePods = BTreeMap<PodUid, NodePod>;

@@ -1,5 +1,5 @@
-//! What a container needs on the node to open a slice: device files and a CDI specification. A device is offered once they
-//! are there, and they go after it.
+//! What a container needs on the node to open a slice: device files and a CDI specification. A device is offered only
+//! once they exist, and they are removed after it.
 
 use super::Node;
 use super::replica::replica_of;
@@ -16,7 +16,7 @@ impl Node {
         self.reachable = reachable;
     }
 
-    /// What each device that exists needs.
+    /// What each existing device needs.
     pub(super) fn wanted_reach(&self) -> BTreeMap<DeviceId, Access> {
         if !self.settings.access {
             return BTreeMap::new();
@@ -38,14 +38,14 @@ impl Node {
         wanted
     }
 
-    /// What keeps the GPU's devices from being opened.
+    /// Why the GPU's devices cannot be opened.
     pub(super) fn closed_to(&self, gpu: &Gpu) -> Option<String> {
         let of_gpu = |device: &DeviceId| self.gpu_of(device).is_some_and(|g| g.uuid == gpu.uuid);
         let mut closed = self.reachable.iter().filter_map(|(d, r)| Some((d, r.as_ref().err()?)));
         closed.find(|(device, _)| of_gpu(device)).map(|(_, text)| text.clone())
     }
 
-    /// What keeps a device from being opened now.
+    /// Why a device cannot be opened now.
     pub(super) fn reach_trouble(&self, device: &DeviceId) -> Option<String> {
         if !self.settings.access {
             return None;
@@ -57,7 +57,6 @@ impl Node {
         }
     }
 
-    /// How a device is opened.
     pub(super) fn access_to(&self, device: &DeviceId) -> AccessGrant {
         self.reachable.get(device).and_then(|r| r.as_ref().ok()).cloned().unwrap_or_default()
     }

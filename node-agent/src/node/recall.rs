@@ -1,8 +1,8 @@
-//! What the node had before it was booted, its driver loaded anew or the agent restarted, from the agent's own record: GPU
+//! Restores the node from the agent's checkpoint after a boot, a reload of the driver or a restart of the agent. GPU
 //! instances end with the load of the driver, and so does the MIG mode of most GPUs.
 //!
-//! A node whose driver was loaded anew, by a boot or in the same one, gets back what its record tells, at the same places, before any resource name is registered: the
-//! kubelet's own record tells it of pods that need the names.
+//! After a reload of the driver, at a boot or within one, the recorded slices are made again at the same places before
+//! any resource name is registered, because the kubelet's own checkpoint has pods that need these names.
 
 use super::share::Shares;
 use super::takeover::TakeOver;
@@ -22,75 +22,77 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Not;
 use std::time::{Duration, Instant};
 
-/// How long the names wait for what the record tells of.
+/// How long the registration of names waits for recorded slices.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// The wait after the record could not be written.
+/// The wait after a failed write of the checkpoint.
 pub(super) const RECORD_AGAIN: Duration = Duration::from_secs(2);
 
 /// GPUs, and the MIG profiles that each offers.
 pub type Profiles = BTreeMap<GpuUuid, BTreeSet<Profile>>;
 
-/// What the agent's record tells.
+/// The content of the checkpoint, as the node restores it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(clippy::struct_excessive_bools, reason = "each tells of something else")]
 pub struct Recalled {
-    /// The ledger.
     pub ledger: Saved,
-    /// Whether the agent kept the ledger, and followed no GpuNode's spec.
+    /// Whether the agent kept the ledger itself, and did not follow a GpuNode's spec.
     #[serde(skip_serializing_if = "Not::not")]
     pub is_own: bool,
-    /// The UID of the GpuNode whose spec was followed, where the ledger is not the agent's own.
+    /// The UID of the GpuNode whose spec was followed; `None` if the ledger is the agent's own.
     pub uid: Option<String>,
-    /// Whether there is a record that cannot be read.
+    /// Whether there is a checkpoint that cannot be read.
     #[serde(skip)]
     pub is_lost: bool,
-    /// The GPUs that there were, with the MIG profiles that they had.
+    /// The GPUs that the node had, with their MIG profiles.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub gpus: Profiles,
-    /// The MIG devices that are to go, with their slices' names: else they would be somebody else's after a restart.
+    /// MIG devices that are to be destroyed, with their slices' names: without these they would count as unknown after
+    /// a restart.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub made: BTreeMap<DeviceId, SliceId>,
     /// Whether NVIDIA's device plugin was here.
     #[serde(skip_serializing_if = "Not::not")]
     pub plugin: bool,
-    /// The shares that existed, wanted or not: nobody else tells of one that only an init container holds.
+    /// The shares that existed, wanted or not: no other source shows a share that only an init container holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<Shares>,
-    /// The GPUs whose MIG mode was on when they were seen last: the next load of the driver may lack it.
+    /// The GPUs whose MIG mode was on when they were last seen: the next load of the driver may lack it.
     #[serde(rename = "mig")]
     pub mig_on: BTreeSet<GpuUuid>,
-    /// The GPUs whose MIG mode was lost with the driver's load, and has not come back yet. The record has it beside the rest.
+    /// The GPUs that lost their MIG mode with the driver's load and do not have it back yet. The file stores this
+    /// apart.
     #[serde(skip)]
     pub mig_lost: BTreeSet<GpuUuid>,
     /// The GPUs that kerf had put into `EXCLUSIVE_PROCESS` mode.
     pub exclusive: BTreeSet<GpuUuid>,
-    /// The limits that kerf had put on the GPU memory of cgroups.
+    /// The limits that kerf had set on the GPU memory of cgroups.
     #[serde(with = "limits::by_gpu")]
     pub limits: limits::Limits,
-    /// The GPUs whose time slices kerf gave a length that is not the driver's own, at some time since the boot.
+    /// The GPUs whose time slices have had another length than the driver's default since the boot.
     pub lengths: BTreeSet<GpuUuid>,
-    /// The Node's labels by which kerf has paused DCGM and its like, or is about to.
+    /// The Node's labels by which kerf has paused DCGM and similar programs, or is about to.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub paused: BTreeSet<String>,
-    /// What GPUs had.
+    /// The illnesses of GPUs.
     pub ills: Vec<Ill>,
-    /// Whether the driver was loaded anew since, at a boot or in the same one, and not all of it was made again yet.
+    /// Whether the driver was reloaded since, at a boot or within one, and not everything was made again yet.
     #[serde(rename = "recovering")]
     pub booted: bool,
 }
 
 impl Recalled {
-    /// What stands in for a record that cannot be read. What is paused without a MIG manager at work was paused by an agent.
+    /// Replaces a checkpoint that cannot be read. Labels that are paused while no MIG manager works were paused by an
+    /// agent.
     #[must_use]
     pub fn lost() -> Self {
         Self { is_lost: true, paused: DEPLOY_CLIENTS.map(str::to_owned).into(), ..Self::default() }
     }
 
-    /// What of it counts once the driver was loaded anew, by a boot or in the same one. Compute modes, limits and lengths end with a
-    /// load: whatever is set now was set by somebody else. A GPU that is still ill says so again. Shares are the kubelet's to hand
-    /// out, and it remembers to whom it did. The Node's labels stay.
+    /// Keeps what still counts after the driver was reloaded, at a boot or within one. Compute modes, limits and
+    /// lengths end with a load, so what is set now was set by others. A GPU that is still ill reports it again. Shares
+    /// stay, because the kubelet remembers to which pods it has allocated them. The Node's labels stay too.
     #[must_use]
     pub fn after_reload(self) -> Self {
         let Self { ledger, is_own, uid, gpus, plugin, shares, mig_on, mut mig_lost, paused, .. } = self;
@@ -101,7 +103,7 @@ impl Recalled {
 }
 
 impl Node {
-    /// Takes the record of an earlier process.
+    /// Takes the checkpoint of an earlier process.
     pub fn recall(&mut self, recalled: Recalled, now: Instant) {
         if recalled.booted {
             tracing::info!(
@@ -115,7 +117,7 @@ impl Node {
             self.takeover = TakeOver::Awaited;
         }
         self.ledger = Ledger::restore(recalled.ledger.clone(), self.settings.limits, Moment::default());
-        // Any of them may be bound by now: a mark is not on the disk.
+        // Any of the pods may be bound by now, because the checkpoint does not have the marks of Bindings.
         let reserved = self.ledger.desired().slices.iter().filter_map(|slice| slice.reservation.as_ref());
         self.bindings.take_status(reserved.map(|reservation| (&reservation.uid, true)));
         self.recall_ills(&recalled.ills, now);
@@ -125,12 +127,12 @@ impl Node {
         self.recalled = recalled;
     }
 
-    /// Notes which GPUs' MIG mode is on. Of the lost ones forgets those whose has come back, or is of no use any more: what becomes
-    /// of it from now on is no loss, and somebody may switch it off.
+    /// Notes which GPUs' MIG mode is on. A lost mode is dropped once it is back, or no longer useful: a later change is
+    /// no loss, because somebody may switch it off on purpose.
     pub(super) fn note_modes(&mut self) {
         let on = self.gpus.iter().filter(|gpu| gpu.mig.is_on()).map(|gpu| gpu.uuid.clone());
         let mut seen_on: BTreeSet<GpuUuid> = on.collect();
-        // One that is not there now says nothing.
+        // A GPU that is not visible now keeps its last mode.
         seen_on.extend(self.recalled.mig_on.iter().filter(|uuid| self.gpu(uuid).is_none()).cloned());
         self.recalled.mig_on = seen_on;
         let mut lost = std::mem::take(&mut self.recalled.mig_lost);
@@ -141,7 +143,8 @@ impl Node {
         self.recalled.mig_lost = lost;
     }
 
-    /// Notes whose time slices have another length than the driver's own. What was set is put back by who leaves the node.
+    /// Notes whose time slices have another length than the driver's default. An agent that leaves the node resets
+    /// them.
     pub(super) fn note_lengths(&mut self, wanted: &BTreeMap<GpuUuid, SliceLength>) {
         let changed = wanted.iter().filter(|(_, length)| **length != SliceLength::Default);
         self.recalled.lengths.extend(changed.map(|(gpu, _)| gpu.clone()));
@@ -173,7 +176,7 @@ impl Node {
         }
     }
 
-    /// The GPUs that there are, with those that are waited for.
+    /// The visible GPUs, with those that the agent waits for.
     fn profiles(&self) -> Profiles {
         let profiles = |gpu: &Gpu| {
             let entries = gpu.table.iter().flat_map(MigTable::entries);
@@ -182,8 +185,9 @@ impl Node {
         self.gpus.iter().map(profiles).chain(self.awaited.clone()).collect()
     }
 
-    /// The MIG devices that the agent has made for slices that are not desired any more, and that are there, or were at its start and may
-    /// be on a GPU that is not seen. What is desired is known by its place: a cut changes nothing here, and costs no write.
+    /// MIG devices that the agent made for slices that are no longer desired. They exist, or existed at the start on a
+    /// GPU that is not visible. Desired slices are known by their places, so a cut changes nothing here and costs no
+    /// write.
     fn made_devices(&self) -> BTreeMap<DeviceId, SliceId> {
         let instances: BTreeSet<&DeviceId> = self
             .gpus
@@ -200,7 +204,8 @@ impl Node {
         made.map(|(device, id)| (device.clone(), id.clone())).collect()
     }
 
-    /// What is to be made, on `gpu` if it is a step, could not be recorded; it is not made, and tried again.
+    /// Handles a failed write of the checkpoint, for the step on `gpu` or for a setting: it was not made, and is tried
+    /// again.
     pub fn on_unrecorded(&mut self, gpu: Option<&GpuUuid>, error: &str, now: Instant) {
         tracing::error!(error, "nothing is cut that cannot be recorded");
         match gpu {
@@ -210,23 +215,23 @@ impl Node {
         self.unrecorded = Some((error.to_owned(), now + RECORD_AGAIN));
     }
 
-    /// Whether the names still wait for slices that are made anew.
+    /// Whether the names still wait for slices that are being made again.
     pub(super) fn is_recovering(&self) -> bool {
         self.recovering.is_some()
     }
 
-    /// While the node recovers what the record tells may be made, and nothing else.
+    /// Selects the steps that a recovery may run: they make what the checkpoint lists, and nothing else.
     pub(super) fn recovery_steps(steps: Vec<Step>) -> Vec<Step> {
         let restores = |step: &Step| matches!(step, Step::Switch { mig: true, .. } | Step::Create { .. });
         steps.into_iter().filter(restores).collect()
     }
 
-    /// Nothing can be made yet: the names' patience begins when something can.
+    /// Extends the recovery's timeout while nothing can be made yet.
     pub(super) fn extend_recovery(&mut self, now: Instant) {
         self.recovering = self.recovering.map(|until| until.max(now + PATIENCE));
     }
 
-    /// Ends the recovery once no step is left that could be taken, or when it takes too long.
+    /// Ends the recovery once no step is left to try, or after its timeout.
     pub(super) fn note_recovery(&mut self, steps: &[Step], now: Instant) {
         let Some(until) = self.recovering else { return };
         let has_seen = self.health.nvml.is_well();
@@ -249,7 +254,7 @@ impl Node {
         }
     }
 
-    /// Tells of GPU instances of which no record tells. They are occupied.
+    /// Reports GPU instances that no record lists. They count as occupied.
     pub(super) fn tell_adopted(&mut self) {
         let known = |device: &DeviceId| self.origins.contains_key(device);
         let found: Vec<Note> = self

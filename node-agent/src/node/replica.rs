@@ -1,8 +1,8 @@
-//! Replicas: pods that take turns on one MIG device. The device ids are those of NVIDIA's device plugin, `MIG-<UUID>::<n>`, so
-//! that who joins pods with metrics or labels by them finds the MIG device.
+//! Replicas: pods that take turns on one MIG device. Their device ids are those of NVIDIA's device plugin,
+//! `MIG-<UUID>::<n>`, so that tools that join pods with metrics or labels by these ids find the MIG device.
 //!
-//! A replica is served as a share is, and goes with its MIG device. Its number is its name: what the kubelet has of one after a
-//! restart, or of NVIDIA's plugin, is the same replica.
+//! A replica is served like a share, and goes with its MIG device. Its number is its name, so a replica that the
+//! kubelet has from before a restart, or from NVIDIA's plugin, is the same one.
 
 use super::Node;
 use super::share::{SEPARATOR, Share};
@@ -15,50 +15,49 @@ use kerf_core::resource::ResourceName;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// How a MIG device's UUID begins (NVML, `nvmlDeviceGetUUID`).
+/// The prefix of a MIG device's UUID (NVML, `nvmlDeviceGetUUID`).
 pub(super) const MIG_PREFIX: &str = "MIG-";
 
-/// The device id of a replica of a MIG device.
 pub(super) fn device_id(of: &DeviceId, number: u8) -> DeviceId {
     DeviceId::new(format!("{of}{SEPARATOR}{number}"))
 }
 
-/// The MIG device and the number of a replica; `None` for what is none.
+/// The MIG device and the number of a replica; `None` for other ids.
 pub(super) fn replica_of(device: &DeviceId) -> Option<(DeviceId, u8)> {
     let (of, number) = device.as_str().strip_prefix(MIG_PREFIX)?.split_once(SEPARATOR)?;
     let number = number.parse().ok()?;
     let of = DeviceId::new(format!("{MIG_PREFIX}{of}"));
-    // Another spelling would be another device to the kubelet.
+    // Reject another spelling of the number, because it would be another device to the kubelet.
     (device_id(&of, number) == *device).then_some((of, number))
 }
 
-/// The MIG device that a device is, or is a replica of.
+/// The MIG device of a device id, which may be a replica's.
 pub(super) fn mig_device(device: &DeviceId) -> DeviceId {
     replica_of(device).map_or_else(|| device.clone(), |(of, _)| of)
 }
 
-/// The MIG device of an instance whose compute instance is of full size.
+/// The MIG device of an instance that one full-size compute instance fills.
 fn undivided(instance: &GpuInstance) -> Option<&DeviceId> {
     instance.devices().find(|(part, ..)| part.is_none()).map(|(.., device)| device)
 }
 
 impl Node {
-    /// The replicas of a MIG device, with their devices.
+    /// The replicas of a MIG device, with their device ids.
     pub(super) fn replicas_of(&self, of: &DeviceId) -> impl Iterator<Item = (&DeviceId, &Share)> {
         self.shares.iter().filter(move |(device, _)| replica_of(device).is_some_and(|(mig, _)| mig == *of))
     }
 
-    /// Whether pods take turns on the MIG device, or may: then nobody has all of it.
+    /// Whether pods take turns on the MIG device, or may. Then no pod gets all of it.
     pub(super) fn is_by_turns(&self, device: &DeviceId) -> bool {
         self.replicas_of(device).next().is_some()
     }
 
-    /// The same of a GPU instance.
+    /// Whether pods take turns on the GPU instance.
     pub(super) fn is_instance_by_turns(&self, instance: &GpuInstance) -> bool {
         undivided(instance).is_some_and(|device| self.is_by_turns(device))
     }
 
-    /// The MIG device that a wanted slice is, or is to be a replica of, once it exists.
+    /// The MIG device of a wanted slice, or of its replica, once it exists.
     pub(super) fn mig_device_of(&self, wanted: &WantedSlice) -> Option<DeviceId> {
         match wanted.shape.replica() {
             Some(_) => undivided(self.instance_of(wanted)?).cloned(),
@@ -66,7 +65,7 @@ impl Node {
         }
     }
 
-    /// The GPU and the instance that a MIG device is, if its compute instance is of full size.
+    /// The GPU and the instance of a MIG device whose compute instance is of full size.
     fn place_of(&self, device: &DeviceId) -> Option<(GpuUuid, Instance)> {
         let of = |gpu: &Gpu| {
             let found = gpu.instances.iter().find(|instance| undivided(instance) == Some(device))?;
@@ -75,7 +74,7 @@ impl Node {
         self.gpus.iter().find_map(of)
     }
 
-    /// Where a replica is served by this id; `None` while its MIG device is not seen.
+    /// The replica with this id; `None` while its MIG device is not visible.
     pub(super) fn replica(&self, device: &DeviceId) -> Option<Share> {
         let (of, replica) = replica_of(device)?;
         let (gpu, instance) = self.place_of(&of)?;
@@ -83,10 +82,11 @@ impl Node {
         Some(Share { id: SliceId::new(device.as_str()), gpu, shape })
     }
 
-    /// Replicas that containers hold exist, whatever is desired; those of MIG devices that are gone do not. Each is called as
-    /// the wanted slice at its place is.
+    /// Makes replicas exist that containers hold, whatever is desired, and drops those whose MIG device is gone. Each
+    /// gets the name of the wanted slice at its place.
     pub(super) fn adopt_replicas(&mut self) {
-        // Under a MIG device's own name such an id is of NVIDIA's device plugin, which gives the device by turns.
+        // Under a MIG device's own name, such an id belongs to NVIDIA's device plugin, which shares the device by
+        // turns.
         let by_turns = |name: ResourceName| matches!(name, ResourceName::MigReplica(_)) || name.is_neutral();
         let held = self.account.devices().filter(|(_, held)| by_turns(held.name));
         let held: BTreeMap<DeviceId, Share> =
@@ -96,7 +96,7 @@ impl Node {
             shares.entry(device).or_insert(replica);
         }
         shares.retain(|device, share| {
-            // Of a GPU that is not seen nothing is known to have changed.
+            // While a GPU is not visible, nothing on it is known to have changed.
             let is_gone = |_| self.gpu(&share.gpu).is_some() && self.replica(device).is_none();
             !replica_of(device).is_some_and(is_gone)
         });
@@ -110,7 +110,7 @@ impl Node {
         self.shares = shares;
     }
 
-    /// The replicas of a GPU instance, as the planner is told of them.
+    /// The replicas of a GPU instance, in the planner's form.
     pub(super) fn observed_replicas(&self, instance: &GpuInstance) -> Vec<ObservedReplica> {
         let observed = |(device, share): (&DeviceId, &Share)| {
             let held = self.account.is_held(device) || self.is_lingered(device);
@@ -123,8 +123,8 @@ impl Node {
         undivided(instance).map_or_else(Vec::new, |of| self.replicas_of(of).filter_map(observed).collect())
     }
 
-    /// The id by which a replica of this shape can be served now. Not while a container may still be given the MIG device as a
-    /// whole.
+    /// The id under which a replica of this shape can be served now; `None` while a container may still get the whole
+    /// MIG device.
     pub(super) fn startable_replica(
         &mut self,
         gpu: &GpuUuid,

@@ -1,21 +1,21 @@
-//! When a failed step is tried again, and when it has failed for good.
+//! Decides when a failed step is tried again, and when it has failed for good.
 
 use crate::gpu::GpuError;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The wait after a first failure; doubled with each further one up to [`LONGEST_WAIT`].
+/// The wait after a first failure. It doubles with each further one, up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Tries of a step that NVML refuses.
+/// How often a step is tried that NVML refuses.
 const TRIES: u32 = 3;
 
-/// Tries of a step that waits for somebody to let go: about 20 s in all.
+/// How often a step is tried while something holds what it changes: about 20 s in all.
 const TRIES_WHILE_BUSY: u32 = 9;
 
-/// How long a slice may be out of reach of every legal step before that counts as a failure: neighbours' steps and a
-/// newer account of holders may clear the way.
+/// How long a slice may have no legal step before that counts as a failure. Meanwhile steps of neighbours and a newer
+/// list of holders may make one possible.
 pub(crate) const OUT_OF_REACH: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -26,11 +26,10 @@ struct Failure {
     error: GpuError,
 }
 
-/// Failures by step.
 #[derive(Debug)]
 pub(crate) struct Retries<K> {
     failures: BTreeMap<K, Failure>,
-    /// When what is out of reach counts as failed.
+    /// When each unreachable key counts as failed.
     unreachable: BTreeMap<K, Instant>,
 }
 
@@ -41,7 +40,7 @@ impl<K> Default for Retries<K> {
 }
 
 impl<K: Ord + Clone> Retries<K> {
-    /// A step has failed once more.
+    /// Notes another failure of a step.
     pub(crate) fn failed(&mut self, key: K, error: GpuError, now: Instant) {
         let failure = self.failures.entry(key).or_insert(Failure {
             tries: 0,
@@ -54,12 +53,11 @@ impl<K: Ord + Clone> Retries<K> {
         *failure = Failure { tries, at: now, next: now + wait.min(LONGEST_WAIT), error };
     }
 
-    /// A step has succeeded.
+    /// Notes a success of a step.
     pub(crate) fn succeeded(&mut self, key: &K) {
         self.failures.remove(key);
     }
 
-    /// Whether the step has failed for good.
     pub(crate) fn is_final(&self, key: &K) -> bool {
         self.failures.get(key).is_some_and(Failure::is_final)
     }
@@ -69,7 +67,7 @@ impl<K: Ord + Clone> Retries<K> {
         self.failures.get(key).is_none_or(|f| f.next <= now && !f.is_final())
     }
 
-    /// Whether the step, which has failed for good, was not tried for so long that it may be tried once more.
+    /// Whether a step that has failed for good may be tried once more, because its last try is long ago.
     pub(crate) fn may_run_again(&self, key: &K, after: Duration, now: Instant) -> bool {
         self.failures.get(key).is_some_and(|f| f.is_final() && f.at + after <= now)
     }
@@ -85,12 +83,12 @@ impl<K: Ord + Clone> Retries<K> {
         retries.chain(self.unreachable.values().copied()).filter(|next| *next > now).min()
     }
 
-    /// The last error of a step, and whether it was the last try.
+    /// The last error of a step, and whether the step has failed for good.
     pub(crate) fn error(&self, key: &K) -> Option<(&GpuError, bool)> {
         self.failures.get(key).map(|f| (&f.error, f.is_final()))
     }
 
-    /// Says which steps cannot be taken at all now. Gives those for which that has been so for longer than `patience`.
+    /// Notes which keys have no legal step now. Returns those for which this has lasted longer than `patience`.
     pub(crate) fn out_of_reach(&mut self, keys: &[K], patience: Duration, now: Instant) -> Vec<K> {
         self.unreachable.retain(|key, _| keys.contains(key));
         for key in keys {
@@ -100,7 +98,7 @@ impl<K: Ord + Clone> Retries<K> {
         overdue.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Forgets steps that nobody wants any more.
+    /// Keeps the failures of wanted steps only.
     pub(crate) fn retain(&mut self, wanted: impl Fn(&K) -> bool) {
         self.failures.retain(|key, _| wanted(key));
     }

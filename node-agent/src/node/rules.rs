@@ -1,4 +1,4 @@
-//! What the node's policy lets become of a GPU: the kinds of slice, and the MIG mode that goes with them.
+//! What the node's policy allows on a GPU: the kinds of slices, and the MIG mode that they need.
 
 use super::{Daemon, Node};
 use crate::gpu::{Gpu, MigMode};
@@ -14,13 +14,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 impl Node {
-    /// Policy's rule for the GPU.
+    /// The policy's rule for the GPU.
     pub(super) fn rule(&self, gpu: &Gpu) -> GpuRule {
         let model = catalog::short_name(&gpu.product, gpu.memory);
         self.ledger.desired().policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &model)
     }
 
-    /// The kinds that can be cut from the GPU now: by its mode, its health and policy.
+    /// The kinds that can be cut from the GPU now, by its mode, its health and the policy.
     pub(super) fn kinds(&self, gpu: &Gpu) -> Vec<Kind> {
         if self.trouble_of(gpu).is_some() || self.is_closed() || self.closed_to(gpu).is_some() {
             return Vec::new();
@@ -35,18 +35,17 @@ impl Node {
         kinds
     }
 
-    /// Whether the node's GPUs are not kerf's alone to give: somebody else manages them, or what others gave away is not known
-    /// yet.
+    /// Whether the node's GPUs are contested: another manager serves them, or its allocations are not known yet.
     pub(super) fn is_contested(&self) -> bool {
         self.others_manage() || self.awaits_account()
     }
 
-    /// Whether somebody else manages the node's GPUs, or that is not known yet.
+    /// Whether another manager serves the node's GPUs, or that is not known yet.
     pub(super) fn others_manage(&self) -> bool {
         self.others.as_ref().map_or(self.settings.others, |others| !others.is_empty())
     }
 
-    /// Whether no account of holders was asked for since the others have gone.
+    /// Whether no list of holders was requested since the last other manager disappeared.
     pub(super) fn awaits_account(&self) -> bool {
         self.alone_since.is_some_and(|since| self.account.asked().is_none_or(|asked| asked < since))
     }
@@ -57,7 +56,7 @@ impl Node {
         if self.trouble_of(gpu).is_some() {
             return Allowed { kinds: Vec::new(), ..Allowed::default() };
         }
-        // What others use of a GPU is not its holder's.
+        // A GPU as a whole needs all its memory, so it is not allowed while processes outside of kerf use some.
         let kinds = rule.kinds.iter().filter(|kind| **kind != Kind::Whole || self.outside(gpu).is_zero());
         Allowed {
             kinds: kinds.copied().collect(),
@@ -69,12 +68,12 @@ impl Node {
         }
     }
 
-    /// Whether it is for others' use of its memory alone that the GPU is not given as a whole.
+    /// Whether only memory in use outside of kerf keeps the GPU from being allocated as a whole.
     pub(super) fn is_shared_with_others(&self, gpu: &Gpu) -> bool {
         gpu.table.is_none() && self.rule(gpu).kinds.contains(&Kind::Whole) && !self.outside(gpu).is_zero()
     }
 
-    /// The MIG mode that the GPU has to get. After a reboot, that which it had.
+    /// The MIG mode that the GPU must get. After a reboot this is the mode that it had.
     fn switch_to(&self, gpu: &Gpu, rule: &GpuRule) -> Option<bool> {
         let MigMode::Settled(on) = gpu.mig else { return None };
         let wanted = wanted_mode(rule)?;
@@ -83,8 +82,8 @@ impl Node {
         (wanted.unwrap_or(lost || on) != on && may).then_some(!on)
     }
 
-    /// The wanted slices, as the planner is told of them. What was promised of the mode that a GPU is to get does not keep it
-    /// in the other.
+    /// The wanted slices, in the planner's form. Reservations that need the GPU's next mode do not count against its
+    /// switch.
     pub(super) fn to_plan(&self) -> Cow<'_, [WantedSlice]> {
         let switching =
             self.gpus.iter().filter_map(|gpu| Some((&gpu.uuid, self.switch_to(gpu, &self.rule(gpu))?)));
@@ -97,7 +96,7 @@ impl Node {
         wanted
     }
 
-    /// The length of time slices on GPUs that MIG does not cut.
+    /// The length of time slices for each GPU without MIG.
     pub(super) fn wanted_lengths(&self) -> BTreeMap<GpuUuid, SliceLength> {
         let shared = self.gpus.iter().filter(|gpu| gpu.table.is_none() && gpu.fault.is_none());
         shared.map(|gpu| (gpu.uuid.clone(), self.rule(gpu).time_slicing.length)).collect()
@@ -111,16 +110,16 @@ impl Node {
         })
     }
 
-    /// Whether a change of the MIG mode may wait for a reset of the GPU.
+    /// Whether a switch of the MIG mode may reset the GPU, by the policy.
     #[must_use]
     pub fn may_reset(&self, gpu: &GpuUuid) -> bool {
         self.gpu(gpu).is_some_and(|gpu| self.rule(gpu).mode_change == ModeChange::WithReset)
     }
 
-    /// Why the GPU cannot have the slices that policy lays out on it. Then it has none.
+    /// Why the GPU cannot have the layout of the policy. Then it gets no slice at all.
     pub(super) fn layout_trouble(&self, gpu: &Gpu) -> Option<String> {
         let rule = self.rule(gpu);
-        // In the other mode it is not known what the GPU could have; the mode is the trouble then.
+        // In the other mode it is unknown what the GPU could have; then the mode is the trouble.
         if (rule.layout.kind()? == Kind::Mig) != gpu.table.is_some() {
             return None;
         }
@@ -137,7 +136,7 @@ impl Node {
         ))
     }
 
-    /// How the GPU's mode keeps policy from being carried out.
+    /// How the GPU's mode violates the policy.
     pub(super) fn mode_trouble(&self, gpu: &Gpu) -> Option<String> {
         let rule = self.rule(gpu);
         let wanted = wanted_mode(&rule)??;
@@ -158,18 +157,18 @@ impl Node {
     }
 }
 
-/// How many MPS shares may be beside each other: each has one client at least.
+/// How many MPS shares a GPU may have: each has one client at least, and the number of clients is limited.
 pub(super) fn mps_shares(gpu: &Gpu) -> Option<u32> {
     gpu.table.is_none().then(|| mps::max_clients(gpu.capability, gpu.driver.cuda))
 }
 
-/// The kinds that go with the GPU's present mode and with policy.
+/// The kinds that the GPU's current mode and the policy both allow.
 pub(super) fn kinds(gpu: &Gpu, rule: &GpuRule) -> Vec<Kind> {
     let mig = gpu.table.is_some();
     Kind::ALL.into_iter().filter(|kind| (*kind == Kind::Mig) == mig && rule.kinds.contains(kind)).collect()
 }
 
-/// The mode that all allowed kinds go with: `None` if no kind is allowed, `Some(None)` if either mode has one.
+/// The mode that all allowed kinds need: `None` if no kind is allowed, `Some(None)` if there are kinds for either mode.
 #[expect(clippy::option_option, reason = "no kind at all is another thing than kinds of both modes")]
 fn wanted_mode(rule: &GpuRule) -> Option<Option<bool>> {
     let mig = rule.kinds.contains(&Kind::Mig);

@@ -1,7 +1,7 @@
-//! The device ids of shares, and of GPUs as a whole: `<GPU UUID>::<n>`, where n is the number of the slice in the ledger.
-//! Those of replicas of MIG devices are in `replica`.
+//! The device ids of shares and of whole GPUs: `<GPU UUID>::<n>`, where n is the number of the slice in the ledger.
+//! `replica` has those of replicas of MIG devices.
 //!
-//! So an id means the same slice before and after a restart of the agent, and is never used for another one.
+//! So an id means the same slice before and after a restart of the agent, and is never reused for another one.
 
 use super::names::is_kept_by;
 use super::replica::{MIG_PREFIX, replica_of};
@@ -13,24 +13,22 @@ use kerf_core::resource::ResourceName;
 use kerf_core::units::{MemoryMib, SizeGb};
 use std::collections::BTreeMap;
 
-/// What stands before the number in a device id.
+/// The separator before the number in a device id.
 pub(super) const SEPARATOR: &str = "::";
 
-/// How a GPU's UUID begins (NVML, `nvmlDeviceGetUUID`).
+/// The prefix of a GPU's UUID (NVML, `nvmlDeviceGetUUID`).
 const GPU_PREFIX: &str = "GPU-";
 
-/// A share that is served. Known by its device's id: the numbers of slices begin anew after a ledger that was lost.
+/// A share that is served. It is identified by its device id, because the numbers of slices start again after the loss
+/// of a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// Its GPU.
     pub(crate) gpu: GpuUuid,
     /// Its name in the ledger that desired it.
     pub(crate) id: SliceId,
-    /// What it is.
     pub(crate) shape: Shape,
 }
 
-/// The device id of the share `id` of `gpu`.
 pub(crate) fn device_id(gpu: &GpuUuid, id: &SliceId) -> DeviceId {
     let text = id.as_str();
     if text == gpu.as_str() {
@@ -40,8 +38,8 @@ pub(crate) fn device_id(gpu: &GpuUuid, id: &SliceId) -> DeviceId {
     DeviceId::new(format!("{gpu}{SEPARATOR}{number}"))
 }
 
-/// The GPU and the slice of a share's device id; `None` for a GPU instance's and a replica's. NVIDIA's device plugin gives a GPU as a whole by
-/// its UUID alone, and replicas of it as kerf gives shares.
+/// The GPU and the slice of a share's device id; `None` for ids of GPU instances and replicas. NVIDIA's device plugin
+/// uses the UUID alone for a whole GPU, and kerf's form of a share for replicas of it.
 pub(crate) fn slice_of(device: &DeviceId) -> Option<(GpuUuid, SliceId)> {
     if device.as_str().starts_with(GPU_PREFIX) && !device.as_str().contains(SEPARATOR) {
         return Some((GpuUuid::new(device.as_str()), SliceId::new(device.as_str())));
@@ -52,7 +50,6 @@ pub(crate) fn slice_of(device: &DeviceId) -> Option<(GpuUuid, SliceId)> {
     Some((GpuUuid::new(gpu), SliceId::new(id)))
 }
 
-/// The GPU of a share's device id.
 pub(crate) fn gpu_of(device: &DeviceId) -> Option<GpuUuid> {
     slice_of(device).map(|(gpu, _)| gpu)
 }
@@ -61,8 +58,9 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The shape of a share that a container holds under this name, on a GPU with this memory, of which so much is usable. One of
-/// equal shares whose number policy no longer says may be all of it, and so may one of which the name says no kind.
+/// The shape of a share that a container holds under this name, on a GPU with this total and usable memory. A share
+/// counts as the whole GPU if its name does not determine the kind, or if the policy no longer says how many equal
+/// shares there are.
 pub(crate) fn shape_of(
     name: ResourceName,
     memory: MemoryMib,
@@ -87,19 +85,19 @@ pub(crate) fn shape_of(
 /// The shares that exist, by their devices.
 pub(crate) type Shares = BTreeMap<DeviceId, Shape>;
 
-/// Whether a device by the name of a wanted slice is that slice, for one that is held. The numbers of slices begin anew
-/// after a ledger that was lost, and a neutral name does not tell the one from the other: the pod does.
+/// Whether a held device with the name of a wanted slice is that slice. The numbers of slices start again after the
+/// loss of a ledger, and a neutral name cannot distinguish the two slices, but the pod can.
 fn may_be(wanted: &WantedSlice, held: &Held) -> bool {
     let is_its = || wanted.reservation.as_ref().is_none_or(|promised| promised.key() == held.holder.key());
     is_kept_by(held.name, wanted.shape) && (!held.name.is_neutral() || is_its())
 }
 
 impl Node {
-    /// Shares that existed when an earlier process ended exist, once their GPUs are seen: no GPU tells of a share, and of
-    /// one that only an init container holds the kubelet tells neither.
+    /// Makes the shares of an earlier process exist again once their GPUs are seen. No GPU reports a share, and if only
+    /// an init container holds it, the kubelet does not list it either.
     pub(super) fn recall_shares(&mut self) {
         for (device, shape) in self.recalled.shares.take().unwrap_or_default() {
-            // A replica goes with its MIG device, which may be another after a load of the driver.
+            // A replica goes with its MIG device, which may be another after a reload of the driver.
             if replica_of(&device).is_some() && !self.gpus.is_empty() {
                 if let Some(replica) = self.replica(&device) {
                     self.shares.entry(device).or_insert(replica);
@@ -113,9 +111,9 @@ impl Node {
         }
     }
 
-    /// Forgets shares that ended before others began, and that a record from before has brought back: no GPU serves two kinds at once,
-    /// and of a MIG device that is held as a whole there are no replicas. What is held has not ended; beside it what is
-    /// wanted has not.
+    /// Drops shares that had ended and that an older checkpoint has brought back. A GPU never serves two kinds at once,
+    /// and a MIG device that is held as a whole has no replicas. So held shares stay, and wanted ones that fit beside
+    /// them.
     pub(super) fn forget_ended_shares(&mut self) {
         let mut served: BTreeMap<&GpuUuid, Kind> = BTreeMap::new();
         let is_held = |device: &DeviceId| self.account.held_as(device).is_some();
@@ -130,7 +128,7 @@ impl Node {
             |share: &Share| served.get(&share.gpu).is_some_and(|kind| *kind != share.shape.kind());
         let has_ended = |(device, share): &(&DeviceId, &Share)| {
             let of = replica_of(device).map(|(of, _)| of);
-            // The processes on a replica's MIG device are those of the holder of all of it.
+            // Processes on a replica's MIG device belong to the holder of the whole device.
             of.map_or_else(
                 || is_of_other_kind(share) && !is_in_use(device),
                 |of| is_held(&of) && !is_held(device),
@@ -144,14 +142,14 @@ impl Node {
         }
     }
 
-    /// All that exist, with those of GPUs that have not been seen yet.
+    /// All shares that exist, with those of GPUs that were not seen yet.
     pub(super) fn shares_to_record(&self) -> Shares {
         let existing = self.shares.iter().map(|(device, share)| (device.clone(), share.shape));
         self.recalled.shares.clone().unwrap_or_default().into_iter().chain(existing).collect()
     }
 
-    /// The GPUs of which a container holds something that only a neutral name tells of. It may be a client of an MPS daemon that an
-    /// earlier process started, or under a limit that it set.
+    /// The GPUs on which a container holds a share that only a neutral name describes. The container may be a client of
+    /// an MPS daemon, or be under a limit, of an earlier process.
     pub(super) fn with_unknown_shares(&self) -> impl Iterator<Item = &GpuUuid> {
         let by_name = |held: &Held, shape| held.name.is_neutral() && matches!(shape, Shape::Whole { .. });
         let unknown = self.shares.iter().filter(move |(device, share)| {
@@ -161,12 +159,12 @@ impl Node {
         unknown.map(|(_, share)| &share.gpu)
     }
 
-    /// Shares that containers hold exist, whatever is desired and whether or not the agent was restarted.
+    /// Makes shares exist that containers hold, whatever is desired and whether or not the agent was restarted.
     pub(super) fn adopt_shares(&mut self) {
         for (device, held) in self.account.devices() {
             let Some((gpu, id)) = slice_of(device) else { continue };
             let (known, by_name) = (self.shares.get(device).map(|s| s.shape), self.shape_of(&gpu, held.name));
-            // What a name does not tell of it the ledger may.
+            // The name does not determine everything, so the ledger's shape takes precedence.
             if known.is_some() && known != by_name {
                 continue;
             }
@@ -199,8 +197,9 @@ mod tests {
         assert_eq!(device_id(&gpu, &SliceId::new(gpu.as_str())), whole, "as NVIDIA's device plugin gives it");
     }
 
-    /// dcgm-exporter's `internal/pkg/transformation/kubernetes.go`: what stands before `::` is the GPU that a pod's metrics are
-    /// found by, what stands behind it is the label `vgpu`; names are NVIDIA's, or listed in `NVIDIA_RESOURCE_NAMES`.
+    /// dcgm-exporter's `internal/pkg/transformation/kubernetes.go`: the part before `::` is the GPU by which a pod's
+    /// metrics are found, the part after it is the label `vgpu`; names are NVIDIA's, or listed in
+    /// `NVIDIA_RESOURCE_NAMES`.
     #[test]
     fn names_and_ids_are_those_that_dcgm_exporter_joins_pods_by() {
         let mut node = crate::node::tests::Scene::new(&["H100-80GB"]);
@@ -214,7 +213,7 @@ mod tests {
         assert!(before == gpu.as_str() && is_number(behind), "{share}");
         for name in kerf_core::resource::all_names() {
             let text = name.to_string();
-            // A neutral name is for `NVIDIA_RESOURCE_NAMES`.
+            // A neutral name needs an entry in `NVIDIA_RESOURCE_NAMES`.
             let Some(kind) = name.kind() else { continue };
             let at_once = text == "nvidia.com/gpu" || text.starts_with("nvidia.com/mig-");
             let is_share = matches!(kind, Kind::Mps | Kind::TimeSlicing);

@@ -1,9 +1,9 @@
-//! GPUs that the node had and that have not answered since the agent was started, or have told less of themselves than
-//! before: for a while they are waited for. What pods hold of them is not given up for a
-//! call that has failed.
+//! Unresponsive GPUs: the node had them, and since the agent's start they have not answered, or report less of
+//! themselves than before. For a while the agent waits for them, so that a failed call does not cost pods what they
+//! hold.
 //!
-//! One that goes on being silent is taken out of service, and what runs on it is left alone: CUDA may work where a call of
-//! NVML's fails.
+//! A GPU that stays unresponsive is taken out of service, and what runs on it is not touched: CUDA may work while a
+//! call of NVML fails.
 
 use super::health::Neighbour;
 use super::{Node, WantedDaemon, share};
@@ -14,18 +14,19 @@ use kerf_core::names::{DeviceId, GpuUuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long: a driver that is just being loaded needs a few seconds for each GPU.
+/// How long the agent waits. A driver that is just being loaded needs a few seconds for each GPU.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What slices on a silent GPU have in place of a reason.
+/// The reason that slices on an unresponsive GPU show.
 pub(super) const TEXT: &str = "its GPU has not answered since the agent was started";
 
-/// What is left as it is, wanted or not: what there is of GPUs that may be the silent ones, and of those whose shares are not known.
+/// What is not touched, wanted or not: everything on GPUs that may be the unresponsive ones, and on those whose shares
+/// are unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Spared {
-    /// The GPUs: their MPS daemons and limits stay.
+    /// GPUs whose MPS daemons and limits stay.
     pub gpus: BTreeSet<GpuUuid>,
-    /// The devices on them: what it takes to open them stays.
+    /// Devices whose files stay, so that containers can open them.
     pub devices: BTreeSet<DeviceId>,
 }
 
@@ -35,13 +36,13 @@ impl Node {
         self.silent = silent;
     }
 
-    /// The GPUs that answer.
+    /// The GPUs that answer now.
     #[must_use]
     pub fn answering(&self) -> BTreeSet<GpuUuid> {
         self.gpus.iter().filter(|gpu| gpu.fault.is_none()).map(|gpu| gpu.uuid.clone()).collect()
     }
 
-    /// What is left as it is. A GPU with a known MPS share has its daemon anyway.
+    /// What must not be touched. A GPU with a known MPS share has its daemon anyway.
     pub(super) fn spared(&self, daemons: &BTreeMap<GpuUuid, WantedDaemon>) -> Spared {
         let mut spared = self.spared_of_silent();
         let unknown = self.with_unknown_shares().filter(|gpu| !daemons.contains_key(*gpu));
@@ -49,7 +50,7 @@ impl Node {
         spared
     }
 
-    /// What pods may have of GPUs that do not answer. Nothing once all have answered that NVML counts: then what is not
+    /// What pods may hold on GPUs that do not answer. Empty once all GPUs that NVML counts have answered: what is not
     /// among them is not on the node.
     fn spared_of_silent(&self) -> Spared {
         if self.silent.is_empty() {
@@ -75,7 +76,7 @@ impl Node {
         Spared { devices: devices.cloned().collect(), gpus }
     }
 
-    /// Whether a pod may have this slice of a GPU that does not answer. Who waits for one is placed elsewhere.
+    /// Whether a pod may hold this slice of an unresponsive GPU. Unbound pods are placed elsewhere.
     pub(super) fn is_spared(&self, wanted: &WantedSlice) -> bool {
         let is_bound =
             |promised: &Reservation| self.pods.as_ref().is_none_or(|pods| pods.contains_key(&promised.uid));
@@ -83,7 +84,7 @@ impl Node {
         is_silent && wanted.reservation.as_ref().is_none_or(is_bound)
     }
 
-    /// Takes NVML for ill while such a GPU is waited for. Gives the time at which that ends.
+    /// Marks NVML as ill while the agent waits for such a GPU. Returns when that ends.
     pub(super) fn await_silent(&mut self, now: Instant) -> Option<Instant> {
         let is_whole = |(uuid, before): &(&GpuUuid, &BTreeSet<Profile>)| {
             self.gpu(uuid).is_some_and(|now| tells_all(now, before))
@@ -100,7 +101,7 @@ impl Node {
     }
 }
 
-/// Whether MIG offers what it did before, if its mode is still on.
+/// Whether MIG still offers all earlier profiles, if its mode is still on.
 fn tells_all(now: &Gpu, before: &BTreeSet<Profile>) -> bool {
     let lists = |profile: &Profile| now.table.as_ref().is_some_and(|table| table.entry(*profile).is_some());
     match now.mig {
@@ -121,7 +122,7 @@ mod tests {
     use kerf_core::names::{PodKey, PodUid, SliceId};
     use std::collections::BTreeMap;
 
-    /// The slices that the status tells of with their states, and whether the agent serves.
+    /// The slices of the status with their states, and whether the agent serves.
     fn shown(scene: &mut Scene) -> (Vec<(Option<SliceId>, SliceState)>, bool) {
         let status = scene.decide().status;
         let slices = status.slices.iter().map(|slice| (slice.id.clone(), slice.state));
@@ -136,7 +137,7 @@ mod tests {
             wanted_of(1, "s2", mig("1g.10gb", 0, 1), None),
         ]);
         scene.settle();
-        // The second is in use no more and stays cut.
+        // The second slice is no longer in use and stays cut.
         scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
         scene.settle();
         let (before, _) = shown(&mut scene);
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(scene.decide().status.gpus.len(), 1);
     }
 
-    /// Two GPUs, each with a slice of `a`; then the agent is started anew, and the second GPU does not answer.
+    /// Two GPUs, each with a slice of `a`. Then the agent restarts, and the second GPU does not answer.
     fn restarted_without_the_second(silent: Silent, bound: bool) -> Scene {
         let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
         let promised = Some(("a", ONE));
@@ -228,11 +229,11 @@ mod tests {
         assert_eq!(status.slice(&SliceId::new("s2")).unwrap().state, SliceState::Held);
         let healthy = status.conditions.iter().find(|c| c.kind == Condition::GPUS_HEALTHY).unwrap();
         assert!(healthy.status == ConditionStatus::False && healthy.message.contains("GPU 1"), "{healthy:?}");
-        // It answers.
+        // Now the GPU answers.
         scene.node.on_silent(Silent::new());
         scene.observe();
         assert_eq!(scene.decide().kept.unwrap().spared, Spared::default());
-        // A pod that only waits for it is placed elsewhere, and so is every pod once all that NVML counts have answered.
+        // An unbound pod is placed elsewhere, and so is every pod once all GPUs that NVML counts have answered.
         for (silent, bound) in [(silent(), false), (Silent::new(), true)] {
             let mut scene = restarted_without_the_second(silent, bound);
             let status = scene.decide().status;

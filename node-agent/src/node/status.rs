@@ -1,4 +1,4 @@
-//! GpuNode.status: what the agent has observed, in the words of the contract.
+//! Builds GpuNode.status from what the agent has observed.
 
 use super::retry::Retries;
 use super::rules::mps_shares;
@@ -15,11 +15,11 @@ use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many slices a condition names.
+/// How many slices a condition lists by name.
 const NAMED: usize = 3;
 
 impl Node {
-    /// The status. Times of the condition are filled in where it is written.
+    /// Builds the status. The publisher fills in the conditions' times.
     pub(super) fn status(&self, waiting: &BTreeSet<SliceId>) -> GpuNodeStatus {
         let wanted = self.desired().iter().map(|w| self.wanted_status(w, waiting));
         let unwanted = self
@@ -66,7 +66,7 @@ impl Node {
         device: &DeviceId,
         waiting: &BTreeSet<SliceId>,
     ) {
-        // Promises follow the holders: one that is in doubt would take its pod's promise along.
+        // Use the known holder only: a device in doubt would take its pod's reservation along.
         let held = self.account.holder(device);
         status.holder = held.map(|h| h.holder.clone());
         let Some(reservation) = &wanted.reservation else {
@@ -78,12 +78,13 @@ impl Node {
             return;
         };
         let name = reservation.resource;
-        // What the kubelet has taken of some names counts only once it has taken all: before, it may yet forget.
+        // Acknowledgements count only once the kubelet has accepted all names, because before that it may still forget
+        // them.
         let registered = self.health.registration.is_well();
         let acknowledged = registered && self.advertised.is_acknowledged(name, device);
-        // Which of its pod's containers has it is the kubelet's choice.
+        // The kubelet chooses which of the pod's containers gets the device.
         let by_others = held.is_some_and(|h| h.name != name || h.holder.key() != reservation.key());
-        // The next process of the agent takes those who are ready for such as may be bound.
+        // A restarted agent treats the pods of ready slices as possibly bound.
         let ready = acknowledged && !by_others && !self.bindings.is_over(&reservation.uid);
         status.ready_for = ready.then(|| reservation.uid.clone());
         status.state = match held {
@@ -101,7 +102,7 @@ impl Node {
         }
     }
 
-    /// The state of a wanted slice that does not exist, and why.
+    /// The state of a wanted slice that does not exist, and the reason.
     fn absence(&self, wanted: &WantedSlice) -> (SliceState, Option<String>) {
         if self.is_spared(wanted) {
             return (SliceState::Held, Some(super::silent::TEXT.to_owned()));
@@ -171,7 +172,7 @@ impl Node {
         condition(Condition::READY, trouble, ("Serving", "all resource names are registered"))
     }
 
-    /// Who else manages the node's GPUs.
+    /// Which conflicting managers serve the node's GPUs.
     pub(super) fn contest(&self) -> Option<String> {
         let others = self.others.as_deref().unwrap_or_default();
         let unknown = if self.others_manage() {
@@ -226,7 +227,7 @@ impl Node {
         ]
     }
 
-    /// What an operator should know of a GPU.
+    /// What an operator should know about a GPU.
     fn message(&self, gpu: &Gpu) -> Option<String> {
         let daemon = || match self.daemons.get(&gpu.uuid) {
             Some(Daemon::Ill(text)) => Some(format!("its MPS daemon does not serve: {text}")),
@@ -267,7 +268,7 @@ impl Node {
             s.state == SliceState::Held || s.id.as_ref().is_some_and(reserved) || s.id.is_none()
         };
         let total: MemoryMib = self.gpus.iter().map(|gpu| gpu.memory).sum();
-        // Who has a part of a GPU instance, or a turn on it, has no memory of its own.
+        // A part of a GPU instance, or a replica of it, has no memory of its own, so count each instance once.
         let by_place = |s: &SliceStatus| ((s.gpu.clone(), s.shape.instance()), s.memory);
         let (of_mig, others): (Vec<_>, Vec<_>) =
             slices.iter().filter(promised).partition(|s| s.shape.instance().is_some());
@@ -289,7 +290,7 @@ impl Node {
     }
 }
 
-/// A status of which nothing is known to have changed but that nobody serves: no slice is ready, and no name is registered.
+/// The last status without service: no slice is ready and no name is registered; everything else is unchanged.
 pub(crate) fn unserved(mut status: GpuNodeStatus, condition: Condition) -> GpuNodeStatus {
     status.neutral_up_to = None;
     for slice in &mut status.slices {
@@ -303,7 +304,7 @@ pub(crate) fn unserved(mut status: GpuNodeStatus, condition: Condition) -> GpuNo
     status
 }
 
-/// `2x H100-80GB, 1x T4-16GB`.
+/// A text like `2x H100-80GB, 1x T4-16GB`.
 fn models(gpus: &[Gpu]) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for gpu in gpus {
@@ -313,7 +314,7 @@ fn models(gpus: &[Gpu]) -> String {
     texts.join(", ")
 }
 
-/// A condition that holds as `well` says, unless there is trouble: a word for programs and a sentence for people.
+/// Builds a condition that has `well`'s reason and message, or those of the trouble.
 fn condition(kind: &str, trouble: Option<(String, String)>, well: (&str, &str)) -> Condition {
     let status = if trouble.is_some() { ConditionStatus::False } else { ConditionStatus::True };
     let (reason, message) = trouble.unwrap_or_else(|| (well.0.to_owned(), well.1.to_owned()));

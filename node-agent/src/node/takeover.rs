@@ -1,47 +1,47 @@
-//! The first start of an agent that keeps the ledger on a node whose GpuNode's spec said what it should have: the agent of the version
-//! before followed that. For one version.
+//! The first start of an agent with a ledger on a node where the previous version followed the spec of the GpuNode.
+//! This module exists for one version only.
 
 use super::{Node, replica};
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceStatus};
 use kerf_core::ledger::{Ledger, Moment, Owner, Saved};
 use std::time::Instant;
 
-/// Whether the ledger is the agent's own.
+/// Whether the agent owns its ledger yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum TakeOver {
-    /// It is.
     #[default]
     Done,
-    /// The spec has to be read first.
+    /// The spec must be read first.
     Awaited,
-    /// An agent that kept the ledger has served the node, and its record is lost. Until then a Binding may be made that it
-    /// had marked: nothing is accepted and nothing is cut or destroyed. What bound pods were assigned is reserved for them again.
+    /// An agent with a ledger has served the node, and its record is lost. Until `until` a Binding that it had marked
+    /// may still be made. Meanwhile nothing is accepted, cut or destroyed, and what bound pods were assigned is
+    /// reserved for them again.
     Lost {
         /// When no such Binding can be made any more.
         until: Moment,
     },
 }
 
-/// What the first GpuNode tells that a process sees.
+/// What the first GpuNode that a process sees says of the agent before.
 #[derive(Debug, Clone, Default)]
 pub struct Predecessor {
-    /// The object's UID.
     pub uid: Option<String>,
     /// Its spec, which an agent without a ledger has followed.
     pub spec: GpuNodeSpec,
-    /// What an agent before has written.
+    /// The status that an earlier agent has written.
     pub status: Option<GpuNodeStatus>,
 }
 
 impl Node {
-    /// Makes the slices of the spec, or of the record if that is newer, those of the ledger. It is not known which of the pods that
-    /// have reservations are bound or will be; all are looked up.
+    /// Takes the slices of the spec into the ledger, or those of the checkpoint if that is newer. It is unknown which
+    /// of the pods with reservations are bound or will be, so all are looked up.
     pub fn on_predecessor(&mut self, Predecessor { uid, spec, status }: Predecessor, now: Instant) {
         if self.takeover != TakeOver::Awaited {
             return;
         }
         let recorded = self.ledger.desired();
-        // A spec that a leader has written for another object was followed as well; one that no leader has written yet was not.
+        // A spec that a leader has written into another object of this name was followed too. One that no leader has
+        // written yet was not.
         let is_another = self.recalled.uid.is_some() && self.recalled.uid != uid && spec.revision > 0;
         let (revision, epoch) = (spec.revision, spec.epoch.max(self.ledger.epoch()));
         let is_unknown =
@@ -63,7 +63,8 @@ impl Node {
         self.desired_changed();
     }
 
-    /// Has the ledger again what pods here were assigned that it has lost, as long as others may come that it does not know.
+    /// Restores reservations that the ledger has lost, from the pods' assignments, as long as unknown pods may still be
+    /// bound.
     pub(super) fn recall_assigned(&mut self, now: Instant) {
         if !matches!(self.takeover, TakeOver::Lost { .. }) {
             return;
@@ -75,7 +76,7 @@ impl Node {
         }
     }
 
-    /// Ends the wait after a lost ledger. Returns when it will end.
+    /// Ends the wait after the loss of a ledger. Returns when it will end.
     pub(super) fn await_takeover(&mut self, now: Instant) -> Option<Instant> {
         let TakeOver::Lost { until } = self.takeover else { return None };
         if until > self.moment(now) {

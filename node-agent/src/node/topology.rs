@@ -1,11 +1,11 @@
-//! What lies between the node's GPUs, pair by pair.
+//! The connections between the node's GPUs, pair by pair.
 
 use crate::gpu::{Gpu, Topology};
 use kerf_core::contract::{PcieAncestor, Peer};
 use kerf_core::names::PciBusId;
 
-/// Of each GPU what lies between it and those after it. What is the same for all pairs is left out, for it tells none apart;
-/// so is what the NUMA nodes tell.
+/// For each GPU, its connections to the GPUs after it. A value that all pairs share is left out, because it
+/// distinguishes none. So is what the NUMA nodes show.
 pub(super) fn peers(gpus: &[Gpu]) -> Vec<Vec<Peer>> {
     let pair = |one: &Gpu, other: &Gpu| Peer {
         index: other.index,
@@ -33,15 +33,15 @@ fn nvlinks(one: &Gpu, other: &Gpu, gpus: &[Gpu]) -> u32 {
     let is_gpu = |end: &PciBusId| gpus.iter().any(|gpu| gpu.pci_bus_id.as_ref() == Some(end));
     let switches = one.topology.nvlinks.iter().filter(|(end, _)| !is_gpu(end));
     let through_switches = switches.filter_map(|(end, links)| Some(ends(other, Some(end))?.min(*links)));
-    // One of the two may not have told.
+    // One of the two GPUs may not have reported its links.
     let direct = ends(one, other.pci_bus_id.as_ref()).max(ends(other, one.pci_bus_id.as_ref()));
     direct.unwrap_or(0) + through_switches.sum::<u32>()
 }
 
-/// The nearest thing that both are behind, as `nvidia-smi topo` names it by its legend.
+/// The nearest common ancestor of both, as in the legend of `nvidia-smi topo`.
 fn ancestor(one: &Topology, other: &Topology) -> Option<PcieAncestor> {
     let common = one.bridges.iter().zip(&other.bridges).take_while(|(one, other)| one == other).count();
-    // A port of the switch lies between it and each of the GPUs.
+    // Each GPU is below its own port of the switch, so one bridge lies in between.
     let below = one.bridges.len().max(other.bridges.len()) - common;
     match common {
         0 => None,
@@ -59,7 +59,7 @@ mod tests {
 
     const SWITCH: &str = "ffffffff:ff:ff.0";
 
-    /// GPUs with NVLinks to these ends, and behind these bridges.
+    /// GPUs with NVLinks to these ends, behind these bridges.
     fn gpus(topologies: &[(&[(&str, u32)], &str)]) -> Vec<Gpu> {
         let mut gpus = FakeGpus::new(&vec!["H100-80GB"; topologies.len()]).gpus();
         for (gpu, (ends, bridges)) in gpus.iter_mut().zip(topologies) {

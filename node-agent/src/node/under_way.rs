@@ -1,4 +1,4 @@
-//! Steps whose calls may be under way, or have ended in a way that nobody has seen yet: what they are about is not offered
+//! Steps whose calls may be under way, or have ended without an observation since. What they change is not offered
 //! meanwhile, whatever is desired by then.
 
 use super::{Node, Task};
@@ -8,7 +8,7 @@ use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::planner::Step;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A create whose outcome is not known. A call that hangs may make the slice after it is desired no more.
+/// A create with an unknown outcome. A call that hangs may make the slice after it is no longer desired.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Attempt {
     gpu: GpuUuid,
@@ -16,7 +16,7 @@ pub(super) struct Attempt {
     pub(super) id: SliceId,
 }
 
-/// What may be becoming of GPUs and slices. Of the steps that were decided on not each is run.
+/// What may be changing on GPUs. A step that was decided on does not always run.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
     begun: BTreeSet<Task>,
@@ -26,24 +26,24 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    /// A step was decided on.
+    /// Notes a step that was decided on.
     pub(super) fn begin(&mut self, task: Option<Task>) {
         self.begun.extend(task);
     }
 
-    /// A call on a GPU has ended; `unseen` is what it was about, if it has to be looked at.
+    /// Notes the end of a call on a GPU. `unseen` is the task if it needs an observation.
     pub(super) fn end(&mut self, gpu: &GpuUuid, unseen: Option<Task>) {
         self.running.remove(gpu);
         self.forget_begun();
         self.unseen.extend(unseen);
     }
 
-    /// Steps that were decided on and not run are decided on anew.
+    /// Drops the steps that were decided on and did not run, because they are decided on again.
     pub(super) fn forget_begun(&mut self) {
         self.begun.clear();
     }
 
-    /// The GPUs were looked at, while no call was under way.
+    /// Resets everything after an observation without a call under way.
     pub(super) fn see(&mut self) {
         *self = Self::default();
     }
@@ -54,7 +54,7 @@ impl UnderWay {
 }
 
 impl Node {
-    /// A step was decided on.
+    /// Notes a step that was decided on.
     pub(super) fn begin(&mut self, step: Option<&Step>) {
         self.under_way.begin(step.map(super::decide::task));
         if let Some(Step::Create { gpu, instance, part, id }) = step {
@@ -65,17 +65,16 @@ impl Node {
         }
     }
 
-    /// The call of a step that was decided on is under way: no other one begins on its GPU.
+    /// Notes that the call of the decided step is under way, so that no other begins on its GPU.
     pub fn on_started(&mut self, step: &Step) {
         self.under_way.running.insert(step.gpu().clone(), super::decide::task(step));
     }
 
-    /// Whether a call is under way on the GPU.
     pub(super) fn is_busy_with(&self, gpu: &GpuUuid) -> bool {
         self.under_way.running.contains_key(gpu)
     }
 
-    /// Names what attempts have made, on GPUs that answer: none of their calls is under way any more.
+    /// Names the instances that attempts have made, on GPUs that answer: none of their calls is under way any more.
     pub(super) fn look_at_attempts(&mut self) {
         for attempt in std::mem::take(&mut self.attempts) {
             let Attempt { gpu, cut: (instance, part), id } = &attempt;
@@ -92,7 +91,6 @@ impl Node {
         }
     }
 
-    /// Whether the GPU's MIG mode is being switched.
     pub(super) fn is_being_switched(&self, gpu: &GpuUuid) -> bool {
         self.under_way.tasks().any(|task| matches!(task, Task::Switch(switched) if switched == gpu))
     }

@@ -1,21 +1,22 @@
-//! The driver's upgrade without a reboot, by GPU Operator: the driver can be unloaded once nobody holds it. What pods hold is left
-//! to who upgrades, who evicts them; the agent offers nothing new, ends the MPS daemons that no pod uses, and then lets go of NVML.
+//! The driver's upgrade without a reboot, by GPU Operator. The driver can be unloaded once nothing holds it. The
+//! upgrade evicts the pods itself. The agent offers nothing new, ends the MPS daemons that no pod uses, and then closes
+//! NVML.
 
 use super::share::{self, Share};
 use super::{Kept, Node, Note};
 use std::path::PathBuf;
 
-/// That the agent may let go of the driver.
+/// The agent may release the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LetGo {
-    /// How the upgrade is known.
+    /// The evidence for the upgrade.
     pub evidence: String,
-    /// The folder of the MPS daemons, where a daemon of an earlier process may still be.
+    /// The folder of the MPS daemons, where a daemon of an earlier process may still run.
     pub daemons: Option<PathBuf>,
 }
 
 impl Node {
-    /// Takes whether the driver is being upgraded, and how that is known.
+    /// Takes the evidence for a driver upgrade; `None` if there is none.
     pub fn on_upgrade(&mut self, upgrade: Option<String>) {
         let note = upgrade.iter().map(|text| Note::DriverUpgrade { text: text.clone() });
         self.tell_lasting(note.collect(), |note| matches!(note, Note::DriverUpgrade { .. }));
@@ -27,7 +28,7 @@ impl Node {
         self.upgrade.is_some() || self.is_contested()
     }
 
-    /// What the status says of it.
+    /// The reason and message of the upgrade for the status.
     pub(super) fn upgrade_trouble(&self) -> Option<(String, String)> {
         let evidence = self.upgrade.as_ref()?;
         let text = format!(
@@ -36,7 +37,7 @@ impl Node {
         Some(("DriverUpgrade".to_owned(), text))
     }
 
-    /// Whether a pod has the share, or may get it at any moment: a pod that is bound for it.
+    /// Whether a pod has the share, or may get it at any moment because it is bound.
     pub(super) fn is_share_in_use(&self, share: &Share) -> bool {
         let device = share::device_id(&share.gpu, &share.id);
         let wanted = self.desired().iter().find(|w| w.id == share.id && w.gpu == share.gpu);
@@ -46,7 +47,7 @@ impl Node {
         is_bound || self.account.possible_holder(&device).is_some() || self.account.is_held(&device)
     }
 
-    /// Whether nothing of the agent's needs the driver any more.
+    /// Returns how to release the driver, once the agent no longer needs it.
     pub(super) fn let_go(&self, kept: Option<&Kept>) -> Option<LetGo> {
         let evidence = self.upgrade.clone()?;
         let is_quiet = kept?.daemons.is_empty() && self.daemons.is_empty();

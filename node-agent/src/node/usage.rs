@@ -1,5 +1,5 @@
-//! Who uses how much memory of the GPUs that MIG does not cut, by the driver's process list: what is used outside kerf is
-//! not offered, and a pod that uses more than it was given is told, or evicted.
+//! Measures the memory use on GPUs without MIG by the driver's process list. Memory in use outside of kerf is not
+//! offered, and a pod that uses more than it was given gets an Event, or is evicted.
 
 use super::{Node, Note};
 use crate::gpu::Gpu;
@@ -11,52 +11,50 @@ use kerf_core::names::{GpuUuid, PodKey, PodUid};
 use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Memory outside kerf is told in steps of this size, so that a process that grows does not write a status each time.
+/// Memory outside of kerf is rounded to this size in MiB, so that a growing process does not cause a write of the
+/// status each time.
 const STEP: u64 = 256;
 
-/// How busy a GPU is, when it was looked at last: percent of the time in which something ran.
+/// How busy a GPU was at the last observation, in percent of the time in which something ran.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Busy {
-    /// The GPU, where the driver tells.
+    /// The GPU's value; `None` if the driver does not report it.
     pub gpu: Option<u32>,
-    /// By the pod whose processes ran, where the driver tells of processes.
+    /// By pod, of its processes; `None` if the driver does not report processes.
     pub pods: Option<BTreeMap<PodUid, u32>>,
-    /// By GPU instance, those of which the driver tells.
+    /// By GPU instance id, for those that the driver reports.
     pub instances: BTreeMap<u32, u32>,
 }
 
-/// What processes use of one GPU.
+/// Memory in use on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GpuUsage {
-    /// By the pod that they belong to.
     pub pods: BTreeMap<PodUid, MemoryMib>,
-    /// How many processes of each of these pods the driver lists: each has a context.
+    /// How many processes of each of these pods the driver lists. Each process has a context.
     pub processes: BTreeMap<PodUid, u32>,
     /// Those pods' cgroups, as paths from the hierarchy's root.
     pub cgroups: BTreeMap<PodUid, String>,
-    /// By GPU instance and compute instance.
+    /// By the ids of the GPU instance and the compute instance.
     pub instances: BTreeMap<(u32, u32), MemoryMib>,
-    /// Those of no pod, by name and id.
+    /// Processes of no pod, by name and pid.
     pub others: Vec<(String, u32, MemoryMib)>,
-    /// How busy it was.
     pub busy: Busy,
 }
 
-/// What of a GPU's use belongs to a slice.
+/// The part of a GPU's use that belongs to a slice.
 enum Part {
-    /// A compute instance of a GPU instance, and whether it is all of it.
+    /// A compute instance of a GPU instance, and whether it fills the instance.
     Instance { gi: u32, ci: u32, is_full: bool },
-    /// What the pod's processes use of the GPU.
+    /// The use of the pod's processes on the GPU.
     Pod(PodUid),
 }
 
-/// The usage of each GPU that was observed.
 pub type Usage = BTreeMap<GpuUuid, GpuUsage>;
 
 impl Node {
-    /// Takes who uses how much.
+    /// Takes the usage of an observation.
     pub fn on_usage(&mut self, usage: Usage) {
-        // An observation that failed shows no process; it does not say that there is none.
+        // A failed observation shows no process; that does not mean that none runs.
         if !self.health.nvml.is_well() {
             return;
         }
@@ -69,13 +67,13 @@ impl Node {
         self.tell_lasting(over, |note| matches!(note, Note::OverUse { .. }));
     }
 
-    /// The pods among those that use the GPU which have something of it.
+    /// The pods that use the GPU and have a part of it.
     fn served(&self, gpu: &GpuUuid, usage: &GpuUsage) -> BTreeSet<PodUid> {
         let given = |uid: &&PodUid| self.gpu(gpu).is_some_and(|gpu| self.given(gpu, uid).is_some());
         usage.pods.keys().filter(given).cloned().collect()
     }
 
-    /// The memory of the GPU that processes use which kerf gave nothing of it.
+    /// The memory of the GPU that is in use by processes without a part of it.
     pub(super) fn outside(&self, gpu: &Gpu) -> MemoryMib {
         let used: MemoryMib = self.strangers(gpu).map(|(_, memory)| memory).sum();
         MemoryMib(used.0.div_ceil(STEP) * STEP)
@@ -92,7 +90,7 @@ impl Node {
     fn strangers<'n>(&'n self, gpu: &'n Gpu) -> impl Iterator<Item = (String, MemoryMib)> + 'n {
         let usage = self.usage.get(&gpu.uuid).filter(|_| gpu.table.is_none());
         let pods = usage.into_iter().flat_map(|u| &u.pods);
-        // Of one that has left since nothing has been seen since.
+        // A pod that has left since the observation still counts as served, because its use was not observed again.
         let served = self.served.get(&gpu.uuid);
         let pods = pods.filter(move |(uid, _)| served.is_none_or(|served| !served.contains(*uid)));
         let pods = pods.filter(move |(uid, _)| self.given(gpu, uid).is_none());
@@ -106,7 +104,7 @@ impl Node {
         pods.chain(others.map(|(name, pid, memory)| (format!("{name} ({pid})"), *memory)))
     }
 
-    /// What the pod was given of the GPU; `None` if it has nothing of it.
+    /// The memory of the GPU that the pod was given; `None` if it has no part of it.
     fn given(&self, gpu: &Gpu, uid: &PodUid) -> Option<MemoryMib> {
         let promised = self.desired().iter().filter(|w| w.gpu == gpu.uuid);
         let promised = promised.filter(|w| w.reservation.as_ref().is_some_and(|r| r.uid == *uid));
@@ -121,10 +119,10 @@ impl Node {
         Some(promised.max(held)).filter(|memory| !memory.is_zero())
     }
 
-    /// The limits that the driver should put on the memory of pods' cgroups, where policy wants that.
+    /// The limits that the driver should set on the memory of pods' cgroups, if the policy enables them.
     pub(super) fn wanted_limits(&self) -> Limits {
         let mut limits = Limits::new();
-        // A pod with a share that is not known keeps the limit that it has.
+        // A pod with an unknown share keeps its current limit.
         let unknown: BTreeSet<&GpuUuid> = self.with_unknown_shares().collect();
         let known = self.gpus.iter().filter(|gpu| !unknown.contains(&gpu.uuid));
         for gpu in known.filter(|gpu| self.rule(gpu).time_slicing.memory_limits) {
@@ -137,7 +135,7 @@ impl Node {
         limits
     }
 
-    /// What the holder of a slice was asked to be given, where its pod tells.
+    /// The memory that the holder of a slice requested; `None` if its pod does not say.
     #[must_use]
     pub fn requested(&self, slice: &SliceStatus) -> Option<MemoryMib> {
         let holder = slice.holder.as_ref()?;
@@ -157,8 +155,9 @@ impl Node {
         used.copied().unwrap_or_default()
     }
 
-    /// How busy a held slice was, in percent of the time in which its pod's processes ran on the GPU or, under MIG, anything on the
-    /// instance. `None` where nobody holds it or the driver does not tell, as of compute instances that share a GPU instance.
+    /// How busy a held slice was, in percent of the time in which its pod's processes ran on the GPU or, under MIG,
+    /// anything on the instance. `None` without a holder, or if the driver does not report it, as for compute instances
+    /// that share a GPU instance.
     #[must_use]
     pub fn busy(&self, slice: &SliceStatus) -> Option<u32> {
         slice.holder.as_ref()?;
@@ -169,14 +168,14 @@ impl Node {
         }
     }
 
-    /// How busy a GPU was in percent, where the driver tells.
+    /// How busy a GPU was in percent; `None` if the driver does not report it.
     #[must_use]
     pub fn busy_gpu(&self, gpu: &GpuUuid) -> Option<u32> {
         self.usage.get(gpu)?.busy.gpu
     }
 
-    /// What of its GPU's use is a slice's. Of a share it is what its pod's processes use of the GPU, and of several shares of
-    /// one pod on one GPU the first has it all: who of them uses what cannot be told.
+    /// The part of its GPU's use that belongs to a slice. For a share it is the use of its pod's processes. If a pod
+    /// has several shares on one GPU the first gets all of it, because the use of each cannot be determined.
     fn part(&self, slice: &SliceStatus) -> Option<Part> {
         let device = slice.device.as_ref()?;
         let instances = self.gpu(&slice.gpu).into_iter().flat_map(|gpu| &gpu.instances);
@@ -192,7 +191,6 @@ impl Node {
         self.uid_of(&pod).filter(|_| is_first).map(Part::Pod)
     }
 
-    /// The UID of a pod of this node.
     #[must_use]
     pub fn uid_of(&self, key: &PodKey) -> Option<PodUid> {
         let mut pods = self.pods.iter().flatten().filter(|(_, pod)| pod.key == *key);
@@ -203,13 +201,13 @@ impl Node {
         pods.next().map(|(uid, _)| uid.clone()).or_else(promised)
     }
 
-    /// Whether GPUs are shared, so that who uses how much must be looked at.
+    /// Whether GPUs are shared, so that the use of each pod must be measured.
     #[must_use]
     pub fn has_shares(&self) -> bool {
         !self.shares.is_empty()
     }
 
-    /// The name of a pod of this node.
+    /// The namespace and name of a pod of this node.
     pub(super) fn key_of(&self, uid: &PodUid) -> Option<PodKey> {
         let pod = self.pods.as_ref().and_then(|pods| pods.get(uid));
         let promised = || {
@@ -236,7 +234,7 @@ impl Node {
         notes
     }
 
-    /// By how much pods exceed what they were given of a GPU, of those that exceed what is tolerated beside it.
+    /// By how much pods exceed their part of a GPU, for those beyond the tolerance.
     pub fn over_used(&self) -> impl Iterator<Item = (GpuUuid, PodKey, MemoryMib)> {
         self.over_use().into_iter().filter_map(|note| match note {
             Note::OverUse { gpu, pod, used, given } => Some((gpu, pod, used.saturating_sub(given))),
@@ -244,7 +242,7 @@ impl Node {
         })
     }
 
-    /// The pods that policy has evicted for their use of memory.
+    /// The pods that the policy evicts for their use of memory.
     pub(super) fn evictions(&self) -> Vec<(PodKey, PodUid)> {
         if self.ledger.desired().policy.over_use != OverUse::Evict {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The node as the planner and the offer see it: core's values, made of what the agent has observed.
+//! The node as the planner and the offer see it: core's values, built from what the agent has observed.
 
 use super::Node;
 use super::share::{self, Share};
@@ -13,12 +13,12 @@ use kerf_core::resource::ResourceName;
 use std::collections::BTreeSet;
 
 impl Node {
-    /// The slices that the node should have, in the order in which they were asked for.
+    /// The slices that the node should have, in the order of the requests.
     pub(super) fn desired(&self) -> &[WantedSlice] {
         &self.ledger.desired().slices
     }
 
-    /// What the planner is told. Whatever is in doubt is held.
+    /// The observed state, for the planner. Everything in doubt counts as held.
     pub(super) fn observed(&self) -> Observed {
         Observed { gpus: self.gpus.iter().map(|gpu| self.observed_gpu(gpu)).collect() }
     }
@@ -30,8 +30,8 @@ impl Node {
         let shares = self.shares.iter().filter(|(_, share)| is_share(share));
         ObservedGpu {
             uuid: gpu.uuid.clone(),
-            // The extender keeps what no share may have (`beside_shares`). To refuse it here as well would end the shares of a node
-            // that an extender of an earlier version filled, as soon as the node boots.
+            // The extender leaves out the memory that no share may have (`beside_shares`). If it were refused here as
+            // well, a node that an extender of an earlier version has filled would lose its shares at the next boot.
             memory: gpu.memory.saturating_sub(self.outside(gpu)),
             allowed: self.allowed(gpu),
             table: gpu.table.clone(),
@@ -59,8 +59,8 @@ impl Node {
         }
     }
 
-    /// Whether somebody has something of the GPU instance, or may have; replicas apart, whose processes nothing tells from others.
-    /// One that no record tells of is somebody's.
+    /// Whether a pod has a part of the GPU instance, or may have. Replicas are counted apart, because their processes
+    /// cannot be told apart. An instance that no record lists counts as held.
     pub(super) fn is_instance_held(&self, instance: &GpuInstance) -> bool {
         instance.has_processes && !self.is_instance_by_turns(instance)
             || instance.compute == Compute::Foreign
@@ -74,8 +74,8 @@ impl Node {
         self.origins.contains_key(device) || wanted.any(|w| self.mig_device_of(w).as_ref() == Some(device))
     }
 
-    /// A wanted GPU instance whose compute instance is missing: to the planner it is not there, so that it is created,
-    /// which completes it.
+    /// Whether it is a wanted GPU instance without its compute instance. For the planner it does not exist, so that the
+    /// planner creates it, which completes it.
     fn is_unfinished(&self, gpu: &Gpu, instance: &GpuInstance) -> bool {
         let is_wanted = |w: &&WantedSlice| w.gpu == gpu.uuid && w.shape.instance() == Some(instance.instance);
         instance.compute == Compute::Missing && self.desired().iter().any(|w| is_wanted(&w))
@@ -88,7 +88,6 @@ impl Node {
         share::shape_of(name, gpu.memory, usable, &self.rule(gpu))
     }
 
-    /// The pods that hold shares of the GPU.
     pub(super) fn holders_on(&self, gpu: &GpuUuid) -> BTreeSet<PodKey> {
         let held = self.account.devices().filter(|(d, _)| share::slice_of(d).is_some_and(|(g, _)| g == *gpu));
         held.map(|(_, held)| held.holder.key()).collect()
@@ -98,14 +97,14 @@ impl Node {
         self.gpus.iter().find(|gpu| gpu.uuid == *uuid)
     }
 
-    /// The GPU instance that a wanted slice is, once it exists.
+    /// The GPU instance of a wanted slice, once it exists.
     pub(super) fn instance_of(&self, wanted: &WantedSlice) -> Option<&GpuInstance> {
         let instance = wanted.shape.instance()?;
         self.gpu(&wanted.gpu)?.instances.iter().find(|i| i.instance == instance)
     }
 
-    /// The device that a wanted slice is, once it exists. Of two slices that want the same, which no plan makes, it is the
-    /// first one's.
+    /// The device of a wanted slice, once it exists. If two slices want the same, which no plan makes, it belongs to
+    /// the first.
     pub(super) fn device_of(&self, wanted: &WantedSlice) -> Option<DeviceId> {
         match wanted.shape {
             Shape::Mig { part: MigPart::Replica { .. }, .. } => {
@@ -130,7 +129,7 @@ impl Node {
         }
     }
 
-    /// Every slice that exists: wanted ones in the order of their promises, then those that are only held.
+    /// Every slice that exists: wanted ones in the order of their reservations, then those that are only held.
     pub(super) fn existing(&self) -> Vec<ExistingSlice> {
         let wanted = self.desired().iter().filter_map(|w| {
             let device = self.device_of(w)?;
@@ -138,7 +137,7 @@ impl Node {
         });
         let mut all: Vec<_> = wanted.collect();
         for (gpu, shape, device, id) in self.unwanted() {
-            // Without a name in the ledger the device's own serves: the offer tells slices apart by it and no more.
+            // A slice without a name in the ledger uses its device's id, because the offer only needs distinct names.
             let id = id.unwrap_or_else(|| SliceId::new(device.as_str()));
             all.push(self.existing_slice(id, &gpu, shape, device, None));
         }
@@ -157,7 +156,7 @@ impl Node {
             id,
             held_as: self.account.held_as(&device),
             settled: self.is_settled(wanted, &device),
-            // Known only once all that exists is.
+            // Filled in later, once all existing slices are known.
             served: false,
             reservation: wanted.and_then(|w| self.open_reservation(w, &device)).cloned(),
             device,
@@ -166,17 +165,17 @@ impl Node {
         }
     }
 
-    /// The short name of the GPU's model; empty for a GPU that is not seen.
+    /// The short name of the GPU's model; empty for a GPU that is not visible.
     pub(super) fn model_of(&self, gpu: &GpuUuid) -> String {
         self.gpu(gpu).map(|gpu| catalog::short_name(&gpu.product, gpu.memory)).unwrap_or_default()
     }
 
-    /// The reservation of what is held or has to be offered: none of a device in doubt.
+    /// The slice's reservation; `None` while its device is in doubt.
     fn open_reservation<'w>(&self, wanted: &'w WantedSlice, device: &DeviceId) -> Option<&'w Reservation> {
         wanted.reservation.as_ref().filter(|_| !self.account.is_doubted(device))
     }
 
-    /// Slices that exist without being wanted: GPU, shape, device, and the name that the ledger once gave them.
+    /// Slices that exist without being wanted: GPU, shape, device, and their earlier name in the ledger.
     pub(super) fn unwanted(&self) -> Vec<(GpuUuid, Shape, DeviceId, Option<SliceId>)> {
         let mut all = Vec::new();
         for gpu in &self.gpus {
@@ -195,10 +194,11 @@ impl Node {
                     let shape = Shape::of_instance(instance.instance, part.into());
                     all.push((gpu.uuid.clone(), shape, device.clone(), id));
                 }
-                // One without a device still takes its place; its id on the GPU stands for it.
+                // An instance without a device still takes its place, so its id on the GPU serves as device id.
                 if instance.devices().next().is_none() && !is_wanted(instance) {
                     let device = DeviceId::new(format!("{}/gi{}", gpu.uuid, instance.gi));
-                    // Nobody can use one without compute instances, whoever made it: it is no one's, and has a name.
+                    // No pod can use an instance without compute instances, so it belongs to none, and gets a name to
+                    // be destroyed by.
                     let id = (instance.compute == Compute::Missing).then(|| SliceId::new(device.as_str()));
                     all.push((gpu.uuid.clone(), Shape::mig(instance.instance), device, id));
                 }
@@ -213,7 +213,8 @@ impl Node {
         all
     }
 
-    /// The name of a slice that nobody wants: after a ledger that was lost the first names are given again, to others.
+    /// The name of an unwanted slice. After the loss of a ledger the first names are used again, so it may belong to
+    /// another slice.
     fn name_of_unwanted(&self, device: &DeviceId, id: &SliceId) -> SliceId {
         let is_anothers = self.desired().iter().any(|w| w.id == *id);
         if is_anothers { SliceId::new(device.as_str()) } else { id.clone() }
@@ -224,13 +225,13 @@ impl Node {
         named.any(|w| self.device_of(w).as_ref() == Some(device))
     }
 
-    /// What the planner calls a share.
+    /// The planner's name of a share.
     pub(super) fn name_of_share(&self, device: &DeviceId, share: &Share) -> SliceId {
         let is_wanted = self.is_wanted_share(device, share);
         if is_wanted { share.id.clone() } else { self.name_of_unwanted(device, &share.id) }
     }
 
-    /// The device of the share that the planner calls so.
+    /// The device of the share with this name of the planner's.
     pub(super) fn share_named(&self, gpu: &GpuUuid, id: &SliceId) -> Option<DeviceId> {
         let mut of_gpu = self.shares.iter().filter(|(_, share)| share.gpu == *gpu);
         of_gpu

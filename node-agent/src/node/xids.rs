@@ -1,33 +1,31 @@
-//! Which XIDs make a GPU unhealthy.
+//! Decides which XIDs make a GPU unhealthy.
 //!
-//! The lists mean what `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` mean to NVIDIA's device plugin
-//! (k8s-device-plugin, `internal/rm/health.go`): every XID counts but those of applications and those that are disabled; one
-//! that is enabled counts in any case. A word that the plugin skips is refused here.
+//! The lists have the meaning of `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` in NVIDIA's device plugin
+//! (k8s-device-plugin, `internal/rm/health.go`). Every XID counts except those of applications and those that are
+//! disabled; an enabled one counts in any case. A word that the plugin skips is an error here.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// The XID of an ECC error that could not be corrected.
+/// The XID of an uncorrectable ECC error.
 const DOUBLE_BIT_ECC: u64 = 48;
 
 /// XIDs of an application's mistake, which the plugin ignores.
 const OF_APPLICATIONS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-/// XIDs that only report: 63, a row is remapped or a page retired; 92, many corrected errors; 94, an error that was contained,
-/// whose program has ended (NVIDIA's list of XIDs). What is left to repair shows in the GPU's counters.
+/// XIDs that only report: 63, a row was remapped or a page retired; 92, many corrected errors; 94, a contained error,
+/// whose program has ended (NVIDIA's list of XIDs). The GPU's counters show what is left to repair.
 const REPORTS: [u64; 3] = [63, 92, 94];
 
-/// A list of XIDs as an admin writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum XidList {
-    /// `all`, or `xids`.
+    /// The word `all`, or `xids`.
     All,
-    /// Numbers.
     These(BTreeSet<u64>),
 }
 
-/// A word that is no XID.
+/// A word that is neither a number nor `all`.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0:?} is no XID; write numbers with commas between them, like 48,63, or all")]
 pub struct UnknownXid(String);
@@ -60,17 +58,16 @@ impl XidList {
     }
 }
 
-/// Which XIDs count.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Xids {
-    /// They do not, beside those that never do by themselves.
+    /// XIDs that do not count, in addition to those that never do by default.
     pub disabled: XidList,
-    /// They do, whatever else is said of them.
+    /// XIDs that count in any case.
     pub enabled: XidList,
 }
 
 impl Xids {
-    /// Whether this one makes a GPU unhealthy that contains errors of its memory, or does not.
+    /// Whether this XID makes a GPU unhealthy. `contains` is whether the GPU contains errors of its memory.
     pub(super) fn count(&self, xid: u64, contains: bool) -> bool {
         let is_report = REPORTS.contains(&xid) || contains && xid == DOUBLE_BIT_ECC;
         let is_ignored = self.disabled.has(xid) || OF_APPLICATIONS.contains(&xid) || is_report;

@@ -1,5 +1,5 @@
-//! NVIDIA's device plugin by what was seen before this process began: its sockets may be away just now, because the kubelet
-//! restarts or the plugin's pod is replaced.
+//! Evidence for NVIDIA's device plugin from before this process started. Its sockets may be missing just now, because
+//! the kubelet restarts or the plugin's pod is replaced.
 
 use super::PATIENCE;
 use crate::node::Recalled;
@@ -9,7 +9,9 @@ use kerf_core::quantity::parse_count;
 use kerf_core::static_node::PluginName;
 use kube::Api;
 
-/// The evidence, by the record. Where no agent was here, by what the Node has for pods: an agent that was has the same names.
+/// Returns the checkpoint's evidence. Without a readable checkpoint the Node's capacity counts instead. After an
+/// earlier agent the capacity proves nothing, because kerf uses the same names. A Node that cannot be read counts as
+/// evidence too.
 pub(crate) async fn evidence(
     (nodes, name): (&Api<Node>, &NodeName),
     recorded: Option<&Recalled>,

@@ -1,18 +1,19 @@
-//! What the Node's labels tell of NVIDIA's MIG manager.
+//! Detects NVIDIA's MIG manager by the Node's labels.
 //!
 //! The GPU Operator sets `nvidia.com/gpu.deploy.<component>=true` on every node with GPUs, whether the component is enabled
 //! or not, and keeps another value that it finds (gpu-operator `controllers/state_manager.go`, `addGPUStateLabels`). So
-//! `true` means "deployed here, if at all", and only `false` is certain. Hence:
+//! `true` means "deployed here, if at all", and only `false` is certain. So:
 //!
-//! - `nvidia.com/mig.config` is an order to the MIG manager, and with `mig-manager` not `false` somebody may carry it out:
-//!   a conflict, though the MIG manager may be disabled. To remove the label is no remedy: on a node whose GPUs have MIG, by the
-//!   label `mig.capable` or else the product, the operator sets one that is missing to `all-disabled`, which is its default
-//!   (`labelGPUNodes`), and adds `gpu.deploy.mig-manager=true` where there is none.
-//! - `nvidia.com/mig.config.state` `pending` or `rebooting`, and a `gpu.deploy.*` of `paused-for-mig-change`, are written by
-//!   a MIG manager at work: a conflict by themselves. But for those that the agent itself pauses (`DEPLOY_CLIENTS`): the MIG
-//!   manager is `pending` before it pauses anything, and until all of it is put back.
-//! - `gpu.deploy.device-plugin=true` and `nvidia.com/device-plugin.config` are no evidence of a device plugin: its sockets
-//!   are.
+//! - `nvidia.com/mig.config` is an order to the MIG manager, which may carry it out if `mig-manager` is not `false`.
+//!   That is a conflict, though the MIG manager may be disabled. Removing the label is no remedy: on a node whose GPUs
+//!   have MIG, by the label `mig.capable` or else the product, the operator sets a missing label to its default
+//!   `all-disabled` (`labelGPUNodes`), and adds a missing `gpu.deploy.mig-manager=true`.
+//! - `nvidia.com/mig.config.state` `pending` or `rebooting`, and a `gpu.deploy.*` of `paused-for-mig-change`, are
+//!   written by an active MIG manager: a conflict by themselves. The labels that the agent itself pauses
+//!   (`DEPLOY_CLIENTS`) do not count: the MIG manager is `pending` before it pauses anything, and until everything is
+//!   restored.
+//! - `gpu.deploy.device-plugin=true` and `nvidia.com/device-plugin.config` are no evidence of a device plugin; its
+//!   sockets are.
 //! - Labels of GPU feature discovery (`nvidia.com/gpu.*`, `nvidia.com/mig.capable`, …) only describe.
 
 use super::{Other, Who};
@@ -24,18 +25,18 @@ use kube::api::GetParams;
 use std::collections::BTreeMap;
 
 const DEPLOY_MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
-/// `false` takes all that the operator deploys off the node, the MIG manager too.
+/// The value `false` removes everything that the operator deploys from the node, including the MIG manager.
 const DEPLOY_OPERANDS: &str = "nvidia.com/gpu.deploy.operands";
 
-/// The MIG manager, if the Node's labels tell of it.
+/// Returns the MIG manager if the Node's labels show it.
 pub(super) async fn found(nodes: &Api<Node>, name: &NodeName) -> Result<Option<Other>, kube::Error> {
-    // From the API server's cache: a minute's delay is no matter.
+    // Read from the API server's cache, because a minute's delay does not matter.
     let node = nodes.get_metadata_opt_with(name.as_str(), &GetParams::any()).await?;
     let labels = node.and_then(|node| node.metadata.labels).unwrap_or_default();
     Ok(mig_manager(&labels).map(|evidence| Other::new(Who::MigManager, evidence)))
 }
 
-/// Whether the GPU Operator is at work on the node and would order MIG mode off, once labels tell that its GPUs have MIG.
+/// Whether the GPU Operator manages the node, and would order MIG mode off if labels showed that its GPUs have MIG.
 pub(crate) fn may_order_mig(labels: &BTreeMap<String, String>) -> bool {
     let is_false = |key: &str| labels.get(key).is_some_and(|value| value == "false");
     let is_operators = |(key, value): (&String, &String)| key.starts_with(DEPLOY_PREFIX) && value != "false";
@@ -58,7 +59,7 @@ fn mig_manager(labels: &BTreeMap<String, String>) -> Option<String> {
     let deployed = value(DEPLOY_MIG_MANAGER);
     let may_act = match deployed {
         Some(deployed) => deployed != "false",
-        // Deployed by other means than the GPU Operator: then it has said how it went.
+        // If other means than the GPU Operator have deployed it, it is here if it has reported a state.
         None => value(MIG_STATE).is_some(),
     };
     may_act.then(|| format!("the node's label {MIG_CONFIG} is {config}"))
@@ -118,7 +119,7 @@ mod tests {
                 &["nvidia.com/gpu.deploy.device-plugin=paused-for-mig-change"],
                 Some("deploy.device-plugin is paused"),
             ),
-            // The agent's own pause, and the MIG manager's of the same.
+            // The agent's own pause, and a pause of the same labels by the MIG manager.
             (&["nvidia.com/gpu.deploy.dcgm=paused-for-mig-change"], None),
             (
                 &["nvidia.com/gpu.deploy.dcgm=paused-for-mig-change", "nvidia.com/mig.config.state=pending"],

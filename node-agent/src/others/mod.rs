@@ -1,6 +1,7 @@
-//! Others that manage GPUs on this node. kerf does not fight them: it says who they are and what to do, and cuts nothing new.
+//! Detects conflicting managers of the node's GPUs. kerf does not fight them: it reports which they are with a remedy,
+//! and cuts nothing new.
 //!
-//! What counts is what acts, not what might:
+//! Only an active manager counts, not one that might become active:
 //!
 //! | who | taken for being here | not enough |
 //! |---|---|---|
@@ -25,28 +26,27 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How often the sockets are looked at, and the API server after it did not answer.
+/// Poll interval for the sockets, and for the API server after a failure.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How often the API server is asked: two reads, for each node of the cluster.
+/// Poll interval for the API server: two reads, for each node of the cluster.
 const ASK: Duration = Duration::from_mins(1);
 
-/// How long one answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who may manage a node's GPUs beside kerf.
+/// A program that may manage a node's GPUs besides kerf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Who {
     /// NVIDIA's device plugin, which offers the GPUs to the kubelet under the same names.
     DevicePlugin,
     /// NVIDIA's MIG manager, which clears a GPU before it cuts it.
     MigManager,
-    /// NVIDIA's DRA driver, which hands GPUs to pods by claims.
+    /// NVIDIA's DRA driver, which allocates GPUs to pods by claims.
     DraDriver,
 }
 
 impl Who {
-    /// What to do about it.
+    /// The remedy for an admin.
     #[must_use]
     pub fn remedy(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl Who {
     }
 }
 
-/// As it is called.
+/// The name that messages use.
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -77,14 +77,13 @@ impl fmt::Display for Who {
     }
 }
 
-/// One that manages GPUs on this node.
+/// A conflicting manager of this node's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Other {
-    /// Who.
     pub who: Who,
-    /// How that is known. It stays the same as long as that does.
+    /// The evidence. The text stays the same as long as the facts do.
     pub evidence: String,
-    /// [`Who::remedy`].
+    /// The text of [`Who::remedy`].
     pub remedy: &'static str,
 }
 
@@ -100,24 +99,24 @@ impl fmt::Display for Other {
     }
 }
 
-/// Where others are looked for.
+/// Polls for conflicting managers.
 pub struct Lookout {
     client: Client,
     node: NodeName,
     plugin_folder: PathBuf,
-    /// How long the device plugin's sockets must have been gone before it counts as gone.
+    /// How long the device plugin's sockets must be missing before it counts as gone.
     patience: Duration,
     by_socket: Option<Other>,
     by_label: Option<Other>,
     by_slice: Option<Other>,
-    /// When its sockets were seen last.
+    /// When its sockets were last seen.
     live_at: Instant,
     ask_at: Instant,
 }
 
 impl Lookout {
-    /// A lookout on `node`, with the kubelet's folder of device plugin sockets. NVIDIA's plugin is gone when they have been for
-    /// as long as `patience`; until then it is here where there is evidence from `before` this process.
+    /// Polls on `node`, with the kubelet's folder of device plugin sockets. NVIDIA's plugin counts as gone once its
+    /// sockets were missing for `patience`. Until then the evidence from `before` this process counts.
     #[must_use]
     pub fn new(
         (client, node): (Client, NodeName),
@@ -141,7 +140,8 @@ impl Lookout {
         }
     }
 
-    /// Tells who is here until `stop`: once at the start, whoever it is, and then when that changes.
+    /// Reports the conflicting managers until `stop`: once at the start, even if there are none, and then on each
+    /// change.
     pub async fn watch(mut self, others: watch::Sender<Vec<Other>>, stop: CancellationToken) {
         let mut told = None;
         while let Some(found) = stop.run_until_cancelled(self.look()).await {
@@ -154,7 +154,7 @@ impl Lookout {
         }
     }
 
-    /// Who is here.
+    /// The conflicting managers now.
     async fn look(&mut self) -> Vec<Other> {
         let sockets = sockets::live(&self.plugin_folder).await;
         if Instant::now() >= self.ask_at && self.ask().await {
@@ -164,8 +164,8 @@ impl Lookout {
         [&self.by_socket, &self.by_label, &self.by_slice].into_iter().flatten().cloned().collect()
     }
 
-    /// A kubelet that restarts empties the folder, and a plugin that is rolled or reloaded is away for longer: both come back, and
-    /// what kerf gave away meanwhile would be given away twice.
+    /// Updates the evidence of sockets. A kubelet that restarts empties the folder, and a plugin that is rolled out or
+    /// reloaded is away for longer. Both come back, and what kerf allocated meanwhile would be allocated twice.
     fn note_sockets(&mut self, live: &[String]) {
         if !live.is_empty() {
             self.live_at = Instant::now();
@@ -176,7 +176,7 @@ impl Lookout {
         }
     }
 
-    /// Asks the API server; whether it answered. What it does not answer stays as it was.
+    /// Asks the API server, and returns whether it answered. Without an answer the earlier result stays.
     async fn ask(&mut self) -> bool {
         let nodes = Api::<Node>::all(self.client.clone());
         let label = answer(labels::found(&nodes, &self.node)).await;

@@ -1,4 +1,4 @@
-//! The `ResourceSlice`s of NVIDIA's DRA driver: with one for this node the driver hands out its GPUs.
+//! Detects NVIDIA's DRA driver by its `ResourceSlice`s: with one for this node, the driver allocates its GPUs.
 
 use super::{Other, Who};
 use crate::node::DRA_DRIVER;
@@ -7,10 +7,10 @@ use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 
-/// The DRA driver, if it has published GPUs of this node.
+/// Returns the DRA driver if it has published GPUs of this node.
 ///
-/// Clusters without `resource.k8s.io/v1` (before 1.34) have no DRA that is on by default; where the agent may not look,
-/// nobody has given it the right, and DRA is none of that cluster's concerns.
+/// Clusters without `resource.k8s.io/v1` (before 1.34) do not enable DRA by default. If the agent lacks the right to
+/// list slices, the cluster was set up without DRA for GPUs. Neither is an error.
 pub(super) async fn found(client: &Client, node: &NodeName) -> Result<Option<Other>, kube::Error> {
     let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "ResourceSlice");
     let slices = Api::<DynamicObject>::all_with(client.clone(), &ApiResource::from_gvk(&kind));

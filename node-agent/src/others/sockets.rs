@@ -1,17 +1,17 @@
-//! Sockets of NVIDIA's device plugin among the kubelet's device plugins.
+//! Detects sockets of NVIDIA's device plugin in the kubelet's folder.
 //!
 //! The plugin names them after its resources (k8s-device-plugin `internal/plugin/server.go`): `nvidia-gpu.sock`,
-//! `nvidia-mig-1g.10gb.sock`. GKE's has `nvidiaGPU-<time>.sock`. kerf's own begin with `kerf-`.
+//! `nvidia-mig-1g.10gb.sock`. GKE's plugin has `nvidiaGPU-<time>.sock`. kerf's own begin with `kerf-`.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// How long a connection may take. One that takes longer is to a plugin that is busy or stuck, and is there.
+/// How long a connection may take. After this the plugin counts as present, because it is busy or stuck.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The names of those that answer, in order.
+/// The names of the sockets that answer, sorted.
 pub(super) async fn live(folder: &Path) -> Vec<String> {
     let mut live = Vec::new();
     for name in named(folder) {
@@ -23,7 +23,7 @@ pub(super) async fn live(folder: &Path) -> Vec<String> {
 }
 
 fn named(folder: &Path) -> Vec<String> {
-    // A folder that cannot be read has no plugins: the kubelet makes it.
+    // A folder that cannot be read has no plugins, because the kubelet creates it.
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> = names.filter(|name| is_nvidias(name)).collect();
@@ -36,7 +36,7 @@ fn is_nvidias(name: &str) -> bool {
     plugin == "nvidia" || plugin.starts_with("nvidia-") || plugin.starts_with("nvidiaGPU-")
 }
 
-/// Whether somebody listens: a plugin that is gone leaves its socket behind, and that refuses.
+/// Whether a process listens. A plugin that is gone leaves its socket behind, which refuses connections.
 async fn answers(path: &Path) -> bool {
     match tokio::time::timeout(PATIENCE, UnixStream::connect(path)).await {
         Ok(Ok(_)) | Err(_) => true,

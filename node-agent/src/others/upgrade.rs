@@ -1,16 +1,17 @@
-//! GPU Operator, by the Node's labels: its driver upgrade, during which nobody may hold the driver, and what it deploys that holds
-//! GPU instances.
+//! Reads two things about GPU Operator from the Node's labels: its driver upgrade, during which no process may hold the
+//! driver, and which of its programs that hold GPU instances are deployed.
 //!
-//! Two of its programs take part (gpu-operator's upgrade controller with k8s-operator-libs `pkg/upgrade`, and k8s-driver-manager
-//! `cmd/driver-manager`), and either may work without the other:
+//! Two of its programs take part in an upgrade (gpu-operator's upgrade controller with k8s-operator-libs `pkg/upgrade`,
+//! and k8s-driver-manager `cmd/driver-manager`), and either may work without the other:
 //!
-//! - The upgrade controller keeps `nvidia.com/gpu-driver-upgrade-state`. It cordons the node and evicts its GPU pods in the states
-//!   before `pod-restart-required`, in which the driver's pod is replaced and the module reloaded, until the new pod is ready. The
-//!   states behind it (`validation-required`, `uncordon-required`, `upgrade-done`) are of the new driver, and `upgrade-failed` waits
-//!   for an admin.
-//! - The driver manager, which begins in the driver's pod, sets each `nvidia.com/gpu.deploy.*` that is `true` to
-//!   `paused-for-driver-upgrade`, appends `_paused-for-driver-upgrade` to other values but `false`, waits for the operator's own
-//!   pods to go, and unloads the module. It puts the labels back when it ends, before the new driver is there.
+//! - The upgrade controller keeps `nvidia.com/gpu-driver-upgrade-state`. In the states before `pod-restart-required` it
+//!   cordons the node and evicts its GPU pods. In that state the driver's pod is replaced and the module reloaded, until
+//!   the new pod is ready. The later states (`validation-required`, `uncordon-required`, `upgrade-done`) belong to the
+//!   new driver, and `upgrade-failed` waits for an admin.
+//! - The driver manager runs first in the driver's pod. It sets each `nvidia.com/gpu.deploy.*` that is `true` to
+//!   `paused-for-driver-upgrade`, appends `_paused-for-driver-upgrade` to other values but `false`, waits until the
+//!   operator's own pods are gone, and unloads the module. It restores the labels when it ends, before the new driver is
+//!   loaded.
 //!
 //! An admin who reloads a driver without GPU Operator may set such a label too.
 
@@ -32,17 +33,17 @@ const RESTARTS: &str = "pod-restart-required";
 /// How long the API server may keep the watch.
 const WATCH_SECONDS: u32 = 290;
 
-/// What the Node's labels tell.
+/// What the Node's labels show of GPU Operator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// The evidence for an upgrade of the driver.
+    /// The evidence for an upgrade of the driver; `None` without one.
     pub(crate) upgrade: Option<String>,
     /// Which of [`DEPLOY_CLIENTS`] are deployed.
     pub(crate) clients: BTreeSet<String>,
 }
 
-/// Tells it at each change of the Node until `stop`. A Node that is not there is not being upgraded; while the API server is away
-/// what was told last holds.
+/// Reports at each change of the Node until `stop`. A missing Node is not being upgraded. While the API server is
+/// unreachable the last report holds.
 pub(crate) async fn watch(client: Client, node: NodeName, tell: impl Fn(Told), stop: CancellationToken) {
     let config = watcher::Config::default().fields(&format!("metadata.name={node}")).timeout(WATCH_SECONDS);
     let stream = watcher(Api::<PartialObjectMeta<Node>>::all(client), config).default_backoff();
@@ -66,7 +67,6 @@ fn told(labels: &BTreeMap<String, String>) -> Told {
     Told { upgrade: upgrade(labels), clients }
 }
 
-/// The evidence for an upgrade.
 fn upgrade(labels: &BTreeMap<String, String>) -> Option<String> {
     let is_paused = |(key, value): &(&String, &String)| {
         key.starts_with(DEPLOY_PREFIX) && value.contains(DEPLOY_PAUSED_FOR_DRIVER)

@@ -1,4 +1,4 @@
-//! Waits for the kubelet to acknowledge what the lists say: asks what it may hand out until that is it.
+//! Waits until the kubelet acknowledges the lists: asks for its allocatable devices until they match.
 
 use super::Pace;
 use crate::event::{Event, Events};
@@ -13,26 +13,27 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 use tonic::transport::Channel;
 
-/// The first wait for the acknowledgement, which a kubelet gives within 2.4 ms (measured); doubled with each question.
+/// The first wait for the acknowledgement, which a kubelet sends within 2.4 ms (measured). It doubles with each
+/// request.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 
-/// The longest wait while an acknowledgement may come any moment.
+/// The longest wait while an acknowledgement may come at any moment.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// After so long without one, something is wrong with the kubelet, and asking often does not help.
+/// After this time without one the kubelet has a problem, and frequent requests do not help.
 const SOON: Duration = Duration::from_secs(2);
 const WAIT_AFTERWARDS: Duration = Duration::from_millis(500);
 
-/// What the kubelet should say. A new number asks for a question although nothing has changed.
+/// The allocatable devices to wait for. A new number triggers a request even if nothing has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Watched {
-    /// Rises when the kubelet has to acknowledge everything anew.
+    /// Rises when the kubelet has to acknowledge everything again.
     pub number: u64,
     /// Healthy devices of all lists.
     pub healthy: DevicesByName,
 }
 
-/// Asks after each change of `watched` until the kubelet's answer is the same. Every answer is told.
+/// Asks after each change of `watched` until the kubelet's answer matches. Every answer is sent to the loop.
 pub async fn watch_allocatable(
     mut client: PodResourcesListerClient<Channel>,
     mut watched: watch::Receiver<Watched>,
@@ -69,7 +70,7 @@ pub async fn watch_allocatable(
     }
 }
 
-/// Asks once. Whether the kubelet says what it should.
+/// Asks once. Returns whether the answer matches.
 async fn ask(
     client: &mut PodResourcesListerClient<Channel>,
     pace: &Pace,

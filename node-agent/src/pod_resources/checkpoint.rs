@@ -1,18 +1,22 @@
-//! The kubelet's own record of who has which device: `kubelet_internal_checkpoint` beside the device plugins' sockets.
+//! Reads the kubelet's checkpoint of devices and their holders: `kubelet_internal_checkpoint` beside the device
+//! plugins' sockets.
 //!
-//! List leaves out ordinary init containers; this file has them, with the UIDs of pods. From the source of Kubernetes v1.36.4
-//! (`pkg/kubelet/cm/devicemanager`); form, checksum and places of writes are the same in v1.33.5, v1.34.1 and v1.35.0:
+//! List omits ordinary init containers; this file has them, with the UIDs of pods. The facts below are from the source
+//! of Kubernetes v1.36.4 (`pkg/kubelet/cm/devicemanager`). Format, checksum and places of writes are the same in
+//! v1.33.5, v1.34.1 and v1.35.0:
 //!
-//! - Form (`checkpoint/checkpoint.go`): JSON of `Data` and `Checksum`; devices stand by NUMA node, `-1` for none; what the
-//!   plugin answered stands beside them as base64. Releases after v1.36 add `BootID` outside `Data`, which the checksum leaves out.
+//! - Format (`checkpoint/checkpoint.go`): JSON of `Data` and `Checksum`. Devices are listed by NUMA node, `-1` for
+//!   none, and the plugin's answer as base64 beside them. Releases after v1.36 add `BootID` outside `Data`, which is not
+//!   part of the checksum.
 //! - Checksum (`checkpointmanager/checksum`, `k8s.io/utils/dump`): FNV-1a of 32 bits over a fixed text form of `Data`.
-//! - Written (`allocateContainerResources`): for each container, after the plugins have answered `Allocate` for all its names and
-//!   before the pod is admitted; an error of the write refuses the pod. And with each list that a plugin sends
-//!   (`genericDeviceUpdateCallback`), also between an answer and the write that follows it. So a file that is newer than an
-//!   allocation may still lack it.
-//! - The write is a temporary file, fsync and rename (`pkg/kubelet/util/store`): a reader sees one state whole.
-//! - Entries of pods that have ended go from the kubelet's memory with the next allocation or List (`UpdateAllocatedDevices`),
-//!   and from the file with the next write after that. So an entry counts only while its pod lives.
+//! - Written (`allocateContainerResources`): for each container, after the plugins have answered `Allocate` for all its
+//!   names and before the pod is admitted; an error of the write rejects the pod. It is also written with each list that
+//!   a plugin sends (`genericDeviceUpdateCallback`), even between an answer and the write that follows it. So a file that
+//!   is newer than an allocation may still lack it.
+//! - A write is a temporary file, fsync and rename (`pkg/kubelet/util/store`), so a reader sees one state as a whole.
+//! - Entries of pods that have ended leave the kubelet's memory with the next allocation or List
+//!   (`UpdateAllocatedDevices`), and the file with the next write after that. So an entry counts only while its pod is
+//!   alive.
 
 use crate::node::Recorded;
 use base64::Engine as _;
@@ -27,37 +31,37 @@ use thiserror::Error;
 /// The file in the folder of device plugins (`kubeletDeviceManagerCheckpoint`).
 const FILE: &str = "kubelet_internal_checkpoint";
 
-/// Why the kubelet's record cannot be used.
+/// Why the kubelet's checkpoint cannot be used.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
     /// The file is missing or cannot be read.
     #[error("failed to read the kubelet's {FILE}: {0}")]
     Unreadable(#[from] std::io::Error),
-    /// The file has another form.
+    /// The file has an unknown form.
     #[error("the kubelet's {FILE} has an unknown form: {0}")]
     Unknown(#[from] serde_json::Error),
-    /// What a plugin answered is no base64.
+    /// A plugin's answer is not valid base64.
     #[error("the kubelet's {FILE} has an unknown form: AllocResp: {0}")]
     Answer(#[from] base64::DecodeError),
-    /// The content is not what the kubelet wrote.
+    /// The checksum does not match the content.
     #[error("the kubelet's {FILE} is corrupt: its checksum is {stated}, that of its content {computed}")]
     Corrupt {
-        /// By the file.
+        /// The checksum in the file.
         stated: u64,
-        /// Of its content.
+        /// The checksum of the content.
         computed: u32,
     },
 }
 
-/// Reads the record in the folder of device plugins.
+/// Reads the checkpoint in the folder of device plugins.
 ///
 /// # Errors
-/// When there is no file, or its form or its checksum is not the kubelet's.
+/// There is no file, or its form or its checksum is wrong.
 pub async fn read(folder: &Path) -> Result<Vec<Recorded>, CheckpointError> {
     parse(&tokio::fs::read(folder.join(FILE)).await?)
 }
 
-/// The devices of kerf's names in a record whose checksum is right.
+/// The devices of kerf's names in a checkpoint with a correct checksum.
 fn parse(text: &[u8]) -> Result<Vec<Recorded>, CheckpointError> {
     let File { data, checksum: stated } = serde_json::from_slice(text)?;
     let computed = checksum(&data)?;
@@ -65,7 +69,7 @@ fn parse(text: &[u8]) -> Result<Vec<Recorded>, CheckpointError> {
         return Err(CheckpointError::Corrupt { stated, computed });
     }
     let mut all: Vec<Recorded> = data.entries.into_iter().flatten().flat_map(recorded).collect();
-    // The kubelet writes in the order of a Go map.
+    // The kubelet writes them in the random order of a Go map.
     all.sort();
     Ok(all)
 }
@@ -89,7 +93,7 @@ struct File {
     checksum: u64,
 }
 
-/// Go writes a list or a map that was never made as null, which its checksum tells from an empty one.
+/// Go writes a list or a map that was never created as null. The checksum differs between null and an empty one.
 #[derive(Deserialize)]
 struct Data {
     #[serde(rename = "PodDeviceEntries")]
@@ -112,12 +116,11 @@ struct Entry {
     answer: Option<String>,
 }
 
-/// The checksum of the data's text form.
 fn checksum(data: &Data) -> Result<u32, base64::DecodeError> {
     let answer = |entry: &Entry| entry.answer.as_ref().map(|text| STANDARD.decode(text)).transpose();
     let answers = data.entries.iter().flatten().map(answer).collect::<Result<Vec<_>, _>>()?;
     let mut sum = Fnv::default();
-    // Writing into a sum does not fail.
+    // Writing into a sum cannot fail.
     write_data(&mut sum, data, &answers).ok();
     Ok(sum.0)
 }
@@ -163,7 +166,6 @@ fn write_list<I: Iterator>(
     to.write_str("]")
 }
 
-/// FNV-1a with 32 bits (Go's `hash/fnv`, `New32a`).
 struct Fnv(u32);
 
 impl Default for Fnv {

@@ -1,4 +1,4 @@
-//! Asks for holders whenever the agent wants to know, and never more often than allowed.
+//! Requests the list of holders when the agent needs it, but never more often than allowed.
 
 use super::{Pace, checkpoint};
 use crate::device_plugin::Allocations;
@@ -18,14 +18,14 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-/// The wait after an answer that was none.
+/// The wait after a failed request.
 const AFTER_ERROR: Duration = Duration::from_millis(500);
 
-/// The wait after the kubelet's limit was met.
+/// The wait after a request above the kubelet's rate limit.
 const AFTER_LIMIT: Duration = Duration::from_millis(20);
 
-/// Asks each time that `wanted` says so, and never during an allocation. Wishes that come while an answer is under way are one
-/// wish.
+/// Requests a list for each notification of `wanted`, and never during an allocation. Notifications during a request
+/// become one.
 pub async fn list_holders(
     (mut client, folder): (PodResourcesListerClient<Channel>, PathBuf),
     wanted: Arc<Notify>,
@@ -59,10 +59,10 @@ pub async fn list_holders(
     }
 }
 
-/// The kubelet's account now, for somebody who has no other question; its checkpoint lies in `folder`.
+/// Requests one list, for a process without other requests; the kubelet's checkpoint is in `folder`.
 ///
 /// # Errors
-/// What the kubelet says instead.
+/// The error of the kubelet, as a text.
 pub async fn ask_once(
     mut client: PodResourcesListerClient<Channel>,
     folder: PathBuf,
@@ -70,7 +70,7 @@ pub async fn ask_once(
     ask(&mut client, &folder).await.map_err(|status| unanswered(&status))
 }
 
-/// The checkpoint is read first: what List frees, it may still have.
+/// Reads the checkpoint before List, because List frees devices that the checkpoint may still have.
 async fn ask(client: &mut PodResourcesListerClient<Channel>, folder: &Path) -> Result<Holders, Status> {
     let asked = Instant::now();
     let recorded = checkpoint::read(folder).await.map_err(|error| error.to_string());
@@ -82,8 +82,8 @@ fn unanswered(status: &Status) -> String {
     format!("pod-resources does not answer: {}", status.message())
 }
 
-/// The devices of kerf's names, and what else are GPUs. Of the containers that hold one in turn (init containers hand theirs on)
-/// the last counts.
+/// The held devices of kerf's names, and other GPU devices. Containers may hold a device in turn, because init
+/// containers hand theirs on; the last one counts.
 fn holders(
     asked: Instant,
     answer: ListPodResourcesResponse,
@@ -123,7 +123,7 @@ mod tests {
         ClaimResource, ContainerResources, DynamicResource, PodResources,
     };
 
-    /// What the kubelet answers of a pod with this container.
+    /// The kubelet's answer for a pod with this container.
     fn listed(container: ContainerResources) -> Holders {
         let container = ContainerResources { name: "main".to_owned(), ..container };
         let pod = PodResources { name: "p".into(), namespace: "ns".into(), containers: vec![container] };

@@ -1,6 +1,7 @@
-//! The kubelet's account: who holds what, by List and by its checkpoint, and what it may hand out.
+//! Reads from the kubelet: the holders, by List and by its checkpoint, and the allocatable devices.
 //!
-//! Two tasks ask and tell, each within an allowance, because the kubelet's limit is one for all callers of the node.
+//! Two tasks send requests, each within its own allowance, because the kubelet has one rate limit for all callers of
+//! the node.
 
 mod allocatable;
 mod checkpoint;
@@ -17,13 +18,12 @@ use std::path::Path;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
-/// How long the kubelet may take for an answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// gRPC's default cap of 4 MiB is too little for a node with many pods.
+/// gRPC's default limit of 4 MiB is too small for a node with many pods.
 const LARGEST_ANSWER: usize = 16 << 20;
 
-/// A client of the pod-resources socket in `folder`. It connects at the first call, and again when it must.
+/// A client of the pod-resources socket in `folder`. It connects at the first call, and reconnects when needed.
 pub fn client(folder: &Path) -> Result<PodResourcesListerClient<Channel>, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", folder.join(KUBELET_SOCKET).display()))?;
     let channel = endpoint.timeout(TIMEOUT).connect_lazy();

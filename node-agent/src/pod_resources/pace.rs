@@ -1,16 +1,16 @@
-//! Allowances of calls: a burst, and then so many a second.
+//! Rate limits for calls to the kubelet: a burst, then a fixed number a second.
 //!
-//! Acknowledgements have one of their own: pods wait for them, and must not wait behind questions for holders.
+//! Acknowledgements have their own limit: pods wait for them, and must not queue behind requests for holders.
 
 use crate::kubelet_api::{POD_RESOURCES_BURST, POD_RESOURCES_QPS};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Parts of what the kubelet allows all callers together. The rest is for others, such as monitoring.
+/// Parts of the rate that the kubelet allows all callers together. The rest is for others, such as monitoring.
 const FOR_ACKNOWLEDGEMENTS: f64 = 0.5;
 const FOR_HOLDERS: f64 = 0.3;
 
-/// An allowance.
+/// A rate limit with a token bucket.
 #[derive(Debug)]
 pub struct Pace {
     part: f64,
@@ -24,13 +24,13 @@ struct Bucket {
 }
 
 impl Pace {
-    /// The allowance for questions whether the kubelet has acknowledged something.
+    /// The limit for requests for an acknowledgement.
     #[must_use]
     pub fn for_acknowledgements() -> Self {
         Self::of(FOR_ACKNOWLEDGEMENTS)
     }
 
-    /// The allowance for questions for holders.
+    /// The limit for requests for holders.
     #[must_use]
     pub fn for_holders() -> Self {
         Self::of(FOR_HOLDERS)
@@ -49,13 +49,13 @@ impl Pace {
         }
     }
 
-    /// The kubelet has refused a call for its rate: nothing is left for now.
+    /// Empties the bucket, because the kubelet has refused a call for its rate.
     pub fn exhausted(&self) {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         bucket.tokens = bucket.tokens.min(0.0);
     }
 
-    /// Takes a token, on credit if need be, and says how long it must be waited for.
+    /// Takes a token, on credit if needed, and returns how long to wait for it.
     fn take(&self, now: Instant) -> Duration {
         let rate = f64::from(POD_RESOURCES_QPS) * self.part;
         let burst = f64::from(POD_RESOURCES_BURST) * self.part;

@@ -1,21 +1,21 @@
-//! The pods whose processes may run, as the watch showed them last. Of those that go during a gap of the watch it tells nothing:
-//! the next list lacks them.
+//! The pods whose processes may run, as the watch last showed them. The watch reports no end of a pod that goes during
+//! a gap: the next list just lacks it.
 
 use crate::event::Event;
 use crate::pod_view::PodView;
 use kerf_core::names::{PodKey, PodUid};
 use std::collections::BTreeMap;
 
-/// Those that ask for kerf's names.
+/// The live pods that request names of kerf.
 #[derive(Debug, Default)]
 pub(super) struct Live {
     known: BTreeMap<PodUid, PodKey>,
-    /// Those of the list that is being read, and whether they may run.
+    /// Pods of the list that is being read, and whether they may run.
     listed: BTreeMap<PodUid, (PodKey, bool)>,
 }
 
 impl Live {
-    /// A list begins. What was known is kept until it is whole: one that fails on its way is begun anew.
+    /// Begins a list. The known pods stay until the list is complete, because a list that fails is started again.
     pub(super) fn begin(&mut self) {
         self.listed.clear();
     }
@@ -26,8 +26,8 @@ impl Live {
         }
     }
 
-    /// The list is whole: gives what the watch would have told of the pods that ended during a gap. How one ended that is
-    /// missing nobody knows: it may have been deleted by force.
+    /// Ends a list, and returns events for the pods that ended during a gap. How a missing pod ended is unknown, so it
+    /// counts as deleted by force.
     pub(super) fn list_is_whole(&mut self) -> Vec<Event> {
         let listed = std::mem::take(&mut self.listed);
         let before = std::mem::take(&mut self.known).into_iter();
@@ -50,7 +50,7 @@ impl Live {
         }
     }
 
-    /// The pod is deleted. Whether processes of it may run on.
+    /// Removes a deleted pod. Returns whether its processes may run on.
     pub(super) fn delete(&mut self, pod: &PodView) -> bool {
         self.known.remove(&pod.uid());
         pod.asks() && pod.may_run()

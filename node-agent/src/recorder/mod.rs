@@ -1,7 +1,7 @@
-//! Kubernetes Events of the agent's, about pods, the Node and its GpuNode.
+//! Writes the agent's Kubernetes Events about pods, the Node and its GpuNode.
 //!
-//! An Event is for people; nothing waits for it. The loop puts it into a bounded queue, and what finds no room there is
-//! counted and dropped. Each is also a line in the log of whoever tells it.
+//! An Event is for people; nothing waits for it. The loop puts it into a bounded queue, and an Event that finds no room
+//! is counted and dropped. Each is also logged where it arises.
 
 mod news;
 
@@ -20,34 +20,31 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// How many Events may wait to be written.
+/// How many Events may be queued.
 const QUEUE: usize = 256;
 
-/// How long the same is not told again: a fault that is seen at every probe is written once a minute.
+/// How long the same Event is not repeated: a fault that every probe finds is written once a minute.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// How often an Event is tried, the wait after the first time, doubled each time, and how long one try may take.
+/// How often an Event is tried, the wait after the first try, which doubles, and the timeout of one try.
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What an Event is about.
+/// The object of an Event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum About {
-    /// A pod.
     Pod {
-        /// Its namespace and name.
         key: PodKey,
-        /// Its UID, without which `kubectl describe pod` does not show the Event.
+        /// Its UID. Without it `kubectl describe pod` does not show the Event.
         uid: Option<PodUid>,
     },
-    /// The Node.
     Node,
-    /// The Node's GpuNode, with its UID where that is known.
+    /// The Node's GpuNode, with its UID if known.
     GpuNode(Option<String>),
 }
 
-/// Where Events are told. Its clones are one.
+/// Accepts Events for the queue. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     queue: mpsc::Sender<(About, News)>,
@@ -55,7 +52,6 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// The two ends.
     #[must_use]
     pub fn new(client: Client, node: NodeName) -> (Self, Writer) {
         let (queue, reports) = mpsc::channel(QUEUE);
@@ -73,7 +69,7 @@ impl Recorder {
         (Self { queue, dropped }, writer)
     }
 
-    /// Tells it if there is room in the queue, and never waits.
+    /// Queues an Event if there is room, and never waits.
     pub fn tell(&self, about: About, news: News) {
         if let Err(error) = self.queue.try_send((about, news)) {
             let (mpsc::error::TrySendError::Full((about, news))
@@ -83,23 +79,23 @@ impl Recorder {
         }
     }
 
-    /// How many Events were dropped: no room, or not taken by the API server.
+    /// How many Events were dropped, because the queue was full or the API server refused them.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
-/// What makes two reports the same.
+/// The key by which two Events count as the same.
 type Subject = (About, &'static str, Option<String>);
 
-/// Writes what was told.
+/// Writes the queued Events.
 pub struct Writer {
     reports: mpsc::Receiver<(About, News)>,
     client: Client,
     node: NodeName,
     publisher: Publisher,
-    /// When what was told last.
+    /// When each Event was last written.
     told: HashMap<Subject, Instant>,
     dropped: Arc<AtomicU64>,
     quiet: Duration,
@@ -115,7 +111,7 @@ impl Writer {
         }
     }
 
-    /// Whether the same was not told a moment ago.
+    /// Whether the same Event was not written recently.
     fn is_news(&mut self, about: &About, news: &News) -> bool {
         let (now, quiet) = (Instant::now(), self.quiet);
         self.told.retain(|_, told| now.saturating_duration_since(*told) < quiet);
@@ -135,7 +131,7 @@ impl Writer {
             {
                 Ok(Ok(())) => return,
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
-                    // The Event that this one repeats is gone, or else the namespace is: told anew, as a first one.
+                    // The Event that this one repeats is gone, or its namespace is. Write it as a first one.
                     self.publisher = publisher(&self.client, &self.node);
                     continue;
                 }
@@ -154,7 +150,7 @@ impl Writer {
     }
 }
 
-/// Whether the API server would say the same again.
+/// Whether a retry would get the same answer.
 fn is_final(code: u16) -> bool {
     matches!(code, 400..=499) && code != 429
 }
@@ -164,8 +160,8 @@ fn publisher(client: &Client, node: &NodeName) -> Publisher {
     Publisher::new(client.clone(), Reporter { controller, instance: Some(node.to_string()) })
 }
 
-/// The Event. Its `related` object is the part of the GpuNode that it is about: kube's publisher takes Events of one object
-/// and one reason for repetitions of the first, unless that differs.
+/// Builds the Event. Its `related` object is the part of the GpuNode that it is about. Otherwise kube's publisher would
+/// count Events of one object and one reason as repetitions of the first.
 fn event(news: &News, node: &NodeName) -> Event {
     let related = news.subject().map(|subject| ObjectReference {
         field_path: Some(subject),
@@ -193,7 +189,7 @@ fn reference(about: &About, node: &NodeName) -> ObjectReference {
             namespace: Some(key.namespace.clone()),
             ..of("v1".to_owned(), "Pod", key.name.clone(), uid.as_ref().map(ToString::to_string))
         },
-        // The kubelet gives its Node's name for a UID, and `kubectl describe node` looks for that.
+        // The kubelet uses its Node's name as the UID, and `kubectl describe node` searches for that.
         About::Node => of("v1".to_owned(), "Node", node.to_string(), Some(node.to_string())),
         About::GpuNode(uid) => of(keys::API_VERSION.to_owned(), "GpuNode", node.to_string(), uid.clone()),
     }

@@ -1,89 +1,75 @@
-//! What the agent has to tell: a closed list, each with one text that says what and what to do.
+//! The Events of the agent: a closed list, each with one text that says what happened and what to do.
 
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
 use std::fmt;
 
-/// What an Event says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
-    /// An MPS daemon was restarted, or its server. Told about each pod that had a share of it.
+    /// An MPS daemon was restarted, or its server. Reported for each pod that had a share of it.
     MpsRestarted {
-        /// Its GPU.
         gpu: GpuUuid,
-        /// How it ended, where that is known.
+        /// How it ended; `None` if unknown.
         how: Option<String>,
     },
     /// A pod's processes use more GPU memory than it was given.
     GpuMemoryOverUse {
-        /// The GPU.
         gpu: GpuUuid,
-        /// What all its processes use there together.
+        /// The memory that all its processes use there together.
         used: MemoryMib,
-        /// What it was given there.
+        /// The memory that it was given there.
         given: MemoryMib,
-        /// Whether policy has it evicted.
+        /// Whether the policy evicts it.
         evicted: bool,
     },
-    /// A pod that kerf did not place asks for a slice.
+    /// A pod that kerf did not place requests a slice.
     NoSliceForPod,
-    /// Processes that kerf knows no slice of use memory of a GPU.
+    /// Processes without a slice of kerf use memory of a GPU.
     OutsideMemory {
-        /// The GPU.
         gpu: GpuUuid,
-        /// How much.
         memory: MemoryMib,
-        /// Which, in words.
+        /// The processes, as a text.
         processes: String,
     },
     /// A GPU has an error: its slices are marked unhealthy.
     GpuUnhealthy {
-        /// The GPU.
         gpu: GpuUuid,
-        /// The error.
         why: String,
     },
-    /// A GPU works again.
     GpuRecovered {
-        /// The GPU.
         gpu: GpuUuid,
     },
-    /// The kubelet gave a pod another slice than it was promised. Told about the pod.
+    /// The kubelet gave a pod another slice than it has reserved. Reported for that pod.
     SliceMismatch {
-        /// The device.
         device: DeviceId,
     },
-    /// A slice was found that no record tells of.
+    /// A slice was found that no record lists.
     SliceAdopted {
-        /// The device.
         device: DeviceId,
     },
     /// The driver is being upgraded without a reboot.
     DriverUpgrade {
-        /// How that is known.
+        /// The evidence for the upgrade.
         text: String,
     },
-    /// Somebody else cuts or serves the node's GPUs.
+    /// A conflicting manager cuts or serves the node's GPUs.
     ForeignManager {
-        /// Who, by what that is seen, and what to do: an [`Other`](crate::others::Other) in words.
+        /// An [`Other`](crate::others::Other) as a text: which one, its evidence and the remedy.
         text: String,
     },
     /// A pod that the kubelet had rejected was deleted.
     RejectedPodRemoved {
-        /// What the kubelet said of it.
+        /// The kubelet's message about it.
         message: String,
     },
-    /// A GPU's MIG mode was switched.
     ModeChanged {
-        /// The GPU.
         gpu: GpuUuid,
-        /// Whether it is on now.
+        /// The new MIG mode: `true` is on.
         mig: bool,
     },
 }
 
 impl News {
-    /// The Event's reason.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -102,7 +88,7 @@ impl News {
         }
     }
 
-    /// What the agent did about it, in a word for programs.
+    /// What the agent did about it, as a word for programs.
     pub(super) fn action(&self) -> &'static str {
         match self {
             Self::MpsRestarted { .. } => "Restarted",
@@ -118,7 +104,7 @@ impl News {
         }
     }
 
-    /// Whether nobody has to look at it.
+    /// Whether the Event needs no action, so that its type is Normal.
     pub(super) fn is_good(&self) -> bool {
         matches!(
             self,
@@ -129,7 +115,7 @@ impl News {
         )
     }
 
-    /// What of the node it is about, so that two GPUs' errors are two.
+    /// The part of the node that it is about, so that errors of two GPUs are two Events.
     pub(super) fn subject(&self) -> Option<String> {
         let gpu = |uuid: &GpuUuid| Some(format!("status.gpus{{{uuid}}}"));
         match self {
@@ -150,7 +136,7 @@ impl News {
     }
 }
 
-/// The Event's note.
+/// The Event's message, for people.
 impl fmt::Display for News {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

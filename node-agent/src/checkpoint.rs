@@ -81,7 +81,6 @@ pub enum CheckpointError {
 /// Unreadable files that were renamed, so that a new checkpoint can be written and an admin can inspect the old one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetAside {
-    /// The files' new paths.
     pub paths: Vec<PathBuf>,
     pub reason: String,
 }

@@ -8,13 +8,13 @@ use mirror::NAMES as MIRROR_NAMES;
 use std::os::unix::fs::symlink;
 use two_files::NAMES;
 
-/// The record as it stands on the disk, also while an agent has it.
+/// The record on the disk; it can be read while an agent holds it.
 pub(crate) fn on_disk(folder: &Path) -> Option<Record> {
     let (_, contents) = TwoFiles::open(folder).unwrap();
     parse(Mirror::open(folder).unwrap().1, contents).unwrap()
 }
 
-/// How many records were written there; each has cost one `fdatasync`.
+/// How many records were written there; each costs one `fdatasync`.
 pub(crate) fn writes(folder: &Path) -> u64 {
     TwoFiles::open(folder).unwrap().0.sequence()
 }
@@ -79,7 +79,7 @@ fn what_is_on_the_disk_is_not_written_again() {
     assert_eq!(checkpoint.writes(), 2);
 }
 
-/// The bytes of one text as a version 1 record, which agents without a ledger write.
+/// A text in the form of version 1, which agents without a ledger write.
 fn old_text(revision: u64) -> String {
     let spec = serde_json::to_value(record(revision).node.ledger.desired).unwrap();
     let mut value = serde_json::to_value(record(revision)).unwrap();
@@ -95,7 +95,7 @@ fn the_record_of_an_agent_without_a_ledger_counts_until_it_is_taken_over() {
     let folder = tempfile::tempdir().unwrap();
     let old = folder.path().join(MIRROR_NAMES[0]);
     for (was, then) in [(1, 2), (3, 4)] {
-        // The second time an older agent has served the node in between.
+        // In the second round an older agent has served the node in between.
         fs::write(&old, old_text(was)).unwrap();
         assert_eq!(open(folder.path()).1, Some(record(was)));
         let (mut checkpoint, _) = open(folder.path());
@@ -107,7 +107,7 @@ fn the_record_of_an_agent_without_a_ledger_counts_until_it_is_taken_over() {
     }
 }
 
-/// The agent of the version before, to which a release is rolled back, reads the same file.
+/// After a rollback the previous agent version reads the same file.
 #[test]
 fn an_agent_without_a_ledger_finds_the_record_of_the_one_that_had_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -135,14 +135,14 @@ fn an_agent_without_a_ledger_finds_the_record_of_the_one_that_had_it() {
     assert_eq!(open(folder.path()).1, Some(heard(2)), "the ledger is what counts");
 }
 
-/// The mirror is of no use to this agent, so that it cannot be written is no harm.
+/// This agent does not need the mirror, so a failed write of it does no harm.
 #[test]
 fn a_mirror_that_cannot_be_written_stops_nobody() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join(MIRROR_NAMES[1])).unwrap();
     let (mut checkpoint, _) = open(folder.path());
     checkpoint.save(&record(1)).unwrap();
-    // An older agent's record would be taken for newer.
+    // An older agent's record would count as newer.
     fs::write(folder.path().join(MIRROR_NAMES[0]), old_text(5)).unwrap();
     drop(checkpoint);
     let (mut checkpoint, found) = open(folder.path());
@@ -170,7 +170,7 @@ fn what_cannot_be_read_is_kept_and_told() {
         let kept = |name: &str| folder.path().join(format!("{name}.unreadable-{number}"));
         assert!(told.paths.contains(&kept(name)), "{told}");
         assert_eq!(fs::read(kept(name)).unwrap(), text);
-        // What is written from now on is found, and it goes aside with the next one.
+        // Later records are found, and are set aside with the next unreadable one.
         assert_eq!(on_disk(folder.path()), None);
         checkpoint.save(&record(number)).unwrap();
         assert_eq!(on_disk(folder.path()), Some(record(number)));
@@ -178,7 +178,7 @@ fn what_cannot_be_read_is_kept_and_told() {
     }
 }
 
-/// The newer of two whole documents is of a later agent: the older one would be a record that has lost what was accepted since.
+/// The newer of two whole documents is of a later agent version. The older one lacks what was accepted since.
 #[test]
 fn a_newer_version_is_not_passed_over_for_an_older_record() {
     let folder = tempfile::tempdir().unwrap();
@@ -223,9 +223,9 @@ fn a_write_that_was_cut_short_leaves_the_record_of_before() {
         let end = 32 + serde_json::to_vec(&last).unwrap().len();
         assert!(end > 3 * 4096);
         for cut in (0..new.len()).step_by(61).chain([end - 1, end]) {
-            // It was as long before, or was not: then it ends there.
+            // The file had this length before, or it ends at the cut.
             for torn in [[&new[..cut], &old[cut..]].concat(), new[..cut].to_vec()] {
-                // The two documents may end alike.
+                // The two documents may have the same end.
                 let is_whole = torn.get(..end) == Some(&new[..end]);
                 fs::write(&path, torn).unwrap();
                 let found = on_disk(folder.path());
@@ -235,13 +235,13 @@ fn a_write_that_was_cut_short_leaves_the_record_of_before() {
                 );
             }
         }
-        // A disk writes sectors in any order.
+        // A disk may write sectors in any order.
         let mut torn = new.clone();
         torn[4096..8192].copy_from_slice(&old[4096..8192]);
         fs::write(&path, torn).unwrap();
         assert_eq!(on_disk(folder.path()), before);
 
-        // The next write is of the torn file: the other one is all there is.
+        // The next write goes to the torn file, because the other one is the only whole document.
         let (mut checkpoint, found) = open(folder.path());
         assert_eq!(found, before);
         let other = NAMES.into_iter().find(|other| *other != name).unwrap();
@@ -275,7 +275,7 @@ fn two_files_that_are_torn_are_kept_and_told() {
     assert_eq!(open(folder.path()).1, Some(record(3)));
 }
 
-/// An agent that ended between making a file and writing it has recorded nothing.
+/// An agent that ended between the creation of a file and its first write has recorded nothing.
 #[test]
 fn empty_files_are_no_record() {
     let folder = tempfile::tempdir().unwrap();
@@ -287,7 +287,7 @@ fn empty_files_are_no_record() {
     assert_eq!(open(folder.path()).1, Some(record(1)));
 }
 
-/// After a write that failed nobody knows what is on the disk, so not even an equal record is left out.
+/// After a failed write the disk's content is unknown, so even an equal record is written again.
 #[test]
 fn a_full_disk_leaves_the_record_of_before() {
     let folder = tempfile::tempdir().unwrap();
@@ -324,7 +324,7 @@ fn a_file_that_cannot_be_opened_leaves_the_record_of_before() {
     assert_eq!(on_disk(folder.path()), Some(record(2)));
 }
 
-/// Somebody who empties the folder of a running agent does not make it write where nobody reads.
+/// If somebody empties the folder of a running agent, the agent must not go on writing into deleted files.
 #[test]
 fn files_that_were_deleted_are_made_anew() {
     let folder = tempfile::tempdir().unwrap();

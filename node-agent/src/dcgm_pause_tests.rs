@@ -7,10 +7,10 @@ const DCGM: &str = "nvidia.com/gpu.deploy.dcgm";
 const GFD: &str = "nvidia.com/gpu.deploy.gpu-feature-discovery";
 const NVSM: &str = "nvidia.com/gpu.deploy.nvsm";
 
-/// More pods than go before the timeout.
+/// More pods than end before the timeout.
 const MANY: usize = 100;
 
-/// A Node and the pods there, of which one goes with each look.
+/// A Node and its pods; one pod ends with each poll.
 #[derive(Clone, Default)]
 struct Cluster(Arc<Mutex<State>>);
 
@@ -18,7 +18,7 @@ struct Cluster(Arc<Mutex<State>>);
 struct State {
     labels: BTreeMap<String, String>,
     pods: usize,
-    /// Writes that fail because somebody else was faster.
+    /// Writes that fail because another client was faster.
     conflicts: usize,
     queries: Vec<String>,
 }

@@ -26,7 +26,7 @@ impl Undone {
     }
 }
 
-/// GPUs of which one refuses.
+/// GPUs, one of which refuses every change.
 struct Gpus(Undone);
 
 const STUBBORN: &str = "GPU-stubborn";
@@ -129,7 +129,7 @@ fn remember(folder: &Path, exclusive: &[&str]) {
     record(folder, node);
 }
 
-/// The agent has recorded this.
+/// Writes the checkpoint of an agent.
 fn record(folder: &Path, node: Recalled) {
     Checkpoint::open(folder).unwrap().0.save(&Record::new("boot".to_owned(), node)).unwrap();
 }
@@ -236,7 +236,8 @@ async fn a_step_that_fails_leaves_the_checkpoint_and_stops_no_other() {
     assert!(has_checkpoint(folder.path()));
 }
 
-/// An agent that ends says that no slice is ready, so a container that was just given one is known by its promise alone.
+/// An agent that ends reports no slice as ready, so a container that has just got one is known by its reservation
+/// alone.
 #[tokio::test]
 async fn what_was_promised_is_left_to_its_pod() {
     let folder = tempfile::tempdir().unwrap();
@@ -263,7 +264,7 @@ async fn what_was_promised_is_left_to_its_pod() {
                 SliceStatus { id: Some(format!("s{n}").as_str().into()), ..status }
             });
             let status = json!(GpuNodeStatus { slices: slices.to_vec(), ..GpuNodeStatus::default() });
-            // An admin may have erred in the policy.
+            // An admin may have made an error in the policy.
             let spec = Some(json!({"policy": {"vgpu": 1}}));
             let node = GpuNode { spec, status: Some(status), ..GpuNode::new(&NodeName::new("n1")) };
             (200, json!(node))
@@ -276,7 +277,7 @@ async fn what_was_promised_is_left_to_its_pod() {
     assert_eq!(patches(&log)[1]["status"]["capacity"], json!({"nvidia.com/gpu-4gb": null}));
 }
 
-/// A node of which somebody has deleted the GpuNode, with these pods.
+/// A node whose GpuNode was deleted, with these pods.
 fn without_gpu_node(asked: &Asked, pods: &Value) -> (u16, Value) {
     match asked.path.as_str() {
         "/apis/kerf.dev/v1alpha1/gpunodes/n1" => api_stand_in::refusal(404),
@@ -370,7 +371,7 @@ async fn lengths_of_time_slices_are_reset_and_keep_nobody_who_cannot() {
     assert!(!has_checkpoint(folder.path()));
 }
 
-/// What is left to do the second time is what the first could not do: here nothing.
+/// A second run does what the first could not do: here nothing.
 #[tokio::test]
 async fn on_a_node_that_was_left_nothing_is_changed() {
     let folder = tempfile::tempdir().unwrap();

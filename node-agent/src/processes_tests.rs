@@ -10,7 +10,7 @@ const STATIC: &str = "3c2ff1aa90b14c1e8f2d5f6e7a8b9c0d";
 /// A UID, and the pod's cgroup from the hierarchy's root.
 type Found = Option<(&'static str, Option<String>)>;
 
-/// The cgroup file of a process, and what is in it.
+/// Contents of the cgroup file of a process, and the expected result.
 fn cases() -> Vec<(String, Found)> {
     let underscored = UID.replace('-', "_");
     let systemd = |qos: &str, prefix: &str| {
@@ -33,17 +33,17 @@ fn cases() -> Vec<(String, Found)> {
         (format!("0::{guaranteed}/crio-9f8e.scope/container"), found(&guaranteed)),
         (format!("0::{guaranteed}/docker-9f8e.scope"), found(&guaranteed)),
         (format!("0::{kind}/cri-containerd-9f8e.scope"), found(&kind)),
-        // Version 1, and both at once with the unified hierarchy unused.
+        // Version 1, and both versions at once with the unified hierarchy unused.
         (format!("12:memory:{cgroupfs}/9f8e\n4:cpu,cpuacct:{cgroupfs}/9f8e\n"), Some((UID, None))),
         (format!("9:memory:{cgroupfs}/a\n0::/system.slice/containerd.service"), Some((UID, None))),
         (format!("0::/kubepods/pod{STATIC}/9f8e"), Some((STATIC, Some(format!("/kubepods/pod{STATIC}"))))),
-        // A cgroup namespace of the agent's own: the pod is seen, the path is not.
+        // In the agent's own cgroup namespace the pod is visible and the path is not.
         (
             format!("0::/../../kubepods-burstable-pod{underscored}.slice/cri-containerd-9f8e.scope"),
             Some((UID, None)),
         ),
         (format!("0::/../../pod{UID}/9f8e"), Some((UID, None))),
-        // What a container makes below itself does not change whose it is.
+        // Cgroups that a container creates below its own do not change its pod.
         (format!("0::{cgroupfs}/9f8e/kubepods/pod{STATIC}/x"), found(&cgroupfs)),
         ("0::/system.slice/nvidia-persistenced.service\n".to_owned(), None),
         ("0::/user.slice/user-0.slice/session-1.scope".to_owned(), None),

@@ -1,4 +1,4 @@
-//! The loop on fake GPUs, with the node's disk.
+//! Tests the loop on fake GPUs, with the node's disk.
 
 use super::*;
 use crate::checkpoint;
@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 /// Longer than anything takes on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the loop says should be.
+/// The desired state that the loop publishes.
 struct Seen {
     events: Events,
     kept: watch::Receiver<Option<Kept>>,
@@ -32,7 +32,7 @@ struct Seen {
     running: tokio::task::JoinHandle<()>,
 }
 
-/// A loop with one GPU without MIG, whose record is in `state`.
+/// A loop with one GPU without MIG, whose checkpoint is in `state`.
 fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
     let gpus = FakeGpus::new(&["T4-16GB"]);
     let open = move || Ok(Box::new(gpus.clone()) as Box<dyn GpuBackend>);
@@ -43,7 +43,7 @@ fn start_with(open: Open, folders: (&Path, &Path), session: &Session) -> Seen {
     start_looking(Duration::from_millis(50), open, folders, session)
 }
 
-/// A loop that looks at the GPUs so often.
+/// A loop with this interval of observations.
 fn start_looking(every: Duration, open: Open, (folder, state): (&Path, &Path), session: &Session) -> Seen {
     let thread = GpuThread::start(open, PATIENCE).unwrap();
     let (recording, _) = Recording::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
@@ -86,14 +86,14 @@ fn start_looking(every: Duration, open: Open, (folder, state): (&Path, &Path), s
     Seen { events, kept: to_keep, status: shown, running }
 }
 
-/// The GpuNode was read, of an agent that followed this spec.
+/// Reads the GpuNode of an agent that followed this spec.
 fn read_gpu_node(events: &Events, spec: GpuNodeSpec) {
     let policy = spec.policy.clone();
     events.send(Event::Predecessor(Box::new(Predecessor { spec, ..Predecessor::default() })));
     events.send(Event::Policy(Ok(policy)));
 }
 
-/// An MPS share is desired on a GPU that is exclusive meanwhile.
+/// Desires an MPS share on a GPU that is exclusive meanwhile.
 fn want_a_share(events: &Events) {
     let mut spec = GpuNodeSpec { revision: 1, ..GpuNodeSpec::default() };
     let rule = GpuRule { mps: MpsRule { exclusive: true, ..MpsRule::default() }, ..GpuRule::default() };
@@ -111,7 +111,7 @@ fn want_a_share(events: &Events) {
     events.send(Event::Pods(NodePods::new()));
 }
 
-/// A process that is killed at any time finds in the record what it had set.
+/// A process that is killed at any time finds its settings in the checkpoint.
 #[tokio::test]
 async fn what_shares_need_is_on_the_disk_before_it_is_set() {
     let folder = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ async fn what_shares_need_is_on_the_disk_before_it_is_set() {
     stop.cancel();
 }
 
-/// An agent of two GPUs that is open, with its state's folder.
+/// An agent with two GPUs that accepts orders, and its state's folder.
 async fn ordered(folder: &Path, stop: &CancellationToken) -> (Seen, PathBuf) {
     let gpus = FakeGpus::new(&["H100-80GB", "H100-80GB"]);
     ordered_on(&gpus, Duration::from_millis(50), folder, stop).await
@@ -164,7 +164,7 @@ async fn ordered_on(
     (seen, state)
 }
 
-/// Orders the place of a pod: one of seven on each of two GPUs. Its answer comes.
+/// Orders a place for a pod: one of seven on each of two GPUs. Returns the receiver of the answer.
 fn order(seen: &Seen, pod: u8) -> oneshot::Receiver<Answer> {
     let place = Placed {
         container: "main".to_owned(),
@@ -197,7 +197,7 @@ async fn orders_that_come_together_are_answered_after_one_write() {
         assert!(record.node.ledger.desired.slices.len() >= number, "an answer comes after the disk");
     }
     assert_eq!(checkpoint::tests::writes(&state), before + 1);
-    // Again: it has its place, and the disk knows.
+    // Once more: the pod has its place, and the disk has it too.
     answer(order(&seen, 3)).await.unwrap();
     assert_eq!(checkpoint::tests::writes(&state), before + 1);
     stop.cancel();
@@ -207,7 +207,7 @@ async fn orders_that_come_together_are_answered_after_one_write() {
 async fn a_cut_that_takes_long_keeps_no_other_gpu_waiting() {
     let (folder, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
     let gpus = FakeGpus::new(&["H100-80GB", "H100-80GB"]);
-    // A look at all GPUs would wait for the one that hangs.
+    // An observation of all GPUs would wait for the hung one.
     let (seen, _) = ordered_on(&gpus, PATIENCE, folder.path(), &stop).await;
     gpus.set_hanging(0, true);
     let orders: Vec<_> = (0..6).map(|pod| order(&seen, pod)).collect();
@@ -262,7 +262,7 @@ async fn on_a_full_disk_orders_are_refused_and_the_record_of_before_stays() {
     stop.cancel();
 }
 
-/// A session on GPUs that are opened so, until it ends by itself.
+/// Runs a session on GPUs that `open` opens, until it ends by itself.
 async fn ending(open: Open, folder: &Path, between: impl AsyncFnOnce(&mut Seen)) -> Ending {
     let session = Session::until(&CancellationToken::new());
     let mut seen = start_with(open, (folder, &folder.join("state")), &session);
@@ -304,7 +304,7 @@ async fn a_panic_on_the_thread_of_one_gpu_ends_the_process_too() {
     assert_eq!(ended.await, Ending::ThreadEnded);
 }
 
-/// What was known of the GPUs is recorded as it was: the new process finds that the mode was lost.
+/// The old state of the GPUs stays recorded, so that the new process finds that the mode was lost.
 #[tokio::test]
 async fn a_driver_that_is_loaded_anew_ends_the_process_before_anything_is_taken_for_an_admins_choice() {
     let folder = tempfile::tempdir().unwrap();

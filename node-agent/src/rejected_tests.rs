@@ -52,7 +52,7 @@ fn recorder(client: Client) -> (Recorder, crate::recorder::Writer) {
     Recorder::new(client, NodeName::new("n1"))
 }
 
-/// What was asked when all that is due was done.
+/// The requests after everything that is due was done.
 async fn asked(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> Vec<Asked> {
     let (client, log) = api_stand_in::client(answer);
     let (recorder, writer) = recorder(client.clone());
@@ -84,7 +84,7 @@ async fn a_rejected_pod_is_deleted_by_its_uid_and_told_of() {
     assert!(all[2].body["note"].as_str().unwrap().contains("no healthy devices present"));
 }
 
-/// A pod that is gone is not told of, and one that cannot be deleted does not hold up the next.
+/// A pod that is gone causes no Event, and one that cannot be deleted does not block the next.
 #[tokio::test]
 async fn each_pod_is_tried_whatever_became_of_the_one_before() {
     let all = asked(|asked| match (asked.method.as_str(), asked.path.rsplit('/').next()) {

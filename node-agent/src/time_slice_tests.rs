@@ -5,7 +5,7 @@ fn slicer() -> TimeSlicer {
     TimeSlicer::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/time_slice_stand_in.sh"))
 }
 
-/// A GPU that behaves in this way.
+/// A GPU with this behaviour.
 fn gpu(folder: &Path, behaviour: &str) -> GpuUuid {
     let state = folder.join(behaviour);
     std::fs::create_dir_all(&state).unwrap();

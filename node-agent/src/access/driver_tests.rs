@@ -21,7 +21,7 @@ fn found(root: &Path) -> Vec<String> {
     files.iter().map(|f| format!("{} <- {}", f.container.display(), f.host.display())).collect()
 }
 
-/// A driver of every capability: its files in `libraries`, where the rest lies by the distribution's habit.
+/// A driver of every capability: its libraries in `libraries`, its other files where the distribution has them.
 fn driver(root: &Path, libraries: &str, vulkan: &str) {
     let real = [
         "libcuda.so",
@@ -52,7 +52,7 @@ fn driver(root: &Path, libraries: &str, vulkan: &str) {
     file(root, &format!("{libraries}/libnvidia-egl-gbm.so.1.1.2"));
     link(root, &format!("{libraries}/libnvidia-egl-gbm.so.1"), "libnvidia-egl-gbm.so.1.1.2");
     file(root, &format!("{libraries}/xorg/modules/drivers/nvidia_drv.so"));
-    // Of another driver, and of nobody's driver.
+    // Libraries of another driver, and of no driver.
     for name in
         ["libcuda.so.570.9.9", "libnvidia-ml.so.570.9.9", "libcudart.so.12", "libGLX_mesa.so.0", "libc.so.6"]
     {

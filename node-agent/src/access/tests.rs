@@ -1,4 +1,4 @@
-//! Access on a folder that stands for a node: a driver, its `/proc`, its `/dev`.
+//! Access on a folder that imitates a node: a driver, its `/proc`, its `/dev`.
 
 use super::*;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -14,11 +14,12 @@ const INSTANCE: Target = Target::Mig { minor: 0, gi: 1, ci: 0 };
 const MINORS: &str =
     "config 1\nmonitor 2\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\ngpu0/gi1/ci1/access 14\n";
 
-/// The node, below one folder.
+/// A node in one folder.
 struct Node(TempDir);
 
 impl Node {
-    /// With GPU 0, one MIG device on it and a driver. `None`, loudly, where device files cannot be made.
+    /// A node with GPU 0, one MIG device on it and a driver. Prints a note and returns `None` where device files cannot
+    /// be created.
     fn new() -> Option<Self> {
         let node = Self::simulated();
         let devices = [
@@ -45,7 +46,7 @@ impl Node {
         Some(node)
     }
 
-    /// With nothing.
+    /// An empty node with simulated GPUs.
     fn simulated() -> Self {
         let node = Self(tempfile::tempdir().unwrap());
         fs::create_dir(node.path("dev")).unwrap();
@@ -125,7 +126,7 @@ fn only(answers: BTreeMap<DeviceId, Result<AccessGrant, AccessError>>) -> Result
     answers.into_values().next().unwrap()
 }
 
-/// The error's text, with the node's folder left out.
+/// The error's text, without the path of the node's folder.
 fn text(node: &Node, error: &AccessError) -> String {
     error.to_string().replace(&node.0.path().display().to_string(), "")
 }
@@ -180,7 +181,6 @@ fn without_cdi_the_device_files_are_granted_themselves() {
     assert_eq!(grant.cdi, None);
 }
 
-/// The hooks of the share's spec.
 fn hooks(node: &Node) -> serde_json::Value {
     let spec: serde_json::Value = serde_json::from_slice(&fs::read(node.spec(SHARE)).unwrap()).unwrap();
     spec["devices"][0]["containerEdits"]["hooks"].clone()
@@ -447,7 +447,7 @@ fn a_device_whose_spec_cannot_be_written_or_removed_is_told_and_others_go_on() {
 fn a_folder_that_cannot_be_made_is_named_for_every_device() {
     let node = Node::simulated();
     node.write("cdi", "");
-    // Nobody makes folders in /proc, not even root.
+    // Not even root can create folders in /proc.
     let nowhere = PathBuf::from("/proc/kerf");
     for folder in [node.path("cdi"), node.path("cdi/below"), nowhere] {
         let places = Places { cdi: Some(folder.clone()), ..node.simulated_places() };

@@ -1,4 +1,4 @@
-//! What is listed, what is withheld, and when an id may go.
+//! Tests what is listed, what is withheld, and when an id may be dropped.
 
 use super::*;
 use crate::node::holders::Holders;
@@ -132,7 +132,7 @@ fn a_kubelet_that_never_showed_a_device_may_yet_take_the_list_with_it() {
     let due = withdrawn + DROP_AFTER;
     assert_eq!(scene.all.drop_ids(&account, scene.now), Some(due), "looked at again then");
     assert_eq!(scene.all.quiet_since(&device, due), Some(due), "it has had time for both");
-    // It shows the device late, and then no more: it has taken both lists.
+    // The kubelet shows the device late, and then no longer: it has processed both lists.
     scene.saw(&[(ONE, "MIG-1")]);
     scene.saw(&[]);
     assert_eq!(scene.all.quiet_since(&device, scene.now), Some(scene.now));

@@ -1,4 +1,4 @@
-//! Specs that cannot be carried out, and nodes that others manage: the condition says what, and the rest goes on.
+//! Specs that cannot be carried out, and contested nodes: the condition says why, and everything else continues.
 
 use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
@@ -6,7 +6,7 @@ use crate::gpu::fake::FakeGpus;
 use kerf_core::contract::{Condition, Holder, Shape, SliceState, WantedSlice};
 use kerf_core::units::SizeGb;
 
-/// Wants this beside a sound slice on another GPU. Gives its message and what the condition says.
+/// Wants these slices besides a sound one on another GPU. Returns the first one's message and the condition's.
 fn beside(bad: Vec<WantedSlice>) -> (String, String) {
     let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
     let sound = wanted_of(1, "sound", mig("1g.10gb", 0, 1), Some(("a", ONE)));
@@ -84,14 +84,14 @@ fn a_pod_that_was_promised_a_slice_under_another_models_name_gets_it() {
     scene.want(spec.clone());
     assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready);
     scene.allocate("a", FIVE, "MIG-1");
-    // Its promise is gone before the pod is.
+    // The reservation ends before the pod does.
     scene.restart_agent();
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Held);
     assert_eq!(devices(&scene.kubelet), ["MIG-1"]);
 }
 
-/// A node whose neighbours are looked for.
+/// A node with detection of other managers.
 fn watched() -> Scene {
     Scene::of(FakeGpus::new(&["H100-80GB"]), Settings { others: true, ..Settings::default() })
 }
@@ -121,7 +121,7 @@ fn a_contested_node_registers_no_name_and_cuts_nothing() {
     assert_eq!((slice(&status, "s1").state, status.is_ready()), (SliceState::Ready, true));
 }
 
-/// The last pod that the plugin gave a GPU to may be missing in an account from before its end.
+/// A list of holders from before the plugin's end may lack the last pod to which it gave a GPU.
 #[test]
 fn what_others_gave_away_is_asked_for_before_anything_is_offered() {
     const GPU: &str = "nvidia.com/gpu";

@@ -1,7 +1,7 @@
-//! Random lives of a node, with a kubelet that lags: it takes lists late and name by name, its answers are old when they
-//! arrive, and pods are admitted in between, some with init containers that its checkpoint alone has. It restarts and lists no
-//! pod for a while, the agent restarts while the API server is away, its ledger is lost. Whatever happens, no device
-//! goes that somebody has or may be getting, and no GPU is given twice.
+//! Random lives of a node with a kubelet that lags. It processes lists late and name by name, its answers are old when
+//! they arrive, and pods are admitted in between, some with init containers that only its checkpoint has. It restarts
+//! and lists no pod for a while. The agent restarts while the API server is away, and its ledger is lost. Whatever
+//! happens, no device goes that a pod has or may be getting, and no GPU is allocated twice.
 
 use super::*;
 use crate::gpu::GpuBackend as _;
@@ -16,7 +16,7 @@ use kerf_core::units::SizeGb;
 use proptest::prelude::*;
 use std::time::Duration;
 
-/// The names that pods ask by.
+/// The resource names that pods request.
 struct Names {
     mig: [&'static str; 3],
     share: &'static str,
@@ -29,14 +29,14 @@ const CONCRETE: Names = Names {
     whole: "nvidia.com/gpu",
 };
 
-/// One name is that of GPU instances, MPS shares, time slices and a GPU as a whole.
+/// One name covers GPU instances, MPS shares, time slices and a whole GPU.
 const NEUTRAL: Names = Names {
     mig: ["kerf.dev/gpu-4gb", "kerf.dev/gpu-40gb", "kerf.dev/gpu-80gb"],
     share: "kerf.dev/gpu-4gb",
     whole: "kerf.dev/gpu-4gb",
 };
 
-/// What a leader may order: the profile's name in `Names::mig`, and where.
+/// What a leader may order: the profile's name in `Names::mig`, and its placement.
 const SHAPES: [(usize, &str, u8, u8); 7] = [
     (0, "1g.10gb", 0, 1),
     (0, "1g.10gb", 4, 1),
@@ -47,17 +47,17 @@ const SHAPES: [(usize, &str, u8, u8); 7] = [
     (1, "7g.80gb", 0, 8),
 ];
 
-/// How many shares of the GPU without MIG there are at most.
+/// How many shares the GPU without MIG may have.
 const MOST_SHARES: usize = 3;
 
 type Lists = BTreeMap<ResourceName, BTreeMap<DeviceId, bool>>;
 
-/// A pod, by what the kubelet and the API server call it.
+/// A pod's identity for the kubelet and the API server.
 #[derive(Clone)]
 struct Identity {
     uid: PodUid,
     key: PodKey,
-    /// Whether only an init container holds its device: the kubelet never lists it.
+    /// Whether only an init container holds its device, so that the kubelet never lists it.
     staged: bool,
 }
 
@@ -69,7 +69,7 @@ impl Identity {
 
 struct Pod {
     name: ResourceName,
-    /// Whether it has a GPU as a whole.
+    /// Whether it has a whole GPU.
     whole: bool,
     since: Instant,
     /// Whether the kubelet lists it already.
@@ -82,25 +82,22 @@ struct Life {
     node: Node,
     gpus: FakeGpus,
     now: Instant,
-    /// How many pods were promised something.
+    /// How many pods have got a reservation.
     promised: u32,
-    /// What is on the node's disk.
     record: Recalled,
-    /// Whether the kubelet has heard of the pods since it was started.
+    /// Whether the kubelet has read the pods since its start.
     knows_pods: bool,
-    /// What the agent has sent, and what of it the kubelet has taken.
+    /// The lists that the agent has sent, and those that the kubelet has processed.
     sent: Lists,
     taken: Lists,
     /// What the plugin grants since the last decision.
     granted: BTreeSet<(ResourceName, DeviceId)>,
-    /// What the kubelet has picked for a pod and not asked for yet.
+    /// What the kubelet has picked for a pod and not allocated yet.
     picked: Option<(ResourceName, DeviceId, Identity)>,
-    /// Devices that pods have.
     pods: BTreeMap<DeviceId, Pod>,
-    /// Bound pods, as the API server has them.
+    /// Bound pods, as the API server shows them.
     roster: NodePods,
     strangers: u32,
-    /// Pods that have ended.
     over: BTreeSet<PodUid>,
     /// Answers that are under way.
     allocatable: Option<Allocatable>,
@@ -148,7 +145,7 @@ impl Life {
         life
     }
 
-    /// A pod with an init container comes first and is admitted.
+    /// Begins with a pod that has an init container and is admitted.
     fn begin_with_init_container(&mut self, choice: usize) {
         const TO_ADMITTED: [u8; 9] = [15, 4, 13, 15, 4, 5, 6, 14, 13];
         self.act(0, choice);
@@ -171,7 +168,7 @@ impl Life {
             7 if choice < 8 => self.list_pod(choice),
             8 => self.end_pod(choice),
             9 => {
-                // A kubelet that has just been started has written it anew.
+                // A kubelet that was just started has rewritten it.
                 self.corrupt = choice >= 30 && self.knows_pods;
                 self.ask();
             }
@@ -192,7 +189,7 @@ impl Life {
         self.check();
     }
 
-    /// A slice for a pod is ordered, and what is in its way is taken back, also what a pod was promised.
+    /// Orders a slice for a pod. What is in its way is released first, even a reservation.
     fn want(&mut self, choice: usize) {
         let (name, profile, start, size) = SHAPES[choice % SHAPES.len()];
         let place = Placement { start, size };
@@ -201,7 +198,8 @@ impl Life {
         self.reserve(0, shape, (self.names.mig[name], choice >= 16), stays);
     }
 
-    /// A share of the other GPU is ordered, by MPS or, under a neutral name, in time slices, or all of it, and what is in its way is taken back.
+    /// Orders a share of the other GPU: by MPS, in time slices under a neutral name, or all of it. What is in its way
+    /// is released first.
     fn want_share(&mut self, choice: usize) {
         let is_whole = choice == 39;
         let (name, shape) = if is_whole {
@@ -217,12 +215,12 @@ impl Life {
         self.reserve(1, shape, (name, choice >= 35 && !is_whole), stays);
     }
 
-    /// Whether the agent does what a leader orders.
+    /// Whether the agent accepts a leader's order.
     fn order(&mut self, kind: OrderKind) -> bool {
         self.node.on_order(&Order { epoch: 1, kind }, self.now).answer.is_ok()
     }
 
-    /// It may be refused.
+    /// Reserves a slice; the agent may reject it.
     fn reserve(
         &mut self,
         gpu: u32,
@@ -252,9 +250,9 @@ impl Life {
         self.order(OrderKind::Reserve(Proposal { owner, places: vec![place] }));
     }
 
-    /// The disk is lost, and an agent without a record comes up.
+    /// Loses the disk, and starts an agent without a checkpoint.
     fn lose_the_ledger(&mut self, choice: usize) {
-        // A kubelet that tells nothing either would leave nobody who knows of a share.
+        // Not if the kubelet lacks its data too, because then nothing would know of a share.
         if choice < 8 && self.knows_pods && !self.corrupt {
             self.record = Recalled::default();
             self.restart(1);
@@ -266,11 +264,11 @@ impl Life {
         }
     }
 
-    /// The kubelet's process ends and comes back. It has heard of no pod, lists none, and knows no list.
+    /// Restarts the kubelet. It knows no pod, lists none, and has no list of devices.
     fn restart_kubelet(&mut self, choice: usize) {
         if choice < 12 {
             self.corrupt = false;
-            // What it has listed before is known; one that ends between Allocate and its next list is another matter.
+            // Assume that it had listed its pods. A restart between Allocate and the next list is another case.
             self.pods.values_mut().for_each(|pod| pod.listed = true);
             self.note_admitted();
             self.tell_pods();
@@ -334,8 +332,8 @@ impl Life {
         self.tell_pods();
     }
 
-    /// The pod that the kubelet picks the device for: the one that it is promised to if that one must be alone, or at times
-    /// another such pod that could have its own; else one that asks for the name, or a stranger.
+    /// The pod for which the kubelet picks the device. If the device's pod must be alone it is that one, or at times
+    /// another such pod that could have its own device. Otherwise it is a pod that requests the name, or a stranger.
     fn pod_for(&mut self, name: ResourceName, device: &DeviceId, choice: usize) -> Identity {
         let promises = self
             .node
@@ -343,7 +341,7 @@ impl Life {
             .iter()
             .filter_map(|wanted| Some((wanted.reservation.clone()?, self.node.device_of(wanted))));
         let promises: Vec<_> = promises.filter(|(r, _)| !self.roster.contains_key(&r.uid)).collect();
-        // The leader binds those alone that the agent lets it bind.
+        // The leader binds only pods that the agent has marked.
         let is_marked =
             |(r, _): &(Reservation, _)| self.order(OrderKind::Mark { uid: r.uid.clone(), attempt: 1 });
         let unbound: Vec<_> = promises.into_iter().filter(is_marked).collect();
@@ -366,14 +364,14 @@ impl Life {
         Identity { uid: PodUid::new(&name), key: PodKey::new("ns", name), staged: false }
     }
 
-    /// The pod for which something was picked is refused.
+    /// Rejects the pod for which something was picked.
     fn unpick(&mut self) {
         if let Some((_, _, identity)) = self.picked.take() {
             self.end(identity);
         }
     }
 
-    /// A pod has ended. The agent hears of it.
+    /// Ends a pod, and reports that to the agent.
     fn end(&mut self, Identity { uid, key, .. }: Identity) {
         self.roster.remove(&uid);
         self.node.on_pod_left(key, uid.clone(), self.now);
@@ -384,7 +382,7 @@ impl Life {
         self.node.on_pods(self.roster.clone());
     }
 
-    /// The kubelet asks for what it picked, however long ago.
+    /// The kubelet allocates what it has picked, however long ago.
     fn allocate(&mut self) {
         let Some((name, device, identity)) = self.picked.clone() else { return };
         if !self.granted.contains(&(name, device.clone())) {
@@ -404,7 +402,7 @@ impl Life {
         self.note_admitted();
     }
 
-    /// A pod's status says that it was admitted when the kubelet would list it.
+    /// A pod's status shows admission once the kubelet would list the pod.
     fn note_admitted(&mut self) {
         for pod in self.pods.values().filter(|pod| pod.listed) {
             if let Some(known) = self.roster.get_mut(&pod.identity.uid) {
@@ -448,7 +446,7 @@ impl Life {
                 device: device.clone(),
             })
             .collect();
-        // What ended pods had stays there until somebody else is given it.
+        // What ended pods had stays there until another pod gets it.
         self.file.retain(|old| recorded.iter().all(|new| new.device != old.device));
         self.file.extend(recorded);
         let recorded = if self.corrupt { Err("corrupt".to_owned()) } else { Ok(self.file.clone()) };
@@ -474,12 +472,12 @@ impl Life {
         }
     }
 
-    /// The agent looks at the GPUs, instead of running the step that it has decided on.
+    /// The agent observes the GPUs instead of running the decided step.
     fn observe(&mut self) {
         self.node.on_observed(Ok(self.gpus.gpus()));
     }
 
-    /// The agent's process ends and comes back: the kubelet takes all its devices for unhealthy.
+    /// Restarts the agent's process, for which the kubelet marks all its devices as unhealthy.
     fn restart(&mut self, choice: usize) {
         if choice > 2 {
             return;
@@ -570,7 +568,7 @@ impl Life {
         );
     }
 
-    /// Everybody catches up; pods end.
+    /// Everything catches up, and pods end.
     fn settle(&mut self) {
         (self.knows_pods, self.corrupt) = (true, false);
         self.read_gpu_node();
@@ -588,7 +586,7 @@ impl Life {
             self.answer();
             self.answer();
             self.observe();
-            // What no watch saw end is taken to run until a look shows that it does not.
+            // What ended unobserved counts as running until an observation shows that it does not run.
             let nothing_runs = [0, 1].map(|index| (uuid(index), GpuUsage::default()));
             self.node.on_usage(nothing_runs.into());
             self.step();
@@ -596,7 +594,7 @@ impl Life {
         self.decide();
     }
 
-    /// Everything that is wanted is there once everybody has caught up.
+    /// Everything that is wanted exists once everything has caught up.
     fn ends_well(mut self) -> Result<(), TestCaseError> {
         self.settle();
         let status = self.node.decide(self.now).status;
@@ -632,11 +630,12 @@ proptest! {
     }
 }
 
-/// Lives that went wrong once.
+/// Lives that have failed in the past.
 const LIVES: [&[(u8, usize)]; 3] = [
-    // A slice that an init container has under another name than its pod was promised it under, and a restart.
+    // An init container holds a slice under another name than its pod's reservation, and then a restart.
     &[(0, 3), (12, 0), (15, 0), (4, 0), (0, 18), (5, 0), (6, 0), (11, 0), (13, 0), (4, 0)],
-    // A pod has a slice that no spec tells of any more; kubelet and agent restart, and the kubelet has not heard of the pod yet.
+    // A pod holds a slice that is in no spec any more. Kubelet and agent restart, and the kubelet does not know the pod
+    // yet.
     &[(0, 0), (12, 0), (7, 8), (4, 0), (17, 0), (5, 0), (6, 0), (18, 0), (11, 0), (13, 0), (0, 1), (7, 8)],
     // The same, and the slice is in the way of another.
     &[

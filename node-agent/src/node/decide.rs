@@ -105,7 +105,7 @@ pub struct ShareGrant {
     pub memory: MemoryMib,
     /// The memory of the whole GPU.
     pub of: MemoryMib,
-    /// The compute part, if it was requested by itself or if nobody is limited. Otherwise it is the same part as the
+    /// The compute part, if it was requested by itself or if compute is not limited. Otherwise it is the same part as the
     /// memory.
     pub compute: Option<ComputePercent>,
 }

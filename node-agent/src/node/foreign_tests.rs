@@ -46,7 +46,7 @@ fn the_words_of_others_are_read() {
 
 const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
 
-/// A node of these GPUs on which pod `a` has these.
+/// A node with these GPUs on which pod `a` holds these foreign devices.
 fn scene(models: &[&str], foreign: &[Foreign]) -> Scene {
     let mut scene = Scene::of(FakeGpus::new(models), crate::node::Settings::default());
     scene.foreign = had_by_a(foreign);
@@ -59,7 +59,7 @@ fn had_by_a(foreign: &[Foreign]) -> Vec<(Foreign, Holder)> {
     foreign.iter().map(|foreign| (foreign.clone(), holder.clone())).collect()
 }
 
-/// Whether each GPU as a whole is given to a pod that was promised it.
+/// Whether each whole GPU is offered to the pod with its reservation.
 fn given(scene: &mut Scene) -> Vec<bool> {
     let ids = ["s0", "s1", "s2"];
     let all = ids.iter().zip(0..).map(|(id, n)| wanted_of(n, id, WHOLE, Some((id, nvidia_keys::GPU))));
@@ -109,7 +109,7 @@ fn held(status: &GpuNodeStatus, device: &str) -> bool {
     status.slices.iter().find(of_it).is_some_and(|s| s.state == SliceState::Held)
 }
 
-/// Slices that kerf once cut, and another gave to a pod since.
+/// Slices that kerf has cut, and another manager has allocated since.
 #[test]
 fn a_mig_device_that_a_pod_has_of_another_is_its_alone() {
     let cut = || [0, 1].map(|start| wanted(&format!("s{start}"), mig("1g.10gb", start, 1), None)).to_vec();

@@ -1,4 +1,4 @@
-//! What the node's labels tell those who select on NVIDIA's: by what exists, and by what policy allows.
+//! Tests the node's values of NVIDIA's labels: by what exists, and by what the policy allows.
 
 use super::tests::{ONE, Scene, mig, wanted};
 use super::*;

@@ -1,4 +1,4 @@
-//! Who holds what by the three sources, in any order of restarts.
+//! Tests who holds what by the three sources, in any order of restarts.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ fn device(id: &str) -> DeviceId {
     DeviceId::new(id)
 }
 
-/// The API server's pods, each of which asks for one device.
+/// The API server's pods, each of which requests one device.
 fn pods(uids: &[&str]) -> NodePods {
     let pod = |uid: &&str| NodePod {
         key: PodKey::new("ns", *uid),
@@ -79,7 +79,8 @@ fn of_containers_that_hand_a_device_on_the_last_has_it_in_any_order_of_the_file(
 #[test]
 fn an_allocation_counts_as_held_until_the_kubelet_shows_it_or_no_pod_lacks_one() {
     let (start, late) = (Instant::now(), Duration::from_mins(1));
-    // By List, by the checkpoint, by nothing though a pod lacks a device, by nothing while the pods are unknown, refused.
+    // Shown by List; by the checkpoint; by neither while a pod lacks a device; by neither while the pods are unknown;
+    // rejected.
     for (list, file, living, goes_on) in [
         (&[("MIG-1", "a")][..], &[][..], Some(pods(&["a"])), false),
         (&[], &[("MIG-1", "a")], Some(pods(&["a"])), false),
@@ -106,7 +107,7 @@ fn what_the_checkpoint_had_before_an_allocation_does_not_show_it() {
     let (mut all, start) = (Account::default(), Instant::now());
     let (both, one) = (pods(&["a", "b"]), pods(&["b"]));
     all.take(account(start, &[], &[("MIG-1", "a")]), Some(&both));
-    // The kubelet has freed it and gives it to the next, before the agent has heard that the first has ended.
+    // The kubelet has freed it and gives it to the next pod, before the agent learns that the first has ended.
     all.allocated(name(), vec![device("MIG-1")], start);
     let before_the_write = account(start + SHOWN_WITHIN / 2, &[], &[("MIG-1", "a")]);
     all.take(before_the_write, Some(&both));

@@ -1,4 +1,4 @@
-//! GPUs that report errors or fall off the bus: nothing new of them, nothing lost of what is held, and the way back.
+//! GPUs that report errors or fall off the bus: nothing new is offered on them, nothing held is lost, and they recover.
 
 use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
@@ -9,7 +9,7 @@ use kerf_core::planner::Step;
 
 const SEVEN: &str = "nvidia.com/mig-7g.80gb";
 
-/// A held and a promised slice on the first GPU, a promised one on the second.
+/// A held and a reserved slice on the first GPU, a reserved one on the second.
 fn busy() -> Scene {
     let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
     scene.want(spec());
@@ -114,7 +114,7 @@ fn errors_of_applications_and_reports_are_not_the_gpus() {
     assert_eq!(states(&scene.settle()), ILL, "an admin wants it to count");
 }
 
-/// NVIDIA's XID 48 and the ECC event tell of the same error, XID 95 of one that was not contained.
+/// NVIDIA's XID 48 and the ECC event report the same error; XID 95 reports one that was not contained.
 #[test]
 fn an_error_that_the_gpu_has_contained_does_not_close_it() {
     let contained = [GpuTrouble::DoubleBitEcc, GpuTrouble::Xid(48)];
@@ -177,7 +177,7 @@ fn a_gpu_that_is_lost_in_the_middle_is_cut_on_when_it_is_back() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     scene.settle();
-    // Its place is wanted; the GPU is lost before the old slice is destroyed.
+    // Its place is wanted, and the GPU is lost before the old slice is destroyed.
     scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", SEVEN)))]);
     scene.gpus.set_lost(0, true);
     for _ in 0..10 {
@@ -240,7 +240,7 @@ fn an_ill_gpu_is_ill_after_a_restart_until_it_was_quiet_for_as_long() {
     assert_eq!(states(&scene.settle()), WELL);
 }
 
-/// The driver may give an instance's id to the next one.
+/// The driver may reuse an instance's id for the next one.
 #[test]
 fn an_illness_ends_with_its_instance() {
     let mut scene = Scene::new(&["H100-80GB"]);

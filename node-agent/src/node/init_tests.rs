@@ -1,4 +1,5 @@
-//! Init containers, whose devices List leaves out and the kubelet's checkpoint has: they are held, and nobody else's.
+//! Init containers, whose devices List omits and the kubelet's checkpoint has: the devices are held, and no other pod
+//! gets them.
 
 use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
@@ -21,7 +22,7 @@ fn spec() -> Vec<WantedSlice> {
     vec![staged("s1", 0, "load"), staged("s2", 1, "main"), other]
 }
 
-/// The pods as the API server shows them: `a` alone.
+/// The pods as the API server shows them: only `a`.
 fn pods(admitted: bool) -> NodePods {
     pods_of(ONE, admitted)
 }
@@ -40,7 +41,8 @@ fn pods_of(name: &str, admitted: bool) -> NodePods {
     NodePods::from([(PodUid::new("a-uid"), pod)])
 }
 
-/// The kubelet admits `a`: `load` gets both devices and `main` the first of them, the only one that is ever listed.
+/// The kubelet admits `a`: `load` gets both devices, and `main` the first of them, which is the only one that is ever
+/// listed.
 fn admit(scene: &mut Scene) {
     admit_with(scene, ONE, ["MIG-1", "MIG-2"]);
 }
@@ -58,13 +60,13 @@ fn admit_with(scene: &mut Scene, name: &str, devices: [&str; 2]) {
     scene.list_holders();
 }
 
-/// What the kubelet's checkpoint has.
+/// An entry of the kubelet's checkpoint.
 fn entry(uid: &str, container: &str, name: ResourceName, device: &str) -> Recorded {
     let (container, device) = (container.to_owned(), DeviceId::new(device));
     Recorded { uid: PodUid::new(uid), container, name, device }
 }
 
-/// A node on which `a` was admitted, a while ago.
+/// A node on which `a` was admitted a while ago.
 fn admitted() -> Scene {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(spec());
@@ -89,7 +91,7 @@ fn what_only_an_init_container_holds_counts_as_held_until_its_pod_ends() {
     assert_eq!(held_by(&status, "s2"), Some(("a", "load")), "by its checkpoint");
     assert_eq!(slice(&status, "s3").state, SliceState::Ready, "nothing of a's is free any more");
     assert_eq!(devices(&scene.kubelet), ["MIG-1", "MIG-2", "MIG-3"], "its containers may start again");
-    // The leader has not heard of the pod's end yet: what it held is in nobody's way.
+    // The leader does not know the pod's end yet. What the pod held is in no other pod's way.
     scene.end_pods();
     let status = scene.settle();
     assert_eq!(held_by(&status, "s2"), None);
@@ -166,7 +168,7 @@ fn what_an_init_container_holds_stays_though_its_promise_is_lost() {
 #[test]
 fn what_an_init_container_holds_stays_though_another_pod_is_given_its_like() {
     let mut scene = admitted();
-    // The promise is lost, and the kubelet gives a slice of the same name to a pod that it does not list yet.
+    // The reservation is lost, and the kubelet allocates a slice of the same name to a pod that it does not list yet.
     let in_its_place = mig("1g.10gb+me", 1, 1);
     scene.want(vec![wanted("s9", in_its_place, Some(("c", "nvidia.com/mig-1g.10gb.me")))]);
     let now = scene.tick();
@@ -198,8 +200,8 @@ fn what_an_init_container_holds_and_was_not_promised_is_held_by_it() {
     assert_eq!(held_by(&status, "s2"), Some(("a", "load")));
 }
 
-/// `a` was promised `MIG-2`. Its init container has `MIG-1`, which the kubelet had just freed for it; the agent has heard
-/// of `a` before the kubelet asked, or after.
+/// `a` has reserved `MIG-2`. Its init container holds `MIG-1`, which the kubelet had just freed for it. The agent has
+/// learned of `a` before the kubelet's request, or after it.
 fn one_of(mut pods: NodePods) -> NodePods {
     pods.values_mut().flat_map(|pod| pod.names.values_mut()).for_each(|count| *count = 1);
     pods
@@ -225,7 +227,7 @@ fn with_anothers(heard_before: bool) -> Scene {
     scene.node.on_pods(one_of(pods(false)));
     scene.list_holders();
     scene.node.on_pods(one_of(pods(true)));
-    // The leader has heard that `z` has ended.
+    // The leader knows that `z` has ended.
     scene.want(vec![staged("s2", 1, "load")]);
     scene.now += Duration::from_mins(1);
     scene.settle();
@@ -258,7 +260,7 @@ fn what_an_init_container_has_instead_of_what_its_pod_was_promised_stays_until_t
 
 const FOUR: &str = "nvidia.com/gpu-4gb";
 
-/// Two MPS shares for `a`, of which only its init container holds the second.
+/// Two MPS shares for `a`; only its init container holds the second.
 fn shares() -> Vec<WantedSlice> {
     let shares = [("s1", "main"), ("s2", "load")].map(|(id, container)| {
         let mut slice = wanted(id, Shape::mps(SizeGb(4)), Some(("a", FOUR)));
@@ -269,7 +271,7 @@ fn shares() -> Vec<WantedSlice> {
     shares.to_vec()
 }
 
-/// A node without MIG on which `a` was admitted, a while ago.
+/// A node without MIG on which `a` was admitted a while ago.
 fn sharing(settings: Settings) -> Scene {
     let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), settings);
     scene.node.on_others(Vec::new(), scene.now);
@@ -287,7 +289,7 @@ fn sharing(settings: Settings) -> Scene {
     scene
 }
 
-/// The agent comes back, and hears of the pods and of what the kubelet lists.
+/// The agent restarts, and reads the pods and what the kubelet lists.
 fn come_back(scene: &mut Scene) {
     scene.start_agent();
     scene.node.on_registration(Ok(scene.node.resource_names()));
@@ -298,7 +300,7 @@ fn come_back(scene: &mut Scene) {
 
 #[test]
 fn a_share_that_only_an_init_container_holds_stays_over_a_restart_though_nobody_wants_it() {
-    // The ledger is without it before the restart or after it; and the agent has its record, or the kubelet's checkpoint alone.
+    // The ledger loses it before the restart or after it. The agent has its checkpoint, or only the kubelet's.
     for (seen, with_record) in [(true, true), (false, true), (true, false)] {
         let mut scene = sharing(Settings::default());
         if seen {
@@ -324,7 +326,7 @@ fn a_share_that_only_an_init_container_holds_stays_over_a_restart_though_nobody_
 #[test]
 fn an_init_containers_mps_daemon_runs_on_while_it_is_looked_who_else_is_here() {
     let mut scene = sharing(Settings { mps: Some("/mps".into()), others: true, ..Settings::default() });
-    // What `main` has is another GPU's, so to say: nothing that is listed needs the daemon.
+    // Pretend that `main` holds a share of another GPU, so that no listed share needs the daemon.
     scene.held.clear();
     let daemons =
         |scene: &mut Scene| scene.decide().kept.map(|kept| kept.daemons.into_keys().collect::<Vec<_>>());
@@ -349,7 +351,7 @@ fn a_share_that_nobody_has_any_more_ends_after_a_restart() {
     assert_eq!(scene.record.shares, Some(Shares::new()));
 }
 
-/// A pod that NVIDIA's device plugin gave two GPUs, of which only its init container has the second.
+/// A pod to which NVIDIA's device plugin gave two GPUs; only its init container holds the second.
 fn with_pod_of_plugin() -> Scene {
     let mut scene = Scene::new(&["T4-16GB", "T4-16GB", "T4-16GB"]);
     let holder = Holder { namespace: "ns".into(), pod: "a".into(), container: "main".into() };
@@ -376,7 +378,7 @@ fn a_gpu_that_an_init_container_has_of_nvidias_device_plugin_is_occupied_until_i
             (held.state, held.holder.as_ref().unwrap().container.as_str()),
             (SliceState::Held, "load")
         );
-        // The next process does not know either.
+        // The next process does not know it either.
         scene.restart_agent();
         scene.node.on_pods(pods_of(GPU, true));
         scene.want(vec![wanted_of(1, "s1", WHOLE, Some(("b", GPU)))]);
@@ -403,7 +405,7 @@ fn a_pod_of_another_that_ends_frees_its_gpu_though_an_init_container_has_one_tha
 #[test]
 fn a_pod_whose_slice_another_pods_init_container_has_changes_places_with_it() {
     let mut scene = with_anothers(true);
-    // It had not been heard that it is taken.
+    // It was not known to be taken.
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")]);
     let status = scene.settle();
     let told = slice(&status, "s1");
@@ -417,7 +419,7 @@ fn where_the_kubelets_checkpoint_cannot_be_read_the_last_good_one_holds() {
     let mut scene = admitted();
     scene.recorded = Err("the checkpoint is corrupt".into());
     scene.list_holders();
-    // What is given meanwhile to an init container stays its pod's: nobody tells that it is not.
+    // What an init container gets meanwhile stays with its pod, because no source shows that it does not hold it.
     let others = wanted("s9", mig("1g.10gb", 3, 1), None);
     let mut wanted = spec();
     wanted.push(others);
@@ -440,7 +442,7 @@ fn where_the_kubelets_checkpoint_was_never_read_what_nobody_accounts_for_is_occu
     let read = std::mem::replace(&mut scene.recorded, Err("there is none".into()));
     scene.restart_agent();
     scene.node.on_pods(pods(true));
-    // The promise is lost, and another slice is in use by nobody.
+    // The reservation is lost, and another slice is in use without a holder.
     let of_others = [("s3", 2, "b"), ("s4", 3, "c")];
     let of_others = of_others.map(|(id, at, pod)| wanted(id, mig("1g.10gb", at, 1), Some((pod, ONE))));
     scene.want([staged("s1", 0, "main")].into_iter().chain(of_others).collect());
@@ -460,7 +462,7 @@ fn where_the_kubelets_checkpoint_was_never_read_what_nobody_accounts_for_is_occu
 
 #[test]
 fn where_the_kubelets_checkpoint_was_never_read_nothing_starts_beside_a_share_of_before() {
-    // The GPU answers before the kubelet or after it.
+    // The GPU answers before the kubelet, or after it.
     for gpu_is_late in [false, true] {
         let mut scene = sharing(Settings::default());
         scene.held.clear();
@@ -492,7 +494,8 @@ fn where_the_kubelets_checkpoint_was_never_read_nothing_starts_beside_a_share_of
 #[test]
 fn a_pod_that_was_made_anew_while_the_kubelet_was_down_keeps_what_it_holds() {
     let mut scene = admitted();
-    // A StatefulSet's: the old one is deleted by force, and the kubelet still lists it when it has taken on the new one.
+    // A StatefulSet's pod: the old one is deleted by force, and the kubelet still lists it when it has admitted the new
+    // one.
     scene.node.on_pod_cut_off(PodKey::new("ns", "a"), PodUid::new("a-uid"));
     let now = scene.tick();
     scene.node.on_pod_left(PodKey::new("ns", "a"), PodUid::new("a-uid"), now);

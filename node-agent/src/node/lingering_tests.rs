@@ -1,5 +1,5 @@
-//! What processes of a pod still use that is gone: it is nobody's until a look shows none, and of a pod that ended in order it is
-//! free at once.
+//! Orphaned processes of a pod that is gone: no pod gets what they use until an observation shows none. After a normal
+//! end it is free at once.
 
 use super::tests::{ONE, Scene, admitted, devices, mig, slice, still_runs, wanted};
 use super::*;
@@ -27,7 +27,7 @@ fn held() -> (Scene, GpuNodeStatus) {
     (scene, status)
 }
 
-/// Nobody gets the slice, and it is looked at, until no process is left.
+/// No pod gets the slice, and observations follow, until no process is left.
 fn lingers(scene: &mut Scene) {
     for _ in 0..2 {
         still_runs(scene);

@@ -1,4 +1,4 @@
-//! Which of several unlike slices of one name the kubelet is offered, and for whom.
+//! Tests which of several unlike slices of one name the kubelet is offered, and for which pod.
 
 use super::tests::{ONE, Scene, admitted, devices, grants, mig, slice, wanted};
 use kerf_core::contract::{GpuNodeStatus, Shape, SliceState};
@@ -25,7 +25,7 @@ fn a_pod_of_which_a_slice_is_still_cut_keeps_no_other_waiting() {
     assert!(slice(&status, "s1").device.is_some() && slice(&status, "s2").device.is_none());
     let found = |status: &GpuNodeStatus| ["s1", "s2", "s3"].map(|id| slice(status, id).state);
     assert_eq!(found(&status), [SliceState::Preparing, SliceState::Preparing, SliceState::Ready]);
-    // What is ready may be bound.
+    // A pod with ready slices may be bound.
     assert_eq!(found(&scene.settle()), [SliceState::Waiting, SliceState::Waiting, SliceState::Ready]);
     let device = slice(&status, "s3").device.clone().unwrap();
     scene.allocate("b", ONE, device.as_str());
@@ -56,7 +56,7 @@ fn a_device_that_the_kubelet_frees_early_is_not_given_in_place_of_another() {
     scene.allocate("a", ONE, device.as_str());
     scene.node.on_pods(admitted("a"));
     assert!(grants(&scene.decide(), device.as_str()), "nobody else is offered anything");
-    // The pod may have ended, which the agent has not seen.
+    // The pod may have ended without the agent's knowledge.
     scene.want(vec![first.clone(), wanted("s2", small(3), Some(("b", ONE)))]);
     scene.settle();
     assert!(grants(&scene.decide(), device.as_str()), "it is as good as the other");
@@ -78,7 +78,6 @@ fn what_was_allocated_keeps_others_waiting_until_its_pod_is_admitted() {
     let now = scene.tick();
     scene.node.on_allocated(ONE.parse().unwrap(), vec![device.clone()], now);
     assert_eq!(slice(&scene.decide().status, "s2").state, SliceState::Waiting);
-    // The kubelet lists the pod.
     scene.allocate("a", ONE, device.as_str());
     assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
 }

@@ -1,4 +1,4 @@
-//! The agent's decisions where a leader orders.
+//! Tests the agent's decisions on a leader's orders.
 
 use super::tests::{ONE, Scene, admitted, mig, slice};
 use super::*;
@@ -58,7 +58,7 @@ fn reported<'s>(status: &'s GpuNodeStatus, id: &str) -> Option<&'s SliceReservat
     slice(status, id).reservation.as_ref()
 }
 
-/// The slices that are desired, with their pods.
+/// The desired slices, with their pods.
 fn desired(scene: &Scene) -> Vec<(String, Option<String>)> {
     let slices = scene.node.ledger.desired().slices.iter();
     let pod = |slice: &kerf_core::contract::WantedSlice| slice.reservation.as_ref().map(|r| r.pod.clone());
@@ -206,7 +206,8 @@ fn a_held_slice_stays_reserved_over_a_restart() {
     assert_eq!(desired(&scene)[0].1.as_deref(), Some("a"));
 }
 
-/// A reservation that is not on the disk was not answered, and is lost. Once it is there it is the pod's, its slice is cut once, and no other
+/// A reservation that is not on the disk had no answer, and is lost. Once it is on the disk it stays with its pod, its
+/// slice is cut once, and no other pod gets the place.
 /// pod gets the place.
 #[test]
 fn an_agent_may_restart_at_each_step_of_a_reservation() {
@@ -252,7 +253,7 @@ fn an_agent_may_restart_at_each_step_of_a_reservation() {
         assert!(matches!(next, Err(Rejection::Taken(_))), "{name}: {next:?}");
         assert_eq!(desired(&scene), [("s1".to_owned(), Some("a".to_owned()))], "{name}");
         assert_eq!(scene.places(), ["1g.10gb at 3:1"], "{name}");
-        // A pod that is not seen here may have a Binding under way, whatever was marked.
+        // A pod that is not visible here may have a Binding under way, whatever was marked.
         assert_eq!(reported(&status, "s1").unwrap().binding, done < 5, "{name}");
         let made = slice(&status, "s1");
         if done == 6 {
@@ -287,7 +288,7 @@ fn a_leader_whose_time_is_over_is_not_obeyed() {
     assert_eq!(scene.decide().record.ledger.epoch, EPOCH);
 }
 
-/// A node without a leader runs what it has; it says so, and that is all.
+/// A node without a leader continues with what it has, and only reports it.
 #[test]
 fn a_node_without_a_leader_is_not_ready() {
     use kerf_core::contract::Condition;
@@ -347,7 +348,7 @@ fn idle_slices_are_kept_as_the_policy_says_without_an_order() {
     assert_eq!(scene.places().len(), 2, "the policy allows them still");
 }
 
-/// A pod, as the API server has it.
+/// A pod in the API server.
 #[derive(Debug, Clone, Default)]
 struct Pod {
     /// The last mark that the agent has answered.
@@ -372,7 +373,7 @@ impl World {
         usize::from(choice) % self.pods.len()
     }
 
-    /// The leader proposes a place for a pod, by what is idle in it or nothing.
+    /// The leader proposes a place for a pod, with the idle slice there or a new cut.
     fn reserve(&mut self, choice: u8) {
         if choice.is_multiple_of(2) || self.pods.is_empty() {
             self.pods.push(Pod::default());
@@ -383,7 +384,7 @@ impl World {
         let slices = &self.scene.node.ledger.desired().slices;
         let there = slices.iter().find(|slice| slice.shape == shape).map(|slice| slice.id.clone());
         let source = there.map_or_else(|| Source::Cut(Vec::new()), Source::Idle);
-        // It may be refused.
+        // The agent may reject it.
         let _reply = order(&mut self.scene, reserve_from(&Self::name(number), start, source));
     }
 
@@ -396,7 +397,7 @@ impl World {
         }
     }
 
-    /// The API server makes a Binding, or refuses it for good.
+    /// The API server makes a Binding, or rejects it for good.
     fn bind(&mut self, choice: u8) {
         let (number, now) = (self.number(choice), self.scene.now);
         let pod = &mut self.pods[number];
@@ -433,7 +434,7 @@ impl World {
         self.scene.list_holders();
     }
 
-    /// The node's watch of pods is up to date.
+    /// Brings the node's watch of pods up to date.
     fn watch(&mut self) {
         let mut here = NodePods::new();
         for (number, pod) in self.pods.iter().enumerate().filter(|(_, pod)| pod.bound) {
@@ -494,7 +495,8 @@ impl World {
 proptest::proptest! {
     #![proptest_config(proptest::test_runner::Config::with_cases(48))]
 
-    /// Whatever the leader orders, the kubelet does and the watch lacks: who is bound has its place, and in the end nobody has one.
+    /// Whatever the leader orders, the kubelet does and the watch lacks: bound pods have their places, and in the end
+    /// no place stays taken.
     #[test]
     fn bound_pods_have_their_places_and_none_is_lost(events in proptest::collection::vec((0_u8..9, 0_u8..255), 1..40)) {
         let mut world = World { scene: scene(), pods: Vec::new(), attempts: 0 };

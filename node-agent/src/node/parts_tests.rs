@@ -1,4 +1,4 @@
-//! Compute instances that share a GPU instance.
+//! Tests compute instances that share a GPU instance.
 
 use super::tests::{ONE, Scene, devices, mig, slice, wanted};
 use super::*;
@@ -53,7 +53,7 @@ fn a_part_goes_for_another_and_the_gpu_instance_stays_while_one_is_held() {
     scene.settle();
     scene.allocate("p0", ONE_C, "MIG-1");
     let held = three().remove(0);
-    // Two give way to a larger one, which takes their place beside the held one… where the driver allows that.
+    // Two give way to a larger one, which takes their place beside the held one, where the driver allows that.
     scene.want(vec![held.clone(), wanted("s9", part(2, 0), Some(("q", TWO_C)))]);
     let status = scene.settle();
     assert!(slice(&status, "s9").device.is_none(), "it may start at 0 alone, where one is held");
@@ -85,7 +85,7 @@ fn the_second_slice_at_a_parts_place_fails_and_takes_nothing_from_the_first() {
     assert_eq!(slice(&status, "s9").device, None);
 }
 
-/// No leader wants that; were it to, neither waits for ever.
+/// No leader wants that. If one did, neither slice would be pending forever.
 #[test]
 fn a_part_that_is_there_goes_for_the_whole_instance_that_was_wanted_before_it() {
     let mut scene = scene();
@@ -122,7 +122,7 @@ fn a_gpu_instance_whose_compute_instances_are_gone_is_no_bodys_and_goes_when_its
     let mut scene = scene();
     scene.want(three());
     scene.settle();
-    // The parts go for a larger one, which NVML refuses; then nobody wants anything of the instance.
+    // The parts give way to a larger one, which NVML refuses. Then nothing of the instance is wanted any more.
     scene.want(vec![wanted("s9", part(3, 0), Some(("q", THREE)))]);
     let refused = GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources };
     for _ in 0..40 {

@@ -1,4 +1,4 @@
-//! DCGM is paused while it holds what is to be changed, and at no other time.
+//! DCGM is paused while it holds what a step changes, and at no other time.
 
 use super::tests::{ONE, Scene, mig, slice, wanted};
 use super::*;
@@ -14,7 +14,7 @@ fn labels(of: &[&str]) -> BTreeSet<String> {
     of.iter().map(|label| (*label).to_owned()).collect()
 }
 
-/// A node where GPU Operator deploys DCGM, with an idle slice in the way of a wanted one. Gives the step that takes it away.
+/// A node with DCGM of GPU Operator, and an idle slice in the way of a wanted one. Returns the step that destroys it.
 fn in_the_way(settings: Settings) -> (Scene, Step) {
     let mut scene = Scene::of(FakeGpus::new(&["H100-80GB"]), settings);
     scene.node.on_deployed(labels(&[DCGM]));
@@ -29,13 +29,13 @@ fn in_the_way(settings: Settings) -> (Scene, Step) {
     (scene, step)
 }
 
-/// NVML refuses the step: somebody holds the instance whom it does not list.
+/// NVML refuses the step: a process that it does not list holds the instance.
 fn refuse(scene: &mut Scene, step: &Step) {
     scene.gpus.fail_next(GpuError::Busy(Processes::default()));
     scene.run(step.clone());
 }
 
-/// The programs have gone, or were waited for long enough.
+/// The programs have ended, or their timeout has passed.
 fn clear(scene: &mut Scene, pause: &Pause) {
     scene.node.on_paused(pause.labels.clone(), pause.number);
 }
@@ -98,7 +98,7 @@ fn a_process_that_nvml_lists_is_no_reason_to_pause_dcgm() {
     assert_eq!(scene.decide().pause, Pause::default());
 }
 
-/// Somebody else holds the instance: DCGM is not stopped anew for each further try.
+/// Another program holds the instance: DCGM is not stopped again for each further try.
 #[test]
 fn a_pause_that_does_not_help_ends_and_is_the_only_one() {
     let (mut scene, step) = in_the_way(Settings::default());
@@ -152,7 +152,7 @@ fn an_upgrade_of_the_driver_ends_the_pause() {
     assert_eq!((decision.pause.labels, decision.record.paused), (BTreeSet::new(), labels(&[DCGM])));
 }
 
-/// The word of an earlier pause, which comes late, says nothing of the next.
+/// A late report of an earlier pause does not count for the next.
 #[test]
 fn a_second_pause_is_waited_for_by_itself() {
     let (mut scene, step) = in_the_way(Settings::default());

@@ -52,7 +52,7 @@ fn a_mode_is_left_alone_without_policys_leave() {
     let message = status.gpus[0].message.as_ref().unwrap();
     assert!(message.contains("MIG mode on") && message.contains("modeChange"), "{message}");
     assert!(failing(&status, Condition::GPUS_HEALTHY).unwrap().contains("GPU 0"));
-    // Kinds of both modes: either is right.
+    // With kinds for both modes, either mode is right.
     scene.policy = rule(&[Kind::Mig, Kind::Mps], ModeChange::WithoutReset);
     scene.want(vec![]);
     let status = scene.settle();
@@ -184,7 +184,7 @@ fn a_mode_that_policy_has_switched_is_not_taken_for_a_lost_one_afterwards() {
     scene.want(vec![]);
     scene.settle();
     assert_eq!(modes(&scene), [OFF]);
-    // Now either mode goes with policy, and it leaves the mode as it is.
+    // Now the policy allows either mode, and leaves it as it is.
     scene.policy = rule(&[Kind::Mig, Kind::Mps], ModeChange::Never);
     scene.want(vec![]);
     scene.settle();

@@ -1,5 +1,5 @@
-//! After a restart nothing moves; after a reboot what was recorded is there again, at the same places, before anybody hears
-//! of the node's names. And slices that no record tells of.
+//! After a restart nothing changes. After a reboot the recorded slices exist again, at the same places, before any name
+//! is registered. Also slices that no record lists.
 
 use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
@@ -23,7 +23,7 @@ fn spec() -> Vec<WantedSlice> {
 
 const PLACES: [&str; 3] = ["3g.40gb at 4:4", "1g.10gb at 2:1", "1g.5gb at 6:1"];
 
-/// A Hopper and an Ampere GPU with slices, of which `a` holds the first.
+/// A Hopper and an Ampere GPU with slices; `a` holds the first slice.
 fn busy() -> (Scene, GpuNodeStatus) {
     let mut scene = Scene::new(&["H100-80GB", "A100-40GB"]);
     scene.want(spec());
@@ -34,7 +34,7 @@ fn busy() -> (Scene, GpuNodeStatus) {
     (scene, status)
 }
 
-/// The node is booted, and the agent starts. The kubelet's checkpoint still tells of what pods held.
+/// Reboots the node, and starts the agent. The kubelet's checkpoint still has what pods held.
 fn boot(scene: &mut Scene) {
     scene.gpus.reboot();
     scene.record = scene.record.clone().after_reload();
@@ -43,7 +43,7 @@ fn boot(scene: &mut Scene) {
     scene.list_holders();
 }
 
-/// Runs steps until there is none left. Gives them.
+/// Runs steps until none is left, and returns them.
 fn run_all(scene: &mut Scene) -> Vec<String> {
     let mut steps = Vec::new();
     for _ in 0..20 {
@@ -56,7 +56,7 @@ fn run_all(scene: &mut Scene) -> Vec<String> {
     steps
 }
 
-/// The kubelet, the API server and the leader are heard.
+/// The kubelet, the API server and the leader report.
 fn hear_all(scene: &mut Scene, wanted: Vec<WantedSlice>) {
     scene.node.on_registration(Ok(scene.node.resource_names()));
     scene.node.on_pods(NodePods::new());
@@ -113,7 +113,7 @@ fn after_a_reboot_the_recorded_slices_are_made_at_their_places_before_a_name_is_
     hear_all(&mut scene, spec());
     scene.settle();
     assert_eq!(scene.places(), PLACES);
-    // The pod that held one has failed by now: its devices are gone. The next one gets what is there.
+    // The pod that held one has failed by now, because its devices are gone. The next pod gets what exists.
     scene.held.clear();
     scene.list_holders();
     let status = scene.settle();
@@ -136,7 +136,7 @@ fn an_agent_that_is_restarted_in_the_middle_goes_on_with_what_was_recorded() {
     assert!(!scene.record.booted);
 }
 
-/// Nothing had to be recorded since the boot, so that the record is still one of before it.
+/// Nothing had to be recorded since the boot, so the checkpoint is still from before it.
 #[test]
 fn a_mode_does_not_come_back_under_a_share_that_was_given_meanwhile() {
     let (mut scene, _) = busy();
@@ -163,7 +163,7 @@ fn what_a_dead_pod_held_before_the_reboot_is_in_nobodys_way() {
     let (mut scene, _) = busy();
     boot(&mut scene);
     run_all(&mut scene);
-    // The kubelet still lists the old device; the leader has given the place away.
+    // The kubelet still lists the old device, and the leader has reassigned the place.
     hear_all(&mut scene, vec![wanted("s9", mig("7g.80gb", 0, 8), Some(("z", "nvidia.com/mig-7g.80gb")))]);
     let status = scene.settle();
     assert_eq!(slice(&status, "s9").state, SliceState::Ready);
@@ -232,7 +232,7 @@ fn the_mode_of_a_gpu_that_is_missing_at_the_boot_comes_back_with_it() {
     run_all(&mut scene);
     hear_all(&mut scene, vec![]);
     scene.settle();
-    // The agent is restarted, and then the GPU comes back.
+    // The agent restarts, and then the GPU returns.
     scene.restart_agent();
     scene.node.on_observed(Ok(all[1..].to_vec()));
     scene.want(vec![]);
@@ -345,7 +345,7 @@ fn slices_without_a_record_are_occupied_and_told_once() {
 fn a_slice_that_the_record_tells_of_is_not_taken_for_somebody_elses() {
     let (mut scene, _) = busy();
     scene.free(scene.held.keys().next().unwrap().clone().as_str());
-    // The status is lost, and the leader wants other things: by the record the agent knows what it made.
+    // The status is lost, and the leader wants other things. The agent knows from its checkpoint what it made.
     scene.restart_agent();
     scene.want(vec![wanted("s9", mig("7g.80gb", 0, 8), None)]);
     scene.settle();
@@ -364,7 +364,7 @@ fn shares_are_served_again_under_their_ids_after_a_reboot() {
     scene.settle();
     boot(&mut scene);
     assert_eq!(run_all(&mut scene), Vec::<String>::new());
-    // The leader's spec has lost it; the kubelet's checkpoint has not, and lets the pod's containers start again.
+    // The leader's spec has lost it. The kubelet's checkpoint still has it, so the pod's containers may start again.
     hear_all(&mut scene, vec![]);
     let status = scene.settle();
     let holder = Holder { namespace: "ns".into(), pod: "a".into(), container: "main".into() };
@@ -372,7 +372,8 @@ fn shares_are_served_again_under_their_ids_after_a_reboot() {
     assert_eq!(devices(&scene.kubelet), ["GPU-0::1"]);
 }
 
-/// The record is written after a share was started, and may be of before that: it tells of the share that ended for it.
+/// The checkpoint is written after the start of a share, and may be from before it. Then it lists the share that has
+/// ended for this one.
 #[test]
 fn a_share_that_ended_before_the_newest_was_started_does_not_come_back_with_an_old_record() {
     let mut scene =
@@ -397,7 +398,7 @@ fn a_share_that_ended_before_the_newest_was_started_does_not_come_back_with_an_o
     scene.node.on_pods(NodePods::new());
     scene.list_holders();
     scene.want(next());
-    // The kubelet has not yet said what it may hand out, so no share could be ended.
+    // The kubelet has not listed its allocatable devices yet, so no share could be ended.
     let kept = scene.decide().kept.unwrap();
     assert!(kept.daemons.is_empty(), "an MPS daemon beside the whole GPU: {:?}", kept.daemons);
     let status = scene.settle();

@@ -75,7 +75,6 @@ pub struct Recalled {
     /// The Node's labels by which kerf has paused DCGM and similar programs, or is about to.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub paused: BTreeSet<String>,
-    /// The illnesses of GPUs.
     pub ills: Vec<Ill>,
     /// Whether the driver was reloaded since, at a boot or within one, and not everything was made again yet.
     #[serde(rename = "recovering")]

@@ -36,7 +36,7 @@ fn scene_with(settings: Settings) -> Scene {
     scene
 }
 
-/// Replicas 0 and so on, each promised to a pod.
+/// This many replicas, from number 0, each reserved for a pod.
 fn turns(count: u8) -> Vec<WantedSlice> {
     (0..count).map(|n| wanted(&format!("s{n}"), turn(n), Some((&format!("p{n}"), SHARED)))).collect()
 }
@@ -125,7 +125,7 @@ fn a_restart_of_the_agent_takes_no_turn_from_anybody() {
     };
     let before = told(&status);
     assert!(before.iter().all(|(state, ..)| *state == SliceState::Held));
-    // By its record, and where that is lost and nothing is desired.
+    // By its checkpoint, and then without it and with nothing desired.
     scene.restart_agent();
     scene.want(turns(3));
     assert_eq!(told(&scene.settle()), before);
@@ -145,7 +145,7 @@ fn a_device_that_the_kubelet_may_hand_out_as_a_whole_is_shared_with_nobody() {
     scene.want(vec![wanted("s1", whole(), Some(("a", ONE)))]);
     scene.settle();
     assert_eq!(devices(&scene.kubelet), ["MIG-1"]);
-    // Its pod has gone, and the instance is promised by turns in the same write.
+    // Its pod has gone, and one write reserves the instance by turns.
     scene.want(turns(1));
     let decision = scene.decide();
     assert_eq!(slice(&decision.status, "s0").device, None);
@@ -154,7 +154,7 @@ fn a_device_that_the_kubelet_may_hand_out_as_a_whole_is_shared_with_nobody() {
     assert_eq!(slice(&status, "s0").state, SliceState::Ready);
     assert_eq!(devices(&scene.kubelet), ["MIG-1::0"]);
     assert!(!grants(&scene.decide(), "MIG-1"));
-    // And back.
+    // And back to the whole instance.
     scene.want(vec![wanted("s2", whole(), Some(("b", ONE)))]);
     let decision = scene.decide();
     assert_eq!((slice(&decision.status, "s2").device.clone(), grants(&decision, "MIG-1::0")), (None, true));
@@ -178,7 +178,7 @@ fn who_holds_the_device_as_a_whole_shares_it_with_nobody() {
     assert!(message.contains("slices in use are in its way"), "{message}");
 }
 
-/// Processes of the MIG device at the next look.
+/// Sets the processes of the MIG device at the next observation.
 fn running(scene: &mut Scene, count: u32) {
     let mut gpus = scene.gpus.gpus();
     let gi = gpus[0].instances[0].gi;
@@ -192,7 +192,7 @@ fn processes_of_others_turns_keep_nobody_out_and_those_of_the_last_holder_do() {
     let mut scene = scene();
     taken(&mut scene, 2);
     running(&mut scene, 2);
-    // One ends and the other goes on: its place is free.
+    // One ends and the other continues: the place of the first is free.
     scene.free("MIG-1::0");
     let next = || wanted("s7", turn(0), Some(("q", SHARED)));
     scene.want(vec![next(), turns(2).remove(1)]);
@@ -275,7 +275,7 @@ fn a_replica_under_a_neutral_name_is_served_and_adopted_as_one() {
     scene.want(vec![wanted("s0", turn(1), Some(("p0", NEUTRAL)))]);
     scene.settle();
     scene.allocate("p0", NEUTRAL, "MIG-1::1");
-    // Record and spec are lost.
+    // The checkpoint and the spec are lost.
     scene.record = Recalled::default();
     scene.restart_agent();
     scene.want(vec![]);

@@ -1,4 +1,5 @@
-//! Shares and whole GPUs: who waits for whom, what an MPS daemon must let a client have, and what must be on the node.
+//! Shares and whole GPUs: which waits for which, what an MPS daemon must let a client have, and what must be on the
+//! node.
 
 use super::tests::{Scene, devices, failing, slice, wanted, wanted_of};
 use super::*;
@@ -44,7 +45,6 @@ fn daemon(scene: &mut Scene) -> Option<WantedDaemon> {
     scene.decide().kept.unwrap().daemons.remove(&uuid(0))
 }
 
-/// Starts the daemon that is wanted.
 fn serve(scene: &mut Scene) {
     let daemons = daemon(scene).map(|wanted| serving(1, wanted.limit)).unwrap_or_default();
     scene.node.on_daemons(daemons);
@@ -97,7 +97,7 @@ fn an_idle_share_does_not_widen_the_limit_of_others_until_it_is_reserved() {
     assert_eq!(daemon(&mut scene).unwrap().limit, gib(8));
     serve(&mut scene);
     assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
-    // Nobody's process can have it.
+    // No process can use it.
     scene.want(vec![wanted("s1", mps(4), None), wanted("s2", mps(8), None)]);
     scene.settle();
     assert_eq!(daemon(&mut scene).unwrap().limit, gib(8));
@@ -218,7 +218,7 @@ fn pods_are_told_once_for_each_daemon_that_they_lost() {
         scene.told.iter().filter(|note| matches!(note, Note::MpsRestarted { .. })).count()
     };
     assert_eq!([1, 2, 2, 3].map(|generation| told(&mut scene, generation)), [0, 1, 1, 2]);
-    // A fault of the server that ends with the daemon is one loss, and one that ends by itself another.
+    // A fault of the server that ends with the daemon is one loss. A fault that ends by itself is another.
     for (generation, count) in [(4, 3), (4, 4), (5, 5)] {
         if count < 5 {
             scene.node.on_server_lost(&uuid(0), "a fault");
@@ -254,7 +254,7 @@ fn a_container_with_two_shares_needs_twice_the_limit_but_not_where_the_servers_l
         scene.settle();
         scene.allocate("a", FOUR, "GPU-0::1");
         scene.allocate("a", FOUR, "GPU-0::2");
-        // The promise is given back while the pod still runs: what it holds counts.
+        // The reservation ends while the pod still runs, so what it holds counts.
         scene.want(vec![]);
         scene.settle();
         assert_eq!(daemon(&mut scene).unwrap().limit, limit);
@@ -314,7 +314,7 @@ fn a_gpu_that_is_given_as_a_whole_is_nobody_elses() {
     assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
 }
 
-/// The numbers begin anew with a GpuNode that is made anew, while pods still hold what the old one's numbers were given to.
+/// A recreated GpuNode numbers its slices from the start, while pods still hold slices with the old numbers.
 #[test]
 fn a_number_that_is_given_again_takes_nothing_from_who_holds_the_old_share() {
     for restarts in [false, true] {
@@ -347,7 +347,7 @@ fn a_share_that_has_anothers_device_waits_until_that_one_is_gone() {
         if restarts {
             scene.restart_agent();
         }
-        // A GpuNode that was made anew gives the name again.
+        // A recreated GpuNode reuses the name.
         let new = vec![wanted("s1", mps(8), Some(("b", "nvidia.com/gpu-8gb")))];
         scene.want(new.clone());
         let status = scene.settle();
@@ -376,7 +376,7 @@ fn a_held_share_is_what_the_spec_tells_of_it_once_it_does() {
     scene.settle();
     scene.allocate("a", FOUR, "GPU-0::1");
     scene.settle();
-    // The record is lost, and the kubelet is heard before the API server.
+    // The checkpoint is lost, and the kubelet reports before the API server.
     scene.record = Recalled::default();
     scene.restart_agent();
     scene.decide();
@@ -405,7 +405,7 @@ fn a_share_under_a_neutral_name_is_what_the_record_or_its_pods_promise_tells_of_
     }
 }
 
-/// A share that pod `a` has as `s1`.
+/// A share that pod `a` holds as `s1`.
 fn held_under_a_neutral_name(shape: Shape) -> Scene {
     let mut scene = scene(&["T4-16GB"]);
     scene.want(vec![wanted("s1", shape, Some(("a", NEUTRAL)))]);
@@ -423,7 +423,7 @@ fn nothing_is_offered_beside_a_share_that_only_its_neutral_name_tells_of() {
         let mut scene = held_under_a_neutral_name(shape);
         scene.record = Recalled::default();
         scene.restart_agent();
-        // A GpuNode made anew begins with the first number, for another pod and another kind.
+        // A recreated GpuNode starts with the first number, for another pod and another kind.
         let other = if shape == mps(4) { time_slice(4) } else { mps(4) };
         scene.want(vec![wanted("s1", other, Some(("b", NEUTRAL))), wanted("s2", mps(4), Some(("c", FOUR)))]);
         scene.observe();
@@ -507,7 +507,7 @@ fn a_share_is_offered_when_its_device_files_are_there() {
     assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready);
     let listed = scene.decide().lists.into_values().flatten().find(|d| d.id == device).unwrap();
     assert_eq!(listed.grant.unwrap().access, grant);
-    // A holder keeps its slice whatever becomes of the files.
+    // A holder keeps its slice, whatever happens to the files.
     scene.allocate("a", FOUR_SHARED, "GPU-0::1");
     scene.node.on_reachable(BTreeMap::new());
     scene.settle();
@@ -590,7 +590,7 @@ fn equal_mps_shares_have_one_limit_which_is_the_servers() {
     assert_eq!(status.slices[0].state, SliceState::Held, "it is not ended while a pod has it");
 }
 
-/// What a pod holds of NVIDIA's device plugin, which served the node before kerf.
+/// What a pod holds through NVIDIA's device plugin, which served the node before kerf.
 fn held_of_the_plugin(model: &str, name: &str, device: &str) -> Scene {
     let mut scene = scene(&[model]);
     let holder = Holder { namespace: "ns".into(), pod: "old".into(), container: "main".into() };

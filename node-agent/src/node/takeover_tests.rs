@@ -1,4 +1,4 @@
-//! The first start of an agent that keeps the ledger where another has followed the GpuNode's spec.
+//! The first start of an agent with a ledger where another agent has followed the GpuNode's spec.
 
 use super::orders_tests::{order, reserve};
 use super::tests::{ONE, Scene, mig, wanted, wanted_of};
@@ -17,7 +17,7 @@ fn promised(id: &str, start: u8, pod: &str) -> WantedSlice {
     wanted(id, mig("1g.10gb", start, 1), Some((pod, ONE)))
 }
 
-/// A node whose agent, as it was before, has recorded this.
+/// A node whose previous agent has recorded this.
 fn recorded(ledger: GpuNodeSpec) -> Scene {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.record = Recalled { ledger: ledger.into(), uid: Some("uid".to_owned()), ..Recalled::default() };
@@ -52,7 +52,7 @@ fn the_spec_is_taken_over_before_anything_is_accepted_or_cut() {
     assert_eq!(scene.places().len(), 2, "what was ordered before is made");
     assert!(scene.record.is_own);
     assert_eq!(scene.node.closed(), None);
-    // Nobody knows whether their Bindings were sent.
+    // It is unknown whether their Bindings were sent.
     assert!(status.slices.iter().all(|slice| slice.reservation.as_ref().is_some_and(|r| r.binding)));
     scene.now += Duration::from_secs(81);
     assert_eq!(scene.decide().look_up.len(), 2);
@@ -94,7 +94,7 @@ fn a_fresh_node_is_open_at_once_and_one_that_has_lost_its_ledger_is_not() {
         assert_eq!(scene.node.closed().is_some(), was_served);
         assert_eq!(scene.decide().record.is_own, !was_served, "the next process waits as well");
         if was_served {
-            // A pod that is bound here and to which the kubelet has given nothing yet.
+            // A pod that is bound here and to which the kubelet has allocated nothing yet.
             let mut pods = super::tests::admitted("a");
             for pod in pods.values_mut() {
                 pod.assigned = vec![promised("s7", 0, "a")];

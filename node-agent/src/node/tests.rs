@@ -1,4 +1,4 @@
-//! The agent's decisions on fake GPUs, with a kubelet that is played by the test.
+//! Tests the agent's decisions on fake GPUs, with a kubelet that the test plays.
 
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
@@ -29,7 +29,7 @@ pub(super) fn reservation(pod: &str, resource: &str) -> Reservation {
     }
 }
 
-/// The pod alone, taken on by the kubelet, with one slice for an app container.
+/// Only this pod, admitted by the kubelet, with one slice for an app container.
 pub(super) fn admitted(pod: &str) -> NodePods {
     let is_admitted = NodePod {
         key: PodKey::new("ns", pod),
@@ -54,7 +54,7 @@ pub(super) fn wanted_of(gpu: u32, id: &str, shape: Shape, pod: Option<(&str, &st
 pub(super) const ONE: &str = "nvidia.com/mig-1g.10gb";
 
 impl Node {
-    /// Has the ledger desire these slices. Of their pods any may be bound by now.
+    /// Makes the ledger desire these slices. Any of their pods may be bound by now.
     pub(super) fn set_desired(&mut self, slices: Vec<WantedSlice>, now: Instant) {
         let (next_slice, policy) = (99, self.ledger.desired().policy.clone());
         let desired = GpuNodeSpec { next_slice, slices, policy, ..GpuNodeSpec::default() };
@@ -69,18 +69,16 @@ pub(super) struct Scene {
     pub(super) node: Node,
     pub(super) gpus: FakeGpus,
     pub(super) now: Instant,
-    /// What the kubelet may hand out: it takes the lists only when told to.
+    /// What the kubelet may allocate. It processes the lists only on request.
     pub(super) kubelet: DevicesByName,
     pub(super) held: BTreeMap<DeviceId, Held>,
-    /// What the kubelet's checkpoint has beside it, or why it cannot be used.
+    /// The rest of the kubelet's checkpoint, or why it cannot be used.
     pub(super) recorded: Result<Vec<Recorded>, String>,
-    /// What others gave, in their words.
+    /// What other managers allocated, by their ids.
     pub(super) foreign: Vec<(Foreign, Holder)>,
     pub(super) policy: NodePolicy,
     pub(super) settings: Settings,
-    /// What is on the node's disk.
     pub(super) record: Recalled,
-    /// All that was ever told.
     pub(super) told: Vec<Note>,
 }
 
@@ -115,7 +113,7 @@ impl Scene {
         self.list_holders();
     }
 
-    /// A new process of the agent's, which has heard of the GPUs alone.
+    /// Starts a new process of the agent, which has seen only the GPUs.
     pub(super) fn start_agent(&mut self) {
         self.node = Node::new(self.settings.clone());
         self.node.recall(self.record.clone(), self.now);
@@ -133,13 +131,13 @@ impl Scene {
         self.now
     }
 
-    /// The GpuNode is read, and the ledger has these slices, as if they had been ordered one by one.
+    /// Reads the GpuNode, and gives the ledger these slices, as if they had been ordered one by one.
     pub(super) fn want(&mut self, slices: Vec<WantedSlice>) {
         self.read_gpu_node();
         self.node.set_desired(slices, self.now);
     }
 
-    /// The GpuNode is read, which has the policy alone.
+    /// Reads the GpuNode, which has only the policy.
     pub(super) fn read_gpu_node(&mut self) {
         self.node.on_predecessor(Predecessor::default(), self.now);
         self.node.on_policy(Ok(self.policy.clone()));
@@ -175,7 +173,7 @@ impl Scene {
         }
     }
 
-    /// The kubelet takes the lists and says so.
+    /// The kubelet processes the lists and acknowledges them.
     pub(super) fn acknowledge(&mut self) {
         self.kubelet = self.decide().healthy;
         let asked = self.tick();
@@ -188,7 +186,7 @@ impl Scene {
         self.node.on_holders(Ok(Holders { asked, held, foreign, recorded }));
     }
 
-    /// The kubelet gives a device that it may hand out to a pod.
+    /// The kubelet allocates a device to a pod.
     pub(super) fn allocate(&mut self, pod: &str, name: &str, device: &str) {
         let (name, device) = (name.parse::<ResourceName>().unwrap(), DeviceId::new(device));
         assert!(self.kubelet[&name].contains(&device), "the kubelet may not hand out {device}");
@@ -204,7 +202,7 @@ impl Scene {
         self.list_holders();
     }
 
-    /// The pod that holds the device ends in order.
+    /// Ends the pod that holds the device normally.
     pub(super) fn free(&mut self, device: &str) {
         let now = self.tick();
         if let Some(held) = self.held.remove(&DeviceId::new(device)) {
@@ -213,7 +211,7 @@ impl Scene {
         self.list_holders();
     }
 
-    /// All pods end in order.
+    /// Ends all pods normally.
     pub(super) fn end_pods(&mut self) {
         let now = self.tick();
         for (uid, pod) in self.node.pods.clone().into_iter().flatten() {
@@ -224,13 +222,13 @@ impl Scene {
         self.list_holders();
     }
 
-    /// The kubelet lists the device no more; nobody has told why.
+    /// The kubelet no longer lists the device, for an unknown reason.
     pub(super) fn vanish(&mut self, device: &str) {
         self.held.remove(&DeviceId::new(device));
         self.list_holders();
     }
 
-    /// Lets everybody act until nothing is left to do. Gives the status.
+    /// Runs everything until nothing is left to do, and returns the status.
     pub(super) fn settle(&mut self) -> GpuNodeStatus {
         for _ in 0..100 {
             let decision = self.decide();
@@ -257,7 +255,8 @@ impl Scene {
     }
 }
 
-/// Nobody gets the slice `s1`, since processes run there, and a look is due. The kubelet has heard so.
+/// No pod gets the slice `s1`, because processes run there, and an observation is due. The kubelet has acknowledged
+/// that.
 pub(super) fn still_runs(scene: &mut Scene) {
     let decision = scene.decide();
     let found = slice(&decision.status, "s1");
@@ -272,7 +271,7 @@ pub(super) fn slice<'s>(status: &'s GpuNodeStatus, id: &str) -> &'s SliceStatus 
     status.slice(&SliceId::new(id)).unwrap()
 }
 
-/// Whether a container gets the device that asks for it now.
+/// Whether a container that requests the device now gets it.
 pub(super) fn grants(decision: &Decision, device: &str) -> bool {
     let mut listed = decision.lists.values().flatten();
     listed.any(|d| d.id.as_str() == device && d.grant.is_some())
@@ -332,7 +331,7 @@ fn an_idle_slice_in_the_way_goes_only_after_the_kubelet_let_go_of_it() {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
-    // The pod is gone before it was admitted, and its place given away in one write.
+    // The pod is gone before its admission, and one write reassigns its place.
     let big = wanted("s2", mig("7g.80gb", 0, 8), Some(("b", "nvidia.com/mig-7g.80gb")));
     scene.want(vec![big]);
     let decision = scene.decide();
@@ -483,7 +482,7 @@ fn a_slice_promised_to_one_pod_and_held_by_another_is_not_ready() {
     assert_eq!(slice(&status, "s2").state, SliceState::Held);
     assert_eq!(slice(&status, "s2").ready_for, None, "it is not b's any more");
     assert_eq!(slice(&status, "s1").state, SliceState::Ready);
-    // The leader follows: a's promise moves to what a holds.
+    // The leader follows: a's reservation moves to what a holds.
     scene.want(slices("b", "a"));
     let status = scene.settle();
     assert_eq!(slice(&status, "s1").ready_for.as_ref().unwrap().as_str(), "b-uid");
@@ -539,7 +538,7 @@ fn a_slice_that_nobody_asked_for_is_left_alone_and_reported_without_id() {
     let unknown = status.slices.iter().find(|s| s.id.is_none()).unwrap();
     assert_eq!((unknown.shape, unknown.state), (mig("1g.10gb", 0, 1), SliceState::Held));
     assert!(unknown.message.as_ref().unwrap().contains("did not make it"));
-    // After a restart the agent still knows which slice was on its way out and which is nobody's.
+    // After a restart the agent still knows which slice was being removed, and which is unknown.
     scene.restart_agent();
     scene.want(vec![]);
     let status = scene.settle();
@@ -612,7 +611,7 @@ fn a_name_that_is_given_again_hides_no_slice() {
     scene.allocate("a", ONE, "MIG-1");
     scene.settle();
     for restarts in [false, true] {
-        // The GpuNode is deleted, and the leader begins with the first name again.
+        // The GpuNode is deleted, and the leader starts again with the first name.
         let again = vec![wanted("s1", mig("1g.10gb", 4, 1), Some(("b", ONE)))];
         if restarts {
             scene.settle();
@@ -696,7 +695,7 @@ fn what_nobody_wants_any_more_when_it_is_made_keeps_its_name_and_can_be_replaced
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     let step = scene.decide().step.unwrap();
-    // While NVML makes it, the extender thinks better of it.
+    // While NVML makes it, the extender releases it.
     scene.want(Vec::new());
     scene.run(step);
     let status = scene.settle();
@@ -713,7 +712,7 @@ fn a_kubelet_that_was_just_started_and_tells_of_no_pod_yet_frees_nothing() {
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
     scene.node.on_pods(admitted("a"));
-    // The promise is lost, and the place is wanted for another.
+    // The reservation is lost, and the place is wanted for another.
     scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", "nvidia.com/mig-7g.80gb")))]);
     scene.held.clear();
     scene.list_holders();

@@ -1,4 +1,4 @@
-//! What is becoming of a GPU or a slice while a call on it is under way: nobody is offered it meanwhile.
+//! GPUs and slices with a call under way: what it changes is not offered meanwhile.
 
 use super::tests::{ONE, Scene, devices, mig, slice, wanted};
 use super::*;
@@ -9,7 +9,7 @@ use kerf_core::kind::Kind;
 use kerf_core::planner::Step;
 use kerf_core::units::SizeGb;
 
-/// A node that is about to destroy an idle slice, whose place was promised to `b`, when `a` is promised it after all.
+/// A node that is about to destroy an idle slice whose place `b` has reserved, when `a` reserves it after all.
 fn destroying() -> (Scene, Step) {
     let mut scene = Scene::new(&["H100-80GB"]);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("z", ONE)))]);
@@ -76,7 +76,7 @@ fn what_a_create_that_hung_has_made_is_kerfs_though_nobody_wants_it_any_more() {
 
 #[test]
 fn a_step_that_was_not_run_holds_nothing_up() {
-    // The GPUs were looked at instead, or another call had not ended.
+    // The GPUs were observed instead, or another call had not ended.
     let (mut scene, _) = destroying();
     scene.observe();
     assert_eq!(slice(&scene.settle(), "s3").state, SliceState::Ready);

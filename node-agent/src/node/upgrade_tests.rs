@@ -1,4 +1,5 @@
-//! The driver's upgrade: nothing new is offered, what pods have stays, and the driver is let go of once no MPS daemon is needed.
+//! The driver's upgrade: nothing new is offered, what pods have stays, and the driver is released once no MPS daemon is
+//! needed.
 
 use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted};
 use super::*;
@@ -16,7 +17,7 @@ fn share(pod: Option<&str>) -> WantedSlice {
     wanted("s1", Shape::mps(SizeGb(4)), pod.map(|pod| (pod, SHARE)))
 }
 
-/// A GPU of which the pod `a` holds an MPS share, and its daemon serves.
+/// A GPU on which the pod `a` holds an MPS share, with a daemon that serves.
 fn shared() -> Scene {
     let gpus = crate::gpu::fake::FakeGpus::new(&["L4-24GB"]);
     let mut scene = Scene::of(gpus, Settings { mps: Some("/run/kerf/mps".into()), ..Settings::default() });
@@ -29,7 +30,7 @@ fn shared() -> Scene {
     scene
 }
 
-/// The daemons do what is wanted.
+/// Makes the daemons as wanted.
 fn serve(scene: &mut Scene) {
     let wanted = scene.decide().kept.unwrap().daemons;
     let serving = wanted.into_iter().map(|(gpu, wanted)| {
@@ -70,7 +71,7 @@ fn an_mps_daemon_goes_when_no_pod_uses_it_and_then_the_driver_may() {
     let decision = scene.decide();
     assert_eq!(decision.kept.unwrap().daemons.len(), 1, "its pod runs");
     assert_eq!(decision.let_go, None);
-    // Whoever upgrades the driver evicts the pod.
+    // Whatever upgrades the driver evicts the pod.
     scene.end_pods();
     scene.want(vec![share(None)]);
     let decision = scene.decide();

@@ -1,4 +1,4 @@
-//! Memory that is used outside kerf, and by pods beyond what they were given.
+//! Memory in use outside of kerf, and by pods beyond what they were given.
 
 use super::tests::{Scene, failing, slice, still_runs, wanted};
 use super::*;
@@ -64,7 +64,7 @@ fn memory_that_is_used_outside_kerf_is_not_offered_and_told_once() {
     scene.now += Duration::from_secs(2);
     let status = scene.settle();
     assert_eq!(slice(&status, "s2").state, SliceState::Ready, "12 GiB and 3 GiB are all of it");
-    // A pod that kerf gave nothing is as strange as any process.
+    // A pod without anything from kerf counts like any other process.
     scene.want(vec![wanted("s1", share(4), Some(("a", FOUR)))]);
     scene.settle();
     scene.node.on_usage(usage(&[("a", 4000), ("stranger", 100)], &[("/usr/bin/Xorg", 3050)]));
@@ -89,7 +89,7 @@ fn what_was_seen_of_memory_stays_while_the_gpus_cannot_be_observed() {
     scene.node.on_usage(usage(&[("a", 9000)], &[("/usr/bin/Xorg", 3000)]));
     scene.decide();
     for _ in 0..3 {
-        // An observation that fails has no processes.
+        // A failed observation has no processes.
         scene.node.on_observed(Err(GpuError::Call { call: "nvmlX", code: NvmlCode::Unknown }));
         scene.node.on_usage(Usage::new());
         assert_eq!(outside(&mut scene), 3072);
@@ -127,7 +127,7 @@ fn a_pod_that_uses_more_than_it_was_given_is_told_once_and_evicted_if_policy_say
     assert_eq!(count(&scene, is_over), 2, "it kept to its share in between");
 }
 
-/// A pod that starts more processes gets room for their contexts, and a quarter of its share is the most that it gains by that.
+/// A pod that starts more processes gets memory for their contexts, up to a quarter of its share.
 #[test]
 fn each_process_of_a_pod_may_have_a_context_within_bounds() {
     for (processes, used, is_over) in [
@@ -188,7 +188,7 @@ fn what_a_pod_used_that_has_left_is_not_taken_for_a_strangers() {
     scene.free("GPU-0::1");
     scene.want(vec![wanted("s2", share(12), Some(("b", "nvidia.com/gpu-12gb.shared")))]);
     assert_eq!((slice(&scene.settle(), "s2").state, outside(&mut scene)), (SliceState::Ready, 0));
-    // Somebody who looks sees that it is still there.
+    // The next observation shows that it is still there.
     scene.node.on_usage(usage(&[("a", 4000)], &[]));
     assert_eq!(outside(&mut scene), 4096);
 }

@@ -154,7 +154,7 @@ impl Lookout {
         }
     }
 
-    /// The conflicting managers now.
+    /// Looks for conflicting managers once.
     async fn look(&mut self) -> Vec<Other> {
         let sockets = sockets::live(&self.plugin_folder).await;
         if Instant::now() >= self.ask_at && self.ask().await {

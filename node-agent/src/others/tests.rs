@@ -63,7 +63,7 @@ async fn a_node_of_kerfs_alone_has_none() {
     }
 }
 
-/// An API server that is away proves nothing.
+/// An unreachable API server proves nothing.
 #[tokio::test]
 async fn what_was_found_stays_until_the_api_server_says_otherwise() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,12 +1,12 @@
-//! Files that the kubelet's own code wrote (`pkg/kubelet/cm/devicemanager/checkpoint` of Kubernetes v1.36.4, the same code in v1.33.5,
-//! v1.34.1 and v1.35.0), and one field of later kubelets.
+//! Files that the kubelet's own code has written (`pkg/kubelet/cm/devicemanager/checkpoint` of Kubernetes v1.36.4, the
+//! same code in v1.33.5, v1.34.1 and v1.35.0), and one field of later kubelets.
 
 use super::*;
 
 /// No container has a device, and no plugin is registered.
 const EMPTY: &str = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3467439661}"#;
 
-/// The same after the lists changed places.
+/// The same, with null and empty swapped.
 const NULL: &str = r#"{"Data":{"PodDeviceEntries":[],"RegisteredDevices":null},"Checksum":3252601439}"#;
 
 /// An init container that hands a device on, devices by NUMA node, other names, and lists that are null or empty.

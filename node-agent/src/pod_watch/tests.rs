@@ -1,4 +1,4 @@
-//! What the watch tells of pods.
+//! Tests what the watch reports of pods.
 
 use super::*;
 use crate::api_stand_in;
@@ -55,7 +55,7 @@ fn processes_of_a_pod_may_run_until_its_status_says_that_they_have_ended() {
     }
 }
 
-/// What the watch says when the API server shows these pods first, and those after a gap.
+/// The watch's events when the API server shows these pods first, and those after a gap.
 async fn told(before: Value, after: Value) -> Vec<Event> {
     let lists = AtomicUsize::new(0);
     let (client, _) = api_stand_in::client(move |asked| {

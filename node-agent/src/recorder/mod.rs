@@ -89,7 +89,7 @@ impl Recorder {
 /// The key by which two Events count as the same.
 type Subject = (About, &'static str, Option<String>);
 
-/// Writes the queued Events.
+/// Writes the queued Events, one at a time.
 pub struct Writer {
     reports: mpsc::Receiver<(About, News)>,
     client: Client,

@@ -37,7 +37,7 @@ fn one_of_each() -> Vec<News> {
     ]
 }
 
-/// Tells all, and waits until all is written.
+/// Sends all reports, and waits until all are written.
 async fn told(
     reports: Vec<(About, News)>,
     quiet: Duration,
@@ -87,7 +87,7 @@ async fn the_same_is_told_once_in_a_while_and_what_differs_at_once() {
     assert_eq!(methods, ["POST", "POST", "POST"]);
 }
 
-/// Two GPUs with one error are two Events, the second time of one GPU is the first one's repetition.
+/// Two GPUs with one error are two Events. The second error of one GPU is a repetition of its first Event.
 #[tokio::test]
 async fn a_repetition_is_counted_at_the_first_event() {
     let reports = [0, 1, 0].map(|gpu| (About::Node, unhealthy(gpu)));
@@ -145,8 +145,8 @@ fn every_text_fits_an_event_and_ends_as_a_sentence() {
     assert!(note.len() <= LONGEST_NOTE && note.ends_with('…'), "{}", note.len());
 }
 
-/// Another kind of news does not compile until it has a number, and fails until it stands in [`one_of_each`] and in the
-/// documentation.
+/// Another variant of `News` does not compile until it has a number, and fails until it is in [`one_of_each`] and in
+/// the documentation.
 #[test]
 fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
     let number = |news: &News| match news {

@@ -1,4 +1,4 @@
-//! The fake's own rules, as far as the agent's tests build on them.
+//! The rules of the fake GPUs on which the agent's tests rely.
 
 use super::*;
 use crate::gpu::{Compute, GpuBackend as _, ModeRefusal};

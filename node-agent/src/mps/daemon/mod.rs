@@ -172,7 +172,6 @@ impl Daemon {
         }
     }
 
-    /// Returns the next step.
     pub fn next(&mut self, now: Instant) -> Step {
         if let Some(step) = self.next_of_mode(now) {
             return step;

@@ -14,7 +14,7 @@ fn serving(wanted: &Wanted) -> State {
     State::Serving { limit: wanted.limit, threads: wanted.threads }
 }
 
-/// A daemon that is wanted, and time to settle.
+/// A daemon that is wanted, after time to settle.
 fn settled(want: &Wanted) -> (World, Daemon) {
     let mut world = World::new(Timings::default());
     let mut daemon = Daemon::new(world.now, world.timings.clone());
@@ -164,7 +164,7 @@ fn three_failed_probes_in_a_row_are_a_hang_and_fewer_are_not() {
     assert_eq!(daemon.status().state, serving(&wanted(10, 14, false)));
     assert_eq!(count(&world, &Action::Kill), 0);
     world.process.as_mut().unwrap().hung = true;
-    // Three probes of 3 s with 5 s between, and the rest of the one before.
+    // Three probes of 3 s with 5 s in between, and the rest of the interval before.
     run_for(&mut world, &mut daemon, 24);
     assert_eq!(count(&world, &Action::Kill), 1);
     run_for(&mut world, &mut daemon, 2);
@@ -212,7 +212,7 @@ fn an_ended_daemon_is_started_anew_ever_more_slowly_until_one_stays() {
     let (mut world, mut daemon) = settled(&wanted(10, 14, true));
     let (mut pauses, mut ill) = (Vec::new(), Vec::new());
     for _ in 0..8 {
-        // Whoever ended it may have put the mode back as well.
+        // Whatever ended it may have restored the mode as well.
         (world.process, world.exclusive) = (None, false);
         daemon.ended(world.now, "signal: 9 (SIGKILL)".to_owned());
         let (State::Restarting { text } | State::Ill { text, .. }) = daemon.status().state else {
@@ -240,7 +240,7 @@ fn an_ended_daemon_is_started_anew_ever_more_slowly_until_one_stays() {
     assert_eq!(daemon.status().state, serving(&wanted(10, 14, true)));
 }
 
-/// Which servers in fault heal by what.
+/// What ends each kind of server fault.
 #[test]
 fn a_fault_ends_with_its_clients_or_with_its_server() {
     for (leave, stuck, shutdowns) in [(true, false, 0), (true, true, 1), (false, false, 1)] {
@@ -289,7 +289,7 @@ fn what_is_not_wanted_quits_and_leaves_the_default_mode() {
     run_for(&mut world, &mut daemon, 10);
     assert!(world.ended && world.process.is_none() && !world.exclusive);
     assert_eq!((count(&world, &Action::Kill), count(&world, &Action::Remove)), (0, 1));
-    // Hung, and found so.
+    // The daemon hangs when a new agent adopts it.
     let (mut world, _) = settled(&wanted(10, 14, true));
     world.process.as_mut().unwrap().hung = true;
     let mut daemon = Daemon::new(world.now, world.timings.clone());
@@ -313,7 +313,6 @@ fn a_mode_that_cannot_be_set_keeps_the_daemon_from_being_started() {
     assert_eq!(daemon.status().state, serving(&wanted(10, 14, true)));
 }
 
-/// Something that happens to a daemon.
 #[derive(Debug, Clone)]
 enum Blow {
     Want(Option<Wanted>),
@@ -368,7 +367,7 @@ impl Play {
             if !self.world.ended {
                 return;
             }
-            // As the supervisor does, whatever is wanted of this target by then.
+            // The supervisor starts again too, whatever is wanted of this target by then.
             self.world.ended = false;
             self.restart_agent();
             self.world.now += Duration::from_secs(1);
@@ -416,7 +415,7 @@ impl Play {
                 servers.for_each(|server| (server.fault, server.stuck) = (true, stuck));
             }
             Blow::LoseServer => world.process.iter_mut().for_each(|process| process.servers.clear()),
-            // One that the agent was killed right after having started.
+            // A daemon that was started just before the agent was killed.
             Blow::Appear if world.process.is_none() => {
                 world.process = Some(Process::new(world.now));
                 self.restart_agent();
@@ -436,7 +435,8 @@ impl Play {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever happens, `Serving` is only said of limits that hold, and all is well some time after the last fault.
+    /// Whatever happens, `Serving` is reported only with limits that hold, and everything settles some time after the
+    /// last fault.
     #[test]
     fn serving_is_only_said_of_limits_that_hold_and_all_settles(blows in proptest::collection::vec(blows(), 1..40)) {
         let world = World::new(Timings::default());
@@ -445,11 +445,11 @@ proptest! {
         for blow in blows {
             play.strike(blow);
         }
-        // One that hangs is replaced once nobody uses it.
+        // A hung daemon is replaced once it is not in use.
         let unused = play.want.take().map(|want| Wanted { in_use: false, ..want });
         play.strike(Blow::Want(unused));
-        // A hang is seen after 24 s and a fault in a server that does not shut down after 20; each may come after what
-        // was wrong before it has been tried again.
+        // A hang is detected after 24 s, and a fault in a server that does not shut down after 20 s. Each may begin
+        // after the last trouble, before its retry.
         play.run(Duration::from_secs(90));
         match &play.want {
             Some(want) => {

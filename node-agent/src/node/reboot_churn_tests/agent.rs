@@ -1,4 +1,4 @@
-//! The agent's process and what it does to the GPUs: decisions, calls that take their time, restarts and reboots.
+//! The agent's process and its calls to the GPUs: decisions, calls that take time, restarts and reboots.
 
 use super::{Upset, World};
 use crate::gpu::{Gpu, GpuBackend as _, GpuError, GpuEvent, GpuInstance, GpuTrouble, NvmlCode};
@@ -7,7 +7,7 @@ use kerf_core::names::GpuUuid;
 use kerf_core::planner::Step;
 use std::time::Duration;
 
-/// The agent's record, and the boot in which it was written.
+/// The agent's checkpoint, and the boot in which it was written.
 #[derive(Default)]
 pub(super) struct Disk {
     record: Recalled,
@@ -15,7 +15,7 @@ pub(super) struct Disk {
     boot: u64,
 }
 
-/// A call on a GPU: what it is, and how it ended if it has.
+/// A call on a GPU, and its result once it has ended.
 pub(super) struct Call {
     step: Step,
     found: Option<GpuInstance>,
@@ -42,7 +42,7 @@ impl World {
         self.look();
     }
 
-    /// What the agent hears without asking; and with the kubelet, which has taken its names.
+    /// Events that reach the agent without a request; with the kubelet, also that it has accepted the names.
     pub(super) fn hear(&mut self, with_kubelet: bool) {
         if with_kubelet && !self.kubelet.registered {
             self.node.on_registration(Ok(self.node.resource_names()));
@@ -56,7 +56,7 @@ impl World {
         self.node.on_others(others, self.now);
     }
 
-    /// The GPUs as the agent sees them: one that was lost before it started is not among them.
+    /// The GPUs that the agent sees. A GPU that was lost before its start is not among them.
     fn seen(&self) -> Vec<Gpu> {
         let mut gpus = self.gpus.gpus();
         gpus.retain(|gpu| !self.upset.unseen.contains(&gpu.index));
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// Decides, and hands out what was decided.
+    /// Decides, and hands out the decision.
     pub(super) fn decide(&mut self) -> Decision {
         let decision = self.node.decide(self.now);
         self.kubelet.send(&decision.lists);
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// The disk gets what the node has.
+    /// Writes the node's record to the disk.
     pub(super) fn record(&mut self) {
         self.disk.record = self.node.to_record();
         self.disk.written_in = self.disk.boot;
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// The call that is under way on a GPU does what it does, which the agent has not heard yet.
+    /// Carries out the call that is under way on a GPU; the agent does not know the result yet.
     fn take_effect(&mut self, gpu: &GpuUuid, choice: usize) {
         let Some(call) = self.calls.get_mut(gpu).filter(|call| call.ended.is_none()) else { return };
         if choice / 8 % 11 == 5 {
@@ -149,7 +149,7 @@ impl World {
         call.ended = Some(ended);
     }
 
-    /// One of the calls ends, and the agent hears how.
+    /// Ends one of the calls, and reports the result to the agent.
     pub(super) fn finish(&mut self, choice: usize) {
         let Some(gpu) = self.calls.keys().nth(choice % self.calls.len().max(1)).cloned() else { return };
         self.take_effect(&gpu, choice);
@@ -174,12 +174,12 @@ impl World {
         }
     }
 
-    /// The agent's process ends, in the middle of a call or not, and comes back.
+    /// Ends the agent's process, perhaps in the middle of a call, and restarts it.
     pub(super) fn restart_agent(&mut self, choice: usize) {
         self.tally.restarts += 1;
         match choice % 3 {
             0 => {
-                // It is asked to end, and leaves its record.
+                // A normal end: the agent leaves its checkpoint.
                 while !self.calls.is_empty() {
                     self.finish(1);
                 }
@@ -196,7 +196,7 @@ impl World {
         self.hear(choice.is_multiple_of(2));
     }
 
-    /// The node is booted. Nobody has been heard when the agent is back.
+    /// Reboots the node. The new agent has had no event yet.
     pub(super) fn reboot(&mut self, choice: usize) {
         if !choice.is_multiple_of(3) {
             return;
@@ -224,7 +224,7 @@ impl World {
         self.node.on_trouble(GpuEvent { gpu: Some(gpu.uuid.clone()), what, gi, ci: None }, self.now);
     }
 
-    /// A GPU is lost, or comes back.
+    /// Loses a GPU, or brings it back.
     pub(super) fn lose(&mut self, choice: usize) {
         self.upset.hindered = true;
         let index = [0, 1, 2][choice % 3];
@@ -238,7 +238,8 @@ impl World {
         self.gpus.set_lost(index, lost);
     }
 
-    /// NVML is away for a moment, a policy that cannot be read, a look of others at the node, a slice that somebody makes.
+    /// A disturbance: NVML is away for a moment, a policy is unreadable, another manager appears, or somebody makes a
+    /// slice.
     pub(super) fn disturb(&mut self, choice: usize) {
         match choice % 8 {
             0 => self.node.on_observed(Err(GpuError::Hangs(3))),
@@ -257,7 +258,7 @@ impl World {
         }
     }
 
-    /// Somebody makes a slice past kerf, at a place that the leader never wants.
+    /// Somebody makes a slice without kerf, at a place that the leader never wants.
     fn make_foreign(&mut self) {
         let gpu = self.gpus.gpus().remove(0);
         let profile = "1g.10gb".parse().unwrap();
@@ -269,7 +270,7 @@ impl World {
         }
     }
 
-    /// What is upset is well again.
+    /// Ends all disturbances.
     pub(super) fn calm(&mut self) {
         for index in std::mem::take(&mut self.upset.lost) {
             self.gpus.set_lost(index, false);
@@ -279,7 +280,7 @@ impl World {
         self.keepers.outside = 0;
         self.finish(1);
         self.look();
-        // What may be bound is looked up after this time.
+        // After this time the pods that may be bound are looked up.
         self.now += Duration::from_secs(81);
         self.hear(true);
     }

@@ -1,4 +1,4 @@
-//! What must hold, whatever happens; told by the world alone where it can be.
+//! What must always hold, derived from the world alone where possible.
 
 use super::World;
 use super::leader::TURNS;
@@ -11,7 +11,7 @@ use kerf_core::planner::Step;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl World {
-    /// Nobody loses what it has, and no GPU is given twice.
+    /// No pod loses what it has, and no GPU is allocated twice.
     pub(super) fn check(&self) {
         let gpus = self.gpus.gpus();
         let there: BTreeSet<&DeviceId> =
@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    /// A MIG device is one pod's, or of as many pods by turns as policy allows.
+    /// A MIG device belongs to one pod, or to as many pods by turns as the policy allows.
     fn check_turns(&self) {
         let held = || self.kubelet.pods.iter().filter(|(_, pod)| !pod.stale).map(|(device, _)| device);
         let mut turns: BTreeMap<DeviceId, usize> = BTreeMap::new();
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// No step takes what somebody has or may be getting.
+    /// No step takes what a pod has or may be getting.
     pub(super) fn check_step(&self, step: &Step) {
         let Step::Destroy { gpu, instance, part } = step else { return };
         let found = self.node.find(gpu, *instance).unwrap();
@@ -75,12 +75,12 @@ impl World {
         }
     }
 
-    /// What the agent offers to anybody new is promised under that name, and can be used.
+    /// What the agent offers to new pods is reserved under that name, and can be used.
     pub(super) fn check_decision(&mut self, decision: &Decision) {
         if !decision.lists.is_empty() {
             self.check_recovery();
         }
-        // What the ledger has changed by this status is decided on next.
+        // If this status has changed the ledger, the next decision handles that.
         if !decision.status.is_ready() || decision.wake == Some(self.now) {
             return;
         }
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// The first names since the boot: what was recorded is there, if nothing was in its way.
+    /// The first names since the boot: what was recorded exists, if nothing was in its way.
     fn check_recovery(&mut self) {
         if std::mem::replace(&mut self.upset.hindered, true) {
             return;
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Where the GPUs, the status, the kubelet, the MPS daemons and what the leader wants do not agree.
+    /// Where the GPUs, the status, the kubelet, the MPS daemons and the leader's desired state disagree.
     pub(super) fn disagreement(&self) -> Option<String> {
         let status = self.published.as_ref().unwrap();
         if !status.is_ready() {
@@ -157,7 +157,7 @@ impl World {
         let mut told: Vec<_> = told.collect();
         cut.sort();
         told.sort();
-        // Replicas of one instance.
+        // The replicas of one instance count once.
         told.dedup();
         (cut != told).then(|| format!("the GPUs have {cut:?}, the status tells {told:?}"))
     }

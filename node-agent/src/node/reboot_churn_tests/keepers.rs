@@ -1,4 +1,4 @@
-//! Those who keep MPS daemons and device files as the agent wants them, in their own time, and those who use memory.
+//! The reconcilers of MPS daemons and device files, each with delays, and the users of memory.
 
 use super::World;
 use crate::access::AccessGrant;
@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub(super) struct Keepers {
     pub(super) wanted: Option<Kept>,
-    /// Daemons outlive the agent, files do too.
+    /// Daemons and files outlive the agent.
     daemons: BTreeMap<GpuUuid, Daemon>,
     files: BTreeMap<DeviceId, Result<AccessGrant, String>>,
     generation: u64,
-    /// Memory of the GPU without MIG mode that somebody uses, in MiB.
+    /// Memory in use on the GPU without MIG mode, in MiB, by a process outside of kerf.
     pub(super) outside: u64,
 }
 
@@ -32,7 +32,7 @@ impl Keepers {
         self.files.get(device).is_some_and(Result::is_ok)
     }
 
-    /// The agent was started anew, and has not said what it wants.
+    /// The agent was restarted, and has not published its desired state.
     pub(super) fn forget(&mut self) {
         self.wanted = None;
     }
@@ -42,7 +42,7 @@ impl Keepers {
         self.files.clear();
     }
 
-    /// One turn of theirs. With another choice than 1 something may go wrong.
+    /// One turn of the reconcilers. With another choice than 1 something may fail.
     fn turn(&mut self, choice: usize) {
         let Some(Kept { daemons, reach, .. }) = self.wanted.clone() else { return };
         let ill = choice % 8 == 6;
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// Who uses how much of the GPUs: the pods what they have, and somebody something of the last GPU.
+    /// The usage of the GPUs: pods use what they have, and another process uses a part of the last GPU.
     pub(super) fn usage(&self) -> Usage {
         let others = vec![("somebody".to_owned(), 7, MemoryMib(self.keepers.outside))];
         Usage::from([(uuid(2), GpuUsage { others, ..GpuUsage::default() })])

@@ -1,5 +1,5 @@
-//! The kubelet: takes lists late and name by name, picks devices and asks for them later, lists pods a while after that, and
-//! keeps its checkpoint of who has what over its own restarts and the node's.
+//! The kubelet: it processes lists late and name by name, picks devices and allocates them later, and lists pods a
+//! while after that. Its checkpoint of holders outlives its own restarts and the node's.
 
 use super::World;
 use crate::node::{Allocatable, Held, Holders, ListedDevice, NodePod, NodePods, Recorded, ShareGrant};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 type Lists = BTreeMap<ResourceName, BTreeMap<DeviceId, bool>>;
 
-/// Who has a device.
+/// The holder of a device.
 #[derive(Debug, Clone)]
 pub(super) struct Pod {
     pub(super) name: ResourceName,
     pub(super) key: PodKey,
-    /// What its container was given, where that is a share.
+    /// The share that its container got, if it is one.
     pub(super) share: Option<ShareGrant>,
     uid: PodUid,
     since: Instant,
@@ -28,7 +28,7 @@ pub(super) struct Pod {
 }
 
 impl Pod {
-    /// Whether only an init container has it: List leaves it out.
+    /// Whether only an init container has it, so that List omits it.
     fn is_init(&self) -> bool {
         let uid = self.uid.as_str();
         uid.starts_with('u') && uid.ends_with(['3', '7'])
@@ -41,7 +41,7 @@ impl Pod {
 
 #[derive(Default)]
 pub(super) struct Kubelet {
-    /// Whether the agent has registered its names since one of the two was started.
+    /// Whether the agent has registered its names since the last start of either.
     pub(super) registered: bool,
     sent: Lists,
     pub(super) taken: Lists,
@@ -50,7 +50,6 @@ pub(super) struct Kubelet {
     pub(super) pods: BTreeMap<DeviceId, Pod>,
     /// Pods that are bound to the node, by the API server.
     pub(super) bound: BTreeMap<PodUid, (PodKey, ResourceName)>,
-    /// Pods that have ended.
     pub(super) gone: BTreeSet<PodUid>,
     allocatable: Option<Allocatable>,
     holders: Option<Holders>,
@@ -75,7 +74,7 @@ impl Kubelet {
         self.sent.iter().flat_map(|(name, list)| list.iter().map(move |(d, healthy)| (*name, d, *healthy)))
     }
 
-    /// Whether it may hand the device out, by the lists that it knows.
+    /// Whether it may allocate the device, by the lists that it knows.
     pub(super) fn may_hand_out(&self, device: &DeviceId) -> bool {
         self.taken.values().any(|list| list.get(device) == Some(&true))
     }
@@ -86,7 +85,7 @@ impl Kubelet {
         }
     }
 
-    /// The agent's sockets are gone: all its devices are unhealthy.
+    /// The agent's sockets are gone, so all its devices are unhealthy.
     pub(super) fn forget_agent(&mut self) {
         self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
         self.sent.clear();
@@ -119,7 +118,7 @@ impl World {
         }
     }
 
-    /// The kubelet picks a device for a pod that is bound and asks by its name, or for one that came past kerf.
+    /// The kubelet picks a device for a bound pod that requests its name, or for a pod that bypassed kerf.
     pub(super) fn pick(&mut self, choice: usize) {
         self.bind();
         let kubelet = &mut self.kubelet;
@@ -141,7 +140,7 @@ impl World {
         kubelet.picked = Some((name, device, key, uid));
     }
 
-    /// The kubelet asks for what it picked, however long ago. A pod that is refused has failed.
+    /// The kubelet allocates what it has picked, however long ago. A rejected pod has failed.
     pub(super) fn allocate(&mut self) {
         let Some((name, device, key, uid)) = self.kubelet.picked.take() else { return };
         let taken = self.kubelet.pods.contains_key(&device);
@@ -155,7 +154,6 @@ impl World {
         self.kubelet.pods.insert(device, pod);
     }
 
-    /// A pod is gone.
     fn bury(&mut self, key: &PodKey, uid: &PodUid) {
         self.kubelet.bound.remove(uid);
         self.node.on_pod_left(key.clone(), uid.clone(), self.now);
@@ -163,7 +161,7 @@ impl World {
         self.tell_pods();
     }
 
-    /// Who is bound and was given nothing is refused.
+    /// Rejects the bound pods that got nothing.
     pub(super) fn refuse_waiting(&mut self) {
         self.kubelet.picked = None;
         let has = |key: &PodKey| self.kubelet.pods.values().any(|pod| pod.key == *key);
@@ -183,7 +181,8 @@ impl World {
         }
     }
 
-    /// After a reboot the kubelet takes a pod on again if what it had is there and healthy; else the pod has failed.
+    /// After a reboot the kubelet admits a pod again if its devices exist and are healthy; otherwise the pod has
+    /// failed.
     pub(super) fn readmit(&mut self, choice: usize) {
         let stale: Vec<_> =
             self.kubelet.pods.iter().filter(|(_, p)| p.stale).map(|(d, p)| (d.clone(), p.name)).collect();
@@ -207,7 +206,7 @@ impl World {
         self.kubelet.registered = true;
     }
 
-    /// The API server's view of pods.
+    /// Sends the API server's view of pods.
     pub(super) fn tell_pods(&mut self) {
         let pods = self.kubelet.bound.iter().map(|(uid, (key, name))| {
             let pod = NodePod {
@@ -253,7 +252,7 @@ impl World {
                 device: device.clone(),
             })
             .collect();
-        // What ended pods had stays there until somebody else is given it.
+        // What ended pods had stays there until another pod gets it.
         kubelet.file.retain(|old| recorded.iter().all(|new| new.device != old.device));
         kubelet.file.extend(recorded);
         let recorded = if kubelet.corrupt { Err("corrupt".to_owned()) } else { Ok(kubelet.file.clone()) };

@@ -1,4 +1,4 @@
-//! The extender's leader: orders what comes to its mind, legal or not.
+//! The extender's leader: it orders at random, legal or not.
 
 use super::World;
 use kerf_core::contract::{
@@ -14,13 +14,12 @@ use kerf_core::units::SizeGb;
 
 use crate::gpu::fake::uuid;
 
-/// A GPU, a profile, its first memory slice and how many; what of the instance.
+/// A GPU, a profile, its first memory slice, its number of memory slices, and the part of the instance.
 type Cut = (u32, &'static str, u8, u8, MigPart);
 
-/// The epoch in which it leads.
 const EPOCH: u64 = 1;
 
-/// How many pods may take turns on an instance. It may order more of them.
+/// How many pods may take turns on an instance. The leader may order more of them.
 pub(super) const TURNS: u8 = 2;
 
 const fn part(start: u8, compute: u8) -> MigPart {
@@ -31,7 +30,7 @@ const fn turn(replica: u8) -> MigPart {
     MigPart::Replica { replica }
 }
 
-/// What it may order of GPU instances.
+/// GPU instances that it may order.
 const CUTS: [Cut; 17] = [
     (0, "1g.10gb", 0, 1, MigPart::Whole),
     (0, "1g.10gb", 4, 1, MigPart::Whole),
@@ -52,7 +51,7 @@ const CUTS: [Cut; 17] = [
     (1, "7g.40gb", 0, 8, MigPart::Whole),
 ];
 
-/// What it may want of a GPU without MIG.
+/// Shares that it may want of a GPU without MIG.
 const SHARES: [Shape; 6] = [
     Shape::mps(SizeGb(4)),
     Shape::mps(SizeGb(8)),
@@ -62,11 +61,11 @@ const SHARES: [Shape; 6] = [
     Shape::Whole { size_gb: SizeGb(15) },
 ];
 
-/// With how many slices it names all idle ones of the GPU to be destroyed.
+/// With this many slices on a GPU, it lists all idle ones there for destruction.
 const MOST: usize = 12;
 
 fn shape(choice: usize) -> (u32, Shape) {
-    // As often of the GPU that has no MIG mode as of the two others.
+    // The GPU without MIG mode is chosen as often as the two others.
     let choice = choice % (CUTS.len() + 2 * SHARES.len());
     if let Some((gpu, profile, start, size, part)) = CUTS.get(choice) {
         let shape = Shape::Mig { profile: profile.parse().unwrap(), start: *start, size: *size, part: *part };
@@ -82,7 +81,7 @@ fn name(shape: Shape) -> ResourceName {
             ResourceName::Compute(ComputeProfile::new(part.compute, profile).unwrap())
         }
         Shape::Mig { profile, part: MigPart::Replica { .. }, .. } => ResourceName::MigReplica(profile),
-        // A smaller promise may be kept by a larger slice.
+        // A larger slice may serve a smaller reservation.
         Shape::Mig { profile, .. } if profile.to_string() == "1g.20gb" => {
             "nvidia.com/mig-1g.10gb".parse().unwrap()
         }
@@ -97,7 +96,7 @@ fn neutral_name(shape: Shape) -> ResourceName {
     ResourceName::Neutral(neutral_size(shape.size()).unwrap())
 }
 
-/// Whether a slice that is wanted has to go for another on its GPU.
+/// Whether a wanted slice must give way to another on its GPU.
 fn is_in_the_way(old: Shape, new: Shape) -> bool {
     let is_one_instance = old.instance() == new.instance();
     match (old.mig_part(), new.mig_part()) {
@@ -111,8 +110,8 @@ fn is_in_the_way(old: Shape, new: Shape) -> bool {
 }
 
 impl World {
-    /// Orders a slice for a pod, or for nobody yet. Takes back what is in its way, also what a pod has reserved; or forgets to. It may be
-    /// refused.
+    /// Orders a slice, for a pod or without one. It releases what is in its way, even a reservation, or forgets to. The
+    /// agent may reject the order.
     pub(super) fn want(&mut self, choice: usize) {
         let (gpu, shape) = shape(choice);
         let careless = choice % 7 == 3;
@@ -161,12 +160,12 @@ impl World {
         }
     }
 
-    /// Whether the agent does what it is told.
+    /// Whether the agent accepts the order.
     fn order(&mut self, kind: OrderKind) -> bool {
         self.node.on_order(&Order { epoch: EPOCH, kind }, self.now).answer.is_ok()
     }
 
-    /// An order of a leader whose time is over, if the agent knows.
+    /// Sends an order of a leader with an older epoch, if the agent knows a newer one.
     pub(super) fn order_late(&mut self) {
         if self.node.ledger.epoch() < EPOCH {
             return;
@@ -193,7 +192,6 @@ impl World {
         self.node.on_policy(Ok(self.policy.clone()));
     }
 
-    /// Binds the pods whose slices are ready.
     pub(super) fn bind(&mut self) {
         let reserved = self.node.desired().iter().filter_map(|w| w.reservation.clone());
         let reserved: Vec<_> = reserved.collect();
@@ -206,7 +204,7 @@ impl World {
         self.tell_pods();
     }
 
-    /// Looks pods up, as the agent asks for it.
+    /// Looks pods up on the agent's request.
     pub(super) fn look_up(&mut self, pods: impl Iterator<Item = PodUid>) {
         for uid in pods {
             let found = if self.kubelet.bound.contains_key(&uid) {

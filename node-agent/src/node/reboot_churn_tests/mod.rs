@@ -1,8 +1,9 @@
-//! Random lives of a node that is booted, whose agent is killed, whose GPUs fall off the bus and report errors, whose MPS
-//! daemons die, whose policy changes, with a kubelet that lags and calls that take their time. All in virtual time.
+//! Random lives of a node: it is rebooted, its agent is killed, its GPUs fall off the bus and report errors, its MPS
+//! daemons die, its policy changes, its kubelet lags and calls take time. Everything runs in virtual time.
 //!
-//! Whatever happens: no device has two holders, nothing that is held is destroyed, nothing is offered that is not reserved
-//! or held, and no GPU serves two kinds at once. And once all are well again, GPUs, status and kubelet say the same.
+//! Whatever happens, no device has two holders, nothing that is held is destroyed, nothing is offered that is not
+//! reserved or held, and no GPU serves two kinds at once. Once everything has recovered, GPUs, status and kubelet
+//! agree.
 
 mod agent;
 mod checks;
@@ -22,39 +23,38 @@ use std::time::Duration;
 
 const MODELS: [&str; 3] = ["H100-80GB", "A100-40GB", "T4-16GB"];
 
-/// How many actions a life has at most, and after how many all is well for a while.
+/// How many actions a life has at most, and after how many everything recovers for a while.
 const LONGEST: usize = 160;
 const PHASE: usize = 40;
 
-/// Turns of everybody within which all agree, 0.8 s each.
+/// Turns of everything within which all agree, 0.8 s each.
 const SETTLES_WITHIN: usize = 60;
 
-/// What a life was made of.
+/// Counts of what has happened in lives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Tally {
     lives: u64,
     reboots: u64,
     restarts: u64,
-    /// GPU instances and compute instances made and destroyed, and MIG modes switched.
+    /// GPU instances and compute instances that were made or destroyed, and switches of MIG modes.
     cuts: u64,
-    /// Containers that got devices.
     allocations: u64,
 }
 
 struct World {
     node: Node,
     settings: Settings,
-    /// Whether pods ask by neutral names, of which each is that of slices of several kinds.
+    /// Whether pods request neutral names, each of which covers slices of several kinds.
     neutral: bool,
     gpus: FakeGpus,
     now: Instant,
-    /// What is wrong with the world, until it settles.
+    /// The current disturbances, until the world settles.
     upset: Upset,
     kubelet: Kubelet,
     policy: NodePolicy,
-    /// How many pods were promised something.
+    /// How many pods have got a reservation.
     promised: u64,
-    /// What the agent has reported.
+    /// The status that the agent has published.
     published: Option<GpuNodeStatus>,
     disk: Disk,
     calls: BTreeMap<GpuUuid, Call>,
@@ -64,7 +64,7 @@ struct World {
 
 #[derive(Default)]
 struct Upset {
-    /// GPUs that are lost, and those of them that this process of the agent's has never seen.
+    /// Lost GPUs, and those of them that this process of the agent has never seen.
     lost: BTreeSet<u32>,
     unseen: BTreeSet<u32>,
     others: bool,
@@ -72,7 +72,7 @@ struct Upset {
     foreign: Option<DeviceId>,
     /// What was recorded at the last boot.
     recorded: Vec<WantedSlice>,
-    /// Whether something may have kept a recorded slice from being made anew since the boot.
+    /// Whether something may have kept a recorded slice from being made again since the boot.
     hindered: bool,
 }
 
@@ -143,7 +143,7 @@ impl World {
         self.check();
     }
 
-    /// Everybody hears of everybody once.
+    /// Brings everything up to date once.
     fn catch_up(&mut self) {
         self.hear(true);
         self.kubelet.take_all();
@@ -154,7 +154,7 @@ impl World {
         self.keep(1);
     }
 
-    /// A pod that was promised something comes to the kubelet, which knows the newest lists, and gets its devices.
+    /// A pod with a reservation comes to the kubelet, which knows the newest lists, and gets its devices.
     fn admit(&mut self, choice: usize) {
         self.catch_up();
         for _ in 0..2 {
@@ -171,7 +171,7 @@ impl World {
         self.allocate();
     }
 
-    /// All that was upset is well again, and everybody catches up. Pods go on.
+    /// Ends all disturbances, and lets everything catch up. Pods continue.
     fn settle(&mut self) {
         self.calm();
         self.refuse_waiting();
@@ -206,7 +206,7 @@ fn live(neutral: bool, actions: &[(u8, u16)]) -> Tally {
     Tally { lives: 1, ..world.tally }
 }
 
-/// Lives until there were `enough`, the tally of all of them.
+/// Runs lives until there were `enough`, and returns the tally of all.
 fn lives(neutral: bool, enough: impl Fn(&Tally) -> bool) -> Tally {
     let tally = std::cell::Cell::new(Tally::default());
     let strategy = prop::collection::vec((any::<u8>(), any::<u16>()), 1..LONGEST);
@@ -248,7 +248,7 @@ fn the_same_holds_under_names_that_tell_no_kind() {
     println!("{tally:?}");
 }
 
-/// A bar of the project's: 10,000 of them.
+/// The project's bar: 10,000 of them.
 #[test]
 #[ignore = "takes minutes: cargo xtask bench reboots"]
 fn ten_thousand_reboots_restarts_and_repartitions() {

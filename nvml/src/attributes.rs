@@ -1,11 +1,11 @@
-//! What MIG devices have, as `nvmlDeviceGetAttributes_v2` tells it. For labels alone: no decision waits for it.
+//! Reads what MIG devices have, by `nvmlDeviceGetAttributes_v2`. Only labels show it; no decision needs it.
 
 use kerf_core::gfd_labels::Attributes;
 use kerf_core::names::DeviceId;
 use kerf_core::units::MemoryMib;
 use nvml_wrapper::Device;
 
-/// Those of the MIG device with this handle; `None` where the driver does not tell.
+/// The attributes of the MIG device with this handle; `None` if the driver does not report them.
 pub(crate) fn read(handle: &Device<'_>, device: &DeviceId) -> Option<Attributes> {
     let read = handle.attributes();
     if let Err(error) = &read {

@@ -1,4 +1,4 @@
-//! Making instances, so that it can be repeated after being cut short.
+//! Creates instances, in steps that can be repeated after an interruption.
 
 use crate::ffi::{self, CiHandle, GiHandle};
 use crate::instances::{Site, placement};
@@ -9,7 +9,7 @@ use kerf_core::mig::{ComputeInstance, Instance, ProfileEntry};
 use kerf_core::names::GpuUuid;
 
 impl NvmlBackend {
-    /// See [`crate::GpuBackend::create`].
+    /// Implements [`crate::GpuBackend::create`].
     pub(crate) fn create_instance(
         &mut self,
         gpu: &GpuUuid,
@@ -33,8 +33,8 @@ impl NvmlBackend {
 }
 
 impl Site<'_> {
-    /// The GPU instance in which to make the compute instance: one as wanted, for one of full size only where it is empty,
-    /// which is what a creation leaves behind that was cut short.
+    /// Finds the GPU instance for the compute instance. If that is to be of full size, the GPU instance must be empty,
+    /// as an interrupted creation leaves it.
     fn find(
         &mut self,
         wanted: Instance,
@@ -54,12 +54,12 @@ impl Site<'_> {
     fn create_gi(&self, wanted: Instance, entry: &ProfileEntry) -> Result<GiHandle, GpuError> {
         const CALL: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
         let (start, size) = (u32::from(wanted.placement.start), u32::from(wanted.placement.size));
-        // Who uses the GPU as a whole keeps it from being cut.
+        // A process that uses the whole GPU keeps it from being cut, so such processes count as holders.
         ffi::create_gi(&self.device, entry.id.0, start, size)
             .map_err(|error| refusal(&self.device, CALL, error, |p| p.gi.is_none()))
     }
 
-    /// Makes the compute instance, and says what the GPU instance is then.
+    /// Creates the compute instance, and returns the GPU instance with it.
     fn fill(
         &mut self,
         gi: GiHandle,
@@ -75,7 +75,7 @@ impl Site<'_> {
         };
         let seen = self.see(gi, id, wanted, entry);
         if seen.is_err() {
-            // Best effort: what cannot be named can be given to nobody.
+            // Best effort: a compute instance without a readable device can be given to no container.
             drop(ffi::destroy_ci(self.nvml, ci));
         }
         seen
@@ -125,7 +125,7 @@ impl Site<'_> {
         Ok(GpuInstance { instance: wanted, gi: id, compute, has_processes })
     }
 
-    /// Takes a GPU instance away that was made in vain, with what may be in it though NVML said otherwise.
+    /// Removes a GPU instance that was made in vain, with anything that NVML made in it despite its error.
     fn undo(&mut self, gi: GiHandle, entry: &ProfileEntry, cause: &GpuError) {
         let profiles = self.tables.compute(self.gpu, self.nvml, gi, entry).unwrap_or_default();
         for one in self.compute_instances(gi, &profiles).unwrap_or_default() {

@@ -1,4 +1,4 @@
-//! Destroying instances in steps, each of which may have been done before.
+//! Destroys instances in steps, each of which may have been done before.
 
 use crate::ffi::{self, GiHandle};
 use crate::holders::Holders;
@@ -9,7 +9,7 @@ use kerf_core::mig::ComputeInstance;
 use kerf_core::names::GpuUuid;
 
 impl NvmlBackend {
-    /// See [`crate::GpuBackend::destroy`].
+    /// Implements [`crate::GpuBackend::destroy`].
     pub(crate) fn destroy_instance(
         &mut self,
         gpu: &GpuUuid,
@@ -52,7 +52,8 @@ impl Site<'_> {
         }
     }
 
-    /// The compute instances, if they and the GPU instance are those that were looked at: ids are given again.
+    /// Returns the compute instances, if they and the GPU instance are those that were observed. NVML reuses ids, so an
+    /// instance with this id may be another one.
     fn unchanged(&mut self, gi: GiHandle, looked_at: &GpuInstance) -> Result<Vec<Found>, GpuError> {
         let changed = || GpuError::Changed(looked_at.gi);
         let entry = self.entry(looked_at.instance.profile)?;
@@ -73,7 +74,7 @@ impl Site<'_> {
     }
 }
 
-/// What is not there any more counts as destroyed.
+/// Treats a missing instance as destroyed.
 fn gone(result: Result<(), GpuError>) -> Result<(), GpuError> {
     match result {
         Err(error) if error.is_not_found() => Ok(()),

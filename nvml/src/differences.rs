@@ -1,4 +1,4 @@
-//! Tells the log where the catalog says other things of a GPU than NVML does. It changes nothing: NVML is right.
+//! Logs where the catalog differs from NVML. It changes nothing, because NVML is right.
 
 use kerf_core::mig::catalog::{Disagreement, by_product, compare};
 use kerf_core::mig::{ComputeProfile, MigTable, Profile};
@@ -6,9 +6,10 @@ use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
 
-/// Warns once for each thing in which `table`, which NVML gave, differs from what the catalog has of such a GPU. Plans
-/// that are made off the node, and the scheduler's list of resource names, follow the catalog.
-/// Whether NVML lists every profile that the catalog has of the GPU.
+/// Warns once for each difference between `table`, which NVML returned, and the catalog's entry for such a GPU. The
+/// catalog matters all the same: plans off the node and the scheduler's list of resource names use it.
+///
+/// Returns whether NVML lists every profile that the catalog has of the GPU.
 pub(super) fn warn_of_differences(gpu: &GpuUuid, product: &str, memory: MemoryMib, table: &MigTable) -> bool {
     let Some(model) = by_product(product, memory) else {
         tracing::warn!(%gpu, product, %memory, "the catalog does not know this GPU; NVML's MIG table is used");
@@ -22,8 +23,8 @@ pub(super) fn warn_of_differences(gpu: &GpuUuid, product: &str, memory: MemoryMi
     !differences.iter().any(|what| matches!(what, Disagreement::Missing(_)))
 }
 
-/// Warns where compute instances may start elsewhere than core takes it: kerf makes none at a place that the driver does not
-/// have, and offers none of those that only the driver has.
+/// Warns where core and the driver disagree on the places of compute instances. kerf makes none at a place that the
+/// driver lacks, and offers none that only the driver has.
 pub(super) fn warn_of_places(gpu: &GpuUuid, of: Profile, starts: &BTreeMap<u32, Vec<u32>>) {
     for part in ComputeProfile::all(of) {
         let Some(told) = starts.get(&u32::from(part.compute())) else { continue };
@@ -43,7 +44,7 @@ mod tests {
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
 
-    /// Keeps what is said under `model`, `product` and `what`.
+    /// Collects the fields `model`, `product` and `what` of log events.
     #[derive(Clone, Default)]
     struct Heard(Arc<Mutex<Vec<String>>>);
 
@@ -71,7 +72,7 @@ mod tests {
         }
     }
 
-    /// What is said, and whether all is listed.
+    /// The warnings for a table, and whether it lists all profiles.
     fn heard(product: &str, memory: u64, table: &MigTable) -> (Vec<String>, bool) {
         let heard = Heard::default();
         let lists_all = tracing::subscriber::with_default(heard.clone(), || {

@@ -1,4 +1,4 @@
-//! Why a call to a GPU failed, in words that name the NVML function and its answer.
+//! Errors of GPU calls, each with the NVML function and its return code.
 
 use crate::holders::Holders;
 use crate::mode::ModeRefusal;
@@ -8,34 +8,26 @@ use nvml_wrapper::error::NvmlError;
 use std::fmt;
 use thiserror::Error;
 
-/// A failed call.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GpuError {
-    /// NVML cannot be loaded.
     #[error("failed to load NVML from {library}: {reason}; is the driver installed and --nvml right?")]
     Library {
-        /// Where it was looked for.
         library: String,
-        /// What the loader said.
         reason: String,
     },
-    /// An NVML function gave an error.
+    /// An NVML function returned an error code.
     #[error("{call} answered {code}")]
     Call {
-        /// The function.
         call: &'static str,
-        /// Its answer.
         code: NvmlCode,
     },
-    /// An NVML function gave something that has no meaning.
+    /// An NVML function returned a value without a meaning.
     #[error("{call} gave {what}")]
     Malformed {
-        /// The function.
         call: &'static str,
-        /// What it gave.
         what: String,
     },
-    /// There is no such GPU.
+    /// The node has no GPU with this UUID.
     #[error("the node has no GPU {0}")]
     NoSuchGpu(GpuUuid),
     /// The GPU does not have the profile.
@@ -44,43 +36,40 @@ pub enum GpuError {
     /// A GPU instance offers no compute instance of its full size.
     #[error("{0} offers no compute instance of full size")]
     NoFullCompute(Profile),
-    /// A GPU instance offers no compute instance of so many slices.
+    /// A GPU instance offers no compute instance with this number of slices.
     #[error("a {1} offers no compute instance of {0} slices")]
     NoSuchCompute(u8, Profile),
-    /// A GPU instance offers no compute instance of so many slices at that slice.
+    /// A GPU instance offers no compute instance with this number of slices at that slice.
     #[error("a {1} offers no compute instance of {0} slices at slice {2} under this driver")]
     NoSuchPlace(u8, Profile, u8),
-    /// Somebody holds what should be changed.
+    /// A process holds what the call would change.
     #[error("{0}")]
     Busy(Holders),
-    /// The MIG mode cannot be switched.
     #[error("{0}")]
     MigMode(ModeRefusal),
-    /// The driver does not have the function.
+    /// The driver lacks the function, because it is too old.
     #[error(
         "{call} is not in this NVML: the driver is older than {since}; update it or switch off what needs it"
     )]
     TooOld {
-        /// The function.
         call: &'static str,
         /// The first driver branch that has it.
         since: &'static str,
     },
-    /// A cgroup's path cannot be told to NVML.
+    /// A cgroup's path has a zero byte, so it cannot be passed to NVML.
     #[error("the path of cgroup {0:?} cannot be given to NVML: it has a zero byte")]
     Cgroup(String),
-    /// The instance is another one than was looked at.
+    /// The instance with this id is no longer the one that was observed.
     #[error("GPU instance {0} is not what it was when it was looked at")]
     Changed(u32),
-    /// NVML does not come back from a call.
+    /// A call of NVML has exceeded its timeout, in seconds.
     #[error(
         "NVML has not answered for {0} s; see the node's kernel log, and reset the GPU or reboot the node"
     )]
     Hangs(u64),
-    /// No thread can be started to talk to a GPU.
     #[error("failed to start a thread for NVML: {0}; raise the limit on the agent's threads")]
     Thread(String),
-    /// The thread that talks to the GPUs is gone.
+    /// The thread that calls NVML has ended, which is a fault of the agent.
     #[error("the thread that talks to NVML has ended; restart the agent")]
     Stopped,
 }
@@ -90,13 +79,12 @@ impl GpuError {
         move |error| Self::Call { call, code: NvmlCode::from(&error) }
     }
 
-    /// The code, for errors that NVML itself gave.
+    /// NVML's code; for kerf's own errors the code that NVML would return.
     #[must_use]
     pub fn code(&self) -> NvmlCode {
         match self {
             Self::Call { code, .. } => *code,
             Self::Library { .. } => NvmlCode::LibraryNotFound,
-            // As NVML itself would answer.
             Self::NoSuchPlace(..) => NvmlCode::InvalidArgument,
             Self::Busy(_) => NvmlCode::InUse,
             Self::MigMode(refusal) => refusal.code(),
@@ -105,25 +93,25 @@ impl GpuError {
         }
     }
 
-    /// Whether waiting may help: somebody holds what the call needs.
+    /// Whether a retry may help, because a process holds what the call needs.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.code() == NvmlCode::InUse
     }
 
-    /// Whether somebody holds what the call needs whom NVML does not list, as DCGM does.
+    /// Whether a process that NVML does not list, such as DCGM's, holds what the call needs.
     #[must_use]
     pub fn is_held_by_unlisted(&self) -> bool {
         matches!(self, Self::Busy(holders) if holders.0.is_empty())
     }
 
-    /// Whether NVML must be opened anew.
+    /// Whether NVML must be closed and opened again.
     #[must_use]
     pub fn needs_reopening(&self) -> bool {
         matches!(self.code(), NvmlCode::Uninitialized | NvmlCode::DriverNotLoaded | NvmlCode::VersionMismatch)
     }
 
-    /// What NVML says when the thing that was asked for is not there.
+    /// Whether NVML reports that the requested object does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         self.code() == NvmlCode::NotFound
     }
@@ -131,12 +119,12 @@ impl GpuError {
 
 macro_rules! codes {
     ($($name:ident = $number:literal $label:literal,)*) => {
-        /// NVML's return codes, as far as an operator would act on them; the closed set that metrics count by.
-        /// Numbers and names are those of `nvmlReturn_t` in `nvml.h`.
+        /// NVML's return codes, as far as an operator would act on them. Metrics count by this closed set. Numbers and
+        /// names are those of `nvmlReturn_t` in `nvml.h`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum NvmlCode {
             $(#[doc = concat!("`NVML_ERROR_", $label, "`")] $name,)*
-            /// Any other.
+            /// Any code that is not in the list.
             Other,
         }
 
@@ -186,7 +174,7 @@ impl fmt::Display for NvmlCode {
 }
 
 impl From<&NvmlError> for NvmlCode {
-    /// nvml-wrapper has no variant for codes from 23 on: they come as `UnexpectedVariant`.
+    /// nvml-wrapper has no variants for codes from 23 on: these arrive as `UnexpectedVariant`.
     fn from(error: &NvmlError) -> Self {
         match error {
             NvmlError::UnexpectedVariant(number) => Self::of_number(*number),

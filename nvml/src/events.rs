@@ -1,4 +1,4 @@
-//! Errors of GPUs, as the driver tells of them.
+//! Waits for errors of GPUs that the driver reports as events.
 
 use crate::ffi::{self, EventSet};
 use crate::{GpuError, open};
@@ -10,45 +10,43 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::time::Duration;
 
-/// An error of a GPU's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuEvent {
-    /// The GPU; `None` where neither the watch nor the driver knows the handle that the driver gave.
+    /// The GPU; `None` if neither the watch nor the driver recognises the event's handle.
     pub gpu: Option<GpuUuid>,
-    /// What happened.
     pub what: GpuTrouble,
-    /// The GPU instance that was hit, if not all of the GPU was.
+    /// The GPU instance with the error; `None` if the error is of the whole GPU.
     pub gi: Option<u32>,
-    /// The compute instance that was hit, if not all of the GPU instance was.
+    /// The compute instance with the error; `None` if the error is of the whole GPU instance.
     pub ci: Option<u32>,
 }
 
-/// A kind of error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GpuTrouble {
-    /// A critical XID, by its number in NVIDIA's list of XIDs. (Of several before a wait, NVML tells the last.)
+    /// A critical XID, by its number in NVIDIA's list of XIDs. If several come before a wait, NVML reports only the
+    /// last.
     Xid(u64),
     /// A memory error that could not be corrected.
     DoubleBitEcc,
 }
 
-/// Waits for errors of the GPUs that are there when it is opened. A GPU whose MIG mode changed or that was lost may have
-/// another handle: open it anew then. While it is open NVML stays initialised, so after an error that
-/// [`needs_reopening`](GpuError::needs_reopening), here or elsewhere, drop it first.
+/// Waits for errors of the GPUs that exist when it is opened. A GPU whose MIG mode changed, or that was lost, may have
+/// another handle: then open a new watch. NVML stays initialised while the watch is open, so after an error that
+/// [`needs_reopening`](GpuError::needs_reopening), here or elsewhere, drop the watch first.
 pub struct EventWatch {
     nvml: Nvml,
     set: EventSet,
-    /// GPUs by their handles.
+    /// The registered GPUs by their handles.
     gpus: BTreeMap<usize, GpuUuid>,
     /// The indexes of GPUs that did not answer.
     left_out: BTreeSet<u32>,
-    /// How many NVML counted.
+    /// How many GPUs NVML counted.
     count: u32,
 }
 
 impl EventWatch {
-    /// Loads NVML from `library` and registers every GPU that has events. One that does not answer is left
-    /// out until [`Self::register_left_out`].
+    /// Loads NVML from `library` and registers every GPU that has events. A GPU that does not answer is left out until
+    /// [`Self::register_left_out`].
     pub fn open(library: &OsStr) -> Result<Self, GpuError> {
         let nvml = open(library)?;
         let set = ffi::create_event_set(&nvml).map_err(GpuError::call("nvmlEventSetCreate"))?;
@@ -63,7 +61,7 @@ impl EventWatch {
         Ok(watch)
     }
 
-    /// Registers those of the GPUs that were left out that answer by now.
+    /// Registers those of the left-out GPUs that answer by now.
     pub fn register_left_out(&mut self) -> Result<(), GpuError> {
         for index in self.left_out.clone() {
             if self.add(index)?.is_ok() {
@@ -74,7 +72,7 @@ impl EventWatch {
         Ok(())
     }
 
-    /// Registers a GPU. The inner error is its own; after the outer one nothing of NVML's answers.
+    /// Registers a GPU. The inner error concerns this GPU alone; after the outer error all of NVML is unusable.
     fn add(&mut self, index: u32) -> Result<Result<(), GpuError>, GpuError> {
         match self.register(index) {
             Ok(Some((handle, gpu))) => drop(self.gpus.insert(handle, gpu)),
@@ -101,20 +99,20 @@ impl EventWatch {
         Ok(Some((ffi::handle_number(&device), uuid(&device)?)))
     }
 
-    /// How many GPUs NVML counted, watched or not. More may be seen once it is opened anew.
+    /// How many GPUs NVML counted when the watch was opened. A new watch may see more.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// How many GPUs are watched.
+    /// How many GPUs are registered.
     #[must_use]
     pub fn gpus(&self) -> usize {
         self.gpus.len()
     }
 
-    /// Waits for the next error, at most `timeout`; `None` when there was none. NVML may also give up before, so callers
-    /// that loop on errors pause between.
+    /// Waits for the next error, at most `timeout`; `None` if there was none. NVML may return early, so callers that
+    /// retry on errors must pause in between.
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<GpuEvent>, GpuError> {
         const CALL: &str = "nvmlEventSetWait_v2";
         let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
@@ -131,7 +129,7 @@ impl EventWatch {
         Ok(Some(GpuEvent { gpu, what, gi: event.gi, ci: event.ci }))
     }
 
-    /// The GPU with this handle. A GPU may have got another one since it was registered.
+    /// The GPU with this handle. A GPU may have got another handle since it was registered.
     fn gpu_with(&self, handle: usize) -> Option<GpuUuid> {
         self.gpus.get(&handle).cloned().or_else(|| {
             let uuid = ffi::uuid_of_handle(&self.nvml, handle);
@@ -147,7 +145,7 @@ impl EventWatch {
 
 impl Drop for EventWatch {
     fn drop(&mut self) {
-        // Whatever it answers, the set is not used again.
+        // The result is irrelevant, because the set is not used again.
         drop(ffi::free_event_set(&self.nvml, &mut self.set));
     }
 }

@@ -1,8 +1,8 @@
-//! The NVML calls that nvml-wrapper does not wrap, or not wholly: GPU and compute instances, process lists, events with
-//! their instance, remapped rows, memory limits.
+//! The NVML calls that nvml-wrapper lacks or wraps in part: GPU and compute instances, process lists, events with their
+//! instance, remapped rows, memory limits.
 //!
-//! The only unsafe code. Every function here checks the return code and keeps raw pointers inside its own handle types;
-//! none decides anything.
+//! This is the only unsafe code. Every function checks the return code and keeps raw pointers inside its own handle
+//! types. None of them decides anything.
 
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, GpmSample, Nvml};
@@ -18,8 +18,8 @@ use std::ffi::{CStr, c_char};
 use std::mem::{size_of, zeroed};
 use std::ptr::null_mut;
 
-/// Layouts on x86-64 and aarch64 as nvml.h has them, also of those that only nvml-wrapper uses: a driver that wrote more
-/// than this would write past our values.
+/// Sizes on x86-64 and aarch64 as in nvml.h, also of structures that only nvml-wrapper uses. If a structure were
+/// smaller than the driver's, the driver would write past our values.
 macro_rules! sizes {
     ($($kind:ty = $bytes:literal,)*) => { $(const _: () = assert!(size_of::<$kind>() == $bytes);)* };
 }
@@ -50,13 +50,13 @@ sizes! {
 
 /// The version word of a structure (`NVML_STRUCT_VERSION`): its size, with its version in the top byte.
 const fn version_word<T>(version: u32) -> u32 {
-    // The sizes above are far below 2^24.
+    // The cast is lossless, because the sizes above are far below 2^24.
     #[expect(clippy::cast_possible_truncation, reason = "no structure of NVML's is larger than some KiB")]
     let size = size_of::<T>() as u32;
     size | version << 24
 }
 
-// The words of nvml.h.
+// The same words as in nvml.h.
 const _: () = {
     assert!(version_word::<nvmlGpuInstanceProfileInfo_v2_t>(2) == 0x0200_0098);
     assert!(version_word::<nvmlGpuInstanceProfileInfo_v3_t>(3) == 0x0300_0098);
@@ -65,27 +65,26 @@ const _: () = {
     assert!(version_word::<nvmlMemory_v2_t>(2) == 0x0200_0028);
 };
 
-/// What NVML writes for a GPU or compute instance where there is none.
+/// NVML's value for a GPU or compute instance that does not exist.
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// What NVML writes for memory that it cannot tell (`NVML_VALUE_NOT_AVAILABLE`).
+/// NVML's value for memory that it cannot determine (`NVML_VALUE_NOT_AVAILABLE`).
 const NO_MEMORY: u64 = u64::MAX;
 
-/// Room for the instances of one profile, whatever the driver says is the most: no GPU has more memory slices.
+/// Room for the instances of one profile, whatever maximum the driver reports: no GPU has more memory slices.
 const MOST_INSTANCES: u32 = 32;
 
-/// Where a process list that does not fit is given up.
+/// The limit at which the growth of a process list's buffer stops.
 const MOST_PROCESSES: u32 = 1 << 16;
 
-/// A GPU instance of the driver's.
+/// The driver's handle of a GPU instance.
 #[derive(Clone, Copy)]
 pub struct GiHandle(nvmlGpuInstance_t);
 
-/// A compute instance of the driver's.
+/// The driver's handle of a compute instance.
 #[derive(Clone, Copy)]
 pub struct CiHandle(nvmlComputeInstance_t);
 
-/// One GPU instance profile.
 pub struct GiProfile {
     pub id: u32,
     pub name: String,
@@ -93,7 +92,7 @@ pub struct GiProfile {
     pub memory_mib: u64,
 }
 
-/// Which GPU instance a handle stands for.
+/// The GPU instance of a handle.
 pub struct GiInfo {
     pub id: u32,
     pub profile: u32,
@@ -101,7 +100,7 @@ pub struct GiInfo {
     pub size: u32,
 }
 
-/// Which compute instance a handle stands for; places are compute slices of its GPU instance.
+/// The compute instance of a handle; `start` and `size` are compute slices of its GPU instance.
 pub struct CiInfo<'nvml> {
     pub id: u32,
     pub start: u32,
@@ -117,7 +116,7 @@ pub struct CiProfile {
     pub multiprocessors: u32,
 }
 
-/// `nvmlDeviceGetGpuInstanceProfileInfoV` with the structure that has the name.
+/// Calls `nvmlDeviceGetGpuInstanceProfileInfoV` with the version of the structure that has the profile's name.
 pub fn gi_profile(device: &Device<'_>, index: u32) -> Result<GiProfile, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstanceProfileInfoV.as_ref())?;
     // SAFETY: the structure is plain data for which zeroes are valid, its version tells the driver its size, and the
@@ -136,13 +135,13 @@ pub fn gi_profile(device: &Device<'_>, index: u32) -> Result<GiProfile, NvmlErro
     })
 }
 
-/// A C string in a field of fixed size.
 fn text(field: &[c_char]) -> Result<String, NvmlError> {
     let bytes: Vec<u8> = field.iter().map(|c| c.to_ne_bytes()[0]).chain([0]).collect();
     Ok(CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_str()?.to_owned())
 }
 
-/// `nvmlDeviceGetGpuInstancePossiblePlacements_v2`: starts and sizes. (nvml-wrapper's own always gives none.)
+/// Calls `nvmlDeviceGetGpuInstancePossiblePlacements_v2` and returns starts and sizes. nvml-wrapper's own function
+/// always returns none.
 pub fn placements(device: &Device<'_>, profile: u32) -> Result<Vec<(u32, u32)>, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstancePossiblePlacements_v2.as_ref())?;
     let mut found = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; MOST_INSTANCES as usize];
@@ -152,7 +151,6 @@ pub fn placements(device: &Device<'_>, profile: u32) -> Result<Vec<(u32, u32)>, 
     Ok(found.iter().take(count as usize).map(|p| (p.start, p.size)).collect())
 }
 
-/// `nvmlDeviceGetGpuInstances`.
 pub fn gpu_instances(device: &Device<'_>, profile: u32) -> Result<Vec<GiHandle>, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstances.as_ref())?;
     let mut found = vec![null_mut(); MOST_INSTANCES as usize];
@@ -162,7 +160,6 @@ pub fn gpu_instances(device: &Device<'_>, profile: u32) -> Result<Vec<GiHandle>,
     Ok(found.into_iter().take(count as usize).map(GiHandle).collect())
 }
 
-/// `nvmlDeviceGetGpuInstanceById`.
 pub fn gpu_instance(device: &Device<'_>, id: u32) -> Result<GiHandle, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstanceById.as_ref())?;
     let mut gi = null_mut();
@@ -171,7 +168,6 @@ pub fn gpu_instance(device: &Device<'_>, id: u32) -> Result<GiHandle, NvmlError>
     Ok(GiHandle(gi))
 }
 
-/// `nvmlGpuInstanceGetInfo`.
 pub fn gi_info(nvml: &Nvml, gi: GiHandle) -> Result<GiInfo, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceGetInfo.as_ref())?;
     // SAFETY: zeroes are valid for the structure, and the handle came from the same library; the driver checks it.
@@ -184,7 +180,7 @@ pub fn gi_info(nvml: &Nvml, gi: GiHandle) -> Result<GiInfo, NvmlError> {
     Ok(GiInfo { id: info.id, profile: info.profileId, start, size })
 }
 
-/// `nvmlDeviceCreateGpuInstanceWithPlacement`. (Without a placement the driver would choose one.)
+/// Calls `nvmlDeviceCreateGpuInstanceWithPlacement`, because without a placement the driver would choose one.
 pub fn create_gi(device: &Device<'_>, profile: u32, start: u32, size: u32) -> Result<GiHandle, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceCreateGpuInstanceWithPlacement.as_ref())?;
     let placement = nvmlGpuInstancePlacement_t { start, size };
@@ -194,14 +190,13 @@ pub fn create_gi(device: &Device<'_>, profile: u32, start: u32, size: u32) -> Re
     Ok(GiHandle(gi))
 }
 
-/// `nvmlGpuInstanceDestroy`.
 pub fn destroy_gi(nvml: &Nvml, gi: GiHandle) -> Result<(), NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceDestroy.as_ref())?;
     // SAFETY: the handle came from the same library; one that is gone is refused by the driver.
     unsafe { nvml_try(call(gi.0)) }
 }
 
-/// `nvmlGpuInstanceGetComputeInstanceProfileInfo` with shared engines, the only kind there is.
+/// Calls `nvmlGpuInstanceGetComputeInstanceProfileInfo` with shared engines, the only kind that exists.
 pub fn ci_profile(nvml: &Nvml, gi: GiHandle, index: u32) -> Result<CiProfile, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceGetComputeInstanceProfileInfo.as_ref())?;
     // SAFETY: zeroes are valid for the structure; the driver writes one of it.
@@ -213,7 +208,7 @@ pub fn ci_profile(nvml: &Nvml, gi: GiHandle, index: u32) -> Result<CiProfile, Nv
     Ok(CiProfile { id: info.id, slices: info.sliceCount, multiprocessors: info.multiprocessorCount })
 }
 
-/// `nvmlGpuInstanceGetComputeInstancePossiblePlacements`: starts and sizes, in compute slices.
+/// Calls `nvmlGpuInstanceGetComputeInstancePossiblePlacements` and returns starts and sizes, in compute slices.
 pub fn ci_placements(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<Vec<(u32, u32)>, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceGetComputeInstancePossiblePlacements.as_ref())?;
     let mut found = vec![nvmlComputeInstancePlacement_t { start: 0, size: 0 }; MOST_INSTANCES as usize];
@@ -223,7 +218,6 @@ pub fn ci_placements(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<Vec<(u32
     Ok(found.iter().take(count as usize).map(|p| (p.start, p.size)).collect())
 }
 
-/// `nvmlGpuInstanceGetComputeInstances`.
 pub fn compute_instances(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<Vec<CiHandle>, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceGetComputeInstances.as_ref())?;
     let mut found = vec![null_mut(); MOST_INSTANCES as usize];
@@ -233,7 +227,7 @@ pub fn compute_instances(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<Vec<
     Ok(found.into_iter().take(count as usize).map(CiHandle).collect())
 }
 
-/// `nvmlGpuInstanceCreateComputeInstance`, for a profile that fits at one place only.
+/// Calls `nvmlGpuInstanceCreateComputeInstance`, for a profile that fits at one place only.
 pub fn create_ci(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<CiHandle, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceCreateComputeInstance.as_ref())?;
     let mut ci = null_mut();
@@ -242,7 +236,6 @@ pub fn create_ci(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<CiHandle, Nv
     Ok(CiHandle(ci))
 }
 
-/// `nvmlGpuInstanceCreateComputeInstanceWithPlacement`.
 pub fn create_ci_at(
     nvml: &Nvml,
     gi: GiHandle,
@@ -258,15 +251,14 @@ pub fn create_ci_at(
     Ok(CiHandle(ci))
 }
 
-/// `nvmlComputeInstanceDestroy`.
 pub fn destroy_ci(nvml: &Nvml, ci: CiHandle) -> Result<(), NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlComputeInstanceDestroy.as_ref())?;
     // SAFETY: as for a GPU instance.
     unsafe { nvml_try(call(ci.0)) }
 }
 
-/// `nvmlComputeInstanceGetInfo_v2`, whose `device` is the handle of the MIG device. (Walking the GPU's MIG devices by
-/// index takes seconds on a busy node.)
+/// Calls `nvmlComputeInstanceGetInfo_v2`, whose `device` is the handle of the MIG device. A walk over the GPU's MIG
+/// devices by index would take seconds on a busy node.
 pub fn ci_info(nvml: &Nvml, ci: CiHandle) -> Result<CiInfo<'_>, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlComputeInstanceGetInfo_v2.as_ref())?;
     // SAFETY: zeroes are valid for the structure; the device handle in it belongs to the same library.
@@ -278,7 +270,7 @@ pub fn ci_info(nvml: &Nvml, ci: CiHandle) -> Result<CiInfo<'_>, NvmlError> {
     }
 }
 
-/// Which processes to list.
+/// Which of NVML's process lists to read.
 #[derive(Clone, Copy)]
 pub enum ProcessList {
     Compute,
@@ -286,7 +278,7 @@ pub enum ProcessList {
     MpsClients,
 }
 
-/// A process as NVML lists it.
+/// A process in NVML's list.
 pub struct RawProcess {
     pub pid: u32,
     pub bytes: Option<u64>,
@@ -294,7 +286,8 @@ pub struct RawProcess {
     pub ci: Option<u32>,
 }
 
-/// `nvmlDeviceGetComputeRunningProcesses_v3` and its two kin. (nvml-wrapper's fail when processes start meanwhile.)
+/// Calls `nvmlDeviceGetComputeRunningProcesses_v3` or one of its two siblings. nvml-wrapper's functions fail if
+/// processes start meanwhile.
 pub fn processes(device: &Device<'_>, list: ProcessList) -> Result<Vec<RawProcess>, NvmlError> {
     let lib = device.nvml().lib();
     let call = nvml_sym(match list {
@@ -332,13 +325,12 @@ fn instance(id: u32) -> Option<u32> {
     Some(id).filter(|id| *id != NO_INSTANCE)
 }
 
-/// What `nvmlDeviceGetRemappedRows` tells of repairs.
+/// What `nvmlDeviceGetRemappedRows` reports of repairs.
 pub struct RemappedRows {
     pub is_pending: bool,
     pub has_failed: bool,
 }
 
-/// `nvmlDeviceGetRemappedRows`.
 pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetRemappedRows.as_ref())?;
     let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
@@ -355,27 +347,27 @@ pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {
     Ok(RemappedRows { is_pending: pending != 0, has_failed: failed != 0 })
 }
 
-/// A GPU's handle as a number, to find it again: a GPU that fell off the bus has no UUID to ask for.
+/// A GPU's handle as a number, which identifies the GPU later: a GPU that fell off the bus has no readable UUID.
 pub fn handle_number(device: &Device<'_>) -> usize {
     // SAFETY: the handle is looked at and not used.
     unsafe { device.handle() }.addr()
 }
 
-/// The UUID of the GPU with a handle that the driver gave as this number.
+/// The UUID of the GPU whose handle the driver returned as this number.
 pub fn uuid_of_handle(nvml: &Nvml, number: usize) -> Result<String, NvmlError> {
     // SAFETY: the handle came from the same library, which refuses one that it does not know.
     unsafe { Device::new(std::ptr::without_provenance_mut(number), nvml) }.uuid()
 }
 
-/// An event set of the driver's. Whoever has it frees it, by [`free_event_set`].
+/// The driver's handle of an event set. Its owner must free it by [`free_event_set`].
 pub struct EventSet(nvmlEventSet_t);
 
 // SAFETY: NVML may be called from any thread; a set is used by one at a time, for it is not `Sync`.
 unsafe impl Send for EventSet {}
 
-/// An event. (nvml-wrapper's leaves out the instances.)
+/// An event with its instances, which nvml-wrapper's type leaves out.
 pub struct RawEvent {
-    /// See [`handle_number`].
+    /// The number of [`handle_number`] for this device.
     pub device: usize,
     pub kind: u64,
     pub data: u64,
@@ -383,7 +375,6 @@ pub struct RawEvent {
     pub ci: Option<u32>,
 }
 
-/// `nvmlEventSetCreate`.
 pub fn create_event_set(nvml: &Nvml) -> Result<EventSet, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlEventSetCreate.as_ref())?;
     let mut set = null_mut();
@@ -392,14 +383,13 @@ pub fn create_event_set(nvml: &Nvml) -> Result<EventSet, NvmlError> {
     Ok(EventSet(set))
 }
 
-/// `nvmlDeviceRegisterEvents`. (nvml-wrapper's frees the whole set when one GPU refuses.)
+/// Calls `nvmlDeviceRegisterEvents`. nvml-wrapper's function frees the whole set if one GPU refuses.
 pub fn register_events(device: &Device<'_>, kinds: u64, set: &EventSet) -> Result<(), NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceRegisterEvents.as_ref())?;
     // SAFETY: both handles belong to the library that is called.
     unsafe { nvml_try(call(device.handle(), kinds, set.0)) }
 }
 
-/// `nvmlEventSetWait_v2`.
 pub fn wait_for_event(nvml: &Nvml, set: &EventSet, timeout_ms: u32) -> Result<RawEvent, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlEventSetWait_v2.as_ref())?;
     // SAFETY: zeroes are valid for the structure, and the driver writes one of it.
@@ -417,7 +407,7 @@ pub fn wait_for_event(nvml: &Nvml, set: &EventSet, timeout_ms: u32) -> Result<Ra
     })
 }
 
-/// `nvmlEventSetFree`. The set may not be used afterwards.
+/// Calls `nvmlEventSetFree`. The set must not be used afterwards.
 pub fn free_event_set(nvml: &Nvml, set: &mut EventSet) -> Result<(), NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlEventSetFree.as_ref())?;
     let set = std::mem::replace(&mut set.0, null_mut());
@@ -425,7 +415,7 @@ pub fn free_event_set(nvml: &Nvml, set: &mut EventSet) -> Result<(), NvmlError> 
     unsafe { nvml_try(call(set)) }
 }
 
-/// A sample of GPM counters that is kept between two looks, and freed by [`GpmHandle::into_sample`].
+/// A sample of GPM counters between two measurements. [`GpmHandle::into_sample`] frees it.
 pub struct GpmHandle(nvmlGpmSample_t);
 
 // SAFETY: NVML may be called from any thread; a sample is used by one at a time, for it is not `Sync`.
@@ -436,7 +426,7 @@ impl GpmHandle {
         Self(sample.into_handle())
     }
 
-    /// A sample that frees itself.
+    /// Turns it into a sample that frees itself.
     pub fn into_sample(self, nvml: &Nvml) -> GpmSample<'_> {
         // SAFETY: the handle came from a sample that gave it away, and is given away here: nobody else has it. Backend and
         // handles live and die together, so it is of this library.
@@ -444,10 +434,10 @@ impl GpmHandle {
     }
 }
 
-/// `NVML_DEVICE_MEMORY_LIMIT_MAX`: no hard limit.
+/// The value for no hard limit, `NVML_DEVICE_MEMORY_LIMIT_MAX`.
 pub const NO_LIMIT: u64 = u64::MAX;
 
-/// `nvmlSetMemoryLimits_v1_t`, new in driver R615: a cgroup's folder, soft and hard limit in bytes.
+/// The structure `nvmlSetMemoryLimits_v1_t`, new in driver R615: a cgroup's folder, soft and hard limit in bytes.
 #[repr(C)]
 struct MemoryLimits {
     cgroup: *const c_char,
@@ -457,7 +447,7 @@ struct MemoryLimits {
 
 type SetMemoryLimits = unsafe extern "C" fn(nvmlDevice_t, *mut MemoryLimits) -> nvmlReturn_t;
 
-/// `nvmlDeviceSetMemoryLimits_v1`, which nvml-wrapper does not know: it is looked up at each call.
+/// Calls `nvmlDeviceSetMemoryLimits_v1`, which nvml-wrapper lacks: so the symbol is looked up at each call.
 pub fn set_memory_limits(device: &Device<'_>, cgroup: &CStr, soft: u64, hard: u64) -> Result<(), NvmlError> {
     let mut limits = MemoryLimits { cgroup: cgroup.as_ptr(), soft, hard };
     // SAFETY: the function has this type by nvml.h; it reads one structure and the text, which outlives the call.

@@ -1,22 +1,19 @@
-//! Who holds a GPU or an instance: what an operator must know to free it.
+//! The processes that hold a GPU or an instance, which an operator must know to free it.
 
 use crate::Process;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-/// Processes that one text names; the rest are counted.
+/// How many processes one text names; the rest are counted.
 const NAMED: usize = 8;
 
-/// The kernel's folder of processes.
 const PROC: &str = "/proc";
 
-/// A process that holds something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its id.
     pub pid: u32,
-    /// Its command's name (`/proc/<pid>/comm`), where it can be read.
+    /// Its command's name (`/proc/<pid>/comm`); `None` if it cannot be read.
     pub name: Option<String>,
 }
 
@@ -25,7 +22,7 @@ pub struct Holder {
 pub struct Holders(pub Vec<Holder>);
 
 impl Holders {
-    /// These processes with their names, each once.
+    /// Collects these processes with their names, each once.
     pub fn of<'p>(processes: impl IntoIterator<Item = &'p Process>) -> Self {
         Self::named(processes, Path::new(PROC))
     }
@@ -37,7 +34,7 @@ impl Holders {
     }
 }
 
-/// The name of a process's command, where `/proc` has it.
+/// The name of a process's command; `None` if `/proc` lacks it.
 #[must_use]
 pub fn command(pid: u32) -> Option<String> {
     command_in(Path::new(PROC), pid)

@@ -1,4 +1,4 @@
-//! The GPU instances of a GPU and their compute instances, as NVML lists them.
+//! Reads the GPU instances of a GPU and their compute instances.
 
 use crate::ffi::{self, CiHandle, GiHandle};
 use crate::tables::{CiProfiles, Tables, narrow};
@@ -11,17 +11,16 @@ use kerf_core::names::{DeviceId, GpuUuid};
 use nvml_wrapper::{Device, Nvml};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A GPU as its instances are looked at and changed.
+/// A GPU with everything that reading and changing its instances needs.
 pub(crate) struct Site<'a> {
     pub(crate) nvml: &'a Nvml,
     pub(crate) device: Device<'a>,
     pub(crate) gpu: &'a GpuUuid,
     pub(crate) tables: &'a mut Tables,
-    /// What its MIG devices have, where that is asked for: those that are known already are not asked again.
+    /// The attributes of its MIG devices, if they are requested. Known ones are not read again.
     pub(crate) attributes: Option<BTreeMap<DeviceId, Attributes>>,
 }
 
-/// A compute instance that exists.
 pub(crate) struct Found {
     pub(crate) handle: CiHandle,
     pub(crate) ci: u32,
@@ -31,15 +30,16 @@ pub(crate) struct Found {
 }
 
 impl NvmlBackend {
-    /// `gpu`, as its instances are looked at and changed.
+    /// Prepares `gpu` for reading and changing its instances.
     pub(crate) fn site<'a>(&'a mut self, gpu: &'a GpuUuid) -> Result<Site<'a>, GpuError> {
         let device = device(&self.nvml, self.indexes()?, gpu)?;
         Ok(Site { nvml: &self.nvml, device, gpu, tables: &mut self.tables, attributes: None })
     }
 }
 
-/// The handle of `gpu`, which is one of those at `indexes`. By nvml.h `nvmlDeviceGetHandleByUUID` fails if any GPU has
-/// fallen off the bus, and `nvmlDeviceGetHandleByIndex_v2` only if the GPU at that index has.
+/// The handle of `gpu`, which is one of those at `indexes`. The search goes by index, because by nvml.h
+/// `nvmlDeviceGetHandleByUUID` fails if any GPU has fallen off the bus, and `nvmlDeviceGetHandleByIndex_v2` only if the
+/// GPU at that index has.
 pub(crate) fn device<'a>(
     nvml: &'a Nvml,
     indexes: impl IntoIterator<Item = u32>,
@@ -50,14 +50,14 @@ pub(crate) fn device<'a>(
         match by_index(nvml, index) {
             Ok((device, uuid)) if uuid == *gpu => return Ok(device),
             Ok(_) => {}
-            // It may be the one.
+            // The unreadable GPU may be the requested one, so keep its error.
             Err(error) => unknown = unknown.or(Some(error)),
         }
     }
     Err(unknown.unwrap_or_else(|| GpuError::NoSuchGpu(gpu.clone())))
 }
 
-/// The handle of the GPU at `index`, and which that is.
+/// The handle and the UUID of the GPU at `index`.
 pub(crate) fn by_index(nvml: &Nvml, index: u32) -> Result<(Device<'_>, GpuUuid), GpuError> {
     let device = nvml.device_by_index(index).map_err(GpuError::call("nvmlDeviceGetHandleByIndex_v2"))?;
     let uuid = device.uuid().map_err(GpuError::call("nvmlDeviceGetUUID"))?;
@@ -65,7 +65,7 @@ pub(crate) fn by_index(nvml: &Nvml, index: u32) -> Result<(Device<'_>, GpuUuid),
 }
 
 impl Site<'_> {
-    /// What MIG offers of one profile.
+    /// What MIG offers for one profile.
     pub(crate) fn entry(&mut self, profile: Profile) -> Result<ProfileEntry, GpuError> {
         let table = self.tables.of(self.gpu, &self.device)?;
         table.entry(profile).cloned().ok_or(GpuError::NoSuchProfile(profile))
@@ -88,7 +88,7 @@ impl Site<'_> {
                         instance,
                         gi: info.id,
                         compute: self.compute(gi, entry)?,
-                        // Where nobody can say, it may have some.
+                        // Without a process list, assume that it has processes.
                         has_processes: processes
                             .is_none_or(|listed| listed.iter().any(|p| p.gi == Some(info.id))),
                     });
@@ -108,7 +108,7 @@ impl Site<'_> {
         ffi::gi_info(self.nvml, gi).map_err(GpuError::call("nvmlGpuInstanceGetInfo"))
     }
 
-    /// What the compute instances of a GPU instance are together.
+    /// Reads the compute instances of a GPU instance and classifies them.
     pub(crate) fn compute(&mut self, gi: GiHandle, entry: &ProfileEntry) -> Result<Compute, GpuError> {
         let profiles = self.tables.compute(self.gpu, self.nvml, gi, entry)?;
         let found = self.compute_instances(gi, &profiles)?;
@@ -147,7 +147,7 @@ impl Site<'_> {
     }
 }
 
-/// What `found` is as a whole: one of full size, legal parts by their places, or what somebody else thought of.
+/// Classifies `found`: one of full size, legal parts by their places, or foreign ones.
 fn understood(of: Profile, profiles: &CiProfiles, mut found: Vec<Found>) -> Compute {
     if found.is_empty() {
         return Compute::Missing;

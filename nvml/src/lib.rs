@@ -1,6 +1,7 @@
-//! A node's GPUs through NVML: what is seen of them, and the calls that change them. It decides nothing.
+//! A node's GPUs through NVML: observation, and the calls that change them. It decides nothing.
 //!
-//! The one crate with unsafe code, and there in one module: the NVML calls that nvml-wrapper does not wrap.
+//! It is the only crate of the programs with unsafe code, and has it in one module: the NVML calls that nvml-wrapper does
+//! not wrap. (The mock of NVML for tests has the other side of the C interface.)
 #![deny(unsafe_code)]
 
 mod attributes;
@@ -48,24 +49,24 @@ use std::sync::Arc;
 use tables::Tables;
 use utilization::Meter;
 
-/// NVML, loaded and initialised: for all GPUs of the node, or for one of them ([`GpuBackend::for_one`]).
+/// NVML, loaded and initialised, for all GPUs of the node or for one ([`GpuBackend::for_one`]).
 pub struct NvmlBackend {
     nvml: Arc<Nvml>,
-    /// The index of the one GPU; `None` for all.
+    /// The index of the only GPU; `None` for all.
     only: Option<u32>,
-    /// The kernel's folder of what it knows of devices.
+    /// The kernel's folder of device information, usually `/sys`.
     sys: PathBuf,
     tables: Tables,
     seen: Seen,
     meters: BTreeMap<GpuUuid, Meter>,
 }
 
-/// What the driver says of itself.
+/// The driver's version information.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
     /// Its version, such as `580.159.04`.
     pub version: String,
-    /// The newest CUDA that it runs, major and minor.
+    /// The newest CUDA version that it supports, major and minor.
     pub cuda: (u32, u32),
 }
 
@@ -88,7 +89,7 @@ impl NvmlBackend {
         Ok(Self::of(Arc::new(open(library)?), None, "/sys".into()))
     }
 
-    /// Reads what the kernel knows of devices from this folder instead of `/sys`.
+    /// Reads the kernel's device information from this folder instead of `/sys`.
     #[must_use]
     pub fn with_sys(self, sys: PathBuf) -> Self {
         Self::of(Arc::clone(&self.nvml), self.only, sys)
@@ -98,7 +99,6 @@ impl NvmlBackend {
         Self { nvml, only, sys, tables: Tables::default(), seen: Seen::default(), meters: BTreeMap::new() }
     }
 
-    /// The indexes of its GPUs.
     fn indexes(&self) -> Result<Range<u32>, GpuError> {
         match self.only {
             Some(index) => Ok(index..index + 1),
@@ -106,17 +106,16 @@ impl NvmlBackend {
         }
     }
 
-    /// The driver.
     pub fn driver(&self) -> Result<Driver, GpuError> {
         let version = self.nvml.sys_driver_version().map_err(GpuError::call("nvmlSystemGetDriverVersion"))?;
         let cuda = self.nvml.sys_cuda_driver_version();
         let cuda = cuda.map_err(GpuError::call("nvmlSystemGetCudaDriverVersion_v2"))?;
-        // major * 1000 + minor * 10, by nvml.h.
+        // The number is major * 1000 + minor * 10, by nvml.h.
         let cuda = u32::try_from(cuda).unwrap_or(0);
         Ok(Driver { version, cuda: (cuda / 1000, cuda % 1000 / 10) })
     }
 
-    /// What MIG offers on `gpu`, with MIG mode on or off; empty on a GPU without MIG.
+    /// The profiles of MIG on `gpu`, with MIG mode on or off; empty on a GPU without MIG.
     pub fn profiles(&self, gpu: &GpuUuid) -> Result<MigTable, GpuError> {
         tables::read(&self.device(gpu)?)
     }

@@ -1,4 +1,4 @@
-//! GPU memory limits of cgroups, which drivers offer from R615 on.
+//! Sets GPU memory limits of cgroups, which drivers support from R615 on.
 
 use crate::processes::MIB;
 use crate::{GpuError, NvmlBackend, NvmlCode, ffi};
@@ -10,8 +10,8 @@ use std::path::Path;
 const CALL: &str = "nvmlDeviceSetMemoryLimits_v1";
 
 impl NvmlBackend {
-    /// See [`crate::GpuBackend::limit_memory`]. What the cgroup may have at most is also what it is sure to get: kerf
-    /// promises no memory twice.
+    /// Implements [`crate::GpuBackend::limit_memory`]. The soft limit equals the hard limit, because kerf never assigns
+    /// the same memory twice.
     pub(crate) fn set_memory_limit(
         &mut self,
         gpu: &GpuUuid,
@@ -29,7 +29,7 @@ impl NvmlBackend {
             _ => error,
         });
         match result {
-            // With a cgroup its limits go.
+            // A cgroup's limits end with it, so a failed call to lift them counts as done.
             Err(GpuError::Call { .. }) if limit.is_none() && !Path::new(cgroup).exists() => Ok(()),
             result => result,
         }

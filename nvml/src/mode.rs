@@ -1,4 +1,4 @@
-//! Switching a GPU's MIG mode and its compute mode.
+//! Switches a GPU's MIG mode and its compute mode.
 
 use crate::holders::Holders;
 use crate::instances::Site;
@@ -13,22 +13,22 @@ use thiserror::Error;
 
 const SET: &str = "nvmlDeviceSetMigMode";
 
-/// The CUDA compute capability of Ampere, whose MIG mode changes with a reset. (Hopper's, 9, does without.)
+/// The CUDA compute capability of Ampere, which needs a reset to switch MIG mode. Hopper (9) does not.
 const AMPERE: u32 = 8;
 
-/// Why a GPU's MIG mode is not switched.
+/// Why a GPU's MIG mode cannot be switched.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ModeRefusal {
-    /// The GPU has none.
+    /// The GPU has no MIG mode.
     #[error("the GPU has no MIG mode")]
     Unsupported,
-    /// It is cut.
+    /// The GPU has this many GPU instances.
     #[error("the GPU has {0} GPU instances; its MIG mode is switched when they are gone")]
     Instances(usize),
-    /// An MPS server has it to itself, or nobody may use it.
+    /// An MPS server has the GPU to itself, or no process may use it; with the GPU's index.
     #[error("the GPU's compute mode is not DEFAULT; end its MPS daemon, or run nvidia-smi -i {0} -c DEFAULT")]
     ComputeMode(u32),
-    /// Ampere.
+    /// The GPU is an Ampere, which needs a reset; with the GPU's index.
     #[error(
         "the GPU's MIG mode changes only with a reset: drain the node, run nvidia-smi -i {0} -mig with 1 or 0 and \
          nvidia-smi --gpu-reset -i {0}, or reboot after the first; or allow resets in the node's policy"
@@ -37,7 +37,7 @@ pub enum ModeRefusal {
 }
 
 impl ModeRefusal {
-    /// NVML's code for it.
+    /// The NVML code that fits best.
     pub(crate) fn code(&self) -> NvmlCode {
         match self {
             Self::Unsupported => NvmlCode::NotSupported,
@@ -48,15 +48,16 @@ impl ModeRefusal {
 }
 
 impl NvmlBackend {
-    /// See [`crate::GpuBackend::set_mig_mode`].
+    /// Implements [`crate::GpuBackend::set_mig_mode`].
     pub(crate) fn switch_mig(&mut self, gpu: &GpuUuid, on: bool, reset: bool) -> Result<(), GpuError> {
         let result = self.site(gpu)?.switch_mig(on, reset);
-        // What MIG offers is asked anew; minors and handles, which may be others now, are asked at every look.
+        // Forget the profiles, even after an error, so that they are read again. Minors and handles may differ too, but
+        // each observation reads those.
         self.tables.forget(gpu);
         result
     }
 
-    /// See [`crate::GpuBackend::set_compute_mode`].
+    /// Implements [`crate::GpuBackend::set_compute_mode`].
     pub(crate) fn switch_compute_mode(&mut self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), GpuError> {
         let mode = match mode {
             ComputeMode::Default => NvmlComputeMode::Default,
@@ -73,13 +74,13 @@ impl Site<'_> {
             MigMode::Unsupported => return Err(GpuError::MigMode(ModeRefusal::Unsupported)),
             MigMode::Settled(now) if now == on => return Ok(()),
             MigMode::Pending(now) if now != on && reset => return Ok(()),
-            // The other mode waits for a reset: it is called off.
+            // The other mode is pending, so setting the current one cancels the change.
             MigMode::Pending(now) if now == on => return set(&self.device, on).map(drop),
             MigMode::Settled(_) | MigMode::Pending(_) => {}
         }
         let index = self.device.index().map_err(GpuError::call("nvmlDeviceGetIndex"))?;
         is_free(&self.device, index)?;
-        // With MIG mode off there is nothing to count.
+        // With MIG mode off there are no instances to count.
         if !on {
             self.is_uncut()?;
         }
@@ -111,7 +112,7 @@ impl Site<'_> {
         if ids.is_empty() { Ok(()) } else { Err(GpuError::MigMode(ModeRefusal::Instances(ids.len()))) }
     }
 
-    /// Takes back a change that is pending, and says why it is.
+    /// Cancels a pending change, and returns the error with its reason.
     fn call_off(&self, on: bool, index: u32, code: NvmlCode) -> GpuError {
         if let Err(error) = set(&self.device, !on) {
             tracing::error!(gpu = %self.gpu, index, on, %error, "the GPU's MIG mode will change at its next reset");
@@ -126,13 +127,13 @@ impl Site<'_> {
     }
 }
 
-/// Asks for a mode. The call succeeds also when the mode is only pending; the answer is why it is.
+/// Sets a mode. The call also succeeds if the mode is only pending; then it returns the reason.
 fn set(device: &Device<'_>, on: bool) -> Result<Option<NvmlCode>, GpuError> {
     let status = device.set_mig_mode(on).map_err(|error| refusal(device, SET, error, |_| true))?;
     Ok((status != 0).then(|| NvmlCode::of_number(status)))
 }
 
-/// Whether nobody uses the GPU, whose compute mode is as it should be.
+/// Fails if a process uses the GPU, or if its compute mode is not `DEFAULT`.
 fn is_free(device: &Device<'_>, index: u32) -> Result<(), GpuError> {
     let processes = processes::on_gpu(device)?;
     if !processes.is_empty() {

@@ -1,4 +1,4 @@
-//! One look at all GPUs. One that does not answer is kept as it was last seen; the others go on.
+//! Observes all GPUs. A GPU that does not answer keeps its last state, and the others are read all the same.
 
 use crate::instances::{Site, by_index};
 use crate::processes::{self, MIB};
@@ -15,19 +15,18 @@ use nvml_wrapper::error::NvmlError;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
 
-/// The GPUs as they were last seen.
+/// The last known state of each GPU.
 #[derive(Default)]
 pub(crate) struct Seen {
     gpus: BTreeMap<GpuUuid, Gpu>,
-    /// GPUs that never answered, by index, with what the last look met.
+    /// GPUs that never answered, by index, with the error of the last observation.
     silent: BTreeMap<u32, GpuError>,
 }
 
 impl NvmlBackend {
-    /// See [`crate::GpuBackend::observe`].
+    /// Implements [`crate::GpuBackend::observe`].
     pub(crate) fn observe_all(&mut self) -> Result<Vec<Gpu>, GpuError> {
         let (mut found, mut faults) = (BTreeMap::new(), BTreeMap::new());
         for index in self.indexes()? {
@@ -45,7 +44,7 @@ impl NvmlBackend {
         let last = self.seen.gpus.get(&uuid);
         let memory = device.memory_info().map_err(GpuError::call("nvmlDeviceGetMemoryInfo_v2"))?;
         let mig = mig_mode(&device)?;
-        // A GPU with MIG has it for good: an answer that denies it is none.
+        // A GPU with MIG never loses it, so an answer that denies it is wrong.
         if mig == MigMode::Unsupported && last.is_some_and(|last| last.mig != mig) {
             return Err(GpuError::Call { call: "nvmlDeviceGetMigMode", code: NvmlCode::NotSupported });
         }
@@ -55,7 +54,7 @@ impl NvmlBackend {
         }
         let processes = aside(index, processes::on_gpu(&device))?;
         let health = aside(index, repair::read(&device))?;
-        // What was wrong when it was last known is taken to be so still.
+        // If the health cannot be read, the last known trouble counts as lasting.
         let known = || last.map(Health::of).unwrap_or_default();
         let Health { pending_repair, remapping } = health.unwrap_or_else(known);
         let mut gpu = Gpu {
@@ -74,7 +73,7 @@ impl NvmlBackend {
             }
         };
         if switched {
-            // A GPU in MIG mode has no NVLinks.
+            // A GPU in MIG mode has no NVLinks, so the topology changes with the mode.
             gpu.topology = topology::read(&device, &self.sys);
         }
         let attributes = std::mem::take(&mut gpu.attributes);
@@ -95,7 +94,7 @@ impl NvmlBackend {
     }
 }
 
-/// What a call told that a look can do without; `None` if it failed. Where it failed because the GPU is gone, so has the look.
+/// Turns a failed optional call into `None`. If the GPU is gone or NVML must be reopened, the observation fails too.
 fn aside<T>(index: u32, answer: Result<T, GpuError>) -> Result<Option<T>, GpuError> {
     match answer {
         Ok(told) => Ok(Some(told)),
@@ -107,7 +106,7 @@ fn aside<T>(index: u32, answer: Result<T, GpuError>) -> Result<Option<T>, GpuErr
     }
 }
 
-/// What never changes of a GPU; the rest is empty.
+/// Reads what never changes on a GPU; the other fields stay empty.
 fn first_look(device: &Device<'_>, uuid: &GpuUuid, driver: Driver, sys: &Path) -> Result<Gpu, GpuError> {
     let capability =
         device.cuda_compute_capability().map_err(GpuError::call("nvmlDeviceGetCudaComputeCapability"))?;
@@ -163,7 +162,8 @@ impl Seen {
         &self.silent
     }
 
-    /// All GPUs that were ever seen, by index: those in `found` as they are, the others as they were, with a fault.
+    /// All GPUs that were ever seen, by index: those in `found` with their new state, the others with their last state
+    /// and a fault.
     fn with(&mut self, mut found: BTreeMap<GpuUuid, Gpu>, mut faults: BTreeMap<u32, GpuError>) -> Vec<Gpu> {
         for (uuid, last) in &self.gpus {
             if let Some(gpu) = found.get(uuid) {
@@ -172,7 +172,7 @@ impl Seen {
                 }
                 continue;
             }
-            // Its index may be another GPU's by now; then it is not on the node any more.
+            // Another GPU may have its index by now; then it is no longer on the node.
             let fault = faults.remove(&last.index).unwrap_or_else(|| GpuError::NoSuchGpu(uuid.clone()));
             if last.fault.as_ref() != Some(&fault) {
                 tracing::warn!(gpu = %uuid, index = last.index, %fault, "the GPU does not answer; it is taken to be as before");

@@ -1,26 +1,27 @@
-//! What the kernel says of a GPU on the PCI bus, as NVIDIA's device plugin and GFD ask it: its class, the NUMA node that it is
-//! nearest to, and the bridges above it. (`nvmlDeviceGetNumaNodeId` tells another thing: the node that the memory of a GPU itself is, on machines where
-//! it is one.)
+//! Reads the kernel's information about a GPU on the PCI bus, from the same files as NVIDIA's device plugin and GFD:
+//! its class, the nearest NUMA node, and the bridges above it. `nvmlDeviceGetNumaNodeId` is not suitable: it returns
+//! the node that the memory of a GPU itself forms, on machines where it does.
 
 use std::path::{Component, Path, PathBuf};
 
 /// The kernel's folder of PCI devices, below `/sys`.
 const DEVICES: &str = "bus/pci/devices";
 
-/// The node of the GPU with NVML's PCI address `bus_id`; `None` on machines with one node, or where it cannot be read.
+/// The NUMA node of the GPU with NVML's PCI address `bus_id`; `None` on machines with one node, or if it cannot be
+/// read.
 pub(crate) fn numa_node(sys: &Path, bus_id: &str) -> Option<u32> {
-    // The kernel writes -1 for none.
+    // The kernel writes -1 for none, which does not parse as unsigned.
     read(sys, bus_id, "numa_node")?.trim().parse().ok()
 }
 
-/// The class of the GPU with this address: 0x030200 is a 3D controller. `None` where it cannot be read.
+/// The class of the GPU with this address: 0x030200 is a 3D controller. `None` if it cannot be read.
 pub(crate) fn class(sys: &Path, bus_id: &str) -> Option<u32> {
     let text = read(sys, bus_id, "class")?;
     u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-/// The host bridge of the GPU with this address, and the bridges from there to it, as the kernel names them: `pci0000:15`,
-/// `0000:15:01.0`. None where they cannot be read.
+/// The host bridge of the GPU with this address, and the bridges from there to it, by the kernel's names: `pci0000:15`,
+/// `0000:15:01.0`. Empty if they cannot be read.
 pub(crate) fn bridges(sys: &Path, bus_id: &str) -> Vec<String> {
     let Ok(path) = device(sys, bus_id).canonicalize() else { return Vec::new() };
     let names = path.components().filter_map(|part| match part {
@@ -41,7 +42,7 @@ fn device(sys: &Path, bus_id: &str) -> PathBuf {
     sys.join(DEVICES).join(address(bus_id))
 }
 
-/// NVML writes the domain with eight digits, the kernel with as many as it needs and at least four, in small letters.
+/// Converts an address: NVML writes the domain with eight digits; the kernel writes at least four, and lower case.
 fn address(bus_id: &str) -> String {
     let bus_id = bus_id.to_ascii_lowercase();
     match bus_id.split_once(':') {

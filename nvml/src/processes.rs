@@ -1,4 +1,4 @@
-//! The processes on a GPU, and who of them holds what NVML says is in use.
+//! Lists the processes on a GPU, and those that hold what NVML reports as in use.
 
 use crate::ffi::{self, ProcessList, RawProcess};
 use crate::holders::Holders;
@@ -8,18 +8,18 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 use std::collections::BTreeMap;
 
-/// Bytes in a MiB.
+/// The number of bytes in a MiB.
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// The lists in which NVML shows processes. All GPUs have the first.
+/// NVML's process lists. All GPUs have the first, so only the others may be missing.
 const LISTS: [(ProcessList, &str, bool); 3] = [
     (ProcessList::Compute, "nvmlDeviceGetComputeRunningProcesses_v3", true),
     (ProcessList::Graphics, "nvmlDeviceGetGraphicsRunningProcesses_v3", false),
     (ProcessList::MpsClients, "nvmlDeviceGetMPSComputeRunningProcesses_v3", false),
 ];
 
-/// All processes on a GPU: those that compute, draw, or are clients of an MPS server. One that is in several lists is
-/// given once for each compute instance.
+/// All processes on a GPU: those that compute, draw, or are clients of an MPS server. A process in several lists is
+/// returned once for each compute instance.
 pub(crate) fn on_gpu(device: &Device<'_>) -> Result<Vec<Process>, GpuError> {
     let mut found = BTreeMap::new();
     for (list, call, must) in LISTS {
@@ -40,7 +40,7 @@ fn is_unknown(code: NvmlCode) -> bool {
     matches!(code, NvmlCode::NotSupported | NvmlCode::FunctionNotFound)
 }
 
-/// Turns NVML's answer into an error; where something is in use, into one that names those whom `holds` says.
+/// Converts NVML's error. If something is in use, the error lists the processes for which `holds` is true.
 pub(crate) fn refusal(
     device: &Device<'_>,
     call: &'static str,
@@ -50,7 +50,7 @@ pub(crate) fn refusal(
     if !matches!(error, NvmlError::InUse) {
         return GpuError::call(call)(error);
     }
-    // Without the lists the text still says who it may be.
+    // Without the lists the text still names likely causes.
     let all = on_gpu(device).unwrap_or_default();
     GpuError::Busy(Holders::of(all.iter().filter(|p| holds(p))))
 }

@@ -1,27 +1,28 @@
-//! Whether a GPU waits for a repair that its next reset brings.
+//! Finds out whether a GPU waits for a repair that its next reset does.
 
 use crate::{Gpu, GpuError, NvmlCode, RowRemapping, ffi};
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, MemoryLocation};
 use nvml_wrapper::error::NvmlError;
 
-/// What a GPU says of its memory.
+/// The state of a GPU's memory.
 #[derive(Default)]
 pub(crate) struct Health {
-    /// What keeps it from being used until it is repaired, in words; `None` for a healthy one, and for one that cannot tell.
+    /// Why it must not be used until it is repaired, as a text. `None` for a healthy GPU, and for one that cannot
+    /// report it.
     pub(crate) pending_repair: Option<String>,
     pub(crate) remapping: RowRemapping,
 }
 
 impl Health {
-    /// As it was seen before.
+    /// The health of an earlier observation.
     pub(crate) fn of(gpu: &Gpu) -> Self {
         Self { pending_repair: gpu.pending_repair.clone(), remapping: gpu.remapping }
     }
 }
 
-/// Asks the GPU. Uncorrected errors of memory whose rows are remapped are contained and dealt with, so there only those of
-/// caches count, which nothing replaces.
+/// Reads the GPU's health. Uncorrectable errors in memory with row remapping are contained and repaired. So on such a
+/// GPU only errors of caches count, which nothing replaces.
 pub(crate) fn read(device: &Device<'_>) -> Result<Health, GpuError> {
     let Some(rows) = known(ffi::remapped_rows(device), "nvmlDeviceGetRemappedRows")? else {
         let pending_repair = without_remapping(device)?;
@@ -49,8 +50,8 @@ fn without_remapping(device: &Device<'_>) -> Result<Option<String>, GpuError> {
     Ok((errors > 0).then(|| format!("{errors} uncorrected memory errors since its last reset")))
 }
 
-/// The answer, where the GPU and the driver have one: MIG instances, older GPUs and older drivers leave it out. A driver that does not
-/// take the question has no answer either, and the GPU is as well as before.
+/// The answer, if the GPU and the driver support the query: MIG instances, older GPUs and older drivers do not. An
+/// unsupported query counts as no trouble.
 fn known<T>(answer: Result<T, NvmlError>, call: &'static str) -> Result<Option<T>, GpuError> {
     match answer.map_err(GpuError::call(call)) {
         Ok(answer) => Ok(Some(answer)),

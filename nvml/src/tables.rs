@@ -1,6 +1,6 @@
-//! What MIG offers on each GPU. It stays as it is until the GPU's MIG mode changes. An answer may have been cut short by a
-//! call that failed, so it is asked for until two looks in a row gave the same, and no more after that; where the catalog has
-//! more, at every look, for a failed call and a profile that the driver does not have are told by the same codes.
+//! Caches what MIG offers on each GPU, which only changes with its MIG mode. An answer may be incomplete because a call
+//! failed, so the table is read again until two reads in a row agree. If the catalog has more profiles, it is read at
+//! every observation: NVML returns the same codes for a failed call and for a profile that the driver lacks.
 
 use crate::differences::{warn_of_differences, warn_of_places};
 use crate::processes::MIB;
@@ -12,57 +12,57 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// GPU instance profile indexes to try. NVML 13 knows 18 (`NVML_GPU_INSTANCE_PROFILE_COUNT`); newer drivers may know
-/// more, and answer an index beyond theirs with an error that ends the walk.
+/// How many GPU instance profile indexes to try. NVML 13 has 18 (`NVML_GPU_INSTANCE_PROFILE_COUNT`). Newer drivers may
+/// have more; an index beyond a driver's last returns an error that ends the walk.
 const GI_PROFILE_INDEXES: u32 = 32;
 
-/// Compute instance profile indexes to try: `NVML_COMPUTE_INSTANCE_PROFILE_COUNT` is 9 with the NVL profile.
+/// How many compute instance profile indexes to try: `NVML_COMPUTE_INSTANCE_PROFILE_COUNT` is 9 with the NVL profile.
 const CI_PROFILE_INDEXES: u32 = 9;
 
-/// Compute instance profile indexes below this are one for each count of slices; then come variants
+/// Below this index there is one compute instance profile for each count of slices. Variants follow
 /// (`NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1` is 7).
 const CI_PLAIN_INDEXES: u32 = 7;
 
 /// The compute instance profiles of a GPU instance profile.
 #[derive(Clone, Default)]
 pub(crate) struct CiProfiles {
-    /// All of them.
     pub(crate) all: Vec<u32>,
-    /// The one that takes the whole GPU instance with the most multiprocessors: some have two of the same slices.
+    /// The profile of full size with the most multiprocessors, because some GPU instances have two with the same
+    /// slices.
     pub(crate) full: Option<u32>,
-    /// All that take the whole GPU instance.
+    /// All profiles that fill the GPU instance.
     pub(crate) full_size: BTreeSet<u32>,
-    /// The plain ones, by slices.
+    /// The plain profiles, by number of slices.
     pub(crate) plain: BTreeMap<u32, u32>,
-    /// Where compute instances of plain profiles may start, by slices, as far as the driver tells.
+    /// Where compute instances of plain profiles may start, by number of slices, as far as the driver reports it.
     pub(crate) starts: BTreeMap<u32, Vec<u32>>,
 }
 
 impl CiProfiles {
-    /// Whether core has a name for the profile: whether it is not a variant.
+    /// Whether the profile is plain, so that core has a name for it; variants have none.
     pub(crate) fn is_plain(&self, profile: u32) -> bool {
         self.plain.values().any(|id| *id == profile)
     }
 }
 
-/// The answers of each GPU.
+/// The cached profiles of each GPU.
 #[derive(Default)]
 pub(crate) struct Tables {
     gi: BTreeMap<GpuUuid, GiTable>,
     ci: BTreeMap<(GpuUuid, u32), CiProfiles>,
 }
 
-/// What a GPU lists.
+/// The cached GPU instance profiles of a GPU.
 struct GiTable {
     table: MigTable,
-    /// It has all that the catalog has.
+    /// Whether it has all profiles of the catalog.
     is_whole: bool,
-    /// Two looks gave it.
+    /// Whether two reads returned the same.
     is_confirmed: bool,
 }
 
 impl Tables {
-    /// The profiles of `gpu`. At the first call the log tells where the catalog knows others.
+    /// The profiles of `gpu`. The first call logs where the catalog differs.
     pub(crate) fn of(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
         if let Some(known) = self.gi.get(gpu) {
             return Ok(known.table.clone());
@@ -75,7 +75,8 @@ impl Tables {
         Ok(table)
     }
 
-    /// The profiles of `gpu`, for a look at it. Where NVML lists fewer than before, what is on the GPU cannot be seen.
+    /// The profiles of `gpu`, for an observation. If NVML lists fewer than before, instances on the GPU could be
+    /// missed.
     pub(crate) fn look(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
         let Some(known) = self.gi.get_mut(gpu) else { return self.of(gpu, device) };
         if known.is_confirmed {
@@ -107,7 +108,7 @@ impl Tables {
             return Ok(known.clone());
         }
         let profiles = read_compute(nvml, gi, u32::from(entry.profile.compute()))?;
-        // Every GPU instance has one of full size, with which it is seen whether somebody has it.
+        // Every GPU instance has a profile of full size, and without it kerf could not tell who holds the instance.
         if profiles.full.is_none() {
             return Err(GpuError::NoFullCompute(entry.profile));
         }
@@ -119,7 +120,7 @@ impl Tables {
         Ok(profiles)
     }
 
-    /// Forgets what `gpu` said.
+    /// Drops the cached profiles of `gpu`.
     pub(crate) fn forget(&mut self, gpu: &GpuUuid) {
         self.gi.remove(gpu);
         self.ci.retain(|(of, _), _| of != gpu);
@@ -147,7 +148,8 @@ fn read_compute(nvml: &Nvml, gi: ffi::GiHandle, slices: u32) -> Result<CiProfile
     })
 }
 
-/// Where compute instances of a profile may start; `None` where the driver does not tell, and core's rule alone holds.
+/// Where compute instances of a profile may start. `None` if the driver does not report it; then only core's rule
+/// counts.
 fn starts(nvml: &Nvml, gi: ffi::GiHandle, profile: &ffi::CiProfile) -> Option<Vec<u32>> {
     let places = ffi::ci_placements(nvml, gi, profile.id).inspect_err(|error| {
         tracing::debug!(%error, "nvmlGpuInstanceGetComputeInstancePossiblePlacements failed");
@@ -158,7 +160,7 @@ fn starts(nvml: &Nvml, gi: ffi::GiHandle, profile: &ffi::CiProfile) -> Option<Ve
     Some(starts).filter(|starts| !starts.is_empty())
 }
 
-/// The profiles that NVML lists, with MIG mode on or off; none on a GPU that has no MIG.
+/// The profiles that NVML lists, with MIG mode on or off; none on a GPU without MIG.
 pub(crate) fn read(device: &Device<'_>) -> Result<MigTable, GpuError> {
     let mut entries = Vec::new();
     for index in 0..GI_PROFILE_INDEXES {
@@ -175,7 +177,7 @@ pub(crate) fn read(device: &Device<'_>) -> Result<MigTable, GpuError> {
 const PROFILES: &str = "nvmlDeviceGetGpuInstanceProfileInfoV";
 const PLACEMENTS: &str = "nvmlDeviceGetGpuInstancePossiblePlacements_v2";
 
-/// The entry of a profile; `None` for one with a name that kerf does not know, which it then does not cut.
+/// The entry of a profile; `None` if its name is unknown to kerf, which then does not cut it.
 fn read_entry(device: &Device<'_>, profile: &ffi::GiProfile) -> Result<Option<ProfileEntry>, GpuError> {
     let name = profile.name.strip_prefix("MIG ").unwrap_or(&profile.name);
     let Ok(parsed) = name.parse::<Profile>() else {
@@ -197,7 +199,7 @@ fn read_entry(device: &Device<'_>, profile: &ffi::GiProfile) -> Result<Option<Pr
     }))
 }
 
-/// A count or place of slices.
+/// Converts a count or a place of slices.
 pub(crate) fn narrow(call: &'static str, number: u32) -> Result<u8, GpuError> {
     u8::try_from(number).map_err(|_| GpuError::Malformed { call, what: format!("the number {number}") })
 }

@@ -1,4 +1,5 @@
-//! Where a GPU is in the machine: what is asked of it alone, for a call that names two GPUs hangs with either.
+//! Finds a GPU's place in the machine. Only calls about one GPU are used, because a call that names two GPUs hangs if
+//! either does.
 
 use crate::pci;
 use kerf_core::names::PciBusId;
@@ -7,18 +8,19 @@ use nvml_wrapper_sys::bindings::NVML_NVLINK_MAX_LINKS;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Where a GPU is in the machine. What is not known is left out.
+/// A GPU's place in the machine. Unknown parts are empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
-    /// The NUMA node it is nearest to, where the machine has several.
+    /// The nearest NUMA node; `None` on machines with one node.
     pub numa: Option<u32>,
-    /// The host bridge that it is behind, and the bridges from there to it.
+    /// The host bridge above it, and the bridges from there to the GPU.
     pub bridges: Vec<String>,
-    /// Active NVLinks by the address of their other end: a GPU or an NVSwitch, which in a virtual machine is `ffffffff:ff:ff.0`.
+    /// Active NVLinks by the address of their other end: a GPU or an NVSwitch, which in a virtual machine is
+    /// `ffffffff:ff:ff.0`.
     pub nvlinks: BTreeMap<PciBusId, u32>,
 }
 
-/// Reads it. `sys` is `/sys`.
+/// Reads the place from NVML and from `sys`, usually `/sys`.
 pub(crate) fn read(device: &Device<'_>, sys: &Path) -> Topology {
     let bus_id = device.pci_info().map(|pci| pci.bus_id).unwrap_or_default();
     let mut nvlinks = BTreeMap::new();

@@ -1,8 +1,9 @@
-//! How busy GPUs, their processes and their MIG instances are. For metrics alone: what the driver does not tell is left out.
+//! Measures how busy GPUs, their processes and their MIG instances are. Only metrics use it, so what the driver does
+//! not report is left out.
 //!
-//! A GPU without MIG mode tells it by process (`nvmlDeviceGetProcessUtilization`): an H100 under driver 580.159.04 gives one sample a
-//! process, of its last sample period, in about 2 ms, and none for a process that did nothing. In MIG mode it does not; there GPM tells
-//! it by GPU instance, as a difference of two samples, from Hopper on.
+//! A GPU without MIG mode reports it by process (`nvmlDeviceGetProcessUtilization`). An H100 under driver 580.159.04
+//! returns one sample a process, of its last sample period, in about 2 ms, and none for a process that did nothing. In
+//! MIG mode this call fails. There GPM reports it by GPU instance, as a difference of two samples, on Hopper and later.
 
 use crate::ffi::GpmHandle;
 use crate::instances::device;
@@ -16,33 +17,33 @@ use nvml_wrapper::{Device, Nvml};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How busy a GPU is: percent of the time in which something ran. GPUs and processes tell it of the driver's last sample period,
-/// instances of the time since they were measured before.
+/// How busy a GPU is, in percent of the time in which something ran. For GPUs and processes this is the driver's last
+/// sample period; for instances it is the time since the previous measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Utilization {
-    /// The GPU; `None` where the driver does not tell, as in MIG mode.
+    /// The GPU; `None` if the driver does not report it, as in MIG mode.
     pub gpu: Option<u32>,
-    /// Its processes by id, without those that did nothing; `None` where the driver does not tell.
+    /// Its processes by id, without those that did nothing; `None` if the driver does not report them.
     pub processes: Option<BTreeMap<u32, u32>>,
-    /// Its GPU instances by id. One that is seen for the first time is not among them.
+    /// Its GPU instances by id. An instance is missing at its first measurement.
     pub instances: BTreeMap<u32, u32>,
 }
 
-/// The shortest time between two measurements: samples of less tell nothing.
+/// The shortest time between two measurements, because samples of a shorter time are meaningless.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is kept of a GPU between two measurements.
+/// State of a GPU between two measurements.
 #[derive(Default)]
 pub(crate) struct Meter {
     measured: Option<Instant>,
     last: Utilization,
-    /// The time of the newest sample of processes, in the driver's microseconds.
+    /// The time of the newest process sample, in the driver's microseconds.
     newest: u64,
     samples: BTreeMap<u32, GpmHandle>,
 }
 
 impl NvmlBackend {
-    /// See [`crate::GpuBackend::utilization`].
+    /// Implements [`crate::GpuBackend::utilization`].
     pub(crate) fn measure(&mut self, gpus: &[Gpu]) -> BTreeMap<GpuUuid, Utilization> {
         let gone = self.meters.extract_if(.., |uuid, _| gpus.iter().all(|gpu| gpu.uuid != *uuid));
         for (_, meter) in gone {
@@ -88,7 +89,7 @@ impl Meter {
         }
     }
 
-    /// Takes a sample of each instance, and compares it with the one before.
+    /// Takes a sample of each instance, and compares it with the previous one.
     fn instances(
         &mut self,
         nvml: &Nvml,
@@ -119,7 +120,7 @@ impl Meter {
         busy
     }
 
-    /// Gives the samples back to the driver.
+    /// Returns the samples to the driver.
     pub(crate) fn free(self, nvml: &Nvml) {
         free(self.samples, nvml);
     }
@@ -131,7 +132,8 @@ fn free(samples: BTreeMap<u32, GpmHandle>, nvml: &Nvml) {
     }
 }
 
-/// The mean of each process's samples. A driver may write nonsense beyond 100 for a process that has just ended.
+/// The mean of each process's samples. Samples above 100 are skipped, because a driver may write nonsense for a process
+/// that has just ended.
 fn by_process(samples: &[ProcessUtilizationSample]) -> BTreeMap<u32, u32> {
     let mut sums: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
     for sample in samples.iter().filter(|sample| sample.sm_util <= 100) {

@@ -1,4 +1,4 @@
-//! How many calls of NVML's a look takes.
+//! Tests how many NVML calls an observation makes.
 
 use crate::node::{Node, instance, open};
 use kerf_nvml::GpuBackend as _;
@@ -26,7 +26,7 @@ pub fn a_look_at_rest_asks_for_nothing_twice(node: &Node) {
     let seen = nvml.observe().unwrap();
     assert!(seen.iter().all(|gpu| gpu.instances.len() == 2 && gpu.attributes.len() == 2));
     let calls = since(node, &before);
-    // 449 when the tables and the MIG devices' attributes were asked for in each look.
+    // It was 449 when each observation read the tables and the MIG devices' attributes.
     assert!(calls.values().sum::<u64>() <= 209, "{calls:#?}");
     for once in [
         "nvmlDeviceGetGpuInstanceProfileInfoV",

@@ -1,11 +1,11 @@
-//! Errors of GPUs, as the driver tells of them.
+//! Tests the errors of GPUs that the driver reports.
 
 use crate::node::{Node, instance, open, uuid, watch};
 use kerf_nvml::{GpuBackend as _, GpuEvent, GpuTrouble};
 use kerf_nvml_mock::{EccErrors, Fault, MockControl, NvmlCode as Code, Xid};
 use std::time::Duration;
 
-/// Long enough for an event to come, and never waited for when it does.
+/// Long enough for an event to come; the wait ends when it does.
 const LONG: Duration = Duration::from_mins(1);
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -46,7 +46,7 @@ pub fn an_error_with_a_new_handle_is_of_its_gpu(node: &Node) {
     let control = MockControl { xids: vec![xid("x", 1, 62, None)], ..renewed };
     node.control(&control);
     assert_eq!(watch.wait(LONG).unwrap().unwrap().gpu, Some(gpu));
-    // Whose it is cannot be found out: it is reported all the same.
+    // The GPU of the event cannot be determined, and the event is reported all the same.
     let lost = control.fault(Fault::new("nvmlDeviceGetUUID", Code::GPU_IS_LOST));
     node.control(&MockControl { xids: vec![xid("y", 1, 79, None)], ..lost });
     let told = watch.wait(LONG).unwrap().unwrap();

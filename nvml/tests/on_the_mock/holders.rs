@@ -1,10 +1,10 @@
-//! Who is named when something is in use.
+//! Tests which processes an error names when something is in use.
 
 use crate::node::{Node, instance, look, open, part, uuid};
 use kerf_nvml::GpuBackend as _;
 use kerf_nvml_mock::{MockControl, Process, ProcessKind};
 
-/// The process that runs this, with its name.
+/// The pid and the name of this process.
 fn me() -> (u32, String) {
     let pid = std::process::id();
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();

@@ -1,4 +1,4 @@
-//! Memory limits of cgroups.
+//! Tests GPU memory limits of cgroups.
 
 use crate::node::{Node, open, uuid};
 use kerf_core::units::MemoryMib;
@@ -7,7 +7,7 @@ use kerf_nvml::{GpuBackend as _, GpuError, NvmlCode};
 pub fn a_cgroup_is_limited_from_r615_on(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
-    // Any folder: the mock has no cgroups.
+    // Any folder works, because the mock has no cgroups.
     let folder = node.folder("pod-1");
     let pod = folder.to_str().unwrap();
     nvml.limit_memory(&gpu, pod, Some(MemoryMib(10_240))).unwrap();

@@ -1,4 +1,4 @@
-//! kerf-nvml on the mock's GPUs, through the C interface.
+//! Tests kerf-nvml on the mock's GPUs, through the C interface.
 
 #![expect(clippy::unwrap_used, reason = "a scenario fails by panicking, in functions that are no #[test]")]
 
@@ -42,7 +42,7 @@ fn uncut(model: Model) -> MockConfig {
     MockConfig::new().gpus(model, 1, MigMode::Disabled)
 }
 
-/// Two GPUs with six NVLinks to each other, one that was cut, and one that hangs at a switch by eighteen.
+/// Two GPUs with six NVLinks to each other, one GPU in MIG mode, and one with eighteen NVLinks to a switch.
 fn islands() -> MockConfig {
     let config = uncut(Model::A100Gb80).gpus(Model::A100Gb80, 1, MigMode::Disabled);
     let config = config.gpus(Model::H100, 1, MigMode::Enabled).gpus(Model::H100, 1, MigMode::Disabled);

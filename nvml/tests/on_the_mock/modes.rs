@@ -1,4 +1,4 @@
-//! MIG mode and compute mode.
+//! Tests switches of MIG mode and compute mode.
 
 use crate::node::{Node, instance, look, open, uuid};
 use kerf_nvml::{ComputeMode, GpuBackend as _, GpuError, MigMode, ModeRefusal};

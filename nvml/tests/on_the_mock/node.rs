@@ -1,8 +1,7 @@
-//! A simulated node in a process of its own.
+//! A simulated node in its own process.
 //!
-//! The mock takes its files from the environment, once per process. So each test writes the files of a node and runs this
-//! test binary again, with that environment and the name of one scenario; the scenario panics where something is not as it
-//! should be.
+//! The mock reads its files from the environment, once per process. So each test writes the files of a node and runs
+//! this test binary again, with that environment and the name of one scenario. The scenario panics on a failure.
 
 use kerf_core::mig::{ComputeInstance, Instance, Placement};
 use kerf_core::names::GpuUuid;
@@ -11,12 +10,12 @@ use kerf_nvml_mock::{MockConfig, MockControl, MockFiles, MockState, library_path
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Tells a run of this binary which scenario it is.
+/// Names the scenario for a run of this binary.
 pub const SCENARIO_ENV: &str = "KERF_NVML_SCENARIO";
 /// The folder of the scenario's node.
 const FOLDER_ENV: &str = "KERF_NVML_FOLDER";
 
-/// Runs a scenario on a node in a process of its own.
+/// Runs a scenario on a node in its own process.
 pub fn check(scenario: &str, config: &MockConfig) {
     let folder = tempfile::tempdir().unwrap();
     let files = MockFiles::in_folder(folder.path());
@@ -40,14 +39,13 @@ impl Node {
         Self(MockFiles::in_folder(std::env::var_os(FOLDER_ENV).unwrap()))
     }
 
-    /// Makes a folder for the scenario.
     pub fn folder(&self, name: &str) -> PathBuf {
         let folder = self.0.state.with_file_name(name);
         std::fs::create_dir(&folder).unwrap();
         folder
     }
 
-    /// Writes what happens to the node.
+    /// Writes the control file, which says what happens to the node.
     pub fn control(&self, control: &MockControl) {
         control.write(&self.0.control).unwrap();
     }
@@ -56,7 +54,7 @@ impl Node {
         MockState::load(&self.0.state).unwrap()
     }
 
-    /// Changes the state by hand.
+    /// Replaces the state file.
     pub fn set_state(&self, state: &MockState) {
         std::fs::write(&self.0.state, serde_json::to_vec(state).unwrap()).unwrap();
     }
@@ -74,12 +72,11 @@ fn library() -> PathBuf {
     library_path().expect("cargo builds the cdylib with the tests")
 }
 
-/// The GPU at an index.
+/// Observes the GPU at an index.
 pub fn look(nvml: &mut NvmlBackend, index: usize) -> Gpu {
     nvml.observe().unwrap().swap_remove(index)
 }
 
-/// The UUID of the GPU at an index.
 pub fn uuid(nvml: &mut NvmlBackend, index: usize) -> GpuUuid {
     look(nvml, index).uuid
 }

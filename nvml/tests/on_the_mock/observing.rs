@@ -1,4 +1,4 @@
-//! What one look tells.
+//! Tests what one observation returns.
 
 use crate::node::{Node, instance, look, open, part, uuid};
 use kerf_core::units::MemoryMib;
@@ -59,7 +59,7 @@ pub fn a_lost_gpu_stays_as_it_was(node: &Node) {
     let refused = nvml.create(&gpu, instance("1g.10gb", 4, 1), None).unwrap_err();
     assert_eq!(refused.code(), NvmlCode::GpuIsLost);
 
-    // One call that fails is as bad: what it would have told is not known.
+    // One failed call is as bad, because the rest of its data is unknown.
     let fault = Fault::new("nvmlGpuInstanceGetInfo", Code::NOT_FOUND).on_gpu(0).times(1);
     node.control(&MockControl::new().fault(fault));
     let unsure = look(&mut nvml, 0);
@@ -135,13 +135,13 @@ pub fn errors_of_memory_that_is_remapped_do_not_close_a_gpu(node: &Node) {
     node.control(&control);
     let page = Some("a page of its memory is retired at its next reset".to_owned());
     assert_eq!(told(), [(RowRemapping::Pending, None, None), (cannot, page, None)]);
-    // Nothing replaces what is bad in a cache.
+    // Bad memory in a cache cannot be replaced.
     let in_cache = EccErrors { location: EccLocation::Sram, ..EccErrors::double_bit("e3", 0) };
     control = control.ecc(in_cache);
     node.control(&control);
     let caches = || Some("1 uncorrected errors in its caches since its last reset".to_owned());
     assert_eq!(told()[0], (RowRemapping::Pending, caches(), None));
-    // What is unknown is taken to be as it was.
+    // Unknown health keeps its last value.
     let fails = Fault::new("nvmlDeviceGetRemappedRows", Code::UNKNOWN).on_gpu(0);
     node.control(&control.clone().fault(fails));
     assert_eq!(told()[0], (RowRemapping::Pending, caches(), None));
@@ -202,7 +202,7 @@ pub fn what_a_gpu_tells_less_of_itself_than_before_is_not_believed(node: &Node) 
         ("nvmlDeviceGetGpuInstanceProfileInfoV", Code::NOT_SUPPORTED),
         ("nvmlDeviceGetGpuInstanceProfileInfoV", Code::INVALID_ARGUMENT),
     ] {
-        // What MIG offers is asked for in the first two looks.
+        // The first two observations read the profiles.
         let mut nvml = open();
         look(&mut nvml, 0);
         node.control(&MockControl::new().fault(one(function, code)));
@@ -214,13 +214,13 @@ pub fn what_a_gpu_tells_less_of_itself_than_before_is_not_believed(node: &Node) 
         );
         assert_eq!(look(&mut nvml, 0), before);
     }
-    // At the first look nothing is known yet; the next one puts it right.
+    // At the first observation nothing is known yet; the next one corrects it.
     let first = one("nvmlDeviceGetGpuInstanceProfileInfoV", Code::INVALID_ARGUMENT);
     node.control(&MockControl::new().fault(first));
     let mut nvml = open();
     assert!(look(&mut nvml, 0).instances.is_empty());
     assert_eq!(look(&mut nvml, 0), before);
-    // However often the driver lists less than the catalog has, the look after that puts it right.
+    // However often the driver lists less than the catalog, the next observation corrects it.
     let always = Fault::new("nvmlDeviceGetGpuInstanceProfileInfoV", Code::NOT_SUPPORTED).on_gpu(0);
     node.control(&MockControl::new().fault(always));
     let mut nvml = open();
@@ -241,7 +241,7 @@ pub fn where_a_gpu_is_in_the_machine_is_read_once(node: &Node) {
     };
     let to = |end: &str, links| vec![(end.to_owned(), links)];
     let switch = "ffffffff:ff:ff.0";
-    // A call that fails leaves a link out, and nothing else.
+    // A failed call leaves out one link, and nothing else.
     node.control(&MockControl::new().fault(Fault::new("nvmlDeviceGetNvLinkState", Code::UNKNOWN).times(2)));
     let seen = nvml.observe().unwrap();
     let numa: Vec<_> = seen.iter().map(|gpu| gpu.topology.numa).collect();

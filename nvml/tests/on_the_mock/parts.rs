@@ -1,4 +1,4 @@
-//! Making and destroying instances, whole and in parts.
+//! Tests creating and destroying instances, whole and in parts.
 
 use crate::node::{Node, instance, look, open, part, uuid};
 use kerf_core::mig::ComputeInstance;
@@ -16,7 +16,7 @@ fn places(instance: &GpuInstance) -> Vec<Option<ComputeInstance>> {
 pub fn a_full_instance_comes_and_goes(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
-    // Of Hopper's two one-slice compute profiles the one with more multiprocessors makes the most of double memory.
+    // Hopper has two one-slice compute profiles. The one with more multiprocessors makes the most of double memory.
     for wanted in [instance("1g.20gb", 0, 2), instance("3g.40gb", 4, 4)] {
         let made = nvml.create(&gpu, wanted, None).unwrap();
         assert!(made.device().unwrap().as_str().starts_with("MIG-"), "{made:?}");
@@ -64,7 +64,7 @@ pub fn a_gpu_instance_that_was_made_in_vain_goes_again(node: &Node) {
         (None, Fault::new(CREATE_FULL, Code::INSUFFICIENT_RESOURCES)),
         (Some(part(1, 1)), Fault::new(CREATE_PART, Code::INSUFFICIENT_RESOURCES)),
         (None, Fault::new("nvmlComputeInstanceGetInfo_v2", Code::UNKNOWN)),
-        // The answer is lost, and the compute instance is there.
+        // The answer is lost, but the compute instance exists.
         (None, Fault::new(CREATE_FULL, Code::TIMEOUT).after_effect()),
         (Some(part(2, 1)), Fault::new(CREATE_PART, Code::TIMEOUT).after_effect()),
     ];
@@ -86,7 +86,7 @@ pub fn a_gpu_instance_that_stayed_behind_is_completed(node: &Node) {
     let behind = look(&mut nvml, 0).instances.swap_remove(0);
     assert_eq!(behind.compute, Compute::Missing);
 
-    // What was there before is not taken away when it cannot be completed.
+    // An instance that existed before stays if it cannot be completed.
     node.control(&MockControl::new().fault(Fault::new(CREATE_FULL, Code::UNKNOWN).times(1)));
     nvml.create(&gpu, whole, None).unwrap_err();
     assert_eq!(look(&mut nvml, 0).instances, std::slice::from_ref(&behind));
@@ -114,7 +114,7 @@ pub fn a_destruction_goes_on_where_it_stopped(node: &Node) {
     node.control(&MockControl::new().fault(Fault::new(DESTROY_GI, Code::UNKNOWN).times(1)));
     assert!(nvml.destroy(&gpu, &made, None).is_err());
     assert_eq!(look(&mut nvml, 0).instances[0].compute, Compute::Missing);
-    // The same call as before, with what was seen before.
+    // The same call again, with the instance as it was observed before.
     let lost = Fault::new(DESTROY_GI, Code::TIMEOUT).after_effect().times(1);
     node.control(&MockControl::new().fault(lost));
     assert!(nvml.destroy(&gpu, &made, None).is_err());
@@ -158,7 +158,7 @@ pub fn a_place_that_the_driver_does_not_have_is_refused_by_name(node: &Node) {
     let error = nvml.create(&gpu, large, Some(part(1, 2))).unwrap_err();
     assert_eq!(error, GpuError::NoSuchPlace(2, large.profile, 1));
     assert!(node.state().gpus[0].instances.is_empty());
-    // A driver that does not tell is asked to make it.
+    // If the driver does not report the places, it is asked to create the instance anyway.
     node.control(&MockControl::new().fault(Fault::new(PLACES, Code::FUNCTION_NOT_FOUND)));
     let mut nvml = open();
     assert_ne!(nvml.create(&gpu, large, Some(part(1, 2))).unwrap_err(), error);

@@ -1,4 +1,4 @@
-//! How busy processes and instances are.
+//! Tests how busy processes and instances are.
 
 use crate::node::{Node, instance, look, open};
 use kerf_nvml::{GpuBackend as _, NvmlBackend, Utilization};
@@ -6,7 +6,7 @@ use kerf_nvml_mock::{Fault, MockControl, NvmlCode as Code, Process};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Both GPUs, the second time that they are measured.
+/// The second measurement of both GPUs.
 fn measured(nvml: &mut NvmlBackend) -> [Utilization; 2] {
     let gpus = nvml.observe().unwrap();
     nvml.utilization(&gpus);

@@ -1,14 +1,14 @@
-//! Compute instance profiles inside one GPU instance. Data only.
+//! The compute instance profiles inside one GPU instance. Data only.
 //!
-//! On Hopper a `1g` instance with double memory has two one-slice profiles: id 0 with the multiprocessors of a
-//! plain `1g`, and id 7 (`1_SLICE_REV1`) with all of the instance's. `nvidia-smi mig -C` takes id 7 there. Blackwells
-//! whose `1g` with double memory has more multiprocessors are taken to do the same. The REV1 entries that Hopper may
-//! list inside larger instances are left out: their counts are not known.
+//! On Hopper a `1g` instance with double memory has two one-slice profiles: id 0 with the multiprocessors of a plain
+//! `1g`, and id 7 (`1_SLICE_REV1`) with all of the instance's. `nvidia-smi mig -C` takes id 7 there. Blackwells whose
+//! `1g` with double memory has more multiprocessors are assumed to do the same. The REV1 entries that Hopper may list
+//! inside larger instances are left out, because their counts are unknown.
 
 use crate::model::Model;
 use crate::profile::Profile;
 
-/// `NVML_COMPUTE_INSTANCE_PROFILE_COUNT` as of the headers that know `7_SLICE_NVL`.
+/// The value of `NVML_COMPUTE_INSTANCE_PROFILE_COUNT` in headers that have `7_SLICE_NVL`.
 pub(crate) const COMPUTE_PROFILE_INDEX_COUNT: u32 = 9;
 /// Index and id of `NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1`.
 const ONE_SLICE_REV1: u32 = 7;
@@ -23,7 +23,7 @@ pub(crate) struct ComputeProfile {
     pub multiprocessors: u32,
 }
 
-/// Slices and starts that a GPU instance of so many compute slices offers (`nvidia-smi mig -lcip`, `-lcipp`).
+/// Slices and starts that a GPU instance with this many compute slices offers (`nvidia-smi mig -lcip`, `-lcipp`).
 fn offered(compute_slices: u32) -> &'static [(u32, &'static [u32])] {
     match compute_slices {
         1 => &[(1, &[0])],
@@ -35,7 +35,7 @@ fn offered(compute_slices: u32) -> &'static [(u32, &'static [u32])] {
     }
 }
 
-/// `NVML_COMPUTE_INSTANCE_PROFILE_*` of a slice count.
+/// The value of `NVML_COMPUTE_INSTANCE_PROFILE_*` for a slice count.
 fn id_of(slices: u32) -> u32 {
     match slices {
         1 => 0,
@@ -77,7 +77,7 @@ pub(crate) fn compute_profiles(model: Model, gpu_profile: &Profile) -> Vec<Compu
     found
 }
 
-/// `2c.4g.40gb`, or only `4g.40gb` when it takes all slices of its GPU instance.
+/// A name like `2c.4g.40gb`, or only `4g.40gb` if it takes all slices of its GPU instance.
 pub(crate) fn compute_name(gpu_profile: &Profile, slices: u32) -> String {
     if slices == gpu_profile.compute_slices {
         gpu_profile.name.clone()

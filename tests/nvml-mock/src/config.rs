@@ -1,5 +1,5 @@
-//! What a simulated node has: its GPUs, its driver, its first boot. Read once, when the state is made (only the
-//! boot id is looked at again).
+//! The configuration of a simulated node: its GPUs, its driver, its first boot. It is read once, when the state is
+//! created; later only the boot id is read again.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,21 +10,19 @@ use crate::files::{self, FileError};
 use crate::model::Model;
 use crate::sys_files;
 
-/// The driver that the mock pretends to be: the one whose answers were read on an H200.
+/// The driver that the mock imitates: its answers were read on an H200.
 pub const DEFAULT_DRIVER_VERSION: &str = "580.159.04";
-/// What that driver answers to `nvmlSystemGetCudaDriverVersion` (CUDA 13.0).
+/// That driver's answer to `nvmlSystemGetCudaDriverVersion` (CUDA 13.0).
 const DEFAULT_CUDA_VERSION: i32 = 13_000;
-/// As many GPUs as the mock's PCI numbering has room for.
+/// The most GPUs for which the mock's PCI numbering has room.
 const MAX_GPUS: u32 = 32;
-/// `NVML_NVLINK_MAX_LINKS`.
+/// The value of `NVML_NVLINK_MAX_LINKS`.
 pub(crate) const MAX_NVLINKS: usize = 18;
 
 /// MIG mode of a GPU at first boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigMode {
-    /// The GPU can be cut.
     Enabled,
-    /// The GPU is whole.
     Disabled,
 }
 
@@ -32,15 +30,14 @@ pub enum MigMode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuConfig {
-    /// The model.
     pub model: Model,
-    /// How many of them; 1 when left out.
+    /// How many GPUs; 1 if left out.
     #[serde(default = "one")]
     pub count: u32,
-    /// Whether MIG mode is on at first boot. Ignored by models without MIG.
+    /// Whether MIG mode is on at first boot. Ignored for models without MIG.
     #[serde(default)]
     pub mig_enabled: bool,
-    /// UUID (`GPU-…`) in place of the one made from seed and index. Only for a single GPU.
+    /// A UUID (`GPU-…`) that replaces the one made from seed and index. Only for a single GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
 }
@@ -49,15 +46,15 @@ fn one() -> u32 {
     1
 }
 
-/// GPUs that are joined by NVLink, each with each.
+/// GPUs that are connected by NVLink, each with each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Island {
-    /// Their indexes.
+    /// The indexes of the GPUs.
     pub gpus: Vec<u32>,
     /// The links of each pair, or with `switched` those of each GPU.
     pub links: u32,
-    /// The links end at NVSwitches, which have the address that a virtual machine is told.
+    /// Whether the links end at NVSwitches, which have the address that a virtual machine sees.
     #[serde(default)]
     pub switched: bool,
 }
@@ -76,21 +73,21 @@ impl Island {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MockConfig {
-    /// Text that UUIDs are made from: give each node its own.
+    /// The text from which UUIDs are made. Give each node its own.
     pub seed: String,
-    /// The boot that this is. Another id here, or in the control file, is a reboot.
+    /// The current boot. Another id here, or in the control file, is a reboot.
     pub boot_id: String,
-    /// `nvmlSystemGetDriverVersion`.
+    /// The answer to `nvmlSystemGetDriverVersion`.
     pub driver_version: String,
-    /// `nvmlSystemGetCudaDriverVersion`, major * 1000 + minor * 10.
+    /// The answer to `nvmlSystemGetCudaDriverVersion`, major * 1000 + minor * 10.
     pub cuda_version: i32,
-    /// Ampere switches MIG mode at once, as if the driver could reset the GPU. Off: the change waits for a boot.
+    /// Whether Ampere switches MIG mode at once, as if the driver could reset the GPU. If not, the change waits for a
+    /// boot.
     pub ampere_reset_free: bool,
-    /// The GPUs in order of their index.
     pub gpus: Vec<GpuConfig>,
-    /// How they are joined; not at all when left out.
+    /// The NVLink connections; none if left out.
     pub islands: Vec<Island>,
-    /// The NUMA node of each GPU, by index; none when left out.
+    /// The NUMA node of each GPU, by index; none if left out.
     pub numa_nodes: Vec<u32>,
 }
 
@@ -109,25 +106,24 @@ impl Default for MockConfig {
     }
 }
 
-/// A configuration that no node can have.
+/// Why no node can have this configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// More GPUs than the mock numbers.
+    /// There are more GPUs than the mock can number.
     #[error("gpus: {0} GPUs are asked for and at most {MAX_GPUS} can be simulated; lower the counts")]
     TooMany(u32),
-    /// One UUID for several GPUs.
+    /// One UUID is used for several GPUs.
     #[error("gpus: uuid {0} is given for more than one GPU; give each its own entry with count 1")]
     SharedUuid(String),
-    /// An island of GPUs that are not there, or more links than NVML numbers.
+    /// An island has GPUs that do not exist, or more links than NVML numbers.
     #[error("islands: {0:?} names a GPU that is not there, or has a GPU with more than {MAX_NVLINKS} links")]
     NoIsland(Vec<u32>),
-    /// Something that NVML would never give.
+    /// A UUID does not have NVML's form.
     #[error("gpus: uuid {0} does not begin with GPU-; write it as nvidia-smi -L prints it")]
     NoGpuUuid(String),
 }
 
 impl MockConfig {
-    /// A node without GPUs.
     #[must_use]
     pub fn new() -> MockConfig {
         MockConfig::default()
@@ -141,35 +137,32 @@ impl MockConfig {
         self
     }
 
-    /// Joins GPUs, each pair by so many NVLinks.
+    /// Connects GPUs, each pair by this many NVLinks.
     #[must_use]
     pub fn island(mut self, gpus: impl IntoIterator<Item = u32>, links: u32) -> MockConfig {
         self.islands.push(Island { gpus: gpus.into_iter().collect(), links, switched: false });
         self
     }
 
-    /// Sets the text that UUIDs are made from (the node's name, say).
+    /// Sets the text from which UUIDs are made, such as the node's name.
     #[must_use]
     pub fn seed(mut self, seed: impl Into<String>) -> MockConfig {
         self.seed = seed.into();
         self
     }
 
-    /// Sets the boot id.
     #[must_use]
     pub fn boot_id(mut self, boot_id: impl Into<String>) -> MockConfig {
         self.boot_id = boot_id.into();
         self
     }
 
-    /// Sets the driver version.
     #[must_use]
     pub fn driver_version(mut self, version: impl Into<String>) -> MockConfig {
         self.driver_version = version.into();
         self
     }
 
-    /// Lets Ampere switch MIG mode at once.
     #[must_use]
     pub fn ampere_reset_free(mut self) -> MockConfig {
         self.ampere_reset_free = true;
@@ -187,7 +180,7 @@ impl MockConfig {
         Ok(config)
     }
 
-    /// Checks the configuration and writes it, replacing the file whole.
+    /// Checks the configuration and writes it, replacing the file as a whole.
     pub fn write(&self, path: &Path) -> Result<(), FileError> {
         self.check()?;
         files::write(path, self)
@@ -199,7 +192,7 @@ impl MockConfig {
         islands.flat_map(move |island| island.ends(gpu))
     }
 
-    /// Counts, islands and UUIDs that a node can have.
+    /// Checks that a node can have these counts, islands and UUIDs.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let total = self.gpus.iter().fold(0_u32, |sum, gpu| sum.saturating_add(gpu.count));
         if total > MAX_GPUS {

@@ -1,6 +1,7 @@
 //! What a test does to a running node from outside: faults, delays, hangs, a reboot, processes, errors, resets.
 //!
-//! The mock only reads this file; what of it has struck or happened is kept in the state.
+//! The mock only reads this file. The state keeps which of its faults have struck, and which of its events have
+//! happened.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,19 +16,18 @@ use crate::files::{self, FileError};
 use crate::happening::{EccErrors, GpuReset, Xid};
 use crate::load::Process;
 
-/// The control file. Every field may be left out of the JSON; no file at all is an empty one.
+/// The control file. Every field may be left out of the JSON; a missing file is an empty one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MockControl {
-    /// Faults; the first that fits and is not used up strikes.
+    /// Faults; the first that matches and is not used up strikes.
     pub faults: Vec<Fault>,
-    /// Milliseconds that a function takes longer, by name or `*`.
+    /// Milliseconds by which a function is delayed, by name or `*`.
     pub delays_ms: BTreeMap<String, u64>,
     /// Functions (or `*`) that do not return while they are listed here, on any GPU.
     pub hang: Vec<String>,
-    /// The boot that this is; another id than the state's is a reboot.
+    /// The current boot; another id than the state's is a reboot.
     pub boot: Option<String>,
-    /// Processes on the GPUs.
     pub processes: Vec<Process>,
     /// XID errors that have happened.
     pub xids: Vec<Xid>,
@@ -35,27 +35,24 @@ pub struct MockControl {
     pub ecc_errors: Vec<EccErrors>,
     /// GPUs that an operator resets.
     pub resets: Vec<GpuReset>,
-    /// Whether events name their GPUs by other handles than those that the process was given, as after a change of the GPU.
+    /// Whether events use other GPU handles than those that the process got, as after a change of the GPU.
     pub renewed_handles: bool,
-    /// Whether the state counts the calls of each function. Costs a write of the state per call.
+    /// Whether the state counts the calls of each function, at the cost of a write per call.
     pub count_calls: bool,
 }
 
 impl MockControl {
-    /// An empty control file.
     #[must_use]
     pub fn new() -> MockControl {
         MockControl::default()
     }
 
-    /// Adds a fault.
     #[must_use]
     pub fn fault(mut self, fault: Fault) -> MockControl {
         self.faults.push(fault);
         self
     }
 
-    /// Makes a function take longer.
     #[must_use]
     pub fn delay(mut self, function: impl Into<String>, time: Duration) -> MockControl {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -70,48 +67,46 @@ impl MockControl {
         self
     }
 
-    /// Names the boot: a new name is a reboot.
+    /// Sets the boot id: a new id is a reboot.
     #[must_use]
     pub fn boot(mut self, id: impl Into<String>) -> MockControl {
         self.boot = Some(id.into());
         self
     }
 
-    /// Adds a process.
     #[must_use]
     pub fn process(mut self, process: Process) -> MockControl {
         self.processes.push(process);
         self
     }
 
-    /// Adds memory errors.
     #[must_use]
     pub fn ecc(mut self, errors: EccErrors) -> MockControl {
         self.ecc_errors.push(errors);
         self
     }
 
-    /// Resets the GPU of that index.
+    /// Resets the GPU at that index.
     #[must_use]
     pub fn reset(mut self, id: impl Into<String>, gpu: u32) -> MockControl {
         self.resets.push(GpuReset { id: id.into(), gpu });
         self
     }
 
-    /// Has the state count the calls of each function.
+    /// Makes the state count the calls of each function.
     #[must_use]
     pub fn count_calls(mut self) -> MockControl {
         self.count_calls = true;
         self
     }
 
-    /// Reads a control file; an absent one is an empty one.
+    /// Reads a control file; a missing one is an empty one.
     pub fn load(path: &Path) -> Result<MockControl, FileError> {
         Ok(files::read(path)?.unwrap_or_default())
     }
 
-    /// Changes the control file as it is now, so that several tests' programs (a stand-in kubelet that starts and
-    /// ends processes, a test that injects faults) do not undo each other.
+    /// Changes the current control file under a lock, so that several programs of a test do not undo each other's
+    /// changes: a stand-in kubelet starts and ends processes, and a test injects faults.
     pub fn edit(path: &Path, change: impl FnOnce(&mut MockControl)) -> Result<(), FileError> {
         let lock = files::lock_file(path)?;
         flock(&lock, FlockOperation::LockExclusive)
@@ -119,10 +114,10 @@ impl MockControl {
         let mut control = MockControl::load(path)?;
         change(&mut control);
         control.write(path)
-        // Closing the file ends the lock.
+        // Closing the file releases the lock.
     }
 
-    /// Writes the control file, replacing it whole.
+    /// Writes the control file, replacing it as a whole.
     pub fn write(&self, path: &Path) -> Result<(), FileError> {
         files::write(path, self)
     }
@@ -131,12 +126,12 @@ impl MockControl {
         self.hang.iter().any(|pattern| names(pattern, function))
     }
 
-    /// Whether the fault that the state counts under `key` still stands here.
+    /// Whether the fault that the state counts under `key` is still listed.
     pub(crate) fn has_fault(&self, key: &str) -> bool {
         self.faults.iter().any(|fault| fault.key() == key)
     }
 
-    /// Whether a GPU has fallen off the bus, for all calls and until the fault is taken away.
+    /// Whether a GPU has fallen off the bus, for all calls and until the fault is removed.
     pub(crate) fn has_lost_gpu(&self) -> bool {
         let is_lost = Strike::Code(NvmlCode::GPU_IS_LOST);
         let mut faults = self.faults.iter();

@@ -1,4 +1,4 @@
-//! The control file as it is written by hand, by builders, and by several programs at once.
+//! Tests the control file as it is written by hand, by builders, and by several programs at once.
 
 use super::*;
 use crate::code::NvmlCode;
@@ -6,7 +6,7 @@ use crate::fault::Strike;
 use crate::happening::{EccKind, EccLocation};
 use crate::load::ProcessKind;
 
-/// The example of the README, so that it stays true.
+/// The example of the README, which this test keeps correct.
 fn readme_example() -> String {
     let readme = include_str!("../README.md");
     let from = readme.find("```json control").unwrap();

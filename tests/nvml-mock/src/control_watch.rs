@@ -1,4 +1,4 @@
-//! Waits for the control file to be written anew, as a driver's wait does: asleep, at no cost.
+//! Waits for the control file to be rewritten without using the CPU, as a driver's wait does.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 
-/// How often to look where the kernel watches no more files for this user.
+/// Poll interval if the kernel allows this user no more watches.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Sees that the control file changes, from when it was made.
+/// Watches the control file for changes since its creation.
 pub(crate) struct ControlWatch {
     folder: OwnedFd,
     control: PathBuf,
 }
 
 impl ControlWatch {
-    /// Begins to watch. The file need not exist; its folder must.
+    /// Starts the watch. The file need not exist; its folder must.
     pub(crate) fn new(control: &Path) -> io::Result<ControlWatch> {
         let folder = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let changes =
@@ -42,7 +42,7 @@ impl ControlWatch {
         }
     }
 
-    /// Whether one of the changes in the folder since the last look is the file's.
+    /// Whether one of the folder's changes since the last check is the file's.
     fn has_changed(&self) -> io::Result<bool> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut changes = Reader::new(&self.folder, &mut buffer);
@@ -60,7 +60,7 @@ impl ControlWatch {
     }
 }
 
-/// Sleeps until the watched file changes or for this long; without a watch for a moment only.
+/// Sleeps until the watched file changes or for this long; without a watch only for a moment.
 pub(crate) fn sleep(watch: Option<&ControlWatch>, at_most: Duration) {
     let waited = watch.map(|watch| watch.wait(at_most));
     if !matches!(waited, Some(Ok(()))) {

@@ -5,17 +5,13 @@ use serde::{Deserialize, Serialize};
 use crate::happening::{EccErrors, EccKind, EccLocation};
 use crate::state::GpuState;
 
-/// Errors of one location.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EccCounts {
-    /// Those that ECC could mend.
     pub corrected: u64,
-    /// Those that it could not.
     pub uncorrected: u64,
 }
 
 impl EccCounts {
-    /// The count of one kind.
     #[must_use]
     pub fn of(&self, kind: EccKind) -> u64 {
         match kind {
@@ -33,17 +29,14 @@ impl EccCounts {
     }
 }
 
-/// Errors of all locations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EccMemory {
-    /// The GPU's memory.
     pub dram: EccCounts,
-    /// Caches and registers.
+    /// Errors in caches and registers.
     pub sram: EccCounts,
 }
 
 impl EccMemory {
-    /// The counts of one location.
     #[must_use]
     pub fn at(&self, location: EccLocation) -> EccCounts {
         match location {
@@ -52,7 +45,7 @@ impl EccMemory {
         }
     }
 
-    /// The errors of one kind everywhere.
+    /// The errors of one kind in all locations.
     #[must_use]
     pub fn total(&self, kind: EccKind) -> u64 {
         self.dram.of(kind).saturating_add(self.sram.of(kind))
@@ -67,24 +60,25 @@ impl EccMemory {
     }
 }
 
-/// What a GPU has counted.
+/// All error counts of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EccState {
-    /// Since the last reset or boot.
+    /// Counts since the last reset or boot.
     pub volatile: EccMemory,
-    /// In the board's life.
+    /// Counts over the board's lifetime.
     pub aggregate: EccMemory,
-    /// Bad memory waits for a reset or a boot to be remapped, or retired.
+    /// Whether bad memory waits for a reset or a boot to be remapped, or retired.
     pub remap_pending: bool,
 }
 
 impl EccState {
-    /// Rows remapped, or pages retired, for errors that could not be corrected: one for each, those that wait included.
+    /// Rows that are remapped, or pages that are retired, for uncorrected errors: one for each error, including pending
+    /// ones.
     pub(crate) fn replaced(&self) -> u64 {
         self.aggregate.dram.uncorrected
     }
 
-    /// What a reset and a boot do.
+    /// Applies the effects of a reset or a boot.
     pub(crate) fn restart(&mut self) {
         self.volatile = EccMemory::default();
         self.remap_pending = false;
@@ -92,7 +86,6 @@ impl EccState {
 }
 
 impl GpuState {
-    /// Counts errors.
     pub(crate) fn suffer(&mut self, errors: &EccErrors) {
         self.ecc.volatile.add(errors);
         self.ecc.aggregate.add(errors);

@@ -1,8 +1,8 @@
-//! What each model answers to NVML's plain questions: name, memory, PCI ids, clocks. Data only.
+//! Each model's answers to simple queries of NVML: name, memory, PCI ids, clocks. Data only.
 
 use crate::model::Model;
 
-/// `nvmlDeviceArchitecture_t`.
+/// The values of `nvmlDeviceArchitecture_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Architecture {
     Turing = 6,
@@ -12,22 +12,22 @@ pub(crate) enum Architecture {
     Blackwell = 10,
 }
 
-/// What a model answers to NVML's plain questions.
+/// A model's answers to simple queries.
 pub(crate) struct Facts {
-    /// `nvmlDeviceGetName`.
+    /// The answer to `nvmlDeviceGetName`.
     pub name: &'static str,
-    /// Memory as NVML counts it, which is less than the nominal size where ECC or firmware takes a part.
+    /// Memory as NVML counts it, which is less than the nominal size if ECC or firmware takes a part.
     pub total_mib: u64,
-    /// What the driver keeps for itself (`reserved` of the v2 memory structure).
+    /// Memory that the driver reserves (`reserved` of the v2 memory structure).
     pub reserved_mib: u64,
     /// PCI device and vendor as one word, `0xDDDDVVVV`.
     pub pci_device_id: u32,
-    /// Subsystem word. The H200's is real; the others are nominal.
+    /// The subsystem word. The H200's is real; the others are nominal.
     pub pci_subsystem_id: u32,
     pub architecture: Architecture,
     pub compute_capability: (i32, i32),
     pub power_limit_mw: u32,
-    /// Graphics, SM, memory and video clock at their highest, in MHz.
+    /// The highest graphics, SM, memory and video clock, in MHz.
     pub clocks_mhz: [u32; 4],
     pub pcie_generation: u32,
 }

@@ -1,4 +1,4 @@
-//! Faults: calls that fail, that never come back, or that end the process which makes them.
+//! Faults: calls that fail, never return, or kill their process.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,51 +8,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::code::NvmlCode;
 
-/// Stands for every function in a fault, a delay or a hang.
+/// Matches every function in a fault, a delay or a hang.
 pub const ANY_FUNCTION: &str = "*";
 
-/// What becomes of a call.
+/// What a fault does to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strike {
-    /// It returns this code.
     Code(NvmlCode),
     /// The calling process is killed by SIGKILL.
     Kill,
-    /// It does not return while the fault stands in the control file.
+    /// The call does not return while the fault is in the control file.
     Hang,
-    /// It takes so many milliseconds longer.
+    /// The call takes this many milliseconds longer.
     Slow(u64),
 }
 
-/// When a call's process is killed, by what the call does.
+/// When a kill strikes, relative to the call's effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KillMoment {
-    /// Right before it takes effect.
     Before,
-    /// Right after: the state is written and the answer is never seen.
+    /// Right after the effect: the state is written, and the caller never sees the answer.
     After,
 }
 
-/// Strikes calls of a function.
+/// A fault for the calls of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Document", into = "Document")]
 pub struct Fault {
     /// The exported name, such as `nvmlDeviceCreateGpuInstanceWithPlacement`, or `*`.
     pub function: String,
-    /// What becomes of its calls.
+    /// What it does to the calls.
     pub strike: Strike,
-    /// The call takes effect first: an answer lost on its way.
+    /// Whether the call takes effect first, as if the answer was lost.
     pub after_effect: bool,
-    /// How many calls are struck. Left out: all of them, and one by a kill.
+    /// How many calls are struck. If left out: all of them, and one for a kill.
     pub times: Option<u32>,
-    /// Only on this GPU (by index); on all, and on calls that name no GPU, when left out.
+    /// The GPU's index. If left out: all GPUs, and calls that name no GPU.
     pub gpu: Option<u32>,
-    /// Tells two faults of equal content apart; the count belongs to it.
+    /// Distinguishes two faults of equal content. The count belongs to this id.
     pub id: Option<String>,
 }
 
-/// Numbers faults made by this process, so that a second equal fault counts anew.
+/// Numbers the faults of this process, so that a second equal fault has its own count.
 static FAULTS_MADE: AtomicU64 = AtomicU64::new(1);
 
 impl Fault {
@@ -68,7 +66,7 @@ impl Fault {
         Fault::of(function, Strike::Code(code))
     }
 
-    /// The process that calls `function` next is killed. Whoever calls it after that is not.
+    /// Kills the next process that calls `function`. Later callers are not killed.
     #[must_use]
     pub fn kill(function: impl Into<String>, moment: KillMoment) -> Fault {
         Fault { after_effect: moment == KillMoment::After, ..Fault::of(function, Strike::Kill) }
@@ -86,40 +84,40 @@ impl Fault {
         Fault::of(function, Strike::Slow(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// Every call on the GPU of that index finds it fallen off the bus.
+    /// Every call on the GPU at that index fails as if the GPU had fallen off the bus.
     #[must_use]
     pub fn gpu_lost(index: u32) -> Fault {
         Fault::new(ANY_FUNCTION, NvmlCode::GPU_IS_LOST).on_gpu(index)
     }
 
-    /// Only the first `times` calls are struck.
+    /// Strikes only the first `times` calls.
     #[must_use]
     pub fn times(mut self, times: u32) -> Fault {
         self.times = Some(times);
         self
     }
 
-    /// Only calls on the GPU of that index are struck.
+    /// Strikes only calls on the GPU at that index.
     #[must_use]
     pub fn on_gpu(mut self, index: u32) -> Fault {
         self.gpu = Some(index);
         self
     }
 
-    /// The call takes effect and is struck then.
+    /// Lets the call take effect before it is struck.
     #[must_use]
     pub fn after_effect(mut self) -> Fault {
         self.after_effect = true;
         self
     }
 
-    /// What the state counts this fault under.
+    /// The key under which the state counts this fault.
     pub(crate) fn key(&self) -> String {
         let content = || format!("{}/{:?}/{:?}/{:?}", self.function, self.strike, self.limit(), self.gpu);
         self.id.clone().unwrap_or_else(content)
     }
 
-    /// How many calls it strikes at most.
+    /// How many calls it strikes; `None` for all.
     pub(crate) fn limit(&self) -> Option<u32> {
         self.times.or((self.strike == Strike::Kill).then_some(1))
     }
@@ -138,7 +136,7 @@ pub(crate) fn names(pattern: &str, function: &str) -> bool {
     pattern == ANY_FUNCTION || pattern == function
 }
 
-/// A fault as the control file spells it: one of `code`, `kill`, `hang` and `slow_ms`.
+/// A fault in the form of the control file: one of `code`, `kill`, `hang` and `slow_ms`.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {

@@ -1,6 +1,6 @@
-//! The mock's files: their names, the environment that carries them, reading and writing JSON whole.
+//! The mock's files: their names, the environment variables with their paths, and reading and writing JSON as a whole.
 //!
-//! Locking and caching are store.rs's.
+//! Locking and caching are in store.rs.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -10,43 +10,35 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Names the configuration file; needed while there is no state file.
+/// The variable with the path of the configuration file, which is needed while there is no state file.
 pub const CONFIG_ENV: &str = "KERF_NVML_MOCK_CONFIG";
-/// Names the state file; without it the mock answers as a machine without a driver.
+/// The variable with the path of the state file. Without it the mock answers like a machine without a driver.
 pub const STATE_ENV: &str = "KERF_NVML_MOCK_STATE";
-/// Names the control file, which may be absent, appear and change at any time.
+/// The variable with the path of the control file, which may be missing, appear and change at any time.
 pub const CONTROL_ENV: &str = "KERF_NVML_MOCK_CONTROL";
-/// Names a folder that stands in for `/proc`, in which the kernel module's files are kept true; optional.
+/// The variable with a folder that replaces `/proc`, in which the kernel module's files are kept up to date; optional.
 pub const PROC_ENV: &str = "KERF_NVML_MOCK_PROC";
 
 /// Why a file of the mock could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// The file could not be written or put in place.
+    /// The file could not be written or renamed into place.
     #[error("cannot write {path}: {source}")]
     Write {
-        /// The file.
         path: PathBuf,
-        /// What the system said.
         source: std::io::Error,
     },
-    /// The file is not the JSON that belongs there.
+    /// The content is not the expected JSON.
     #[error("{path} is not valid: {source}; see the README of nvml-mock for the format")]
     Parse {
-        /// The file.
         path: PathBuf,
-        /// Where and what.
         source: serde_json::Error,
     },
-    /// The configuration contradicts itself.
     #[error("{0}")]
     Config(#[from] crate::config::ConfigError),
 }
@@ -54,16 +46,14 @@ pub enum FileError {
 /// The three files of one simulated node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MockFiles {
-    /// The configuration.
     pub config: PathBuf,
-    /// The state; its lock lies beside it as `<state>.lock`.
+    /// The state file; its lock is beside it as `<state>.lock`.
     pub state: PathBuf,
-    /// The control file.
     pub control: PathBuf,
 }
 
 impl MockFiles {
-    /// `config.json`, `state.json` and `control.json` in `folder`, none of which need exist.
+    /// The files `config.json`, `state.json` and `control.json` in `folder`, which need not exist.
     #[must_use]
     pub fn in_folder(folder: impl AsRef<Path>) -> MockFiles {
         let folder = folder.as_ref();
@@ -74,7 +64,7 @@ impl MockFiles {
         }
     }
 
-    /// The environment that points a process at these files.
+    /// The environment variables that point a process at these files.
     #[must_use]
     pub fn env(&self) -> [(&'static str, &Path); 3] {
         [
@@ -85,7 +75,7 @@ impl MockFiles {
     }
 }
 
-/// Opens `<path>.lock`, on which those who change `path` lock each other out.
+/// Opens `<path>.lock`, with which writers of `path` exclude each other.
 pub(crate) fn lock_file(path: &Path) -> Result<File, FileError> {
     let mut name = OsString::from(path);
     name.push(".lock");
@@ -98,7 +88,7 @@ pub(crate) fn lock_file(path: &Path) -> Result<File, FileError> {
         .map_err(|source| FileError::Write { path, source })
 }
 
-/// The file's value; `None` when there is no such file.
+/// The file's value; `None` if there is no such file.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
@@ -117,7 +107,7 @@ pub(crate) fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), FileErro
     write_whole(path, &text)
 }
 
-/// Writes a temporary file beside `path` and renames it, so that a reader sees the old or the new one, whole.
+/// Writes a temporary file beside `path` and renames it, so that a reader sees the old or the new one as a whole.
 pub(crate) fn write_whole(path: &Path, text: &[u8]) -> Result<(), FileError> {
     let mut name = OsString::from(path);
     name.push(format!(".tmp{}", std::process::id()));

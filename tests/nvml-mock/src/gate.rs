@@ -1,4 +1,5 @@
-//! What strikes a call on its way into the driver and back: counting, hangs, delays and faults, in this order.
+//! Applies the control file to a call on its way into the driver and back: counting, hangs, delays and faults, in this
+//! order.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,10 +13,10 @@ use crate::session::Call;
 use crate::state::{HangingCall, MockState};
 use crate::store::View;
 
-/// How often a hanging call looks whether it may go on.
+/// How often a hanging call checks whether it may continue.
 const HANG_POLL: Duration = Duration::from_millis(10);
 
-/// What awaits a call once it has taken effect.
+/// What happens to a call after it has taken effect.
 pub(crate) struct Gate {
     gpu: Option<u32>,
     after: Option<Blow>,
@@ -25,12 +26,12 @@ pub(crate) struct Gate {
 struct Blow {
     strike: Strike,
     after_effect: bool,
-    /// What the state counts the fault under.
+    /// The key under which the state counts the fault.
     key: String,
 }
 
 impl Call {
-    /// Lets the call in, or fails it. `gpu` is the one that it names.
+    /// Lets the call in, or fails it. `gpu` is the GPU that it names.
     pub(crate) fn enter(&self, gpu: Option<u32>) -> Outcome<Gate> {
         let mut view = self.store.view()?;
         if view.control.count_calls {
@@ -52,14 +53,14 @@ impl Call {
         Ok(Gate { gpu, after })
     }
 
-    /// Lets the call out with its outcome, or with what has become of it. A refusal stays that refusal.
+    /// Returns the call's outcome, or the fault's. An error of the call itself stays.
     pub(crate) fn leave<T>(&self, gate: Gate, outcome: Outcome<T>) -> Outcome<T> {
         let Gate { gpu, after: Some(blow) } = gate else { return outcome };
         let struck = self.strike(gpu, &blow);
         outcome.and_then(|value| struck.map(|()| value))
     }
 
-    /// The code of a fault that stands for one of `gpus` and is not counted: what ends a wait on several GPUs.
+    /// The code of an uncounted fault for one of `gpus`, which ends a wait on several GPUs.
     pub(crate) fn lost(&self, control: &MockControl, gpus: &BTreeSet<u32>) -> Option<NvmlCode> {
         control.faults.iter().find_map(|fault| match fault.strike {
             Strike::Code(code) if fault.limit().is_none() => {
@@ -77,7 +78,7 @@ impl Call {
         })
     }
 
-    /// The fault that strikes this call, counted if it is a counted one.
+    /// The fault that strikes this call. A counted one is counted.
     fn blow(&self, view: &View, gpu: Option<u32>) -> Outcome<Option<Blow>> {
         let Some(fault) = view.control.fault_for(self.function, gpu, &view.state.faults_struck) else {
             return Ok(None);
@@ -100,7 +101,7 @@ impl Call {
         }
     }
 
-    /// Waits while `hangs`, listed in the state meanwhile.
+    /// Waits while `hangs` is true. Meanwhile the state lists the call.
     fn wait_while(&self, gpu: Option<u32>, hangs: impl Fn(&View) -> bool) -> Outcome<()> {
         let _listed = Listed::enter(self, gpu)?;
         while hangs(&self.store.view()?) {
@@ -110,7 +111,7 @@ impl Call {
     }
 }
 
-/// Counts a counted fault; `None` if another process used it up meanwhile. Forgets faults that were taken away.
+/// Counts a counted fault; `None` if another process used it up meanwhile. Drops the counts of removed faults.
 fn count_down(
     state: &mut MockState,
     control: &MockControl,
@@ -123,21 +124,21 @@ fn count_down(
     Some(Blow { strike: fault.strike, after_effect: fault.after_effect, key: fault.key() })
 }
 
-/// Ends this process as `kill -9` does.
+/// Kills this process as `kill -9` does.
 fn die() -> ! {
-    // A process may always kill itself, and it does not come back from that.
+    // A process may always kill itself, and the call does not return.
     let _ = kill_process(getpid(), Signal::KILL);
     std::process::abort()
 }
 
-/// A line among the state's hanging calls, which ends with its scope.
+/// An entry among the state's hanging calls, which is removed at the end of its scope.
 struct Listed<'a> {
     call: &'a Call,
     line: HangingCall,
 }
 
 impl<'a> Listed<'a> {
-    /// Adds the line, and takes out those of processes that were killed while they waited.
+    /// Adds the entry, and removes those of processes that were killed while they waited.
     fn enter(call: &'a Call, gpu: Option<u32>) -> Outcome<Listed<'a>> {
         let line = HangingCall { pid: std::process::id(), function: call.function.to_owned(), gpu };
         call.store.update(|state, _| {
@@ -151,7 +152,7 @@ impl<'a> Listed<'a> {
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        // Without the files the line cannot be taken out, nor does anybody read it.
+        // Without the files the entry cannot be removed, but then nothing reads it either.
         let _ = self.call.store.update(|state, _| {
             if let Some(at) = state.hanging.iter().position(|line| *line == self.line) {
                 state.hanging.remove(at);

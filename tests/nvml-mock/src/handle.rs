@@ -1,11 +1,11 @@
 //! NVML's opaque handles as tagged numbers: a kind, a GPU's index and an instance's serial.
 //!
-//! A handle is looked up and never followed, so garbage from a caller is an invalid argument and not a crash;
-//! and as serials are not given twice, a handle dies with its instance.
+//! A handle is looked up and never dereferenced, so a garbage handle is an invalid argument and not a crash. Serials
+//! are not reused, so a handle becomes invalid with its instance.
 
 use crate::code::{NvmlCode, Outcome};
 
-/// Marks our handles; any other number is not one.
+/// Marks the mock's handles; any other number is invalid.
 const MAGIC: usize = 0x4B46;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +33,12 @@ fn decode(handle: usize, kind: Kind) -> Outcome<(u32, u32)> {
     Ok((gpu, serial))
 }
 
-/// `nvmlDevice_t`: a GPU or a MIG device.
+/// The type `nvmlDevice_t`: a GPU or a MIG device.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceHandle(usize);
 
-/// What a device handle names.
+/// What a device handle refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     Gpu { gpu: u32 },
@@ -58,7 +58,7 @@ impl DeviceHandle {
         DeviceHandle(encode(Kind::Gpu, gpu, 0))
     }
 
-    /// Another handle of the GPU.
+    /// Another handle of the same GPU.
     pub(crate) fn renewed(gpu: u32) -> DeviceHandle {
         DeviceHandle(encode(Kind::Gpu, gpu, 1))
     }
@@ -67,7 +67,7 @@ impl DeviceHandle {
         DeviceHandle(encode(Kind::MigDevice, gpu, serial))
     }
 
-    /// As NVML's structures carry it.
+    /// The form in NVML's structures.
     pub(crate) fn as_pointer<T>(self) -> *mut T {
         std::ptr::without_provenance_mut(self.0)
     }
@@ -80,7 +80,7 @@ impl DeviceHandle {
     }
 }
 
-/// Handles that name one kind of thing.
+/// Defines handle types, each for one kind of object.
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {$(
         $(#[$doc])*
@@ -93,7 +93,7 @@ macro_rules! handles {
                 $name(encode(Kind::$kind, gpu, serial))
             }
 
-            /// Index of the GPU and serial of the thing.
+            /// The index of the GPU and the serial of the object.
             pub(crate) fn parts(self) -> Outcome<(u32, u32)> {
                 decode(self.0, Kind::$kind)
             }
@@ -102,25 +102,25 @@ macro_rules! handles {
 }
 
 handles! {
-    /// `nvmlGpuInstance_t`.
+    /// The type `nvmlGpuInstance_t` of NVML.
     GpuInstanceHandle => GpuInstance;
-    /// `nvmlComputeInstance_t`.
+    /// The type `nvmlComputeInstance_t` of NVML.
     ComputeInstanceHandle => ComputeInstance;
-    /// `nvmlEventSet_t`; its GPU is always 0.
+    /// The type `nvmlEventSet_t`; its GPU is always 0.
     EventSetHandle => EventSet;
-    /// `nvmlGpmSample_t`; its GPU is always 0.
+    /// The type `nvmlGpmSample_t`; its GPU is always 0.
     GpmSampleHandle => GpmSample;
 }
 
 impl GpmSampleHandle {
-    /// From NVML's structures.
+    /// Converts the form in NVML's structures.
     pub(crate) fn from_pointer<T>(pointer: *mut T) -> Self {
         Self(pointer.addr())
     }
 }
 
 impl GpuInstanceHandle {
-    /// As NVML's structures carry it.
+    /// The form in NVML's structures.
     pub(crate) fn as_pointer<T>(self) -> *mut T {
         std::ptr::without_provenance_mut(self.0)
     }

@@ -1,71 +1,67 @@
-//! What happens to GPUs once, told by the control file: XID errors, memory errors, resets.
+//! Events that happen to GPUs once, listed in the control file: XID errors, memory errors, resets.
 //!
-//! Each has an id. The state keeps the ids of what has taken effect, for good: a second time needs a second id.
+//! Each has an id. The state keeps the ids of those that have taken effect forever, so a repetition needs another id.
 
 use serde::{Deserialize, Serialize};
 
-/// An XID error that event sets registered for critical XIDs receive once each.
+/// An XID error, which event sets that are registered for critical XIDs receive once each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Xid {
-    /// Tells it from other ones, so that each is delivered once.
+    /// Distinguishes it from others, so that each is delivered once.
     pub id: String,
-    /// Index of the GPU.
     pub gpu: u32,
-    /// The XID number.
     pub xid: u64,
-    /// GPU instance id, if only one is hit.
+    /// GPU instance id, if only one instance is affected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gi: Option<u32>,
-    /// Compute instance id, if only one is hit.
+    /// Compute instance id, if only one instance is affected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci: Option<u32>,
 }
 
-/// Whether ECC could mend an error.
+/// Whether ECC could correct an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EccKind {
-    /// A single bit.
+    /// A single bit error.
     Corrected,
-    /// Two bits: what was there is lost.
+    /// An error of two bits: the content is lost.
     #[default]
     Uncorrected,
 }
 
-/// Where an error was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EccLocation {
-    /// The GPU's memory, whose bad rows are remapped (whose bad pages are retired, on Turing).
+    /// The GPU's memory, whose bad rows are remapped (on Turing, bad pages are retired).
     #[default]
     Dram,
-    /// Caches and registers.
+    /// Caches and registers of the GPU.
     Sram,
 }
 
-/// Memory errors of a GPU. Event sets registered for single or double bit errors receive them once, and the GPU's
-/// counters rise.
+/// Memory errors of a GPU. Event sets that are registered for single or double bit errors receive them once, and the
+/// GPU's counters rise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EccErrors {
-    /// Tells them from other ones, so that each counts once.
+    /// Distinguishes them from others, so that each counts once.
     pub id: String,
-    /// Index of the GPU.
     pub gpu: u32,
-    /// How many errors; 1 when left out.
+    /// How many errors; 1 if left out.
     #[serde(default = "one")]
     pub count: u64,
-    /// Uncorrected when left out.
+    /// Uncorrected errors if left out.
     #[serde(default)]
     pub kind: EccKind,
-    /// The GPU's memory when left out.
+    /// The GPU's memory if left out.
     #[serde(default)]
     pub location: EccLocation,
-    /// GPU instance id, if only one is hit.
+    /// GPU instance id, if only one instance is affected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gi: Option<u32>,
-    /// Compute instance id, if only one is hit.
+    /// Compute instance id, if only one instance is affected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci: Option<u32>,
 }
@@ -90,26 +86,25 @@ impl EccErrors {
     }
 }
 
-/// A GPU reset by an operator (`nvidia-smi --gpu-reset`). As that refuses while the GPU is in use, it takes effect once
-/// no process is on the GPU.
+/// A GPU reset by an operator (`nvidia-smi --gpu-reset`). That command fails while the GPU is in use, so the reset
+/// takes effect once no process is on the GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuReset {
-    /// Tells it from other ones, so that each takes effect once.
+    /// Distinguishes it from others, so that each takes effect once.
     pub id: String,
-    /// Index of the GPU.
     pub gpu: u32,
 }
 
 impl EccErrors {
-    /// What the state knows them by.
+    /// The key under which the state remembers them.
     pub(crate) fn key(&self) -> String {
         format!("ecc/{}", self.id)
     }
 }
 
 impl GpuReset {
-    /// What the state knows it by.
+    /// The key under which the state remembers it.
     pub(crate) fn key(&self) -> String {
         format!("reset/{}", self.id)
     }

@@ -1,8 +1,8 @@
-//! UUIDs and serial numbers made from text, so that the same configuration always gives the same ones.
+//! Makes UUIDs and serial numbers from text, so that the same configuration always has the same ones.
 //!
-//! Not cryptographic: they need only be distinct and look like NVML's.
+//! They are not cryptographic: they only need to be distinct and look like NVML's.
 
-/// FNV-1a over the text, then the finalizer of splitmix64, so that close texts give far numbers.
+/// FNV-1a over the text, then the finalizer of splitmix64, so that similar texts give very different numbers.
 fn hash(text: &str, basis: u64) -> u64 {
     let folded =
         text.bytes().fold(basis, |state, byte| (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3));
@@ -25,17 +25,17 @@ fn uuid(text: &str, version: u64) -> String {
     )
 }
 
-/// `GPU-…` for the GPU at `index` of the node that `seed` names.
+/// A UUID `GPU-…` for the GPU at `index` of the node with this `seed`.
 pub(crate) fn gpu_uuid(seed: &str, index: u32) -> String {
     format!("GPU-{}", uuid(&format!("{seed}/{index}"), 4))
 }
 
-/// `MIG-…-5xxx-…` for the compute instance with that serial, which is never given twice.
+/// A UUID `MIG-…-5xxx-…` for the compute instance with that serial, which is never reused.
 pub(crate) fn mig_uuid(gpu_uuid: &str, serial: u32) -> String {
     format!("MIG-{}", uuid(&format!("{gpu_uuid}#{serial}"), 5))
 }
 
-/// A board serial of thirteen digits, as an H200 has.
+/// A board serial of thirteen digits, like an H200's.
 pub(crate) fn board_serial(gpu_uuid: &str) -> String {
     format!("1{:012}", hash(gpu_uuid, 0xCBF2_9CE4_8422_2325) % 1_000_000_000_000)
 }

@@ -1,13 +1,13 @@
 //! NVML's C interface over simulated GPUs whose state is a file.
 //!
-//! Built as a shared library it stands in for `libnvidia-ml.so.1`: a program that loads it by path runs
-//! unchanged. Built as a Rust library it is the other side: the documents that tests and demos write (the
-//! configuration and the control file) and read (the state).
+//! Built as a shared library it replaces `libnvidia-ml.so.1`: a program that loads it by path runs unchanged. Built as
+//! a Rust library it is the other side: the documents that tests and demos write (the configuration and the control
+//! file) and read (the state).
 //!
 //! Everything but `abi` is free of unsafe code: tables (`model`, `facts`, `tables`, `profile`, `compute_profile`),
 //! rules, changes of state (`lifecycle`, `mode`, `ecc`, `memory_limits`), files (`store`, `control_watch`,
-//! `proc_files`, `sys_files`), calls (`session`) and what strikes them (`gate`). It shares no code with kerf-core on
-//! purpose: its MIG rules are a second opinion. Only `tests/geometry.rs` knows both, and holds one against the other.
+//! `proc_files`, `sys_files`), calls (`session`) and faults (`gate`). It shares no code with kerf-core on purpose,
+//! because its MIG rules are a second opinion. Only `tests/geometry.rs` uses both, and compares them.
 
 #![deny(unsafe_code)]
 

@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-/// File name of the cdylib on Linux.
 const FILE_NAME: &str = "libkerf_nvml_mock.so";
 
-/// The mock's shared library in the target folder that `program` lies in: its own folder (a test or a binary),
-/// the one above (`deps/`), or `deps/` below. `None` if it was not built there.
+/// The mock's shared library in the target folder of `program`: its own folder (a test or a binary), the one above
+/// (`deps/`), or `deps/` below. `None` if it was not built there.
 #[must_use]
 pub fn library_near(program: &Path) -> Option<PathBuf> {
     let folder = program.parent()?;
@@ -14,7 +13,7 @@ pub fn library_near(program: &Path) -> Option<PathBuf> {
     places.into_iter().flatten().map(|place| place.join(FILE_NAME)).find(|path| path.is_file())
 }
 
-/// [`library_near`] the running program.
+/// The result of [`library_near`] for the running program.
 #[must_use]
 pub fn library_path() -> Option<PathBuf> {
     library_near(&std::env::current_exe().ok()?)

@@ -1,4 +1,4 @@
-//! Cutting and destroying: what becomes of instances and what NVML answers. Pure: no files.
+//! Creating and destroying instances: the effects, and NVML's answers. Pure, without files.
 
 use crate::code::{NvmlCode, Outcome};
 use crate::compute_profile::compute_profiles;
@@ -18,7 +18,7 @@ impl MockState {
         self.last_serial
     }
 
-    /// `nvmlDeviceCreateGpuInstance`, with or without a placement. Gives the new instance's serial.
+    /// Carries out `nvmlDeviceCreateGpuInstance`, with or without a placement. Returns the new instance's serial.
     pub fn create_gpu_instance(
         &mut self,
         index: u32,
@@ -53,7 +53,7 @@ impl MockState {
         Ok(serial)
     }
 
-    /// `nvmlGpuInstanceDestroy`, by the instance's serial.
+    /// Carries out `nvmlGpuInstanceDestroy`, by the instance's serial.
     pub fn destroy_gpu_instance(&mut self, index: u32, serial: u32, control: &MockControl) -> Outcome<()> {
         let gpu = self.gpu_at(index)?;
         let instance = gpu.instance(serial).ok_or(NvmlCode::NOT_FOUND)?;
@@ -66,7 +66,8 @@ impl MockState {
         Ok(())
     }
 
-    /// `nvmlGpuInstanceCreateComputeInstance`, with or without a placement. Gives the new instance's serial.
+    /// Carries out `nvmlGpuInstanceCreateComputeInstance`, with or without a placement. Returns the new instance's
+    /// serial.
     pub fn create_compute_instance(
         &mut self,
         index: u32,
@@ -89,8 +90,8 @@ impl MockState {
         Ok(serial)
     }
 
-    /// What `nvidia-smi mig -cgi <name> -C` does: an instance where the driver puts it, and one compute instance that takes all
-    /// of it.
+    /// Does the same as `nvidia-smi mig -cgi <name> -C`: creates an instance where the driver puts it, and one compute
+    /// instance that fills it.
     pub fn cut(&mut self, index: u32, profile: &str) -> Outcome<()> {
         let model = self.gpu_at(index)?.model;
         let profile = model.profile_named(profile).ok_or(NvmlCode::INVALID_ARGUMENT)?;
@@ -101,7 +102,7 @@ impl MockState {
         self.create_compute_instance(index, gi, all, None).map(drop)
     }
 
-    /// `nvmlComputeInstanceDestroy`, by the instance's serial.
+    /// Carries out `nvmlComputeInstanceDestroy`, by the instance's serial.
     pub fn destroy_compute_instance(
         &mut self,
         index: u32,
@@ -120,8 +121,8 @@ impl MockState {
     }
 }
 
-/// NVML's word for a refusal: a place that is not in the profile's list is a wrong argument, everything else is
-/// a lack of room.
+/// NVML's code for a refusal: a place that is not in the profile's list is an invalid argument; everything else is a
+/// lack of room.
 fn refused(refusal: Refusal) -> NvmlCode {
     match refusal {
         Refusal::NoSuchPlace => NvmlCode::INVALID_ARGUMENT,
@@ -140,7 +141,7 @@ fn lowest_free(taken: impl Iterator<Item = u32>) -> u32 {
     (0..=u32::MAX).find(|id| !taken.contains(id)).unwrap_or(u32::MAX)
 }
 
-/// Where a compute instance of that profile goes.
+/// The place of a new compute instance of that profile.
 fn compute_place(
     model: Model,
     instance: &GpuInstance,
@@ -170,7 +171,7 @@ pub(crate) fn compute_places(
     Ok(profile.starts.iter().map(|&start| Placement { start, size: profile.slices }).collect())
 }
 
-/// The places that are free now. No compute instances of one GPU instance share a slice.
+/// The places that are free now. Compute instances of one GPU instance never share a slice.
 pub(crate) fn free_compute_places(
     model: Model,
     instance: &GpuInstance,

@@ -1,4 +1,4 @@
-//! Life of instances, without files and without the C interface.
+//! Tests the life of instances, without files and without the C interface.
 
 use super::*;
 use crate::config::{MigMode, MockConfig};

@@ -1,23 +1,22 @@
-//! Processes on the GPUs, as the control file names them.
+//! Processes on the GPUs, as the control file lists them.
 
 use serde::{Deserialize, Serialize};
 
-/// What a process does on a GPU, which decides the lists that it shows up in.
+/// What a process does on a GPU, which determines the lists that have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessKind {
-    /// In the compute list.
+    /// A process in the compute list.
     Compute,
-    /// In the graphics list.
+    /// A process in the graphics list.
     Graphics,
     /// A client of an MPS server: in the compute list and in the list of MPS clients, as on an H200 under driver
     /// 580.159.04. The server itself is a compute process.
     Mps,
-    /// In no list, yet it holds the instance, as a monitoring program may.
+    /// In no list, though it holds the instance, as a monitoring program may.
     Holder,
 }
 
-/// A list of processes that NVML has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessList {
     Compute,
@@ -35,18 +34,16 @@ impl ProcessKind {
     }
 }
 
-/// A process that uses a GPU or one of its instances, which cannot be destroyed meanwhile.
+/// A process that uses a GPU or one of its instances. The instance cannot be destroyed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
-    /// Process id.
     pub pid: u32,
-    /// Index of the GPU.
     pub gpu: u32,
-    /// GPU instance id; left out, the process is on the GPU itself.
+    /// GPU instance id; if left out, the process is on the GPU itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gi: Option<u32>,
-    /// Compute instance id; left out, the first of the GPU instance.
+    /// Compute instance id; if left out, the first of the GPU instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci: Option<u32>,
     /// GPU memory in use, in MiB.
@@ -55,10 +52,9 @@ pub struct Process {
     /// Percent of the time in which it runs on the GPU.
     #[serde(default)]
     pub sm_util: u32,
-    /// What it does there.
     #[serde(default = "compute")]
     pub kind: ProcessKind,
-    /// Folder of its cgroup, whose memory limits count what it uses. Nothing else looks at it.
+    /// Folder of its cgroup, whose memory limits count what it uses. Nothing else reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
 }
@@ -89,21 +85,19 @@ impl Process {
         }
     }
 
-    /// The same process as another kind.
     #[must_use]
     pub fn of_kind(mut self, kind: ProcessKind) -> Process {
         self.kind = kind;
         self
     }
 
-    /// The same process when it runs for so many percent of the time.
+    /// The same process, busy for this percentage of the time.
     #[must_use]
     pub fn busy(mut self, percent: u32) -> Process {
         self.sm_util = percent;
         self
     }
 
-    /// The same process in a cgroup.
     #[must_use]
     pub fn in_cgroup(mut self, folder: impl Into<String>) -> Process {
         self.cgroup = Some(folder.into());

@@ -1,17 +1,17 @@
-//! Memory limits of cgroups, which driver R615 brought. Pure: no files, and no cgroups.
+//! Memory limits of cgroups, new in driver R615. Pure, without files and cgroups.
 
 use crate::code::{NvmlCode, Outcome};
 use crate::control::MockControl;
 use crate::state::{GpuState, MemoryLimits, MockState};
 
-/// First driver branch that has them.
+/// The first driver branch that has them.
 const FIRST_BRANCH: u32 = 615;
 
-/// `NVML_DEVICE_MEMORY_LIMIT_MAX`: no limit.
+/// The value for no limit, `NVML_DEVICE_MEMORY_LIMIT_MAX`.
 const UNLIMITED: u64 = u64::MAX;
 
 impl MockState {
-    /// The branch of a driver is the first number of its version.
+    /// Whether the driver has them. Its branch is the first number of its version.
     pub(crate) fn has_memory_limits(&self) -> bool {
         let branch = self.driver_version.split('.').next().and_then(|branch| branch.parse::<u32>().ok());
         branch.is_some_and(|branch| branch >= FIRST_BRANCH)
@@ -23,7 +23,7 @@ impl GpuState {
         if self.mig.current { Err(NvmlCode::NOT_SUPPORTED) } else { Ok(()) }
     }
 
-    /// `nvmlDeviceSetMemoryLimits_v1`. No limit at all takes the cgroup out of the list.
+    /// Carries out `nvmlDeviceSetMemoryLimits_v1`. A cgroup without any limit is removed from the list.
     pub(crate) fn set_memory_limits(&mut self, cgroup: &str, limits: MemoryLimits) -> Outcome<()> {
         self.limitable()?;
         if limits.soft > limits.hard {
@@ -37,7 +37,7 @@ impl GpuState {
         Ok(())
     }
 
-    /// `nvmlDeviceGetMemoryLimits_v1`, with what the processes in the cgroup and below it use, in bytes.
+    /// Carries out `nvmlDeviceGetMemoryLimits_v1`, with the use of the processes in the cgroup and below it, in bytes.
     pub(crate) fn memory_limits_of(
         &self,
         cgroup: &str,

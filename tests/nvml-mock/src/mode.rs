@@ -1,4 +1,4 @@
-//! MIG mode, resets and boots: what changes a GPU as a whole.
+//! MIG mode, resets and boots, which change a GPU as a whole.
 
 use crate::code::{NvmlCode, Outcome};
 use crate::control::MockControl;
@@ -6,14 +6,14 @@ use crate::happening::GpuReset;
 use crate::proc_files::GPU_MINORS;
 use crate::state::{GpuState, MockState};
 
-/// How `nvmlDeviceSetMigMode` took effect. The call itself succeeds either way.
+/// How `nvmlDeviceSetMigMode` took effect. The call itself succeeds in each case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activation {
     /// The mode is in force.
     Done,
-    /// Pending: somebody uses the GPU.
+    /// The mode is pending, because a process uses the GPU.
     InUse,
-    /// Pending: the GPU must be reset.
+    /// The mode is pending, because the GPU must be reset.
     ResetRequired,
 }
 
@@ -29,8 +29,9 @@ impl Activation {
 }
 
 impl MockState {
-    /// `nvmlDeviceSetMigMode`. A mode that comes into force at once unbinds the GPU from the driver, which gives it the
-    /// lowest minor number that no GPU has; so neither it nor the number of a neighbour that changes later stays true.
+    /// Carries out `nvmlDeviceSetMigMode`. A mode that takes effect at once unbinds the GPU from the driver, which then
+    /// assigns the lowest free minor number. So neither this GPU's number stays, nor that of a neighbour that is
+    /// switched later.
     pub(crate) fn set_mig_mode(
         &mut self,
         index: u32,
@@ -58,8 +59,8 @@ impl MockState {
         Ok(Activation::Done)
     }
 
-    /// A boot: every GPU restarts, Hopper and later lose MIG mode, minor numbers are those of the first boot, and
-    /// there are no cgroups of before.
+    /// Boots the node: every GPU restarts, Hopper and later lose MIG mode, minor numbers are those of the first boot,
+    /// and the old cgroups are gone.
     pub(crate) fn reboot(&mut self, boot_id: &str) {
         boot_id.clone_into(&mut self.boot_id);
         for gpu in &mut self.gpus {
@@ -72,7 +73,7 @@ impl MockState {
         }
     }
 
-    /// Whether the control file tells of errors or resets that have yet to take effect.
+    /// Whether the control file lists errors or resets that must still take effect.
     pub(crate) fn is_behind(&self, control: &MockControl) -> bool {
         control.ecc_errors.iter().any(|errors| !self.happened.contains(&errors.key()))
             || control.resets.iter().any(|reset| self.is_due(reset, control))
@@ -82,8 +83,8 @@ impl MockState {
         !self.happened.contains(&reset.key()) && !control.uses(reset.gpu)
     }
 
-    /// Lets what the control file tells of take effect: errors first, as a reset is what an operator does about them.
-    /// A GPU that the node does not have is passed over.
+    /// Applies the events of the control file: errors first, because an operator resets a GPU to repair them. A GPU
+    /// that the node does not have is skipped.
     pub(crate) fn catch_up(&mut self, control: &MockControl) {
         for errors in &control.ecc_errors {
             if self.happened.insert(errors.key())
@@ -105,8 +106,8 @@ impl MockState {
 }
 
 impl GpuState {
-    /// What a reset and a boot have in common: instances are gone, Ampere takes up the pending mode, a pending mode of
-    /// Hopper and later is forgotten, volatile counters begin anew.
+    /// The common effects of a reset and a boot: instances are gone, Ampere applies the pending mode, Hopper and later
+    /// drop it, and volatile counters start again.
     fn restart(&mut self) {
         self.instances.clear();
         self.compute_mode = 0;

@@ -1,4 +1,4 @@
-//! MIG mode by architecture, resets and boots, without files and without the C interface.
+//! Tests MIG mode by architecture, resets and boots, without files and without the C interface.
 
 use super::*;
 use crate::config::{MigMode, MockConfig};
@@ -62,7 +62,7 @@ fn a_mode_that_changes_at_once_changes_the_minor_number() {
     assert_eq!(minors(&state), [0, 1, 2]);
     state.set_mig_mode(1, true, &idle()).unwrap();
     assert_eq!(minors(&state), [0, 3, 2]);
-    // The number that is free now goes to the next.
+    // The number that is free now goes to the next GPU.
     state.set_mig_mode(2, true, &idle()).unwrap();
     assert_eq!(minors(&state), [0, 3, 1]);
     state.set_mig_mode(2, true, &idle()).unwrap();

@@ -1,19 +1,19 @@
-//! The GPU models. What each says of itself is in facts.rs, how MIG cuts it in tables.rs.
+//! The GPU models. facts.rs has the answers of each, and tables.rs how MIG cuts it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::facts::Architecture;
 
-/// A GPU model that the mock can be.
+/// A GPU model that the mock can simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Model {
-    /// A100 SXM4 with 40 GB: MIG on seven compute slices, eight memory slices.
+    /// A100 SXM4 with 40 GB: MIG with seven compute slices and eight memory slices.
     #[serde(rename = "A100-40GB")]
     A100Gb40,
     /// A100 SXM4 with 80 GB.
     #[serde(rename = "A100-80GB")]
     A100Gb80,
-    /// A30 with 24 GB: MIG on four slices, with profile ids of its own.
+    /// A30 with 24 GB: MIG with four slices, and its own profile ids.
     #[serde(rename = "A30-24GB")]
     A30,
     /// H100 SXM5 with 80 GB.
@@ -25,34 +25,26 @@ pub enum Model {
     /// H100 NVL with 94 GB.
     #[serde(rename = "H100-94GB")]
     H100Nvl,
-    /// H100 with 96 GB. As of here, whatever NVIDIA's listings leave open of a model is nominal.
+    /// H100 with 96 GB. For this and all later models, everything that NVIDIA's listings leave open is nominal.
     #[serde(rename = "H100-96GB")]
     H100Gb96,
-    /// H20 with 96 GB.
     #[serde(rename = "H20-96GB")]
     H20Gb96,
-    /// H20 with 141 GB.
     #[serde(rename = "H20-141GB")]
     H20Gb141,
-    /// GH200 with 96 GB.
     #[serde(rename = "GH200-96GB")]
     GH200Gb96,
-    /// GH200 with 144 GB.
     #[serde(rename = "GH200-144GB")]
     GH200Gb144,
-    /// B200 with 180 GB.
     #[serde(rename = "B200-180GB")]
     B200,
-    /// GB200 with 186 GB.
     #[serde(rename = "GB200-186GB")]
     GB200,
-    /// B300 with 269 GB.
     #[serde(rename = "B300-269GB")]
     B300,
-    /// GB300 with 278 GB.
     #[serde(rename = "GB300-278GB")]
     GB300,
-    /// RTX PRO 6000 Blackwell with 96 GB: MIG on four compute slices, twelve memory slices; fully listed.
+    /// RTX PRO 6000 Blackwell with 96 GB: MIG with four compute slices and twelve memory slices; fully listed.
     #[serde(rename = "RTX-PRO-6000-96GB")]
     RtxPro6000,
     /// A10G with 24 GB, without MIG.
@@ -94,7 +86,7 @@ impl Model {
         Model::T4,
     ];
 
-    /// The product name that NVML gives.
+    /// The product name that NVML returns.
     #[must_use]
     pub fn product_name(self) -> &'static str {
         self.facts().name
@@ -106,18 +98,17 @@ impl Model {
         self.facts().total_mib
     }
 
-    /// Whether the model can be cut by MIG at all.
     #[must_use]
     pub fn has_mig(self) -> bool {
         !matches!(self, Model::A10G | Model::L40S | Model::L4 | Model::T4)
     }
 
-    /// Hopper and later keep MIG mode in the driver, so that a reboot loses it, and switch it without a reset.
+    /// Whether the driver keeps the MIG mode, as on Hopper and later: a reboot loses it, and a switch needs no reset.
     pub(crate) fn mig_mode_lives_in_driver(self) -> bool {
         self.facts().architecture >= Architecture::Hopper
     }
 
-    /// `nvmlBrandType_t`: 2 is Tesla, 14 is NVIDIA (what an H200 answers).
+    /// The value of `nvmlBrandType_t`: 2 is Tesla, 14 is NVIDIA (the answer of an H200).
     pub(crate) fn brand(self) -> u32 {
         if self == Model::T4 { 2 } else { 14 }
     }

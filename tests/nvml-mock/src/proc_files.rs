@@ -1,7 +1,7 @@
 //! The kernel module's files below `/proc`: capabilities of MIG devices and the numbers of their device nodes.
 //!
-//! Written as an H200 under driver 580.159.04 shows them. Numbers of capabilities are fixed for every instance that
-//! any GPU could ever have; the files of instances come and go with them.
+//! They are written as an H200 under driver 580.159.04 shows them. The numbers of capabilities are fixed for every
+//! instance that any GPU could have; the files of instances appear and disappear with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,26 +11,27 @@ use std::path::{Path, PathBuf};
 use crate::files::{self, FileError};
 use crate::state::{GpuState, MockState};
 
-/// GPUs that the module has numbers for.
+/// How many GPUs the module has numbers for.
 pub(crate) const GPU_MINORS: u32 = 32;
-/// GPU instances of a GPU that it has numbers for.
+/// How many GPU instances of a GPU the module has numbers for.
 const GPU_INSTANCES: u32 = 15;
-/// Compute instances of a GPU instance that it has numbers for.
+/// How many compute instances of a GPU instance the module has numbers for.
 const COMPUTE_INSTANCES: u32 = 8;
 
 /// Minor number of the capability to change MIG.
 const CONFIG: u32 = 1;
-/// Minor number of the capability to watch MIG.
+/// Minor number of the capability to monitor MIG.
 const MONITOR: u32 = 2;
 /// Minor number of the first GPU instance.
 const FIRST_INSTANCE: u32 = 3;
 
-/// Mode of the device nodes that all may read, 0444, in decimal as the files have it.
+/// Mode of the device nodes that all may read: 0444, which the files have in decimal.
 const READABLE: u32 = 0o444;
 /// Mode of the node that only root may read.
 const ROOT_ONLY: u32 = 0o400;
 
-/// Major numbers, below `/proc/devices`. Those from 234 on are given out as modules are loaded and differ by machine.
+/// Major numbers for `/proc/devices`. Those from 234 on are assigned as modules are loaded, and differ between
+/// machines.
 const MAJORS: [(u32, &str); 6] = [
     (1, "mem"),
     (195, "nvidia"),
@@ -40,8 +41,8 @@ const MAJORS: [(u32, &str); 6] = [
     (242, "nvidia-caps-imex-channels"),
 ];
 
-/// Number of `/dev/nvidia-caps/nvidia-cap<number>` for a GPU instance, or for a compute instance in it, of the GPU with
-/// that minor number. `None` for ids that the kernel module has no number for.
+/// The number in `/dev/nvidia-caps/nvidia-cap<number>` of a GPU instance, or of a compute instance in it, on the GPU
+/// with that minor number. `None` for ids for which the kernel module has no number.
 #[must_use]
 pub fn capability_minor(gpu_minor: u32, gi: u32, ci: Option<u32>) -> Option<u32> {
     let known = gpu_minor < GPU_MINORS && gi < GPU_INSTANCES && ci.is_none_or(|ci| ci < COMPUTE_INSTANCES);
@@ -50,8 +51,9 @@ pub fn capability_minor(gpu_minor: u32, gi: u32, ci: Option<u32>) -> Option<u32>
 }
 
 impl MockState {
-    /// Makes the files below `proc`, which stands in for `/proc`, those of this state: `devices`,
-    /// `driver/nvidia-caps/mig-minors` and `driver/nvidia/capabilities`. Files that are right already are not touched.
+    /// Brings the files below `proc`, which replaces `/proc`, in line with this state: `devices`,
+    /// `driver/nvidia-caps/mig-minors` and `driver/nvidia/capabilities`. Files that are correct already are not
+    /// touched.
     pub fn write_proc(&self, proc: &Path) -> Result<(), FileError> {
         write_once(&proc.join("devices"), devices)?;
         write_once(&proc.join("driver/nvidia-caps/mig-minors"), mig_minors)?;
@@ -129,7 +131,7 @@ fn mig_minors() -> String {
     text
 }
 
-/// Writes a file that is not there. What is there stays: the kernel lets root change `DeviceFileModify`.
+/// Writes a file if it is missing. An existing one stays, because the kernel lets root change `DeviceFileModify`.
 fn write_once(path: &Path, text: impl FnOnce() -> String) -> Result<(), FileError> {
     if path.exists() {
         return Ok(());
@@ -141,7 +143,7 @@ fn write_once(path: &Path, text: impl FnOnce() -> String) -> Result<(), FileErro
     files::write_whole(path, text().as_bytes())
 }
 
-/// Removes the folders below `root/at` that no instance has.
+/// Removes the folders below `root/at` that belong to no instance.
 fn remove_others(root: &Path, at: &Path, wanted: &BTreeSet<PathBuf>) -> Result<(), FileError> {
     let here = root.join(at);
     let told = |source| FileError::Read { path: here.clone(), source };

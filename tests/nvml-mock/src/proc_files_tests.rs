@@ -1,4 +1,4 @@
-//! The files below `/proc`, held against what an H200 shows, and following the state.
+//! Tests the files below `/proc` against those of an H200, and that they follow the state.
 
 use super::*;
 use crate::config::{MigMode, MockConfig};
@@ -9,7 +9,7 @@ fn node(model: Model, count: u32) -> MockState {
     MockState::first_boot(&MockConfig::new().gpus(model, count, MigMode::Enabled)).unwrap()
 }
 
-/// Every file below `capabilities`, by its path there.
+/// Every file below `capabilities`, by its relative path.
 fn files_in(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -34,7 +34,7 @@ fn numbers_are_those_that_an_h200_lists() {
     for line in ["gpu0/gi1/access 12", "gpu31/gi14/ci6/access 4321", "gpu31/gi14/ci7/access 4322"] {
         assert!(lines.contains(&line), "{line}");
     }
-    // The formula and the list say the same of every instance.
+    // The formula and the list agree on every instance.
     for line in &lines[2..] {
         let (path, number) = line.split_once(' ').unwrap();
         let ids: Vec<u32> = path

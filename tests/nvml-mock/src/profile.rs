@@ -1,9 +1,8 @@
-//! GPU instance profiles of each model: ids, sizes, places, engines, names. tables.rs has the numbers, rules.rs applies
-//! them.
+//! The GPU instance profiles of each model: ids, sizes, places, engines, names. tables.rs has the numbers, and rules.rs
+//! applies them.
 //!
-//! NVML has two numbers for a profile: the *index* that one walks (`NVML_GPU_INSTANCE_PROFILE_*`) and the *id*
-//! that creates (19, 14, 9, ... on seven-slice GPUs). Ids mean other things on other GPUs: 5 is 4g on an A100
-//! and 2g on an A30.
+//! NVML has two numbers for a profile: the *index* for a walk over all (`NVML_GPU_INSTANCE_PROFILE_*`) and the *id* for
+//! creation (19, 14, 9, ... on seven-slice GPUs). Ids differ between GPUs: 5 is 4g on an A100 and 2g on an A30.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -11,11 +10,11 @@ use std::sync::LazyLock;
 use crate::model::Model;
 use crate::tables;
 
-/// `NVML_GPU_INSTANCE_PROFILE_COUNT` of driver 580.159.04: an index from here on is an invalid argument, a lower
-/// one without a profile is not supported.
+/// `NVML_GPU_INSTANCE_PROFILE_COUNT` of driver 580.159.04. An index from here on is an invalid argument; a lower one
+/// without a profile is not supported.
 pub(crate) const PROFILE_INDEX_COUNT: u32 = 17;
 
-/// Engines of an instance, in the words of NVML's structures.
+/// Engines of an instance, with the names in NVML's structures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Engines {
     pub copy: u32,
@@ -28,31 +27,31 @@ pub(crate) struct Engines {
 /// One GPU instance profile of one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The index that `nvmlDeviceGetGpuInstanceProfileInfo` takes.
+    /// The index for `nvmlDeviceGetGpuInstanceProfileInfo`.
     pub index: u32,
-    /// The id that `nvmlDeviceCreateGpuInstance` takes.
+    /// The id for `nvmlDeviceCreateGpuInstance`.
     pub id: u32,
-    /// Most instances of this profile on one GPU.
+    /// The maximum number of instances of this profile on one GPU.
     pub max_instances: u32,
-    /// Compute slices it takes.
+    /// The number of compute slices that it takes.
     pub compute_slices: u32,
     /// Where it may start on the memory-slice axis.
     pub starts: &'static [u32],
-    /// Memory slices it covers.
+    /// The number of memory slices that it covers.
     pub memory_slices: u32,
-    /// Memory it gives, in MiB.
+    /// The memory of an instance, in MiB.
     pub memory_mib: u64,
-    /// Streaming multiprocessors it gives.
+    /// The streaming multiprocessors of an instance.
     pub multiprocessors: u32,
-    /// It carries the media extension, or all media engines, which only one instance of a GPU can have.
+    /// Whether it has the media extension, or all media engines, which only one instance of a GPU can have.
     pub media_extension: bool,
-    /// Name as the driver spells it without its leading `MIG `, such as `1g.10gb+me`.
+    /// The driver's name without the leading `MIG `, such as `1g.10gb+me`.
     pub name: String,
     pub(crate) engines: Engines,
 }
 
-/// The size in a profile's name: its memory rounded up to eighths of the GPU, times the GPU's GiB rounded up,
-/// rounded half up. Holds for every published table.
+/// The size in a profile's name: its memory rounded up to eighths of the GPU, times the GPU's GiB rounded up, rounded
+/// half up. This holds for every published table.
 pub(crate) fn nominal_gb(memory_mib: u64, total_mib: u64) -> u64 {
     let eighths = (memory_mib * 8).div_ceil(total_mib);
     let whole_gib = total_mib.div_ceil(1024);
@@ -87,7 +86,8 @@ impl Model {
         self.profiles().iter().map(|profile| profile.memory_slices).max().unwrap_or(0)
     }
 
-    /// Compute slices to give away: 7, or 4 on an A30 and an RTX PRO 6000; 0 without MIG. Also the most MIG devices at a time.
+    /// The number of compute slices: 7, or 4 on an A30 and an RTX PRO 6000; 0 without MIG. It is also the maximum
+    /// number of MIG devices.
     #[must_use]
     pub fn compute_slices(self) -> u32 {
         self.profiles().iter().map(|profile| profile.compute_slices).max().unwrap_or(0)

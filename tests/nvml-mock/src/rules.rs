@@ -1,18 +1,17 @@
-//! Where a GPU instance may go beside those that exist. Pure: values in, answer out.
+//! Decides where a GPU instance may go beside the existing ones. Pure: values in, answer out.
 //!
-//! Written from NVIDIA's tables alone, so that it is a second opinion on any planner that is tested with it.
+//! It is written from NVIDIA's tables alone, so that it is a second opinion on any planner that is tested with it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::Model;
 use crate::profile::Profile;
 
-/// A stretch of the memory-slice axis (of the compute axis for compute instances).
+/// A range of the memory-slice axis (for compute instances, of the compute axis).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Placement {
-    /// First slice.
+    /// The first slice of the range.
     pub start: u32,
-    /// Number of slices.
     pub size: u32,
 }
 
@@ -24,7 +23,7 @@ impl Placement {
     }
 }
 
-/// A GPU instance as far as the rules look at it.
+/// A GPU instance, reduced to what the rules need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed<'a> {
     pub profile: &'a Profile,
@@ -40,7 +39,7 @@ pub(crate) enum Refusal {
     Overlap,
     /// Too few compute slices are left.
     ComputeSpent,
-    /// As many of the profile as the GPU allows.
+    /// The GPU has the maximum number of this profile already.
     TooMany,
     /// Another instance has the media extension.
     MediaTaken,
@@ -54,7 +53,7 @@ impl Profile {
     }
 }
 
-/// Whether `wanted` may be created beside `existing`.
+/// Checks whether `wanted` may be created beside `existing`.
 pub(crate) fn admit(model: Model, existing: &[Placed<'_>], wanted: Placed<'_>) -> Result<(), Refusal> {
     if !wanted.profile.places().contains(&wanted.placement) {
         return Err(Refusal::NoSuchPlace);
@@ -83,9 +82,9 @@ pub(crate) fn free_places(model: Model, existing: &[Placed<'_>], profile: &Profi
     places
 }
 
-/// The place that the driver takes when none is given: the one that spoils fewest places of any profile that are
-/// still free, then the lowest. This gives the orders that NVIDIA's guide shows (1g at 6, 4, 5, 0, 1, 2, 3;
-/// 3g at 4, 0; 2g at 4, 0, 2), and its known trap: 1g, 1g, 2g leave no room for a 3g.
+/// The place that the driver takes if none is given: the one that blocks the fewest free places of any profile, then
+/// the lowest. This gives the orders in NVIDIA's guide (1g at 6, 4, 5, 0, 1, 2, 3; 3g at 4, 0; 2g at 4, 0, 2), and its
+/// known trap: 1g, 1g, 2g leave no room for a 3g.
 pub(crate) fn drivers_choice(model: Model, existing: &[Placed<'_>], profile: &Profile) -> Option<Placement> {
     let open: Vec<Placement> =
         model.profiles().iter().flat_map(|other| free_places(model, existing, other)).collect();
@@ -94,8 +93,8 @@ pub(crate) fn drivers_choice(model: Model, existing: &[Placed<'_>], profile: &Pr
         .min_by_key(|&place| (open.iter().filter(|&&other| other.overlaps(place)).count(), place.start))
 }
 
-/// How many more of `profile` fit (`nvmlDeviceGetGpuInstanceRemainingCapacity`). Places of one profile never
-/// overlap each other, so filling in any order gives the same number.
+/// How many more of `profile` fit (`nvmlDeviceGetGpuInstanceRemainingCapacity`). Places of one profile never overlap
+/// each other, so every order of filling gives the same number.
 pub(crate) fn remaining(model: Model, existing: &[Placed<'_>], profile: &Profile) -> u32 {
     let mut placed = existing.to_vec();
     let mut count = 0;
@@ -106,9 +105,9 @@ pub(crate) fn remaining(model: Model, existing: &[Placed<'_>], profile: &Profile
     count
 }
 
-/// The id that the driver gives a GPU instance: its node in the tree of halves of the axis, counted by level, so
-/// that 7g is 0, the halves 1 and 2, the quarters 3 to 6 and the slices from 7. (Boards with other slices fused
-/// off count differently, so nothing may rely on it.)
+/// The id that the driver assigns to a GPU instance: its node in the tree of halves of the axis, counted by level, so
+/// that 7g is 0, the halves are 1 and 2, the quarters 3 to 6, and the slices start at 7. Boards with other slices fused
+/// off count differently, so nothing may rely on it.
 pub(crate) fn instance_id(model: Model, placement: Placement) -> u32 {
     model.memory_slices() / placement.size - 1 + placement.start / placement.size
 }

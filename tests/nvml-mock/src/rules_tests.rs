@@ -1,4 +1,4 @@
-//! The rules against published layouts, and as properties over any order of creation.
+//! Tests the rules against published layouts, and as properties over any order of creation.
 
 use proptest::prelude::*;
 
@@ -72,7 +72,7 @@ fn compute_slices_bound_a_gpu_whose_memory_slices_are_not_spent() {
     let all = placed(Model::H100, &[("4g.40gb", 0), ("3g.40gb", 4)]);
     let used: u32 = all.iter().map(|p| p.profile.compute_slices).sum();
     assert_eq!(used, Model::H100.compute_slices());
-    // With places drawn only from the table nothing else can exceed it, so force the rule by hand.
+    // Places from the table cannot exceed it otherwise, so force the rule by hand.
     let mut greedy = Model::H100.profile_named("1g.10gb").unwrap().clone();
     greedy.compute_slices = 5;
     let wanted = Placed { profile: &greedy, placement: Placement { start: 4, size: 1 } };
@@ -80,7 +80,7 @@ fn compute_slices_bound_a_gpu_whose_memory_slices_are_not_spent() {
     assert_eq!(admit(Model::H100, &half, wanted), Err(Refusal::ComputeSpent));
 }
 
-/// The starts that the driver chooses for `names` in turn; `None` where it finds no room.
+/// The starts that the driver chooses for `names` in turn; `None` if it finds no room.
 fn chosen(model: Model, names: &[&str]) -> Vec<Option<u32>> {
     let mut existing = Vec::new();
     names

@@ -1,5 +1,5 @@
-//! What stands between an exported function and the state: initialisation by reference count, and calls. What may
-//! strike a call on its way is gate.rs's.
+//! Connects an exported function to the state: initialisation by reference count, and calls. gate.rs has the faults
+//! that strike a call.
 
 use std::env;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::handle::{Device, DeviceHandle};
 use crate::state::{ComputeInstance, GpuInstance, GpuState, MockState};
 use crate::store::{Paths, Store, View};
 
-/// The open store and how many `nvmlInit` stand against it.
+/// The open store, and how many calls of `nvmlInit` keep it open.
 struct Session {
     store: Arc<Store>,
     references: u32,
@@ -31,7 +31,7 @@ fn paths_from_env() -> Option<Paths> {
     })
 }
 
-/// `nvmlInit`. Without the environment there is no driver; with files that cannot be used, stderr says why.
+/// Carries out `nvmlInit`. Without the environment there is no driver. If the files are unusable, stderr says why.
 pub(crate) fn init(function: &'static str) -> Outcome<()> {
     let store = open()?;
     let call = Call { function, store: Arc::clone(&store) };
@@ -56,7 +56,7 @@ fn open() -> Outcome<Arc<Store>> {
     Ok(Arc::new(store))
 }
 
-/// `nvmlShutdown`.
+/// Carries out `nvmlShutdown` for one reference.
 pub(crate) fn shutdown(call: &Call) -> Outcome<()> {
     call.view(None, |_| {
         let mut session = SESSION.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,29 +76,29 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// A call of `function`, if the library is initialised.
+    /// Starts a call of `function`, if the library is initialised.
     pub(crate) fn of(function: &'static str) -> Outcome<Call> {
         let session = SESSION.lock().unwrap_or_else(PoisonError::into_inner);
         let session = session.as_ref().ok_or(NvmlCode::UNINITIALIZED)?;
         Ok(Call { function, store: Arc::clone(&session.store) })
     }
 
-    /// Answers from the state as it is. `gpu` is the one that the call names, for faults.
+    /// Answers from the current state. `gpu` is the GPU that the call names, for faults.
     pub(crate) fn view<T>(&self, gpu: Option<u32>, answer: impl FnOnce(&View) -> Outcome<T>) -> Outcome<T> {
         let gate = self.enter(gpu)?;
         let outcome = self.store.view().and_then(|view| answer(&view));
         self.leave(gate, outcome)
     }
 
-    /// Answers about the GPU that `find` gives, so that its faults strike a call that names it by something else than
-    /// a handle.
+    /// Answers about the GPU that `find` returns. Its faults also strike calls that name it by something else than a
+    /// handle.
     pub(crate) fn search<T>(&self, find: impl Fn(&MockState) -> Option<(u32, T)>) -> Outcome<T> {
         let gpu = find(&self.store.view()?.state).map(|(gpu, _)| gpu);
         self.view(gpu, |view| find(&view.state).map(|(_, found)| found).ok_or(NvmlCode::NOT_FOUND))
     }
 
-    /// The same for a name that NVML compares with each GPU's. One that has fallen off the bus fails the search, whichever
-    /// GPU is searched for (`nvmlDeviceGetHandleByUUID` and `BySerial` in nvml.h).
+    /// Answers about a GPU by a name that NVML compares with each GPU's. If any GPU has fallen off the bus the search
+    /// fails, whichever GPU it is for (`nvmlDeviceGetHandleByUUID` and `BySerial` in nvml.h).
     pub(crate) fn search_all<T>(&self, find: impl Fn(&MockState) -> Option<(u32, T)>) -> Outcome<T> {
         if self.store.view()?.control.has_lost_gpu() {
             return self.view(None, |_| Err(NvmlCode::GPU_IS_LOST));
@@ -106,7 +106,6 @@ impl Call {
         self.search(find)
     }
 
-    /// Changes the state of a GPU.
     pub(crate) fn change<T>(
         &self,
         gpu: u32,
@@ -127,7 +126,7 @@ impl Call {
         self.view(Some(device.gpu()), |view| answer(&subject(view, device)?))
     }
 
-    /// Answers for a GPU; a MIG device is not one, which NVML calls `not_a_gpu`.
+    /// Answers for a GPU. A MIG device gets the code `not_a_gpu`.
     pub(crate) fn gpu<T>(
         &self,
         handle: DeviceHandle,
@@ -137,18 +136,18 @@ impl Call {
         self.device(handle, |subject| if subject.mig.is_some() { Err(not_a_gpu) } else { answer(subject) })
     }
 
-    /// State and control without gate, for waits that look again.
+    /// State and control without the gate, for waits that poll.
     pub(crate) fn peek(&self) -> Outcome<View> {
         self.store.view()
     }
 
-    /// A watch of the control file, if the kernel has one to give.
+    /// A watch of the control file, if the kernel has one left.
     pub(crate) fn watch_control(&self) -> Option<ControlWatch> {
         self.store.watch_control()
     }
 }
 
-/// The GPU that a device handle names, and its MIG device if it names one.
+/// The GPU of a device handle, and its MIG device if it is one's handle.
 pub(crate) struct Subject<'a> {
     pub state: &'a MockState,
     pub control: &'a MockControl,

@@ -1,6 +1,6 @@
-//! The state of a simulated node, as its file holds it: GPUs, their modes, what is cut. Read by tests and demos.
+//! The state of a simulated node, in the form of its file: GPUs, their modes, their instances. Tests and demos read it.
 //!
-//! Changes are those of `lifecycle`, `mode`, `ecc` and `memory_limits`; this module only describes and looks things up.
+//! The changes are in `lifecycle`, `mode`, `ecc` and `memory_limits`; this module only describes and looks things up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,87 +15,73 @@ use crate::model::Model;
 use crate::profile::Profile;
 use crate::rules::{self, Placed, Placement};
 
-/// The format that this version writes.
+/// The file format that this version writes.
 const FORMAT: u32 = 2;
 
 /// A node: everything that survives the end of the agent and not a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MockState {
-    /// Format of the file.
     pub format: u32,
     /// The boot that this state belongs to.
     pub boot_id: String,
-    /// `nvmlSystemGetDriverVersion`.
+    /// The answer to `nvmlSystemGetDriverVersion`.
     pub driver_version: String,
-    /// `nvmlSystemGetCudaDriverVersion`.
+    /// The answer to `nvmlSystemGetCudaDriverVersion`.
     pub cuda_version: i32,
-    /// Ampere switches MIG mode at once.
+    /// Whether Ampere switches MIG mode at once.
     pub ampere_reset_free: bool,
-    /// The last serial given to an instance. Never goes back, not even at a reboot.
+    /// The last serial of an instance. It never decreases, not even at a reboot.
     pub last_serial: u32,
     /// How often each counted fault has struck.
     pub faults_struck: BTreeMap<String, u32>,
-    /// What of the control file has happened: `ecc/<id>` and `reset/<id>`.
+    /// Events of the control file that have taken effect: `ecc/<id>` and `reset/<id>`.
     pub happened: BTreeSet<String>,
     /// The calls that hang; see [`MockState::hanging_now`].
     pub hanging: Vec<HangingCall>,
-    /// How often each function was called while the control file asked for it.
+    /// How often each function was called while the control file enabled counting.
     pub calls: BTreeMap<String, u64>,
-    /// The GPUs by index.
     pub gpus: Vec<GpuState>,
 }
 
-/// A call that hangs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HangingCall {
-    /// The process that waits.
     pub pid: u32,
-    /// The function.
     pub function: String,
-    /// Index of the GPU that the call names, if it names one.
+    /// Index of the GPU that the call names; `None` if it names none.
     pub gpu: Option<u32>,
 }
 
-/// MIG mode as NVML tells it.
+/// MIG mode as NVML reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigModeState {
-    /// In force.
+    /// Whether it is on now.
     pub current: bool,
-    /// In force after the next reset.
+    /// Whether it is on after the next reset.
     pub pending: bool,
 }
 
-/// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuState {
-    /// Index.
     pub index: u32,
-    /// The number of `/dev/nvidia<minor>` and of `gpu<minor>` among the capabilities. The index until a change of MIG
-    /// mode takes effect at once.
+    /// The number in `/dev/nvidia<minor>` and in `gpu<minor>` among the capabilities. It is the index until a switch of
+    /// MIG mode takes effect at once.
     pub minor: u32,
-    /// The model.
     pub model: Model,
-    /// `GPU-…`.
     pub uuid: String,
-    /// Board serial.
     pub serial_number: String,
-    /// MIG mode.
     pub mig: MigModeState,
-    /// `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 exclusive process.
+    /// The value of `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 exclusive process.
     pub compute_mode: u32,
-    /// Persistence mode.
     pub persistence: bool,
-    /// Memory errors.
     pub ecc: EccState,
-    /// Memory limits by the folder of their cgroup. They outlive the folder, for what a soft limit that is not zero
-    /// reserves is lost to the cgroups above it then.
+    /// Memory limits by the folder of their cgroup. They outlive the folder: the memory that a nonzero soft limit
+    /// reserves is then lost to the cgroups above.
     pub memory_limits: BTreeMap<String, MemoryLimits>,
-    /// GPU instances by id.
+    /// The GPU instances, sorted by id.
     pub instances: Vec<GpuInstance>,
     /// Where its NVLinks end, by PCI address.
     #[serde(default)]
     pub nvlinks: Vec<String>,
-    /// Its NUMA node.
     #[serde(default)]
     pub numa_node: Option<u32>,
 }
@@ -103,58 +89,51 @@ pub struct GpuState {
 /// Limits of one cgroup's use of one GPU's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryLimits {
-    /// What the cgroup is sure to get.
+    /// The memory that is guaranteed to the cgroup.
     pub soft: u64,
-    /// What it cannot exceed; `u64::MAX` for no limit.
+    /// The memory that it cannot exceed; `u64::MAX` for no limit.
     pub hard: u64,
 }
 
-/// A GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuInstance {
-    /// Id, free for use again once the instance is gone.
+    /// The id, which may be reused once the instance is gone.
     pub id: u32,
-    /// Id of its profile.
     pub profile_id: u32,
-    /// Where it lies.
+    /// Its place on the memory-slice axis.
     pub placement: Placement,
-    /// Never given twice; handles carry it.
+    /// Never reused; handles contain it.
     pub serial: u32,
-    /// Compute instances by id.
+    /// The compute instances, sorted by id.
     pub compute: Vec<ComputeInstance>,
-    /// Errors outside DRAM that hit this instance and could not be corrected.
+    /// Uncorrected errors outside DRAM that hit this instance.
     pub sram_uncorrected: u64,
 }
 
-/// A compute instance, which is what NVML calls a MIG device.
+/// A compute instance, which NVML calls a MIG device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeInstance {
-    /// Id within its GPU instance.
+    /// The id within its GPU instance.
     pub id: u32,
-    /// Id of its profile.
     pub profile_id: u32,
-    /// Where it lies on the GPU instance's compute slices.
+    /// Its place on the GPU instance's compute slices.
     pub placement: Placement,
-    /// Never given twice.
+    /// Never reused; handles contain it.
     pub serial: u32,
-    /// `MIG-…`.
     pub uuid: String,
     /// Index among the GPU's MIG devices, as `nvmlDeviceGetMigDeviceHandleByIndex` counts.
     pub mig_index: u32,
 }
 
-/// One cut slice as an onlooker sees it.
+/// One GPU instance, in a form for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Index of the GPU.
     pub gpu_index: u32,
-    /// `GPU-…`.
     pub gpu_uuid: String,
-    /// `1g.10gb`.
+    /// The profile's name, such as `1g.10gb`.
     pub profile: String,
-    /// GPU instance id.
     pub gi: u32,
-    /// Memory slices.
+    /// Its place on the memory-slice axis.
     pub placement: Placement,
     /// The MIG UUIDs of its compute instances; empty while only the GPU instance exists.
     pub mig_uuids: Vec<String>,
@@ -210,13 +189,13 @@ impl MockState {
         })
     }
 
-    /// Replaces a state file, for a node on which no program runs: it heeds no lock.
+    /// Replaces a state file of a node on which no program runs, because it ignores the lock.
     pub fn write(&self, path: &Path) -> Result<(), FileError> {
         files::write(path, self)
     }
 
-    /// The calls that hang now. A process that is killed while it waits cannot take its line out, so those of processes
-    /// that are gone are left out here, and taken out when the next call hangs.
+    /// The calls that hang now. A process that is killed while it waits cannot remove its entry. So entries of ended
+    /// processes are left out here, and removed when the next call hangs.
     #[must_use]
     pub fn hanging_now(&self) -> Vec<&HangingCall> {
         self.hanging.iter().filter(|call| call.is_running()).collect()
@@ -230,7 +209,6 @@ impl MockState {
         slices
     }
 
-    /// The GPU with that UUID.
     #[must_use]
     pub fn gpu(&self, uuid: &str) -> Option<&GpuState> {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
@@ -238,7 +216,7 @@ impl MockState {
 }
 
 impl HangingCall {
-    /// Whether its process runs. One that ended and that nobody has waited for has no program any more.
+    /// Whether its process runs. A zombie has no program any more.
     pub(crate) fn is_running(&self) -> bool {
         let program = std::fs::read_link(format!("/proc/{}/exe", self.pid));
         program.map_or_else(|error| error.kind() != std::io::ErrorKind::NotFound, |_| true)
@@ -261,13 +239,12 @@ impl GpuState {
         profile.map_or_else(Vec::new, |profile| rules::free_places(self.model, &self.placed(), profile))
     }
 
-    /// The profile of one of this GPU's instances.
     #[must_use]
     pub fn profile_of(&self, instance: &GpuInstance) -> Option<&'static Profile> {
         self.model.profile(instance.profile_id)
     }
 
-    /// Every rule that the present instances break. Empty unless the file was changed by hand.
+    /// Every rule that the current instances break. Empty unless the file was changed by hand.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         let placed = self.placed();
@@ -298,7 +275,6 @@ impl GpuState {
         self.compute_instances().find(|(_, compute)| compute.serial == serial)
     }
 
-    /// All MIG devices of the GPU.
     pub(crate) fn compute_instances(&self) -> impl Iterator<Item = (&GpuInstance, &ComputeInstance)> {
         self.instances.iter().flat_map(|instance| instance.compute.iter().map(move |one| (instance, one)))
     }

@@ -1,9 +1,8 @@
-//! The state file shared by several processes: locking, caching, atomic writes, reboots and what else happens to a
-//! node from outside.
+//! The state file that several processes share: locking, caching, atomic writes, reboots and other events from outside.
 //!
-//! Every look takes a shared lock and every change an exclusive one on `<state>.lock`. What was read is kept
-//! until the file's identity changes, so a steady read costs three stats and no parsing. Locks are never held
-//! while a call is delayed or hangs.
+//! Every read takes a shared lock and every change an exclusive one on `<state>.lock`. A file's content is cached until
+//! its identity changes, so a repeated read costs three stats and no parsing. Locks are never held while a call is
+//! delayed or hangs.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -20,17 +19,17 @@ use crate::control_watch::ControlWatch;
 use crate::files::{self, FileError};
 use crate::state::MockState;
 
-/// Where the files are, as the environment says.
+/// The paths of the files, from the environment.
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
     pub config: Option<PathBuf>,
     pub state: PathBuf,
     pub control: Option<PathBuf>,
-    /// What stands in for `/proc`.
+    /// The folder that replaces `/proc`.
     pub proc: Option<PathBuf>,
 }
 
-/// What tells one version of a file from another.
+/// Distinguishes one version of a file from another.
 type Stamp = (u64, u64, u64, i64, i64);
 
 fn stamp(path: &Path) -> Result<Option<Stamp>, FileError> {
@@ -52,7 +51,7 @@ impl<T> Cached<T> {
 }
 
 impl<T: serde::de::DeserializeOwned> Cached<T> {
-    /// Reads the file if it is another than last time. `value` stays as it was on an error.
+    /// Reads the file if it changed since the last time. On an error `value` stays as it was.
     fn refresh(&mut self, path: &Path) -> Result<(), FileError> {
         let now = stamp(path)?;
         if now.is_none() {
@@ -84,18 +83,18 @@ pub(crate) struct Store {
     files: Mutex<Files>,
 }
 
-/// An flock that ends with its scope.
+/// An flock that is released at the end of its scope.
 struct Locked<'a>(&'a File);
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Cannot fail on a descriptor that is open, and the lock ends with the process anyhow.
+        // This cannot fail on an open descriptor, and the lock ends with the process anyway.
         let _ = flock(self.0, FlockOperation::Unlock);
     }
 }
 
 impl Store {
-    /// Opens the lock file and makes the state if there is none.
+    /// Opens the lock file, and creates the state if there is none.
     pub(crate) fn open(paths: Paths) -> Result<Store, FileError> {
         let lock = files::lock_file(&paths.state)?;
         let files = Files { config: Cached::EMPTY, control: Cached::EMPTY, state: Cached::EMPTY };
@@ -115,12 +114,12 @@ impl Store {
         Ok(Locked(&self.lock))
     }
 
-    /// State and control as they are now. Errors of the files are `NVML_ERROR_UNKNOWN` to the caller.
+    /// The current state and control. The caller gets errors of the files as `NVML_ERROR_UNKNOWN`.
     pub(crate) fn view(&self) -> Outcome<View> {
         self.look().map_err(|_| NvmlCode::UNKNOWN)
     }
 
-    /// A watch of the control file, if there is to be one and the kernel has a watch to give.
+    /// A watch of the control file, if there may be one and the kernel has a watch left.
     pub(crate) fn watch_control(&self) -> Option<ControlWatch> {
         ControlWatch::new(self.paths.control.as_ref()?).ok()
     }
@@ -138,7 +137,7 @@ impl Store {
         files.settle(&self.paths)
     }
 
-    /// Applies a change and writes the state, or writes nothing when `change` fails.
+    /// Applies a change and writes the state, or writes nothing if `change` fails.
     pub(crate) fn update<T>(
         &self,
         change: impl FnOnce(&mut MockState, &MockControl) -> Outcome<T>,
@@ -157,7 +156,7 @@ impl Store {
 
 impl Files {
     fn refresh(&mut self, paths: &Paths) -> Result<(), FileError> {
-        // A config or control file that is being written by hand is taken up once it is whole again.
+        // A config or control file that is just being written by hand is read once it is whole again.
         if let Some(path) = &paths.config {
             let _ = self.config.refresh(path);
         }
@@ -167,13 +166,13 @@ impl Files {
         self.state.refresh(&paths.state)
     }
 
-    /// The boot that the files say this is.
+    /// The current boot by the files.
     fn boot_id(&self) -> Option<&str> {
         let control = self.control.value.as_deref().and_then(|control| control.boot.as_deref());
         control.or_else(|| self.config.value.as_deref().map(|config| config.boot_id.as_str()))
     }
 
-    /// The view, if the state exists, belongs to the present boot and knows of all that happened.
+    /// The view, if the state exists, belongs to the current boot and includes all events so far.
     fn settled(&self) -> Option<View> {
         let state = self.state.value.clone()?;
         let control = self.control.value.clone().unwrap_or_default();
@@ -181,8 +180,8 @@ impl Files {
         (!rebooted && !state.is_behind(&control)).then_some(View { state, control })
     }
 
-    /// Makes the state if it is missing, reboots it if the boot id says so, and lets what happened take effect. Needs
-    /// the exclusive lock.
+    /// Creates the state if it is missing, reboots it if the boot id changed, and applies the events. Needs the
+    /// exclusive lock.
     fn settle(&mut self, paths: &Paths) -> Result<View, FileError> {
         self.refresh(paths)?;
         if let Some(view) = self.settled() {
@@ -221,7 +220,7 @@ impl Files {
     }
 }
 
-/// The configuration that a new state is made from; its errors are told, unlike later ones.
+/// The configuration for a new state. Its errors are reported, unlike later ones.
 fn first_config(paths: &Paths) -> Result<MockConfig, FileError> {
     match &paths.config {
         Some(path) => MockConfig::load(path),

@@ -1,4 +1,4 @@
-//! Several stores on one state, as several processes would have it.
+//! Tests several stores on one state, like several processes.
 
 use super::*;
 use crate::config::MigMode;
@@ -22,7 +22,7 @@ impl Node {
         self.folder.path().join("proc")
     }
 
-    /// Whether the first GPU has a file for that part of itself.
+    /// Whether the first GPU has a capability file at this path.
     fn has_capability(&self, path: &str) -> bool {
         self.proc().join("driver/nvidia/capabilities/gpu0/mig").join(path).is_file()
     }

@@ -1,4 +1,4 @@
-//! The kernel's files of the GPUs' PCI devices, below `/sys`: what NVIDIA's programs read there.
+//! The kernel's files of the GPUs' PCI devices, below `/sys`, which NVIDIA's programs read.
 
 use std::path::Path;
 
@@ -8,20 +8,21 @@ use crate::state::{GpuState, MockState};
 /// PCI bus of the first GPU; the others follow at a distance of four.
 const FIRST_BUS: u32 = 0x1B;
 
-/// Class of a 3D controller, which a GPU without a display is (PCI Code and ID Assignment Specification, base class 03).
+/// Class of a 3D controller, which is a GPU without a display (PCI Code and ID Assignment Specification, base class
+/// 03).
 const CONTROLLER_3D: u32 = 0x03_0200;
 
-/// Windows and ROM of a device as `resource` lists them, all unused: start, end, flags.
+/// The number of windows and ROM of a device in `resource`, all unused: start, end, flags.
 const RESOURCES: usize = 13;
 
-/// Bytes of a device's configuration space (PCI Local Bus Specification, 6.1).
+/// The size of a device's configuration space in bytes (PCI Local Bus Specification, 6.1).
 const CONFIGURATION: usize = 256;
 
 fn bus(gpu: u32) -> u32 {
     FIRST_BUS + gpu * 4
 }
 
-/// The address of the GPU at an index, as NVML writes it.
+/// The address of the GPU at an index, in NVML's form.
 pub(crate) fn bus_id(gpu: u32) -> String {
     format!("00000000:{:02X}:00.0", bus(gpu))
 }
@@ -33,7 +34,7 @@ impl GpuState {
 }
 
 impl MockState {
-    /// Writes the folder of each GPU below `sys`, which stands in for `/sys`: `bus/pci/devices/<address>`.
+    /// Writes the folder of each GPU below `sys`, which replaces `/sys`: `bus/pci/devices/<address>`.
     pub fn write_sys(&self, sys: &Path) -> Result<(), FileError> {
         let devices = sys.join("bus/pci/devices");
         for gpu in &self.gpus {
@@ -49,7 +50,7 @@ impl MockState {
                 ("numa_node", gpu.numa_node.map_or_else(|| "-1".to_owned(), |node| node.to_string())),
                 ("resource", resource),
             ];
-            // Nothing of its configuration space is read but that it lists no capability, such as a vGPU's.
+            // Programs only check its configuration space for capabilities, such as a vGPU's, and it lists none.
             files::write_whole(&folder.join("config"), &[0; CONFIGURATION])?;
             for (file, text) in texts {
                 files::write_whole(&folder.join(file), format!("{text}\n").as_bytes())?;

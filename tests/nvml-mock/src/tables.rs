@@ -1,22 +1,22 @@
 //! The numbers of every model's GPU instance profiles. Data only.
 //!
-//! A shape is what all GPUs of a family share; a size is what a model fills it with. Placements were listed on A100,
-//! H100, H200, A30 and RTX PRO 6000 and are taken to hold for the rest of their family.
+//! A shape is common to all GPUs of a family; a size is a model's own. Placements were listed on A100, H100, H200, A30
+//! and RTX PRO 6000, and are assumed for the rest of their family.
 
 use crate::model::Model;
 use crate::profile::{Engines, Profile, nominal_gb};
 
-/// What a profile has beside its slices, by the end of its name.
+/// What a profile has besides its slices, by the suffix of its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extension {
     None,
-    /// `+me`: the media extension.
+    /// The suffix `+me`: the media extension.
     Media,
-    /// `+me.all`: every media engine.
+    /// The suffix `+me.all`: every media engine.
     AllMedia,
-    /// `-me`: no media engine.
+    /// The suffix `-me`: no media engine.
     NoMedia,
-    /// `+gfx`: graphics.
+    /// The suffix `+gfx`: graphics.
     Graphics,
 }
 
@@ -57,7 +57,7 @@ const SEVEN: [Shape; 7] = [
     Shape { index: 4, id: 0, max: 1, compute: 7, starts: &[0], size: 8, extension: Bare },
 ];
 
-/// The A30: four slices, ids of its own.
+/// The A30: four slices, and its own ids.
 #[rustfmt::skip]
 const FOUR: [Shape; 5] = [
     Shape { index: 0, id: 14, max: 4, compute: 1, starts: &[0, 1, 2, 3], size: 1, extension: Bare },
@@ -92,7 +92,7 @@ const A100_40: [Sizes; 7] = [
     (4864, 14, [1, 0, 0, 0]), (4864, 14, [1, 1, 1, 1]), (9856, 14, [1, 1, 0, 0]), (9856, 28, [2, 1, 0, 0]),
     (19968, 42, [3, 2, 0, 0]), (19968, 56, [4, 2, 0, 0]), (40192, 98, [7, 5, 1, 1]),
 ];
-/// `lgip` of an A100-SXM4-80GB; its 7g moved between 80384 and 80896 MiB with the driver.
+/// `lgip` of an A100-SXM4-80GB; its 7g varied between 80384 and 80896 MiB with the driver.
 #[rustfmt::skip]
 const A100_80: [Sizes; 7] = [
     (9728, 14, [1, 0, 0, 0]), (9728, 14, [1, 1, 1, 1]), (19968, 14, [1, 1, 0, 0]), (19968, 28, [2, 1, 0, 0]),
@@ -100,7 +100,7 @@ const A100_80: [Sizes; 7] = [
 ];
 /// `lgip` of an H100 80GB HBM3 (9.75, 19.62, 39.50 and 79.25 GiB).
 const H100: [Sizes; 7] = hopper([9984, 20096, 40448, 81152]);
-/// Read through NVML from an H200 under driver 580.159.04, every number.
+/// Every number was read through NVML from an H200 under driver 580.159.04.
 const H200: [Sizes; 7] = hopper([16384, 33280, 71424, 143_360]);
 /// `lgip` of an H100 NVL (10.75, 21.50, 46.12 and 92.62 GiB).
 const H100_NVL: [Sizes; 7] = hopper([11008, 22016, 47232, 94848]);
@@ -112,9 +112,9 @@ const GH200_144: [Sizes; 7] = hopper([17920, 36096, 72704, 145_408]);
 const B200: [Sizes; 7] = blackwell([21504, 45312, 91136, 182_272], [18, 30, 36, 70, 72, 148]);
 /// A GB200: 21.00 and 45.50 GiB; the rest is nominal.
 const GB200: [Sizes; 7] = blackwell([21504, 46592, 93696, 187_392], [18, 32, 38, 74, 76, 152]);
-/// A B300, nominal.
+/// A B300; all numbers are nominal.
 const B300: [Sizes; 7] = blackwell([34304, 67584, 135_168, 270_336], [18, 30, 36, 70, 72, 148]);
-/// A GB300, nominal.
+/// A GB300; all numbers are nominal.
 const GB300: [Sizes; 7] = blackwell([34816, 69632, 140_288, 282_624], [18, 32, 38, 74, 76, 152]);
 
 /// `lgip` of an A30 (5.81, 11.69 and 23.44 GiB).
@@ -159,7 +159,7 @@ const fn blackwell([one, two, four, eight]: [u64; 4], sm: [u32; 6]) -> [Sizes; 7
     ]
 }
 
-/// An H20 has the profiles of `like` with 78 multiprocessors in all; how it shares them out is nominal.
+/// An H20 has the profiles of `like` with 78 multiprocessors in all; their distribution is nominal.
 fn h20(mut like: [Sizes; 7]) -> [Sizes; 7] {
     for (row, multiprocessors) in like.iter_mut().zip([10, 10, 16, 18, 34, 38, 78]) {
         row.1 = multiprocessors;
@@ -196,7 +196,7 @@ fn table(model: Model, shapes: &[Shape], sizes: &[Sizes]) -> Vec<Profile> {
 fn profile(model: Model, shape: &Shape, &(memory_mib, multiprocessors, engines): &Sizes) -> Profile {
     let [copy, decoder, jpeg, ofa] = engines;
     let gb = nominal_gb(memory_mib, model.total_mib());
-    // Only the RTX has encoders, and as many in every profile as decoders.
+    // Only the RTX has encoders, and every profile has as many of them as decoders.
     let encoder = if model == Model::RtxPro6000 { decoder } else { 0 };
     Profile {
         index: shape.index,

@@ -1,11 +1,11 @@
-//! What the shared library exports is what the crate says, and enough for the programs that load it.
+//! Tests that the shared library exports what the crate says, and enough for the programs that load it.
 
 use std::process::Command;
 
 use kerf_nvml_mock::{exported_functions, library_path};
 
-/// What programs need: kerf's agent, NVIDIA's device plugin, feature discovery and exporters. Left out is what only
-/// nvidia-smi needs, private tables (`nvmlInternalGetExportTable`).
+/// What programs need: kerf's agent, NVIDIA's device plugin, feature discovery and exporters. Private tables
+/// (`nvmlInternalGetExportTable`) are left out, because only nvidia-smi needs them.
 const NEEDED: [&str; 100] = [
     // Core.
     "nvmlInit",
@@ -77,7 +77,7 @@ const NEEDED: [&str; 100] = [
     "nvmlComputeInstanceDestroy",
     "nvmlComputeInstanceGetInfo_v2",
     "nvmlComputeInstanceGetInfo",
-    // Use.
+    // Processes, memory and load.
     "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
@@ -124,7 +124,7 @@ fn the_list_has_what_programs_need_and_no_name_twice() {
     assert!(names.iter().all(|name| name.starts_with("nvml")));
 }
 
-/// Needs `nm`, which a linker's package brings; skips nothing that the other test covers.
+/// Needs `nm`, which is part of a linker's package. Without `nm` this test checks nothing; the other test does not need it.
 #[test]
 fn the_library_exports_the_list() {
     let library = library_path().expect("cargo builds the cdylib with the tests");

@@ -1,5 +1,5 @@
-//! What core calls legal and what the mock of NVML accepts are the same sets, on every MIG model. The mock's library
-//! shares no code with core; this test alone knows both.
+//! Tests that core and the mock of NVML accept the same sets of instances, on every MIG model. The mock's library
+//! shares no code with core; only this test uses both.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -35,7 +35,7 @@ impl Gpu {
         self.node.destroy_gpu_instance(0, serial, &self.control).unwrap();
     }
 
-    /// The instances in core's words, by their start.
+    /// The instances in core's types, by their start.
     fn instances(&self, table: &MigTable) -> Vec<Instance> {
         let there = &self.node.gpus[0].instances;
         let mut found: Vec<Instance> = there
@@ -59,7 +59,7 @@ fn with_mig() -> Vec<Model> {
     Model::ALL.into_iter().filter(|model| model.has_mig()).collect()
 }
 
-/// The catalog's model of what the mock simulates, found as the agent finds it.
+/// The catalog's model of the simulated GPU, found in the agent's way.
 fn in_catalog(model: Model) -> &'static GpuModel {
     by_product(model.product_name(), MemoryMib(model.total_mib())).unwrap()
 }
@@ -98,8 +98,8 @@ fn the_catalog_agrees_with_the_mock_on_every_profile() {
     }
 }
 
-/// Tries every instance on every set that can be reached: core and the mock answer alike, and so every set that one has
-/// by some order the other has by every order.
+/// Tries every instance on every reachable set: core and the mock must agree. So every set that one of them reaches by
+/// some order is reached by the other by every order.
 fn walk(gpu: &mut Gpu, geometry: &Geometry<'_>, seen: &mut HashSet<Vec<Instance>>) {
     for entry in geometry.table().entries() {
         for start in 0..=geometry.table().axis() {
@@ -125,7 +125,7 @@ fn every_reachable_set_is_the_same_by_core_and_by_the_mock() {
         let table = table(model);
         let mut seen = HashSet::from([Vec::new()]);
         walk(&mut Gpu::new(model), &Geometry::empty(&table), &mut seen);
-        // As counted by choosing among all placed instances, in a program of its own.
+        // The numbers were counted in a separate program, by choosing among all placed instances.
         let expected = match table.axis() {
             4 => 76,
             12 => 1009,
@@ -135,7 +135,7 @@ fn every_reachable_set_is_the_same_by_core_and_by_the_mock() {
     }
 }
 
-/// `NVML_COMPUTE_INSTANCE_PROFILE_*`: ids of the sizes in compute slices.
+/// The ids of `NVML_COMPUTE_INSTANCE_PROFILE_*`, with their sizes in compute slices.
 const COMPUTE_IDS: [(u32, u8); 5] = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 7)];
 
 fn walk_compute(gpu: &mut Gpu, gi: u32, geometry: &ComputeGeometry, seen: &mut HashSet<ComputeGeometry>) {
@@ -177,7 +177,7 @@ fn any_model() -> impl Strategy<Value = Model> {
     prop::sample::select(with_mig())
 }
 
-/// One step of somebody who uses the driver as he likes.
+/// One step of a random user of the driver.
 #[derive(Clone, Debug)]
 enum Step {
     CreateAt(prop::sample::Index, u8),
@@ -259,7 +259,7 @@ proptest! {
     }
 }
 
-/// The names of a table are what a request may name: each is read as it is written.
+/// The names of a table are what a request may name, so each must parse to itself.
 #[test]
 fn names_that_the_mock_gives_are_read_as_they_are_written() {
     for profile in with_mig().into_iter().flat_map(|model| model.profiles().iter()) {

@@ -1,4 +1,5 @@
-//! The shared library as a program meets it: loaded by path through nvml-wrapper, raw calls through its symbols.
+//! Tests the shared library as programs use it: loaded by path through nvml-wrapper, with raw calls through its
+//! symbols.
 
 #![expect(clippy::unwrap_used, reason = "a scenario fails by panicking, in functions that are no #[test]")]
 
@@ -39,7 +40,7 @@ scenarios! {
     wrong_pointers_versions_and_sizes_are_refused on MockConfig::new().gpus(Model::H100, 1, MigMode::Enabled);
 }
 
-/// Cuts 1g slices until there is no room. Two processes at a time run it on one node.
+/// Creates 1g slices until there is no room. Two processes run it on one node at a time.
 fn cut_all() {
     let nvml = init().unwrap();
     let raw = Raw::of(&nvml.device_by_index(0).unwrap());
@@ -211,7 +212,7 @@ fn refusals_carry_nvmls_codes() {
     }
     raw.create(20, Some((4, 1))).unwrap();
     assert_eq!(raw.create(20, Some((5, 1))).unwrap_err(), 23, "one media extension");
-    // A caller of nvml-wrapper meets codes from 23 on as a number.
+    // A caller of nvml-wrapper gets codes from 23 on as a number.
     let code = nvml_wrapper::error::nvml_try(raw.create(0, Some((0, 8))).unwrap_err());
     assert!(matches!(code, Err(NvmlError::UnexpectedVariant(23))), "{code:?}");
     let l4 = Raw::of(&nvml.device_by_index(1).unwrap());
@@ -244,7 +245,7 @@ fn compute_instances_share_a_gpu_instance() {
     }
     assert_eq!(raw.create_compute(outer, 0).unwrap_err(), 23);
 
-    // All of them have the GPU instance's memory, each its own slices, name, index and UUID.
+    // Each has the memory of the GPU instance, and its own slices, name, index and UUID.
     let [half_device, first_device] = [half, first].map(|compute| raw.device(compute));
     assert_eq!(half_device.name().unwrap(), "NVIDIA H100 80GB HBM3 MIG 2c.4g.40gb");
     assert_eq!(first_device.name().unwrap(), "NVIDIA H100 80GB HBM3 MIG 1c.4g.40gb");
@@ -256,7 +257,7 @@ fn compute_instances_share_a_gpu_instance() {
     assert_eq!(raw.ids_of(&first_device).unwrap(), (1, 1));
     assert_eq!(gpu.mig_device_by_index(2).unwrap().uuid().unwrap(), raw.device(second).uuid().unwrap());
 
-    // A process holds its own compute instance and the GPU instance, not its neighbours.
+    // A process holds its own compute instance and the GPU instance, but not its neighbours.
     let process = Process { ci: Some(1), ..Process::on_instance(41, 0, 1, 512) };
     MockControl::new().process(process).write(&files().control).unwrap();
     assert_eq!(first_device.running_compute_processes().unwrap().len(), 1);
@@ -377,7 +378,7 @@ fn processes_are_listed_and_hold_their_slice() {
     let listed = |list: Vec<nvml_wrapper::struct_wrappers::device::ProcessInfo>| -> Vec<_> {
         list.iter().map(|one| (one.pid, one.gpu_instance_id, one.compute_instance_id)).collect()
     };
-    // A client of an MPS server is in both lists; the parent's say in which instance each process is.
+    // A client of an MPS server is in both lists. The parent's lists show the instance of each process.
     let on_gpu = listed(gpu.running_compute_processes().unwrap());
     assert_eq!(on_gpu, [(41, Some(7), Some(0)), (42, Some(4), Some(0))]);
     assert_eq!(listed(gpu.mps_running_compute_processes().unwrap()), [(42, Some(4), Some(0))]);

@@ -1,5 +1,5 @@
-//! What goes wrong with drivers and GPUs, as a program meets it through the shared library: kills, hangs, a lost GPU,
-//! memory errors; and what new drivers bring.
+//! Tests failures of drivers and GPUs through the shared library: kills, hangs, a lost GPU, memory errors. It also
+//! tests what new drivers add.
 
 #![expect(clippy::unwrap_used, reason = "a scenario fails by panicking, in functions that are no #[test]")]
 
@@ -39,7 +39,6 @@ scenarios! {
 }
 
 const CREATE: &str = "nvmlDeviceCreateGpuInstance";
-/// Profile id of a 1g slice.
 const SLICE: u32 = 19;
 
 fn control(control: &MockControl) {
@@ -50,7 +49,6 @@ fn state() -> MockState {
     MockState::load(&files().state).unwrap()
 }
 
-/// Waits until a call hangs.
 fn until_hanging() -> MockState {
     loop {
         let now = state();
@@ -61,13 +59,13 @@ fn until_hanging() -> MockState {
     }
 }
 
-/// Cuts one slice; what the process is that is killed.
+/// Creates one slice; the process that is killed runs this.
 fn cut_one() {
     let nvml = init().unwrap();
     Raw::of(&nvml.device_by_index(0).unwrap()).create(SLICE).unwrap();
 }
 
-/// Hangs in a cut until somebody kills the process.
+/// Hangs in a create until the process is killed.
 fn hang_in_a_cut() {
     let nvml = init().unwrap();
     std::thread::scope(|scope| {
@@ -85,7 +83,7 @@ fn node() -> (tempfile::TempDir, MockFiles) {
     (folder, files)
 }
 
-/// Slices after a process was killed at a cut, and after it was started again.
+/// Slices after a process was killed at a create, and after it was restarted.
 fn killed_at_a_cut(moment: KillMoment) -> [usize; 2] {
     const SIGKILL: i32 = 9;
     let (folder, files) = node();

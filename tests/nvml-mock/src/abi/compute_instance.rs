@@ -1,4 +1,4 @@
-//! Compute instances: profiles, places, create, list, destroy.
+//! Calls about compute instances: profiles, places, create, list, destroy.
 
 use std::ffi::c_uint;
 
@@ -17,7 +17,7 @@ use crate::rules::Placement;
 use crate::session::Call;
 use crate::state::{GpuInstance, GpuState};
 
-/// A compute instance profile and the GPU instance profile that it is in.
+/// A compute instance profile and the GPU instance profile that it belongs to.
 struct Found {
     own: ComputeProfile,
     outer: &'static Profile,
@@ -33,7 +33,7 @@ impl Found {
     }
 }
 
-/// Answers for a GPU instance.
+/// Answers a call about a GPU instance.
 fn within<T>(
     call: &Call,
     instance: GpuInstanceHandle,
@@ -46,7 +46,7 @@ fn within<T>(
     })
 }
 
-/// The profile at an index; the engine profile can only be 0, shared.
+/// The profile at an index. The engine profile can only be 0, shared.
 fn profile_at(call: &Call, instance: GpuInstanceHandle, index: u32, engines: u32) -> Outcome<Found> {
     if index >= COMPUTE_PROFILE_INDEX_COUNT || engines != 0 {
         return Err(NvmlCode::INVALID_ARGUMENT);
@@ -196,7 +196,7 @@ exports! {
         create(call, instance, id, Some(Placement { start, size }), out)
     }
 
-    // As with GPU instances the count goes only out.
+    // As with GPU instances, the count is only written.
     fn nvmlGpuInstanceGetComputeInstances(
         instance: GpuInstanceHandle,
         id: c_uint,

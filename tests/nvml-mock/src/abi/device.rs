@@ -1,4 +1,4 @@
-//! Finding GPUs and what they are: handles, names, ids, PCI.
+//! Calls that find GPUs and describe them: handles, names, ids, PCI.
 
 use std::ffi::{c_int, c_uint};
 
@@ -25,7 +25,7 @@ pub(super) fn pci_info(gpu: &GpuState) -> nvmlPciInfo_t {
     }
 }
 
-/// The bus of `domain:bus:device.function` in hexadecimal, with four or eight digits of domain or none.
+/// Parses the bus of `domain:bus:device.function` in hexadecimal, with four or eight digits of domain or none.
 fn parse_bus(text: &str) -> Option<u32> {
     let (head, function) = text.rsplit_once('.')?;
     let mut parts = head.rsplit(':');
@@ -45,13 +45,12 @@ fn by_index(call: &Call, index: c_uint, device: Out<DeviceHandle>) -> Outcome<()
     if known { device.put(DeviceHandle::gpu(index)) } else { Err(NvmlCode::INVALID_ARGUMENT) }
 }
 
-/// The GPU that `is_it`.
 fn find(state: &MockState, is_it: impl Fn(&GpuState) -> bool) -> Option<(u32, DeviceHandle)> {
     let gpu = state.gpus.iter().find(|gpu| is_it(gpu))?;
     Some((gpu.index, DeviceHandle::gpu(gpu.index)))
 }
 
-/// Another GPU's loss does not matter here.
+/// Finds a GPU by its address; unlike a search by UUID it succeeds while another GPU is lost.
 fn by_bus(call: &Call, text: TextIn, device: Out<DeviceHandle>) -> Outcome<()> {
     let wanted = parse_bus(&text.get()?).ok_or(NvmlCode::INVALID_ARGUMENT)?;
     device.check()?;
@@ -70,7 +69,7 @@ fn by_uuid(call: &Call, text: &str) -> Outcome<DeviceHandle> {
     })
 }
 
-/// The product's name; a MIG device adds the name of its profile.
+/// The product's name; for a MIG device with the name of its profile.
 fn name(subject: &Subject<'_>) -> Outcome<String> {
     let product = subject.gpu.model.product_name();
     let Some((instance, compute)) = subject.mig else { return Ok(product.to_owned()) };

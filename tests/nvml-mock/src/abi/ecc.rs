@@ -1,7 +1,7 @@
-//! Memory errors: counters, remapped rows, retired pages.
+//! Calls about memory errors: counters, remapped rows, retired pages.
 //!
-//! Codes are those of an H200 under driver 580. With MIG mode on, a GPU has no volatile counters, and a MIG device only
-//! those of uncorrected errors outside DRAM (NVML's manual).
+//! The codes are those of an H200 under driver 580. With MIG mode on, a GPU has no volatile counters, and a MIG device
+//! has only the counter of uncorrected errors outside DRAM (NVML's manual).
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -14,22 +14,22 @@ use crate::handle::DeviceHandle;
 use crate::happening::{EccKind, EccLocation};
 use crate::session::Subject;
 
-/// `nvmlMemoryLocation_t`: device memory, caches and registers together; the other five are no longer told apart.
+/// Values of `nvmlMemoryLocation_t`: device memory, and caches with registers. Drivers no longer use the other five.
 const DRAM: c_uint = 2;
 const SRAM: c_uint = 7;
 const LOCATIONS: c_uint = 8;
 
-/// Bytes of a page that is retired.
+/// The size of a retired page in bytes.
 const PAGE: c_ulonglong = 0x1_0000;
 
-/// `nvmlEccCounterType_t`.
+/// The values of `nvmlEccCounterType_t`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counter {
     Volatile,
     Aggregate,
 }
 
-/// `nvmlMemoryErrorType_t` and `nvmlEccCounterType_t`.
+/// Parses `nvmlMemoryErrorType_t` and `nvmlEccCounterType_t`.
 fn which(kind: c_uint, counter: c_uint) -> Outcome<(EccKind, Counter)> {
     let kind = match kind {
         0 => EccKind::Corrected,
@@ -77,8 +77,8 @@ fn at(subject: &Subject<'_>, kind: EccKind, counter: Counter, location: c_uint) 
     }
 }
 
-/// The addresses of the pages that were retired for a cause: several single bit errors, of which the mock has none, or
-/// one of two bits.
+/// The addresses of the pages that were retired for a cause: several single bit errors, which the mock never has, or a
+/// double bit error.
 fn retired(subject: &Subject<'_>, cause: c_uint) -> Outcome<Vec<c_ulonglong>> {
     match cause {
         0 | 1 if !subject.gpu.model.retires_pages() => Err(NvmlCode::NOT_SUPPORTED),
@@ -116,7 +116,7 @@ exports! {
         errors.put(call.device(device, |subject| at(subject, kind, counter, location))?)
     }
 
-    // From before SRAM had a count of its own.
+    // This call is from before SRAM had its own count.
     fn nvmlDeviceGetDetailedEccErrors(
         device: DeviceHandle,
         kind: c_uint,

@@ -1,4 +1,4 @@
-//! Event sets. The events that the mock has are critical XIDs and memory errors, named by the control file.
+//! Calls about event sets. The mock's events are critical XIDs and memory errors, which the control file lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_uint, c_ulonglong};
@@ -15,22 +15,19 @@ use crate::handle::{DeviceHandle, EventSetHandle};
 use crate::happening::EccKind;
 use crate::session::Call;
 
-/// `nvmlEventTypeSingleBitEccError`.
 const SINGLE_BIT_ECC: c_ulonglong = 1;
-/// `nvmlEventTypeDoubleBitEccError`.
 const DOUBLE_BIT_ECC: c_ulonglong = 2;
-/// `nvmlEventTypeXidCriticalError`.
 const XID_CRITICAL: c_ulonglong = 8;
-/// What an H200 under driver 580 supports.
+/// The event types that an H200 under driver 580 supports.
 const SUPPORTED: c_ulonglong = 0xFF9F;
-/// What NVML writes for a GPU or compute instance that an event does not name.
+/// NVML's value for a GPU or compute instance that an event does not name.
 const NO_INSTANCE: c_uint = u32::MAX;
 
-/// Something that event sets are told of.
+/// An event that event sets receive.
 struct Event {
     key: String,
     gpu: u32,
-    /// The event's type, one bit.
+    /// The event's type as a single bit.
     kind: c_ulonglong,
     /// The XID; 0 for other events.
     data: c_ulonglong,
@@ -38,7 +35,7 @@ struct Event {
     ci: Option<u32>,
 }
 
-/// All that has happened, in the order of the control file: XIDs, then memory errors.
+/// All events so far, in the order of the control file: XIDs, then memory errors.
 fn events(control: &MockControl) -> impl Iterator<Item = Event> {
     let xids = control.xids.iter().map(|xid| Event {
         key: format!("xid/{}", xid.id),
@@ -62,7 +59,7 @@ fn events(control: &MockControl) -> impl Iterator<Item = Event> {
     xids.chain(errors)
 }
 
-/// The GPUs that a set is registered for with the types of events, and the events that it has seen.
+/// The GPUs that a set is registered for, with the event types, and the events that it has delivered.
 #[derive(Default)]
 struct EventSet {
     gpus: BTreeMap<u32, c_ulonglong>,
@@ -87,13 +84,12 @@ fn sets() -> MutexGuard<'static, EventSets> {
     SETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `change` on an open set.
 fn with_set<T>(handle: EventSetHandle, change: impl FnOnce(&mut EventSet) -> T) -> Outcome<T> {
     let (_, id) = handle.parts()?;
     sets().open.get_mut(&id).map(change).ok_or(NvmlCode::INVALID_ARGUMENT)
 }
 
-/// The first event that the set awaits.
+/// The next event for the set.
 fn next(control: &MockControl, handle: EventSetHandle) -> Outcome<Option<nvmlEventData_t>> {
     with_set(handle, |set| {
         let event = events(control).find(|event| set.awaits(event))?;
@@ -110,7 +106,7 @@ fn next(control: &MockControl, handle: EventSetHandle) -> Outcome<Option<nvmlEve
     })
 }
 
-/// Waits for an event. A GPU that is lost ends the waits of all sets that it is in, once they have its last events.
+/// Waits for an event. A lost GPU ends the waits of all sets that it is in, once they have delivered its last events.
 fn wait(call: &Call, set: EventSetHandle, data: Out<nvmlEventData_t>, timeout_ms: c_uint) -> Outcome<()> {
     data.check()?;
     call.view(None, |_| Ok(()))?;

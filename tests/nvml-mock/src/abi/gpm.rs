@@ -1,7 +1,8 @@
-//! GPM: how busy a GPU instance is, told from two samples. Of all metrics the mock has the two that say whether anything ran.
+//! Calls of GPM, which measures from two samples how busy a GPU instance is. Of all metrics the mock has the two that
+//! show whether anything ran.
 //!
-//! Structures and codes are those of nvml.h; no driver with MIG was asked. A sample has no content here: what is told is what the
-//! control file says when the samples are compared.
+//! Structures and codes are those of nvml.h; they were not checked against a driver with MIG. A sample has no content
+//! here: the result is what the control file says when the samples are compared.
 
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
@@ -19,7 +20,7 @@ use crate::handle::{DeviceHandle, GpmSampleHandle};
 /// The oldest compute capability that has GPM: Hopper's.
 const HOPPER: (i32, i32) = (9, 0);
 
-/// The samples of this process by their number, with the GPU and the GPU instance that each was taken of.
+/// The samples of this process by their number, with the GPU and the GPU instance of each.
 #[derive(Default)]
 struct Samples {
     last: u32,
@@ -36,7 +37,7 @@ fn number(sample: GpmSampleHandle) -> Outcome<u32> {
     sample.parts().map(|(_, number)| number)
 }
 
-/// What the sample was taken of.
+/// The GPU and the GPU instance of a sample.
 fn source(sample: GpmSampleHandle) -> Outcome<(u32, u32)> {
     samples().taken.get(&number(sample)?).copied().flatten().ok_or(NvmlCode::INVALID_ARGUMENT)
 }

@@ -1,7 +1,7 @@
-//! GPU instances: profiles, places, create, list, destroy.
+//! Calls about GPU instances: profiles, places, create, list, destroy.
 //!
-//! As an H200 under driver 580 does, the questions are answered with MIG mode off too; only creating is not
-//! supported then. The version word of a profile structure comes back as zero, so a caller must set it each time.
+//! Like an H200 under driver 580, the mock answers queries with MIG mode off too; only creating is not supported then.
+//! The version word of a profile structure comes back as zero, so a caller must set it each time.
 
 use std::ffi::c_uint;
 
@@ -25,7 +25,7 @@ fn profile_at(model: Model, index: u32) -> Outcome<&'static Profile> {
     model.profiles().iter().find(|profile| profile.index == index).ok_or(NvmlCode::NOT_SUPPORTED)
 }
 
-/// A GPU that cannot be cut supports none of this; one that can does not know other ids.
+/// A GPU without MIG does not support any of this; a GPU with MIG rejects unknown ids.
 fn profile_of(model: Model, id: u32) -> Outcome<&'static Profile> {
     if !model.has_mig() {
         return Err(NvmlCode::NOT_SUPPORTED);
@@ -75,8 +75,8 @@ fn profile_v2(profile: &Profile) -> nvmlGpuInstanceProfileInfo_v2_t {
     }
 }
 
-/// Driver 580.159.04 fills this version's name wrongly: where the header has it there are eight zero bytes, so it
-/// reads as empty, and what follows names another profile. A caller has to take version 2.
+/// Driver 580.159.04 fills this version's name wrongly. Where the header has it there are eight zero bytes, so it reads
+/// as empty, and the following bytes name another profile. So a caller must use version 2.
 fn profile_v3(profile: &Profile) -> nvmlGpuInstanceProfileInfo_v3_t {
     nvmlGpuInstanceProfileInfo_v3_t {
         version: 0,
@@ -200,7 +200,7 @@ exports! {
         create(call, device, id, Some(Placement { start, size }), instance)
     }
 
-    // The count goes only out: the caller's buffer holds the profile's maximum, by NVML's rule.
+    // The count is only written: by NVML's rule the caller's buffer has room for the profile's maximum.
     fn nvmlDeviceGetGpuInstances(
         device: DeviceHandle,
         id: c_uint,

@@ -1,4 +1,4 @@
-//! What works before the library is initialised: init, shutdown, error texts.
+//! Calls that work before the library is initialised: init, shutdown, error texts.
 
 use std::ffi::{c_char, c_uint};
 
@@ -6,7 +6,7 @@ use super::{answer, guard};
 use crate::code::NvmlCode;
 use crate::session;
 
-/// Defines functions that need no initialised library and lists their names.
+/// Defines functions that need no initialised library, and lists their names.
 macro_rules! before_init {
     ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty { $body:expr })*) => {
         $(
@@ -16,7 +16,6 @@ macro_rules! before_init {
             }
         )*
 
-        /// The exported names of this group.
         pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }

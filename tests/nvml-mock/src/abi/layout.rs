@@ -1,4 +1,4 @@
-//! The sizes that NVML's structures have on 64-bit Linux, checked while compiling.
+//! The sizes of NVML's structures on 64-bit Linux, checked while compiling.
 
 use nvml_wrapper_sys::bindings::{
     nvmlBAR1Memory_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,

@@ -1,4 +1,4 @@
-//! Memory of GPUs and MIG devices.
+//! Calls about the memory of GPUs and MIG devices.
 
 use nvml_wrapper_sys::bindings::{nvmlBAR1Memory_t, nvmlMemory_t, nvmlMemory_v2_t};
 
@@ -9,7 +9,7 @@ use crate::session::Subject;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Memory in MiB.
+/// Amounts of memory in MiB.
 struct Memory {
     total: u64,
     reserved: u64,
@@ -22,8 +22,8 @@ impl Memory {
     }
 }
 
-/// A GPU counts what its processes use; a MIG device has its GPU instance's memory and the processes in it, for
-/// compute instances of one GPU instance share the memory.
+/// A GPU counts what its processes use. A MIG device has the memory of its GPU instance and counts the processes in
+/// that, because the compute instances of one GPU instance share the memory.
 fn memory(subject: &Subject<'_>) -> Outcome<Memory> {
     let on_gpu = subject.control.processes.iter().filter(|process| process.gpu == subject.gpu.index);
     let Some((instance, _)) = subject.mig else {
@@ -37,7 +37,7 @@ fn memory(subject: &Subject<'_>) -> Outcome<Memory> {
 }
 
 exports! {
-    // In the first version what the driver reserves counts as used.
+    // In the first version the reserved memory counts as used.
     fn nvmlDeviceGetMemoryInfo(device: DeviceHandle, info: Out<nvmlMemory_t>) call => {
         let memory = call.device(device, memory)?;
         info.put(nvmlMemory_t {
@@ -47,7 +47,7 @@ exports! {
         })
     }
 
-    // A wrong version is a function that is not found, on driver 580.
+    // On driver 580 a wrong version returns that the function is not found.
     fn nvmlDeviceGetMemoryInfo_v2(device: DeviceHandle, info: Versioned) call => {
         let version = info.version()?;
         if version != version_word::<nvmlMemory_v2_t>(2) {
@@ -63,7 +63,7 @@ exports! {
         })
     }
 
-    // The window over all of the memory that large BAR1 gives, rounded up to a power of two.
+    // The window over all memory that large BAR1 provides, rounded up to a power of two.
     fn nvmlDeviceGetBAR1MemoryInfo(device: DeviceHandle, info: Out<nvmlBAR1Memory_t>) call => {
         let mib = call.gpu(device, NvmlCode::NOT_SUPPORTED, |subject| Ok(subject.gpu.model.total_mib()))?;
         let total = mib.next_power_of_two() * MIB;

@@ -1,8 +1,8 @@
-//! Limits of a cgroup's use of a GPU's memory, which driver R615 brought.
+//! Calls about limits of a cgroup's use of a GPU's memory, new in driver R615.
 //!
-//! Structures and codes are those of NVML's manual and of the header of CUDA 13.4; no driver was asked. An older driver
-//! has no such symbols. A shared library cannot take its own away, so there they answer that the function is not found,
-//! and a caller must hold both to be the same.
+//! Structures and codes are those of NVML's manual and of the header of CUDA 13.4; they were not checked against a
+//! driver. An older driver has no such symbols. A shared library cannot remove its own symbols, so there they return
+//! that the function is not found, and a caller must treat both alike.
 
 use std::ffi::c_ulonglong;
 use std::path::Path;
@@ -13,28 +13,27 @@ use crate::handle::{Device, DeviceHandle};
 use crate::session::Call;
 use crate::state::MemoryLimits;
 
-/// `nvmlSetMemoryLimits_v1_t`, in bytes. It has no version word.
+/// The structure `nvmlSetMemoryLimits_v1_t`, in bytes. It has no version word.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct SetMemoryLimits {
-    /// Folder of the cgroup.
     name_space: TextIn,
     soft_limit: c_ulonglong,
     hard_limit: c_ulonglong,
 }
 
-/// `nvmlGetMemoryLimits_v1_t`, in bytes.
+/// The structure `nvmlGetMemoryLimits_v1_t`, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct GetMemoryLimits {
-    /// Folder of the cgroup, which the caller sets.
+    /// The cgroup's folder, which the caller sets.
     name_space: TextIn,
     soft_limit: c_ulonglong,
     hard_limit: c_ulonglong,
     current_used: c_ulonglong,
 }
 
-/// The GPU, where the driver knows limits and the handle is one of a GPU.
+/// The GPU's index, if the driver has limits and the handle is a GPU's.
 fn gpu(call: &Call, device: DeviceHandle) -> Outcome<u32> {
     if !call.peek()?.state.has_memory_limits() {
         return Err(NvmlCode::FUNCTION_NOT_FOUND);
@@ -45,7 +44,7 @@ fn gpu(call: &Call, device: DeviceHandle) -> Outcome<u32> {
     }
 }
 
-/// The folder of a cgroup, spelt without a slash at its end.
+/// The folder of a cgroup, without a slash at its end.
 fn cgroup(name_space: TextIn) -> Outcome<String> {
     let text = name_space.get()?;
     if !Path::new(&text).is_dir() {

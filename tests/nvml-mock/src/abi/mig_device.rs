@@ -1,4 +1,4 @@
-//! MIG devices: the device handles of compute instances.
+//! Calls about MIG devices, which are the device handles of compute instances.
 
 use std::ffi::c_uint;
 
@@ -58,7 +58,7 @@ exports! {
         })?)
     }
 
-    // Zero where MIG is off or unknown, which is how an H200 with MIG off answers.
+    // Zero if MIG is off or unsupported, which is how an H200 with MIG off answers.
     fn nvmlDeviceGetMaxMigDeviceCount(device: DeviceHandle, count: Out<c_uint>) call => {
         count.put(call.gpu(device, NvmlCode::INVALID_ARGUMENT, |subject| {
             Ok(if subject.gpu.mig.current { subject.gpu.model.compute_slices() } else { 0 })

@@ -1,7 +1,7 @@
-//! The exported functions of NVML, by group. Each turns C's arguments into a question to `session` and writes the
-//! answer; none decides anything. A panic never crosses: it becomes `NVML_ERROR_UNKNOWN`.
+//! The exported functions of NVML, by group. Each turns C's arguments into a call of `session` and writes the answer;
+//! none decides anything. A panic never reaches the caller: it becomes `NVML_ERROR_UNKNOWN`.
 //!
-//! Dereferences are in pointer.rs alone. `exports!` makes the C function and enters its name in the group's list.
+//! Only pointer.rs dereferences pointers. `exports!` makes the C function and enters its name in the group's list.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -13,7 +13,7 @@ use crate::session::Call;
 mod layout;
 mod pointer;
 
-/// Runs the body of an exported function and gives NVML's return code.
+/// Runs the body of an exported function, and returns NVML's code.
 fn guard(body: impl FnOnce() -> Outcome<()>) -> nvmlReturn_t {
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(NvmlCode::UNKNOWN));
     outcome.err().unwrap_or(NvmlCode::SUCCESS).0
@@ -24,7 +24,7 @@ fn answer(function: &'static str, body: impl FnOnce(&Call) -> Outcome<()>) -> nv
     guard(|| body(&Call::of(function)?))
 }
 
-/// Defines exported functions: `fn nvmlX(argument: Type) call => { body }`, where the body gives `Outcome<()>`.
+/// Defines exported functions: `fn nvmlX(argument: Type) call => { body }`, where the body returns `Outcome<()>`.
 macro_rules! exports {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $call:ident => $body:block)*) => {
         $(
@@ -37,7 +37,6 @@ macro_rules! exports {
             }
         )*
 
-        /// The exported names of this group.
         pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
     };
 }

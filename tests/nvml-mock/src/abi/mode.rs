@@ -1,4 +1,4 @@
-//! Modes of a GPU: MIG, compute, persistence, and fixed ones.
+//! Calls about the modes of a GPU: MIG, compute, persistence, and fixed ones.
 
 use std::ffi::c_uint;
 
@@ -6,10 +6,10 @@ use super::pointer::Out;
 use crate::code::NvmlCode;
 use crate::handle::{Device, DeviceHandle};
 
-/// `nvmlComputeMode_t`: default, prohibited, exclusive process (1, exclusive thread, is long gone).
+/// Values of `nvmlComputeMode_t`: default, prohibited, exclusive process. Exclusive thread (1) was removed long ago.
 const COMPUTE_MODES: [c_uint; 3] = [0, 2, 3];
 
-/// The index of a GPU, not of a MIG device.
+/// The index of a GPU; a MIG device is rejected.
 fn whole(device: DeviceHandle) -> Result<u32, NvmlCode> {
     match device.device()? {
         Device::Gpu { gpu } => Ok(gpu),

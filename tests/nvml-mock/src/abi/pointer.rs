@@ -1,8 +1,8 @@
-//! Pointers that C callers hand in. The only place that follows one.
+//! Pointers that C callers pass in. Only this file dereferences them.
 //!
-//! Each type is a plain pointer by layout (`repr(transparent)`) and exists only as an argument of an exported
-//! function. NVML's contract makes them sound to follow: a pointer is null or good for what the function's
-//! documentation says is read or written through it. Null is an invalid argument everywhere but in `OutList`.
+//! Each type is a plain pointer by layout (`repr(transparent)`) and exists only as an argument of an exported function.
+//! NVML's contract makes them sound to dereference: a pointer is null, or valid for what the function's documentation
+//! says is read or written through it. Null is an invalid argument everywhere except in `OutList`.
 
 use std::ffi::{CStr, c_char, c_uint};
 
@@ -20,12 +20,12 @@ macro_rules! copyable {
 }
 copyable!(Out, OutList, In);
 
-/// Where one value goes.
+/// A pointer for one value to write.
 #[repr(transparent)]
 pub(super) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Refuses null before the call does anything.
+    /// Rejects null before the call does anything.
     pub(super) fn check(self) -> Outcome<()> {
         if self.0.is_null() { Err(NvmlCode::INVALID_ARGUMENT) } else { Ok(()) }
     }
@@ -39,7 +39,7 @@ impl<T> Out<T> {
 }
 
 impl<T: Copy> Out<T> {
-    /// The value that the caller put there, for arguments that go in and out.
+    /// The value that the caller has set, for arguments that are read and written.
     pub(super) fn get(self) -> Outcome<T> {
         self.check()?;
         // SAFETY: not null, and only used where NVML says that the caller sets the value first.
@@ -47,7 +47,7 @@ impl<T: Copy> Out<T> {
     }
 }
 
-/// Where an array goes; null asks for its length only.
+/// A pointer for an array to write; null only requests its length.
 #[repr(transparent)]
 pub(super) struct OutList<T>(*mut T);
 
@@ -84,7 +84,7 @@ impl<T: Copy> OutList<T> {
         Ok(())
     }
 
-    /// The protocol of NVML's process lists: `count` is the room on the way in and the number on the way out.
+    /// The protocol of NVML's process lists: `count` is the room on input and the number on output.
     pub(super) fn fill_counted(self, count: Out<c_uint>, values: &[T]) -> Outcome<()> {
         let room = count.get()? as usize;
         count.put(u32::try_from(values.len()).unwrap_or(u32::MAX))?;
@@ -94,8 +94,8 @@ impl<T: Copy> OutList<T> {
         self.fill(values)
     }
 
-    /// The protocol of NVML's placement lists, where a driver reads no room at all: null asks for the number. We
-    /// write no more than the caller says that it has room for, which a driver does not heed.
+    /// The protocol of NVML's placement lists: null requests the number. A driver ignores the room that the caller
+    /// states. The mock writes no more than that.
     pub(super) fn fill_up_to(self, count: Out<c_uint>, values: &[T]) -> Outcome<()> {
         let room = count.get()? as usize;
         count.put(u32::try_from(values.len()).unwrap_or(u32::MAX))?;
@@ -106,7 +106,7 @@ impl<T: Copy> OutList<T> {
     }
 }
 
-/// One value to read.
+/// A pointer to one value to read.
 #[repr(transparent)]
 pub(super) struct In<T>(*const T);
 
@@ -120,7 +120,7 @@ impl<T: Copy> In<T> {
     }
 }
 
-/// A C string to read.
+/// A pointer to a C string to read.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(super) struct TextIn(*const c_char);
@@ -142,7 +142,7 @@ impl TextIn {
 pub(super) struct TextOut(*mut c_char);
 
 impl TextOut {
-    /// Writes text and NUL, or nothing when `length` is too short for both.
+    /// Writes text and NUL, or nothing if `length` is too short for both.
     pub(super) fn put(self, length: c_uint, text: &str) -> Outcome<()> {
         if self.0.is_null() {
             return Err(NvmlCode::INVALID_ARGUMENT);
@@ -159,14 +159,14 @@ impl TextOut {
     }
 }
 
-/// A structure that begins with a version word, which says what to write.
+/// A structure that begins with a version word, which determines what to write.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(super) struct Versioned(*mut c_uint);
 
 /// NVML's version word of a structure: its size, and the version in the highest byte.
 pub(super) const fn version_word<T>(version: c_uint) -> c_uint {
-    // Every structure of NVML is far below 16 MiB, so the size is never cut.
+    // Every structure of NVML is far below 16 MiB, so the size is never truncated.
     #[expect(clippy::cast_possible_truncation, reason = "sizes are asserted in layout.rs")]
     let size = size_of::<T>() as c_uint;
     size | (version << 24)
@@ -181,7 +181,7 @@ impl Versioned {
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Writes the structure that the caller's version word, checked before, is the word of.
+    /// Writes the structure of the caller's version word, which was checked before.
     pub(super) fn put<T>(self, value: T) -> Outcome<()> {
         if self.0.is_null() {
             return Err(NvmlCode::INVALID_ARGUMENT);
@@ -192,7 +192,7 @@ impl Versioned {
     }
 }
 
-/// Text as a fixed array of C characters, cut to leave room for NUL.
+/// Text as a fixed array of C characters, truncated to leave room for NUL.
 pub(super) fn characters<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
     for (to, from) in array.iter_mut().take(N.saturating_sub(1)).zip(text.bytes()) {

@@ -1,4 +1,4 @@
-//! Lists of processes, which the control file names.
+//! Calls that list processes, which the control file names.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,12 +11,12 @@ use crate::handle::DeviceHandle;
 use crate::load::{Process, ProcessList};
 use crate::session::{Call, Subject};
 
-/// What NVML writes as the instance ids of a process on a whole GPU.
+/// NVML's value for the instance ids of a process on a whole GPU.
 const NO_INSTANCE: c_uint = u32::MAX;
-/// Samples that a driver asks room for, whether it has any or not (driver 580 on an H200).
+/// The number of samples for which a driver requests room, whether it has any or not (driver 580 on an H200).
 const SAMPLE_ROOM: c_uint = 72;
 
-/// A GPU lists the processes in all of its instances, a MIG device its own.
+/// A GPU lists the processes in all of its instances; a MIG device lists its own.
 fn listed(subject: &Subject<'_>, which: ProcessList) -> Vec<nvmlProcessInfo_t> {
     let here = subject.control.processes.iter().filter(|process| {
         let on_gpu = process.kind.is_in(which) && process.gpu == subject.gpu.index;
@@ -81,7 +81,7 @@ exports! {
         device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
     ) call => { list(call, device, ProcessList::MpsClients, count, infos) }
 
-    // One sample, of now, for each process that does something. A question for the room is answered as by a driver.
+    // One current sample for each process that does something. A request for the room is answered as by a driver.
     fn nvmlDeviceGetProcessUtilization(
         device: DeviceHandle,
         samples: OutList<nvmlProcessUtilizationSample_t>,

@@ -1,4 +1,4 @@
-//! The driver's versions and the names of processes.
+//! Calls about the driver's versions and the names of processes.
 
 use std::ffi::{c_int, c_uint};
 

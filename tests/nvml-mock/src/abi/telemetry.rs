@@ -1,4 +1,4 @@
-//! Utilisation, power, temperature, clocks: what an idle, healthy GPU answers.
+//! Calls about utilisation, power, temperature and clocks, with the answers of an idle, healthy GPU.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
@@ -12,7 +12,7 @@ use crate::session::{Call, Subject};
 /// Temperature of an idle H200, in degrees Celsius.
 const IDLE_TEMPERATURE_C: c_uint = 31;
 
-/// Answers for a GPU; a MIG device has none of this.
+/// Answers a call about a GPU; a MIG device supports none of these.
 fn of_gpu<T>(
     call: &Call,
     device: DeviceHandle,
@@ -43,7 +43,7 @@ fn link_width(call: &Call, device: DeviceHandle, width: Out<c_uint>) -> Outcome<
 exports! {
     fn nvmlDeviceGetUtilizationRates(device: DeviceHandle, rates: Out<nvmlUtilization_t>) call => {
         of_gpu(call, device, rates, |subject| {
-            // A GPU in MIG mode has no utilisation of its own.
+            // A GPU in MIG mode has no utilisation value.
             if subject.gpu.mig.current {
                 return Err(NvmlCode::NOT_SUPPORTED);
             }
@@ -112,7 +112,7 @@ exports! {
         of_gpu(call, device, replays, |_| Ok(0))
     }
 
-    // Each field answers for itself; the mock has none.
+    // Each field has its own return code; the mock supports none.
     fn nvmlDeviceGetFieldValues(device: DeviceHandle, count: c_int, values: OutList<nvmlFieldValue_t>) call => {
         let count = usize::try_from(count).ok().filter(|&count| count > 0).ok_or(NvmlCode::INVALID_ARGUMENT)?;
         call.device(device, |_| Ok(()))?;

@@ -1,4 +1,5 @@
-//! How GPUs are connected: all under one host bridge, by the `NVLink`s of the configuration, and without a fabric.
+//! Calls about connections between GPUs: all are under one host bridge, with the `NVLink`s of the configuration, and
+//! without a fabric.
 
 use std::ffi::c_uint;
 
@@ -12,12 +13,10 @@ use crate::config::MAX_NVLINKS;
 use crate::handle::{Device, DeviceHandle};
 use crate::session::Call;
 
-/// `NVML_TOPOLOGY_HOSTBRIDGE`.
 const HOST_BRIDGE: c_uint = 30;
-/// `NVML_P2P_STATUS_NOT_SUPPORTED`.
 const P2P_NOT_SUPPORTED: c_uint = 6;
 
-/// The end of a GPU's link, if it is active. An H100 answers 2 for links beyond its own, a GPU without any 3.
+/// The end of a GPU's link, if it is active. An H100 returns 2 for links beyond its own; a GPU without links returns 3.
 fn end_of(call: &Call, device: DeviceHandle, link: c_uint) -> Outcome<Option<String>> {
     call.gpu(device, NvmlCode::NOT_SUPPORTED, |subject| match subject.gpu.nvlinks.as_slice() {
         [] => Err(NvmlCode::NOT_SUPPORTED),
@@ -28,7 +27,7 @@ fn end_of(call: &Call, device: DeviceHandle, link: c_uint) -> Outcome<Option<Str
     })
 }
 
-/// Both handles are GPUs of the node.
+/// Checks that both handles are GPUs of the node.
 fn both(call: &Call, one: DeviceHandle, other: DeviceHandle) -> Outcome<()> {
     let Device::Gpu { gpu } = other.device()? else { return Err(NvmlCode::INVALID_ARGUMENT) };
     call.gpu(one, NvmlCode::INVALID_ARGUMENT, |subject| {
@@ -85,7 +84,7 @@ exports! {
         call.gpu(device, NvmlCode::NOT_SUPPORTED, |_| Ok(()))?;
         info.put(nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 })
     }
-    // A GPU without a fabric: all zero, and the version word comes back as it was, as from an H200.
+    // A GPU without a fabric: all zero, and the version word stays as it was, as on an H200.
     fn nvmlDeviceGetGpuFabricInfoV(device: DeviceHandle, info: Versioned) call => {
         const V2: c_uint = version_word::<nvmlGpuFabricInfo_v2_t>(2);
         const V3: c_uint = version_word::<nvmlGpuFabricInfo_v3_t>(3);

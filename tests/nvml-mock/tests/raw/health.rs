@@ -1,4 +1,4 @@
-//! Calls about a GPU's health, its cuts and its memory limits, through the symbols of the library.
+//! Calls about a GPU's health, its instances and its memory limits, through the symbols of the library.
 
 use std::ffi::{CString, c_char, c_uint, c_ulonglong};
 use std::path::Path;
@@ -14,14 +14,14 @@ pub struct Raw<'nvml> {
     handle: nvmlDevice_t,
 }
 
-/// NVML's code when it is not success.
+/// NVML's code if it is not success.
 type Raws<T> = Result<T, u32>;
 
 fn check<T>(code: u32, value: T) -> Raws<T> {
     if code == 0 { Ok(value) } else { Err(code) }
 }
 
-/// Calls a symbol of the library, which must be there.
+/// Calls a symbol of the library, which must exist.
 macro_rules! call {
     ($raw:expr, $name:ident($($argument:expr),*)) => {{
         let function = $raw.lib().$name.as_ref().unwrap();
@@ -40,14 +40,14 @@ impl<'nvml> Raw<'nvml> {
         self.nvml.lib()
     }
 
-    /// Cuts a GPU instance where the driver chooses.
+    /// Creates a GPU instance where the driver chooses.
     pub fn create(&self, profile: u32) -> Raws<nvmlGpuInstance_t> {
         let mut instance = ptr::null_mut();
         let code = call!(self, nvmlDeviceCreateGpuInstance(self.handle, profile, &raw mut instance));
         check(code, instance)
     }
 
-    /// Cuts a compute instance and gives its MIG device.
+    /// Creates a compute instance and returns its MIG device.
     pub fn create_compute(&self, instance: nvmlGpuInstance_t, profile: u32) -> Raws<Raw<'nvml>> {
         let mut compute = ptr::null_mut();
         let code = call!(self, nvmlGpuInstanceCreateComputeInstance(instance, profile, &raw mut compute));
@@ -67,7 +67,7 @@ impl<'nvml> Raw<'nvml> {
         })
     }
 
-    /// How many GPU instances of a profile there are.
+    /// How many GPU instances of a profile exist.
     pub fn instances(&self, profile: u32) -> Raws<u32> {
         let mut list = [ptr::null_mut(); 16];
         let mut count = 0;
@@ -75,7 +75,7 @@ impl<'nvml> Raw<'nvml> {
         check(call!(self, nvmlDeviceGetGpuInstances(self.handle, profile, out, &raw mut count)), count)
     }
 
-    /// Code of a question to a GPU instance.
+    /// The code of a query about a GPU instance.
     pub fn instance_info(&self, instance: nvmlGpuInstance_t) -> u32 {
         // SAFETY: all zeros is a value of this plain structure.
         let mut info = unsafe { std::mem::zeroed() };
@@ -101,7 +101,7 @@ impl<'nvml> Raw<'nvml> {
         check(call!(self, nvmlDeviceGetRemappedRows(self.handle, a, b, c, d)), [one, two, three, four])
     }
 
-    /// Pages retired for a cause, and whether one waits.
+    /// Pages retired for a cause, and whether one is pending.
     pub fn retired_pages(&self, cause: u32) -> Raws<(Vec<u64>, bool)> {
         let (mut count, mut pending) = (8, 0);
         let mut pages = vec![0; count as usize];
@@ -112,7 +112,7 @@ impl<'nvml> Raw<'nvml> {
         check(code, (pages, pending == 1))
     }
 
-    /// Code of the fabric call with that version word, which it must leave as it is.
+    /// The code of the fabric call with that version word, which must stay as it is.
     pub fn fabric(&self, version: u32) -> u32 {
         // SAFETY: all zeros is a value of this plain structure, the largest of its versions.
         let mut info = unsafe { std::mem::zeroed::<nvml_wrapper_sys::bindings::nvmlGpuFabricInfoV_t>() };
@@ -123,7 +123,7 @@ impl<'nvml> Raw<'nvml> {
     }
 }
 
-/// `nvmlSetMemoryLimits_v1_t`, as NVML's manual has it.
+/// The structure `nvmlSetMemoryLimits_v1_t` of NVML's manual.
 #[repr(C)]
 struct SetLimits {
     name_space: *const c_char,
@@ -131,7 +131,7 @@ struct SetLimits {
     hard: c_ulonglong,
 }
 
-/// `nvmlGetMemoryLimits_v1_t`.
+/// The structure `nvmlGetMemoryLimits_v1_t` of NVML's manual.
 #[repr(C)]
 struct GetLimits {
     name_space: *const c_char,
@@ -142,7 +142,7 @@ struct GetLimits {
 
 type Call<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T) -> c_uint;
 
-/// The calls of driver R615, looked up as a program must that also runs on older ones.
+/// The calls of driver R615, looked up by name as a program must that also supports older drivers.
 pub struct Limits(Library);
 
 impl Limits {
@@ -162,7 +162,7 @@ impl Limits {
         check(self.call(b"nvmlDeviceSetMemoryLimits_v1", gpu, &mut limits), ())
     }
 
-    /// Soft limit, hard limit, use.
+    /// The soft limit, the hard limit and the use.
     pub fn get(&self, gpu: &Raw<'_>, cgroup: &Path) -> Raws<[u64; 3]> {
         let name = CString::new(cgroup.to_str().unwrap()).unwrap();
         let mut limits = GetLimits { name_space: name.as_ptr(), soft: 77, hard: 77, used: 77 };
@@ -171,7 +171,7 @@ impl Limits {
         check(code, [limits.soft, limits.hard, limits.used])
     }
 
-    /// Code for a structure without a namespace.
+    /// The code for a structure without a namespace.
     pub fn set_nowhere(&self, gpu: &Raw<'_>) -> u32 {
         let mut limits = SetLimits { name_space: ptr::null(), soft: 0, hard: 1 };
         self.call(b"nvmlDeviceSetMemoryLimits_v1", gpu, &mut limits)

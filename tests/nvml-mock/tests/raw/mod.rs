@@ -10,13 +10,12 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_v2_t, nvmlProcessInfo_t,
 };
 
-/// A GPU of a loaded library.
 pub struct Raw<'nvml> {
     nvml: &'nvml Nvml,
     handle: nvmlDevice_t,
 }
 
-/// NVML's code when it is not success.
+/// NVML's code if it is not success.
 type Raws<T> = Result<T, u32>;
 
 fn check<T>(code: u32, value: T) -> Raws<T> {
@@ -29,7 +28,7 @@ pub fn text(characters: &[c_char]) -> String {
     unsafe { CStr::from_ptr(characters.as_ptr()) }.to_str().unwrap().to_owned()
 }
 
-/// Calls a symbol of the library, which must be there.
+/// Calls a symbol of the library, which must exist.
 macro_rules! call {
     ($raw:expr, $name:ident($($argument:expr),*)) => {{
         let function = $raw.lib().$name.as_ref().unwrap();
@@ -197,14 +196,14 @@ impl<'nvml> Raw<'nvml> {
         check(call!(self, nvmlComputeInstanceDestroy(compute)), ())
     }
 
-    /// The MIG device of a compute instance, by way of its info.
+    /// The MIG device of a compute instance, by its info.
     pub fn device(&self, compute: nvmlComputeInstance_t) -> Device<'nvml> {
         let info = self.compute_info(compute).unwrap();
         // SAFETY: NVML gave the handle for this library.
         unsafe { Device::new(info.device, self.nvml) }
     }
 
-    /// GPU and compute instance id of a MIG device.
+    /// The ids of a MIG device's GPU instance and compute instance.
     pub fn ids_of(&self, device: &Device<'_>) -> Raws<(u32, u32)> {
         // SAFETY: the library stays loaded for the call.
         let handle = unsafe { device.handle() };
@@ -213,7 +212,7 @@ impl<'nvml> Raw<'nvml> {
         check(call!(self, nvmlDeviceGetComputeInstanceId(handle, &raw mut ci)), (gi, ci))
     }
 
-    /// Code and count when a process list is asked for its length.
+    /// Code and count if a process list is asked for its length.
     pub fn process_count<E: std::fmt::Debug>(&self, list: Result<&ProcessList, E>) -> (u32, u32) {
         let mut count = 0;
         // SAFETY: a null list with a count of zero asks for the length.
@@ -221,13 +220,13 @@ impl<'nvml> Raw<'nvml> {
         (code, count)
     }
 
-    /// Code of the v2 memory call with that version word.
+    /// The code of the v2 memory call with that version word.
     pub fn memory_version(&self, version: u32) -> u32 {
         let mut info = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
         call!(self, nvmlDeviceGetMemoryInfo_v2(self.handle, &raw mut info))
     }
 
-    /// Code of the versioned profile call with that version word.
+    /// The code of the versioned profile call with that version word.
     pub fn profile_version(&self, version: u32) -> u32 {
         // SAFETY: all zeros is a value of this plain structure.
         let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { std::mem::zeroed() };
@@ -235,18 +234,18 @@ impl<'nvml> Raw<'nvml> {
         call!(self, nvmlDeviceGetGpuInstanceProfileInfoV(self.handle, 0, &raw mut info))
     }
 
-    /// Code of asking for the name with so much room.
+    /// The code of a request for the name with this much room.
     pub fn name_in(&self, room: u32) -> u32 {
         let mut buffer = [0; 96];
         call!(self, nvmlDeviceGetName(self.handle, buffer.as_mut_ptr(), room))
     }
 
-    /// Code of a null pointer where a number should go.
+    /// The code for a null pointer in place of a number.
     pub fn null_count(&self) -> u32 {
         call!(self, nvmlDeviceGetCount_v2(ptr::null_mut()))
     }
 
-    /// Codes for handles that no call ever gave.
+    /// The codes for handles that no call ever returned.
     pub fn garbage_handles(&self) -> [u32; 4] {
         [0, 8, 0x7F00_0000_1234, usize::MAX].map(|garbage| {
             let mut index = 0;

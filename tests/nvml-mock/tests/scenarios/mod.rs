@@ -1,8 +1,8 @@
-//! Runs each scenario in a process of its own, on a node of its own.
+//! Runs each scenario in its own process, on its own node.
 //!
-//! The mock takes its files from the environment, once per process. So each test writes the files of a node and runs
-//! its test binary again, with that environment and the name of one scenario; the scenario loads the library and panics
-//! where something is not as it should be.
+//! The mock reads its files from the environment, once per process. So each test writes the files of a node and runs
+//! its test binary again, with that environment and the name of one scenario. The scenario loads the library and panics
+//! on a failure.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ use kerf_nvml_mock::{MockConfig, MockFiles, PROC_ENV, library_path};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-/// Tells a run of a test binary which scenario it is.
+/// Names the scenario for a run of a test binary.
 pub const SCENARIO_ENV: &str = "KERF_NVML_MOCK_SCENARIO";
 /// The folder of the scenario's node.
 const FOLDER_ENV: &str = "KERF_NVML_MOCK_FOLDER";
@@ -34,7 +34,7 @@ pub fn files() -> MockFiles {
     MockFiles::in_folder(folder())
 }
 
-/// What stands in for `/proc` of the scenario's node.
+/// The folder that replaces `/proc` for the scenario's node.
 pub fn proc_of(folder: &Path) -> PathBuf {
     folder.join("proc")
 }
@@ -55,7 +55,7 @@ pub fn passed(output: &Output) -> bool {
     output.status.success() && String::from_utf8_lossy(&output.stdout).contains("1 passed")
 }
 
-/// Runs a scenario on a node in a process of its own.
+/// Runs a scenario on a node in its own process.
 pub fn check(scenario: &str, config: &MockConfig) {
     let folder = tempfile::tempdir().unwrap();
     config.write(&MockFiles::in_folder(folder.path()).config).unwrap();
@@ -68,8 +68,8 @@ pub fn check(scenario: &str, config: &MockConfig) {
     );
 }
 
-/// Makes a test of each scenario, and the test `scenario` that a process started for one runs. Those
-/// `by name` have no test: another one runs them.
+/// Makes a test of each scenario, and the test `scenario`, which a process that was started for one runs. Scenarios `by
+/// name` have no test, because another scenario runs them.
 #[macro_export]
 macro_rules! scenarios {
     (by name: [$($other:ident),*]; $($name:ident on $config:expr;)*) => {

@@ -151,8 +151,8 @@ pub async fn keep(
     }
 }
 
-/// Finds the length in `nvidia-smi`'s table, which has one row for the queried GPU (`|   0   Timeslice       Default
-/// |`, driver 580).
+/// Finds the length in `nvidia-smi`'s table, which has one row for the queried GPU
+/// (`|   0   Timeslice       Default       |`, driver 580).
 fn listed(table: &str) -> Option<SliceLength> {
     let words =
         |row: &str| row.trim_matches(['|', ' ']).split_whitespace().map(str::to_owned).collect::<Vec<_>>();

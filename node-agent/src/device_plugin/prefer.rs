@@ -44,7 +44,6 @@ impl Rank {
 ///
 /// The kubelet does not say for which pod it asks. So the answer does not mix devices that are reserved for two pods,
 /// because that would break up what was chosen for both.
-/// what was chosen for either.
 ///
 /// It always returns an answer, because a kubelet that gets an error leaks devices (kubernetes#130145).
 pub(super) fn prefer(

@@ -1,7 +1,6 @@
 //! What pods hold through other programs than kerf: GKE's device plugin, replicas of a MIG device, claims of NVIDIA's
 //! DRA driver. These pods run on after that program is gone. Whatever a listed id can be mapped to is occupied; if it
 //! cannot be mapped, every device that it may be is occupied.
-//! tell nothing, whatever it may be is.
 
 use super::share::{self, Share};
 use super::{Held, Node};

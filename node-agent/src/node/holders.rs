@@ -5,8 +5,7 @@
 //! | source | what it has | what it lacks |
 //! |---|---|---|
 //! | `Allocate` | what a container is being given | which container; what an earlier process of the agent's was asked |
-//! | pod-resources' List | what containers and sidecars hold, by the pod's name | ordinary init containers; all pods,
-//! until a restarted kubelet has read them |
+//! | pod-resources' List | what containers and sidecars hold, by the pod's name | ordinary init containers; after a kubelet restart, all |
 //! | the kubelet's checkpoint | what every container holds, by the pod's UID | what was allocated a moment ago; that a pod has ended |
 //!
 //! A device is held if it is being given, if List has it, or if the checkpoint has it for a pod that the API server shows and that

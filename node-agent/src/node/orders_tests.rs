@@ -208,7 +208,6 @@ fn a_held_slice_stays_reserved_over_a_restart() {
 
 /// A reservation that is not on the disk had no answer, and is lost. Once it is on the disk it stays with its pod, its
 /// slice is cut once, and no other pod gets the place.
-/// pod gets the place.
 #[test]
 fn an_agent_may_restart_at_each_step_of_a_reservation() {
     const STEPS: [&str; 7] = ["accepted", "recorded", "cut", "ready", "marked", "bound", "allocated"];

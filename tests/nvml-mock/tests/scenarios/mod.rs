@@ -68,8 +68,8 @@ pub fn check(scenario: &str, config: &MockConfig) {
     );
 }
 
-/// Makes a test of each scenario, and the test `scenario`, which a process that was started for one runs. Scenarios `by
-/// name` have no test, because another scenario runs them.
+/// Makes a test of each scenario, and the test `scenario`, which a process that was started for one runs. Scenarios
+/// `by name` have no test, because another scenario runs them.
 #[macro_export]
 macro_rules! scenarios {
     (by name: [$($other:ident),*]; $($name:ident on $config:expr;)*) => {

@@ -139,6 +139,7 @@ impl Checkpoint {
         let found = match parse(old, contents) {
             Ok(None) => Found::Nothing,
             Ok(Some(record)) => {
+                // An older agent's record counts as unsaved, so that the ledger's own files get it.
                 saved = Some(record.clone()).filter(|_| is_newest);
                 Found::Record(Box::new(record))
             }
@@ -159,6 +160,7 @@ impl Checkpoint {
         if self.saved.as_ref() == Some(record) {
             return Ok(());
         }
+        // While the write runs the disk's content is unknown; it stays so if the write fails.
         self.saved = None;
         self.files.write(&serde_json::to_vec(record)?)?;
         self.mirror.follow(record)?;

@@ -70,6 +70,7 @@ pub async fn keep(
             }
         }
     }
+    // A task that ends early counts as a fault, so wait even if no labels are kept.
     stop.cancelled().await;
 }
 
@@ -139,6 +140,7 @@ fn is_list(annotation: &str) -> bool {
 }
 
 fn changes(present: &Present, wanted: &GfdLabels, others: &BTreeSet<String>) -> Map<String, Value> {
+    // Labels that kerf may set and that no longer apply are removed.
     let stale = present.keys().filter(|key| is_told(key) && !wanted.contains_key(*key));
     let stale = stale.map(|key| (key, Value::Null));
     let differs = wanted.iter().filter(|(key, value)| present.get(*key) != Some(value));

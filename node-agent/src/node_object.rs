@@ -114,6 +114,7 @@ pub async fn show_counts(
         let patch = json!({"status": {"capacity": list(|c| c.0), "allocatable": list(|c| c.1)}});
         match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => shown = newest,
+            // `shown` stays, so the next change patches these names again.
             Err(error) => tracing::debug!(node = name, %error, "failed to show device counts on the Node"),
         }
         stop.run_until_cancelled(tokio::time::sleep(APART)).await;

@@ -108,6 +108,7 @@ pub async fn watch(
                 live.list(&pod);
             }
             Ok(watcher::Event::InitDone) => {
+                // Pods may have gone during a gap, so the holders may have changed.
                 want_holders.notify_one();
                 live.list_is_whole().into_iter().for_each(|end| events.send(end));
                 tell(&mut roster, &events);

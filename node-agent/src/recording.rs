@@ -97,6 +97,7 @@ impl Recording {
         let (newest, disk) = (Arc::clone(&self.newest), Arc::clone(&self.disk));
         async move {
             let mut disk = disk.lock_owned().await;
+            // Another call has tried to write this record or a newer one, so its result counts for this call too.
             if disk.tried >= number {
                 return disk.result.clone();
             }

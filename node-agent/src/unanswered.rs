@@ -69,9 +69,11 @@ impl Unanswered {
         if let Some((since, _)) = &self.writing {
             return Some(*since + LATE).filter(|late| *late > now);
         }
+        // After a failed write the disk's content is unknown, so write again even without a change.
         let is_behind = self.failed.is_some() || record.ledger != self.on_disk;
         let write_at = is_behind.then(|| *self.write_at.get_or_insert(now + WRITE_WITHIN));
         self.write_at = write_at;
+        // Without an order that waits, changes are gathered into one write.
         if self.waiting.is_empty() && write_at.is_none_or(|at| at > now) {
             return write_at;
         }

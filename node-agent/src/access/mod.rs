@@ -205,6 +205,7 @@ impl AccessFiles {
             grant.files.extend(self.places.extras.device_files(&self.places)?);
             grant.environment = self.places.extras.environment();
         }
+        // The spec comes last, so that it never names a device file that does not exist.
         let Some(folder) = &self.places.cdi else { return Ok(grant) };
         let name = spec::device_name(device)?;
         spec_folder::write(folder, name, &self.document(name, &grant.files)?)?;

@@ -235,6 +235,7 @@ impl Run {
             self.servers.abort_all();
         }
         for socket in &self.sockets {
+            // A file with another identity at this path is not ours, so leave it.
             if identity(&socket.path) == socket.identity {
                 drop(std::fs::remove_file(&socket.path));
             }

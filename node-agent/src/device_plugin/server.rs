@@ -84,6 +84,7 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        // The kubelet picks devices after this answer, so it waits here while the holders are listed.
         self.allocations.begin().await;
         let list = self.list.borrow().clone();
         let answers = request.into_inner().container_requests.into_iter().map(|container| {

@@ -207,6 +207,7 @@ impl GpuThread {
             Ok(gpus.clone())
         });
         let counted = counted.await;
+        // The GPUs' handles belong to the closed session.
         if counted.as_ref().is_err_and(GpuError::needs_reopening) {
             self.lock().clear();
         }
@@ -224,6 +225,7 @@ impl GpuThread {
 /// Returns each GPU once, sorted by index. A GPU that moved to another index is listed at both; the entry without a
 /// fault counts.
 fn each_once(mut gpus: Vec<Gpu>) -> Vec<Gpu> {
+    // Entries without a fault come first, so that they are the ones that stay.
     gpus.sort_by_key(|gpu| gpu.fault.is_some());
     let mut known = BTreeSet::new();
     gpus.retain(|gpu| known.insert(gpu.uuid.clone()));

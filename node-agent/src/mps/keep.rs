@@ -56,6 +56,7 @@ pub async fn keep(
                 }
             });
             if wanted.changed().await.is_err() {
+                // The loop that publishes the desired state has ended; the daemons stay as they are until `stop`.
                 return std::future::pending().await;
             }
         }

@@ -87,6 +87,7 @@ impl Keepers {
         if self.targets.as_ref().map(|before| &before.spared) != Some(&targets.spared) {
             self.find_left(&targets);
         }
+        // A spared target keeps its last desired daemon.
         for (target, (_, sender)) in self.running.iter().filter(|(name, _)| !targets.spared.contains(*name)) {
             let now_wanted = targets.wanted.get(target).cloned();
             sender.send_if_modified(|wanted| {

@@ -82,6 +82,8 @@ impl Node {
             let Daemon::Serving { generation, .. } = daemon else { continue };
             let before = self.generations.insert(gpu.clone(), *generation);
             let (how, told) = (self.daemon_ills.remove(gpu), self.told_lost.remove(gpu));
+            // On the first report after an agent's start there is no generation to compare, so nothing is reported as
+            // lost.
             if !told && before.is_some_and(|before| before != *generation) {
                 self.tell_holders(gpu, how.as_deref());
             }

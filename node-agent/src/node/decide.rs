@@ -158,6 +158,7 @@ impl Node {
         let next_drop = self.advertised.drop_ids(&self.account, now);
         let record_again = self.unrecorded.as_ref().map(|(_, at)| *at).filter(|at| *at > now);
         self.note_pause(&steps, now);
+        // After a failed write of the checkpoint no step runs before the next try, because each step is recorded first.
         let step = if record_again.is_some() { None } else { self.next_step(steps, now) };
         self.begin(step.as_ref());
         if step.is_some() {
@@ -284,6 +285,7 @@ impl Node {
             let plan = planner::plan(&observed, &wanted);
             if let Err(violation) = planner::check(&observed, &wanted, &plan) {
                 tracing::error!(%violation, steps = ?plan.steps, "a plan was refused by its checker; nothing is cut");
+                // Without a plan it is unknown which slices have an obstacle.
                 self.obstacles.clear();
                 return Vec::new();
             }

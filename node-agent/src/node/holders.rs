@@ -112,6 +112,7 @@ impl Account {
         (self.asked, self.listed) = (Some(asked), held);
         match recorded {
             Ok(recorded) => (self.recorded, self.unread) = (Some(recorded), None),
+            // The last readable checkpoint stays in force, so that its holders do not count as free.
             Err(error) => self.unread = Some(error),
         }
         self.take_pods(pods);
@@ -128,6 +129,7 @@ impl Account {
         let mut owned = BTreeMap::new();
         for Recorded { uid, container, name, device } in self.recorded.iter().flatten() {
             let pod = pods.map(|pods| pods.get(uid));
+            // The checkpoint keeps entries of pods that have ended, so only those of live pods count.
             if pod == Some(None) {
                 continue;
             }
@@ -169,6 +171,7 @@ impl Account {
                 pod.names.get(name).is_some_and(|count| self.count(uid, pod, *name) < *count)
             };
             let is_refused = asked >= *at + SHOWN_WITHIN && pods.is_some_and(|pods| !pods.iter().any(lacks));
+            // A list that was requested before the allocation cannot show it.
             asked <= *at || !is_shown && !is_refused
         });
         self.allocated = allocated;
@@ -184,6 +187,7 @@ impl Account {
     /// Notes that a container is being given these devices.
     pub(crate) fn allocated(&mut self, name: ResourceName, devices: Vec<DeviceId>, now: Instant) {
         for device in devices {
+            // The checkpoint may still list the previous pod; only another owner shows that it has this allocation.
             let before = self.owned.get(&device).map(|(uid, _)| uid.clone());
             self.allocated.insert(device, Allocation { name, at: now, before });
         }

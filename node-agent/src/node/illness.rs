@@ -52,6 +52,7 @@ impl Node {
             GpuTrouble::DoubleBitEcc => "an ECC error could not be corrected".to_owned(),
         };
         tracing::error!(%gpu, gi, %text, "a GPU is unhealthy");
+        // A repeated error replaces the earlier one, so that the quiet time starts again.
         self.ills.retain(|known| known.ill.gpu != gpu || known.ill.gi != gi);
         self.tell(super::Note::GpuUnhealthy { gpu: gpu.clone(), text: text.clone() });
         self.ills.push(Illness { ill: Ill { gpu, gi, text }, last: now });

@@ -289,6 +289,7 @@ impl Node {
                 self.health.pod_resources = Neighbour::Well;
                 self.forget_processes(before);
             }
+            // The last list stays in force, because a failed request says nothing about holders.
             Err(error) => self.health.pod_resources = Neighbour::Ill(error),
         }
     }

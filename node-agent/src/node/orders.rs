@@ -195,6 +195,7 @@ impl Node {
         }
         let Upkeep { has_changed, lost } = self.ledger.upkeep(status, resting);
         if !resting.is_empty() {
+            // The rest lasts from the first failure, so that further ones do not extend it.
             rests_until.get_or_insert(now + REST);
         }
         for (owner, why) in &lost {

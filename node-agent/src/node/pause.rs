@@ -57,6 +57,7 @@ impl Node {
         let Pausing { deployed, until, number, .. } = &mut self.pausing;
         if is_needed && until.is_none() && !deployed.is_empty() {
             *number += 1;
+            // Recorded before the labels are written, so that a restart can restore them.
             self.recalled.paused.extend(deployed.iter().cloned());
             *until = Some(now + LINGER);
         }

@@ -235,6 +235,7 @@ impl Node {
         let Some(until) = self.recovering else { return };
         let has_seen = self.health.nvml.is_well();
         let open = steps.iter().any(|step| !self.retries.is_final(&super::decide::task(step)));
+        // Names must not wait forever, because pods that need them cannot start before.
         if now >= until || has_seen && !open {
             let is_missing =
                 |w: &&WantedSlice| matches!(w.shape, Shape::Mig { .. }) && self.device_of(w).is_none();

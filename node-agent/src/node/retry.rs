@@ -11,7 +11,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// How often a step is tried that NVML refuses.
 const TRIES: u32 = 3;
 
-/// How often a step is tried while something holds what it changes: about 20 s in all.
+/// How often a step is tried while something holds what it changes: with waits of about 16 s in all.
 const TRIES_WHILE_BUSY: u32 = 9;
 
 /// How long a slice may have no legal step before that counts as a failure. Meanwhile steps of neighbours and a newer
@@ -106,6 +106,7 @@ impl<K: Ord + Clone> Retries<K> {
 
 impl Failure {
     fn is_final(&self) -> bool {
+        // A busy GPU may become free by itself, so it is worth more tries than a refusal.
         self.tries >= if self.error.is_busy() { TRIES_WHILE_BUSY } else { TRIES }
     }
 }

@@ -107,6 +107,7 @@ fn tells_all(now: &Gpu, before: &BTreeSet<Profile>) -> bool {
     match now.mig {
         MigMode::Unsupported => before.is_empty(),
         mode if mode.is_on() => before.iter().all(lists),
+        // With MIG mode off no profile is listed, so there is nothing to compare.
         MigMode::Settled(_) | MigMode::Pending(_) => true,
     }
 }

@@ -185,6 +185,7 @@ impl Daemon {
             (Phase::Down, None) => Step::Do(Action::Remove),
             (Phase::Running(_), None) => {
                 let within = self.timings.quit_within.as_secs();
+                // The word itself may take this long, because `quit` answers only when the clients have ended.
                 self.phase = Phase::Leaving(now + self.timings.quit_within + self.timings.control_timeout);
                 Step::Do(Action::Ask(Word::Quit { within }))
             }
@@ -206,6 +207,7 @@ impl Daemon {
                     self.trouble = None;
                 }
                 let mode_is_set = self.exclusive == self.wanted.as_ref().map(|wanted| wanted.exclusive);
+                // Wake for the next try of the mode as well, so that it does not wait for the next probe.
                 Step::Wait(if mode_is_set { until } else { until.min(self.mode_at) })
             }
             Turn::Restart(trouble) => {
@@ -254,6 +256,7 @@ impl Daemon {
             Outcome::Killed(Ok(())) => self.ended_at(now),
             Outcome::Killed(Err(text)) => self.try_later(now, Trouble::Unkillable(text)),
             Outcome::Removed(Ok(())) if self.wanted.is_none() => self.phase = Phase::Gone,
+            // It is wanted again meanwhile. The count was in the folder, so it starts again.
             Outcome::Removed(Ok(())) => self.generation = 0,
         }
     }
@@ -304,6 +307,7 @@ impl Daemon {
     }
 
     fn ended_at(&mut self, now: Instant) {
+        // Look again before the next start, because the ended daemon may have left servers and files.
         self.phase = Phase::Unknown;
         // Whatever ended the daemon may have changed the mode too.
         self.exclusive = None;

@@ -192,6 +192,7 @@ impl Running {
         self.trouble = None;
         if now >= self.reread_at {
             self.reread_at = now + timings.reread_every;
+            // Forget the readings from time to time, so that limits that changed without kerf are noticed.
             self.defaults.forget();
             self.servers.values_mut().for_each(|server| server.limits.forget());
         }
@@ -237,6 +238,7 @@ impl Running {
             }
             (Word::Memory(Scope::Default) | Word::Threads(Scope::Default), answer) => {
                 if let Answer::Memory(read) = answer {
+                    // Only the first reading counts, because later ones see the limits that kerf has set.
                     self.bare.get_or_insert(*read == MemoryReading::Unlimited);
                 }
                 self.defaults.take(answer);
@@ -273,6 +275,7 @@ impl Running {
 
     fn unanswered(&mut self, now: Instant, word: Word, timings: &Timings) {
         if !self.answered {
+            // A daemon that has never answered may still be starting, so it counts as hung by time and not by failures.
             let is_late = now >= self.ready_by;
             self.hopeless = is_late.then_some(Trouble::NotReady(timings.start_timeout));
             self.next_round(now + if is_late { timings.probe_every } else { timings.start_poll });

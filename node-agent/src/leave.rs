@@ -124,6 +124,7 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
     held.tell();
     let Leave { reset_lengths, stop_mps, remove_cdi, no_gfd_labels, settle, .. } = leave;
     let mut failed = Failures::default();
+    // First, because the end of the daemons also restores the compute modes of their GPUs.
     failed.note("stop the MPS daemons", in_time(stop_mps(held.mps_gpus)).await);
     if let Some(Record { node: record, .. }) = record {
         if !record.lengths.is_empty() {
@@ -144,6 +145,7 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
     if !failed.0.is_empty() {
         return Err(LeaveError::Unfinished(failed.0));
     }
+    // The checkpoint goes last: until every step has succeeded, another run needs it.
     checkpoint.remove()?;
     tracing::info!(%node, held = held.texts.len(), "the agent has left this node; its GpuNode may be deleted");
     Ok(())
@@ -235,6 +237,7 @@ async fn forget_names(
     loop {
         let result = unless_gone(remove_names(nodes, node, held).await);
         let left = settle.saturating_sub(begun.elapsed());
+        // Only the last result counts: an earlier failure was followed by another try.
         if left.is_zero() {
             return result;
         }

@@ -361,6 +361,7 @@ impl Reconciler {
         }
         let kept = decision.kept.as_ref();
         if unrecorded {
+            // Device files need no record, because `leave` and a later agent find them in their folders.
             let reach = kept.map(|kept| kept.reach.clone());
             self.outlets.keepers.kept.send_if_modified(|old| {
                 old.as_mut().zip(reach).is_some_and(|(old, reach)| replace(&mut old.reach, reach))

@@ -18,12 +18,14 @@ impl NvmlBackend {
     ) -> Result<GpuInstance, GpuError> {
         let mut site = self.site(gpu)?;
         let entry = site.entry(wanted.profile)?;
+        // A GPU instance may exist already, because an earlier call was interrupted or its answer was lost.
         let (gi, is_new) = match site.find(wanted, &entry, part)? {
             Some(gi) => (gi, false),
             None => (site.create_gi(wanted, &entry)?, true),
         };
         let made = site.fill(gi, wanted, &entry, part);
         if let Err(error) = &made
+            // An instance from before this call stays, because this call did not make it.
             && is_new
         {
             site.undo(gi, &entry, error);
@@ -106,6 +108,7 @@ impl Site<'_> {
         let profile = profiles.plain.get(&u32::from(part.compute)).copied();
         let profile = profile.ok_or(GpuError::NoSuchCompute(part.compute, wanted.profile))?;
         let starts = profiles.starts.get(&u32::from(part.compute));
+        // NVML would only answer that an argument is invalid.
         if starts.is_some_and(|starts| !starts.contains(&u32::from(part.start))) {
             return Err(GpuError::NoSuchPlace(part.compute, wanted.profile, part.start));
         }

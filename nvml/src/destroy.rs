@@ -24,10 +24,12 @@ impl NvmlBackend {
         if part.is_some() && doomed.is_empty() {
             return Ok(());
         }
+        // A process without a known compute instance may be on any of them, so it counts.
         let holds = |p: &Process| {
             p.gi == Some(instance.gi)
                 && (part.is_none() || p.ci.is_none_or(|ci| doomed.iter().any(|one| one.ci == ci)))
         };
+        // Check before the first destroy, so that a refusal leaves the instance as it is.
         site.is_free(holds)?;
         for one in &doomed {
             const CALL: &str = "nvmlComputeInstanceDestroy";

@@ -88,6 +88,7 @@ impl Site<'_> {
             .device
             .cuda_compute_capability()
             .map_err(GpuError::call("nvmlDeviceGetCudaComputeCapability"))?;
+        // Refuse before the call, because a successful call would leave the change pending.
         if u32::try_from(capability.major) == Ok(AMPERE) && !reset {
             return Err(GpuError::MigMode(ModeRefusal::NeedsReset(index)));
         }

@@ -85,7 +85,7 @@ impl Process {
     pub async fn kill(&self, within: Duration) -> Result<(), String> {
         if self.id.runs() {
             let pid = pid(self.id).map_err(|error| error.to_string())?;
-            // A launcher that was killed early does not lead a group yet, so kill the process alone.
+            // A launcher that has not started its own session yet leads no group, so kill the process alone.
             kill_process_group(pid, Signal::KILL)
                 .or_else(|_| kill_process(pid, Signal::KILL))
                 .map_err(|error| format!("process {} cannot be killed: {error}", self.id.pid))?;
@@ -97,8 +97,7 @@ impl Process {
 }
 
 /// Kills the servers that the daemon of a pid file has left, and waits for their end. Otherwise they would keep their
-/// clients and the GPU's memory beside the next daemon. This agent is not their parent any more, so it cannot wait for
-/// them as children.
+/// clients and the GPU's memory beside the next daemon. This agent is not their parent, so it polls for their end.
 pub(super) async fn kill_left(pid_file: &Path, within: Duration) -> Result<(), String> {
     let Some(daemon) = ProcessId::read(pid_file) else { return Ok(()) };
     let until = Instant::now() + within;

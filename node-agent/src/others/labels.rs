@@ -2,7 +2,7 @@
 //!
 //! The GPU Operator sets `nvidia.com/gpu.deploy.<component>=true` on every node with GPUs, whether the component is enabled
 //! or not, and keeps another value that it finds (gpu-operator `controllers/state_manager.go`, `addGPUStateLabels`). So
-//! `true` means "deployed here, if at all", and only `false` is certain. This has four consequences:
+//! `true` means "deployed here, if at all", and only `false` is certain. This has these consequences:
 //!
 //! - `nvidia.com/mig.config` is an order to the MIG manager, which may carry it out if `mig-manager` is not `false`.
 //!   That is a conflict, though the MIG manager may be disabled. Removing the label is no remedy: on a node whose GPUs

@@ -157,6 +157,7 @@ impl Lookout {
     /// Looks for conflicting managers once.
     async fn look(&mut self) -> Vec<Other> {
         let sockets = sockets::live(&self.plugin_folder).await;
+        // After a failure `ask_at` stays, so that the next poll asks again.
         if Instant::now() >= self.ask_at && self.ask().await {
             self.ask_at = Instant::now() + ASK;
         }

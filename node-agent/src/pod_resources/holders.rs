@@ -52,6 +52,7 @@ pub async fn list_holders(
                 } else {
                     events.send(Event::Holders(Err(unanswered(&status))));
                 }
+                // The request has failed, so it is still wanted.
                 wanted.notify_one();
                 tokio::time::sleep(if limited { AFTER_LIMIT } else { AFTER_ERROR }).await;
             }

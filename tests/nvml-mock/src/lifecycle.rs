@@ -38,6 +38,7 @@ impl MockState {
             }
         };
         rules::admit(gpu.model, &placed, Placed { profile, placement }).map_err(refused)?;
+        // A process that uses the whole GPU keeps it from being cut.
         if control.processes.iter().any(|process| process.gpu == index && process.gi.is_none()) {
             return Err(NvmlCode::IN_USE);
         }

@@ -130,6 +130,7 @@ impl Store {
             let _shared = self.lock(FlockOperation::LockShared)?;
             files.refresh(&self.paths)?;
         }
+        // Usually the shared lock was enough, so that readers of several processes do not block each other.
         if let Some(view) = files.settled() {
             return Ok(view);
         }

@@ -23,7 +23,7 @@ const WATCH_SECONDS: u32 = 290;
 #[derive(Debug, Default)]
 struct Roster {
     pods: NodePods,
-    /// What was sent last.
+    /// The pods as they were last sent.
     told: Option<NodePods>,
 }
 

@@ -3,11 +3,11 @@
 //!
 //! Only an active manager counts, not one that might become active:
 //!
-//! | who | taken for being here | not enough |
+//! | manager | counts as present by | not enough |
 //! |---|---|---|
-//! | NVIDIA's device plugin | a socket of its that answers ([`sockets`]) | labels: see [`labels`] |
-//! | MIG manager | label `nvidia.com/mig.config` where it is deployed, or a change under way ([`labels`]) | `gpu.deploy.mig-manager` without it |
-//! | DRA driver | a ResourceSlice of `gpu.nvidia.com` of this node ([`slices`]) | the driver's DeviceClasses |
+//! | NVIDIA's device plugin | a socket of it that answers ([`sockets`]) | labels: see [`labels`] |
+//! | MIG manager | label `nvidia.com/mig.config` if it is deployed, or an ongoing change ([`labels`]) | `gpu.deploy.mig-manager` alone |
+//! | DRA driver | a ResourceSlice of `gpu.nvidia.com` for this node ([`slices`]) | the driver's DeviceClasses |
 
 pub(crate) mod before;
 mod labels;

@@ -8,7 +8,7 @@ use kerf_core::contract::WantedSlice;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The text of the slice's condition, for admins.
+/// The message of such a slice in the status, for admins.
 pub(super) const TEXT: &str = "processes of an earlier holder still run on it";
 
 /// How the pod ended that held a device.

@@ -1,22 +1,20 @@
-//! Text in columns.
+//! Aligns the cells of a table in columns.
 
-/// Rows under a head, each column as wide as its widest cell and two blanks from the next.
+/// Rows under a header. Each column is as wide as its widest cell, and two blanks separate columns.
 pub struct Columns<const N: usize> {
     rows: Vec<[String; N]>,
 }
 
 impl<const N: usize> Columns<N> {
-    /// A head.
     pub fn new(head: [&str; N]) -> Self {
         Self { rows: vec![head.map(str::to_owned)] }
     }
 
-    /// Adds a row.
     pub fn row(&mut self, cells: [String; N]) {
         self.rows.push(cells);
     }
 
-    /// The text; `none` where there is nothing under the head.
+    /// The text; `none` if there are no rows under the header.
     #[must_use]
     pub fn write(self, none: &str) -> String {
         if self.rows.len() == 1 {
@@ -33,7 +31,7 @@ impl<const N: usize> Columns<N> {
     }
 }
 
-/// A cell of what may not be there.
+/// A cell for an optional value.
 pub fn or_dash(cell: Option<impl ToString>) -> String {
     cell.map_or_else(|| "-".to_owned(), |cell| cell.to_string())
 }

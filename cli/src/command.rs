@@ -64,7 +64,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Does what the command line says.
+    /// Runs the command that the arguments name.
     pub fn run(self) -> anyhow::Result<Exit> {
         match self.color {
             ColorChoice::Auto => anstream::ColorChoice::Auto,

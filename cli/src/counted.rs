@@ -1,14 +1,14 @@
-//! A number and its noun.
+//! Prints a number with its noun in the right form.
 
-/// `1 rule`, `2 rules`, `3 copies`: the noun is given in the singular.
+/// `1 rule`, `2 rules`, `3 copies`. The noun is given in the singular.
 #[must_use]
 pub fn counted(number: impl TryInto<u64>, noun: &str) -> String {
-    // What does not fit into the type is more than one.
+    // A number that does not fit is certainly more than one.
     let number = number.try_into().unwrap_or(u64::MAX);
     format!("{number} {}", plural(number, noun))
 }
 
-/// The noun alone, as the number asks for it.
+/// The noun alone, in the singular or plural that the number needs.
 #[must_use]
 pub fn plural(number: u64, noun: &str) -> String {
     match noun.strip_suffix('y') {

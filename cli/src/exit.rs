@@ -1,4 +1,4 @@
-//! How kerf ends: one exit code for one cause, in every command.
+//! The exit codes of kerf: one code for one cause, in every command.
 
 use crate::bench::PlanError;
 use crate::connection::Trouble;
@@ -10,44 +10,43 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-/// The causes for which kerf ends.
+/// Why kerf exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// It did what was asked.
+    /// The command succeeded.
     Done,
-    /// The answer is no, or it failed for a cause that has no code of its own.
+    /// The answer is no, or the command failed for a cause without a code of its own.
     Failed,
-    /// What the user wrote is wrong.
+    /// The user's input is wrong.
     BadInput,
-    /// There is no way to an API server.
+    /// No API server can be reached.
     Unreachable,
-    /// An object that was named does not exist.
+    /// An object that the user named does not exist.
     NotFound,
-    /// Nobody reads its output any more.
+    /// The reader of standard output has closed it.
     ClosedPipe,
 }
 
 impl Exit {
-    /// In the order of their codes.
+    /// All causes in the order of their codes.
     pub const ALL: [Self; 6] =
         [Self::Done, Self::Failed, Self::BadInput, Self::Unreachable, Self::NotFound, Self::ClosedPipe];
 
-    /// The exit code.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Failed => 1,
-            // As clap ends for a wrong flag.
+            // clap exits with 2 for a wrong flag.
             Self::BadInput => 2,
             Self::Unreachable => 3,
             Self::NotFound => 4,
-            // As a shell tells of a program that SIGPIPE ended (128 + 13), which is how kubectl ends.
+            // A shell reports 128 + 13 for a program that SIGPIPE ended, which is how kubectl exits.
             Self::ClosedPipe => 141,
         }
     }
 
-    /// The cause in words.
+    /// The cause in words, for the help page and the documentation.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -62,7 +61,7 @@ impl Exit {
         }
     }
 
-    /// All codes, a line each, as the long help has them.
+    /// The table of all codes in the long help, one per line.
     #[must_use]
     pub fn table() -> String {
         Self::ALL.iter().fold("Exit codes:\n".to_owned(), |mut text, exit| {
@@ -71,7 +70,7 @@ impl Exit {
         })
     }
 
-    /// The cause of an error.
+    /// The exit code for an error: that of the first cause in its chain that has one.
     #[must_use]
     pub fn of(error: &anyhow::Error) -> Self {
         error.chain().find_map(of_cause).unwrap_or(Self::Failed)
@@ -102,7 +101,7 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Exit> {
     }
 }
 
-/// Whether the file that was named as NVML is none. Other systems have no NVML.
+/// Whether the file that was named as NVML is no such library. Other systems than Linux have no NVML.
 fn is_no_library(cause: &(dyn Error + 'static)) -> bool {
     #[cfg(target_os = "linux")]
     return matches!(cause.downcast_ref(), Some(kerf_nvml::GpuError::Library { .. }));
@@ -113,7 +112,7 @@ fn is_no_library(cause: &(dyn Error + 'static)) -> bool {
     }
 }
 
-/// Whether the API server, which answered before, does not answer any more, or accepts the user no longer.
+/// Whether the API server, which answered before, no longer answers or no longer accepts the user.
 fn is_lost(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 401,

@@ -1,8 +1,8 @@
-//! Errors: how they are told, and those that several commands have.
+//! How errors are printed, and the errors that several commands share.
 
 use thiserror::Error;
 
-/// An object that the user named and that does not exist.
+/// An object that the user named does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{what}; {remedy}")]
 pub struct NotFound {
@@ -11,13 +11,13 @@ pub struct NotFound {
 }
 
 impl NotFound {
-    /// What is missing, and what to do.
+    /// Takes what is missing, and the remedy.
     pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), remedy: remedy.into() }
     }
 }
 
-/// An error and its causes, each once: the text of some has their cause's in it.
+/// The text of an error and its causes. A cause whose text the line already ends with is left out.
 #[must_use]
 pub fn told(error: &anyhow::Error) -> String {
     let mut told = String::new();

@@ -1,4 +1,4 @@
-//! Files that the user names, and standard input for `-`.
+//! The files that the user names; `-` is standard input.
 
 use clap::Args as ClapArgs;
 use serde_json::Value;
@@ -18,22 +18,19 @@ pub struct Files {
 }
 
 impl Files {
-    /// At least one.
+    /// The files, of which there is at least one.
     #[must_use]
     pub fn paths(&self) -> &[PathBuf] {
         if self.filename.is_empty() { &self.paths } else { &self.filename }
     }
 }
 
-/// What is wrong with what the user wrote.
+/// An error in the user's input.
 #[derive(Debug, Error)]
 pub enum InputError {
-    /// A file cannot be read.
     #[error("failed to read {place}")]
     Read {
-        /// The file.
         place: String,
-        /// Why.
         source: io::Error,
     },
     /// A file's content, an argument or a flag is wrong.
@@ -41,7 +38,7 @@ pub enum InputError {
     Bad(String),
 }
 
-/// How messages call a file.
+/// The name of a file in messages.
 #[must_use]
 pub fn place(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
@@ -56,13 +53,12 @@ pub fn read(path: &Path) -> Result<String, InputError> {
 
 /// The YAML documents of a file, or its JSON.
 pub fn documents(path: &Path) -> Result<Vec<Value>, InputError> {
-    // Without the snippet, which may show a secret.
+    // The snippet is left out, because it may show a secret.
     serde_saphyr::from_multiple(&read(path)?).map_err(|error| {
         InputError::Bad(format!("{}: failed to parse: {}", place(path), error.without_snippet()))
     })
 }
 
-/// Whether a path is that of standard input.
 #[must_use]
 pub fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")

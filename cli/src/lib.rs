@@ -1,4 +1,4 @@
-//! kerf on the command line: its commands. What they decide is core's.
+//! The commands of the `kerf` program. Their decisions are made in `kerf_core`.
 #![forbid(unsafe_code)]
 
 pub mod bench;

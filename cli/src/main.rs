@@ -1,4 +1,4 @@
-//! kerf on the command line.
+//! The `kerf` program: parses the command line, runs it and prints its error.
 #![forbid(unsafe_code)]
 
 use clap::Parser as _;

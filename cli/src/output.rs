@@ -1,4 +1,4 @@
-//! What a command prints: for people as text, and for programs the same values as JSON or YAML.
+//! Prints a command's result: text for people, and the same values as JSON or YAML for programs.
 
 use anstream::AutoStream;
 use clap::ValueEnum;
@@ -8,18 +8,15 @@ use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, StdoutLock, Write};
 
-/// A form of output. Each command takes those that it has.
+/// A format of output. Each command offers those that it supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// For people: a table, a drawing, an account. It is the default and is not named.
+    /// A table, a drawing or an account for people. It is the default, and hidden in the help.
     Text,
-    /// A table with more columns.
     Wide,
-    /// Only what is not well, in ASCII.
+    /// Only what is not good, in ASCII.
     Short,
-    /// JSON.
     Json,
-    /// YAML.
     Yaml,
 }
 
@@ -36,18 +33,18 @@ impl Format {
         }
     }
 
-    /// The parser of a flag `--output` that takes JSON, YAML and these.
+    /// The parser of a flag `--output` that accepts JSON, YAML and the given formats.
     #[must_use]
     pub fn parser(more: &[Self]) -> impl TypedValueParser<Value = Self> + use<> {
         let has =
             |format: &Self| matches!(format, Self::Json | Self::Yaml | Self::Text) || more.contains(format);
         let values = Self::ALL.into_iter().filter(has).map(|format| match format {
-            // As earlier versions called it.
+            // Earlier versions used these names.
             Self::Text => PossibleValue::new("text").aliases(["table", "drawing"]).hide(true),
             format => PossibleValue::new(format.name()),
         });
         let parsed = |name: String| Self::ALL.into_iter().find(|format| format.name() == name);
-        // An alias is left as it was written, and all are the text's.
+        // clap returns an alias as it was typed, and all aliases are those of `Text`.
         PossibleValuesParser::new(values).map(move |name| parsed(name).unwrap_or(Self::Text))
     }
 }
@@ -64,7 +61,6 @@ pub enum ObjectFormat {
 }
 
 impl ObjectFormat {
-    /// An object in this form.
     pub fn render(self, object: &impl Serialize) -> anyhow::Result<String> {
         Ok(match self {
             Self::Json => serde_json::to_string_pretty(object)? + "\n",
@@ -73,13 +69,12 @@ impl ObjectFormat {
     }
 }
 
-/// What a command found.
+/// The result of a command, which can be printed in several formats.
 pub trait Report: Serialize {
-    /// It for people, in one of the forms of the command that are neither JSON nor YAML.
+    /// The result for people, in one of the command's formats other than JSON and YAML.
     fn text(&self, format: Format) -> String;
 }
 
-/// A report in a form.
 pub fn render(report: &impl Report, format: Format) -> anyhow::Result<String> {
     match format {
         Format::Json => ObjectFormat::Json.render(report),
@@ -88,29 +83,26 @@ pub fn render(report: &impl Report, format: Format) -> anyhow::Result<String> {
     }
 }
 
-/// Prints a report.
 pub fn print(report: &impl Report, format: Format) -> anyhow::Result<()> {
     write(&render(report, format)?)
 }
 
-/// Prints a text.
 pub fn write(text: &str) -> anyhow::Result<()> {
     let mut out = stdout();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// Prints a line.
 pub fn line(text: impl AsRef<str>) -> anyhow::Result<()> {
     write(&format!("{}\n", text.as_ref()))
 }
 
-/// Each on a line of its own.
+/// Joins items, each on its own line.
 pub fn lines<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     all.into_iter().fold(String::new(), |lines, one| lines + &one.to_string() + "\n")
 }
 
-/// Standard output, on which colours are seen where `--color` and the terminal say so.
+/// Standard output, with colours if `--color` and the terminal allow them.
 #[must_use]
 pub fn stdout() -> impl Write {
     Stdout(AutoStream::auto(io::stdout().lock()))
@@ -128,7 +120,7 @@ impl Write for Stdout {
     }
 }
 
-/// Nobody reads standard output any more. A broken connection to an API server is another thing.
+/// The reader of standard output has gone. This type tells it apart from a broken connection to an API server.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output is closed")]
 struct Closed;
@@ -137,7 +129,7 @@ fn told(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::BrokenPipe { io::Error::new(error.kind(), Closed) } else { error }
 }
 
-/// Whether this is the error of a standard output that nobody reads.
+/// Whether the error comes from a standard output without a reader.
 #[must_use]
 pub fn is_closed(error: &(dyn Error + 'static)) -> bool {
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);

@@ -1,5 +1,4 @@
-//! The nodes that NVIDIA's device plugin serves, and what pods hold of them: by the code that the webhook and the extender decide
-//! with.
+//! Static nodes, and what pods hold of them, by the code with which the webhook and the extender decide.
 
 use kerf_core::names::NodeName;
 use kerf_core::plugin_layout::SeenClusterPolicy;
@@ -11,27 +10,28 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 use std::collections::BTreeMap;
 
-/// A node, and the pods on it that have not ended.
+/// A static node, and the pods on it that have not ended.
 #[derive(Debug, Clone)]
 pub struct PluginNode {
-    /// What the plugin offers.
+    /// The devices that the plugin offers.
     pub node: StaticNode,
-    /// Who may hold something of it.
+    /// The pods on the node, which may hold devices.
     pub pods: Vec<PluginPod>,
 }
 
 impl PluginNode {
-    /// What the pods hold.
+    /// The devices that the pods hold together.
     #[must_use]
     pub fn taken(&self) -> Devices {
         sum(&self.pods.iter().map(PluginPod::devices).collect::<Vec<_>>())
     }
 }
 
-/// Those among these nodes, by name. The cluster's pods are asked for only where there are some.
+/// The static nodes among these, by name. The cluster's pods are listed only if there are static nodes, because that
+/// list is long.
 ///
 /// # Errors
-/// When the API server does not tell the pods.
+/// If the API server does not return the pods.
 pub async fn read(
     client: &Client,
     machines: impl Iterator<Item = &Machine>,
@@ -48,7 +48,7 @@ pub async fn read(
 /// GPU Operator's `ClusterPolicy`; `None` without GPU Operator.
 ///
 /// # Errors
-/// When the API server does not tell it, or it cannot be read.
+/// If the API server does not return it, or it cannot be parsed.
 pub async fn cluster_policy(client: &Client) -> anyhow::Result<Option<SeenClusterPolicy>> {
     let policies = match api(client).list(&ListParams::default()).await {
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
@@ -57,8 +57,9 @@ pub async fn cluster_policy(client: &Client) -> anyhow::Result<Option<SeenCluste
     Ok(heeded(policies).as_ref().map(seen).transpose()?)
 }
 
-/// Marks the nodes of which MIG devices are getting other names, as the extender closes them. Its leader counts from when it first
-/// saw that, which nobody else knows: one that is new keeps nodes closed for longer than it looks by the clock.
+/// Marks the nodes whose MIG devices are being renamed as changing, because the extender binds no pods there. Only the
+/// extender's leader knows when it first saw the renaming. A new leader therefore keeps nodes closed for longer than
+/// the wall clock suggests here.
 pub fn close_renamed(nodes: &mut BTreeMap<String, PluginNode>, policy: &SeenClusterPolicy, now: u64) {
     for (name, PluginNode { node, .. }) in nodes {
         let allocatable = node.devices.iter().map(|(device, count)| (device.to_string(), u64::from(*count)));
@@ -68,13 +69,13 @@ pub fn close_renamed(nodes: &mut BTreeMap<String, PluginNode>, policy: &SeenClus
     }
 }
 
-/// What the plugin offers on a node; `None` where it offers nothing.
+/// What the plugin offers on a node; `None` if it offers no device.
 #[must_use]
 pub fn served(machine: &Machine) -> Option<StaticNode> {
     machine.static_node().filter(|node| node.devices.values().any(|count| *count > 0))
 }
 
-/// The nodes with those of the pods that are on them.
+/// Adds to each node the pods that are on it.
 #[must_use]
 pub fn with_pods(nodes: BTreeMap<String, StaticNode>, pods: &[PluginPod]) -> BTreeMap<String, PluginNode> {
     let with_pods = |(name, node): (String, StaticNode)| {

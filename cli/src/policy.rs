@@ -1,4 +1,4 @@
-//! `kerf policy`: looks at policy files as the webhook would.
+//! `kerf policy`: checks and explains policy files with the webhook's own code.
 
 mod argo;
 mod cases;
@@ -56,7 +56,7 @@ pub enum DocumentKind {
     Gpunodepolicy,
 }
 
-/// Runs the command, which says what it has to say to `out`.
+/// Runs the command and writes its output to `out`.
 pub fn run(command: &Command, out: &mut impl Write) -> anyhow::Result<()> {
     match command {
         Command::Check(args) => check::run(args, out),

@@ -1,4 +1,4 @@
-//! The flags of `kerf bench`.
+//! The command-line flags of `kerf bench`.
 
 use super::Technology;
 use crate::completion::values;
@@ -188,7 +188,7 @@ pub enum WorkloadName {
 }
 
 impl WorkloadName {
-    /// The client's word.
+    /// The value of the client's variable `WORKLOAD`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Yolos => "yolos",

@@ -1,4 +1,4 @@
-//! The cluster as a run uses it: its `GpuNodes`, and objects that carry the run's label and go with it.
+//! The cluster as a run uses it. The objects that a run creates carry its label, and are deleted by it at the end.
 
 use super::args::RunArgs;
 use super::objects;
@@ -17,25 +17,25 @@ use std::fmt::Debug;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often the cluster is asked how things are.
+/// The interval between two reads of the cluster's state.
 pub const POLL: Duration = Duration::from_millis(500);
 
-/// How long pods, and what they had of a GPU, may take to go.
+/// The timeout for pods to go and for their slices of a GPU to become idle.
 const LEAVE_WITHIN: Duration = Duration::from_mins(3);
 
-/// How long the webhook may take to see that a GPU is free: else it would choose the next kind of the class.
+/// The time in which the webhook's watch shows that a GPU is free. A pod that is created earlier could get the next
+/// kind of its class.
 const SEEN_WITHIN: Duration = Duration::from_secs(1);
 
-/// A cluster, one namespace of it, and a run.
+/// A client for one namespace, and the name of the current run.
 pub struct Cluster {
     client: Client,
     namespace: String,
-    /// The run's name, in labels.
+    /// The value of the label that all objects of this run carry. It is unique by start time and process.
     pub run: String,
 }
 
 impl Cluster {
-    /// Connects.
     pub async fn connect(args: &RunArgs) -> anyhow::Result<Self> {
         let client = args.connection.client().await?;
         let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
@@ -50,19 +50,17 @@ impl Cluster {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// A pod of the namespace by its name.
     pub async fn pod(&self, name: &str) -> anyhow::Result<Pod> {
         let found = self.pods().get_opt(name).await.with_context(|| format!("failed to read pod {name}"))?;
         let what = || format!("there is no pod {name} in namespace {}", self.namespace);
         Ok(found.ok_or_else(|| NotFound::new(what(), "-n names another namespace"))?)
     }
 
-    /// Pods of the namespace.
     pub fn pods(&self) -> Api<Pod> {
         self.api()
     }
 
-    /// The nodes that kerf knows. One whose documents cannot be read is left out, and that is told.
+    /// The managed nodes. A node whose GpuNode cannot be parsed is skipped, with a line on standard error.
     pub async fn nodes(&self) -> anyhow::Result<Vec<Node>> {
         let found = Api::<GpuNode>::all(self.client.clone()).list(&ListParams::default()).await;
         let found = found.context("failed to list GpuNodes; is kerf installed, and may you read them?")?;
@@ -80,7 +78,7 @@ impl Cluster {
         Ok(found.items.into_iter().filter_map(read).collect())
     }
 
-    /// Waits until nobody has anything of a GPU, so that it can change its kind.
+    /// Waits until no pod or process holds anything of a GPU, because only then can the GPU change its kind.
     pub async fn until_free(&self, uuid: &str) -> anyhow::Result<()> {
         let begun = Instant::now();
         let mut waited = false;
@@ -89,6 +87,7 @@ impl Cluster {
             let gpus = nodes.iter().flat_map(|node| NodeInventory::of(&node.spec, &node.status).gpus);
             let taken = gpus.filter(|gpu| gpu.uuid.as_str() == uuid).any(|gpu| gpu.taken().next().is_some());
             if !taken {
+                // A GPU that was free at once needs no pause: the webhook has seen it by now.
                 if waited {
                     tokio::time::sleep(SEEN_WITHIN).await;
                 }
@@ -103,7 +102,7 @@ impl Cluster {
         }
     }
 
-    /// Brings the client's files, where the subject needs them.
+    /// Creates the ConfigMap with the client's files, unless the subject's image has them.
     pub async fn bring_files(&self, subject: &Subject) -> anyhow::Result<()> {
         if !subject.files {
             return Ok(());
@@ -111,12 +110,11 @@ impl Cluster {
         create(&self.api::<ConfigMap>(), &objects::config_map(&self.run), "configmap").await
     }
 
-    /// Makes a Deployment.
     pub async fn deploy(&self, deployment: &Deployment) -> anyhow::Result<()> {
         create(&self.api::<Deployment>(), deployment, "deployment").await
     }
 
-    /// What is in the way of a Deployment's pods before they exist, such as a webhook's refusal.
+    /// Why a Deployment's pods cannot be created, such as a webhook's denial.
     pub async fn refusal(&self, name: &str) -> Result<Option<String>, kube::Error> {
         let conditions = self.api::<Deployment>().get_status(name).await?.status.and_then(|s| s.conditions);
         let failure = conditions
@@ -126,21 +124,20 @@ impl Cluster {
         Ok(failure.map(|condition| condition.message.unwrap_or_default()))
     }
 
-    /// The pods of a Deployment of this run, those that go included.
+    /// The pods of one Deployment of this run, including those that are being deleted.
     pub async fn pods_of(&self, name: &str) -> Result<Vec<Pod>, kube::Error> {
         let mine = ListParams::default().labels(&objects::pods_of(&self.run, name));
         Ok(self.pods().list(&mine).await?.items)
     }
 
-    /// What was told of a pod.
     pub async fn events(&self, pod: &str) -> Vec<Event> {
         let about =
             ListParams::default().fields(&format!("involvedObject.kind=Pod,involvedObject.name={pod}"));
-        // They explain an error: that they cannot be had is none of its own.
+        // Events only explain another error, so a failure to read them is not reported.
         self.api::<Event>().list(&about).await.map(|events| events.items).unwrap_or_default()
     }
 
-    /// Removes the run's Deployments, and waits until their pods are gone.
+    /// Deletes the run's Deployments, and returns once their pods are gone.
     pub async fn remove_deployments(&self) -> anyhow::Result<()> {
         let mine = ListParams::default().labels(&objects::selector(&self.run));
         self.api::<Deployment>()
@@ -159,7 +156,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Removes all that the run has made.
+    /// Deletes everything that the run has created.
     pub async fn remove(&self) -> anyhow::Result<()> {
         self.remove_deployments().await?;
         let mine = ListParams::default().labels(&objects::selector(&self.run));

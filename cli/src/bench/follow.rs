@@ -1,4 +1,4 @@
-//! A container's log, line by line while it is written.
+//! Follows a container's log line by line.
 
 use super::lines::Line;
 use futures::{AsyncBufReadExt as _, TryStreamExt as _};
@@ -8,25 +8,26 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// How long after its end a stream is asked for again.
+/// The pause before a log stream that ended is opened again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How many lines of a log explain an error.
+/// The number of log lines that are shown with an error.
 const TAIL: i64 = 10;
 
-/// Follows a container's log until it is dropped.
+/// Follows a container's log in a task, which ends when this is dropped.
 pub struct Follower {
     lines: mpsc::UnboundedReceiver<Line>,
     task: JoinHandle<()>,
 }
 
 impl Follower {
-    /// Begins with the log's first line.
+    /// Starts at the log's first line.
     pub fn start(pods: Api<Pod>, pod: String, container: String) -> Self {
         let (sender, lines) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
             let mut seen = 0;
-            // A stream ends with the API server, or with a proxy's patience: the lines that were seen are passed over then.
+            // A stream ends when the API server stops or a proxy's timeout passes. The next stream starts at the first
+            // line again, so the lines that were read before are skipped.
             while !sender.is_closed() {
                 let _ended = stream(&pods, &pod, &container, &mut seen, &sender).await;
                 tokio::time::sleep(AGAIN).await;
@@ -35,7 +36,7 @@ impl Follower {
         Self { lines, task }
     }
 
-    /// The client's lines since the last time.
+    /// The client's lines since the last call.
     pub fn heard(&mut self) -> impl Iterator<Item = Line> + '_ {
         std::iter::from_fn(|| self.lines.try_recv().ok())
     }
@@ -70,14 +71,15 @@ async fn stream(
     Ok(())
 }
 
-/// The last lines of a container's log: of the run before, where the container was started anew.
+/// The last lines of a container's log. A container that was restarted shows those of its previous run, because these
+/// have the error.
 pub async fn tail(pods: &Api<Pod>, pod: &str, container: &str) -> Result<Vec<String>, kube::Error> {
     let params =
         LogParams { container: Some(container.to_owned()), tail_lines: Some(TAIL), ..LogParams::default() };
     let before = LogParams { previous: true, ..params.clone() };
     let text = match pods.logs(pod, &before).await {
         Ok(text) if !text.is_empty() => text,
-        // Most have no run before.
+        // Most containers have no previous run.
         _ => pods.logs(pod, &params).await?,
     };
     Ok(text.lines().map(str::to_owned).collect())

@@ -1,4 +1,4 @@
-//! The model of `kerf_core::sharing` beside what was measured. No I/O.
+//! Compares the predictions of `kerf_core::sharing` with what was measured. No I/O.
 
 use super::{Fit, Forecast, Point, Technology};
 use kerf_core::mig::MigTable;
@@ -7,33 +7,29 @@ use kerf_core::units::ComputePercent;
 use std::num::NonZeroU32;
 use thiserror::Error;
 
-/// The bar of the model, in percent.
+/// How far a prediction may be from the measurement, in percent of it.
 const BAR: std::ops::RangeInclusive<f64> = -5.0..=20.0;
 
-/// Why there is no fit.
+/// Why no model could be fitted to the points.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum NoFit {
-    /// The points are not there.
     #[error(
         "the model is fitted to one copy under MPS and to several; measure --technologies mps with --copies 1 and more"
     )]
     NoRuns,
-    /// Their figures contradict each other.
     #[error(transparent)]
     Contradiction(#[from] FitError),
-    /// The copies together were slowed down by their limit of threads, not by each other.
+    /// The copies together were slowed down by their thread limit, and not by each other.
     #[error(
         "the {copies} copies under MPS had {percent} % of the threads each, which slowed them down by itself; let them use what the others leave by the node's policy (gpus[].mps.computeLimit: none)"
     )]
     Limited {
-        /// How many there were.
         copies: u32,
-        /// What each had.
         percent: u8,
     },
 }
 
-/// The model's numbers from the points with one copy and with the most copies.
+/// Fits the model to the points with one copy and with the most copies under MPS.
 pub fn fit(points: &[Point]) -> Result<Fit, NoFit> {
     let (alone, together) = ends(points, Technology::Mps).ok_or(NoFit::NoRuns)?;
     let latency = Latency::from_seconds(alone.figures.mean_seconds).ok_or(FitError::NoTime)?;
@@ -44,7 +40,8 @@ pub fn fit(points: &[Point]) -> Result<Fit, NoFit> {
     Ok(Fit { workload, copies: together.copies, switching: switching(points)? })
 }
 
-/// An earlier run's numbers for one that has none of its own, with what taking turns costs in this one.
+/// Takes the workload from an earlier run, for a run that has no fit. The cost of time slicing is this run's, if it
+/// measured one.
 pub fn with_earlier(points: &[Point], earlier: &Fit) -> Result<Fit, NoFit> {
     Ok(Fit { switching: switching(points)?.or(earlier.switching), ..earlier.clone() })
 }
@@ -55,17 +52,17 @@ fn switching(points: &[Point]) -> Result<Option<SwitchingCost>, FitError> {
     SwitchingCost::fit(latency, Run::new(together.copies, together.figures.mean_seconds)?).map(Some)
 }
 
-/// The points with one copy and with the most.
+/// The points with one copy and with the most copies.
 fn ends(points: &[Point], technology: Technology) -> Option<(&Point, &Point)> {
     let of = || points.iter().filter(|point| point.technology == technology);
     let alone = of().find(|point| point.copies == 1)?;
     Some((alone, of().filter(|point| point.copies > 1).max_by_key(|point| point.copies)?))
 }
 
-/// Who is slowed down by less is slowed down by nothing that a model would have to know of: what short runs differ by.
+/// A slowdown of less than this part is noise: short runs differ by as much without any cause.
 const NOISE: f64 = 0.05;
 
-/// The point's limit of threads, where by the model the limit alone may make it as slow as it is.
+/// The point's thread limit in percent, if by the model the limit alone explains the slowdown.
 fn slowing(workload: Workload, point: &Point) -> Option<u8> {
     if point.figures.mean_seconds < workload.alone().seconds() * (1.0 + NOISE) {
         return None;
@@ -78,13 +75,13 @@ fn slowing(workload: Workload, point: &Point) -> Option<u8> {
     slower.then_some(limit.get())
 }
 
-/// All of the threads is no limit.
+/// A limit of 100 % of the threads counts as no limit.
 fn limit(point: &Point) -> Option<ComputePercent> {
     ComputePercent::new(point.threads_percent.filter(|percent| *percent < 100)?)
 }
 
-/// What the model says of every point; of MIG only where the GPU's table is known. `own` says that the workload was fitted to
-/// these points.
+/// Predicts every point. MIG points are predicted only if the table has their profile. `own` says that the workload was
+/// fitted to these points and not to an earlier run's.
 pub fn forecasts(points: &[Point], fit: &Fit, own: bool, table: &MigTable) -> Vec<Forecast> {
     let turns = ends(points, Technology::TimeSlicing).map(|(_, together)| together.copies);
     let fitted = |point: &Point| match point.technology {

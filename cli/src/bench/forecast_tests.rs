@@ -25,7 +25,7 @@ pub fn point(technology: Technology, copies: u32, mean: f64, threads: Option<u8>
     }
 }
 
-/// The reference's A100.
+/// The figures of the reference comparison, measured on an A100.
 fn a100() -> Vec<Point> {
     use Technology::{Mig, Mps, TimeSlicing};
     let rows = [
@@ -71,11 +71,11 @@ fn a_prediction_beyond_the_bar_is_said_to_be() {
     let within =
         |mean| forecasts(&[point(Technology::Mps, 3, mean, Some(100))], &fit, true, &table)[0].within;
     assert!(within(0.164) && !within(0.12) && !within(0.18));
-    // Of MIG on a GPU that has none, nothing.
+    // A GPU without MIG profiles has no prediction for MIG.
     assert_eq!(forecasts(&[point(Technology::Mig, 1, 0.3, None)], &fit, true, &table), []);
 }
 
-/// Limits of threads need another node policy than shares without them, and so a run of its own.
+/// Shares with thread limits need another node policy than shares without, and so a run of their own.
 #[test]
 fn a_run_without_a_fit_of_its_own_is_predicted_from_an_earlier_one() {
     let earlier = fit(&a100()).unwrap();
@@ -85,7 +85,7 @@ fn a_run_without_a_fit_of_its_own_is_predicted_from_an_earlier_one() {
     assert_eq!(fit, earlier);
     let forecasts = forecasts(&limited, &fit, false, &MigTable::default());
     assert!(forecasts.len() == 2 && forecasts.iter().all(|forecast| !forecast.fitted));
-    // What turns cost is this run's.
+    // The cost of time slicing comes from this run.
     let slower =
         [point(Technology::TimeSlicing, 1, 0.1, None), point(Technology::TimeSlicing, 3, 0.45, None)];
     let switching = with_earlier(&slower, &earlier).unwrap().switching.unwrap();
@@ -100,14 +100,15 @@ fn without_both_runs_there_is_no_fit() {
     assert!(matches!(fit(&faster), Err(NoFit::Contradiction(FitError::FasterTogether { copies: 3 }))));
 }
 
-/// The detector on an H200: seven copies took 0.0947 s side by side, and 0.1192 s with 14 % of the threads each.
+/// The detector on an H200: seven copies took 0.0947 s without thread limits, and 0.1192 s with 14 % of the threads
+/// each.
 #[test]
 fn copies_that_their_limit_slowed_down_are_not_fitted_to() {
     let runs = |seven, threads| {
         fit(&[point(Technology::Mps, 1, 0.0501, Some(100)), point(Technology::Mps, 7, seven, Some(threads))])
     };
     assert_eq!(runs(0.1192, 14), Err(NoFit::Limited { copies: 7, percent: 14 }));
-    // More than half of the GPU each is more than they need, and what is not slower was not slowed down.
+    // 57 % is more than a copy needs, and a copy that is not slower was not limited.
     assert!(runs(0.0947, 57).is_ok());
     assert!(runs(0.0502, 14).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Whether copies got what their row says, by kerf's own records on the pods. No I/O.
+//! Checks kerf's own records on the pods: did each copy get what its row says? No I/O.
 
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::contract::{AssignedSlice, AssignmentDocument, RequestDocument, Shape};
@@ -9,78 +9,61 @@ use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::units::ComputePercent;
 use thiserror::Error;
 
-/// What a copy must have.
+/// What a copy must get for its figures to count.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'e> {
-    /// The container that has it.
     pub container: &'e str,
-    /// The kind of slice.
     pub kind: Kind,
-    /// The GPU.
     pub gpu: &'e GpuUuid,
-    /// The part of the compute that was asked for.
+    /// The part of the compute that the copy asked for; `None` if it asked for no limit, and for anything but an MPS
+    /// share.
     pub threads: Option<ComputePercent>,
 }
 
-/// What a copy has.
+/// The slice that kerf assigned to a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted {
-    /// The slice's name on its node.
     pub id: SliceId,
-    /// What it is.
     pub shape: Shape,
 }
 
-/// A copy has something else, or kerf says nothing of it.
+/// A copy got another slice than planned, or kerf's records are missing.
 #[derive(Debug, Error)]
 pub enum Mismatch {
-    /// The webhook was not asked.
+    /// The pod has no request document, so the webhook did not admit it.
     #[error(
         "pod {0} has no {key}: kerf's webhook has not admitted it; is it installed, and does it serve this namespace?",
         key = keys::REQUEST
     )]
     NotAdmitted(String),
-    /// A record cannot be read.
     #[error("pod {pod}: its record cannot be read")]
     Unreadable {
-        /// The pod.
         pod: String,
-        /// Why.
         source: anyhow::Error,
     },
-    /// Another kind was chosen.
     #[error(
         "pod {pod} was given {got} and not {wanted}; the policy for its namespace decides (kerf policy explain)"
     )]
     Kind {
-        /// The pod.
         pod: String,
-        /// What was chosen.
         got: String,
-        /// The kind that was wanted.
         wanted: Kind,
     },
-    /// The slice is on another GPU.
     #[error("pod {pod} has its slice on {got} and not on {wanted}, where the others are")]
     Gpu {
-        /// The pod.
         pod: String,
-        /// Where it is.
         got: String,
-        /// Where it was to be.
         wanted: String,
     },
-    /// The container has no slice, several, or one with another part of the compute.
+    /// The container has no slice, several slices, or another part of the compute.
     #[error("pod {pod} was assigned {got}, not what it asked for")]
     Slice {
-        /// The pod.
         pod: String,
-        /// What it has.
         got: String,
     },
 }
 
-/// Whether the webhook chose the kind that is measured. Known before the pod is placed.
+/// Checks that the webhook allowed the kind that is measured. This is known before the pod is scheduled.
 pub fn chosen(pod: &Pod, expected: &Expected) -> Result<(), Mismatch> {
     let name = name(pod);
     let text = annotation(pod, keys::REQUEST).ok_or_else(|| Mismatch::NotAdmitted(name.clone()))?;
@@ -94,7 +77,7 @@ pub fn chosen(pod: &Pod, expected: &Expected) -> Result<(), Mismatch> {
     Err(Mismatch::Kind { pod: name, got, wanted: expected.kind })
 }
 
-/// What the pod was given; `None` while it waits.
+/// The slice that the pod was assigned; `None` while it is pending.
 pub fn granted(pod: &Pod, expected: &Expected) -> Result<Option<Granted>, Mismatch> {
     chosen(pod, expected)?;
     let pod_name = name(pod);
@@ -122,14 +105,13 @@ pub fn granted(pod: &Pod, expected: &Expected) -> Result<Option<Granted>, Mismat
     Ok(Some(Granted { id: slice.id.clone(), shape: slice.shape }))
 }
 
-/// The name of the MIG profile of a slice, if it is one.
+/// The name of the slice's MIG profile; `None` for slices of other kinds.
 pub fn profile(shape: Shape) -> Option<String> {
     let whole = shape.instance()?.profile;
     let part = shape.part().and_then(|part| ComputeProfile::new(part.compute, whole));
     Some(part.map_or_else(|| whole.to_string(), |part| part.to_string()))
 }
 
-/// The pod's name.
 pub fn name(pod: &Pod) -> String {
     pod.metadata.name.clone().unwrap_or_default()
 }

@@ -1,74 +1,67 @@
-//! What the client tells, a line of JSON each (`deploy/examples/sharing/client/client.py`).
+//! The lines of JSON that the client prints (`deploy/examples/sharing/client/client.py`).
 
 use serde::Deserialize;
 
-/// A line of the client's.
+/// One line of the client's log.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Line {
-    /// It begins to work.
     Start(Start),
-    /// What it did in about a second.
+    /// What the copy did in about one second.
     Turns(Turns),
-    /// It has ended.
+    /// The copy has ended.
     End {
-        /// When.
+        /// Seconds since 1970.
         at: f64,
     },
 }
 
-/// What a client runs on, as far as it knows.
+/// What a client reports about its GPU and software; what it cannot read is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Start {
-    /// The GPU's product name.
     pub gpu: Option<String>,
-    /// The version of torch.
     pub torch: Option<String>,
-    /// The driver's version.
     pub driver: Option<String>,
 }
 
-/// The turns that ended in about a second. Times are seconds since 1970 by the node's clock, which the copies have in common.
+/// The turns that ended in about one second. Times are seconds since 1970 by the node's clock, which all copies share.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Turns {
-    /// The end of the line before.
+    /// The end of the previous line's turns.
     pub begin: f64,
     /// The end of the last turn.
     pub end: f64,
     /// Whether the warm-up was over at `begin`.
     pub warm: bool,
-    /// How long each took.
+    /// How long each turn took.
     pub seconds: Vec<f64>,
-    /// What GPU and machine said at `end`.
+    /// Readings of the GPU and the machine at `end`.
     #[serde(default)]
     pub sensors: Sensors,
 }
 
-/// What GPU and machine say of themselves; what cannot be read is absent.
+/// Readings of the GPU and the machine; what cannot be read is `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Sensors {
-    /// The GPU's power.
     pub power_w: Option<f64>,
-    /// Its energy since the driver was loaded.
+    /// The GPU's energy since its driver was loaded.
     pub energy_j: Option<f64>,
-    /// Its temperature.
     pub temperature_c: Option<f64>,
     /// The part of the last second in which a kernel ran.
     pub gpu_percent: Option<f64>,
-    /// Its memory that is in use.
+    /// The GPU's memory in use.
     pub memory_mib: Option<f64>,
-    /// Hundredths of seconds that processors were busy since boot.
+    /// Hundredths of seconds that the machine's processors were busy since boot.
     pub cpu_busy: Option<f64>,
-    /// And idle.
+    /// Hundredths of seconds that the machine's processors were idle since boot.
     pub cpu_idle: Option<f64>,
-    /// Context switches since boot.
     pub context_switches: Option<f64>,
 }
 
 impl Line {
-    /// Reads a line of a log; `None` for what a container tells beside.
+    /// Parses a line of a log; `None` for anything else that the container prints.
     pub fn read(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }

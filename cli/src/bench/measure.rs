@@ -1,5 +1,5 @@
-//! What the measuring commands have in common: the client's subject, one point from its plan to its figures, and an end that
-//! leaves nothing behind.
+//! What the measuring commands share: the client's subject, one point from its plan to its figures, and a cleanup in
+//! every case.
 
 use super::args::{PodArgs, RunArgs};
 use super::cluster::Cluster;
@@ -18,36 +18,34 @@ use kerf_runtime::shutdown;
 use std::future::Future;
 use std::path::Path;
 
-/// Runs a measuring command.
 pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }
 
-/// The client as its flags say.
+/// The client that the flags describe.
 pub fn client(pods: &PodArgs, run: &RunArgs) -> anyhow::Result<Subject> {
     let template = pods.template.as_deref().map(input::read).transpose().context("--template")?;
     let client = subject::client(pods, template.as_deref(), run.warm_up);
     Ok(client.map_err(|error| InputError::Bad(failure::told(&error.into())))?)
 }
 
-/// The folder for the results, made before anything is measured.
+/// Creates the folder for the results. This happens first, so that a bad path fails before minutes of measuring.
 pub fn prepare(out: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(out)
         .with_context(|| format!("--output-directory {}: failed to make the folder", out.display()))
 }
 
-/// Writes one of the results.
 pub fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let path = out.join(name);
     std::fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// When a run begins, as its results have it.
+/// The time in RFC 3339, for the results' `at`.
 pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Does the work until it ends or a signal comes, and removes what it made in any case.
+/// Runs the work until it ends or a signal arrives, and then deletes what it has created.
 pub async fn leaving_nothing(
     cluster: &Cluster,
     work: impl Future<Output = anyhow::Result<()>>,
@@ -57,6 +55,7 @@ pub async fn leaving_nothing(
         worked = work => worked,
         () = stop.cancelled() => Err(anyhow::anyhow!("stopped by a signal; what was measured before is kept")),
     };
+    // Both errors are shown: the objects that are left need a person, and the first error says why the run ended.
     match (worked, cluster.remove().await) {
         (Ok(()), removed) => removed,
         (Err(error), Ok(())) => Err(error),
@@ -64,7 +63,7 @@ pub async fn leaving_nothing(
     }
 }
 
-/// How long things take, by the flags.
+/// The timeouts that the flags set.
 pub fn times(run: &RunArgs) -> Times {
     Times { start_within: run.start_within, warm_up: run.warm_up, measure: run.measure }
 }
@@ -90,7 +89,7 @@ pub async fn point(
         copies: *copies,
         gpu: planned.target.gpu.uuid.to_string(),
         slice: profile.clone().or_else(|| shape.map(|shape| shape.to_string())).unwrap_or_default(),
-        // Who asks for no part is not limited.
+        // A copy that asks for no part of the compute may use all threads.
         threads_percent: (technology.kind() == Kind::Mps)
             .then(|| planned.threads.unwrap_or(ComputePercent::ALL).get()),
         profile,
@@ -99,7 +98,7 @@ pub async fn point(
     Ok((point, trial))
 }
 
-/// What is known of the GPU: by its GpuNode, and by a client on it.
+/// What the GpuNode and a client report about the GPU.
 pub fn gpu(target: &Target, start: Option<&Start>) -> Gpu {
     let start = start.cloned().unwrap_or_default();
     Gpu {
@@ -113,7 +112,7 @@ pub fn gpu(target: &Target, start: Option<&Start>) -> Gpu {
     }
 }
 
-/// What the first copy of a trial told of itself.
+/// What the first copy that reported its GPU and software printed.
 pub fn start(trial: &Trial) -> Option<Start> {
     trial.groups.iter().flatten().find_map(|report| report.told.start.clone())
 }

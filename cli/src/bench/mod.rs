@@ -1,9 +1,9 @@
 //! `kerf bench`: measures what sharing a GPU costs, on any cluster that kerf serves.
 //!
-//! Each measured point is a Deployment of clients (`deploy/examples/sharing/client`) that ask kerf for slices of one GPU. Their
-//! logs tell every turn; what counts is what all copies did while all were warm. Decided without I/O: what is to be measured
-//! ([`plan`]), the objects ([`subject`], [`objects`]), whether the copies got what the row says ([`granted`]), the figures
-//! ([`window`]), the forecasts, the tables and the picture. [`trial`] talks to the cluster.
+//! Each measured point is a Deployment of clients (`deploy/examples/sharing/client`) that ask kerf for slices of one
+//! GPU. Their logs have every turn; only turns count in which all copies were warm. These modules decide without I/O:
+//! what to measure ([`plan`]), the objects ([`subject`], [`objects`]), whether the copies got what the row says
+//! ([`granted`]), the figures ([`window`]), the forecasts, the tables and the picture. [`trial`] talks to the cluster.
 
 mod args;
 mod cluster;
@@ -51,7 +51,6 @@ pub enum Command {
     Report(args::ReportArgs),
 }
 
-/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Sharing(args) => sharing::run(args),

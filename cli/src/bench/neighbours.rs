@@ -1,4 +1,5 @@
-//! `kerf bench neighbours`: whether a noisy neighbour is felt across MIG instances, and what energy a turn takes in each size.
+//! `kerf bench neighbours`: whether MIG instances feel a noisy neighbour, and how much energy a turn takes in each
+//! size.
 
 use super::args::{NeighboursArgs, PodArgs};
 use super::cluster::Cluster;
@@ -75,14 +76,14 @@ async fn measure_all(args: &NeighboursArgs) -> anyhow::Result<()> {
     }
 }
 
-/// A profile, and how it is asked for.
+/// A MIG profile, and the isolation class by which pods ask for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Asked {
     name: String,
     isolation: IsolationClass,
 }
 
-/// The profiles that are measured: those named, or the GPU's plain ones of which there is room for two.
+/// The profiles to measure: those named, or the GPU's plain ones that fit twice, because the neighbour needs one too.
 fn profiles(named: &[String], target: &Target) -> anyhow::Result<Vec<Asked>> {
     let gpu = &target.gpu;
     if named.is_empty() {
@@ -108,7 +109,7 @@ fn named_profile(name: &str, target: &Target) -> anyhow::Result<Asked> {
             "--profiles {name}: the node's policy does not share GPU instances out; set gpus[].computeInstances there"
         );
     }
-    // Compute instances have their GPU instance's memory in common: nothing of them is fenced.
+    // Compute instances share the memory of their GPU instance, so only the class `none` allows them.
     let class = if part { IsolationClass::None } else { IsolationClass::Hardware };
     Ok(asked(name.to_owned(), class))
 }
@@ -117,7 +118,7 @@ fn asked(name: String, isolation: IsolationClass) -> Asked {
     Asked { name, isolation }
 }
 
-/// A workload and its neighbour.
+/// A workload and its neighbour on one GPU.
 struct Pair<'p> {
     cluster: &'p Cluster,
     subject: &'p Subject,

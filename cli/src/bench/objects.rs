@@ -1,4 +1,4 @@
-//! The Kubernetes objects of a point. No I/O.
+//! Builds the Kubernetes objects of a point. No I/O.
 
 use super::plan::Planned;
 use super::subject::{FILES, Subject};
@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kerf_core::keys;
 use std::collections::BTreeMap;
 
-/// The client, as `deploy/examples/sharing/client` has it.
+/// The client's files, compiled in from `deploy/examples/sharing/client`.
 const CLIENT_FILES: [(&str, &str); 4] = [
     ("client.py", include_str!("../../../deploy/examples/sharing/client/client.py")),
     ("metrics.py", include_str!("../../../deploy/examples/sharing/client/metrics.py")),
@@ -16,21 +16,21 @@ const CLIENT_FILES: [(&str, &str); 4] = [
     ("workloads.py", include_str!("../../../deploy/examples/sharing/client/workloads.py")),
 ];
 
-/// Whose objects these are.
+/// The label that marks objects of `kerf bench`.
 const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "kerf-bench");
 
-/// The label that tells runs apart: what has this run's is removed at its end, and nothing else.
+/// The label with the run's name. At its end a run deletes what has this label, and nothing else.
 const RUN_LABEL: &str = "app.kubernetes.io/instance";
 
-/// The label that tells a run's Deployments apart.
+/// The label that tells the Deployments of a run apart.
 const POINT_LABEL: &str = "app.kubernetes.io/component";
 
-/// A selector of all that a run has made.
+/// Selects everything that a run has created.
 pub fn selector(run: &str) -> String {
     format!("{}={},{RUN_LABEL}={run}", NAME_LABEL.0, NAME_LABEL.1)
 }
 
-/// A selector of one Deployment's pods.
+/// Selects the pods of one Deployment.
 pub fn pods_of(run: &str, name: &str) -> String {
     format!("{},{POINT_LABEL}={name}", selector(run))
 }
@@ -39,7 +39,7 @@ fn labels(run: &str) -> BTreeMap<String, String> {
     [NAME_LABEL, (RUN_LABEL, run)].map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
-/// The client's files.
+/// The ConfigMap with the client's files.
 pub fn config_map(run: &str) -> ConfigMap {
     let data = CLIENT_FILES.map(|(name, text)| (name.to_owned(), text.to_owned()));
     let metadata =
@@ -47,7 +47,7 @@ pub fn config_map(run: &str) -> ConfigMap {
     ConfigMap { metadata, data: Some(data.into()), ..ConfigMap::default() }
 }
 
-/// So many copies of a subject, which ask kerf so.
+/// A Deployment with `copies` replicas of a subject; `asks` are the annotations by which they ask kerf.
 pub fn deployment(
     run: &str,
     name: &str,
@@ -77,8 +77,8 @@ pub fn deployment(
     }
 }
 
-/// How the copies of a point ask kerf: by annotations, which work the same in every cluster. The GPU is named, for time slices
-/// would be spread over GPUs.
+/// The annotations by which the copies of a point ask kerf; they mean the same in every cluster. They name the GPU,
+/// because kerf would otherwise spread time slices over several GPUs.
 pub fn asks(point: &Planned, container: &str) -> BTreeMap<String, String> {
     let size = (format!("{}.{container}", keys::GPU_MEMORY), format!("{}Gi", point.size.0));
     let threads =

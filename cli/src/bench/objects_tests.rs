@@ -40,7 +40,7 @@ fn each_technology_asks_for_the_class_that_brings_its_kind() {
     );
 }
 
-/// What the client imports comes along.
+/// The client imports its other files, so the ConfigMap needs all of them.
 #[test]
 fn the_config_map_has_every_file_of_the_client() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/examples/sharing/client");

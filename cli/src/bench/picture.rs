@@ -1,4 +1,4 @@
-//! `sharing.svg`: the mean time of a turn over the copies, a line for each technology. No I/O.
+//! Draws `sharing.svg`: the mean time of a turn by the number of copies, one line for each technology. No I/O.
 
 use super::{Point, Technology};
 use std::fmt::Write;
@@ -6,16 +6,15 @@ use std::fmt::Write;
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 420.0;
 
-/// The area of the lines: left, top, right, bottom.
+/// The plot's area: left, top, right, bottom.
 const AREA: [f64; 4] = [70.0, 50.0, 560.0, 360.0];
 
-/// Colours that people with any sight tell apart (Okabe and Ito), in the order of [`Technology::ALL`].
+/// Colours that colour-blind people can tell apart (Okabe and Ito), in the order of [`Technology::ALL`].
 const COLOURS: [&str; 5] = ["#d55e00", "#0072b2", "#56b4e9", "#000000", "#009e73"];
 
-/// Room between two names at the lines' ends.
+/// The least distance between two names at the lines' ends.
 const LINE_HEIGHT: f64 = 16.0;
 
-/// The picture.
 pub fn picture(title: &str, points: &[Point]) -> String {
     let most = points.iter().map(|point| point.copies).max().unwrap_or(1).max(2);
     let step = tick(points.iter().map(|point| point.figures.mean_seconds).fold(0.0, f64::max));
@@ -42,7 +41,7 @@ pub fn picture(title: &str, points: &[Point]) -> String {
     text + "</svg>\n"
 }
 
-/// From copies and seconds to places.
+/// Converts copies and seconds to coordinates.
 struct Scale {
     most: f64,
     highest: f64,
@@ -58,7 +57,7 @@ impl Scale {
     }
 }
 
-/// A round step that divides the axis into two to five.
+/// A round step that divides the axis into two to five parts.
 fn tick(highest: f64) -> f64 {
     if highest <= 0.0 {
         return 1.0;
@@ -105,7 +104,7 @@ fn axes(scale: &Scale, step: f64, points: &[Point]) -> String {
     text
 }
 
-/// Without digits that say nothing.
+/// Formats without trailing zeros.
 fn number(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -124,7 +123,7 @@ fn line(scale: &Scale, points: &[&Point], colour: &str) -> String {
     text
 }
 
-/// The names beside the lines' ends, moved apart where they would cover each other.
+/// The names at the lines' ends, moved apart so that they do not overlap.
 fn names(mut ends: Vec<((f64, f64), Technology, &str)>) -> String {
     ends.sort_by(|a, b| a.0.1.total_cmp(&b.0.1));
     let (mut text, mut free) = (String::new(), f64::MIN);

@@ -1,4 +1,4 @@
-//! What is to be measured, and on which GPU: decided from the cluster's `GpuNodes`. No I/O.
+//! Decides what to measure, and on which GPU, from the cluster's `GpuNodes`. No I/O.
 
 use super::{LeftOut, Technology};
 use crate::counted::counted;
@@ -8,88 +8,76 @@ use kerf_core::kind::Kind;
 use kerf_core::units::{ComputePercent, SizeGb};
 use thiserror::Error;
 
-/// A node that kerf's agent serves.
+/// A managed node, as its GpuNode describes it.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Its name.
     pub name: String,
-    /// What it should have.
     pub spec: GpuNodeSpec,
-    /// What it has.
     pub status: GpuNodeStatus,
 }
 
-/// A GPU of which nobody has anything.
+/// A GPU that no pod or process uses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
-    /// Its node.
     pub node: String,
-    /// The GPU.
     pub gpu: GpuInventory,
 }
 
-/// What is wanted.
+/// What the flags ask for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'w> {
-    /// The technologies; empty for all that are offered.
+    /// The technologies; empty for all that the GPUs offer.
     pub technologies: &'w [Technology],
-    /// How many copies.
+    /// The numbers of copies, one point each.
     pub copies: &'w [u32],
     /// The size of each copy's slice.
     pub size: SizeGb,
-    /// The limit of threads of [`Technology::MpsLimited`].
+    /// The thread limit of [`Technology::MpsLimited`].
     pub threads: ComputePercent,
 }
 
-/// A point that can be measured.
+/// A point that the cluster can measure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// How the copies share.
+    /// How the copies share the GPU.
     pub technology: Technology,
-    /// How many.
     pub copies: u32,
-    /// The part of the compute that each asks for; absent where nobody is limited, and for what is no MPS share.
+    /// The part of the compute that each copy asks for; `None` without limits, and for other kinds than MPS.
     pub threads: Option<ComputePercent>,
-    /// The size that each asks for.
+    /// The size that each copy asks for.
     pub size: SizeGb,
-    /// The GPU.
     pub target: Target,
 }
 
-/// What is measured, and what is not.
+/// What to measure, and what to leave out.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// In the order of the rows.
+    /// In the order of the table's rows.
     pub points: Vec<Planned>,
-    /// With the reason.
+    /// What cannot be measured, with the reason.
     pub left_out: Vec<LeftOut>,
 }
 
 /// Why nothing can be measured.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlanError {
-    /// kerf serves no node.
     #[error("no node is served by kerf's agent; kubectl get gpunodes shows what is in the way")]
     NoNode,
-    /// The GPU that was named is not there.
     #[error("--gpu {0}: no node has this GPU and is served; there are {1}")]
     UnknownGpu(String, String),
-    /// Pods have slices of all GPUs, or of the one that was named.
+    /// Every GPU is in use, or the one that the user named is.
     #[error(
         "every GPU is used or sick, and what is measured beside others is worth nothing: {0}; wait, or name another by --gpu"
     )]
     NoneFree(String),
-    /// A technology that was named cannot be had.
     #[error("--technologies {technology}: {reason}")]
     NotOffered {
-        /// Which.
         technology: Technology,
-        /// Why.
         reason: String,
     },
 }
 
-/// The GPUs that nobody uses.
+/// The free GPUs of ready nodes. A GPU in use is never measured, because its pods would change the figures.
 pub fn free(nodes: &[Node], named: Option<&str>) -> Result<Vec<Target>, PlanError> {
     let served: Vec<&Node> = nodes.iter().filter(|node| node.status.is_ready()).collect();
     let (mut free, mut used, mut all) = (Vec::new(), Vec::new(), Vec::new());
@@ -131,7 +119,7 @@ fn trouble(gpu: &GpuInventory, message: Option<&str>) -> Option<String> {
     gpu.layout.is_some().then(|| "has a fixed layout by its node's policy".to_owned())
 }
 
-/// What is measured on these GPUs. All shares, and the whole GPU, are of one GPU; MIG may be another's.
+/// Plans the points. All shares and the whole GPU are on one GPU, so that their figures compare; MIG may be on another.
 pub fn plan(wanted: Wanted, free: &[Target]) -> Result<Plan, PlanError> {
     let asked = if wanted.technologies.is_empty() { &Technology::ALL[..] } else { wanted.technologies };
     let offers = |target: &Target| {
@@ -140,7 +128,7 @@ pub fn plan(wanted: Wanted, free: &[Target]) -> Result<Plan, PlanError> {
         };
         asked.iter().filter(has).count()
     };
-    // Of equally good ones the first.
+    // `max_by_key` returns the last of equal GPUs; reversed, it is the first.
     let shares = free.iter().rev().max_by_key(|target| offers(target));
     let mig = free.iter().find(|target| offered(Technology::Mig, target).is_ok());
     let mut plan = Plan::default();
@@ -168,7 +156,7 @@ pub fn plan(wanted: Wanted, free: &[Target]) -> Result<Plan, PlanError> {
     Ok(plan)
 }
 
-/// Whether the GPU can be shared so now.
+/// Whether the GPU offers the technology now; the error is the reason for the user.
 fn offered(technology: Technology, target: &Target) -> Result<(), String> {
     let Target { node, gpu } = target;
     let kind = technology.kind();
@@ -231,7 +219,7 @@ fn point(wanted: Wanted, technology: Technology, copies: u32, target: &Target) -
     Ok(point(size, Some(wanted.threads)))
 }
 
-/// The most of the threads that so many copies can each ask for, where they may come to `percent` together.
+/// The largest part of the threads that each of so many copies can ask for, if all together may have `percent`.
 pub fn threads(percent: u64, copies: u32) -> Option<ComputePercent> {
     let each = percent / u64::from(copies.max(1));
     ComputePercent::new(u8::try_from(each.min(100)).unwrap_or(100))

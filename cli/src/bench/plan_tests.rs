@@ -25,7 +25,7 @@ fn lines(plan: &Plan) -> Vec<String> {
 
 #[test]
 fn what_the_cluster_offers_is_measured_and_shares_are_of_one_gpu() {
-    // An H100 in MIG mode, and an L4 without.
+    // One H100 in MIG mode, and one L4 without MIG.
     let free = free(&[node(&["H100-80GB", "L4-24GB"], "{}")], None).unwrap();
     let plan = plan(wanted(&[], &[1, 2, 7], 10), &free).unwrap();
     assert_eq!(
@@ -120,7 +120,7 @@ fn a_gpu_that_is_used_or_sick_is_not_measured() {
         shape: Shape::mps(SizeGb(4)),
         reservation: Some(reservation),
     };
-    // Idle slices are nobody's.
+    // Idle slices belong to no pod.
     let idle = WantedSlice { gpu: gpu_uuid(2), ..slices(&[Shape::mps(SizeGb(4))]).remove(0) };
     used.spec.slices = vec![promised, idle];
     used.status.gpus[1].message = Some("XID 79".to_owned());

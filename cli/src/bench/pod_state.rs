@@ -1,8 +1,8 @@
-//! What a pod's status says: whether its container runs, and whether it never will. No I/O.
+//! Reads a pod's status: does its container run, and can it still start? No I/O.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 
-/// Why a container waits that will go on to wait: a person has to do something.
+/// Reasons for waiting that do not pass by themselves: a person has to act.
 const HOPELESS: [&str; 8] = [
     "CrashLoopBackOff",
     "ImagePullBackOff",
@@ -14,18 +14,17 @@ const HOPELESS: [&str; 8] = [
     "PreCreateHookError",
 ];
 
-/// How a copy is.
+/// The state of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodState {
-    /// Not yet there, and why.
+    /// The container does not run yet, for this reason.
     Waits(String),
-    /// Its container runs.
     Runs,
-    /// It will not run, or has ended; and why.
+    /// The container will not run, or has ended, for this reason.
     Ends(String),
 }
 
-/// How the pod's container is.
+/// The state of one container of a pod.
 pub fn state(pod: &Pod, container: &str) -> PodState {
     let status = pod.status.clone().unwrap_or_default();
     let text = |text: Option<String>, other: &str| {
@@ -70,7 +69,7 @@ fn container_state(status: &ContainerStatus) -> PodState {
     if state.running.is_some() { PodState::Runs } else { PodState::Waits("its container waits".to_owned()) }
 }
 
-/// The newest Events, oldest first, a line each.
+/// The five newest Events, oldest first, one line each.
 pub fn told(mut events: Vec<Event>) -> Vec<String> {
     let at = |event: &Event| {
         let times = [event.last_timestamp.as_ref().map(|at| at.0), event.event_time.as_ref().map(|at| at.0)];

@@ -1,4 +1,4 @@
-//! `kerf bench profile`: a pod's numbers from two short runs under MPS, and what they say.
+//! `kerf bench profile`: fits a pod's numbers from two short runs under MPS, and prints predictions and advice.
 
 use super::args::ProfileArgs;
 use super::cluster::Cluster;
@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-/// The most copies that are predicted, and by default run.
+/// The largest number of copies to predict, and the default limit of copies to run.
 const MOST: u32 = 7;
 
 /// Measures, prints and writes.
@@ -66,7 +66,7 @@ async fn measure_pod(args: &ProfileArgs) -> anyhow::Result<()> {
     output::print(&Said { results, text }, args.run.results.output)
 }
 
-/// The results with what is said of them.
+/// The results, with their text for the terminal.
 #[derive(Serialize)]
 struct Said {
     #[serde(flatten)]
@@ -87,7 +87,7 @@ fn manifest(file: &Path) -> Result<Pod, InputError> {
     })
 }
 
-/// One copy, and as many as there is room for.
+/// Plans one copy, and as many as fit.
 async fn points(args: &ProfileArgs, size: SizeGb, cluster: &Cluster) -> anyhow::Result<Vec<Planned>> {
     let free = plan::free(&cluster.nodes().await?, args.run.gpu.as_deref())?;
     let copies: Vec<u32> = args.copies.map_or_else(|| (1..=MOST).collect(), |copies| vec![1, copies]);
@@ -113,7 +113,7 @@ fn reasons(left_out: &[super::LeftOut]) -> String {
     left_out.first().map_or_else(|| "there is room for one".to_owned(), |left| left.reason.clone())
 }
 
-/// What is predicted and advised, as text.
+/// The predictions and the advice, as text.
 fn say(fit: &Fit, size: SizeGb, planned: &Planned) -> (String, Option<sharing::Advice>) {
     let gpu = &planned.target.gpu;
     let known = catalog::by_name(&gpu.model).and_then(catalog::GpuModel::mig_table).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Results as they are shown and kept: the model beside them, tables, the picture.
+//! Prints and writes results: forecasts, tables and the picture.
 
 use super::args::ResultArgs;
 use super::{Fit, Results, forecast, measure, picture, table};
@@ -7,17 +7,17 @@ use crate::output::{self, Format, Report};
 use kerf_core::mig::MigTable;
 use std::path::Path;
 
-/// The name of the results in their folder.
+/// The results' file name in their folder.
 pub const RESULTS: &str = "results.json";
 
-/// Results that were written before.
+/// Reads the results of an earlier run.
 pub fn read(path: &Path) -> Result<Results, InputError> {
     serde_json::from_str(&input::read(path)?).map_err(|error| {
         InputError::Bad(format!("{} is no {RESULTS} of this version: {error}", input::place(path)))
     })
 }
 
-/// Fits the model, and lets it predict. `table` has the profiles of the MIG instances, if there were any.
+/// Fits the model and predicts every point. `table` has the MIG profiles of the measured GPU, if it was cut by MIG.
 pub fn conclude(results: &mut Results, table: &MigTable, earlier: Option<&Fit>) {
     let own = forecast::fit(&results.points);
     let is_own = own.is_ok();
@@ -28,7 +28,7 @@ pub fn conclude(results: &mut Results, table: &MigTable, earlier: Option<&Fit>) 
     match fit {
         Ok(fit) => {
             let one_model = results.gpus.windows(2).all(|pair| pair[0].model == pair[1].model);
-            // The numbers of one model say nothing of another's instances.
+            // Profiles of one GPU model do not apply to another's instances.
             let table = if one_model { table } else { &MigTable::default() };
             results.forecasts = forecast::forecasts(&results.points, &fit, is_own, table);
             results.fit = Some(fit);
@@ -37,7 +37,7 @@ pub fn conclude(results: &mut Results, table: &MigTable, earlier: Option<&Fit>) 
     }
 }
 
-/// Writes everything but the sensors, and prints the figures.
+/// Writes everything but `sensors.csv`, and prints the figures.
 pub fn publish(results: &Results, to: &ResultArgs) -> anyhow::Result<()> {
     let out = &to.folder;
     measure::write(out, RESULTS, &(serde_json::to_string_pretty(results)? + "\n"))?;

@@ -1,5 +1,5 @@
-//! The reference comparison, as its authors published it (nos, "GPU sharing performance comparison"): YOLOS-small on an A100 80
-//! GB, driver 525.60.13, mean seconds over two minutes, rounded here to a microsecond.
+//! The reference comparison as its authors published it (nos, "GPU sharing performance comparison"): YOLOS-small on an
+//! A100 80 GB, driver 525.60.13, mean seconds over two minutes, rounded here to a microsecond.
 
 use super::Technology;
 
@@ -18,13 +18,13 @@ const ROWS: [(Technology, u32, f64); 12] = [
     (Technology::Mig, 7, 0.344_250),
 ];
 
-/// The workload that it measured.
+/// The workload of the reference comparison.
 pub const WORKLOAD: &str = "yolos";
 
-/// The mean of one copy alone under time slicing.
+/// The mean seconds of one copy alone under time slicing.
 pub const ALONE: f64 = ROWS[0].2;
 
-/// Its mean for so many copies.
+/// The reference's mean seconds for this many copies; `None` if it did not measure them.
 pub fn mean(technology: Technology, copies: u32) -> Option<f64> {
     ROWS.iter().find(|(t, c, _)| (*t, *c) == (technology, copies)).map(|(_, _, mean)| *mean)
 }

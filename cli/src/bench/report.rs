@@ -1,5 +1,5 @@
-//! `kerf bench report`: several runs of a workload on the same GPUs as one: a node's policy may not offer all technologies at a
-//! time.
+//! `kerf bench report`: joins several runs of a workload on the same GPUs, because one node policy may not offer all
+//! technologies at once.
 
 use super::args::ReportArgs;
 use super::{Results, measure, publish};
@@ -21,7 +21,8 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     publish::publish(&joined, &args.results)
 }
 
-/// Adds a run's points. What both have measured is no one's.
+/// Adds another run's points. A point that both runs measured is an error, because neither of its figures takes
+/// precedence.
 fn join(all: &mut Results, run: Results) -> anyhow::Result<()> {
     if (&all.workload, &all.command) != (&run.workload, &run.command) {
         bail!("it is of the workload {}, and the others of {}", run.workload, all.workload);
@@ -43,7 +44,7 @@ fn join(all: &mut Results, run: Results) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sorts, leaves out what is said twice, and fits anew.
+/// Sorts, removes duplicates, and fits the model to all points.
 fn finish(all: &mut Results) {
     all.points.sort_by_key(|point| (point.technology, point.copies));
     all.gpus.sort_by(|a, b| a.uuid.cmp(&b.uuid));

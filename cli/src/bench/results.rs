@@ -1,45 +1,43 @@
-//! What was measured, as `results.json` has it. Seconds, joules, watts and MiB throughout.
+//! The measured results, as `results.json` has them. Units are seconds, joules, watts and MiB throughout.
 
 use super::Technology;
 use kerf_core::sharing::{Advice, SwitchingCost, Workload};
 use serde::{Deserialize, Serialize};
 
-/// The version of these documents.
+/// The version of the documents in this module.
 pub const VERSION: u32 = 1;
 
-/// All of a run of `kerf bench sharing`.
+/// The results of one run of `kerf bench sharing`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Results {
-    /// [`VERSION`].
     pub version: u32,
-    /// When it began (RFC 3339).
+    /// The start of the run (RFC 3339).
     pub at: String,
-    /// What the clients kept busy: `yolos`, `llm`, `burn` or `command`.
+    /// The workload of the clients: `yolos`, `llm`, `burn` or `command`.
     pub workload: String,
-    /// The command of the workload `command`.
+    /// The command and arguments of the workload `command`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// How long each copy ran before it counted as warm.
     pub warm_up_seconds: f64,
-    /// How long at least was measured while all copies were warm.
+    /// The least time of measuring with all copies warm.
     pub measure_seconds: f64,
-    /// The GPUs, one or two: MIG instances may be of another than shares.
+    /// One or two GPUs: MIG instances may be on another GPU than the shares.
     pub gpus: Vec<Gpu>,
-    /// What was measured, in the order of the table.
+    /// The measured points, in the order of the table.
     pub points: Vec<Point>,
-    /// What was tried in vain.
+    /// The points that were tried and failed.
     pub failed: Vec<Failed>,
-    /// What was not tried.
+    /// The points that were not tried.
     pub left_out: Vec<LeftOut>,
-    /// The workload's numbers from the points with one and with the most copies under MPS; absent where these points are, or
-    /// where they contradict each other ([`fit_problem`](Self::fit_problem)). Or an earlier run's (`--fit`).
+    /// The workload's numbers, from the points with one and with the most copies under MPS, or from an earlier run
+    /// (`--fit`). `None` if these points are missing or contradict each other ([`fit_problem`](Self::fit_problem)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fit: Option<Fit>,
-    /// Why there is no fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fit_problem: Option<String>,
-    /// What the model says of every point, beside what was measured.
+    /// The model's prediction for every point, with the measured value.
     pub forecasts: Vec<Forecast>,
 }
 
@@ -47,18 +45,15 @@ pub struct Results {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Gpu {
-    /// Its UUID.
     pub uuid: String,
-    /// Its node.
     pub node: String,
-    /// The short name of its model.
+    /// The short model name, such as kerf's catalog has.
     pub model: String,
-    /// Its memory.
     pub memory_mib: u64,
-    /// The product's name, by the client's CUDA.
+    /// The product name that the client's CUDA reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub product: Option<String>,
-    /// The driver's version, by the client's NVML.
+    /// The driver version that the client's NVML reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// The version of torch in the client.
@@ -66,30 +61,29 @@ pub struct Gpu {
     pub torch: Option<String>,
 }
 
-/// So many copies under one technology.
+/// The figures for one technology and one number of copies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Point {
-    /// How they shared the GPU.
+    /// How the copies shared the GPU.
     pub technology: Technology,
-    /// How many there were.
     pub copies: u32,
-    /// The UUID of the GPU that all of them had slices of.
+    /// The UUID of the GPU that has the slices of all copies.
     pub gpu: String,
-    /// What each was given, by kerf's record (`10gb MPS share with 14 % of the compute`).
+    /// The slice that kerf assigned to a copy, in words (`10gb MPS share with 14 % of the compute`).
     pub slice: String,
-    /// The part of the GPU's threads that each might use, in percent, 100 where it was not limited; absent but for MPS.
+    /// The percentage of the GPU's threads that each copy may use, 100 without a limit; `None` for other kinds than
+    /// MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads_percent: Option<u8>,
-    /// The profile of the MIG instances; absent but for MIG.
+    /// The profile of the MIG instances; `None` for other kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// What they came to.
     #[serde(flatten)]
     pub figures: Figures,
 }
 
-/// What clients came to while all of them were warm and none had ended.
+/// The figures of clients for the time in which all were warm and none had ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Figures {
@@ -101,19 +95,18 @@ pub struct Figures {
     pub p95_seconds: f64,
     /// 99 % of the turns took no longer.
     pub p99_seconds: f64,
-    /// Turns a second of all copies together.
+    /// Turns per second of all copies together.
     pub per_second: f64,
-    /// How many turns were counted.
+    /// The number of turns that were counted.
     pub turns: u64,
-    /// For how long.
+    /// The length of the window that was counted.
     pub window_seconds: f64,
-    /// The most memory of the GPU that was in use, by NVML; absent, as what follows, where NVML did not tell.
+    /// The largest GPU memory in use that NVML reported. This and the next two are `None` if NVML did not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<f64>,
-    /// The GPU's mean power.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_watts: Option<f64>,
-    /// The GPU's energy over the turns, by NVML's counter.
+    /// The GPU's energy per turn of all copies, by NVML's counter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_per_turn_joules: Option<f64>,
 }
@@ -122,24 +115,19 @@ pub struct Figures {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failed {
-    /// How they were to share the GPU.
     pub technology: Technology,
-    /// How many there were to be.
     pub copies: u32,
-    /// What was in the way.
     pub reason: String,
 }
 
-/// What was not tried.
+/// A technology, or one of its points, that was not tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeftOut {
-    /// The technology.
     pub technology: Technology,
-    /// How many copies; absent for any number.
+    /// The number of copies; `None` for all numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u32>,
-    /// Why.
     pub reason: String,
 }
 
@@ -147,69 +135,64 @@ pub struct LeftOut {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fit {
-    /// The workload on this GPU model.
+    /// The workload's numbers on this GPU model.
     pub workload: Workload,
-    /// The most copies under MPS: the run that it was fitted to, beside the one alone.
+    /// The most copies under MPS. The model was fitted to this run and to one copy alone.
     pub copies: u32,
-    /// What taking turns costs, from the most copies as time slices; absent where there were none.
+    /// The cost of time slicing, from the most copies as time slices; `None` if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switching: Option<SwitchingCost>,
 }
 
-/// A prediction beside what was measured.
+/// A prediction and the measured value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Forecast {
     /// How the copies shared the GPU.
     pub technology: Technology,
-    /// How many there were.
     pub copies: u32,
-    /// The measured mean.
+    /// The measured mean of a turn.
     pub measured_seconds: f64,
-    /// The predicted mean.
+    /// The predicted mean of a turn.
     pub predicted_seconds: f64,
-    /// By how many percent the prediction is above what was measured.
+    /// By how many percent the prediction is above the measurement.
     pub error_percent: f64,
-    /// Whether the point was fitted to, so that it says nothing of the model.
+    /// Whether the model was fitted to this point, so that the error proves nothing.
     pub fitted: bool,
-    /// Whether the prediction is from 5 % below to 20 % above what was measured.
+    /// Whether the prediction is from 5 % below to 20 % above the measurement.
     pub within: bool,
 }
 
-/// All of a run of `kerf bench profile`.
+/// The results of one run of `kerf bench profile`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProfileResults {
-    /// [`VERSION`].
     pub version: u32,
-    /// When it began (RFC 3339).
+    /// The start of the run (RFC 3339).
     pub at: String,
-    /// The GPU.
     pub gpu: Gpu,
-    /// What was measured: one copy, and several.
+    /// The two points: one copy, and several.
     pub points: Vec<Point>,
-    /// The workload on this GPU model.
+    /// The workload's numbers on this GPU model.
     pub workload: Workload,
-    /// How to share the GPU among copies of it; absent where not even a whole one serves it.
+    /// How to share the GPU among copies of it; `None` if not even a whole GPU serves the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<Advice>,
 }
 
-/// All of a run of `kerf bench neighbours`.
+/// The results of one run of `kerf bench neighbours`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NeighbourResults {
-    /// [`VERSION`].
     pub version: u32,
-    /// When it began (RFC 3339).
+    /// The start of the run (RFC 3339).
     pub at: String,
-    /// What was measured.
+    /// The measured workload's name.
     pub workload: String,
-    /// The GPU.
     pub gpu: Gpu,
-    /// One for each profile.
+    /// One row for each measured profile.
     pub rows: Vec<Neighbour>,
-    /// The profiles of which there is no row, and why.
+    /// The profiles that could not be measured, with the reason.
     pub failed: Vec<(String, String)>,
 }
 
@@ -217,11 +200,11 @@ pub struct NeighbourResults {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Neighbour {
-    /// The profile of both.
+    /// The profile of both instances.
     pub profile: String,
-    /// The instance, by kerf's record.
+    /// The workload's instance, in words of kerf's record.
     pub slice: String,
-    /// The neighbour's.
+    /// The neighbour's workload and its instance.
     pub neighbour: String,
     /// Alone on the GPU.
     pub alone: Figures,

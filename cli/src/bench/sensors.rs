@@ -1,14 +1,14 @@
-//! `sensors.csv`: what GPU and machine said of themselves, a line a second for each copy. No I/O.
+//! Writes `sensors.csv`: readings of the GPU and the machine, one line per second and copy. No I/O.
 
 use super::lines::{Sensors, Turns};
 use super::window::{Copy, Window};
 use std::fmt::Write;
 
-/// The head.
+/// The header line of the file.
 pub const HEAD: &str = "point,copies,copy,begin,end,counted,turns,mean_seconds,power_w,energy_j,temperature_c,gpu_percent,\
 memory_mib,cpu_percent,context_switches_per_second\n";
 
-/// The lines of one point. What was not read is empty; what is a rate is so in a copy's first line.
+/// The lines of one point. A value that was not read is empty, and so are rates in a copy's first line.
 pub fn rows(point: &str, copies: &[&Copy], window: Window) -> String {
     let mut text = String::new();
     for (number, copy) in copies.iter().enumerate() {
@@ -32,7 +32,7 @@ fn row(turns: &Turns, before: Option<&Turns>, window: Window) -> String {
     format!("{begin:.3},{end:.3},{},{},{}", u8::from(window.holds(turns)), seconds.len(), cells.join(","))
 }
 
-/// How busy the machine's processors were, in percent of all of them, and its context switches a second.
+/// How busy the machine's processors were, in percent of all of them, and its context switches per second.
 fn rates(before: &Turns, now: &Turns) -> (Option<f64>, Option<f64>) {
     let grown = |read: fn(&Sensors) -> Option<f64>| Some(read(&now.sensors)? - read(&before.sensors)?);
     let busy = grown(|sensors| sensors.cpu_busy).zip(grown(|sensors| sensors.cpu_idle));

@@ -1,4 +1,4 @@
-//! `kerf bench sharing`: the reference comparison, on any cluster.
+//! `kerf bench sharing`: repeats the reference comparison on any cluster.
 
 use super::args::SharingArgs;
 use super::cluster::Cluster;
@@ -18,7 +18,7 @@ pub fn run(args: &SharingArgs) -> anyhow::Result<()> {
     measure::block_on(measure_all(args))
 }
 
-/// A run so far.
+/// The results of the run so far.
 struct Record {
     results: Results,
     sensors: String,
@@ -60,7 +60,7 @@ async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The numbers of an earlier run.
+/// The fit of an earlier run, from `--fit`.
 struct Earlier {
     fit: Fit,
     models: Vec<String>,
@@ -75,7 +75,7 @@ impl Earlier {
         Ok(Self { fit, models: results.gpus.into_iter().map(|gpu| gpu.model).collect() })
     }
 
-    /// A workload's numbers are those of one GPU model.
+    /// Fails for another GPU model, because a workload's numbers hold on one model only.
     fn check(&self, model: &str) -> anyhow::Result<()> {
         let models = self.models.join(", ");
         ensure!(
@@ -135,7 +135,7 @@ async fn measure_points(
             }
             Err(TrialError::Cluster(error)) => return Err(error),
             Err(error) => {
-                // A TrialError's text leaves its source out where it has one of its own.
+                // The alternate form appends the error's sources, which its own text leaves out.
                 let reason = format!("{:#}", anyhow::Error::new(error));
                 eprintln!("  failed: {reason}");
                 let Planned { technology, copies, .. } = *planned;

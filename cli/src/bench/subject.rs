@@ -1,5 +1,5 @@
-//! What is measured: a pod template and its container whose log has the client's lines. From the client's flags, or from a pod
-//! that somebody runs. No I/O.
+//! What is measured: a pod template, and the container in it whose log has the client's lines. The template comes from
+//! the client's flags or from a user's pod. No I/O.
 
 use super::args::{PodArgs, WorkloadName};
 use k8s_openapi::api::core::v1::{
@@ -17,59 +17,50 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The client's container.
+/// The name of the client's container.
 pub const CLIENT: &str = "client";
 
-/// The ConfigMap with the client's files, and the volume that it is mounted by.
+/// The name of the ConfigMap with the client's files, and of the volume that mounts it.
 pub const FILES: &str = "kerf-bench-client";
 
-/// Where they are mounted.
+/// The folder where the client's files are mounted.
 const FOLDER: &str = "/kerf-bench";
 
-/// The client's file that is run.
+/// The client's file that the container runs.
 const SCRIPT: &str = "client.py";
 
-/// What begins the name of the volume in which the API server brings a service account's token.
+/// The prefix of the volume in which the API server mounts a service account's token.
 const TOKEN: &str = "kube-api-access-";
 
-/// What is measured.
+/// The pods to measure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
-    /// The pods.
     pub template: PodTemplateSpec,
-    /// The container that asks for the GPU, and tells.
+    /// The container that asks for the GPU, and whose log has the client's lines.
     pub container: String,
     /// Whether the client's files are mounted from the ConfigMap.
     pub files: bool,
 }
 
-/// Why there is nothing to measure.
+/// Why the pods cannot be built.
 #[derive(Debug, Error)]
 pub enum SubjectError {
-    /// The template is not one.
     #[error("--template: it cannot be read; write a pod template with `metadata` and `spec`")]
     Template(#[source] anyhow::Error),
-    /// The template has something else beside.
     #[error("--template: there is no {0:?} in a pod template; write `metadata` and `spec`")]
     TemplateKey(String),
-    /// No image is known.
     #[error(
         "no image: name one by --image, or in --template's container `client`; it must have Python, and torch and transformers but for --workload command"
     )]
     NoImage,
-    /// The command is missing.
     #[error("--workload command: write the command behind --, as in `-- sleep 0.1`")]
     NoCommand,
-    /// There is a command, and another workload.
     #[error("a command behind -- is for --workload command only")]
     StrayCommand,
-    /// The pod has no spec.
     #[error("the pod has no spec")]
     NoSpec,
-    /// The container is not there.
     #[error("--container {0}: the pod has no such container; it has {1}")]
     UnknownContainer(String, String),
-    /// The pod has several containers.
     #[error(
         "the pod has several containers: {0}; name by --container the one that asks for the GPU and prints the client's lines"
     )]
@@ -106,14 +97,14 @@ fn read_template(text: &str) -> Result<PodTemplateSpec, SubjectError> {
     if let Some(key) = fields.keys().find(|key| !matches!(key.as_str(), "metadata" | "spec")) {
         return Err(SubjectError::TemplateKey(key.clone()));
     }
-    // A template may have other containers, or none: ours is added.
+    // A template may have no containers: the client is added.
     if let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut) {
         spec.entry("containers").or_insert_with(|| Value::Array(Vec::new()));
     }
     serde_json::from_value(value).map_err(|error| parse(error.into()))
 }
 
-/// The client in its container: what the template says of it stays, but for what is measured.
+/// Fills in the client's container. The template's fields stay, except those that define the measurement.
 fn fill(
     container: &mut Container,
     args: &PodArgs,
@@ -139,13 +130,13 @@ fn fill(
     let ours = [
         ("WORKLOAD", args.workload.as_str().to_owned()),
         ("WARM_UP", warm_up.as_secs_f64().to_string()),
-        // Until it is told to end: the kubelet would start a client anew that ends by itself.
+        // 0 seconds means without end. The kubelet would restart a client that ends by itself.
         ("SECONDS", "0".to_owned()),
     ];
     let env = container.env.get_or_insert_default();
     env.retain(|variable| ours.iter().all(|(name, _)| *name != variable.name));
     env.extend(ours.map(|(name, value)| variable(name, value)));
-    // Copies on the host's network have its ports in common, so that only one could serve /metrics.
+    // Copies on the host's network share its ports, so only one of them could serve /metrics.
     match env.iter().find(|variable| variable.name == "PORT") {
         Some(_) => {}
         None if host_network => env.push(variable("PORT", "0".to_owned())),
@@ -179,7 +170,7 @@ fn mount(spec: &mut PodSpec, container: &mut Container) {
     });
 }
 
-/// A pod that somebody runs, without what a cluster has set and without its own request for a GPU.
+/// A user's pod, without the fields that a cluster has set and without its own GPU request.
 pub fn pod(pod: Pod, container: Option<&str>) -> Result<Subject, SubjectError> {
     let mut spec = pod.spec.filter(|spec| !spec.containers.is_empty()).ok_or(SubjectError::NoSpec)?;
     let names: Vec<&str> = spec.containers.iter().map(|container| container.name.as_str()).collect();
@@ -201,7 +192,7 @@ pub fn pod(pod: Pod, container: Option<&str>) -> Result<Subject, SubjectError> {
     Ok(Subject { template, container, files: false })
 }
 
-/// How much GPU memory a container asks for, by what kerf recorded or by its own words.
+/// The GPU memory that a container asks for, by the recorded request, the annotations or the limits, in this order.
 pub fn asked(pod: &Pod, container: Option<&str>) -> Option<SizeGb> {
     let spec = pod.spec.as_ref()?;
     let container = spec.containers.iter().find(|found| container.is_none_or(|name| found.name == name))?;
@@ -226,14 +217,14 @@ fn without(map: BTreeMap<String, String>, gone: impl Fn(&str) -> bool) -> BTreeM
     map.into_iter().filter(|(key, _)| !gone(key)).collect()
 }
 
-/// Takes away what the cluster has set, and what is asked of GPUs.
+/// Removes the fields that the cluster has set, and the requests for GPUs.
 fn clear(spec: &mut PodSpec) {
     spec.node_name = None;
     spec.scheduler_name = None;
     spec.priority = None;
     spec.preemption_policy = None;
     spec.service_account = None;
-    // A Deployment's pods have no other.
+    // A Deployment's pods can have the default restart policy only.
     spec.restart_policy = None;
     if let Some(volumes) = &mut spec.volumes {
         volumes.retain(|volume| !volume.name.starts_with(TOKEN));

@@ -70,7 +70,7 @@ fn the_clients_folder_may_be_in_the_container_already() {
     let subject = client(&args, Some("spec: {hostNetwork: true}"), SECOND).unwrap();
     assert!(!subject.files && container(&subject).volume_mounts.is_none());
     assert_eq!(container(&subject).command.as_ref().unwrap()[1], "/client/client.py");
-    // Copies would all want the machine's port.
+    // On the host's network all copies would need the same port.
     assert_eq!(value(&subject, "PORT"), Some("0"));
 }
 
@@ -89,7 +89,7 @@ fn bad_flags_are_refused_with_what_to_write() {
     }
 }
 
-/// As the API server gives it.
+/// A running pod as the API server returns it.
 fn running() -> Pod {
     serde_json::from_value(json!({
         "metadata": {

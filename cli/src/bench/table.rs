@@ -1,11 +1,11 @@
-//! Tables, for people on standard output and in Markdown for documents. No I/O.
+//! Tables: aligned columns for the terminal, and Markdown for documents. No I/O.
 
 use super::{Figures, Forecast, Neighbour, Point, Results, reference};
 use crate::columns::or_dash;
 use crate::counted::counted;
 use std::fmt::Write;
 
-/// Rows under a head.
+/// Rows under a header.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table<const N: usize> {
     head: [&'static str; N],
@@ -13,7 +13,7 @@ pub struct Table<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    /// In columns.
+    /// The table in aligned columns.
     pub fn text(&self) -> String {
         let mut columns = crate::columns::Columns::new(self.head);
         for row in &self.rows {
@@ -22,7 +22,6 @@ impl<const N: usize> Table<N> {
         columns.write("nothing was measured")
     }
 
-    /// In Markdown.
     pub fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let head = line(&self.head.map(str::to_owned));
@@ -51,7 +50,7 @@ fn seconds(seconds: f64) -> String {
     format!("{seconds:.4}")
 }
 
-/// The points, beside the reference's.
+/// The points, with the reference's figures in the last columns.
 pub fn points(results: &Results) -> Table<14> {
     let alone = results.points.iter().filter(|point| point.copies == 1);
     let alone = alone.map(|point| point.figures.mean_seconds).reduce(f64::min);
@@ -99,7 +98,7 @@ pub fn points(results: &Results) -> Table<14> {
     }
 }
 
-/// Predictions beside what was measured.
+/// The predictions, with the measured values.
 pub fn forecasts(forecasts: &[Forecast]) -> Table<6> {
     let row = |forecast: &Forecast| {
         let verdict = match forecast {
@@ -120,7 +119,7 @@ pub fn forecasts(forecasts: &[Forecast]) -> Table<6> {
     Table { head, rows: forecasts.iter().map(row).collect() }
 }
 
-/// Instances alone and beside a noisy neighbour.
+/// Two rows for each profile: alone, and beside a noisy neighbour.
 pub fn neighbours(rows: &[Neighbour]) -> Table<11> {
     let two = |row: &Neighbour| {
         let slower = 100.0 * (row.beside.mean_seconds / row.alone.mean_seconds - 1.0);
@@ -140,12 +139,12 @@ pub fn neighbours(rows: &[Neighbour]) -> Table<11> {
     }
 }
 
-/// What is predicted of so many copies.
+/// The predicted times by number of copies.
 pub fn predictions(rows: Vec<[String; 5]>, technologies: [&'static str; 5]) -> Table<5> {
     Table { head: technologies, rows }
 }
 
-/// `results.md`: what was measured on, the tables, and what is missing.
+/// The text of `results.md`: the hardware, the tables, and what is missing.
 pub fn document(results: &Results) -> String {
     let mut text = format!(
         "`{}`, {} s after {} s of warm-up, {}.\n\n",
@@ -169,7 +168,7 @@ pub fn document(results: &Results) -> String {
     text
 }
 
-/// What there is no row of, and why.
+/// A line with the reason for everything that has no row.
 pub fn missing(results: &Results) -> Vec<String> {
     let left_out = results.left_out.iter().map(|left| match left.copies {
         Some(copies) => {

@@ -60,7 +60,7 @@ fn the_table_is_beside_the_reference_and_says_what_is_missing() {
     insta::assert_snapshot!(text);
 }
 
-/// Another workload's seconds say nothing beside it.
+/// The seconds of another workload do not compare with the reference's.
 #[test]
 fn the_reference_stands_beside_its_own_workload_only() {
     assert!(points(&results("yolos")).text().contains("0.3198"));

@@ -22,7 +22,7 @@ pub enum Technology {
 }
 
 impl Technology {
-    /// All, in the order of the rows.
+    /// All technologies, in the order of the rows.
     pub const ALL: [Self; 5] = [Self::TimeSlicing, Self::Mps, Self::MpsLimited, Self::Whole, Self::Mig];
 
     /// The name in flags, rows and names of objects.
@@ -48,7 +48,7 @@ impl Technology {
         }
     }
 
-    /// The isolation class that brings this kind under the policy that is shipped, on a GPU that can have it.
+    /// The isolation class for which the shipped policy chooses this kind, on a GPU that offers it.
     #[must_use]
     pub const fn isolation(self) -> IsolationClass {
         match self {

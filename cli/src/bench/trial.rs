@@ -1,4 +1,5 @@
-//! One point: its Deployments are made, their pods followed until all copies were warm for long enough, and removed.
+//! Measures one point: creates its Deployments, follows their pods until all copies were warm for long enough, and
+//! deletes them.
 
 use super::cluster::{Cluster, POLL};
 use super::follow::{self, Follower};
@@ -15,53 +16,53 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::Instant;
 
-/// How many times in a row the API server may fail to answer while copies run: ten seconds of it lose no point.
+/// The number of failed reads in a row that a point survives. At two reads a second this is ten seconds without an API
+/// server.
 const MISSES: u32 = 20;
 
-/// Copies of one subject.
+/// The copies of one subject.
 #[derive(Debug, Clone, Copy)]
 pub struct Group<'g> {
     /// The Deployment's name.
     pub name: &'g str,
-    /// What runs.
+    /// The pods that run.
     pub subject: &'g Subject,
-    /// How it asks, and for how many.
+    /// The annotations by which the copies ask kerf.
     pub asks: &'g BTreeMap<String, String>,
-    /// How many, and what each must get.
+    /// The number of copies, and what each must get.
     pub planned: &'g Planned,
 }
 
-/// How long things take.
+/// Timeouts and durations of a point.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// Until all copies have told that they began.
+    /// The timeout until all copies have reported their start.
     pub start_within: Duration,
-    /// Before a copy counts as warm.
+    /// How long a copy runs before it counts as warm.
     pub warm_up: Duration,
-    /// How long all are warm.
+    /// How long all copies are measured while warm.
     pub measure: Duration,
 }
 
-/// What became of one copy.
+/// The slice and the log of one copy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// The slice that it had.
     pub granted: Granted,
-    /// What it told.
+    /// What the copy printed.
     pub told: Copy,
 }
 
-/// What became of all copies of a trial: by group, in the groups' order.
+/// All copies of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
-    /// The copies.
+    /// The copies of each group, in the groups' order.
     pub groups: Vec<Vec<Report>>,
-    /// When they were warm together.
+    /// The time in which all copies were warm.
     pub window: Window,
 }
 
 impl Trial {
-    /// What the copies of a group told.
+    /// What the copies of one group printed.
     pub fn told(&self, group: usize) -> Vec<&Copy> {
         self.groups[group].iter().map(|report| &report.told).collect()
     }
@@ -70,39 +71,33 @@ impl Trial {
 /// Why a point has no figures.
 #[derive(Debug, Error)]
 pub enum TrialError {
-    /// The cluster cannot be worked with: nothing more will be measured.
+    /// The cluster itself fails, so that no further point is tried.
     #[error(transparent)]
     Cluster(#[from] anyhow::Error),
-    /// No pod can be made.
+    /// Admission denies the pods.
     #[error("no pod is made: {0}")]
     Refused(String),
-    /// A pod was given something else.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
-    /// A pod ended, or never will run.
+    /// A pod ended, or can never run.
     #[error("pod {pod}: {why}{context}")]
     Ended {
-        /// The pod.
         pod: String,
-        /// Why.
         why: String,
         /// The last lines of its log, or its Events.
         context: String,
     },
-    /// A pod is not there any more.
     #[error("pod {0} went away while it was measured; somebody deleted or evicted it")]
     Gone(String),
-    /// It took too long.
+    /// A timeout passed.
     #[error("after {} s {why}{context}", waited.as_secs())]
     Late {
-        /// How long.
         waited: Duration,
-        /// What is not yet.
+        /// What has not happened yet.
         why: String,
         /// Events, or the last lines of a log.
         context: String,
     },
-    /// There is nothing to count.
     #[error(transparent)]
     NoTurns(#[from] NoTurns),
 }
@@ -113,8 +108,8 @@ impl From<kube::Error> for TrialError {
     }
 }
 
-/// Runs these Deployments together and removes them. What stands in the way of the removal is told before all else: the next
-/// point would be wrong.
+/// Runs these Deployments together and deletes them. An error of the deletion takes precedence over the result, because
+/// pods that are left would falsify the next point.
 pub async fn trial(cluster: &Cluster, groups: &[Group<'_>], times: Times) -> Result<Trial, TrialError> {
     for group in groups {
         cluster.until_free(group.planned.target.gpu.uuid.as_str()).await?;
@@ -145,7 +140,7 @@ async fn run(cluster: &Cluster, groups: &[Group<'_>], times: Times) -> Result<Tr
     }
 }
 
-/// One copy while it is followed.
+/// One copy while its log is followed.
 struct Followed {
     group: usize,
     granted: Option<Granted>,
@@ -154,7 +149,7 @@ struct Followed {
     told: Copy,
 }
 
-/// All copies while they are followed.
+/// All copies while their logs are followed.
 struct Watch<'w> {
     cluster: &'w Cluster,
     groups: &'w [Group<'w>],
@@ -171,13 +166,13 @@ impl<'w> Watch<'w> {
         Self { cluster, groups, times, begun: Instant::now(), all_started: None, copies, said }
     }
 
-    /// Asks the cluster how the pods are.
+    /// Reads the state of all pods.
     async fn look(&mut self) -> Result<(), TrialError> {
         let mut seen = BTreeSet::new();
         for (index, group) in self.groups.iter().enumerate() {
             let pods = self.cluster.pods_of(group.name).await?;
             if pods.len() < group.planned.copies as usize {
-                // Other troubles of making pods may pass.
+                // A denial by admission is final; other failures to create pods may pass.
                 let refusal = self.cluster.refusal(group.name).await?;
                 if let Some(refusal) = refusal.filter(|text| text.contains("denied the request")) {
                     return Err(TrialError::Refused(refusal));
@@ -221,7 +216,7 @@ impl<'w> Watch<'w> {
         Err(TrialError::Ended { context: self.context(&name, expected.container).await, pod: name, why })
     }
 
-    /// Takes in what the copies have told since.
+    /// Collects what the copies have printed since the last call.
     async fn listen(&mut self) {
         tokio::time::sleep(POLL).await;
         for copy in self.copies.values_mut() {
@@ -231,14 +226,14 @@ impl<'w> Watch<'w> {
         self.say();
     }
 
-    /// When all copies of all groups were warm so far.
+    /// The time in which all copies of all groups were warm so far.
     fn window(&self) -> Option<Window> {
         let wanted: u32 = self.groups.iter().map(|group| group.planned.copies).sum();
         let ready = self.copies.values().filter(|copy| copy.granted.is_some()).count();
         (ready == wanted as usize).then(|| Window::of(self.told()))?
     }
 
-    /// What each copy has told so far.
+    /// What each copy has printed so far.
     fn told(&self) -> impl Iterator<Item = &Copy> + Clone {
         self.copies.values().map(|copy| &copy.told)
     }
@@ -261,7 +256,7 @@ impl<'w> Watch<'w> {
         self.groups.iter().map(|group| group.planned.copies as usize).sum()
     }
 
-    /// Says on standard error how far it is, where that has changed.
+    /// Prints the progress on standard error, if it has changed.
     fn say(&mut self) {
         let (started, wanted) = (self.started(), self.wanted());
         let runs = self.copies.values().filter(|copy| copy.state == PodState::Runs).count();
@@ -278,7 +273,7 @@ impl<'w> Watch<'w> {
         }
     }
 
-    /// Whether it takes too long.
+    /// Fails if a timeout has passed.
     async fn deadline(&mut self) -> Result<(), TrialError> {
         let Times { start_within, warm_up, measure } = self.times;
         if self.started() == self.wanted() {
@@ -317,7 +312,7 @@ impl<'w> Watch<'w> {
         TrialError::Late { waited, why, context: self.context(pod, container).await }
     }
 
-    /// What helps to understand a pod: the end of its log, or else what was told of it.
+    /// What helps to understand a pod's failure: the end of its log, or else its Events.
     async fn context(&self, pod: &str, container: &str) -> String {
         let (what, lines) = match follow::tail(&self.cluster.pods(), pod, container).await {
             Ok(lines) if !lines.is_empty() => ("its log ends with".to_owned(), lines),

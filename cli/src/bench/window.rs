@@ -1,23 +1,22 @@
-//! The figures of a point, from what its copies told: the turns while all copies were warm and none had ended. The rule, and
-//! what a percentile is, are those of `by_hand.py`, so that its figures compare.
+//! Computes the figures of a point from the turns in which all copies were warm and none had ended. This rule and the
+//! definition of a percentile are those of `by_hand.py`, so that its figures compare.
 
 use super::Figures;
 use super::lines::{Line, Sensors, Start, Turns};
 use std::time::Duration;
 use thiserror::Error;
 
-/// What one copy told.
+/// What one copy has printed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Copy {
-    /// What it runs on.
+    /// Its GPU and software, once it has reported them.
     pub start: Option<Start>,
-    /// Second by second.
+    /// Its turns, about one entry per second.
     pub turns: Vec<Turns>,
     ended: Option<f64>,
 }
 
 impl Copy {
-    /// Takes a line in.
     pub fn tell(&mut self, line: Line) {
         match line {
             Line::Start(start) => self.start = Some(start),
@@ -35,14 +34,14 @@ impl Copy {
     }
 }
 
-/// When all copies were warm and none had ended; in the copies' seconds since 1970.
+/// The time in which all copies were warm and none had ended, in seconds since 1970 by the copies' clock.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Window {
     from: f64,
     to: f64,
 }
 
-/// Why a window has no figures.
+/// The window contains no turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "no turn began and ended while all copies were warm; measure for longer (--measure), and see that copies do not end by \
@@ -51,7 +50,7 @@ pub struct Window {
 pub struct NoTurns;
 
 impl Window {
-    /// The window so far; `None` while a copy is not warm.
+    /// The window so far; `None` until every copy is warm.
     pub fn of<'c>(copies: impl Iterator<Item = &'c Copy> + Clone) -> Option<Self> {
         let warm: Option<Vec<f64>> = copies.clone().map(Copy::warm).collect();
         let last: Option<Vec<f64>> = copies.map(Copy::last).collect();
@@ -59,19 +58,18 @@ impl Window {
         Some(Self { from, to: last?.into_iter().reduce(f64::min)? })
     }
 
-    /// Whether it is as long as that and each copy has told of turns within it: a copy tells at most once a second, so that a
-    /// short window may lie between two of its lines.
+    /// Whether the window is at least as long as `measure` and has turns of each copy. A copy prints at most once a
+    /// second, so a short window may lie between two of its lines.
     pub fn is_enough<'c>(self, measure: Duration, mut copies: impl Iterator<Item = &'c Copy>) -> bool {
         let has_told = |copy: &Copy| copy.turns.iter().any(|turns| self.holds(turns));
         self.to - self.from >= measure.as_secs_f64() && copies.all(has_told)
     }
 
-    /// Whether a line is within.
     pub fn holds(self, turns: &Turns) -> bool {
         turns.begin >= self.from && turns.end <= self.to
     }
 
-    /// The figures of these copies, which may be some of those that made the window.
+    /// The figures of these copies, which may be only some of those that define the window.
     pub fn figures(self, copies: &[&Copy]) -> Result<Figures, NoTurns> {
         let within = |copy: &Copy| copy.turns.iter().filter(|turns| self.holds(turns)).cloned().collect();
         let lines: Vec<Vec<Turns>> = copies.iter().map(|copy| within(copy)).collect();
@@ -82,7 +80,7 @@ impl Window {
         let told = |read: fn(&Sensors) -> Option<f64>| {
             lines.iter().flatten().filter_map(move |turns| read(&turns.sensors))
         };
-        // The counter is the GPU's: each copy reads the same one.
+        // The energy counter is the GPU's, so each copy reads the same one.
         let watts = lines.iter().find_map(|lines| power_by_energy(lines));
         Ok(Figures {
             mean_seconds: mean,
@@ -99,7 +97,7 @@ impl Window {
     }
 }
 
-/// The value that so large a part of the ascending values does not exceed, counted as `by_hand.py` does.
+/// The value that the given part of the ascending values does not exceed, counted as `by_hand.py` does.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -116,7 +114,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// Turns a second of one copy.
+/// Turns per second of one copy.
 #[expect(clippy::cast_precision_loss, reason = "turns of a run are fewer than 2^52")]
 fn rate(lines: &[Turns]) -> f64 {
     let turns: usize = lines.iter().map(|turns| turns.seconds.len()).sum();
@@ -124,7 +122,7 @@ fn rate(lines: &[Turns]) -> f64 {
     if span > 0.0 { turns as f64 / span } else { 0.0 }
 }
 
-/// The GPU's mean power by its counter of energy, in watts.
+/// The GPU's mean power in watts, by its energy counter.
 fn power_by_energy(lines: &[Turns]) -> Option<f64> {
     let (first, last) = (lines.first()?, lines.last()?);
     let span = last.end - first.end;

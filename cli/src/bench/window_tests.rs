@@ -1,6 +1,6 @@
 use super::*;
 
-/// A copy that takes a turn in `turn` seconds and tells every second from `begin` on, warm after two.
+/// A copy that takes `turn` seconds for a turn, prints every second from `begin` on, and is warm after two seconds.
 fn copy(begin: f64, lines: u32, turn: f64) -> Copy {
     let mut copy = Copy::default();
     let mut at = begin;
@@ -29,7 +29,7 @@ fn near(value: f64, expected: f64) -> bool {
 
 #[test]
 fn only_turns_count_that_ran_while_all_were_warm_and_none_had_ended() {
-    // Warm from 2 to 10 and from 5 to 9: together from 5 to 9.
+    // One copy is warm from 2 to 10 and the other from 5 to 9, so both are warm from 5 to 9.
     let (early, late) = (copy(0.0, 10, 0.25), copy(3.0, 6, 0.5));
     let window = Window::of([&early, &late].into_iter()).unwrap();
     assert_eq!(window, Window { from: 5.0, to: 9.0 });
@@ -38,7 +38,7 @@ fn only_turns_count_that_ran_while_all_were_warm_and_none_had_ended() {
     assert!(near(figures.mean_seconds, (16.0 * 0.25 + 8.0 * 0.5) / 24.0));
     assert!(near(figures.per_second, 4.0 + 2.0));
     assert!(near(figures.window_seconds, 4.0));
-    // 300 W by the counter, at six turns a second.
+    // The counter shows 300 W, at six turns per second.
     assert!(near(figures.energy_per_turn_joules.unwrap(), 50.0));
     assert_eq!(figures.power_watts, Some(200.0));
     assert_eq!(figures.memory_mib, Some(1008.0));
@@ -70,7 +70,8 @@ fn there_is_no_window_while_a_copy_is_not_warm_and_no_figure_without_a_turn() {
 
 #[test]
 fn a_window_between_the_lines_of_a_copy_is_not_enough() {
-    // Lines of a second and a half: the window from the other's warmth on, at 2.1, has none of them before 4.5.
+    // The slow copy prints every 1.5 s: the window starts at 2.1, when the other is warm, and has no line of the slow
+    // one before 4.5.
     let (slow, quick) = (copy(-1.5, 4, 1.5), copy(0.1, 4, 0.25));
     let window = Window::of([&slow, &quick].into_iter()).unwrap();
     assert!(near(window.from, 2.1) && near(window.to, 4.1), "{window:?}");
@@ -78,7 +79,7 @@ fn a_window_between_the_lines_of_a_copy_is_not_enough() {
     assert!(!window.is_enough(Duration::from_secs(1), [&slow, &quick].into_iter()));
 }
 
-/// As `sorted[min(int(len * part), len - 1)]` of Python.
+/// Python computes it as `sorted[min(int(len * part), len - 1)]`.
 #[test]
 fn a_percentile_is_what_by_hand_calls_so() {
     let values: Vec<f64> = (1..=20_u8).map(f64::from).collect();

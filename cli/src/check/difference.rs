@@ -1,16 +1,17 @@
-//! Where one JSON document differs from another, field by field.
+//! Compares two JSON documents field by field.
 
 use serde_json::Value;
 use std::fmt;
 
-/// One field that differs.
+/// One field in which two documents differ.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
-    /// Where: `extenders[0].tlsConfig.caFile`. Items that have a name are called by it: `managedResources[nvidia.com/gpu].name`.
+    /// The field's path, like `extenders[0].tlsConfig.caFile`. Items with a name are addressed by it:
+    /// `managedResources[nvidia.com/gpu].name`.
     pub path: String,
-    /// What should be there; `None` for nothing.
+    /// The wanted value; `None` if the field should not exist.
     pub wanted: Option<Value>,
-    /// What is there.
+    /// The found value; `None` if the field is missing.
     pub found: Option<Value>,
 }
 
@@ -28,7 +29,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// A value in as many words as a line has.
+/// A value, cut to the length that fits into a line.
 fn short(value: &Value) -> String {
     const MOST: usize = 80;
     let text = value.to_string();
@@ -38,7 +39,7 @@ fn short(value: &Value) -> String {
     }
 }
 
-/// Everything in which `found` differs from `wanted`.
+/// Every field in which `found` differs from `wanted`.
 pub fn differences(wanted: &Value, found: &Value) -> Vec<Difference> {
     let mut all = Vec::new();
     compare(String::new(), Some(wanted), Some(found), &mut all);
@@ -74,7 +75,7 @@ fn compare(path: String, wanted: Option<&Value>, found: Option<&Value>, all: &mu
 
 type Named<'v> = Vec<(&'v str, &'v Value)>;
 
-/// The items by their names, where all have one.
+/// The items by their names; `None` unless every item has a name. So the order of named items does not count.
 fn by_name(items: &[Value]) -> Option<Named<'_>> {
     items.iter().map(|item| Some((item.get("name")?.as_str()?, item))).collect()
 }

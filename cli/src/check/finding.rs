@@ -1,48 +1,46 @@
-//! What was found: good, or something with its remedy.
+//! What a check finds: something good, or a problem with its remedy.
 
 use serde::Serialize;
 use std::fmt;
 
-/// What the checks are about, in the order in which they are shown.
+/// The subjects of the checks, in the order in which a report shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Group {
-    /// The API server, and the way to it.
+    /// The API server, its version and its APIs.
     KubernetesApi,
-    /// What the user may do.
+    /// The rights of the user who installs kerf.
     InstallRights,
-    /// The GPUs of the cluster, as its Nodes show them.
+    /// The nodes with GPUs, as the API server shows them.
     GpuNodes,
-    /// NVIDIA's GPU Operator, and what kerf's chart needs beside it.
+    /// NVIDIA's GPU Operator, and the chart values that kerf needs beside it.
     GpuOperator,
-    /// The `CustomResourceDefinition` and the policies that guard what only kerf writes.
+    /// The `CustomResourceDefinition`, and the admission policies that guard what only kerf writes.
     Resources,
-    /// What kerf's service accounts may do.
+    /// The rights of kerf's service accounts.
     ProgramRights,
-    /// Mutating admission.
     Webhook,
-    /// The scheduler extender.
     Extender,
-    /// The scheduler that asks the extender.
+    /// The scheduler that calls the extender.
     Scheduler,
-    /// The admin's policies.
+    /// The admin's policy files.
     Policies,
-    /// The namespaces' `ResourceQuotas`.
+    /// The `ResourceQuotas` of the namespaces.
     Quotas,
-    /// The nodes that kerf's agents serve.
+    /// The managed nodes.
     ManagedNodes,
-    /// The nodes that NVIDIA's device plugin serves.
+    /// The static nodes, which NVIDIA's device plugin serves.
     StaticNodes,
-    /// Others that manage GPUs.
+    /// Conflicting GPU managers.
     Others,
-    /// The versions of the programs.
+    /// The versions of the running programs.
     Versions,
-    /// The clocks.
+    /// The clocks of the machines.
     Clocks,
 }
 
 impl Group {
-    /// In words.
+    /// The group's title in a report.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -72,51 +70,44 @@ impl fmt::Display for Group {
     }
 }
 
-/// One line of a report. What is not good has a remedy by construction.
+/// One line of a report. By construction every problem has a remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was found.
+    /// What the check has found.
     pub what: String,
-    /// How it is.
     #[serde(flatten)]
     pub verdict: Verdict,
 }
 
-/// Whether something is as it should be.
+/// Whether a check's subject is in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "lowercase")]
 pub enum Verdict {
-    /// It is.
     Fine,
-    /// It works, or could not be looked at.
+    /// It works but needs attention, or could not be checked.
     Warning {
-        /// What to do.
         remedy: String,
     },
-    /// It does not work.
     Failure {
-        /// What to do.
         remedy: String,
     },
 }
 
 impl Finding {
-    /// Something good.
     pub fn fine(what: impl Into<String>) -> Self {
         Self { what: what.into(), verdict: Verdict::Fine }
     }
 
-    /// Something that works and should be looked at.
+    /// Something that works but needs attention.
     pub fn warning(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), verdict: Verdict::Warning { remedy: remedy.into() } }
     }
 
-    /// Something that does not work.
     pub fn failure(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), verdict: Verdict::Failure { remedy: remedy.into() } }
     }
 
-    /// What to do, for what is not good.
+    /// The remedy; `None` if nothing is wrong.
     #[must_use]
     pub fn remedy(&self) -> Option<&str> {
         match &self.verdict {
@@ -125,18 +116,16 @@ impl Finding {
         }
     }
 
-    /// Whether it does not work.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         matches!(self.verdict, Verdict::Failure { .. })
     }
 
-    /// Whether it works and should be looked at.
     #[must_use]
     pub fn is_warning(&self) -> bool {
         matches!(self.verdict, Verdict::Warning { .. })
     }
 }
 
-/// What was found of each group that was looked at.
+/// The findings of each group that was checked.
 pub type Findings = Vec<(Group, Vec<Finding>)>;

@@ -1,12 +1,12 @@
-//! `kerf check`: whether a cluster can have kerf, and whether kerf works there; what does not, with the remedy.
+//! `kerf check`: can a cluster run kerf, and does kerf work there? Each problem comes with its remedy.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `read` | asks the API server for all that is looked at |
+//! | `read` | reads everything from the API server |
 //! | `observed` | what was read, as plain data |
-//! | `judge` | what was read → findings; pure, a file a group |
-//! | `need`, `others`, `difference` | rights, other programs, documents: what is looked for; pure |
-//! | `report` | findings as they are printed; pure |
+//! | `judge` | turns what was read into findings; pure, one file for each group |
+//! | `need`, `others`, `difference` | rights, other GPU managers, comparison of documents; pure |
+//! | `report` | prints the findings; pure |
 
 mod difference;
 mod finding;
@@ -45,7 +45,7 @@ Examples:
   # What does not work, as programs read it
   kerf check -o json | jq '.groups[].findings[] | select(.verdict == \"failure\")'";
 
-/// How often is looked again under `--wait`.
+/// The interval between two checks under `--wait`.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// What is checked, and how it is told.
@@ -71,7 +71,7 @@ pub struct Args {
     connection: Connection,
 }
 
-/// Checks, prints, and says by its exit whether all is well.
+/// Checks and prints; the exit code says whether all is well.
 pub fn run(args: &Args) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (report, reached) = runtime.block_on(settled(args));
@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
     })
 }
 
-/// What is found, after waiting for all to be well where that is asked for; and whether the API server was reached.
+/// The last report, after waiting for a good one if `--wait` asks for it, and whether the API server was reached.
 async fn settled(args: &Args) -> (Report, bool) {
     let mut wait = Wait::new("all to be well", args.wait.unwrap_or_default()).every(LOOK);
     loop {

@@ -1,5 +1,5 @@
-//! The rights that kerf needs: whoever installs it, and its programs. The programs' are those of the manifests in `deploy/base`,
-//! so that what is checked is what is given.
+//! The rights that kerf needs: those of the user who installs it, and those of its programs. The programs' rights come
+//! from the manifests in `deploy/base`, so that the check never differs from what is granted.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde::Deserialize;
@@ -13,7 +13,7 @@ const RBAC: [(&str, &str); 3] = [
     ("kerf-node-agent", include_str!("../../../deploy/base/node-agent/rbac.yaml")),
 ];
 
-/// What the extender may do beyond placing pods, by its flags, with the rights for it.
+/// Optional abilities of the extender, by the names of their flags, with the manifests of their rights.
 const EXTENDERS: [(&str, &str); 2] = [
     ("moves", include_str!("../../../deploy/base/extender/moves.yaml")),
     ("layouts", include_str!("../../../deploy/components/extender-layouts/rights.yaml")),
@@ -39,35 +39,30 @@ const INSTALLED: [(&str, &str, bool); 16] = [
     ("rbac.authorization.k8s.io", "rolebindings", true),
 ];
 
-/// Who needs a right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
-    /// Whoever runs `kerf check`.
+    /// The user who runs `kerf check`.
     User,
     /// A service account in kerf's namespace.
     Account(String),
 }
 
-/// A right.
+/// A right that somebody needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Need {
-    /// Who needs it.
     pub who: Who,
-    /// The verb.
     pub verb: String,
-    /// The API group.
     pub group: String,
-    /// The resource.
     pub resource: String,
-    /// Its part: `status`.
+    /// The subresource, like `status`.
     pub subresource: Option<String>,
-    /// The object, where it is one alone.
+    /// The name of the object, for a right to one object only.
     pub name: Option<String>,
-    /// The namespace; `None` for all, and for what has none.
+    /// The namespace; `None` for all namespaces, and for cluster-wide resources.
     pub namespace: Option<String>,
 }
 
-/// As `kubectl auth can-i` is asked.
+/// The form is that of `kubectl auth can-i`.
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
@@ -87,7 +82,7 @@ impl fmt::Display for Need {
     }
 }
 
-/// What whoever installs kerf needs.
+/// The rights of the user who installs kerf.
 pub fn of_the_installer(namespace: &str) -> Vec<Need> {
     let need = |(group, resource, inside): (&str, &str, bool)| Need {
         who: Who::User,
@@ -101,7 +96,8 @@ pub fn of_the_installer(namespace: &str) -> Vec<Need> {
     INSTALLED.into_iter().map(need).collect()
 }
 
-/// What kerf's programs need, of which the extender does this beyond placing pods; `account_of` a program is its service account.
+/// The rights of kerf's programs. `extender_may` says which optional abilities count, and `account_of` names each
+/// program's service account.
 pub fn of_the_programs(
     namespace: &str,
     extender_may: impl Fn(&str) -> bool,
@@ -125,7 +121,7 @@ pub fn of_the_programs(
     Ok(needs)
 }
 
-/// Each right that a rule gives.
+/// Every right that a rule grants.
 fn of_rule(account: &str, namespace: Option<&str>, rule: &PolicyRule) -> Vec<Need> {
     let names: Vec<Option<String>> = match rule.resource_names.as_deref() {
         None | Some([]) => vec![None],

@@ -1,4 +1,4 @@
-//! What is known of a cluster when it is judged. Plain data: `read` fills it, `judge` looks at it.
+//! Everything that is known of a cluster when it is judged. Plain data: `read` fills it, `judge` reads it.
 
 use super::need::Need;
 use super::others::Foreigner;
@@ -12,26 +12,24 @@ use kerf_runtime::gpu_node::GpuNode;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The agent as a program.
+/// The name of the agent's program.
 pub const AGENT: &str = "kerf-node-agent";
 
-/// The namespace in which the webhook is shown a pod.
+/// The namespace of the pod that probes the webhook.
 pub const PROBED: &str = "default";
 
-/// Something that was looked for.
+/// The outcome of a look-up.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Seen<T> {
-    /// It is there.
     Found(T),
-    /// It is not there.
     #[default]
     Absent,
-    /// It could not be looked at, and why.
+    /// It could not be read, for this reason.
     Unknown(String),
 }
 
 impl<T> Seen<T> {
-    /// It, if it is there.
+    /// The value, if it was found.
     pub fn found(&self) -> Option<&T> {
         match self {
             Self::Found(it) => Some(it),
@@ -41,92 +39,83 @@ impl<T> Seen<T> {
 }
 
 impl<T> Seen<Vec<T>> {
-    /// What is there of it, for those to whom an unknown list is as good as an empty one.
+    /// The items that were found. For callers that treat an unknown list like an empty one.
     pub fn all(&self) -> &[T] {
         self.found().map_or(&[], Vec::as_slice)
     }
 }
 
-/// What came of the pod that the webhook was shown, and that nobody made.
+/// How the webhook treats the probe, a pod that is never created.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Probe {
-    /// It was not tried.
     #[default]
     NotTried,
     /// The webhook admitted it and wrote a request into it.
     Admitted,
-    /// The webhook refused it, with this text.
+    /// The webhook denied it, with this text.
     Refused(String),
-    /// It came through unchanged.
+    /// The pod came back unchanged, so the webhook has not seen it.
     PassedBy,
-    /// The API server could not reach the webhook, with this text.
+    /// The API server could not reach the webhook, for this reason.
     Unreachable(String),
-    /// Something else refused it.
+    /// Something other than the webhook rejected it, for this reason.
     Hindered(String),
 }
 
-/// A cluster.
+/// What was read of a cluster.
 #[derive(Debug, Default)]
 pub struct Observed {
-    /// kerf's namespace.
     pub namespace: String,
-    /// The API server's address.
+    /// The URL of the API server.
     pub url: String,
-    /// Its version: `v1.36.0`.
+    /// The API server's version: `v1.36.0`.
     pub version: String,
-    /// Its time, which all others are held against.
+    /// The API server's time, with which all other clocks are compared.
     pub now: Timestamp,
-    /// How much this machine's clock is before it.
+    /// How far this machine's clock is ahead of the API server's.
     pub skew: SignedDuration,
-    /// Of each API that kerf needs the resources that are served, by group and version.
+    /// The served resources of each API that kerf needs, by group and version.
     pub apis: BTreeMap<&'static str, Seen<Vec<String>>>,
-    /// Rights, and whether they are there.
+    /// Each right that somebody needs, and whether it is granted.
     pub rights: Vec<(Need, Seen<bool>)>,
-    /// The definition of `GpuNodes`, as JSON.
+    /// The `CustomResourceDefinition` of `GpuNodes`, as JSON.
     pub crd: Seen<Value>,
     /// The names of all `ValidatingAdmissionPolicies`.
     pub guards: Seen<Vec<String>>,
-    /// And of those that a binding puts in force.
+    /// The names of those that a binding puts in force.
     pub guards_bound: Seen<Vec<String>>,
-    /// The webhook's configuration.
     pub webhook: Seen<MutatingWebhookConfiguration>,
-    /// The Secrets of kerf's namespace that hold certificates, by name.
+    /// The Secrets with certificates in kerf's namespace, by name.
     pub secrets: BTreeMap<String, Seen<Secret>>,
-    /// What became of the probe.
     pub probe: Probe,
-    /// The Lease of the extender's leader.
     pub lease: Seen<Lease>,
-    /// The same a little later, where the first had run out.
+    /// The same Lease a little later; read only if the first one had expired.
     pub lease_later: Option<Lease>,
-    /// The extender's Service.
     pub extender_service: Seen<Service>,
-    /// The pods of the cluster's own scheduler, where it runs as such.
+    /// The pods of the cluster's own scheduler, if it runs as pods.
     pub main_schedulers: Seen<Vec<Pod>>,
-    /// `ConfigMaps` of kerf's namespace.
+    /// The `ConfigMaps` of kerf's namespace.
     pub config_maps: Seen<Vec<ConfigMap>>,
-    /// Its Deployments.
+    /// The Deployments of kerf's namespace.
     pub deployments: Seen<Vec<Deployment>>,
-    /// Its pods.
+    /// The pods of kerf's namespace.
     pub pods: Seen<Vec<Pod>>,
-    /// All Nodes.
     pub nodes: Seen<Vec<Node>>,
-    /// Their Leases.
+    /// The Leases of all Nodes.
     pub node_leases: Seen<Vec<Lease>>,
-    /// All `GpuNodes`.
     pub gpu_nodes: Seen<Vec<GpuNode>>,
-    /// Others that manage GPUs, by their pods, their webhooks and their `ResourceSlices`.
+    /// Other GPU managers, found by their pods, webhooks and `ResourceSlices`.
     pub foreigners: Seen<Vec<Foreigner>>,
-    /// The `ClusterPolicy` that GPU Operator heeds, as JSON.
+    /// The `ClusterPolicy` that GPU Operator uses, as JSON.
     pub cluster_policy: Seen<Value>,
-    /// The `ResourceQuotas` of all namespaces.
     pub resource_quotas: Seen<Vec<ResourceQuota>>,
     /// The `DeviceClasses` of dynamic resource allocation, as JSON.
     pub device_classes: Seen<Vec<Value>>,
 }
 
 impl Observed {
-    /// The pods of one of kerf's programs that have not ended, nor are on their way out. One that was evicted stays as an object while
-    /// another runs in its place.
+    /// The pods of one of kerf's programs that have not ended and are not being deleted. An evicted pod stays as an
+    /// object while another runs in its place.
     pub fn pods_of(&self, program: &str) -> impl Iterator<Item = &Pod> {
         self.pods.all().iter().filter(move |pod| {
             let name = pod.metadata.labels.as_ref().and_then(|labels| labels.get("app.kubernetes.io/name"));
@@ -135,18 +124,18 @@ impl Observed {
         })
     }
 
-    /// The pods of the Deployment of one of kerf's programs, as it has them.
+    /// The pod template's spec of one of kerf's Deployments.
     pub fn pod_spec_of(&self, program: &str) -> Option<&PodSpec> {
         let deployment = self.deployments.all().iter().find(|deployment| name_of(*deployment) == program)?;
         deployment.spec.as_ref()?.template.spec.as_ref()
     }
 
-    /// The volumes of the Deployment of one of kerf's programs.
+    /// The volumes of one of kerf's Deployments.
     pub fn volumes_of(&self, program: &str) -> impl Iterator<Item = &Volume> {
         self.pod_spec_of(program).and_then(|pod| pod.volumes.as_ref()).into_iter().flatten()
     }
 
-    /// What the Deployment of one of kerf's programs gives a flag, like `--moves=false`; of several the last.
+    /// The value of a flag like `--moves=false` in one of kerf's Deployments. If it is repeated, the last one counts.
     pub fn flag_of(&self, program: &str, flag: &str) -> Option<&str> {
         let pod = self.pod_spec_of(program);
         let arguments = pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|c| c.args.iter().flatten());
@@ -154,17 +143,16 @@ impl Observed {
         values.next_back()
     }
 
-    /// Whether the extender may do this beyond placing pods: a name of its flags.
+    /// Whether the extender has this optional ability, by the flag of the same name.
     pub fn extender_may(&self, what: &str) -> bool {
         self.flag_of("kerf-extender", &format!("--{what}")) != Some("false")
     }
 
-    /// The Nodes that are kerf's: by their labels, or because the chart's values put an agent there.
+    /// The managed Nodes: by their labels, or because the chart's values put an agent there.
     pub fn managed(&self) -> Vec<&Node> {
         self.by_owner().0
     }
 
-    /// All other Nodes.
     pub fn unmanaged(&self) -> Vec<&Node> {
         self.by_owner().1
     }
@@ -179,12 +167,10 @@ impl Observed {
     }
 }
 
-/// A Node's label.
 pub fn label<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
     node.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// An object's name.
 pub fn name_of(object: &impl k8s_openapi::Metadata<Ty = kube::core::ObjectMeta>) -> &str {
     object.metadata().name.as_deref().unwrap_or_default()
 }
@@ -194,13 +180,12 @@ fn has_ended(pod: &Pod) -> bool {
     matches!(phase, Some("Failed" | "Succeeded"))
 }
 
-/// Whether a pod is ready.
 pub fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Why a pod is not ready, in the words of its containers' states, its conditions or its phase.
+/// Why a pod is not ready, from the states of its containers, its conditions or its phase.
 pub fn trouble_of(pod: &Pod) -> String {
     let Some(status) = &pod.status else { return "it has no status".to_owned() };
     let containers =

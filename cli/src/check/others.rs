@@ -1,37 +1,31 @@
-//! Who else manages GPUs in a cluster, and by what that is seen. Pure.
+//! Other GPU managers in a cluster, and how they are recognized. Pure.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Container;
 use kerf_core::keys;
 use std::collections::BTreeSet;
 
-/// One that manages GPUs, or mutates pods that ask for them.
+/// A program that manages GPUs, or mutates pods that ask for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Who {
-    /// NVIDIA's device plugin.
     DevicePlugin,
-    /// NVIDIA's MIG manager.
     MigManager,
     /// NVIDIA's driver for dynamic resource allocation.
     DraDriver,
-    /// nebuly's nos.
     Nos,
-    /// `HAMi`.
     Hami,
-    /// The KAI scheduler.
     Kai,
-    /// Volcano's vGPU device plugin.
     VolcanoVgpu,
-    /// Alibaba's gpushare device plugin.
     Gpushare,
 }
 
-/// By what part of an image's name each is known, and for a container of which name. NVIDIA's images hold several programs.
+/// A part of the image's name and of the container's name by which each is recognized, because one of NVIDIA's images
+/// holds several programs.
 const IMAGES: [(&str, &str, Who); 10] = [
     ("k8s-device-plugin", "device-plugin", Who::DevicePlugin),
     ("gpu-operator-mig-manager", "", Who::MigManager),
     ("k8s-mig-manager", "", Who::MigManager),
-    // With GPUs switched off its kubelet plugin has the container compute-domains alone, which takes none.
+    // Without GPU support its kubelet plugin has only the container compute-domains, which takes no GPUs.
     ("k8s-dra-driver-gpu", "gpus", Who::DraDriver),
     ("nebuly-nvidia-device-plugin", "", Who::Nos),
     ("nos-mig-agent", "", Who::Nos),
@@ -41,11 +35,11 @@ const IMAGES: [(&str, &str, Who); 10] = [
     ("k8s-gpushare-plugin", "", Who::Gpushare),
 ];
 
-/// By what part of its name a webhook configuration is known.
+/// The part of a webhook configuration's name by which each is recognized.
 const WEBHOOKS: [(&str, Who); 3] = [("hami", Who::Hami), ("kai-", Who::Kai), ("nos-", Who::Nos)];
 
 impl Who {
-    /// As it is called.
+    /// The program's name in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,7 +54,7 @@ impl Who {
         }
     }
 
-    /// What to do where it runs on a node that kerf serves.
+    /// How to keep it off a managed node.
     #[must_use]
     pub fn remedy(self, node: &str) -> String {
         match self {
@@ -82,18 +76,17 @@ impl Who {
     }
 }
 
-/// One of them, found.
+/// Another GPU manager that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreigner {
-    /// Who.
     pub who: Who,
-    /// By what it is seen: `DaemonSet gpu-operator/nvidia-device-plugin-daemonset`.
+    /// The object that proves it: `DaemonSet gpu-operator/nvidia-device-plugin-daemonset`.
     pub evidence: String,
-    /// The nodes it runs on; empty for what is nobody's node, as a webhook.
+    /// The nodes on which it runs; empty for a webhook, which runs for the whole cluster.
     pub nodes: BTreeSet<String>,
 }
 
-/// Whose a `DaemonSet` is.
+/// The GPU manager that a `DaemonSet` runs, if it is a known one.
 #[must_use]
 pub fn of_daemon_set(set: &DaemonSet) -> Option<Who> {
     let spec = set.spec.as_ref()?.template.spec.as_ref()?;
@@ -107,7 +100,7 @@ fn of_container(container: &Container) -> Option<Who> {
     Some(*who)
 }
 
-/// Whose a webhook configuration of this name is.
+/// The GPU manager to which a webhook configuration of this name belongs.
 #[must_use]
 pub fn of_webhook(name: &str) -> Option<Who> {
     let (_, who) =

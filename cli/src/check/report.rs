@@ -1,4 +1,4 @@
-//! Findings as they are printed. Pure.
+//! Prints findings as text, in short form and as data. Pure.
 
 use super::finding::{Finding, Findings, Group, Verdict};
 use crate::counted::counted;
@@ -7,10 +7,10 @@ use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// What is printed.
+/// The findings of a check, as they are printed.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Whether nothing has failed.
+    /// Whether no check failed.
     pub good: bool,
     groups: Vec<GroupReport>,
     #[serde(skip)]
@@ -24,7 +24,7 @@ struct GroupReport {
 }
 
 impl Report {
-    /// Of these findings; with `strict` a warning fails too.
+    /// Builds the report; with `strict` a warning counts as a failure.
     pub fn of(findings: Findings, strict: bool) -> Self {
         let good = is_good(&findings, strict);
         let groups = findings.into_iter().map(|(group, findings)| GroupReport { group, findings });
@@ -35,7 +35,7 @@ impl Report {
         self.groups.iter().flat_map(|group| &group.findings).filter(|finding| is(finding)).count()
     }
 
-    /// Everything, in groups.
+    /// The long form: every finding, in groups.
     fn whole(&self) -> String {
         let mut text = String::new();
         let bold = Style::new().bold();
@@ -69,7 +69,7 @@ impl Report {
         }
     }
 
-    /// A line for each finding that is not good, in ASCII.
+    /// The short form: one line of ASCII for each finding that is not good.
     fn short(&self) -> String {
         let mut text = String::new();
         for GroupReport { group, findings } in &self.groups {
@@ -93,13 +93,13 @@ impl output::Report for Report {
     }
 }
 
-/// Whether nothing has failed; with `strict`, nor is there a warning.
+/// Whether nothing failed; with `strict`, also whether there is no warning.
 pub fn is_good(findings: &Findings, strict: bool) -> bool {
     let mut all = findings.iter().flat_map(|(_, findings)| findings);
     !all.any(|finding| finding.is_failure() || strict && finding.is_warning())
 }
 
-/// Findings as somebody sees them who has no colours.
+/// The findings as a terminal without colours shows them.
 #[cfg(test)]
 pub fn render(findings: &Findings, format: Format, strict: bool) -> String {
     let text = output::render(&Report::of(findings.clone(), strict), format).unwrap();

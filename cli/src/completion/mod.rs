@@ -1,4 +1,4 @@
-//! How a command line goes on. The engine is clap's: shells, and kubectl for `kubectl kerf`, run `kerf` with COMPLETE set.
+//! Completion of command lines, by clap's engine: shells, and kubectl for `kubectl kerf`, run `kerf` with COMPLETE set.
 
 pub(crate) mod values;
 
@@ -10,10 +10,10 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The variable by which kerf is asked.
+/// The environment variable by which a shell asks for candidates.
 const VARIABLE: &str = "COMPLETE";
 
-/// What kubectl takes for "complete no file names" (cobra's `ShellCompDirectiveNoFileComp`).
+/// cobra's `ShellCompDirectiveNoFileComp`: kubectl then completes no file names.
 const NO_FILES: &str = ":4";
 
 const COMPLETERS: Shells<'static> = Shells(&[&Bash, &Zsh, &Fish, &Elvish, &Powershell, &Kubectl]);
@@ -52,12 +52,12 @@ enum For {
     Kubectl,
 }
 
-/// Answers who asks how a command line goes on, and ends; does nothing if nobody asks.
+/// Prints the candidates and exits if the environment variable is set, and does nothing otherwise.
 pub fn answer() {
     CompleteEnv::with_factory(Cli::command).var(VARIABLE).shells(COMPLETERS).complete();
 }
 
-/// Prints what a shell needs.
+/// Prints the script that a shell needs.
 pub fn print(args: &Args) -> anyhow::Result<()> {
     let name = args.shell.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let mut script = Vec::new();
@@ -67,7 +67,7 @@ pub fn print(args: &Args) -> anyhow::Result<()> {
     Ok(output::stdout().write_all(&script)?)
 }
 
-/// kubectl as the one who asks.
+/// Completion for kubectl, which calls a program of its own.
 struct Kubectl;
 
 impl EnvCompleter for Kubectl {
@@ -79,7 +79,7 @@ impl EnvCompleter for Kubectl {
         name == self.name()
     }
 
-    /// The program that kubectl runs.
+    /// Writes the program that kubectl runs.
     fn write_registration(
         &self,
         variable: &str,
@@ -97,7 +97,7 @@ impl EnvCompleter for Kubectl {
         )
     }
 
-    /// The candidates, in the form that kubectl reads. It shows flags to who has begun one.
+    /// Writes the candidates in kubectl's format. Flags are shown only once a dash is typed.
     fn write_complete(
         &self,
         command: &mut Command,

@@ -1,5 +1,5 @@
-//! Names that complete a command line: of the kubeconfig, and of the cluster that the words before point to. Who waits for a
-//! completion waits a moment only: a cluster that does not answer in time gives none.
+//! Names that complete a command line, from the kubeconfig and from the cluster that the preceding words select. A user
+//! waits for them, so a cluster that does not answer in time adds none.
 
 use crate::command::Cli;
 use crate::connection::Connection;
@@ -17,25 +17,24 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// How long the cluster may take.
+/// The timeout for the cluster's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The kubeconfig's contexts.
+/// The contexts of the kubeconfig.
 pub fn contexts() -> Vec<CompletionCandidate> {
     of_kubeconfig(|config| config.contexts.into_iter().map(|named| named.name).collect())
 }
 
-/// Its clusters.
+/// The clusters of the kubeconfig.
 pub fn clusters() -> Vec<CompletionCandidate> {
     of_kubeconfig(|config| config.clusters.into_iter().map(|named| named.name).collect())
 }
 
-/// Its users.
+/// The users of the kubeconfig.
 pub fn users() -> Vec<CompletionCandidate> {
     of_kubeconfig(|config| config.auth_infos.into_iter().map(|named| named.name).collect())
 }
 
-/// The cluster's namespaces.
 pub fn namespaces() -> Vec<CompletionCandidate> {
     of_cluster(async |client, _| names(Api::<Namespace>::all(client)).await)
 }
@@ -45,17 +44,16 @@ pub fn pods() -> Vec<CompletionCandidate> {
     of_cluster(async |client, namespace| names(Api::<Pod>::namespaced(client, &namespace)).await)
 }
 
-/// The nodes that kerf serves.
+/// The managed nodes.
 pub fn nodes() -> Vec<CompletionCandidate> {
     of_cluster(async |client, _| names(Api::<GpuNode>::all(client)).await)
 }
 
-/// All nodes.
 pub fn machines() -> Vec<CompletionCandidate> {
     of_cluster(async |client, _| names(Api::<Node>::all(client)).await)
 }
 
-/// The UUIDs of the GPUs that kerf serves.
+/// The UUIDs of the GPUs on managed nodes.
 pub fn gpus() -> Vec<CompletionCandidate> {
     of_cluster(async |client, _| {
         let nodes = Api::<GpuNode>::all(client).list(&ListParams::default()).await?;
@@ -64,7 +62,7 @@ pub fn gpus() -> Vec<CompletionCandidate> {
     })
 }
 
-/// The models that MIG can cut, as users write them.
+/// The GPU models with MIG profiles, in the spelling of users.
 pub fn models() -> Vec<CompletionCandidate> {
     let models = catalog::MODELS.iter().filter(|model| model.mig_table().is_some());
     models.map(|model| CompletionCandidate::new(model.name.to_lowercase())).collect()
@@ -83,7 +81,7 @@ fn of_kubeconfig(names: impl Fn(Kubeconfig) -> Vec<String>) -> Vec<CompletionCan
     found.unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// What the cluster answers in time. A login that hangs holds up the thread, which ends with the program.
+/// The names that the cluster returns in time. A login that hangs blocks only its thread, which ends with the program.
 fn of_cluster(
     question: impl AsyncFnOnce(Client, String) -> kube::Result<Vec<String>> + Send + 'static,
 ) -> Vec<CompletionCandidate> {
@@ -102,7 +100,7 @@ fn of_cluster(
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The flags of the command line so far that say which cluster, and the pods' namespace.
+/// The connection flags in the command line so far, and the namespace.
 fn written() -> Option<(Connection, Option<String>)> {
     let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(words).ok()?;

@@ -1,11 +1,12 @@
-//! A client's configuration from a kubeconfig, without its proxy: `proxy` chooses that.
+//! Loads a client's configuration from a kubeconfig, without its proxy, which `proxy` chooses.
 //!
-//! kube's own loader reads the proxy's environment variables too, and it refuses a `NO_PROXY` with an entry that kubectl skips.
+//! kube's own loader reads the proxy's environment variables too, and rejects a `NO_PROXY` with an entry that kubectl
+//! skips.
 
 use kube::Config;
 use kube::config::{AuthInfo, Cluster, ExecAuthCluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-/// Loads the configuration of the chosen context, and returns the cluster's `proxy-url` beside it.
+/// Loads the configuration of the chosen context. The cluster's `proxy-url` is returned beside it.
 pub fn load(
     kubeconfig: &Kubeconfig,
     options: &KubeConfigOptions,
@@ -34,7 +35,7 @@ pub fn load(
 fn configure(cluster: &Cluster, mut user: AuthInfo) -> Result<Config, KubeconfigError> {
     let server = cluster.server.as_ref().ok_or(KubeconfigError::MissingClusterUrl)?;
     let mut config = Config::new(server.parse().map_err(KubeconfigError::ParseClusterUrl)?);
-    // The form for credential plugins has the authority's file or data read.
+    // The conversion for credential plugins also reads the authority's file or data.
     let read = ExecAuthCluster::try_from(cluster)?;
     config.root_cert = read.certificate_authority_data.as_deref().map(certificates).transpose()?;
     if let Some(plugin) = user.exec.as_mut().filter(|plugin| plugin.provide_cluster_info) {
@@ -88,7 +89,7 @@ mod tests {
         KubeConfigOptions { context: owned(context), cluster: owned(cluster), user: None }
     }
 
-    /// The `Debug` output has all fields. Which proxy kube chooses depends on this process' environment.
+    /// The `Debug` output has all fields. The proxy that kube chooses depends on this process' environment.
     #[tokio::test]
     async fn a_context_is_loaded_as_kube_loads_it() {
         let kubeconfig = kubeconfig();

@@ -1,11 +1,11 @@
-//! How kerf reaches an API server: the flags of every command that talks to one, by kubectl's names.
+//! The connection to an API server: the flags of every command that needs one, with kubectl's names.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `kubeconfig` | what a kubeconfig says of the way |
-//! | `proxy` | the proxy on the way; pure |
-//! | `question` | the first question, for the version and the time |
-//! | `trouble` | what is wrong with the way, and what to do; pure |
+//! | `kubeconfig` | what a kubeconfig says about the connection |
+//! | `proxy` | the proxy to use; pure |
+//! | `question` | the first request, for the version and the time |
+//! | `trouble` | what is wrong with the connection, and the remedy; pure |
 
 mod kubeconfig;
 mod proxy;
@@ -26,7 +26,7 @@ use kube::{Client, Config};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The namespace that the chart and the manifests name.
+/// The namespace in the chart's and the manifests' defaults.
 const KERF_NAMESPACE: &str = "kerf-system";
 
 /// How the API server is reached.
@@ -67,30 +67,30 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A client of an API server that has answered.
+    /// A client whose API server has answered.
     pub async fn client(&self) -> Result<Client, Trouble> {
         Ok(self.connect().await?.client)
     }
 
-    /// The same for a program: credential plugins ask nothing and print nothing.
+    /// For use without a terminal: credential plugins must not prompt or print.
     #[must_use]
     pub fn unattended(self) -> Self {
         Self { unattended: true, ..self }
     }
 
-    /// An API server that has answered.
+    /// Connects, and returns once the API server has answered.
     pub async fn connect(&self) -> Result<Connected, Trouble> {
         question::ask(self.config().await?, self.request_timeout).await
     }
 
-    /// How the API server is reached, by these flags, the kubeconfig and the environment.
+    /// The client's configuration from these flags, the kubeconfig and the environment.
     async fn config(&self) -> Result<Config, Trouble> {
         let loaded = self.files().read().and_then(|read| kubeconfig::load(&read, &self.options()));
         let (mut config, proxy) = match (loaded, &self.server) {
             (Ok(loaded), _) => loaded,
             (Err(error), _) if self.names_kubeconfig() => return Err(Trouble::of_kubeconfig(&error)),
             (Err(_), Some(server)) => (Config::new(server.clone()), None),
-            // In a pod there is none, but a service account.
+            // A pod has no kubeconfig, but a service account.
             (Err(_), None) => {
                 (self.files().config().await.map_err(|error| Trouble::of_client(&error))?, None)
             }
@@ -111,7 +111,7 @@ impl Connection {
         Ok(config)
     }
 
-    /// The files that are read.
+    /// The kubeconfig files to read.
     pub(crate) fn files(&self) -> ClientArgs {
         ClientArgs { kubeconfig: self.kubeconfig.clone() }
     }
@@ -124,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// Whether a flag says that there is a kubeconfig.
+    /// Whether a flag requires a kubeconfig.
     fn names_kubeconfig(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some() || self.cluster.is_some() || self.user.is_some()
     }
@@ -154,7 +154,7 @@ impl Default for KerfNamespace {
     }
 }
 
-/// A name as namespaces have it (RFC 1123).
+/// Parses a namespace's name (RFC 1123).
 fn namespace(text: &str) -> Result<String, String> {
     let is_inside = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
     let is_label = (1..=63).contains(&text.len()) && text.chars().all(is_inside) && !text.starts_with('-');

@@ -1,11 +1,11 @@
-//! The proxy on the way to an API server, as kubectl chooses it: the cluster's `proxy-url` always counts. Otherwise the environment
-//! does, but not for servers on this machine nor for those of `NO_PROXY`. Pure.
+//! Chooses the proxy to an API server by kubectl's rules. The cluster's `proxy-url` always counts. Otherwise the
+//! environment does, except for servers on this machine and those in `NO_PROXY`. Pure.
 
 use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
 use std::net::IpAddr;
 
-/// The proxy; `None` if the server is reached without one. The error names what is wrong, and not the URL: it may have a password.
+/// The proxy; `None` for a direct connection. The error names the source but not the URL, which may contain a password.
 pub fn choose(
     own: Option<&str>,
     server: &Uri,
@@ -31,7 +31,7 @@ pub fn choose(
 
 fn parse(origin: &str, url: &str) -> Result<Uri, String> {
     let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-    // kube has one name for the two; it lets the proxy resolve names in any case.
+    // kube supports only this name; it always lets the proxy resolve names.
     let url = url.replacen("socks5h://", "socks5://", 1);
     let parsed = url.parse::<Uri>().ok();
     let is_known = |url: &Uri| matches!(url.scheme_str(), Some("http" | "https" | "socks5"));
@@ -45,13 +45,13 @@ fn parse(origin: &str, url: &str) -> Result<Uri, String> {
     Ok(parsed)
 }
 
-/// Whether the server is on this machine, where no proxy reaches it.
+/// Whether the server is on this machine, which a proxy cannot reach.
 fn is_here(server: &Uri) -> bool {
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Whether `NO_PROXY` names the server. Entries that are empty, or neither a host, an address nor a network, match nothing.
+/// Whether `NO_PROXY` names the server. Empty entries, and those that are no host, address or network, match nothing.
 fn is_excluded(excluded: &str, server: &Uri) -> bool {
     let entries = excluded.split(',').map(str::trim).filter(|entry| !entry.is_empty());
     let excluded = entries.collect::<Vec<_>>().join(",");
@@ -88,7 +88,7 @@ mod tests {
             (&[proxy, ("NO_PROXY", "a,,*")], ""),
             (&[proxy, ("NO_PROXY", "a,,b")], through),
             (&[proxy, ("NO_PROXY", " , ,")], through),
-            // The proxy itself is not what NO_PROXY is about.
+            // `NO_PROXY` names servers and not the proxy itself.
             (&[proxy, ("NO_PROXY", "proxy,localhost,169.254/16")], through),
         ] {
             assert_eq!(chosen(None, server, environment).as_deref(), Ok(expected), "{environment:?}");

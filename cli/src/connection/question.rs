@@ -1,4 +1,4 @@
-//! The first question to an API server: its version and its time.
+//! The first request to an API server: its version and its time.
 
 use super::Trouble;
 use super::trouble::{Failed, ended};
@@ -11,30 +11,27 @@ use kube::client::Body;
 use kube::{Client, Config};
 use std::time::Duration;
 
-/// How long the first answer may take, where no flag says it.
+/// The timeout of the first request, if no flag sets one.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An API server that answers.
+/// An API server that has answered.
 pub struct Connected {
-    /// For further questions.
     pub client: Client,
-    /// Its address.
     pub url: String,
-    /// Its version.
     pub version: String,
-    /// Its time.
+    /// The API server's time, by the header of its answer.
     pub now: Timestamp,
-    /// How much this machine's clock is before it.
+    /// How far this machine's clock is ahead of it.
     pub skew: SignedDuration,
 }
 
-/// Asks. A timeout of zero is none.
+/// Sends the request. A timeout of zero means no timeout.
 pub async fn ask(config: Config, timeout: Option<Duration>) -> Result<Connected, Trouble> {
     let url = config.cluster_url.to_string();
     let ended = ended(&config.auth_info, Timestamp::now());
     let plugin = config.auth_info.exec.as_ref().and_then(|exec| exec.command.clone());
     let judged = |failed| Trouble::of_failure(failed, ended, plugin, url.clone());
-    // A plugin that asks for a password runs here, and takes the time that it takes.
+    // A credential plugin may prompt for a password here, so no timeout applies to it.
     let client = match client(config) {
         Ok(client) => client,
         Err(error) => return Err(judged(Failed::from(error))),
@@ -68,12 +65,12 @@ async fn version(client: &Client) -> Result<(String, Timestamp, SignedDuration),
     Ok((info.git_version, now, skew(here, now)))
 }
 
-/// The time of a Date header.
+/// Parses a Date header.
 fn time_of(date: &str) -> Option<Timestamp> {
     DateTimeParser::new().parse_zoned(date).ok().map(|zoned| zoned.timestamp())
 }
 
-/// How much `here` is before `there`, which is given in whole seconds.
+/// How far `here` is ahead of `there`, which has whole seconds only. Less than a second therefore counts as zero.
 fn skew(here: Timestamp, there: Timestamp) -> SignedDuration {
     let ahead = here.duration_since(there);
     if (SignedDuration::ZERO..SignedDuration::from_secs(1)).contains(&ahead) {

@@ -1,5 +1,5 @@
-//! What is wrong with the way to an API server, and what to do. Kubeconfigs grow old: their certificates end, their cluster is made
-//! anew, their context is renamed; each is told by its name. Pure.
+//! Describes what is wrong with the connection to an API server, and the remedy. Kubeconfigs age: certificates expire,
+//! clusters are recreated, contexts are renamed. Each case has its own message. Pure.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,51 +11,40 @@ use kube::config::{AuthInfo, KubeconfigError};
 use std::error::Error;
 use std::fmt;
 
-/// Why there is no way to an API server.
+/// Why an API server cannot be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// The kubeconfig does not say where one is.
+    /// The kubeconfig names no API server.
     Kubeconfig(String),
-    /// It has no such context.
     NoContext(String),
-    /// The address of the proxy cannot be read.
     Proxy(String),
-    /// The user's certificate has ended.
     CertificateEnded(Timestamp),
-    /// The API server does not know the user.
     Unauthorized,
-    /// The API server's certificate is not one of the authority in the kubeconfig.
+    /// The authority in the kubeconfig has not signed the API server's certificate.
     Stranger {
-        /// Its address.
         url: String,
-        /// What the verifier says.
+        /// The TLS verifier's message.
         text: String,
     },
-    /// No credentials are to be had: a plugin of the kubeconfig's is not there, or its login has ended.
+    /// There are no credentials: a credential plugin is missing, or its login has expired.
     NoLogin {
-        /// The plugin, where the kubeconfig names one.
+        /// The plugin, if the kubeconfig names one.
         plugin: Option<String>,
-        /// What went wrong.
         text: String,
     },
-    /// Nobody answers.
     Silent {
-        /// The address.
         url: String,
-        /// What the system says.
+        /// The operating system's message.
         text: String,
     },
-    /// It answers with an error.
     Refused {
-        /// The address.
         url: String,
-        /// The error.
         text: String,
     },
 }
 
 impl Trouble {
-    /// What is wrong, and what to do.
+    /// The problem and its remedy.
     #[must_use]
     pub fn words(&self) -> (String, String) {
         let (what, remedy) = match self {
@@ -107,9 +96,9 @@ impl Trouble {
         (what, remedy.to_owned())
     }
 
-    /// By what is wrong with the kubeconfig.
+    /// The problem with the kubeconfig.
     pub(super) fn of_kubeconfig(error: &KubeconfigError) -> Self {
-        // What follows the first line shows what stands in the file, which may be a secret.
+        // The lines after the first quote the file, which may contain secrets.
         let text = || error.to_string().lines().next().unwrap_or_default().to_owned();
         match error {
             KubeconfigError::LoadContext(name) => {
@@ -125,7 +114,7 @@ impl Trouble {
         }
     }
 
-    /// By why neither a kubeconfig nor a pod's service account was found.
+    /// Why neither a kubeconfig nor a pod's service account was found.
     pub(super) fn of_client(error: &ClientError) -> Self {
         let cause = match error {
             ClientError::Kubeconfig(error) => Some(error),
@@ -135,7 +124,7 @@ impl Trouble {
         cause.map_or_else(|| Self::Kubeconfig(error.to_string()), Self::of_kubeconfig)
     }
 
-    /// By how the first question failed.
+    /// Why the first request failed. An expired certificate takes precedence, because it explains every other error.
     pub(super) fn of_failure(
         failed: Failed,
         ended: Option<Timestamp>,
@@ -164,13 +153,13 @@ impl fmt::Display for Trouble {
 
 impl Error for Trouble {}
 
-/// How a question failed.
+/// How a request failed.
 pub(super) enum Failed {
-    /// With this status of HTTP's.
+    /// With an HTTP status and the response's body.
     Status(u16, String),
-    /// Before it was asked, for want of credentials.
+    /// Before the request, because there are no credentials.
     Login(String),
-    /// With this text, all causes in a line.
+    /// With a message that has all causes in one line.
     Text(String),
 }
 
@@ -178,7 +167,7 @@ impl From<kube::Error> for Failed {
     fn from(error: kube::Error) -> Self {
         let login = match &error {
             kube::Error::Auth(login) => Some(login),
-            // A plugin is asked again when what it gave has run out.
+            // A plugin runs again when its credentials have expired.
             kube::Error::Service(error) => error.downcast_ref(),
             _ => None,
         };
@@ -189,7 +178,7 @@ impl From<kube::Error> for Failed {
     }
 }
 
-/// Why there are no credentials. What a plugin wrote to its standard output is left out: it may be a secret.
+/// Why there are no credentials. The plugin's standard output is left out, because it may contain a secret.
 fn of_login(error: &AuthError) -> String {
     let AuthError::AuthExecRun { out, .. } = error else { return error.to_string() };
     let told = String::from_utf8_lossy(&out.stderr);
@@ -198,7 +187,7 @@ fn of_login(error: &AuthError) -> String {
     format!("it ended with {}{last}", out.status)
 }
 
-/// The end of the user's certificate, where that is over.
+/// The end of the user's client certificate, if it has expired.
 pub(super) fn ended(user: &AuthInfo, now: Timestamp) -> Option<Timestamp> {
     let pem = match (&user.client_certificate_data, &user.client_certificate) {
         (Some(data), _) => String::from_utf8(STANDARD.decode(data).ok()?).ok()?,

@@ -1,5 +1,5 @@
-//! How NVIDIA's device plugin shares GPUs (`sharing.timeSlicing`, `sharing.mps`), and nos's plugin, whose MPS shares have
-//! sizes (`memoryGB`).
+//! Converts the sharing of NVIDIA's device plugin (`sharing.timeSlicing`, `sharing.mps`), and of nos's plugin, whose
+//! MPS shares have sizes (`memoryGB`).
 
 use super::nos::mps_rule;
 use super::{Converted, select_gpus};
@@ -8,8 +8,8 @@ use kerf_core::resource::ResourceName;
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
 
-/// A policy for the nodes that have the configuration, by its key of a `ConfigMap`; without one for all nodes, which the
-/// admin limits to those that have it.
+/// Adds a policy for the nodes with this configuration. `key` is its key in a `ConfigMap`; without a key the policy
+/// matches all nodes, and the admin narrows it.
 pub(super) fn sharing(sharing: &Value, key: Option<&str>, field: &str, into: &mut Converted) {
     let above = if field.is_empty() { String::new() } else { format!("{field}.") };
     let problems = into.problems.len();
@@ -32,13 +32,13 @@ pub(super) fn sharing(sharing: &Value, key: Option<&str>, field: &str, into: &mu
     into.policy(&name, &format!("{above}sharing"), &matched, &rules);
 }
 
-/// A key as a part of an object's name, which has no capitals and no underscores.
+/// A key as a part of an object's name, which allows no capitals and no underscores.
 fn legal(key: &str) -> String {
     key.to_lowercase().replace('_', "-")
 }
 
-/// Takes a rule that `field` says. One for the MIG devices of GPUs joins that for the GPUs themselves, and that for other MIG
-/// devices of theirs, on which as many pods take turns.
+/// Adds a rule, which comes from `field`. A rule for MIG devices is merged into the one for the same GPUs, and into one
+/// for other MIG devices of these GPUs with as many replicas.
 fn take(rule: Value, rules: &mut Vec<Value>, field: &str, into: &mut Converted) {
     let Some(known) = rules.iter_mut().find(|known| known["select"] == rule["select"]) else {
         return rules.push(rule);
@@ -60,7 +60,8 @@ fn take(rule: Value, rules: &mut Vec<Value>, field: &str, into: &mut Converted) 
     }
 }
 
-/// Adds to a rule what another says of the same GPUs in MIG mode. Which mode a GPU is in is left to the admin then.
+/// Merges two rules for the same GPUs, without and with MIG mode. The admin decides on the mode, because the rules name
+/// both.
 fn join(rule: &mut Value, of_mig: &Value) {
     let kinds = [&rule["kinds"], &of_mig["kinds"]].map(|kinds| kinds.as_array().cloned().unwrap_or_default());
     rule["kinds"] = kinds.concat().into();
@@ -68,7 +69,7 @@ fn join(rule: &mut Value, of_mig: &Value) {
     rule["mig"] = of_mig["mig"].clone();
 }
 
-/// Whether it is the name of MIG devices; the domain before it may be left out.
+/// Whether the name is one of MIG devices. Its domain may be omitted.
 fn is_of_mig(name: &str) -> bool {
     let whole = if name.contains('/') { name.to_owned() } else { format!("{PREFIX}{name}") };
     matches!(whole.parse(), Ok(ResourceName::Mig(_)))
@@ -111,7 +112,7 @@ fn rule(kind: &str, resource: &Value, field: &str, into: &mut Converted) -> Opti
     Some(mps_rule(&select, &[layout]))
 }
 
-/// `devices`: absent or `all`, or names of GPUs.
+/// Parses `devices`: absent, `all`, or names of GPUs.
 fn select(devices: &Value, field: &str, into: &mut Converted) -> Option<Value> {
     match devices {
         Value::Null => Some(json!({})),

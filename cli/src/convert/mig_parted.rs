@@ -1,5 +1,5 @@
-//! mig-parted's configuration (`mig-configs`): for each name, what GPUs are cut to. The MIG manager takes the one that a
-//! node's label names, and so do the policies that are made of it.
+//! Converts mig-parted's configuration (`mig-configs`), which has a layout of GPUs for each name. The MIG manager
+//! applies the one in a node's label, and the converted policies match the same label.
 
 use super::{Converted, mig_rule, select_gpus};
 use kerf_core::mig::Profile;
@@ -18,7 +18,7 @@ pub(super) fn configurations(configurations: &Map<String, Value>, field: &str, i
             .enumerate()
             .filter_map(|(number, entry)| rule(entry, &format!("{field}[{number}]"), into))
             .collect();
-        // A part of a configuration would give GPUs to what they were not meant for.
+        // A partly converted configuration would use GPUs for other purposes than intended.
         if into.problems.len() == problems {
             into.policy(name, &field, &json!({"labels": {MIG_CONFIG: name}}), &rules);
         }

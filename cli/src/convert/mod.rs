@@ -1,4 +1,4 @@
-//! `kerf policy convert`: other systems' configuration of nodes as policies for nodes with fixed layouts.
+//! `kerf policy convert`: converts other systems' node configuration to node policies with fixed layouts.
 //!
 //! | module | what it reads |
 //! |---|---|
@@ -31,11 +31,11 @@ Examples:
   # The configuration of NVIDIA's MIG manager
   kubectl -n gpu-operator get configmap default-mig-parted-config -o yaml | kerf policy convert -f - > nodes.yaml";
 
-/// What can be converted.
+/// The formats that the command reads.
 const KNOWN: &str =
     "give mig-parted's (mig-configs), the device plugin's (sharing), or Nodes with nos's annotations";
 
-/// How GPUs are named.
+/// The forms in which a GPU can be named.
 const GPU_NAMES: &str =
     "write all, or a list of UUIDs or of PCI bus ids, as kerf gpu list prints them on the node";
 
@@ -50,17 +50,17 @@ pub struct Args {
     output: ObjectFormat,
 }
 
-/// What became of a file.
+/// The policies made from a file.
 #[derive(Debug, Default)]
 struct Converted {
     documents: Vec<NodePolicyDocument>,
-    /// Of what each was made, by its name: a field.
+    /// The field from which each policy was made, by the policy's name.
     fields: BTreeMap<String, String>,
-    /// What has no like in kerf, by its field, with what to do.
+    /// What has no equivalent in kerf, with the field and the remedy.
     problems: Vec<String>,
 }
 
-/// Prints the policies; what cannot be converted is told beside them, and is an error.
+/// Prints the policies. What cannot be converted goes to standard error, and is an error.
 pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let mut converted = Converted::default();
     let mut problems = Vec::new();
@@ -80,7 +80,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The policies as they are printed. Only YAML has comments.
+/// The policies as text. Only YAML has comments.
 fn text(documents: &[NodePolicyDocument], format: ObjectFormat) -> anyhow::Result<String> {
     match (format, documents) {
         (ObjectFormat::Yaml, _) => {
@@ -96,7 +96,7 @@ fn text(documents: &[NodePolicyDocument], format: ObjectFormat) -> anyhow::Resul
     }
 }
 
-/// What a policy was made of may not have said all of which nodes it was for.
+/// The source may not have named all nodes that it applied to.
 fn comment(document: &NodePolicyDocument) -> &'static str {
     let nodes = &document.spec.nodes;
     if nodes.is_all() {
@@ -122,7 +122,7 @@ fn read(path: &Path, converted: &mut Converted) -> Result<(), InputError> {
 }
 
 impl Converted {
-    /// Converts a document, found at this field of another, under this key if that is a `ConfigMap`.
+    /// Converts a document. `field` is its place in another document, and `key` its key in a `ConfigMap`.
     fn take(&mut self, document: &Value, key: Option<&str>, field: &str) {
         let kind = document["kind"].as_str().unwrap_or_default();
         if let Some(items) = document["items"].as_array() {
@@ -164,8 +164,8 @@ impl Converted {
         self.problems.push(format!("{place}{what}; {remedy}"));
     }
 
-    /// Takes a policy of this name for nodes that match, with these rules for GPUs. What two keys are called may come to one
-    /// name, of which there is one policy only.
+    /// Adds a policy with this name for matching nodes, with these rules for GPUs. Two keys may lead to the same name,
+    /// of which only one policy can exist; the second is a problem.
     fn policy(&mut self, name: &str, field: &str, matched: &Value, rules: &[Value]) {
         let document = json!({
             "apiVersion": keys::API_VERSION, "kind": "GpuNodePolicy", "metadata": {"name": name},
@@ -191,7 +191,7 @@ impl Converted {
     }
 }
 
-/// The GPUs that a list of NVIDIA's programs names: `all`, UUIDs or PCI bus ids. Indexes it may have too, which are refused: another
+/// The GPUs that a list of NVIDIA's programs names: `all`, UUIDs or PCI bus ids. Indexes are rejected, because another
 /// GPU may have the number after a boot.
 fn select_gpus(devices: &Value, field: &str, into: &mut Converted) -> Option<Value> {
     let items = match devices {
@@ -216,7 +216,7 @@ fn select_gpus(devices: &Value, field: &str, into: &mut Converted) -> Option<Val
     None
 }
 
-/// The rule for GPUs with a fixed layout of these resources; GPUs that are cut as pods come, if there is none.
+/// The rule for GPUs with this fixed layout. An empty layout means that kerf cuts them on demand.
 fn mig_rule(select: &Value, layout: &[Value]) -> Value {
     let mut rule = json!({"select": select, "kinds": ["mig"], "modeChange": "with-reset"});
     if !layout.is_empty() {

@@ -1,5 +1,5 @@
-//! What nos's GPU partitioner has written on Nodes: `nos.nebuly.com/spec-gpu-<index>-<profile>: <count>`, where the profile
-//! is a MIG profile or, for MPS, a size. Also its list of geometries, which is recognised and of no use here.
+//! Converts what nos's GPU partitioner has written on Nodes: `nos.nebuly.com/spec-gpu-<index>-<profile>: <count>`. The
+//! profile is a MIG profile or, for MPS, a size. nos's list of geometries is recognized too, but has no use in kerf.
 
 use super::{Converted, mig_rule};
 use kerf_core::mig::Profile;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 const SPEC: &str = "nos.nebuly.com/spec-gpu-";
 
-/// A policy for the node, with a layout for each GPU.
+/// Adds a policy for the node, with one layout for all its GPUs.
 pub(super) fn node(node: &Value, into: &mut Converted) {
     let name = node["metadata"]["name"].as_str().unwrap_or_default();
     let mut gpus: BTreeMap<u32, Vec<(ResourceName, u32)>> = BTreeMap::new();
@@ -38,7 +38,7 @@ pub(super) fn node(node: &Value, into: &mut Converted) {
     }
     let mut rules: Vec<Value> = gpus.values().map(|slices| rule(slices)).collect();
     rules.dedup();
-    // nos names GPUs by NVML's index, and no policy of kerf's does.
+    // nos names GPUs by NVML's index, which kerf's policies do not accept. So all GPUs must have the same layout.
     if rules.len() > 1 {
         let what = "its GPUs are cut in different ways, each named by its index, which may be another GPU's after a boot";
         let remedy = "write a GpuNodePolicy with select.uuids or select.pciBusIds for each, as kerf gpu list prints them";
@@ -68,7 +68,7 @@ fn resource(profile: &str) -> Option<ResourceName> {
     format!("nvidia.com/gpu-{profile}").parse().ok().filter(|name| matches!(name, ResourceName::Mps(_)))
 }
 
-/// Whether a document is nos's list: for each model the geometries that it can have.
+/// Whether the document is nos's list of possible geometries for each model.
 pub(super) fn is_geometries(document: &Value) -> bool {
     let counts = |geometry: &Value| {
         geometry

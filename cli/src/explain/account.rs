@@ -1,4 +1,4 @@
-//! Pods' records as short accounts in the order of time. Pure: records in, accounts out.
+//! Turns the records of pods into short accounts in the order of time. Pure.
 
 use super::records::{Recorded, Records, is_bound};
 use crate::counted::counted;
@@ -16,13 +16,13 @@ use kerf_runtime::gpu_node::GpuNode;
 use serde::Serialize;
 use std::fmt::{self, Write};
 
-/// The accounts of several pods.
+/// The accounts of all pods that were asked for.
 #[derive(Debug, Serialize)]
 pub struct Accounts {
     pods: Vec<Account>,
 }
 
-/// The account of a pod.
+/// One pod's records, in the order of time.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Account {
@@ -31,20 +31,19 @@ struct Account {
     uid: Option<String>,
     phase: Option<String>,
     node: Option<String>,
-    /// What the webhook wrote.
+    /// The webhook's decision.
     request: Option<RequestDocument>,
-    /// What the extender wrote.
+    /// The slices that the extender assigned.
     assignment: Option<AssignmentDocument>,
     entries: Vec<Entry>,
 }
 
-/// A part of an account.
+/// One paragraph of an account.
 #[derive(Debug, Serialize)]
 struct Entry {
-    /// When; absent for what is as it is now.
+    /// When it happened; `None` for the present state.
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<Timestamp>,
-    /// What it is about.
     topic: Topic,
     lines: Vec<String>,
 }
@@ -57,15 +56,14 @@ enum Topic {
     Scheduling,
     Assignment,
     Reservation,
-    /// What each node has for it.
+    /// The offer of each node for a pending pod.
     Nodes,
     Phase,
-    /// What is not recorded.
+    /// Records that are missing.
     Unknown,
 }
 
 impl Accounts {
-    /// One for each pod.
     pub fn of(records: &Records) -> Self {
         let nodes = records.nodes_for_pods();
         Self { pods: records.pods.iter().map(|pod| Account::of(pod, records, &nodes)).collect() }
@@ -83,7 +81,8 @@ impl Account {
         let pod = &recorded.pod;
         let events = recorded.events.iter().flatten().map(event);
         let mut entries: Vec<Entry> = events.chain(scheduled(pod)).collect();
-        // Stable: what happened in one second stays in the order above. Nothing of a pod is older than its creation.
+        // The sort is stable, so that entries of the same second keep their order. The creation comes first, because no
+        // record of a pod is older.
         entries.sort_by_key(|entry| entry.time.unwrap_or(Timestamp::MAX));
         entries.insert(0, admission(pod));
         entries.push(assignment(pod));
@@ -121,7 +120,7 @@ impl fmt::Display for Account {
     }
 }
 
-/// Why the account has no Event.
+/// Why the account has no Events.
 fn without_events(recorded: &Recorded) -> Option<String> {
     match &recorded.events {
         Err(why) => Some(format!("Not known: Events: {why}")),
@@ -136,7 +135,7 @@ fn note(topic: Topic, line: String) -> Entry {
     Entry { time: None, topic, lines: vec![line] }
 }
 
-/// What the webhook decided.
+/// The webhook's decision, from the request document.
 fn admission(pod: &Pod) -> Entry {
     let time = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let document = annotation(pod, keys::REQUEST).map(RequestDocument::parse);
@@ -152,7 +151,7 @@ fn admission(pod: &Pod) -> Entry {
     Entry { time, topic: Topic::Admission, lines }
 }
 
-/// The names by which a pod asks that a policy may give to kerf.
+/// Limits by which the pod asks in another system's words. They count only under a policy with that dialect.
 fn others(pod: &Pod) -> impl Iterator<Item = String> {
     let containers =
         pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
@@ -221,7 +220,7 @@ fn container(container: &ContainerRequest) -> String {
     line
 }
 
-/// An Event of anybody's: the extender's, the scheduler's, the agent's, the kubelet's.
+/// An Event from any program: the extender, the scheduler, the agent or the kubelet.
 fn event(event: &Event) -> Entry {
     let series = event.series.as_ref();
     let times = [
@@ -257,7 +256,7 @@ fn scheduled(pod: &Pod) -> Option<Entry> {
     Some(Entry { time, topic: Topic::Scheduling, lines: vec![line] })
 }
 
-/// What the extender wrote with the Binding.
+/// The assignment that the extender wrote with the Binding.
 fn assignment(pod: &Pod) -> Entry {
     match assigned(pod) {
         None => note(
@@ -285,7 +284,7 @@ fn assignment(pod: &Pod) -> Entry {
     }
 }
 
-/// Whether NVIDIA's device plugin serves the pod, of whose devices no GpuNode tells.
+/// Whether NVIDIA's device plugin serves the pod. No GpuNode has such devices.
 fn is_on_static_node(pod: &Pod) -> bool {
     assigned(pod).and_then(Result::ok).is_some_and(|document| !document.devices.is_empty())
 }
@@ -294,7 +293,7 @@ fn assigned(pod: &Pod) -> Option<serde_json::Result<AssignmentDocument>> {
     Some(serde_json::from_str(annotation(pod, keys::ASSIGNMENT)?))
 }
 
-/// What `GpuNodes` say now.
+/// The reservations that the `GpuNodes` show now.
 fn reservations(pod: &Pod, records: &Records) -> Vec<Entry> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let nodes = records.nodes.iter().flatten();
@@ -310,10 +309,11 @@ fn reservations(pod: &Pod, records: &Records) -> Vec<Entry> {
     vec![note(Topic::Reservation, line)]
 }
 
-/// What each node has for a pending pod. The scheduler records only how many nodes have which reason.
+/// The offer of each node for a pending pod. It is computed here, because the scheduler records only how many nodes
+/// have which reason.
 fn by_node(pod: &Pod, records: &Records, nodes: &Nodes) -> Option<Entry> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    // A status that cannot be read promises the pod nothing: such a node is one of those that have no room for it.
+    // An unreadable status shows no reservation. Its node then counts as one without capacity.
     let statuses = records.nodes.iter().flatten().filter_map(|node| node.read_status().ok().flatten());
     let is_promised = statuses.flat_map(|status| status.slices).any(|slice| is_for(&slice, uid));
     let document = RequestDocument::parse(annotation(pod, keys::REQUEST)?).ok()?;
@@ -348,7 +348,7 @@ fn by_node(pod: &Pod, records: &Records, nodes: &Nodes) -> Option<Entry> {
     Some(Entry { time: None, topic: Topic::Nodes, lines: lines.collect() })
 }
 
-/// Whether a slice is promised to the pod of this uid.
+/// Whether a slice is reserved for the pod with this UID.
 fn is_for(slice: &SliceStatus, uid: &str) -> bool {
     slice.reservation.as_ref().is_some_and(|reservation| reservation.uid.as_str() == uid)
 }

@@ -1,6 +1,6 @@
-//! `kerf explain POD`: why a pod is where it is, or why it waits, by what kerf's programs and the scheduler have recorded. It
-//! guesses nothing. What each node has for a pending pod is recorded by the scheduler in numbers only, so it is decided anew,
-//! which is said.
+//! `kerf explain POD`: why a pod is on its node, or why it is pending, from what kerf's programs and the scheduler have
+//! recorded. It guesses nothing. The scheduler records its nodes' answers as numbers only, so kerf computes what each
+//! node offers anew and says so.
 
 mod account;
 mod records;
@@ -63,7 +63,7 @@ pub struct Args {
     connection: Connection,
 }
 
-/// Prints the accounts.
+/// Prints the accounts of the pods.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let records = if let Some(file) = &args.filename {
         Records::read(file)?
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&Accounts::of(&records), args.output)
 }
 
-/// The pods that are meant.
+/// The names of the pods, from the forms that kubectl accepts.
 fn names(what: &[String]) -> Result<Vec<String>, InputError> {
     let is_pod = |kind: &str| matches!(kind, "pod" | "pods" | "po");
     let words = match what {

@@ -1,4 +1,4 @@
-//! What is recorded of pods: from the API server, or from a file.
+//! The records of pods, from the API server or from a file.
 
 use crate::failure::NotFound;
 use crate::input::{self, InputError};
@@ -18,61 +18,57 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// How many pods' Events are asked for at once.
+/// The number of pods whose Events are read at the same time.
 const AT_ONCE: usize = 8;
 
-/// Pods and what is recorded beside them.
+/// Pods, and the objects that explain them.
 #[derive(Debug)]
 pub struct Records {
-    /// The pods.
     pub pods: Vec<Recorded>,
-    /// The nodes on which something may be promised to them, or why they are not known.
+    /// The `GpuNodes`, which may have reservations for the pods; or why they could not be read.
     pub nodes: Result<Vec<GpuNode>, String>,
-    /// The nodes that NVIDIA's device plugin serves, by name, or why they are not known. Where all pods are bound nobody has asked.
+    /// The static nodes by name, or why they could not be read. Empty if all pods are bound.
     pub static_nodes: Result<BTreeMap<String, PluginNode>, String>,
-    /// The Nodes, by whose labels and taints pods are kept away, or why they are not known. Where all pods are bound nobody has asked.
+    /// The Nodes, whose labels and taints keep pods away, or why they could not be read. Empty if all pods are bound.
     pub machines: Result<Vec<Machine>, String>,
-    /// Why it is not known on which of these MIG devices are getting other names.
+    /// Why it is not known on which static nodes MIG devices are being renamed.
     pub renames_unknown: Option<String>,
 }
 
 /// A pod with its Events.
 #[derive(Debug)]
 pub struct Recorded {
-    /// The pod.
     pub pod: Pod,
-    /// Events about it, or why they are not known. Who may see a pod need not see all that is recorded of it.
+    /// The pod's Events, or why they could not be read: a user may have the right to read pods only.
     pub events: Result<Vec<Event>, String>,
 }
 
-/// Which pods.
+/// The pods to explain.
 #[derive(Debug)]
 pub enum Wanted {
-    /// These of a namespace.
+    /// Pods of one namespace by name.
     Named {
-        /// The namespace.
         namespace: String,
-        /// Their names.
         names: Vec<String>,
     },
-    /// All of a namespace, or of all, that kerf has admitted or that have these labels.
+    /// All pods with these labels, or without labels all that kerf has admitted.
     Selected {
-        /// The namespace; `None` for all.
+        /// The namespace; `None` for all namespaces.
         namespace: Option<String>,
-        /// The labels.
+        /// The label selector, in kubectl's form.
         selector: Option<String>,
     },
 }
 
 impl Records {
-    /// Asks the API server.
+    /// Reads the records from the API server.
     pub async fn fetch(client: Client, wanted: Wanted) -> anyhow::Result<Self> {
         let pods = pods(&client, wanted).await?;
         let pods = stream::iter(pods).map(|pod| Recorded::fetch(&client, pod)).buffered(AT_ONCE);
         let pods: Vec<Recorded> = pods.collect().await;
         let nodes = Api::<GpuNode>::all(client.clone()).list(&ListParams::default()).await;
         let nodes = nodes.map(|list| list.items).map_err(why);
-        // They matter to a pending pod: the list of all pods is long.
+        // Only pending pods need the Nodes and all pods, and both lists are long.
         let is_pending = pods.iter().any(|it| !is_bound(&it.pod));
         let machines = if is_pending { machines(&client).await.map_err(why) } else { Ok(Vec::new()) };
         let static_nodes = match (&nodes, &machines) {
@@ -105,7 +101,7 @@ impl Records {
         nodes.with_machines(self.machines.iter().flatten().cloned())
     }
 
-    /// Reads a file of YAML documents or one JSON object; a List is what it has.
+    /// Reads the records from a file of YAML documents or one JSON object. A List counts as its items.
     pub fn read(path: &Path) -> Result<Self, InputError> {
         let place = input::place(path);
         let objects =
@@ -149,7 +145,7 @@ impl Recorded {
         Self::new(pod, events.map(|list| list.items).map_err(why))
     }
 
-    /// Only what is about this pod, and not about a namesake.
+    /// Keeps only the Events of this pod, and drops those of an earlier pod with the same name.
     fn new(pod: Pod, mut events: Result<Vec<Event>, String>) -> Self {
         let ObjectMeta { name, namespace, uid, .. } = &pod.metadata;
         if let Ok(events) = &mut events {
@@ -193,7 +189,7 @@ async fn pods(client: &Client, wanted: Wanted) -> anyhow::Result<Vec<Pod>> {
     Ok(pods)
 }
 
-/// Why something is not known, in a line.
+/// The reason of an error, in one line.
 fn why(error: kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.trim().to_owned(),
@@ -201,12 +197,12 @@ fn why(error: kube::Error) -> String {
     }
 }
 
-/// Whether the pod has its node.
+/// Whether the pod is bound to a node.
 pub fn is_bound(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
-/// Who may see a pod need not see all Nodes and all pods.
+/// A user who may read a pod may lack the right to list all Nodes, so a failure here is not an error of the command.
 async fn machines(client: &Client) -> kube::Result<Vec<Machine>> {
     Ok(Api::<Machine>::all(client.clone()).list(&ListParams::default()).await?.items)
 }

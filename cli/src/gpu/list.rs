@@ -1,4 +1,4 @@
-//! `kerf gpu list`: the GPUs, their instances, their processes.
+//! `kerf gpu list`: a machine's GPUs, their instances and their processes.
 
 use super::Silent;
 use crate::columns::{Columns, or_dash};
@@ -9,14 +9,14 @@ use kerf_nvml::{Compute, Gpu, GpuBackend as _, GpuInstance, MigMode, NvmlBackend
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// What a node has. Memory is in MiB.
+/// The GPUs of this machine. Memory is in MiB.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     driver: String,
     cuda: String,
     gpus: Vec<GpuReport>,
-    /// GPUs that do not answer.
+    /// The unresponsive GPUs.
     silent: Vec<Silent>,
 }
 
@@ -28,14 +28,14 @@ struct GpuReport {
     uuid: String,
     pci_bus_id: Option<PciBusId>,
     product: String,
-    /// The catalog's short name.
+    /// The short name in kerf's catalog; `None` for a product that it lacks.
     model: Option<&'static str>,
     used_mib: u64,
     memory_mib: u64,
     reserved_mib: u64,
     compute_mode: &'static str,
     mig: &'static str,
-    /// Whether a reset switches the MIG mode.
+    /// Whether the next reset switches the MIG mode.
     mig_pending: bool,
     pending_repair: Option<String>,
     instances: Vec<InstanceReport>,
@@ -47,9 +47,9 @@ struct GpuReport {
 struct InstanceReport {
     gi: u32,
     profile: String,
-    /// Memory slices: the first, and how many.
+    /// The memory slices: the first, and the number.
     placement: String,
-    /// What its compute instances are together.
+    /// `full`, `parts`, `missing` or `foreign`, for the compute instances as a whole.
     compute: &'static str,
     devices: Vec<DeviceReport>,
 }
@@ -59,7 +59,7 @@ struct InstanceReport {
 struct DeviceReport {
     ci: u32,
     profile: String,
-    /// Compute slices of the GPU instance: the first, and how many.
+    /// The compute slices of the GPU instance: the first, and the number.
     placement: String,
     uuid: String,
 }
@@ -74,7 +74,7 @@ struct ProcessReport {
     used_mib: Option<u64>,
 }
 
-/// Asks NVML.
+/// Reads the report from NVML.
 pub fn report(mut nvml: NvmlBackend) -> anyhow::Result<Report> {
     let driver = nvml.driver()?;
     let gpus = nvml.observe()?.iter().map(gpu).collect();

@@ -1,4 +1,4 @@
-//! `kerf gpu`: what a node's NVML says of its GPUs. It changes nothing.
+//! `kerf gpu`: what NVML reports about this machine's GPUs. It changes nothing.
 
 mod list;
 mod profiles;
@@ -51,7 +51,6 @@ pub struct Args {
     output: Format,
 }
 
-/// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::List(args) => output::print(&list::report(open(args)?)?, args.output),
@@ -69,7 +68,7 @@ fn open(args: &Args) -> anyhow::Result<NvmlBackend> {
     }
 }
 
-/// A GPU that does not answer.
+/// An unresponsive GPU and NVML's error.
 #[derive(Debug, Serialize)]
 struct Silent {
     index: u32,
@@ -77,20 +76,19 @@ struct Silent {
 }
 
 impl Silent {
-    /// Those that the last look met.
+    /// The GPUs that did not respond to the last observation.
     fn all(nvml: &NvmlBackend) -> Vec<Self> {
         nvml.silent().iter().map(|(index, error)| Self { index: *index, error: error.to_string() }).collect()
     }
 }
 
 impl fmt::Display for Silent {
-    /// A line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "GPU {} does not answer: {}", self.index, self.error)
     }
 }
 
-/// The catalog's model of a GPU.
+/// The catalog's model of a GPU, if it has one.
 fn model(gpu: &Gpu) -> Option<&'static GpuModel> {
     catalog::by_product(&gpu.product, gpu.memory)
 }

@@ -1,4 +1,4 @@
-//! `kerf gpu profiles`: what MIG offers on each GPU by NVML, and where the catalog says something else.
+//! `kerf gpu profiles`: the MIG profiles that NVML offers on each GPU, and where the catalog differs.
 
 use super::Silent;
 use crate::columns::{Columns, or_dash};
@@ -9,11 +9,11 @@ use kerf_nvml::{Gpu, GpuBackend as _, NvmlBackend};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// What MIG offers on a node.
+/// The MIG profiles of this machine's GPUs.
 #[derive(Debug, Serialize)]
 pub struct Report {
     gpus: Vec<GpuReport>,
-    /// GPUs that do not answer.
+    /// The unresponsive GPUs.
     silent: Vec<Silent>,
 }
 
@@ -22,16 +22,16 @@ struct GpuReport {
     index: u32,
     uuid: String,
     product: String,
-    /// The catalog's short name.
+    /// The short name in kerf's catalog; `None` for a product that it lacks.
     model: Option<&'static str>,
     profiles: MigTable,
-    /// Where the catalog says something else, in words.
+    /// The differences between NVML and the catalog, in words.
     differences: Vec<String>,
     #[serde(skip)]
     differing: Vec<Profile>,
 }
 
-/// Asks NVML.
+/// Reads the report from NVML.
 pub fn report(mut nvml: NvmlBackend) -> anyhow::Result<Report> {
     let gpus = nvml.observe()?;
     let gpus = gpus.iter().map(|gpu| Ok(gpu_report(gpu, nvml.profiles(&gpu.uuid)?)));
@@ -67,7 +67,7 @@ fn concerns(disagreement: &Disagreement) -> Profile {
 }
 
 impl output::Report for Report {
-    /// An asterisk marks a profile of which the catalog says something else.
+    /// An asterisk marks each profile in which the catalog differs.
     fn text(&self, _format: Format) -> String {
         let mut columns =
             Columns::new(["GPU", "MODEL", "PROFILE", "ID", "MAX", "PLACEMENTS", "MEMORY (MiB)", ""]);

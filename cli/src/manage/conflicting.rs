@@ -1,4 +1,4 @@
-//! The `DaemonSets` of a cluster that manage GPUs beside kerf, and how each is kept off a node. Pure.
+//! The `DaemonSets` that manage GPUs beside kerf, and how each is kept off a node. Pure.
 
 use super::selects::{Labels, required_terms, selects};
 use crate::check::others::{Who, of_daemon_set};
@@ -12,14 +12,13 @@ use std::fmt;
 /// A `DaemonSet` whose pods manage GPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Conflicting {
-    /// The program.
     pub who: Who,
     namespace: String,
     name: String,
     spec: PodSpec,
 }
 
-/// Those among all `DaemonSets` of a cluster.
+/// The conflicting ones among all `DaemonSets` of a cluster.
 pub(super) fn conflicting(sets: Vec<DaemonSet>) -> Vec<Conflicting> {
     let conflicting = |set: DaemonSet| {
         let who = of_daemon_set(&set)?;
@@ -30,27 +29,27 @@ pub(super) fn conflicting(sets: Vec<DaemonSet>) -> Vec<Conflicting> {
 }
 
 impl Conflicting {
-    /// Whether this pod is one of its pods, and runs on the node.
+    /// Whether the pod belongs to this `DaemonSet` and runs on the node.
     pub fn runs_as(&self, pod: &PluginPod, node: &str) -> bool {
         let owners = pod.metadata.owner_references.iter().flatten();
         let is_owned = owners.into_iter().any(|owner| owner.kind == "DaemonSet" && owner.name == self.name);
         is_owned && pod.metadata.namespace.as_ref() == Some(&self.namespace) && pod.is_on(node)
     }
 
-    /// The label by which GPU Operator keeps the `DaemonSet` off a node if its value is `false`; `None` for a `DaemonSet` that somebody
-    /// else installed.
+    /// The label by which GPU Operator keeps the `DaemonSet` off a node if its value is `false`; `None` for a
+    /// `DaemonSet` that another tool installed.
     pub fn deploy_label(&self) -> Option<&str> {
         let mut wanted = self.spec.node_selector.iter().flatten();
         let (label, _) = wanted.find(|(key, _)| key.starts_with(nvidia_keys::DEPLOY_PREFIX))?;
         Some(label)
     }
 
-    /// Whether its pods may be on the node of this name with these labels.
+    /// Whether its pods may run on the node of this name with these labels.
     pub fn selects(&self, node: &str, labels: &Labels) -> bool {
         selects(&self.spec, node, labels)
     }
 
-    /// The command by which its pods leave out nodes that are kerf's: a requirement more in each term of its node affinity.
+    /// The command that excludes managed nodes: it adds a requirement to each term of the node affinity.
     pub fn patch_command(&self) -> String {
         let not_managed = NodeSelectorRequirement {
             key: keys::MANAGED.to_owned(),
@@ -72,7 +71,7 @@ impl Conflicting {
     }
 }
 
-/// `NVIDIA's device plugin (DaemonSet kube-system/nvidia-device-plugin)`.
+/// The form is `NVIDIA's device plugin (DaemonSet kube-system/nvidia-device-plugin)`.
 impl fmt::Display for Conflicting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { who, namespace, name, .. } = self;
@@ -133,7 +132,7 @@ mod tests {
         assert_eq!(of(&json!({"nodeSelector": {"a": "b"}})).deploy_label(), None);
     }
 
-    /// The patch that the command has makes the `DaemonSet` leave out the nodes that are kerf's, and no others.
+    /// With the command's patch the `DaemonSet` leaves out the managed nodes, and no others.
     #[test]
     fn the_patch_leaves_out_managed_nodes_alone() {
         let pool = json!([{"key": "pool", "operator": "In", "values": ["gpu"]}]);

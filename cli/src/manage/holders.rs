@@ -1,19 +1,19 @@
-//! The pods that hold GPUs of a node which kerf has not given them: through NVIDIA's device plugin, through another that goes by names
-//! like its, or by dynamic resource allocation. Pure.
+//! Finds the pods that hold GPUs of a node which kerf has not given them: through NVIDIA's device plugin, through one
+//! with similar resource names, or through dynamic resource allocation. Pure.
 
 use kerf_core::names::PodKey;
 use kerf_runtime::plugin_pod::{ContainerView, PluginPod};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// The driver of NVIDIA's GPUs in dynamic resource allocation.
+/// The name of NVIDIA's DRA driver for GPUs.
 const DRIVER: &str = "gpu.nvidia.com";
 
-/// How the names of GPUs and of parts of them begin: NVIDIA's and HAMi's and nos's; gpushare's; Volcano's. NVIDIA's network cards go by
-/// other names.
+/// The prefixes of resource names for GPUs and parts of them: NVIDIA's, HAMi's and nos's; gpushare's; Volcano's. The
+/// resources of NVIDIA's network cards have other prefixes.
 const RESOURCES: [&str; 4] = ["nvidia.com/gpu", "nvidia.com/mig-", "aliyun.com/gpu-", "volcano.sh/vgpu-"];
 
-/// Each of the pods once, as `namespace/name`; `claimed` are those of `ResourceClaims`.
+/// The holders, as `namespace/name`; `claimed` are the pods with `ResourceClaims` for GPUs.
 pub(super) fn holders(node: &str, pods: &[PluginPod], claimed: &BTreeSet<PodKey>) -> BTreeSet<String> {
     let holds = |pod: &&PluginPod| {
         pod.is_on(node) && !pod.has_slices() && (asks(pod) || claimed.contains(&pod.key()))
@@ -27,7 +27,7 @@ fn asks(pod: &PluginPod) -> bool {
     requests.any(|(name, amount)| RESOURCES.iter().any(|begin| name.starts_with(begin)) && amount.0 != "0")
 }
 
-/// The pods that `ResourceClaims` have given GPUs, of the claims as JSON.
+/// The pods to which `ResourceClaims` give GPUs; the claims are JSON.
 pub(super) fn claimed(claims: &[Value]) -> BTreeSet<PodKey> {
     let has_gpus = |claim: &&Value| {
         let results = claim["status"]["allocation"]["devices"]["results"].as_array();
@@ -86,7 +86,7 @@ mod tests {
             json!({"container": "c", "id": "s1", "gpu": "GPU-1", "shape": {"kind": "mps", "sizeGb": 4}});
         let assignment = json!({"version": 1, "slices": [slice]}).to_string();
         of_kerf.metadata.annotations = Some([(keys::ASSIGNMENT.to_owned(), assignment)].into());
-        // kerf has sent this one to the node, and NVIDIA's plugin has given it its device.
+        // kerf has bound this pod to a static node, and NVIDIA's plugin has given it its device.
         let mut of_plugin = pod("of-plugin", "nvidia.com/gpu", "1");
         let assignment = json!({"version": 1, "slices": []}).to_string();
         of_plugin.metadata.annotations = Some([(keys::ASSIGNMENT.to_owned(), assignment)].into());

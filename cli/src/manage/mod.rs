@@ -1,15 +1,15 @@
-//! `kerf manage NODE...`: hands nodes over from NVIDIA's device plugin to kerf. It may be run again wherever it was cut short, and does
-//! what is left to do. `kerf release` is the way back.
+//! `kerf manage NODE...`: hands nodes over from NVIDIA's device plugin to kerf. After an interruption another run does
+//! what is left to do. `kerf release` undoes it.
 //!
 //! | part | what |
 //! |---|---|
 //! | `conflicting` | the `DaemonSets` that manage GPUs too, and how each is kept off a node |
 //! | `selects` | whether a `DaemonSet`'s pods may be on a node |
 //! | `holders` | the pods that hold GPUs which kerf has not given them |
-//! | `plan` | what is to be done with a node, or why nothing is |
+//! | `plan` | what to do with a node, or why nothing can be done |
 //! | `served` | whether kerf's agent serves a node |
 //! | `refused` | why a node is not handed over, with the remedy |
-//! | `steps` | the steps, by the API server |
+//! | `steps` | the steps, through the API server |
 
 mod conflicting;
 mod holders;
@@ -67,7 +67,7 @@ Examples:
   # All nodes of a pool, each as soon as its pods have ended
   kerf manage -l pool=gpu --cordon --wait=2h";
 
-/// Hands the nodes over.
+/// Hands the nodes over, and prints each step.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async { steps::manage(args.connection.client().await?, args).await })

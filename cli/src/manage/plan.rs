@@ -1,4 +1,4 @@
-//! What is to be done with a node, or why nothing is. Pure.
+//! Decides what to do with a node, or why nothing can be done. Pure.
 
 use super::conflicting::Conflicting;
 use super::holders::holders;
@@ -12,45 +12,43 @@ use kerf_core::{keys, nvidia_keys};
 use kerf_runtime::plugin_pod::PluginPod;
 use std::collections::BTreeSet;
 
-/// What is the same for all nodes.
+/// What all nodes of the cluster share.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Cluster {
-    /// The namespace that kerf is installed in.
+    /// The namespace of the kerf installation.
     pub namespace: String,
-    /// The pods of kerf's agents.
+    /// The pod template of kerf's agents.
     pub agents: PodSpec,
-    /// Whether there is a `ClusterPolicy` of GPU Operator.
+    /// Whether GPU Operator has a `ClusterPolicy`.
     pub has_cluster_policy: bool,
     /// The `DaemonSets` that manage GPUs beside kerf.
     pub conflicting: Vec<Conflicting>,
 }
 
-/// A node as it is.
+/// The observed state of a node.
 #[derive(Debug, Clone)]
 pub(super) struct Observed {
-    /// The Node.
     pub node: Node,
-    /// Its pods.
+    /// The pods on the node.
     pub pods: Vec<PluginPod>,
-    /// The pods of the cluster that `ResourceClaims` have given GPUs.
+    /// All pods in the cluster to which `ResourceClaims` give GPUs.
     pub claimed: BTreeSet<PodKey>,
-    /// The Job by which `kerf release` gives it back, while that is at work.
+    /// The Job of an unfinished `kerf release` for the node.
     pub leaving: Option<String>,
 }
 
-/// What is to be done.
+/// What is to be done with a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Plan {
-    /// The labels that the node has to get; empty where it has them.
+    /// The labels that the node lacks; empty if it has all.
     pub labels: Labels,
-    /// The pods that hold GPUs of it, as `namespace/name`.
+    /// The pods that hold GPUs of the node, as `namespace/name`.
     pub holders: BTreeSet<String>,
-    /// The programs that manage its GPUs now, and leave it by these labels.
+    /// The programs that manage the node's GPUs now, and leave it once it has the labels.
     pub leaving: Vec<String>,
 }
 
 impl Plan {
-    /// The plan for a node.
     pub fn new(cluster: &Cluster, observed: &Observed) -> Result<Self, Refused> {
         let Observed { node, pods, claimed, leaving } = observed;
         let name = node.metadata.name.clone().unwrap_or_default();
@@ -74,21 +72,21 @@ impl Plan {
         Ok(Self { labels, holders: holders(&name, pods, claimed), leaving })
     }
 
-    /// The pods that must have ended before the node gets its labels. One that has them is kerf's: its agent gives nobody what others
-    /// hold.
+    /// The pods that must have ended before the node gets its labels. A node with the labels is managed, and its agent
+    /// gives away no GPU that other pods hold.
     pub fn in_the_way(&self) -> &BTreeSet<String> {
         static NONE: BTreeSet<String> = BTreeSet::new();
         if self.labels.is_empty() { &NONE } else { &self.holders }
     }
 
-    /// The labels as `kubectl label` takes them.
+    /// The labels in the form of `kubectl label`.
     pub fn labels_text(&self) -> String {
         self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
     }
 }
 
 impl Cluster {
-    /// The labels that a node of kerf's has.
+    /// The labels of a managed node. GPU Operator's labels are included if anything shows that it is installed.
     fn wanted(&self, now: &Labels) -> Labels {
         let of_sets = self.conflicting.iter().filter_map(Conflicting::deploy_label);
         let mut off: BTreeSet<&str> = of_sets.collect();
@@ -100,7 +98,7 @@ impl Cluster {
         off.chain([(keys::MANAGED.to_owned(), "true".to_owned())]).collect()
     }
 
-    /// The programs that run on the node and leave it with these labels. The error names those that do not.
+    /// The programs that run on the node and leave it with these labels. The error names those that stay.
     fn leaving(&self, node: &str, labels: &Labels, pods: &[PluginPod]) -> Result<Vec<String>, Refused> {
         let is_there = |set: &&Conflicting| pods.iter().any(|pod| set.runs_as(pod, node));
         let (staying, leaving): (Vec<&Conflicting>, Vec<&Conflicting>) =
@@ -119,8 +117,8 @@ impl Cluster {
     }
 }
 
-/// Whether the labels show no MIG manager at work: it must not be ended in the middle of a cut. On a managed node kerf's agent
-/// pauses DCGM and its like by the same labels.
+/// Fails if the labels show a busy MIG manager, because it must not be stopped in the middle of a cut. On a managed
+/// node kerf's agent pauses DCGM and similar programs by the same labels.
 fn mig_manager_rests(node: &str, labels: &Labels) -> Result<(), Refused> {
     let is_of_agent = |key: &str| is_managed(labels) && nvidia_keys::DEPLOY_CLIENTS.contains(&key);
     let is_busy = |(key, value): &(&String, &String)| {

@@ -6,7 +6,7 @@ const PLUGIN: &str = "nvcr.io/nvidia/k8s-device-plugin:v0.19.3";
 const MANAGER: &str = "nvcr.io/nvidia/cloud-native/k8s-mig-manager:v0.13.0";
 const DRA: &str = "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0";
 
-/// A `DaemonSet` of this image, with this container, for nodes with these labels.
+/// A `DaemonSet` with this container and image, for nodes with these labels.
 fn set(name: &str, container: &str, image: &str, node_selector: &Value) -> Value {
     let containers = json!([{"name": container, "image": image}]);
     let spec = json!({"nodeSelector": node_selector, "containers": containers});
@@ -103,7 +103,7 @@ fn a_program_that_no_label_keeps_away_is_named_with_the_command() {
         "{refused}"
     );
     assert!(refused.contains("kubectl -n gpu-operator patch daemonset plugin --type=merge -p"), "{refused}");
-    // It is on other nodes.
+    // The program runs on other nodes only.
     assert_eq!(plan(&alone, &json!({}), vec![]).leaving, Vec::<String>::new());
 }
 
@@ -153,7 +153,7 @@ fn what_kerfs_agent_pauses_for_a_cut_is_no_mig_managers_work() {
         Plan::new(&cluster(vec![]), &observed(&labels, vec![]))
     };
     assert!(managed("nvidia.com/gpu.deploy.dcgm-exporter").is_ok());
-    // The agent leaves the device plugin's label alone, and the MIG manager pauses it with the others.
+    // The agent never pauses the device plugin, but the MIG manager does.
     let refused = managed("nvidia.com/gpu.deploy.device-plugin").unwrap_err().to_string();
     assert!(
         refused.contains("(label nvidia.com/gpu.deploy.device-plugin=paused-for-mig-change)"),

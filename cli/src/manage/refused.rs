@@ -1,34 +1,30 @@
-//! Why a node is not handed over, with what is to be done.
+//! Why a node is not handed over, with the remedy.
 
 use crate::uninstall::job::AGENT;
 use thiserror::Error;
 
-/// Why not, or not yet. Whatever was done stays done, and the next run goes on from there.
+/// Why a node is not handed over, or not yet. Finished steps stay, and the next run continues from there.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum Refused {
-    /// Nobody would serve the nodes.
     #[error(
         "there is no DaemonSet {AGENT} in namespace {0}; install kerf first (kerf check --pre says how), or name the namespace that it is \
          installed in by --kerf-namespace"
     )]
     NoAgents(String),
-    /// The agent's pod would not come.
     #[error(
         "DaemonSet {AGENT} in namespace {namespace} leaves out node {node} also with the label kerf.dev/managed=true; set \
          managedNodes.labelled=true in the chart's values, then run this again"
     )]
     NotSelected { node: String, namespace: String },
-    /// Its kubelet would start nothing.
+    /// The node's kubelet would not start the agent.
     #[error(
         "node {0} is not ready, so kerf's agent cannot start there; run this again when it is: kubectl get node {0}"
     )]
     NotReady(String),
-    /// `kerf release` is at work there.
     #[error(
         "node {node} is being given back by Job {job} in namespace {namespace}; let `kerf release {node}` end, then run this again"
     )]
     BeingReleased { node: String, namespace: String, job: String },
-    /// NVIDIA's MIG manager is at work there.
     #[error(
         "NVIDIA's MIG manager changes the GPUs of node {node} at the moment (label {label}={value}); run this again when it has ended: \
          kubectl get node {node} -L {label}"
@@ -41,19 +37,17 @@ pub(super) enum Refused {
          again"
     )]
     Conflicting { node: String, programs: String, commands: String },
-    /// Pods hold GPUs there.
     #[error(
         "pods hold GPUs of node {node}: {pods}. Let them end: kerf manage {node} --cordon --wait=1h; or drain the node: kubectl drain \
          {node} --ignore-daemonsets; then run this again. The labels of the node are as they were"
     )]
     Held { node: String, pods: String },
-    /// A program that the labels keep away is there all the same.
+    /// A program is still there although the labels keep it away.
     #[error(
         "{programs} has not left node {node}, though its labels keep it away; look at its pods (kubectl get pods -A --field-selector \
          spec.nodeName={node}), then run this again"
     )]
     ConflictingStays { node: String, programs: String },
-    /// The agent does not serve the node.
     #[error(
         "node {node} has its labels, and kerf's agent does not serve it yet: {why}. kerf check says what is wrong; then run this again"
     )]

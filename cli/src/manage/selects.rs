@@ -1,13 +1,12 @@
-//! Whether the pods of a `DaemonSet` may be on a node, by its node selector and its required node affinity. Taints are not looked at.
-//! Pure.
+//! Whether the pods of a `DaemonSet` may run on a node, by its node selector and its required node affinity. Taints do
+//! not count. Pure.
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 use std::collections::BTreeMap;
 
-/// Labels of a node by key.
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// Whether a pod with this spec may be on the node of this name with these labels.
+/// Whether a pod with this spec may run on the node of this name with these labels.
 pub(super) fn selects(spec: &PodSpec, name: &str, labels: &Labels) -> bool {
     let wanted = spec.node_selector.iter().flatten();
     let has_labels = wanted.into_iter().all(|(key, value)| labels.get(key) == Some(value));
@@ -15,14 +14,14 @@ pub(super) fn selects(spec: &PodSpec, name: &str, labels: &Labels) -> bool {
     has_labels && terms.is_none_or(|terms| terms.iter().any(|term| meets(term, name, labels)))
 }
 
-/// The terms of the required node affinity, of which one is enough.
+/// The terms of the required node affinity. A node needs to meet only one.
 pub(super) fn required_terms(spec: &PodSpec) -> Option<&[NodeSelectorTerm]> {
     let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
     let required = affinity.required_during_scheduling_ignored_during_execution.as_ref()?;
     Some(&required.node_selector_terms)
 }
 
-/// A term without a requirement selects no node.
+/// As in kube-scheduler, a term without requirements selects no node.
 fn meets(term: &NodeSelectorTerm, name: &str, labels: &Labels) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -35,7 +34,7 @@ fn meets(term: &NodeSelectorTerm, name: &str, labels: &Labels) -> bool {
         && fields.iter().all(of_name)
 }
 
-/// Whether a value meets a requirement. An operator that is not known is met by nothing.
+/// Whether a value meets a requirement. No value meets an unknown operator.
 fn is_met(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
     let is_listed = || value.is_some_and(|value| values.iter().any(|listed| listed == value));

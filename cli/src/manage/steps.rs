@@ -1,8 +1,8 @@
-//! The steps by which a node is handed over, in this order: the pods that hold its GPUs have ended; it gets its labels, all at once; the
-//! programs that managed its GPUs have left; kerf's agent serves it.
+//! Hands a node over in this order: wait until the pods that hold its GPUs have ended; set all labels at once; wait
+//! until the programs that managed its GPUs have left; wait until kerf's agent serves it.
 //!
-//! No step takes a GPU from a pod. A pod that comes in the moment of the labels keeps its GPU, since the agent gives nobody what the
-//! kubelet lists as held.
+//! No step takes a GPU from a pod. A pod that starts just before the labels are set keeps its GPU, because the agent
+//! gives away nothing that the kubelet lists as held.
 
 use super::Args;
 use super::conflicting::conflicting;
@@ -35,10 +35,10 @@ use tokio::time::Instant;
 /// The interval at which a node is read again.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The most nodes that are handed over at the same time.
+/// The number of nodes that are handed over at the same time.
 const PARALLEL_LIMIT: usize = 8;
 
-/// Hands the nodes over. All of them are read before the first is changed: if one is refused, none is.
+/// Hands the nodes over. All are read before the first is changed, so that one refusal changes nothing.
 pub(super) async fn manage(client: Client, args: &Args) -> anyhow::Result<()> {
     let handover = Handover::new(client, args).await?;
     let (mut plans, mut refused) = (Vec::new(), Vec::new());
@@ -57,7 +57,7 @@ pub(super) async fn manage(client: Client, args: &Args) -> anyhow::Result<()> {
     all_well(results.into_iter().filter_map(Result::err).collect())
 }
 
-/// All errors as one, a line each.
+/// All errors as one, with one line each.
 fn all_well(mut errors: Vec<anyhow::Error>) -> anyhow::Result<()> {
     match errors.len() {
         0 => Ok(()),
@@ -96,7 +96,7 @@ impl<'a> Handover<'a> {
         })
     }
 
-    /// The names of the nodes that are meant, each once.
+    /// The names of the chosen nodes, each once.
     async fn names(&self) -> anyhow::Result<BTreeSet<String>> {
         let Some(selector) = &self.args.selector else {
             return Ok(self.args.nodes.iter().cloned().collect());
@@ -125,7 +125,7 @@ impl<'a> Handover<'a> {
         Ok(Plan::new(&self.cluster, &observed)?)
     }
 
-    /// The pods that `ResourceClaims` have given GPUs; none where the API server does not know claims.
+    /// The pods to which `ResourceClaims` give GPUs; empty if the API server has no claims.
     async fn claimed(&self) -> anyhow::Result<BTreeSet<PodKey>> {
         match self.claims.list(&ListParams::default()).await {
             Ok(claims) => Ok(claimed(&claims.iter().map(|claim| json!(claim)).collect::<Vec<Value>>())),
@@ -134,7 +134,7 @@ impl<'a> Handover<'a> {
         }
     }
 
-    /// The plan, unless pods are in its way and nobody waits for them.
+    /// The plan, unless pods are in its way and `--wait` is not set.
     fn admit(&self, name: &str, plan: Plan) -> anyhow::Result<Plan> {
         if plan.in_the_way().is_empty() || self.args.wait.is_some() || self.args.dry_run {
             return Ok(plan);
@@ -142,7 +142,7 @@ impl<'a> Handover<'a> {
         Err(held(name, &plan).into())
     }
 
-    /// Says what would be done.
+    /// Prints what a real run would do.
     fn describe(&self, name: &str, plan: &Plan) -> anyhow::Result<()> {
         if !plan.in_the_way().is_empty() {
             let pods = listed(plan.in_the_way());
@@ -174,7 +174,7 @@ impl<'a> Handover<'a> {
         done
     }
 
-    /// Cordons the node if it has something to wait for, and tells whether this has changed it.
+    /// Cordons the node if it still needs its labels, and returns whether that changed the node.
     async fn cordon(&self, name: &str) -> anyhow::Result<bool> {
         let node = self.nodes.get(name).await.with_context(|| format!("failed to read node {name}"))?;
         let is_cordoned = node.spec.and_then(|spec| spec.unschedulable) == Some(true);
@@ -209,7 +209,7 @@ impl<'a> Handover<'a> {
         self.agent_serves(name, end).await
     }
 
-    /// Waits until no pod is in the way, as long as that is wanted.
+    /// Waits until no pod is in the way, at most as long as `--wait` says.
     async fn pods_end(&self, name: &str) -> anyhow::Result<Plan> {
         let mut wait = self.wait("pods", Instant::now() + self.args.wait.unwrap_or_default());
         loop {
@@ -268,14 +268,14 @@ impl<'a> Handover<'a> {
         }
     }
 
-    /// A wait beside those for other nodes.
+    /// A wait whose progress lines do not overwrite those for other nodes.
     fn wait(&self, what: impl Into<String>, end: Instant) -> Wait {
         let wait = Wait::until(what, end).every(POLL_INTERVAL);
         if self.args.nodes.len() == 1 { wait } else { wait.beside_others() }
     }
 }
 
-/// What is the same for all nodes.
+/// Reads what all nodes share.
 async fn cluster(client: &Client, namespace: &str) -> anyhow::Result<Cluster> {
     let agents = Api::<DaemonSet>::namespaced(client.clone(), namespace).get_opt(AGENT).await;
     let agents = agents.context("failed to read the agents' DaemonSet")?;

@@ -14,7 +14,7 @@ struct Cli {
     args: Args,
 }
 
-/// A cluster with GPU Operator, whose node n1 is NVIDIA's device plugin's.
+/// A cluster with GPU Operator. NVIDIA's device plugin serves its node n1.
 fn cluster() -> ApiStandIn {
     let api = ApiStandIn::default();
     add_node(&api, &json!({DEPLOY: "true"}));
@@ -42,7 +42,7 @@ fn add_node(api: &ApiStandIn, labels: &Value) {
     api.put(NODE, json!({"metadata": metadata, "spec": {}, "status": status}));
 }
 
-/// A pod with a GPU of n1.
+/// A pod that holds a GPU of n1.
 fn add_pod(api: &ApiStandIn, phase: &str) {
     let container = json!({"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}});
     let spec = json!({"nodeName": "n1", "containers": [container]});
@@ -50,7 +50,8 @@ fn add_pod(api: &ApiStandIn, phase: &str) {
     api.put(POD, json!({"metadata": metadata, "spec": spec, "status": {"phase": phase}}));
 }
 
-/// Plays the controllers and the node: once it has its labels the plugin's pod leaves it, and kerf's agent comes and serves it.
+/// Plays the controllers and the node: once the node has its labels, the plugin's pod leaves, and kerf's agent starts
+/// and serves it.
 async fn play(api: &ApiStandIn) {
     let labels = || api.inside("/api/v1/nodes")[0]["metadata"]["labels"].clone();
     while labels()[DEPLOY] != "false" {
@@ -81,7 +82,7 @@ async fn managed(api: &ApiStandIn, words: &[&str]) -> Result<(), String> {
     manage(api.client(), &args).await.map_err(|error| format!("{error:#}"))
 }
 
-/// Runs it while the cluster goes its way.
+/// Runs the command while `others` changes the cluster.
 async fn managed_with(
     api: &ApiStandIn,
     words: &[&str],
@@ -109,7 +110,7 @@ async fn a_node_is_handed_over_and_once() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_was_cut_short_is_continued() {
     let api = cluster();
-    // The node has its labels, and the plugin has not left it yet.
+    // The node has its labels, but the plugin has not left it yet.
     let error = managed(&api, &["n1", "--timeout", "10s"]).await.unwrap_err();
     assert!(error.contains("(DaemonSet gpu-operator/plugin) has not left node n1"), "{error}");
     api.remove(PLUGINS_POD);
@@ -148,14 +149,14 @@ async fn a_node_is_cordoned_only_on_request_and_as_long_as_it_takes() {
     add_pod(&api, "Running");
     let error = managed(&api, &["n1", "--wait", "1m", "--cordon"]).await.unwrap_err();
     assert!(error.contains("ml/train"), "{error}");
-    // Its pods have not ended: no other may come before the next run.
+    // Its pods have not ended, and no new pod may start before the next run.
     assert!(is_unschedulable(&api));
     assert_eq!(api.changes(), ["PATCH n1"]);
     let api = cluster();
     managed_with(&api, &["n1", "--cordon"], play(&api)).await.unwrap();
     assert!(!is_unschedulable(&api));
     assert_eq!(api.changes(), ["PATCH n1", "PATCH n1", "PATCH n1"]);
-    // Somebody else has cordoned it.
+    // Another user has cordoned the node.
     let api = cluster();
     api.put(NODE, {
         let mut node = api.inside("/api/v1/nodes").remove(0);

@@ -1,5 +1,5 @@
-//! GPUs drawn as their slices: who holds what, what is promised, idle and free. MIG instances stand where they are on the GPU,
-//! shares side by side, each as wide as it is large. Pure.
+//! Draws GPUs as their slices: held, reserved, idle and free. MIG instances are drawn at their placement, shares side
+//! by side by their size. Pure.
 
 use super::short_name;
 use anstyle::AnsiColor;
@@ -10,22 +10,21 @@ use kerf_core::nvidia_keys::SHARED;
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeSet;
 
-/// The width of a GPU in characters where nobody says another: ten slices of `1g.10gb` are legible.
+/// The default width of a GPU in characters: ten slices of `1g.10gb` are legible.
 pub const WIDTH: usize = 88;
 
-/// The least of a block in which anything can be read.
+/// The least width of a legible block.
 const LEGIBLE: usize = 5;
 
-/// How a text is painted that belongs to a slice in this state. `None`: what belongs to nobody.
+/// Paints text by the state of its slice; `None` is for text without a slice.
 pub type Paint<'p> = &'p dyn Fn(Option<SliceState>, &str) -> String;
 
-/// As it is, without colour.
 #[must_use]
 pub fn plain(_state: Option<SliceState>, text: &str) -> String {
     text.to_owned()
 }
 
-/// The colours of a terminal: green is held, yellow idle, cyan on its way, red failed.
+/// Paints for a terminal: green is held, yellow idle, cyan in progress, red failed.
 #[must_use]
 pub fn coloured(state: Option<SliceState>, text: &str) -> String {
     let background = match state {
@@ -39,7 +38,7 @@ pub fn coloured(state: Option<SliceState>, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// A part of a GPU from one column to another.
+/// The part of a GPU between two columns.
 struct Block {
     from: usize,
     to: usize,
@@ -54,7 +53,7 @@ impl Block {
     }
 }
 
-/// All GPUs of a node, with a heading each.
+/// All GPUs of a node, each under a heading.
 #[must_use]
 pub fn node(
     name: &str,
@@ -72,7 +71,7 @@ pub fn node(
     lines
 }
 
-/// The slices of a GPU: those that the agent reports, and those that it has not heard of yet.
+/// The slices of a GPU: those that the agent reports, and the desired ones that it has not reported yet.
 fn slices<'s>(gpu: &GpuStatus, spec: &'s GpuNodeSpec, status: &'s GpuNodeStatus) -> Vec<Slice<'s>> {
     let wanted = |id| spec.slices.iter().find(|slice| Some(&slice.id) == id);
     let seen = status.slices.iter().filter(|slice| slice.gpu == gpu.uuid);
@@ -82,7 +81,7 @@ fn slices<'s>(gpu: &GpuStatus, spec: &'s GpuNodeSpec, status: &'s GpuNodeStatus)
     seen.chain(new).collect()
 }
 
-/// One slice by what is known of it: at least one of the two.
+/// One slice as observed and as desired; at least one of the two is known.
 struct Slice<'s> {
     seen: Option<&'s SliceStatus>,
     wanted: Option<&'s WantedSlice>,
@@ -97,7 +96,7 @@ impl Slice<'_> {
         self.seen.map_or(SliceState::Preparing, |slice| slice.state)
     }
 
-    /// Who has it, who was promised it, or what it does.
+    /// The slice's holder, or the owner of its reservation, or else its state.
     fn owner(&self) -> String {
         let holder = self.seen.and_then(|slice| slice.holder.as_ref());
         let reservation = self.wanted.and_then(|slice| slice.reservation.as_ref());
@@ -118,7 +117,7 @@ fn blocks(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus, width: us
     if axis == 0 { shares(gpu, &slices, width) } else { instances(axis, &slices, width) }
 }
 
-/// MIG instances where they are. Compute instances share the place of their GPU instance, and so do replicas.
+/// MIG instances at their placement. Compute instances and replicas divide the width of their GPU instance.
 fn instances(axis: usize, slices: &[Slice<'_>], width: usize) -> Vec<Block> {
     let mut blocks: Vec<Block> = slices
         .iter()
@@ -150,7 +149,7 @@ fn instances(axis: usize, slices: &[Slice<'_>], width: usize) -> Vec<Block> {
     with_gaps(blocks, width)
 }
 
-/// Shares of memory from the left, what others use at the right.
+/// Shares of memory from the left, and memory used outside of kerf at the right.
 fn shares(gpu: &GpuStatus, slices: &[Slice<'_>], width: usize) -> Vec<Block> {
     let total = gpu.memory.0.max(1);
     let column = |memory: u64| {
@@ -182,13 +181,13 @@ fn block(from: usize, to: usize, upper: String, slice: &Slice<'_>) -> Block {
     Block { from, to, upper, lower: slice.owner(), state: Some(slice.state()) }
 }
 
-/// The blocks with what is free between and behind them.
+/// Adds free blocks between the blocks and after them.
 fn with_gaps(blocks: Vec<Block>, width: usize) -> Vec<Block> {
     let free = |from, to| Block { from, to, upper: String::new(), lower: String::new(), state: None };
     let mut all = Vec::new();
     let mut at = 0;
     for block in blocks {
-        // Less than a character is rounding, or a share that goes past the GPU's memory.
+        // A gap of one character comes from rounding, or from shares that exceed the GPU's memory.
         if block.from > at + 1 {
             all.push(free(at, block.from));
         }
@@ -201,7 +200,7 @@ fn with_gaps(blocks: Vec<Block>, width: usize) -> Vec<Block> {
     all
 }
 
-/// Four lines, or a list where a block would be too narrow to be read.
+/// A box of four lines, or a list if a block would be too narrow to read.
 fn picture(blocks: &[Block], width: usize, paint: Paint<'_>) -> Vec<String> {
     let is_legible = |block: &Block| block.width() >= LEGIBLE || block.state.is_none();
     let fits = blocks.iter().map(Block::width).sum::<usize>() <= width + blocks.len();

@@ -1,4 +1,4 @@
-//! `kerf nodes`: each GPU drawn as its slices, with who holds them.
+//! `kerf nodes`: draws each GPU as its slices, with the pods that hold them.
 
 pub mod draw;
 mod offered;
@@ -22,10 +22,10 @@ use std::io::IsTerminal;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// How often is looked again under `--watch`.
+/// The interval between two reads under `--watch`.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Between these a drawing is legible, and a terminal as wide.
+/// A narrower drawing is not legible, and a wider one fits no terminal.
 const WIDTHS: RangeInclusive<usize> = 40..=240;
 
 const EXAMPLES: &str = "\
@@ -66,7 +66,6 @@ pub struct Args {
     connection: Connection,
 }
 
-/// Prints them.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(print(args))
@@ -75,7 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 async fn print(args: &Args) -> anyhow::Result<()> {
     let client = args.connection.client().await?;
     let width = args.width.unwrap_or_else(terminal_width).clamp(*WIDTHS.start(), *WIDTHS.end());
-    // The cursor goes home, and what was there is taken away.
+    // Clears the terminal, so that a new drawing replaces the old one.
     let home = if args.watch && std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
     let mut last = String::new();
     loop {
@@ -91,7 +90,7 @@ async fn print(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// The terminal's columns, less the frame's.
+/// The terminal's columns, less one for the frame.
 fn terminal_width() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
     size.map(|size| usize::from(size.ws_col))
@@ -138,8 +137,8 @@ fn of_object(object: &GpuNode) -> Managed {
     Managed { name: object.name().to_string(), read }
 }
 
-/// A Deployment's pod by its Deployment's name and the last letters that tell it from its sisters. A pod of anybody else's keeps its
-/// name.
+/// Shortens the name of a Deployment's pod to its Deployment's name and the last random letters. Other pods keep their
+/// names.
 fn short_name(pod: &str) -> String {
     match pod.rsplitn(3, '-').collect::<Vec<_>>()[..] {
         [last, hash, name] if is_random(last, 5..=5) && is_random(hash, 8..=10) => format!("{name}-{last}"),
@@ -147,7 +146,8 @@ fn short_name(pod: &str) -> String {
     }
 }
 
-/// Whether a part of a name is of so many of the letters that Kubernetes draws from (apimachinery's `rand.String`), which make no words.
+/// Whether a part of a name consists of this many of the letters that Kubernetes uses for random names (apimachinery's
+/// `rand.String`), which form no words.
 fn is_random(part: &str, lengths: RangeInclusive<usize>) -> bool {
     lengths.contains(&part.len()) && part.chars().all(|letter| "bcdfghjklmnpqrstvwxz2456789".contains(letter))
 }

@@ -1,4 +1,4 @@
-//! What NVIDIA's device plugin offers on the nodes that it serves, and who has it. Pure.
+//! The resources that NVIDIA's device plugin offers on static nodes, and the pods that have them. Pure.
 
 use crate::columns::{Columns, or_dash};
 use crate::plugin_nodes::PluginNode;
@@ -8,29 +8,27 @@ use kerf_core::units::SizeGb;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// One resource of such a node.
+/// One resource of a static node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Offered {
-    /// The node.
     pub node: String,
-    /// The GPUs' model by its short name; `None` where the node's labels do not say it.
+    /// The short name of the GPUs' model; `None` if the node's labels do not say it.
     pub model: Option<String>,
-    /// The resource.
     pub resource: String,
-    /// What a device of it is for kerf; `None` where kerf gives it to nobody.
+    /// The kind of slice for which a device counts; `None` if kerf gives it to no pod.
     pub kind: Option<Kind>,
-    /// The nominal size of one; `None` where nobody knows it, so that it serves only who asks by name.
+    /// The nominal size of a device; `None` if it is unknown, so that it serves only requests by name.
     pub size_gb: Option<SizeGb>,
-    /// How many devices there are of it.
+    /// The number of its devices on the node.
     pub devices: u64,
-    /// How many of them pods have.
+    /// The number of devices that pods have.
     pub used: u64,
-    /// The pods.
+    /// The pods that have these devices, as `namespace/name`.
     pub pods: Vec<String>,
 }
 
-/// What a node offers, and who has it.
+/// The resources of a node, and the pods that have them.
 pub fn offered(name: &str, PluginNode { node, pods }: &PluginNode) -> Vec<Offered> {
     let devices = node.devices.iter().filter(|(_, count)| **count > 0);
     let held: Vec<(String, Devices)> =
@@ -53,7 +51,7 @@ pub fn offered(name: &str, PluginNode { node, pods }: &PluginNode) -> Vec<Offere
     devices.map(of).collect()
 }
 
-/// As a table.
+/// The resources as a table.
 pub fn table(offered: &[Offered]) -> String {
     let mut columns = Columns::new(["NODE", "MODEL", "RESOURCE", "KIND", "SIZE", "USED", "PODS"]);
     for it in offered {

@@ -1,4 +1,4 @@
-//! Nodes as they are printed. Pure.
+//! Prints nodes as a drawing, as a table and as data. Pure.
 
 use super::draw;
 use super::offered::{self, Offered};
@@ -15,25 +15,22 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::fmt::Write as _;
 
-/// What is known of the nodes.
+/// What was read of all nodes.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shown {
-    /// Those that kerf serves.
     pub managed: Vec<Managed>,
-    /// What NVIDIA's device plugin offers on others.
+    /// The resources of static nodes, which NVIDIA's device plugin serves.
     pub device_plugin: Vec<Offered>,
     /// The width of a drawn GPU, in characters.
     #[serde(skip)]
     pub width: usize,
 }
 
-/// A node that kerf serves.
 #[derive(Debug)]
 pub struct Managed {
-    /// Its name.
     pub name: String,
-    /// What can be read of it, or why not.
+    /// The desired and the observed state, or why they cannot be read.
     pub read: Result<(GpuNodeSpec, GpuNodeStatus), String>,
 }
 
@@ -84,7 +81,7 @@ struct SliceReport<'n> {
     device: Option<&'n DeviceId>,
     resource: Option<ResourceName>,
     message: Option<&'n str>,
-    /// With its namespace.
+    /// The pod as `namespace/name`.
     pod: Option<String>,
     container: Option<&'n str>,
 }
@@ -109,7 +106,7 @@ impl<'n> GpuReport<'n> {
 impl<'n> SliceReport<'n> {
     fn new(slice: &'n SliceStatus, spec: &'n GpuNodeSpec) -> Self {
         let (pod, container) = owner(spec, slice).unzip();
-        // The agent reports the name once the slice is offered under it; it is promised under it before.
+        // The agent reports the name once it offers the slice. Before that, the reservation has it.
         let promised =
             || spec.slices.iter().find(|wanted| Some(&wanted.id) == slice.id.as_ref())?.reservation.as_ref();
         Self {
@@ -125,7 +122,7 @@ impl<'n> SliceReport<'n> {
         }
     }
 
-    /// The name under which it stands, with the kind behind a neutral one, which does not say it.
+    /// The resource name. A neutral name does not imply the kind, so the kind follows it.
     fn name(&self) -> Option<String> {
         let name = self.resource?;
         Some(if name.is_neutral() { format!("{name} ({})", self.shape.kind()) } else { name.to_string() })
@@ -167,7 +164,7 @@ fn drawing(shown: &Shown) -> String {
     }
 }
 
-/// What the agent says that is not well, but for single GPUs, which say it themselves.
+/// The agent's conditions that are not true. Unhealthy GPUs are left out, because their own lines say so.
 fn troubles(status: &GpuNodeStatus) -> Vec<String> {
     if status.conditions.is_empty() {
         return vec!["its agent has not reported yet".to_owned()];
@@ -248,7 +245,7 @@ fn wide(shown: &Shown) -> String {
     text
 }
 
-/// Why a node has no row in the table, which has one for each GPU at least.
+/// Why a node has no row in the table; `None` if it has GPUs, since each GPU has at least one row.
 fn rowless(node: &Managed) -> Option<String> {
     let why = match &node.read {
         Err(why) => why.clone(),
@@ -261,7 +258,7 @@ fn rowless(node: &Managed) -> Option<String> {
     Some(format!("{}: {why}", node.name))
 }
 
-/// The pod, with its namespace, and the container that have a slice or were promised it.
+/// The pod as `namespace/name` and the container that hold the slice or have its reservation.
 fn owner<'n>(spec: &'n GpuNodeSpec, slice: &'n SliceStatus) -> Option<(String, &'n str)> {
     if let Some(holder) = &slice.holder {
         return Some((holder.key().to_string(), &holder.container));

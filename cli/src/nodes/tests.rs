@@ -20,7 +20,7 @@ fn of_yaml(text: &str) -> Managed {
     of_object(&serde_saphyr::from_str(text).unwrap())
 }
 
-/// A GPU that is shared, with one share promised that is being made, and memory used outside of kerf.
+/// A shared GPU with one reserved share in preparation, and with memory used outside of kerf.
 fn shared(shares: usize, gb: u64) -> Managed {
     let slice = |number: usize| {
         let holder = json!({"namespace": "ml", "pod": format!("web-{number}"), "container": "main"});
@@ -41,7 +41,7 @@ fn shared(shares: usize, gb: u64) -> Managed {
     })))
 }
 
-/// A node of NVIDIA's plugin with two pods: one with a sidecar, and one that has ended.
+/// A node of NVIDIA's plugin with two pods: one has a sidecar, and one has ended.
 fn plugin() -> Vec<offered::Offered> {
     let machine: Machine = serde_json::from_value(json!({
         "metadata": {"name": "t4", "labels": {
@@ -80,7 +80,7 @@ fn managed(managed: Vec<Managed>) -> Shown {
     Shown { managed, ..Shown::default() }
 }
 
-/// Of three nodes the API server selects one that kerf serves and one that the device plugin serves.
+/// Of three nodes the API server selects one managed and one static node.
 #[tokio::test]
 async fn a_selector_is_for_the_api_server_and_counts_for_both_kinds_of_nodes() {
     let client = kerf_runtime::stand_in::client(|asked| {
@@ -134,7 +134,7 @@ fn programs_read_json_and_yaml() {
     assert_eq!(json["managed"][0]["gpus"][0]["slices"][0]["pod"], "team-a/detector");
 }
 
-/// A neutral name does not say the kind, which the shape does.
+/// A neutral name does not imply the kind, but the shape does.
 #[test]
 fn a_slice_stands_under_its_name_and_a_neutral_one_has_its_kind() {
     let mut node: Value = serde_saphyr::from_str(MIG).unwrap();
@@ -151,7 +151,7 @@ fn a_slice_stands_under_its_name_and_a_neutral_one_has_its_kind() {
     assert_eq!((&slice["resource"], &slice["shape"]["kind"]), (&json!("kerf.dev/gpu-40gb"), &json!("mig")));
 }
 
-/// Compute instances share the place of their GPU instance, by the parts of its compute.
+/// Compute instances share the width of their GPU instance by their parts of its compute.
 #[test]
 fn compute_instances_share_their_gpu_instance() {
     let mut node: Value = serde_saphyr::from_str(MIG).unwrap();
@@ -164,7 +164,7 @@ fn compute_instances_share_their_gpu_instance() {
     insta::assert_snapshot!(text(shown, Format::Text, draw::WIDTH));
 }
 
-/// So do replicas, each with as much of it.
+/// Replicas share the width of their GPU instance equally.
 #[test]
 fn replicas_share_their_gpu_instance() {
     let mut node: Value = serde_saphyr::from_str(MIG).unwrap();

@@ -1,4 +1,4 @@
-//! What the nodes of a snapshot have for a pod.
+//! What the nodes of a snapshot offer for a pod.
 
 use super::{Nodes, listed};
 use k8s_openapi::api::core::v1::Taint;
@@ -13,12 +13,12 @@ use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Why kube-scheduler does not offer a node for a pod.
+/// Why kube-scheduler excludes a node for a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exclusion {
-    /// By its labels, or its name.
+    /// The pod's node selector, affinity or node name excludes it.
     Labels,
-    /// By this taint, as kubectl writes it.
+    /// The pod does not tolerate this taint, in kubectl's form.
     Taint(String),
 }
 
@@ -47,32 +47,26 @@ impl fmt::Display for Exclusion {
     }
 }
 
-/// What a pod would take of a node.
+/// What a pod would get on a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Taken {
-    /// Slices of kerf's.
     Slices(Vec<TakenSlice>),
-    /// Devices of NVIDIA's device plugin.
     Devices(Devices),
 }
 
-/// A slice that a pod would take.
+/// A slice that a pod would get.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TakenSlice {
-    /// The container that holds it.
+    /// The container that gets the slice.
     pub container: String,
-    /// The name under which the container asks.
+    /// The name by which the container asks.
     pub resource: ResourceName,
-    /// The kind.
     pub kind: Kind,
-    /// What is cut.
+    /// The shape that kerf would cut.
     pub shape: Shape,
-    /// The GPU.
     pub gpu: GpuUuid,
-    /// Its NVML index.
     pub gpu_index: u32,
-    /// Its model.
     pub model: String,
 }
 
@@ -100,41 +94,40 @@ impl Serialize for Taken {
     }
 }
 
-/// Where a pod goes, as programs read it.
+/// Where a pod goes, in the form for programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Placement {
-    /// The best node; `None` where no node serves the pod.
+    /// The best node; `None` if no node serves the pod.
     pub node: Option<NodeName>,
-    /// What it takes there.
+    /// What the pod gets on that node.
     pub taken: Option<Taken>,
-    /// The kinds that its policy prefers to these.
+    /// The kinds that the policy prefers to the chosen ones.
     pub passed: Vec<PassedKind>,
-    /// What the nodes have for it, a line for each answer.
+    /// The nodes' answers, one line for each different answer.
     pub nodes: Vec<String>,
 }
 
-/// What the nodes have for a pod.
+/// What all nodes offer for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The best node.
     pub best: Option<NodeName>,
     /// The kinds that the pod gets on it.
     pub plan: KindPlan,
-    /// The kinds that the pod's policy prefers to these, and what became of them.
+    /// The kinds that the pod's policy prefers, and why none of them was chosen.
     pub passed: Vec<PassedKind>,
-    /// What the pod would take of each node that serves it by the best one's kinds.
+    /// What the pod would get on each node that serves it by the same kinds as the best one.
     pub equal: BTreeMap<NodeName, Taken>,
-    /// What it would take of each node that serves it by kinds that come later.
+    /// What the pod would get on each node that serves it by less preferred kinds.
     pub outranked: BTreeMap<NodeName, Taken>,
-    /// Nodes that do not serve it.
+    /// The nodes that do not serve the pod.
     pub refused: Vec<(NodeName, Refusal)>,
-    /// Nodes that kube-scheduler does not offer for it.
+    /// The nodes that kube-scheduler excludes.
     pub excluded: Vec<(NodeName, Exclusion)>,
 }
 
 impl Choice {
-    /// Of these nodes, for a pod that may go to `pod`'s destinations.
+    /// Chooses among the nodes for a pod with these destinations, as the extender does.
     pub fn of(nodes: &Nodes, pod: &Destinations, request: &RequestDocument) -> Self {
         let excluded: BTreeMap<&NodeName, Exclusion> =
             nodes.names().filter_map(|name| Some((name, nodes.exclusion(name, pod)?))).collect();
@@ -172,21 +165,21 @@ impl Choice {
         }
     }
 
-    /// What the pod would take of the best node.
+    /// What the pod would get on the best node.
     #[must_use]
     pub fn taken(&self) -> Option<(&NodeName, &Taken)> {
         let best = self.best.as_ref()?;
         Some((best, self.equal.get(best)?))
     }
 
-    /// The same as programs read it.
+    /// The choice in the form for programs.
     #[must_use]
     pub fn placement(&self) -> Placement {
         let (node, taken) = self.taken().map(|(node, taken)| (node.clone(), taken.clone())).unzip();
         Placement { node, taken, passed: self.passed.clone(), nodes: self.lines() }
     }
 
-    /// A line for each answer, with the nodes that give it.
+    /// One line for each different answer, with the nodes that give it.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let equal = self.equal.iter().map(|(name, taken)| (name, format!("has room: {taken}")));
@@ -205,7 +198,7 @@ impl Choice {
         answers.into_iter().map(|(answer, names)| format!("{}: {answer}", listed(&names))).collect()
     }
 
-    /// Why no node serves the pod, as kube-scheduler counts the nodes' answers.
+    /// Why no node serves the pod, with the number of nodes per answer, as kube-scheduler prints it.
     #[must_use]
     pub fn refusals(&self) -> String {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();

@@ -1,9 +1,9 @@
-//! Where a pod can go among the nodes of a snapshot, by the functions that the extender decides with. Pure.
+//! Where a pod can go among the nodes of a snapshot, by the functions with which the extender decides. Pure.
 //!
 //! | module | what it has |
 //! |---|---|
 //! | `nodes` | the nodes, and what pods take of them |
-//! | `choice` | what the nodes have for a pod |
+//! | `choice` | what the nodes offer for a pod |
 
 mod choice;
 mod nodes;
@@ -11,7 +11,7 @@ mod nodes;
 pub use choice::{Choice, Exclusion, Placement, Taken, TakenSlice};
 pub use nodes::Nodes;
 
-/// A few names, or their number.
+/// Up to eight names, and the number of the others.
 pub fn listed<N: ToString>(names: &[N]) -> String {
     const MOST: usize = 8;
     let shown = names.iter().take(MOST).map(N::to_string).collect::<Vec<_>>().join(", ");

@@ -16,7 +16,7 @@ use kerf_runtime::plugin_pod::PluginPod;
 use kube::ResourceExt as _;
 use std::collections::BTreeMap;
 
-/// The taint of a cordoned Node, which kube-scheduler takes for there whether a controller has written it or not.
+/// The taint of a cordoned Node. kube-scheduler assumes it even before a controller has written it.
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
 
 /// The nodes that have GPUs.
@@ -29,26 +29,25 @@ pub struct Nodes {
     fleet: Fleet,
 }
 
-/// A node that kerf serves.
 #[derive(Debug)]
 struct Managed {
     spec: GpuNodeSpec,
     status: GpuNodeStatus,
     inventory: NodeInventory,
-    /// Its GPUs in the fleet, by their places in the inventory.
+    /// The fleet's entry for each GPU, in the inventory's order.
     gpus: Vec<Option<FleetGpu>>,
 }
 
-/// A node that NVIDIA's device plugin serves.
+/// A static node, which NVIDIA's device plugin serves.
 #[derive(Debug)]
 struct Static {
     node: PluginNode,
-    /// What pods took of it since the snapshot.
+    /// The devices that pods took after the snapshot.
     since: Vec<Devices>,
 }
 
 impl Nodes {
-    /// Nodes that kerf serves, each with its spec and status or why these cannot be used.
+    /// Managed nodes, each with its spec and status, or why they cannot be used.
     pub fn new(
         nodes: impl IntoIterator<Item = (NodeName, Result<(GpuNodeSpec, GpuNodeStatus), Refusal>)>,
         terms: Terms,
@@ -69,7 +68,7 @@ impl Nodes {
         Self { managed, static_nodes: BTreeMap::new(), machines: BTreeMap::new(), fleet }
     }
 
-    /// The same, of objects.
+    /// Managed nodes from their `GpuNodes`.
     #[must_use]
     pub fn of_objects(objects: &[GpuNode]) -> Self {
         let read = |object: &GpuNode| {
@@ -80,7 +79,7 @@ impl Nodes {
         Self::new(objects.iter().map(|object| (object.name(), read(object))), Terms::default())
     }
 
-    /// Adds the nodes that NVIDIA's device plugin serves.
+    /// Adds static nodes.
     #[must_use]
     pub fn with_static<'n>(mut self, nodes: impl IntoIterator<Item = (&'n String, &'n PluginNode)>) -> Self {
         let of_name = |(name, node): (&String, &PluginNode)| {
@@ -90,7 +89,7 @@ impl Nodes {
         self
     }
 
-    /// Adds the Nodes, by whose labels and taints pods are kept away. Of a node whose Node is not known none keeps a pod away.
+    /// Adds the Nodes, whose labels and taints exclude pods. A node without its Node excludes no pod.
     #[must_use]
     pub fn with_machines(mut self, machines: impl IntoIterator<Item = Machine>) -> Self {
         self.machines.extend(machines.into_iter().map(|machine| (machine.name(), machine)));
@@ -102,18 +101,18 @@ impl Nodes {
         self
     }
 
-    /// All of them.
+    /// The names of managed and static nodes.
     pub fn names(&self) -> impl Iterator<Item = &NodeName> {
         self.managed.keys().chain(self.static_nodes.keys())
     }
 
-    /// Whether labels and taints of the nodes are known.
+    /// Whether the labels and taints of all nodes are known.
     #[must_use]
     pub fn know_machines(&self) -> bool {
         self.names().next().is_some() && self.names().all(|name| self.machines.contains_key(name))
     }
 
-    /// What keeps a pod from a node, whatever its GPUs have.
+    /// What excludes a pod from a node, whatever its GPUs offer.
     pub(super) fn exclusion(&self, name: &NodeName, pod: &Destinations) -> Option<Exclusion> {
         let machine = self.machines.get(name)?;
         let labels = Some(machine.labels());
@@ -132,7 +131,7 @@ impl Nodes {
             .map(Exclusion::of_taint)
     }
 
-    /// The best place for a pod on a node, and what it would take there.
+    /// The best place for a pod on a node, and what it would get there.
     pub(super) fn place(
         &self,
         name: &NodeName,
@@ -147,7 +146,7 @@ impl Nodes {
         Ok((fit.place(), Taken::Slices(managed.slices(&fit))))
     }
 
-    /// Whether a pod could be served on a node by a plan.
+    /// Whether a node could serve a pod by the kinds of a plan.
     pub(super) fn has_by(
         &self,
         name: &NodeName,
@@ -157,7 +156,7 @@ impl Nodes {
         self.place(name, &request.planned(plan)).map(drop)
     }
 
-    /// Lets a pod have its place on a node, by the kinds that were planned.
+    /// Places a pod on a node by the planned kinds, so that the next pod finds that capacity taken.
     pub fn take(
         &mut self,
         name: &NodeName,

@@ -1,19 +1,21 @@
-//! The pods of Argo Workflows, as its controller makes them (argo-workflows `workflow/controller/workflowpod.go`). Pure.
+//! Builds the pods of Argo Workflows as its controller does (argo-workflows `workflow/controller/workflowpod.go`).
+//! Pure.
 
 use super::template::{Template, join};
 use kerf_core::keys;
 use serde_json::{Map, Value, json};
 
-/// The name of the container that a template's `container` or `script` becomes.
+/// The container's name that a template's `container` or `script` gets.
 const MAIN: &str = "main";
 
 /// The container that the controller adds to each pod.
 const WAIT: &str = "wait";
 
-/// The fields of a template that tell its containers.
+/// The fields of a template that define its containers.
 const RUNS: [&str; 3] = ["container", "script", "containerSet"];
 
-/// Fields of a template, or else of the workflow's spec, that the pod has too; under `priorityClassName` the spec has another name.
+/// Fields that the pod takes from the template, or else from the workflow's spec. `priorityClassName` has another name
+/// in the spec.
 const POD_FIELDS: [(&str, &str); 7] = [
     ("serviceAccountName", "serviceAccountName"),
     ("schedulerName", "schedulerName"),
@@ -24,8 +26,8 @@ const POD_FIELDS: [(&str, &str); 7] = [
     ("volumes", "volumes"),
 ];
 
-/// The templates of a workflow's spec; `None` if this is none. A template of steps, of a DAG or of a resource makes no pod that could ask
-/// for a GPU.
+/// The pod templates in a workflow's spec; `None` if the spec is not a workflow's. Templates of steps, of a DAG or of a
+/// resource are skipped, because they create no pod that could ask for a GPU.
 pub(super) fn templates(spec: &Value, path: &str) -> Option<Vec<Template>> {
     let templates = spec.get("templates")?.as_array()?;
     let makes_pod = |template: &Value| RUNS.iter().any(|field| template[field].is_object());
@@ -55,7 +57,7 @@ fn make(spec: &Value, template: &Value, path: String) -> Template {
     made
 }
 
-/// A patch as YAML; `None` for one that is known only when the workflow runs.
+/// Parses a patch; `None` if it has variables, which are known only when the workflow runs.
 fn read_patch(text: &str) -> Option<Value> {
     let patch: Value = if text.contains("{{") { None } else { serde_saphyr::from_str(text).ok() }?;
     patch.is_object().then_some(patch)
@@ -113,8 +115,8 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-/// Merges a patch as `kubectl` merges strategically, as far as pods need it: lists whose items have names are merged by them, other
-/// lists are replaced.
+/// Merges a patch like a strategic merge of `kubectl`, as far as pods need it: lists whose items have names are merged
+/// by name, other lists are replaced.
 fn merge(base: &mut Value, patch: &Value) {
     match (base, patch) {
         (Value::Object(base), Value::Object(patch)) => {

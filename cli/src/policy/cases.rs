@@ -1,4 +1,5 @@
-//! `kerf policy test`: pods and what is expected of them, so that admins test their policies before a cluster has them.
+//! `kerf policy test`: compares decisions with expectations, so that admins can test policies before a cluster uses
+//! them.
 
 use super::decide::{Verdict, decide};
 use super::explain::supply;
@@ -17,7 +18,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The end of the names of files that only say what is expected.
+/// The suffix of files that have only expectations.
 const EXPECTED: &str = ".expected.yaml";
 
 const EXAMPLES: &str = "\
@@ -46,34 +47,34 @@ pub struct Args {
     output: Format,
 }
 
-/// What is expected of a pod. What is absent may be anything.
+/// The expectation for a pod. An absent field may have any value.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct Expected {
-    /// Where the pod's template is in its object, if there are several: `spec.pytorchReplicaSpecs.Worker.template`.
+    /// The path of the pod's template in its object, if there are several: `spec.pytorchReplicaSpecs.Worker.template`.
     template: Option<String>,
     /// The policy that matches the pod; an empty name for none.
     policy: Option<String>,
-    /// What each container that asks gets, as in `2x nvidia.com/mig-1g.10gb`; one slice without the number.
+    /// What each container with a request gets, like `2x nvidia.com/mig-1g.10gb`. Without a number it is one slice.
     containers: Option<BTreeMap<String, String>>,
-    /// The kinds that may serve each container whose name is neutral, first choice first.
+    /// The kinds that may serve each container with a neutral name, in order of preference.
     kinds: Option<BTreeMap<String, Vec<Kind>>>,
-    /// A part of the text by which the pod is refused.
+    /// A part of the reason for which the pod is refused.
     refused: Option<String>,
     /// A part of a warning.
     warning: Option<String>,
-    /// That the pod asks for no slice.
+    /// The pod asks for no slice.
     untouched: bool,
 }
 
-/// A document that says what is expected of the pod beside it.
+/// A document with the expectation for the pod in the same file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExpectDocument {
     expect: Expected,
 }
 
-/// What came of all cases.
+/// The results of all cases.
 #[derive(Debug, Serialize)]
 struct Tested {
     good: bool,
@@ -97,7 +98,6 @@ enum CaseResult {
     Bad,
 }
 
-/// Runs all cases of the folders.
 pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let policies = policy_file::read(&args.policy).context("--policy")?;
     let supply = supply(args.gpunodes.as_deref())?;
@@ -152,7 +152,7 @@ impl Report for Tested {
     }
 }
 
-/// The files with pods, by name.
+/// The files with pods, sorted by name.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, InputError> {
     let unreadable = |source| InputError::Read { place: folder.display().to_string(), source };
     let mut files = Vec::new();
@@ -170,20 +170,20 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, InputError> {
     Ok(files)
 }
 
-/// What became of a pod.
+/// The result for one pod.
 #[derive(Debug, Default, Serialize)]
 struct Outcome {
-    /// Where its template is, if the object has several.
+    /// The path of its template, if the object has several.
     template: Option<String>,
-    /// What is not known of the pod.
+    /// What is not known about the pod.
     notes: Vec<String>,
     /// What it got, or why the case cannot be read.
     got: String,
-    /// Where that is not what was expected.
+    /// Where the decision differs from the expectation.
     differences: Vec<String>,
 }
 
-/// Decides on a file's pod, or on each pod that its object makes.
+/// Decides on a file's pod, or on each pod that its object creates.
 fn case(file: &Path, policies: &Policies, supply: &Supply) -> anyhow::Result<Vec<Outcome>> {
     let (expectations, manifests): (Vec<Value>, Vec<Value>) =
         documents(file)?.into_iter().partition(|document| document.get("expect").is_some());
@@ -207,7 +207,7 @@ fn case(file: &Path, policies: &Policies, supply: &Supply) -> anyhow::Result<Vec
     pairs.into_iter().map(outcome).collect()
 }
 
-/// What is expected: by documents of the file, or by the file beside it.
+/// The expectations: documents of the file itself, or of the file beside it, but not of both.
 fn expected(file: &Path, expectations: &[Value]) -> anyhow::Result<Vec<Expected>> {
     let beside = file.with_extension("expected.yaml");
     match (expectations.is_empty(), beside.exists()) {
@@ -230,7 +230,7 @@ fn expected(file: &Path, expectations: &[Value]) -> anyhow::Result<Vec<Expected>
     }
 }
 
-/// Each pod with what is expected of it. Several templates are told apart by their paths.
+/// Each pod with its expectation. The path tells several templates of an object apart.
 fn pairs(found: &[Found], expected: Vec<Expected>) -> anyhow::Result<Vec<(&Found, Expected)>> {
     let paths = || found.iter().filter_map(|found| found.path.as_deref()).collect::<Vec<_>>().join(", ");
     let mut pairs: Vec<(&Found, Expected)> = Vec::new();
@@ -307,7 +307,7 @@ fn differences(expected: &Expected, policy: &str, verdict: &Verdict) -> Vec<Stri
     match (&expected.refused, verdict) {
         (Some(wanted), Verdict::Refused(reason)) if reason.contains(wanted) => {}
         (Some(wanted), _) => differ("refused", wanted),
-        // What is refused is served as nobody expects, unless it was said.
+        // A refusal must be expected, because every other expectation describes a pod that is served.
         (None, _) if refused => differ("refused", "not"),
         (None, _) => {}
     }

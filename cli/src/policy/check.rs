@@ -1,4 +1,4 @@
-//! `kerf policy check`: every mistake, with file, line and column, and every file that is skipped.
+//! `kerf policy check`: prints every mistake with file, line and column, and every file that is skipped.
 
 use super::files::Files;
 use crate::counted::counted;
@@ -36,7 +36,7 @@ pub struct Args {
     output: Format,
 }
 
-/// What was found.
+/// The result for all paths.
 #[derive(Debug, Serialize)]
 struct Checked {
     good: bool,
@@ -60,7 +60,7 @@ struct Skipped {
     why: String,
 }
 
-/// A policy of a good file.
+/// A policy from a valid file.
 #[derive(Debug, Serialize)]
 struct Summary {
     file: String,
@@ -72,7 +72,7 @@ struct Summary {
 #[derive(Debug, Serialize)]
 struct Problem {
     severity: Severity,
-    /// As it is printed, with its place: `policy.yaml:5:20: ...`.
+    /// The printed form with its place: `policy.yaml:5:20: ...`.
     text: String,
 }
 
@@ -83,7 +83,7 @@ enum Severity {
     Warning,
 }
 
-/// Checks each path by itself: a file, or a folder of files that are in force together.
+/// Checks each path on its own: a file, or a folder whose files are in force together.
 pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let paths: Vec<CheckedPath> = args.files.paths().iter().map(|path| CheckedPath::of(path)).collect();
     let checked: usize = paths.iter().map(|path| path.files).sum();
@@ -122,7 +122,7 @@ impl CheckedPath {
         checked
     }
 
-    /// Takes what was found of good files.
+    /// Adds the policies and findings of valid files.
     fn take(&mut self, contents: &Contents) {
         self.policies.extend(contents.files().flat_map(|(content, pods)| summaries(content, pods)));
         self.problems.extend(contents.findings().into_iter().map(|(finding, place)| {
@@ -151,7 +151,7 @@ impl Report for Checked {
     }
 }
 
-/// The policies of a path's files; `None` for a file that was skipped. A folder has at least one.
+/// The policies in a path's files; `None` for a single file that was skipped. A folder must have at least one policy.
 fn policies(
     path: &Path,
     texts: Vec<(PathBuf, String)>,
@@ -162,7 +162,7 @@ fn policies(
     }
     match policy_file::check_texts(path, texts) {
         Ok(contents) if errors.is_empty() => Ok(Some(contents)),
-        // That there is no policy is no news where files could not be read.
+        // If files could not be read, the lack of policies is only a consequence and not worth a message.
         Err(found) if errors.is_empty() || !matches!(found.as_slice(), [PolicyFileError::Empty(_)]) => {
             errors.extend(found);
             Err(errors)
@@ -171,7 +171,7 @@ fn policies(
     }
 }
 
-/// Each policy of a good file.
+/// The policies of a valid file, each with a summary.
 fn summaries<'c>(content: &'c Content, pods: &'c [Policy]) -> impl Iterator<Item = Summary> + 'c {
     let summary = move |kind, name: &str, what| Summary {
         file: content.path.display().to_string(),

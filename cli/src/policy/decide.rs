@@ -1,4 +1,4 @@
-//! What the webhook would decide on a pod, by the same function of core.
+//! The webhook's decision on a pod, made by the same function of core.
 
 use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::admission::{self, Admitted};
@@ -9,31 +9,29 @@ use kerf_runtime::destinations::Destinations;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What becomes of a pod.
+/// The decision on a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
-    /// It asks for no slice.
     Untouched,
-    /// It is served.
     Served {
-        /// What it asks for then.
+        /// The pod's request after admission.
         document: Box<RequestDocument>,
-        /// What the user is told.
+        /// The warnings that the user sees.
         warnings: Vec<String>,
-        /// The nodes to which it may go, by its own words and its policy's.
+        /// The nodes to which the pod may go, by its own fields and its policy's.
         destinations: Box<Destinations>,
     },
-    /// It is refused, and why.
+    /// The pod is refused, for this reason.
     Refused(String),
 }
 
-/// A pod's verdict, and what of it decided which policy is for it.
+/// The decision on a pod, and the facts that select its policy.
 pub(crate) struct Decision {
     pub facts: PodFacts,
     pub verdict: Verdict,
 }
 
-/// Decides on a Pod's JSON.
+/// Decides on a Pod in JSON.
 pub(crate) fn decide(
     pod: &Value,
     namespace: Namespace<'_>,
@@ -56,7 +54,7 @@ pub(crate) fn decide(
     Ok(Decision { facts, verdict })
 }
 
-/// What the policy lets its pods tolerate, which the webhook writes into them.
+/// The policy's tolerations, which the webhook adds to its pods.
 fn tolerations(policy: &Policy) -> serde_json::Result<Vec<Toleration>> {
     serde_json::from_value(serde_json::json!(policy.tolerations()))
 }

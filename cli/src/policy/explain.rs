@@ -1,4 +1,4 @@
-//! `kerf policy explain`: which policy is for a pod, and what it would get.
+//! `kerf policy explain`: which policy matches a pod, and what the pod would get.
 
 use super::decide::{Decision, Verdict, decide};
 use super::manifest::{Found, Namespaces, no_pod, pods};
@@ -49,7 +49,7 @@ pub struct Args {
     output: Format,
 }
 
-/// What becomes of each pod.
+/// The explanation for each pod.
 #[derive(Debug, Serialize)]
 struct Explained {
     pods: Vec<ExplainedPod>,
@@ -59,17 +59,17 @@ struct Explained {
 #[serde(rename_all = "camelCase")]
 struct ExplainedPod {
     object: String,
-    /// Where the pod's template is in the object, if it has several.
+    /// The path of the pod's template in the object, if it has several.
     template: Option<String>,
     notes: Vec<String>,
-    /// The policies before the one that is for it, with the reason.
+    /// The policies before the matching one, with the reason why they do not match.
     not: Vec<NotThis>,
     policy: Option<String>,
-    /// Why it is not known which policy is for it.
+    /// Why it is not known which policy matches.
     undecided: Option<String>,
-    /// What the policy extends, the nearest first.
+    /// The policies that it extends, the nearest first.
     extends: Vec<String>,
-    /// Its fields, if it extends others, each with the policy that has it.
+    /// The fields of a policy that extends others, each with the policy that sets it.
     fields: Vec<Field>,
     #[serde(flatten)]
     outcome: Outcome,
@@ -98,13 +98,12 @@ enum Outcome {
     Served {
         request: Box<RequestDocument>,
         warnings: Vec<String>,
-        /// Where the pod would go among the nodes of the snapshot, if there is one.
+        /// Where the pod would go among the snapshot's nodes, if there is a snapshot.
         #[serde(skip_serializing_if = "Option::is_none")]
         placement: Option<Placement>,
     },
 }
 
-/// Explains.
 pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let policies = policy_file::read(&args.policy).context("--policy")?;
     let cluster = args.gpunodes.as_deref().map(|path| Cluster::read(path, &policies)).transpose()?;
@@ -125,14 +124,14 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(write!(out, "{}", render(&Explained { pods }, args.output)?)?)
 }
 
-/// What the cluster can serve, of a file of `GpuNodes`; nothing is known without one.
+/// What the cluster's GPUs can serve, from a file of `GpuNodes`. Without a file nothing counts as missing.
 pub(super) fn supply(gpunodes: Option<&Path>) -> anyhow::Result<Supply> {
     let Some(path) = gpunodes else { return Ok(Supply::default()) };
     let place = |error| InputError::Bad(format!("{}: {error}", input::place(path)));
     Ok(snapshot::supply(&input::read(path)?).map_err(place)?)
 }
 
-/// The cluster of a file of `GpuNodes` and Nodes.
+/// A cluster from a file of `GpuNodes` and Nodes.
 struct Cluster {
     supply: Supply,
     nodes: Nodes,
@@ -235,7 +234,6 @@ impl Outcome {
     }
 }
 
-/// Where a pod would go.
 fn placed(Placement { node, taken, passed, nodes }: &Placement) -> Vec<String> {
     let place = match (node, taken) {
         (Some(node), Some(taken)) => format!("  on these nodes: {taken} of node {node}"),

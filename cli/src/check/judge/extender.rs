@@ -1,4 +1,4 @@
-//! The scheduler extender: its pods, its leader, its certificates.
+//! The scheduler extender: its pods, its leader and its certificates.
 
 use super::tls::{age, content};
 use super::{Finding, Observed, Seen, pods, policies, unknown};
@@ -9,10 +9,10 @@ use kerf_runtime::tls;
 
 const PROGRAM: &str = "kerf-extender";
 
-/// The Secret of its certificates, of which kube-scheduler has a copy.
+/// The Secret with the extender's certificates, of which kube-scheduler has a copy.
 pub const SECRET: &str = "kerf-extender-tls";
 
-/// The name in kube-scheduler's certificate.
+/// The name in kube-scheduler's client certificate.
 const CLIENT: &str = "kerf-scheduler";
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -22,7 +22,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// What policies say and the extender does not do, because it has not the rights.
+/// Settings of policies that have no effect, because the extender runs without the rights for them.
 fn without_rights(seen: &Observed) -> Vec<Finding> {
     let Ok(policies) = policies::policies(seen) else { return Vec::new() };
     let mut findings = Vec::new();
@@ -48,7 +48,7 @@ fn without_rights(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// For how many seconds a Lease is valid, where it has not been renewed for longer than that.
+/// The Lease's duration in seconds, if its last renewal is longer ago than that.
 pub fn overdue(lease: &Lease, now: Timestamp) -> Option<u64> {
     let spec = lease.spec.as_ref()?;
     let valid = u64::try_from(spec.lease_duration_seconds?).ok()?;
@@ -77,6 +77,7 @@ fn leader(seen: &Observed) -> Finding {
     let Some(valid) = overdue(lease, seen.now) else {
         return Finding::fine(format!("{holder} leads"));
     };
+    // An old Lease that was renewed in the meantime is no outage: its holder's clock is slow.
     let renewed = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
     let later = seen.lease_later.as_ref().and_then(renewed);
     if later.is_some() && later != renewed(lease) {

@@ -1,8 +1,8 @@
-//! NVIDIA's GPU Operator, before kerf is there: what of the driver and the container toolkit comes from it, and the values that kerf's
-//! chart needs beside it.
+//! NVIDIA's GPU Operator, before kerf is installed: whether it provides the driver and the container toolkit, and which
+//! values kerf's chart needs beside it.
 //!
-//! What the operator does by its `ClusterPolicy` is read off its source (v26.7): `controllers/object_controls.go`, `TransformToolkit`,
-//! `transformToolkitCtrForCDI`, `setRuntimeClassName` and `setNRIPluginAnnotation`.
+//! The effects of a `ClusterPolicy` are taken from the operator's source (v26.7): `controllers/object_controls.go`,
+//! `TransformToolkit`, `transformToolkitCtrForCDI`, `setRuntimeClassName` and `setNRIPluginAnnotation`.
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::observed::{label, name_of};
@@ -11,21 +11,22 @@ use kerf_core::nvidia_keys;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The file of values for such clusters.
+/// The chart's values for clusters with GPU Operator.
 const FILE: &str = "deploy/values/gpu-operator.yaml";
 const FILE_TEXT: &str = include_str!("../../../../deploy/values/gpu-operator.yaml");
 
 const DRIVER_ROOT: &str = "nodeAgent.driverRoot";
 const RUNTIME_CLASS: &str = "nodeAgent.runtimeClassName";
 const KUBELET_DIR: &str = "nodeAgent.kubeletDir";
-/// The annotation by which the toolkit's NRI plugin gives all GPUs to a container, as the value of the chart that sets it.
+/// The annotation by which the toolkit's NRI plugin gives all GPUs to a container, as a path of the chart's values.
 const NRI_ANNOTATION: &str = r"nodeAgent.podAnnotations.nvidia\.cdi\.k8s\.io/container\.node-agent";
 
-/// Node label, written by GPU Operator's driver manager: [`PRE_INSTALLED`] where the node has a driver of its own.
+/// Node label that GPU Operator's driver manager writes: [`PRE_INSTALLED`] if the driver is installed on the node
+/// itself.
 const DEPLOY_DRIVER: &str = "nvidia.com/gpu.deploy.driver";
 const PRE_INSTALLED: &str = "pre-installed";
 
-/// Values of kerf's chart, by their paths.
+/// Values of kerf's chart by their paths.
 type Values = BTreeMap<String, String>;
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -91,13 +92,13 @@ impl Policy<'_> {
         self.spec(pointer).as_str().filter(|text| !text.is_empty()).unwrap_or(default)
     }
 
-    /// Whether the driver is in a container. A node that had a driver before keeps it.
+    /// Whether the driver runs in a container. Nodes with a pre-installed driver keep theirs.
     fn has_driver_container(&self) -> bool {
         let (own, other) = self.by_driver();
         self.is_on("/driver/enabled", true) && (own.is_empty() || !other.is_empty())
     }
 
-    /// The nodes with GPUs that have a driver of their own, and those that have the operator's.
+    /// The nodes with GPUs: first those with a pre-installed driver, then those with the operator's.
     fn by_driver(&self) -> (Vec<&str>, Vec<&str>) {
         let with = |is_own: bool| {
             let of = |node: &&Node| {
@@ -109,7 +110,7 @@ impl Policy<'_> {
     }
 
     fn has_cdi(&self) -> bool {
-        // Versions before v25.10 have the field written out, as false.
+        // Versions before v25.10 always write this field, as `false`.
         self.is_on("/cdi/enabled", true)
     }
 
@@ -128,7 +129,7 @@ impl Policy<'_> {
         self.text("/hostPaths/driverInstallDir", "/run/nvidia/driver")
     }
 
-    /// What the chart needs here.
+    /// The values that the chart needs on this cluster.
     fn values(&self) -> Values {
         let root = if self.has_driver_container() { self.driver_folder() } else { "/" };
         let has_runtime = !self.has_nri_plugin() && (self.has_cdi() || !self.is_crio());
@@ -147,7 +148,7 @@ impl Policy<'_> {
         values
     }
 
-    /// Where the driver and the container toolkit come from.
+    /// Says where the driver and the container toolkit come from.
     fn origins(&self) -> String {
         let name = self.object["metadata"]["name"].as_str().unwrap_or_default();
         let driver = if self.has_driver_container() {
@@ -195,7 +196,7 @@ fn helm_install(namespace: &str) -> String {
     format!("helm install kerf deploy/chart --namespace {namespace} --create-namespace")
 }
 
-/// The command, with the file and what differs from it.
+/// The command to install kerf, with the values file and every value that differs from it.
 fn command(namespace: &str, values: &Values) -> String {
     let in_file = file_values();
     let differs = values.iter().filter(|(path, value)| in_file.get(*path) != Some(*value));
@@ -203,7 +204,7 @@ fn command(namespace: &str, values: &Values) -> String {
     format!("{} -f {FILE}{}", helm_install(namespace), sets.collect::<String>())
 }
 
-/// The values of the file; a test reads it.
+/// The values in the file. A test parses it, so that the default never applies.
 fn file_values() -> Values {
     let file: Value = serde_saphyr::from_str(FILE_TEXT).unwrap_or_default();
     let agent = file["nodeAgent"].as_object().into_iter().flatten();

@@ -1,11 +1,11 @@
-//! The nodes with GPUs, before kerf is there.
+//! The nodes with GPUs, before kerf is installed.
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::observed::{label, name_of};
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::{keys, nvidia_keys};
 
-/// Labels that say that a node has an NVIDIA GPU: the GPU Operator's, and node feature discovery's by PCI vendor and class.
+/// Labels of nodes with an NVIDIA GPU: the GPU Operator's, and node feature discovery's by PCI vendor and class.
 const LABELS: [&str; 3] = [
     nvidia_keys::PRESENT,
     "feature.node.kubernetes.io/pci-10de.present",

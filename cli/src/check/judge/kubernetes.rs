@@ -1,11 +1,11 @@
-//! Kubernetes: its version and the APIs that kerf needs.
+//! The version of Kubernetes, and the APIs that kerf needs.
 
 use super::{Finding, Observed, Seen, unknown};
 
-/// The oldest minor version that kerf's manifests and programs are tested with.
+/// The oldest minor version against which kerf's manifests are tested.
 const OLDEST: u32 = 33;
 
-/// Of each API the resource without which kerf cannot work, and what it is for.
+/// The API, the resource of it without which kerf cannot work, and what kerf uses it for.
 const NEEDED: [(&str, &str, &str); 4] = [
     ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies", "it guards what only kerf writes"),
     ("apiextensions.k8s.io/v1", "customresourcedefinitions", "GpuNodes are defined by it"),
@@ -45,7 +45,7 @@ fn version(version: &str) -> Finding {
     }
 }
 
-/// The minor version of `v1.36.0-gke.1`; what comes after version 1 is newer than all.
+/// The minor version of `v1.36.0-gke.1`. A major version above 1 counts as newer than all.
 pub fn minor(version: &str) -> Option<u32> {
     let mut parts = version.strip_prefix('v')?.split('.');
     let major: u32 = parts.next()?.parse().ok()?;

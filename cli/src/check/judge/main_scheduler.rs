@@ -1,17 +1,18 @@
-//! The cluster's own scheduler, where kerf is installed to be asked by it (`scheduler.mode: main` of the chart). Its configuration is a
-//! file on its host, which no API shows: what can be seen is what the chart says of it, and whether the scheduler is told of a file.
+//! The cluster's own scheduler, if kerf is installed for it (the chart's `scheduler.mode: main`). Its configuration is
+//! a file on its host, which no API shows. So this checks the configuration that the chart prints, and whether the
+//! scheduler is started with a file.
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::observed::name_of;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 
-/// The `ConfigMap` that the chart writes in this mode, and in no other.
+/// The `ConfigMap` that the chart writes in this mode only.
 pub const CONFIG_MAP: &str = "kerf-main-scheduler";
 
-/// The key in it of the configuration.
+/// The key with the configuration in it.
 pub const KEY: &str = "scheduler.yaml";
 
-/// Where the chart's notes put that on each control plane node.
+/// The path on each control plane node that the chart's notes give for the configuration.
 const FILE: &str = "/etc/kubernetes/kerf/scheduler.yaml";
 
 /// The chart's `ConfigMap`, if kerf is installed in this mode.
@@ -24,14 +25,14 @@ pub fn asks_kerf(seen: &Observed) -> bool {
     config_map(seen).is_some()
 }
 
-/// How what is not as it is printed comes right.
+/// How to correct a configuration that differs from the printed one.
 pub fn remedy(namespace: &str) -> String {
     format!(
         "helm upgrade the release (--namespace {namespace} --reuse-values), write {KEY} of ConfigMap {CONFIG_MAP} to {FILE} on each control plane node, and restart kube-scheduler"
     )
 }
 
-/// Whether the cluster's scheduler is told of the file.
+/// Whether the cluster's scheduler is started with the file.
 pub fn running(seen: &Observed) -> Finding {
     let pods = match &seen.main_schedulers {
         Seen::Unknown(why) => return unknown("kube-scheduler's pods in kube-system", why),
@@ -75,7 +76,7 @@ pub fn running(seen: &Observed) -> Finding {
     ))
 }
 
-/// The file of a kube-scheduler's `--config`.
+/// The file in the `--config` of a kube-scheduler.
 fn config_of(pod: &Pod) -> Option<&str> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     containers.into_iter().find_map(|container| {
@@ -100,7 +101,7 @@ mod tests {
 
     const ADDRESS: &str = "10.96.0.44";
 
-    /// A cluster whose own scheduler asks kerf, as the chart installs it.
+    /// A cluster whose own scheduler calls kerf, as the chart installs it.
     fn installed() -> Observed {
         let mut seen = good();
         seen.extender_service = Seen::Found(of(json!({"spec": {"clusterIP": ADDRESS}})));
@@ -130,7 +131,7 @@ mod tests {
         seen
     }
 
-    /// What is said of the scheduler.
+    /// The findings about the scheduler.
     fn said(seen: &Observed) -> String {
         let report: Findings =
             after(seen).into_iter().filter(|(group, _)| *group == Group::Scheduler).collect();
@@ -198,7 +199,7 @@ mod tests {
         assert!(warned.contains("then set webhook.neutralNames=auto"), "{warned}");
     }
 
-    /// As an older chart wrote it.
+    /// The configuration is as an older chart wrote it.
     #[test]
     fn pods_that_wait_for_the_scheduler_that_there_was_must_have_a_profile() {
         let mut seen = installed();

@@ -1,4 +1,4 @@
-//! The nodes that kerf serves: each has an agent that is ready, a GpuNode that it keeps, and GPUs that are well.
+//! The managed nodes: each needs an agent that is ready, a GpuNode that the agent writes, and healthy GPUs.
 
 use super::resources::keeps_neutral_names;
 use super::{Finding, Observed, Seen, unknown};
@@ -42,7 +42,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// Which of the nodes with MPS shares can run pods in user namespaces, and why the others cannot.
+/// Which nodes with MPS shares can run pods in user namespaces, and why the others cannot.
 fn user_namespaces(seen: &Observed) -> Vec<Finding> {
     let status = |node: &GpuNode| node.read_status().ok().flatten();
     let has_mps = |status: GpuNodeStatus| status.gpus.iter().any(|gpu| gpu.kinds.contains(&Kind::Mps));
@@ -68,9 +68,9 @@ fn user_namespaces(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The nodes whose agents serve and know no neutral names.
+/// Finds agents that serve GPUs and register no neutral names.
 fn without_neutral_names(seen: &Observed) -> Option<Finding> {
-    // Where the CRD prunes what agents report, they may know them: that is a finding of its own.
+    // A CRD that prunes the field hides what the agents report, and is a finding of its own.
     if seen.crd.found().is_some_and(|crd| !keeps_neutral_names(crd)) {
         return None;
     }
@@ -98,7 +98,7 @@ fn without_neutral_names(seen: &Observed) -> Option<Finding> {
     })
 }
 
-/// A few names, or their number.
+/// Up to eight names, and the number of the others.
 fn listed(names: &[&str]) -> String {
     const MOST: usize = 8;
     if names.len() <= MOST {
@@ -108,7 +108,7 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// What is wrong with a node.
+/// The problems of one node.
 fn node(seen: &Observed, name: &str) -> Vec<Finding> {
     let mut findings: Vec<Finding> = agent(seen, name).into_iter().collect();
     if let Seen::Unknown(why) = &seen.gpu_nodes {
@@ -143,7 +143,8 @@ fn node(seen: &Observed, name: &str) -> Vec<Finding> {
     findings.extend(status.conditions.iter().filter_map(|it| condition(name, it, &log)));
     findings.extend(never_connected(seen, name, &status));
     findings.extend(status.gpus.iter().filter_map(|gpu| sick(name, gpu)));
-    // Where another manages the GPUs the agent cuts nothing, whatever policy and MIG mode are: its condition says so.
+    // An agent cuts nothing while another program manages the GPUs, whatever policy and MIG mode say. Its condition
+    // reports that.
     if !is_contested(&status) {
         findings.extend(status.gpus.iter().filter_map(|gpu| serves_nothing(name, gpu, &spec)));
     }
@@ -184,7 +185,7 @@ fn agent(seen: &Observed, node: &str) -> Option<Finding> {
     }
 }
 
-/// What the agent itself finds wrong. Its messages say what to do.
+/// A condition that the agent reports as not true. Its message has the remedy.
 fn condition(node: &str, condition: &Condition, log: &str) -> Option<Finding> {
     if condition.status == ConditionStatus::True {
         return None;
@@ -201,7 +202,7 @@ fn condition(node: &str, condition: &Condition, log: &str) -> Option<Finding> {
     })
 }
 
-/// An agent of a version that does not connect to the extender, which sends pods to no other nodes.
+/// An agent of a version that does not connect to the extender. The extender binds no pods to its node.
 fn never_connected(seen: &Observed, node: &str, status: &GpuNodeStatus) -> Option<Finding> {
     let namespace = &seen.namespace;
     status.condition(Condition::CONNECTED).is_none().then(|| {
@@ -212,13 +213,13 @@ fn never_connected(seen: &Observed, node: &str, status: &GpuNodeStatus) -> Optio
     })
 }
 
-/// Whether somebody else manages the node's GPUs, or that is not known.
+/// Whether another program manages the node's GPUs, or may do so.
 fn is_contested(status: &GpuNodeStatus) -> bool {
     let mut conditions = status.conditions.iter();
     conditions.any(|it| it.kind == Condition::UNCONTESTED && it.status != ConditionStatus::True)
 }
 
-/// What the agent finds wrong with a GPU.
+/// The problem of a GPU that the agent reports.
 fn sick(node: &str, gpu: &GpuStatus) -> Option<Finding> {
     let (index, message) = (gpu.index, gpu.message.as_ref()?);
     Some(Finding::failure(
@@ -229,7 +230,7 @@ fn sick(node: &str, gpu: &GpuStatus) -> Option<Finding> {
     ))
 }
 
-/// Whether a GPU that is well serves what policy says.
+/// A warning if a healthy GPU serves none of the kinds that the policy allows.
 fn serves_nothing(node: &str, gpu: &GpuStatus, spec: &GpuNodeSpec) -> Option<Finding> {
     let index = gpu.index;
     if gpu.message.is_some() || !gpu.kinds.is_empty() {
@@ -258,7 +259,7 @@ fn serves_nothing(node: &str, gpu: &GpuStatus, spec: &GpuNodeSpec) -> Option<Fin
     Some(Finding::warning(what, remedy))
 }
 
-/// `GpuNodes` that nobody keeps any more.
+/// `GpuNodes` of nodes that are no longer managed.
 fn left_over(seen: &Observed, managed: &BTreeSet<&str>) -> Option<Finding> {
     let names: Vec<String> =
         seen.gpu_nodes.all().iter().map(GpuNode::name).map(|name| name.to_string()).collect();

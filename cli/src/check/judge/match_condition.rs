@@ -1,4 +1,5 @@
-//! Whether the pods that the policies in force take, and no others, are sent to the webhook, which fails closed.
+//! Checks that exactly the pods that the policies take are sent to the webhook. The webhook fails closed, so every
+//! other pod would depend on it.
 
 use super::{Finding, Observed, policies};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
@@ -7,7 +8,7 @@ use kerf_core::policy::Dialect;
 
 const PROGRAM: &str = "kerf-webhook";
 
-/// Nothing is said where the policies cannot be read: that is told with the policies.
+/// `None` if the policies cannot be read, because that is a finding of the policies' group.
 pub fn judge(seen: &Observed, webhooks: &[MutatingWebhook]) -> Option<Finding> {
     let needed = MatchCondition::for_policies(&policies::policies(seen).ok()?);
     let pods = webhooks.iter().find(|webhook| webhook.name == MatchCondition::WEBHOOK)?;
@@ -35,7 +36,8 @@ pub fn judge(seen: &Observed, webhooks: &[MutatingWebhook]) -> Option<Finding> {
         let what = format!(
             "{place} sends pods to the webhook that ask in dialects which no policy takes: {dialects}; an outage of kerf stops them"
         );
-        // The webhook narrows the condition after two minutes. Where another keeps it, it stays as it is.
+        // The webhook narrows the condition after two minutes. With `--match-conditions=off` it never does, so that is
+        // a failure.
         if is_fixed { Finding::failure(what, remedy) } else { Finding::warning(what, remedy) }
     })
 }

@@ -1,4 +1,4 @@
-//! From what was read to findings: pure, a file a group.
+//! Turns what was read into findings: pure functions, one file for each group.
 
 mod clocks;
 mod extender;
@@ -26,7 +26,7 @@ use super::observed::{Observed, Seen};
 use crate::counted::counted;
 use std::collections::BTreeSet;
 
-/// Whether kerf can be installed.
+/// The checks before kerf is installed.
 pub fn before(seen: &Observed) -> Findings {
     vec![
         (Group::KubernetesApi, kubernetes::judge(seen)),
@@ -40,7 +40,7 @@ pub fn before(seen: &Observed) -> Findings {
     ]
 }
 
-/// Whether kerf works.
+/// The checks of an installed kerf.
 pub fn after(seen: &Observed) -> Findings {
     let kubernetes = (Group::KubernetesApi, kubernetes::judge(seen));
     let resources = resources::judge(seen);
@@ -64,7 +64,7 @@ pub fn after(seen: &Observed) -> Findings {
     ]
 }
 
-/// One failure in the place of twenty, where nothing of kerf is there at all.
+/// Replaces twenty failures by one if nothing of kerf is installed.
 fn not_installed(seen: &Observed) -> Option<Finding> {
     let nothing = seen.crd == Seen::Absent && seen.webhook == Seen::Absent && seen.pods.all().is_empty();
     nothing.then(|| {
@@ -75,12 +75,12 @@ fn not_installed(seen: &Observed) -> Option<Finding> {
     })
 }
 
-/// The names of the Secrets that hold certificates.
+/// The names of the Secrets with certificates.
 pub fn secrets(seen: &Observed) -> BTreeSet<String> {
     [webhook::secret(seen), extender::SECRET.to_owned()].into()
 }
 
-/// What could not be looked at.
+/// The finding for something that could not be read.
 fn unknown(what: &str, why: &str) -> Finding {
     Finding::warning(
         format!("{what} could not be looked at: {why}"),
@@ -88,7 +88,7 @@ fn unknown(what: &str, why: &str) -> Finding {
     )
 }
 
-/// The pods of one of kerf's programs: how many are ready, of which one at least must be.
+/// How many pods of one of kerf's programs are ready, and whether that is enough.
 fn pods(seen: &Observed, program: &str, at_least: usize) -> Finding {
     if let Seen::Unknown(why) = &seen.pods {
         return unknown(&format!("the pods of {program}"), why);

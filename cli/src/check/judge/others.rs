@@ -1,4 +1,4 @@
-//! Others that manage GPUs: on nodes that are kerf's they are in the way, elsewhere they are welcome.
+//! Other GPU managers: a conflict on managed nodes, and no problem elsewhere.
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::observed::name_of;
@@ -43,8 +43,8 @@ fn foreigners(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// `DeviceClasses` by which a name of kerf's is served by dynamic resource allocation: kube-scheduler then makes a claim, and the
-/// pod never comes to kerf's device. The webhook avoids such a name where it can.
+/// `DeviceClasses` by which dynamic resource allocation serves one of kerf's names. kube-scheduler then creates a
+/// claim, and the pod never gets kerf's device. The webhook avoids such a name if it can.
 fn classes(seen: &Observed) -> Vec<Finding> {
     let knows_neutral = seen.flag_of("kerf-webhook", "--neutral-names") != Some("off");
     let of_class = |class: &serde_json::Value| {

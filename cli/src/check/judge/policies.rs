@@ -1,4 +1,4 @@
-//! The admin's policies, as webhook and extender read them.
+//! The admin's policies, parsed as the webhook and the extender parse them.
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::observed::name_of;
@@ -6,7 +6,7 @@ use kerf_core::policy::{Policies, Weight};
 use kerf_runtime::policy_file::{Contents, check_texts};
 use std::path::{Path, PathBuf};
 
-/// The `ConfigMap` that both mount.
+/// The `ConfigMap` that the webhook and the extender mount.
 const CONFIG_MAP: &str = "kerf-policies";
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -43,7 +43,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The policies, where all can be read.
+/// The policies, if every file can be read.
 pub fn policies(seen: &Observed) -> Result<Policies, Vec<Finding>> {
     contents(seen).map(|contents| contents.policies())
 }

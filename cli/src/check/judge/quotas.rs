@@ -1,4 +1,5 @@
-//! `ResourceQuotas` that name what pods of the same request do not get: kube-apiserver counts a pod under the name in its limits only.
+//! Finds `ResourceQuotas` that limit a name which pods with the same request do not get. kube-apiserver counts a pod
+//! only under the name in its limits.
 
 use super::policies::policies;
 use super::{Finding, Observed, Seen, unknown};
@@ -14,7 +15,7 @@ use kerf_runtime::gpu_node::GpuNode;
 use serde_json::json;
 use std::collections::BTreeSet;
 
-/// Before the names of extended resources in a quota.
+/// The prefix of extended resources in a quota.
 const REQUESTS: &str = "requests.";
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -23,7 +24,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     }
     let limited = seen.resource_quotas.all().iter().map(|quota| (quota, limited(quota)));
     let mut limited = limited.filter(|(_, names)| !names.is_empty()).peekable();
-    // What pods get is not known without the policies and the GPUs, of which other groups tell.
+    // Without the policies and the GPUs it is not known which names pods get. Other groups report what is missing.
     let (Some(_), Ok(policies), Some(nodes)) = (limited.peek(), policies(seen), seen.gpu_nodes.found())
     else {
         return Vec::new();
@@ -39,14 +40,15 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The names of slices of a size that a quota limits.
+/// The names of slices by size that a quota limits.
 fn limited(quota: &ResourceQuota) -> Vec<ResourceName> {
     let hard = quota.spec.iter().flat_map(|spec| spec.hard.iter().flatten());
     let names = hard.filter_map(|(key, _)| key.strip_prefix(REQUESTS)?.parse::<ResourceName>().ok());
     names.filter(|name| asked(*name).is_some()).collect()
 }
 
-/// The request by size that a name answers, with the kind of slice if the name says it; `None` for what nobody gets by a size alone.
+/// The request by size that a name answers, with the kind if the name implies one; `None` for names that no request by
+/// size gets.
 fn asked(name: ResourceName) -> Option<(SizeGb, Option<Kind>)> {
     match name {
         ResourceName::Mig(profile) => profile.is_plain().then(|| (profile.size(), Some(Kind::Mig))),
@@ -57,7 +59,7 @@ fn asked(name: ResourceName) -> Option<(SizeGb, Option<Kind>)> {
     }
 }
 
-/// The limits of a quota that pods do not meet, because they get another name for the same request.
+/// The limits of a quota that have no effect, because pods get another name for the same request.
 fn evaded(
     quota: &ResourceQuota,
     names: &[ResourceName],
@@ -94,7 +96,7 @@ fn evaded(
     findings
 }
 
-/// The name that a pod of the namespace gets that asks for this size.
+/// The name that a pod of the namespace gets if it asks for this size.
 fn given(
     namespace: &str,
     size: SizeGb,
@@ -118,7 +120,7 @@ mod tests {
     use super::*;
     use crate::check::judge::tests::{good, of};
 
-    /// What is said of a quota with these limits, on the cluster of the other tests, whose GPU serves MPS shares alone.
+    /// The findings for a quota with these limits, on the other tests' cluster, whose GPU serves only MPS shares.
     fn said(hard: &[&str]) -> Vec<String> {
         let hard: serde_json::Map<String, serde_json::Value> =
             hard.iter().map(|key| ((*key).to_owned(), json!("4"))).collect();

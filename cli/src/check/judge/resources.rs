@@ -1,14 +1,14 @@
-//! The `CustomResourceDefinition` of `GpuNodes`, and the policies that guard what only kerf writes.
+//! The `CustomResourceDefinition` of `GpuNodes`, and the admission policies that guard what only kerf writes.
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::difference::differences;
 use crate::counted::counted;
 use serde_json::{Value, json};
 
-/// As it is shipped.
+/// The shipped CRD, compiled in.
 const CRD: &str = include_str!("../../../../deploy/base/gpunodes.kerf.dev.yaml");
 
-/// The policies that `deploy/base/guard` installs.
+/// The admission policies that `deploy/base/guard` installs.
 const GUARDS: [&str; 11] = [
     "bindings.guard",
     "extender.guard",
@@ -23,11 +23,11 @@ const GUARDS: [&str; 11] = [
     "workloads.guard",
 ];
 
-/// What becomes of agents' reports under the CRD of the version before.
+/// The effect of the previous version's CRD on agents' reports.
 const PRUNED: &str =
     " and prunes status.neutralUpToGb, so that no node takes pods that several kinds may serve";
 
-/// How many differences are told.
+/// The number of differences in a message.
 const TOLD: usize = 3;
 
 const APPLY: &str = "kubectl apply --server-side -f deploy/base/gpunodes.kerf.dev.yaml (Helm does not update CRDs that are there)";
@@ -56,7 +56,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     vec![crd, guards(seen)]
 }
 
-/// Whether the definition is that of this version, and served.
+/// Whether the CRD is this version's, and established.
 fn definition(found: &Value) -> Finding {
     let Ok(shipped) = serde_saphyr::from_str::<Value>(CRD) else {
         return Finding::fine("this program's own CRD cannot be read");
@@ -84,14 +84,14 @@ fn definition(found: &Value) -> Finding {
     Finding::fine("the CRD gpunodes.kerf.dev is there and of this version")
 }
 
-/// Whether what agents report of neutral names comes into the `GpuNodes`.
+/// Whether the CRD keeps what agents report about neutral names, or prunes it.
 pub fn keeps_neutral_names(crd: &Value) -> bool {
     let status = "/schema/openAPIV3Schema/properties/status/properties/neutralUpToGb";
     let versions = crd["spec"]["versions"].as_array().into_iter().flatten();
     versions.into_iter().any(|version| version.pointer(status).is_some())
 }
 
-/// What the API server fills in is left out.
+/// Only the fields that kerf sets, because the API server fills in others.
 fn of_interest(crd: &Value) -> Value {
     let version = |version: &Value| {
         let mut kept = version.clone();

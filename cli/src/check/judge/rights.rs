@@ -1,4 +1,4 @@
-//! Rights: of whoever installs kerf, and of its programs.
+//! The rights of the user who installs kerf, and of kerf's service accounts.
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::need::{Need, Who};

@@ -1,4 +1,5 @@
-//! The scheduler that asks the extender: its pods, and its configuration held against what `kerf scheduler-config` prints.
+//! The scheduler that calls the extender: its pods, and its configuration compared with the output of `kerf
+//! scheduler-config`.
 
 use super::policies::policies;
 use super::{Finding, Observed, Seen, main_scheduler, pods, unknown};
@@ -16,7 +17,7 @@ const PROGRAM: &str = "kerf-scheduler";
 /// The `ConfigMap` of the chart's second scheduler.
 const CONFIG_MAP: &str = "kerf-scheduler-config";
 
-/// How many differences are told.
+/// The number of differences in a message.
 const TOLD: usize = 6;
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -29,19 +30,20 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The name or address by which the scheduler calls the extender.
+/// The host name or address by which the scheduler calls the extender.
 pub fn extender_host(seen: &Observed) -> Option<String> {
     let (_, found) = configuration(seen).ok()?;
     let url = kerfs_extender(&found)?["urlPrefix"].as_str()?.parse::<http::Uri>().ok()?;
     Some(url.host()?.trim_matches(['[', ']']).to_owned())
 }
 
-/// The name of the `ConfigMap` that the Deployment mounts. Kustomize puts a hash behind it.
+/// The name of the `ConfigMap` that the Deployment mounts. Kustomize appends a hash to it.
 fn mounted(seen: &Observed) -> Option<&str> {
     seen.volumes_of(PROGRAM).find_map(|volume| volume.config_map.as_ref().map(|map| map.name.as_str()))
 }
 
-/// The `ConfigMap` that is in force: that which the Deployment mounts, or else the only one of its name.
+/// The `ConfigMap` in force: the one that the Deployment mounts, or else the first one with the program's name or
+/// prefix.
 fn config_map(seen: &Observed) -> Option<&ConfigMap> {
     let mounted = mounted(seen);
     let is_it = |map: &&ConfigMap| match mounted {
@@ -79,7 +81,7 @@ fn configuration(seen: &Observed) -> Result<(String, Value), Finding> {
     }
 }
 
-/// How the second scheduler's configuration is written, whether there is one or not.
+/// The commands that write the second scheduler's configuration, whether or not it exists.
 fn written_anew(seen: &Observed, name: &str) -> String {
     let namespace = &seen.namespace;
     let print = printed_by(&scheduler_name(seen, &Value::Null), namespace);
@@ -135,13 +137,13 @@ fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
     findings
 }
 
-/// Whether the configuration lacks a neutral name.
+/// Whether the difference is a missing neutral name.
 fn is_neutral_name(difference: &Difference) -> bool {
     let name = difference.path.strip_prefix("extenders[0].managedResources[");
     difference.found.is_none() && name.is_some_and(|name| name.starts_with(keys::SIZE_PREFIX))
 }
 
-/// A configuration of the version before. It is as it must be until the admin has written the names into it and turned them on.
+/// The configuration is the previous version's. That is a warning only, as long as the webhook gives no neutral names.
 fn without_neutral_names(seen: &Observed, name: &str, count: usize, remedy: &str) -> Finding {
     let what = format!("{name} lacks {} of kerf.dev/gpu-<N>gb", counted(count, "name"));
     if seen.flag_of("kerf-webhook", "--neutral-names") == Some("off") {
@@ -158,13 +160,13 @@ fn without_neutral_names(seen: &Observed, name: &str, count: usize, remedy: &str
     )
 }
 
-/// The command whose output the configuration should be.
+/// The command whose output the configuration should equal.
 fn printed_by(scheduler: &str, namespace: &str) -> String {
     format!("kerf scheduler-config --leader-elect --scheduler-name {scheduler} --namespace {namespace}")
 }
 
-/// The name of the profile that is kerf's. An admin may choose it: it is the one that a policy gives pods to, or else the usual one, or
-/// else the only one.
+/// The name of kerf's profile, which an admin may choose. It is the profile that a policy names, or else the default
+/// one, or else the only one.
 fn scheduler_name(seen: &Observed, found: &Value) -> String {
     let profiles = profiles(found);
     let policies = policies(seen).map(|policies| policies.pods).unwrap_or_default();
@@ -175,7 +177,7 @@ fn scheduler_name(seen: &Observed, found: &Value) -> String {
     known.next().or(only).or(named.first().copied()).unwrap_or(PROGRAM).to_owned()
 }
 
-/// The document with the profiles that are wanted and with kerf's extender: a scheduler may have others beside them.
+/// Only kerf's profiles and kerf's extender, because a scheduler may have others beside them.
 fn of_ours(wanted: &Value, found: &Value) -> Value {
     let mut ours = found.clone();
     if let Some(extender) = kerfs_extender(found) {
@@ -189,7 +191,7 @@ fn of_ours(wanted: &Value, found: &Value) -> Value {
     ours
 }
 
-/// The names that pods may give to the scheduler.
+/// The scheduler names for which the document has a profile.
 fn profiles(document: &Value) -> Vec<&str> {
     let profiles = document["profiles"].as_array().into_iter().flatten();
     profiles.filter_map(|profile| profile["schedulerName"].as_str()).collect()
@@ -201,25 +203,25 @@ fn kerfs_extender(document: &Value) -> Option<&Value> {
     extenders.iter().find(is_kerfs).or(extenders.first())
 }
 
-/// Whether the scheduler does without a name: it then calls the Service by its address, which is as good.
+/// Whether the scheduler calls the Service by its address instead of its name, which works as well.
 fn is_by_address(seen: &Observed, difference: &Difference) -> bool {
     let url = difference.found.as_ref().and_then(Value::as_str).unwrap_or_default();
     difference.path == "extenders[0].urlPrefix"
         && address(seen).is_some_and(|address| url == by_address(&address))
 }
 
-/// The address of the extender's Service.
+/// The cluster address of the extender's Service.
 fn address(seen: &Observed) -> Option<String> {
     seen.extender_service.found().and_then(|service| service.spec.as_ref()?.cluster_ip.clone())
 }
 
-/// How the extender is called by it. One of IPv6 stands in brackets in a URL.
+/// The extender's URL with this address. An IPv6 address needs brackets in a URL.
 fn by_address(address: &str) -> String {
     let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
     format!("https://{host}:9444/scheduler")
 }
 
-/// Whether pods would not be scheduled rightly. Numbers that tune and the election are the admin's.
+/// Whether a difference breaks the scheduling of pods. Tuning numbers and the election are the admin's choice.
 fn breaks(difference: &Difference) -> bool {
     let tuned = ["extenders[0].weight", "extenders[0].httpTimeout", "extenders[0].ignorable"];
     let path = difference.path.as_str();
@@ -235,12 +237,12 @@ fn told(differences: &[Difference]) -> String {
     format!("{}{rest}", lines.join("; "))
 }
 
-/// Whether the scheduler that a policy names is one of the profiles.
+/// Reports each policy whose scheduler has no profile.
 fn names(seen: &Observed, found: &Value) -> Vec<Finding> {
     let profiles = profiles(found);
     let Ok(policies) = policies(seen) else { return Vec::new() };
     let is_main = main_scheduler::asks_kerf(seen);
-    // A policy that names none leaves pods to whom they name themselves: to the cluster's own.
+    // Pods of a policy without a scheduler name stay with the cluster's own scheduler.
     let is_known = |name: &str| profiles.contains(&name) || is_main && name.is_empty();
     let strange = policies.pods.iter().filter(|policy| !is_known(policy.scheduler_name()));
     strange
@@ -274,7 +276,8 @@ mod tests {
         Observed { namespace: "kerf-system".to_owned(), ..Observed::default() }
     }
 
-    /// What is said of the configuration, and what helps, with these `ConfigMaps` and a Deployment that mounts one.
+    /// The findings about the configuration and their remedies, with these `ConfigMaps` and a Deployment that mounts
+    /// one.
     fn troubled(mounted: Option<&str>, maps: &Value) -> String {
         let volumes = mounted.map(|name| json!([{"name": "config", "configMap": {"name": name}}]));
         let deployment = json!({

@@ -18,7 +18,7 @@ pub(super) fn of<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-/// Texts of certificates for `name`, and their authority's, valid from January 2026 until January 2027.
+/// Certificates for `name` and their authority's, valid from January 2026 until January 2027.
 pub(super) fn certificates(
     name: &str,
     authority: &rcgen::CertifiedIssuer<'_, rcgen::KeyPair>,
@@ -91,7 +91,7 @@ fn node(name: &str, labels: &Value, allocatable: &Value) -> k8s_openapi::api::co
     of(json!({"metadata": {"name": name, "labels": labels}, "status": status}))
 }
 
-/// Lets h100 have this runtime and this kernel.
+/// Sets the runtime handlers and the kernel of node h100.
 fn runs_pods(seen: &mut Observed, handlers: &Value, kernel: &str) {
     let Seen::Found(nodes) = &mut seen.nodes else { return };
     let h100 = nodes.iter_mut().find(|node| node.metadata.name.as_deref() == Some("h100"));
@@ -101,7 +101,7 @@ fn runs_pods(seen: &mut Observed, handlers: &Value, kernel: &str) {
     }
 }
 
-/// A cluster on which kerf works.
+/// A cluster on which everything works.
 pub(super) fn good() -> Observed {
     let authority = authority();
     let [ca, webhook, _] = certificates("kerf-webhook.kerf-system.svc", &authority);
@@ -253,14 +253,14 @@ fn deployment(name: &str, argument: &str) -> k8s_openapi::api::apps::v1::Deploym
     }}))
 }
 
-/// What an agent reports that knows no neutral names.
+/// The status that an agent without neutral names reports.
 fn status_of_an_old_agent() -> Value {
     let mut status = status();
     status.as_object_mut().unwrap().remove("neutralUpToGb");
     status
 }
 
-/// Lets the scheduler's configuration be that of the version before.
+/// Sets the scheduler's configuration to the previous version's.
 fn without_neutral_names(seen: &mut Observed) {
     let Seen::Found(maps) = &mut seen.config_maps else { return };
     let text = maps[0].data.as_mut().unwrap().get_mut("config.yaml").unwrap();
@@ -272,7 +272,7 @@ fn without_neutral_names(seen: &mut Observed) {
 
 type Break = fn(&mut Observed);
 
-/// One thing broken at a time.
+/// Each fault breaks one thing.
 const FAULTS: &[(&str, Break)] = &[
     ("old Kubernetes", |seen| seen.version = "v1.32.4".to_owned()),
     ("an API is missing", |seen| drop(seen.apis.insert("coordination.k8s.io/v1", Seen::Absent))),
@@ -514,7 +514,7 @@ fn each_fault_is_told_with_its_remedy_and_nothing_else_is() {
     insta::assert_snapshot!(told);
 }
 
-/// Also of the last node that was kerf's.
+/// This holds for the last managed node too.
 #[test]
 fn of_a_node_that_was_given_back_it_is_told_how_to_undo_what_its_agent_set() {
     for is_last in [false, true] {

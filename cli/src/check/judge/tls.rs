@@ -1,4 +1,4 @@
-//! Certificates in Secrets: whether they serve, and whether somebody renews them.
+//! Certificates in Secrets: do they serve their purpose, and are they renewed in time?
 
 use super::{Finding, Observed, Seen, unknown};
 use jiff::Timestamp;
@@ -6,16 +6,16 @@ use k8s_openapi::api::core::v1::Secret;
 use kerf_runtime::tls;
 use std::collections::BTreeMap;
 
-/// The part of its life after which a certificate should have been renewed: kerf and cert-manager do so after two thirds.
+/// The part of its life after which a certificate counts as not renewed. kerf and cert-manager renew after two thirds.
 const RENEWED_BY: f64 = 0.9;
 
-/// A Secret's texts.
+/// The values of a Secret that are text.
 pub fn texts(secret: &Secret) -> BTreeMap<String, String> {
     let data = secret.data.iter().flatten();
     data.filter_map(|(key, bytes)| Some((key.clone(), String::from_utf8(bytes.0.clone()).ok()?))).collect()
 }
 
-/// The texts of a Secret that must be there, or what is said of it.
+/// The texts of a Secret that must exist, or else a finding.
 pub fn content(seen: &Observed, name: &str, remedy: &str) -> Result<BTreeMap<String, String>, Finding> {
     match seen.secrets.get(name) {
         Some(Seen::Found(secret)) => Ok(texts(secret)),
@@ -26,7 +26,7 @@ pub fn content(seen: &Observed, name: &str, remedy: &str) -> Result<BTreeMap<Str
     }
 }
 
-/// Whether a certificate is in the middle of its life.
+/// Whether a certificate is valid, and not due for renewal.
 pub fn age(what: &'static str, pem: &str, now: Timestamp, remedy: &str) -> Finding {
     let (begin, end) = match tls::life(what, pem) {
         Ok(life) => life,

@@ -1,4 +1,4 @@
-//! The versions of the programs, by their images' tags.
+//! The versions of the running programs, by the tags of their images.
 
 use super::kubernetes::minor;
 use super::{Finding, Observed};
@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// kerf's own programs, and the scheduler, whose version is Kubernetes'.
+/// kerf's programs, and the scheduler, which has Kubernetes' version.
 const PROGRAMS: [&str; 4] = ["kerf-webhook", "kerf-extender", "kerf-node-agent", SCHEDULER];
 const SCHEDULER: &str = "kerf-scheduler";
 
-/// This program's.
+/// The version of this program.
 const OWN: &str = env!("CARGO_PKG_VERSION");
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -19,18 +19,16 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     programs(&running).into_iter().chain(scheduler(seen, &running)).collect()
 }
 
-/// Pods of a program that have one version.
+/// The pods of one program with the same version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Running {
-    /// The program.
     pub program: &'static str,
-    /// The version; `None` for an image that is named by its digest alone.
+    /// The version; `None` for an image that is named by its digest only.
     pub version: Option<String>,
-    /// How many pods.
     pub pods: usize,
 }
 
-/// All that runs, by program and version.
+/// All running programs, by program and version.
 pub fn running(seen: &Observed) -> Vec<Running> {
     let of = |program: &'static str| {
         let mut versions: BTreeMap<Option<String>, usize> = BTreeMap::new();
@@ -42,7 +40,8 @@ pub fn running(seen: &Observed) -> Vec<Running> {
     PROGRAMS.into_iter().flat_map(of).collect()
 }
 
-/// kube-scheduler may be one minor version older than its API server, and never newer (Kubernetes' version skew policy).
+/// kube-scheduler may be one minor version older than its API server, but never newer (Kubernetes' version skew
+/// policy).
 fn scheduler(seen: &Observed, running: &[Running]) -> Option<Finding> {
     let found = running.iter().find(|it| it.program == SCHEDULER)?.version.clone()?;
     let (own, servers) = (minor(&found)?, minor(&seen.version)?);
@@ -84,7 +83,7 @@ fn image(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.containers.first()?.image.as_deref()
 }
 
-/// The tag of an image's name: `registry:5000/kerf:0.1.0@sha256:…`.
+/// The tag of an image's name, like `registry:5000/kerf:0.1.0@sha256:…`.
 fn tag(image: &str) -> Option<String> {
     let image = image.split('@').next()?;
     let (_, tag) = image.rsplit_once(':')?;

@@ -6,10 +6,9 @@ use crate::check::observed::{PROBED, Probe};
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, WebhookClientConfig};
 use kerf_runtime::tls;
 
-/// The webhook's name as a program.
 const PROGRAM: &str = "kerf-webhook";
 
-/// The Secret that it keeps its certificates in by itself.
+/// The Secret in which the webhook keeps its own certificates.
 const SECRET: &str = "kerf-webhook-tls";
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -33,13 +32,13 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The Secret of the certificates: that which the Deployment mounts, and else kerf's own.
+/// The Secret with the certificates: the one that the Deployment mounts, or else kerf's own.
 pub fn secret(seen: &Observed) -> String {
     let mounted = seen.volumes_of(PROGRAM).find_map(|volume| volume.secret.as_ref()?.secret_name.clone());
     mounted.unwrap_or_else(|| SECRET.to_owned())
 }
 
-/// Whether the two entries are there that `deploy/base` has.
+/// Whether the configuration has both entries of `deploy/base`.
 fn entries(webhooks: &[MutatingWebhook]) -> Option<Finding> {
     let names = ["pods", "templates"].map(|name| format!("{name}.{}", kerf_core::keys::GROUP));
     let missing: Vec<&String> =
@@ -51,7 +50,7 @@ fn entries(webhooks: &[MutatingWebhook]) -> Option<Finding> {
     ))
 }
 
-/// The name by which the API server calls.
+/// The host name by which the API server calls the webhook.
 fn name(client: &WebhookClientConfig) -> Option<String> {
     if let Some(service) = &client.service {
         return Some(format!("{}.{}.svc", service.name, service.namespace));
@@ -106,7 +105,7 @@ fn certificate(seen: &Observed, webhook: &MutatingWebhook) -> Vec<Finding> {
     findings
 }
 
-/// Whether an admin keeps the namespace in which the probe is shown from the webhook.
+/// Whether the admin excludes the probe's namespace from the webhook.
 fn is_excluded(seen: &Observed) -> bool {
     let Some(configuration) = seen.webhook.found() else { return false };
     let of_pods = |webhook: &&MutatingWebhook| webhook.name == format!("pods.{}", kerf_core::keys::GROUP);

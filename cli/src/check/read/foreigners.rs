@@ -1,4 +1,4 @@
-//! Looks for others that manage GPUs: `DaemonSets` and where their pods are, webhooks, `ResourceSlices`.
+//! Finds other GPU managers by `DaemonSets` and their pods, webhooks and `ResourceSlices`.
 
 use super::{dynamic, list};
 use crate::check::observed::{Seen, name_of};
@@ -11,10 +11,9 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 use std::collections::BTreeSet;
 
-/// The driver of NVIDIA's GPUs in dynamic resource allocation.
+/// The name of NVIDIA's DRA driver for GPUs.
 const DRIVER: &str = "gpu.nvidia.com";
 
-/// All that are found.
 pub async fn read(client: &Client) -> Seen<Vec<Foreigner>> {
     let mut found = Vec::new();
     match list(&Api::<DaemonSet>::all(client.clone())).await {
@@ -51,7 +50,7 @@ async fn of_set(client: &Client, who: Who, set: &DaemonSet) -> Foreigner {
     }
 }
 
-/// The DRA driver, by the slices that it offers.
+/// The DRA driver, found by the `ResourceSlices` that it publishes.
 async fn slices(client: &Client) -> Option<Foreigner> {
     let slices = list(&dynamic(client, "resource.k8s.io", "v1", "ResourceSlice")).await;
     let slices = slices.all().iter().map(|slice| json!(slice));

@@ -1,4 +1,4 @@
-//! Asks the API server for all that is looked at. It judges nothing.
+//! Reads everything that is checked from the API server, and judges nothing.
 
 mod foreigners;
 mod probe;
@@ -25,7 +25,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The APIs that kerf needs, with the resource of each that it needs.
+/// The groups and versions of the APIs that kerf needs.
 const APIS: [&str; 4] = [
     "admissionregistration.k8s.io/v1",
     "apiextensions.k8s.io/v1",
@@ -33,10 +33,10 @@ const APIS: [&str; 4] = [
     "events.k8s.io/v1",
 ];
 
-/// How many Nodes' Leases and the like are asked for at once: an answer of a few MB.
+/// The page size of lists. A page of Nodes is a few MB.
 const PAGE: u32 = 500;
 
-/// Reads a cluster: before kerf is there, or else with kerf.
+/// Reads a cluster: with `pre` what matters before the installation, otherwise everything of kerf.
 pub async fn read(connected: Connected, namespace: &str, pre: bool) -> Observed {
     let Connected { client, url, version, now, skew } = connected;
     let mut seen =
@@ -55,7 +55,7 @@ pub async fn read(connected: Connected, namespace: &str, pre: bool) -> Observed 
     seen
 }
 
-/// The objects that were installed.
+/// Reads the objects that the installation created.
 async fn installed(client: &Client, seen: &mut Observed) {
     let namespace = seen.namespace.clone();
     (seen.crd, seen.guards, seen.guards_bound, seen.webhook, seen.config_maps, seen.deployments) = tokio::join!(
@@ -73,7 +73,7 @@ async fn installed(client: &Client, seen: &mut Observed) {
     seen.rights = rights::of_the_programs(client, seen).await;
 }
 
-/// What kerf's programs do and say.
+/// Reads the state of kerf's programs and of the nodes.
 async fn programs(client: &Client, seen: &mut Observed) {
     let namespace = seen.namespace.clone();
     let leases = Api::<Lease>::namespaced(client.clone(), &namespace);
@@ -96,7 +96,7 @@ async fn programs(client: &Client, seen: &mut Observed) {
         async { list(&Api::<ResourceQuota>::all(client.clone())).await },
         probe::show(client),
     );
-    // A leader's clock may be slow: whether it lives is seen by whether it renews.
+    // The leader's clock may be slow. Only another renewal proves that the leader is alive.
     if let Some(rest) = seen.lease.found().and_then(|lease| super::judge::overdue(lease, seen.now)) {
         sleep(Duration::from_secs(rest.min(15))).await;
         seen.lease_later = get(leases, "kerf-extender").await.found().cloned();
@@ -127,7 +127,7 @@ async fn get<K: Clone + DeserializeOwned + Debug>(api: Api<K>, name: &str) -> Se
     seen(api.get_opt(name).await)
 }
 
-/// All objects of a kind, page by page; absent where the API server has no such kind.
+/// All objects of a kind, page by page; absent if the API server has no such kind.
 pub async fn list<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> Seen<Vec<K>> {
     let mut all = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
@@ -174,7 +174,7 @@ async fn crd(client: &Client) -> Seen<Value> {
     }
 }
 
-/// The `ClusterPolicy` that GPU Operator heeds; absent without GPU Operator.
+/// The `ClusterPolicy` that GPU Operator uses; absent without GPU Operator.
 async fn cluster_policy(client: &Client) -> Seen<Value> {
     match list(&cluster_policy::api(client)).await {
         Seen::Found(all) => {
@@ -185,7 +185,7 @@ async fn cluster_policy(client: &Client) -> Seen<Value> {
     }
 }
 
-/// `DeviceClasses`; a cluster without the API (before 1.34) has none.
+/// The `DeviceClasses`; absent on clusters without that API (before 1.34).
 async fn device_classes(client: &Client) -> Seen<Vec<Value>> {
     match list(&dynamic(client, "resource.k8s.io", "v1", "DeviceClass")).await {
         Seen::Found(all) => Seen::Found(all.into_iter().map(|object| json!(object)).collect()),
@@ -212,7 +212,7 @@ async fn guards_bound(client: &Client) -> Seen<Vec<String>> {
     }
 }
 
-/// The time at which a Lease was renewed last, by the API server's clock.
+/// The time of a Lease's last renewal, by the API server's clock.
 pub fn written(lease: &Lease) -> Option<Timestamp> {
     let fields = lease.metadata.managed_fields.as_ref()?;
     fields.iter().filter_map(|field| field.time.as_ref()).map(|time| time.0).max()

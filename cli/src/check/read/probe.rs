@@ -1,4 +1,4 @@
-//! Shows the webhook a pod that asks for GPU memory. The API server makes no pod of it (`dryRun=All`).
+//! Probes the webhook with a pod that asks for GPU memory. The API server never creates it (`dryRun=All`).
 
 use crate::check::observed::{PROBED, Probe};
 use k8s_openapi::api::core::v1::Pod;
@@ -7,7 +7,6 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::json;
 
-/// What becomes of the pod.
 pub async fn show(client: &Client) -> Probe {
     let pod = match serde_json::from_value::<Pod>(pod()) {
         Ok(pod) => pod,
@@ -17,7 +16,7 @@ pub async fn show(client: &Client) -> Probe {
     outcome(Api::<Pod>::namespaced(client.clone(), PROBED).create(&dry_run, &pod).await)
 }
 
-/// A pod that every `PodSecurity` level takes.
+/// A pod that every `PodSecurity` level admits.
 fn pod() -> serde_json::Value {
     json!({
         "metadata": {"generateName": "kerf-check-", "annotations": {keys::GPU_MEMORY: "1Gi"}},
@@ -43,11 +42,12 @@ fn outcome(answer: Result<Pod, kube::Error>) -> Probe {
     }
 }
 
-/// The API server's words: kubernetes `plugin/pkg/admission/.../webhook/errors` and `.../mutating/dispatcher.go`.
+/// Parses the API server's messages: kubernetes `plugin/pkg/admission/.../webhook/errors` and
+/// `.../mutating/dispatcher.go`.
 fn of_message(message: &str) -> Probe {
     let failed = format!("failed calling webhook \"pods.{}\":", keys::GROUP);
     let denied = format!("admission webhook \"pods.{}\" denied the request: ", keys::GROUP);
-    // The guard refuses a pod that asks and that the webhook was not shown.
+    // The guard denies a pod that asks for GPUs and that the webhook has not seen.
     if message.contains(&format!("'undecided-pods.guard.{}'", keys::GROUP)) {
         Probe::PassedBy
     } else if let Some((_, why)) = message.split_once(&failed) {

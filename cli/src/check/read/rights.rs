@@ -1,4 +1,4 @@
-//! Asks the API server who may do what.
+//! Asks the API server which rights are granted.
 
 use crate::check::need::{self, Need, Who};
 use crate::check::observed::{AGENT, Observed, Seen};
@@ -11,15 +11,15 @@ use k8s_openapi::api::authorization::v1::{
 use kube::Client;
 use kube::api::{Api, PostParams};
 
-/// How many questions are under way at once.
+/// The number of requests in flight.
 const AT_ONCE: usize = 16;
 
-/// What the user needs to install kerf.
+/// The rights that the user needs to install kerf.
 pub async fn of_the_installer(client: &Client, namespace: &str) -> Vec<(Need, Seen<bool>)> {
     ask_all(client, namespace, need::of_the_installer(namespace)).await
 }
 
-/// What kerf's service accounts need.
+/// The rights that kerf's service accounts need.
 pub async fn of_the_programs(client: &Client, seen: &Observed) -> Vec<(Need, Seen<bool>)> {
     let namespace = &seen.namespace;
     let agents = super::get(Api::<DaemonSet>::namespaced(client.clone(), namespace), AGENT).await;
@@ -29,7 +29,7 @@ pub async fn of_the_programs(client: &Client, seen: &Observed) -> Vec<(Need, See
         let account = pod.and_then(|pod| pod.service_account_name.as_deref());
         account.unwrap_or(program).to_owned()
     };
-    // The manifests are part of this program, and a test reads them.
+    // The manifests are compiled in and a test parses them, so this cannot fail.
     let needs =
         need::of_the_programs(namespace, |what| seen.extender_may(what), account_of).unwrap_or_default();
     ask_all(client, namespace, needs).await

@@ -10,10 +10,8 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-/// Why kerf exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// The command succeeded.
     Done,
     /// The answer is no, or the command failed for a cause without a code of its own.
     Failed,

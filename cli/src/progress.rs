@@ -1,4 +1,4 @@
-//! A wait for something in the cluster, told on standard error: for what, for how long already, and for how long at most.
+//! A wait for something in the cluster. Standard error shows its subject, its duration so far and its limit.
 
 use anstream::{AutoStream, ColorChoice};
 use kerf_runtime::duration::told;
@@ -6,13 +6,13 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How often the cluster is asked again, where nobody says another time.
+/// The default interval between two checks.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often a wait is told where a line cannot be written over.
+/// The interval between two lines of progress, if the terminal cannot overwrite a line.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A wait that ends in time.
+/// A wait with a limit of time.
 #[derive(Debug)]
 pub struct Wait {
     what: String,
@@ -24,7 +24,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// A wait for this; a limit of zero is a look.
+    /// Starts a wait; with a limit of zero the first check is the last.
     #[must_use]
     pub fn new(what: impl Into<String>, limit: Duration) -> Self {
         let stderr = std::io::stderr();
@@ -33,37 +33,37 @@ impl Wait {
         Self { what: what.into(), begun, limit, interval, reported: None, rewrites }
     }
 
-    /// A wait for this that ends at a time.
+    /// Starts a wait that ends at the given time.
     #[must_use]
     pub fn until(what: impl Into<String>, end: Instant) -> Self {
         Self::new(what, end.saturating_duration_since(Instant::now()))
     }
 
-    /// The same with another time between two questions.
+    /// Sets the interval between two checks.
     #[must_use]
     pub fn every(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// The same beside other waits: none writes over another's line.
+    /// For several waits at once: none overwrites the line of another.
     #[must_use]
     pub fn beside_others(mut self) -> Self {
         self.rewrites = false;
         self
     }
 
-    /// Says for what else it waits now.
+    /// Changes the subject of the wait.
     pub fn rename(&mut self, what: String) {
         if self.what != what {
             (self.what, self.reported) = (what, None);
         }
     }
 
-    /// Waits a moment.
+    /// Waits until the next check is due.
     ///
     /// # Errors
-    /// `late`, when the time is over.
+    /// `late`, once the limit has passed.
     pub async fn moment<E>(&mut self, late: impl FnOnce() -> E) -> Result<(), E> {
         if self.begun.elapsed() >= self.limit {
             return Err(late());
@@ -91,7 +91,7 @@ impl Wait {
     }
 }
 
-/// The line goes when the wait is over.
+/// Clears the line when the wait is over.
 impl Drop for Wait {
     fn drop(&mut self) {
         if self.rewrites && self.reported.is_some() {

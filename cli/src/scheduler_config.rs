@@ -1,4 +1,4 @@
-//! `kerf scheduler-config`: the configuration of a kube-scheduler that asks kerf's extender.
+//! `kerf scheduler-config`: prints the configuration of a kube-scheduler that calls kerf's extender.
 
 use crate::connection::KerfNamespace;
 use crate::input::InputError;
@@ -55,7 +55,7 @@ pub struct Args {
     output: ObjectFormat,
 }
 
-/// As the manifests in `deploy/base` have it.
+/// The defaults are those of the manifests in `deploy/base`.
 impl Default for Args {
     fn default() -> Self {
         Self {
@@ -72,13 +72,13 @@ impl Default for Args {
 }
 
 impl Args {
-    /// Those of a second scheduler of this name beside kerf in this namespace, as the chart has them.
+    /// The arguments for a second scheduler of this name in kerf's namespace, as the chart configures it.
     pub(crate) fn of_a_second_one(name: &str, namespace: &str) -> Self {
         let kerf = KerfNamespace { name: namespace.to_owned() };
         Self { scheduler_names: vec![name.to_owned()], kerf, ..Self::default() }
     }
 
-    /// Those of the cluster's own scheduler, as the chart's `ConfigMap` `kerf-main-scheduler` has it.
+    /// The arguments for the cluster's own scheduler, as in the chart's `ConfigMap` `kerf-main-scheduler`.
     pub(crate) fn of_the_main_one(extender_url: String) -> Self {
         Self {
             scheduler_names: vec![MAIN_SCHEDULER.to_owned(), SCHEDULER.to_owned()],
@@ -94,7 +94,7 @@ impl Args {
     }
 }
 
-/// A scheduler's name. Kubernetes itself takes any but none.
+/// Parses a scheduler's name. Kubernetes accepts any name that is not empty.
 fn scheduler_name(text: &str) -> Result<String, String> {
     let is_word = !text.is_empty() && !text.contains(char::is_whitespace);
     is_word
@@ -102,7 +102,8 @@ fn scheduler_name(text: &str) -> Result<String, String> {
         .ok_or_else(|| format!("{text:?} is no name of a scheduler; write one word, like {SCHEDULER}"))
 }
 
-/// An address that the scheduler can call: the extender answers below a path, and shows a certificate.
+/// Parses the extender's URL. It needs https and a path, because the extender has a certificate and answers below a
+/// path only.
 fn extender_url(text: &str) -> Result<String, String> {
     let url = text.parse::<http::Uri>().ok();
     let is_https =
@@ -112,7 +113,7 @@ fn extender_url(text: &str) -> Result<String, String> {
     })
 }
 
-/// Whether each name is there once.
+/// Fails if a scheduler name is repeated.
 fn distinct(args: &Args) -> Result<(), String> {
     let mut names = BTreeSet::new();
     let twice = args.scheduler_names.iter().find(|name| !names.insert(*name));
@@ -123,13 +124,12 @@ fn distinct(args: &Args) -> Result<(), String> {
     })
 }
 
-/// Prints the configuration.
 pub fn print(args: &Args) -> anyhow::Result<()> {
     distinct(args).map_err(InputError::Bad)?;
     output::write(&args.output.render(&configuration(args))?)
 }
 
-/// The document, as kube-scheduler's `kubescheduler.config.k8s.io/v1` wants it.
+/// The configuration as a document of `kubescheduler.config.k8s.io/v1`.
 pub(crate) fn configuration(args: &Args) -> Value {
     let url = || format!("https://kerf-extender.{}.svc:9444/scheduler", args.kerf.name);
     let lease = args.lease.clone().unwrap_or_else(|| NamespacedName {
@@ -137,12 +137,12 @@ pub(crate) fn configuration(args: &Args) -> Value {
         name: args.scheduler_names.first().cloned().unwrap_or_default(),
     });
     let file = |name: &str| args.tls_dir.join(name).display().to_string();
-    // Everybody's names are among them: on nodes that kerf does not serve the extender accounts for them.
+    // The names include those of NVIDIA's device plugin: on static nodes the extender counts their devices.
     let names = all_names().into_iter().map(|name| name.to_string());
     let managed: Vec<Value> = names.map(|name| json!({"name": name, "ignoredByScheduler": true})).collect();
     let profiles: Vec<Value> =
         args.scheduler_names.iter().map(|name| json!({"schedulerName": name})).collect();
-    // qps and burst: the defaults of 50 and 100 throttle a burst of pods.
+    // The default qps of 50 and burst of 100 would throttle a burst of pods.
     let mut connection = json!({"qps": 1000, "burst": 2000});
     if let Some(path) = &args.kubeconfig {
         connection["kubeconfig"] = json!(path);
@@ -156,7 +156,7 @@ pub(crate) fn configuration(args: &Args) -> Value {
             "resourceName": lease.name,
         },
         "clientConnection": connection,
-        // The extender ranks every node that can serve the pod: a sample would hide the best ones.
+        // The extender ranks every node that can serve the pod; a sample would hide the best ones.
         "percentageOfNodesToScore": 100,
         "profiles": profiles,
         "extenders": [{
@@ -168,7 +168,8 @@ pub(crate) fn configuration(args: &Args) -> Value {
             "weight": 1,
             "nodeCacheCapable": true,
             "ignorable": false,
-            // The bind verb may wait for a slice to be cut: 4 s in the extender, under this.
+            // The bind verb may wait for a slice to be cut. The extender's timeout for that is 4 s and must be shorter
+            // than this one.
             "httpTimeout": "5s",
             "enableHTTPS": true,
             "tlsConfig": {

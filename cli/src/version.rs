@@ -1,4 +1,4 @@
-//! `kerf version`: this program's version, those of kerf's programs in the cluster, and Kubernetes'.
+//! `kerf version`: the versions of this program, of kerf's programs in the cluster, and of Kubernetes.
 
 use crate::check::{Observed, Seen, list, versions};
 use crate::columns::{Columns, or_dash};
@@ -40,7 +40,7 @@ pub struct Args {
     connection: Connection,
 }
 
-/// What is known.
+/// The versions that are known.
 #[derive(Debug, Serialize)]
 struct Versions {
     client: Program,
@@ -55,7 +55,7 @@ struct Program {
     version: String,
 }
 
-/// kerf in the cluster.
+/// The programs of kerf in the cluster.
 #[derive(Debug, Serialize)]
 struct Server {
     namespace: String,
@@ -63,14 +63,14 @@ struct Server {
     skew: Vec<Skew>,
 }
 
-/// Versions that do not go together.
+/// Versions that do not fit together.
 #[derive(Debug, Serialize)]
 struct Skew {
     what: String,
     remedy: String,
 }
 
-/// Prints them. Without a cluster this program's is printed before the error.
+/// Prints the versions. If the cluster cannot be reached, this program's version is still printed before the error.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut versions =

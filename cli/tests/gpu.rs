@@ -1,4 +1,4 @@
-//! `kerf gpu` as a person runs it, on the mock's GPUs.
+//! Tests `kerf gpu` with the GPUs of the NVML mock.
 
 #![expect(clippy::unwrap_used, reason = "a fault of a test's own shows where it is")]
 
@@ -9,7 +9,7 @@ use kerf_nvml_mock::{
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Above the largest that Linux gives, so that nobody has it and its name.
+/// A process id above Linux's largest, so that no process has it or a name for it.
 const NOBODY: u32 = 4_194_305;
 
 fn kerf(folder: &Path, args: &[&str]) -> Output {
@@ -25,7 +25,7 @@ fn on_the_mock(folder: &Path, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A node with a cut GPU, one that waits for a reset, one without MIG and one that is lost.
+/// A node with four GPUs: one is cut, one needs a reset, one has no MIG, and one is lost.
 fn node(folder: &Path) {
     let files = MockFiles::in_folder(folder);
     let config = MockConfig::new()

@@ -1,4 +1,4 @@
-//! `kerf policy` as a person runs it, on the policies that are shipped and on bad ones.
+//! Tests `kerf policy` with the shipped policies and with bad ones.
 
 #![expect(clippy::unwrap_used, reason = "a fault of a test's own shows where it is")]
 
@@ -15,14 +15,13 @@ fn kerf(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kerf")).current_dir(folder).arg("policy").args(args).output().unwrap()
 }
 
-/// What it prints and whether it is content.
+/// The output, and whether the command succeeded.
 fn said(folder: &Path, args: &[&str]) -> (String, bool) {
     let output = kerf(folder, args);
     let text = [output.stdout, output.stderr].map(|part| String::from_utf8(part).unwrap()).concat();
     (text, output.status.success())
 }
 
-/// The policy files that are shipped.
 fn shipped() -> Vec<PathBuf> {
     let mut files = vec![PathBuf::from("policies/default.yaml")];
     for entry in std::fs::read_dir(root().join("policies/examples")).unwrap() {
@@ -47,7 +46,7 @@ fn every_policy_that_is_shipped_is_good_and_names_its_schema() {
     assert!(good, "{text}");
 }
 
-/// The folders of the repository with files that name a kind of policy.
+/// The repository's folders with files that contain a kind of policy.
 fn folders_with_policies(folder: &Path, found: &mut BTreeSet<PathBuf>) {
     for entry in std::fs::read_dir(root().join(folder)).unwrap() {
         let path = folder.join(entry.unwrap().file_name());
@@ -98,7 +97,7 @@ fn what_is_skipped_is_named_with_the_reason() {
     ] {
         assert!(text.contains(skipped), "{text}");
     }
-    // Nothing was checked, and that is no success.
+    // A run that checks no file is a failure.
     for (paths, why) in [
         (&["policies/tests/teams"][..], "policies/tests/teams: there is no policy in it"),
         (&["policies/README.md", "policies/kustomization.yaml"], "no policy was checked"),
@@ -124,7 +123,7 @@ fn the_schemas_that_lie_in_policies_are_those_of_the_types() {
     }
 }
 
-/// Every key that a schema knows, wherever it is.
+/// Every key in a schema, at any depth.
 fn keys(schema: &Value, found: &mut BTreeSet<String>) {
     match schema {
         Value::Object(parts) => {
@@ -145,7 +144,7 @@ fn the_guide_tells_every_field() {
     for kind in ["gpupolicy", "gpunodepolicy"] {
         keys(&serde_json::from_str(&said(&root(), &["schema", kind]).0).unwrap(), &mut found);
     }
-    // These every Kubernetes document has; a toleration's are Kubernetes' own.
+    // Every Kubernetes document has some of these, and Kubernetes' tolerations have the others.
     for known in ["apiVersion", "kind", "metadata", "spec", "key", "operator", "value", "effect"] {
         assert!(found.remove(known), "{known}");
     }
@@ -330,7 +329,7 @@ fn each_template_of_an_object_is_tested_by_its_path() {
     insta::assert_snapshot!(text);
 }
 
-/// What a command prints for programs.
+/// The JSON that a command prints.
 fn json(args: &[&str]) -> Value {
     let output = kerf(&root(), &[args, &["-o", "json"]].concat());
     serde_json::from_slice(&output.stdout).unwrap()

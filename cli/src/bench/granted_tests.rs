@@ -43,7 +43,7 @@ fn a_copy_that_got_what_its_row_says_is_counted() {
     let granted = Granted { id: SliceId::new("s1"), shape: share(14) };
     assert_eq!(seen(&mps, Kind::Mps, Some(14)), Ok(Some(granted)));
     assert_eq!(seen(&pod("nvidia.com/gpu-10gb", &[]), Kind::Mps, Some(14)), Ok(None));
-    // Nobody asks a MIG instance for a part of the compute: its profile decides.
+    // A MIG instance has the compute of its profile, and a copy asks for no other part.
     let mig = pod("nvidia.com/mig-1g.10gb", &[(h100_shape("1g.10gb", 0), 0)]);
     assert!(matches!(seen(&mig, Kind::Mig, None), Ok(Some(_))));
     assert_eq!(profile(h100_shape("1g.10gb", 0)).as_deref(), Some("1g.10gb"));

@@ -9,9 +9,8 @@ pub enum Line {
     Start(Start),
     /// What the copy did in about one second.
     Turns(Turns),
-    /// The copy has ended.
     End {
-        /// Seconds since 1970.
+        /// The time in seconds since 1970, by the node's clock.
         at: f64,
     },
 }

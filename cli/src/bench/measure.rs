@@ -68,7 +68,6 @@ pub fn times(run: &RunArgs) -> Times {
     Times { start_within: run.start_within, warm_up: run.warm_up, measure: run.measure }
 }
 
-/// Measures one planned point.
 pub async fn point(
     cluster: &Cluster,
     subject: &Subject,

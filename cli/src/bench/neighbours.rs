@@ -15,7 +15,6 @@ use kerf_core::kind::{IsolationClass, Kind};
 use kerf_core::mig::{ComputeProfile, Profile};
 use std::collections::BTreeMap;
 
-/// Measures, prints and writes.
 pub fn run(args: &NeighboursArgs) -> anyhow::Result<()> {
     measure::block_on(measure_all(args))
 }

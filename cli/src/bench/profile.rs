@@ -22,7 +22,6 @@ use std::path::Path;
 /// The largest number of copies to predict, and the default limit of copies to run.
 const MOST: u32 = 7;
 
-/// Measures, prints and writes.
 pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
     measure::block_on(measure_pod(args))
 }

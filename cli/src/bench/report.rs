@@ -8,7 +8,6 @@ use crate::input;
 use anyhow::{Context as _, bail};
 use kerf_core::mig::MigTable;
 
-/// Reads, joins and publishes.
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let (first, others) = args.files.paths().split_first().context("there are no results")?;
     let mut joined = publish::read(first)?;

@@ -187,7 +187,6 @@ pub struct NeighbourResults {
     pub version: u32,
     /// The start of the run (RFC 3339).
     pub at: String,
-    /// The measured workload's name.
     pub workload: String,
     pub gpu: Gpu,
     /// One row for each measured profile.
@@ -206,8 +205,6 @@ pub struct Neighbour {
     pub slice: String,
     /// The neighbour's workload and its instance.
     pub neighbour: String,
-    /// Alone on the GPU.
     pub alone: Figures,
-    /// Beside the neighbour.
     pub beside: Figures,
 }

@@ -13,7 +13,6 @@ use kerf_core::mig::MigTable;
 use kerf_core::quantity::parse_size;
 use std::path::Path;
 
-/// Measures, prints and writes.
 pub fn run(args: &SharingArgs) -> anyhow::Result<()> {
     measure::block_on(measure_all(args))
 }

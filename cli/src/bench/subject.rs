@@ -32,7 +32,6 @@ const SCRIPT: &str = "client.py";
 /// The prefix of the volume in which the API server mounts a service account's token.
 const TOKEN: &str = "kube-api-access-";
 
-/// The pods to measure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
     pub template: PodTemplateSpec,

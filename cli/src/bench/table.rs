@@ -5,7 +5,6 @@ use crate::columns::or_dash;
 use crate::counted::counted;
 use std::fmt::Write;
 
-/// Rows under a header.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table<const N: usize> {
     head: [&'static str; N],

@@ -23,9 +23,7 @@ const MISSES: u32 = 20;
 /// The copies of one subject.
 #[derive(Debug, Clone, Copy)]
 pub struct Group<'g> {
-    /// The Deployment's name.
     pub name: &'g str,
-    /// The pods that run.
     pub subject: &'g Subject,
     /// The annotations by which the copies ask kerf.
     pub asks: &'g BTreeMap<String, String>,
@@ -48,7 +46,6 @@ pub struct Times {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     pub granted: Granted,
-    /// What the copy printed.
     pub told: Copy,
 }
 
@@ -74,7 +71,6 @@ pub enum TrialError {
     /// The cluster itself fails, so that no further point is tried.
     #[error(transparent)]
     Cluster(#[from] anyhow::Error),
-    /// Admission denies the pods.
     #[error("no pod is made: {0}")]
     Refused(String),
     #[error(transparent)]
@@ -89,7 +85,6 @@ pub enum TrialError {
     },
     #[error("pod {0} went away while it was measured; somebody deleted or evicted it")]
     Gone(String),
-    /// A timeout passed.
     #[error("after {} s {why}{context}", waited.as_secs())]
     Late {
         waited: Duration,

@@ -23,15 +23,12 @@ pub enum Group {
     Extender,
     /// The scheduler that calls the extender.
     Scheduler,
-    /// The admin's policy files.
     Policies,
     /// The `ResourceQuotas` of the namespaces.
     Quotas,
-    /// The managed nodes.
     ManagedNodes,
     /// The static nodes, which NVIDIA's device plugin serves.
     StaticNodes,
-    /// Conflicting GPU managers.
     Others,
     /// The versions of the running programs.
     Versions,

@@ -54,7 +54,6 @@ pub struct Need {
     pub verb: String,
     pub group: String,
     pub resource: String,
-    /// The subresource, like `status`.
     pub subresource: Option<String>,
     /// The name of the object, for a right to one object only.
     pub name: Option<String>,

@@ -10,7 +10,6 @@ use std::fmt::Write;
 /// The findings of a check, as they are printed.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Whether no check failed.
     pub good: bool,
     groups: Vec<GroupReport>,
     #[serde(skip)]

@@ -44,7 +44,6 @@ pub fn pods() -> Vec<CompletionCandidate> {
     of_cluster(async |client, namespace| names(Api::<Pod>::namespaced(client, &namespace)).await)
 }
 
-/// The managed nodes.
 pub fn nodes() -> Vec<CompletionCandidate> {
     of_cluster(async |client, _| names(Api::<GpuNode>::all(client)).await)
 }

@@ -65,7 +65,6 @@ async fn version(client: &Client) -> Result<(String, Timestamp, SignedDuration),
     Ok((info.git_version, now, skew(here, now)))
 }
 
-/// Parses a Date header.
 fn time_of(date: &str) -> Option<Timestamp> {
     DateTimeParser::new().parse_zoned(date).ok().map(|zoned| zoned.timestamp())
 }

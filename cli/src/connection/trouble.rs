@@ -23,7 +23,6 @@ pub enum Trouble {
     /// The authority in the kubeconfig has not signed the API server's certificate.
     Stranger {
         url: String,
-        /// The TLS verifier's message.
         text: String,
     },
     /// There are no credentials: a credential plugin is missing, or its login has expired.
@@ -34,7 +33,6 @@ pub enum Trouble {
     },
     Silent {
         url: String,
-        /// The operating system's message.
         text: String,
     },
     Refused {
@@ -153,7 +151,6 @@ impl fmt::Display for Trouble {
 
 impl Error for Trouble {}
 
-/// How a request failed.
 pub(super) enum Failed {
     /// With an HTTP status and the response's body.
     Status(u16, String),

@@ -31,7 +31,6 @@ struct Account {
     uid: Option<String>,
     phase: Option<String>,
     node: Option<String>,
-    /// The webhook's decision.
     request: Option<RequestDocument>,
     /// The slices that the extender assigned.
     assignment: Option<AssignmentDocument>,
@@ -59,7 +58,6 @@ enum Topic {
     /// The offer of each node for a pending pod.
     Nodes,
     Phase,
-    /// Records that are missing.
     Unknown,
 }
 

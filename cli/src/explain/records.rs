@@ -43,7 +43,6 @@ pub struct Recorded {
     pub events: Result<Vec<Event>, String>,
 }
 
-/// The pods to explain.
 #[derive(Debug)]
 pub enum Wanted {
     /// Pods of one namespace by name.

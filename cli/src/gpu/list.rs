@@ -16,7 +16,6 @@ pub struct Report {
     driver: String,
     cuda: String,
     gpus: Vec<GpuReport>,
-    /// The unresponsive GPUs.
     silent: Vec<Silent>,
 }
 

@@ -13,7 +13,6 @@ use std::fmt::Write as _;
 #[derive(Debug, Serialize)]
 pub struct Report {
     gpus: Vec<GpuReport>,
-    /// The unresponsive GPUs.
     silent: Vec<Silent>,
 }
 

@@ -79,7 +79,6 @@ impl Nodes {
         Self::new(objects.iter().map(|object| (object.name(), read(object))), Terms::default())
     }
 
-    /// Adds static nodes.
     #[must_use]
     pub fn with_static<'n>(mut self, nodes: impl IntoIterator<Item = (&'n String, &'n PluginNode)>) -> Self {
         let of_name = |(name, node): (&String, &PluginNode)| {

@@ -250,7 +250,7 @@ fn fields(policy: &Policy) -> Vec<Field> {
     if lineage.bases.is_empty() {
         return Vec::new();
     }
-    // A policy that was read is written without an error.
+    // A policy that was parsed can always be serialized.
     let spec = serde_json::to_value(policy.spec()).unwrap_or_default();
     let fields = lineage.origins.iter().filter(|(field, _)| *field != "extends");
     let field = |(field, origin): (&String, &String)| Field {

@@ -1,4 +1,4 @@
-//! Which files of a path are policy files, and why the others are not.
+//! Finds the policy files of a path, and says why the other files are none.
 
 use kerf_core::keys;
 use kerf_runtime::policy_file::{PolicyFileError, is_policy_name};
@@ -6,20 +6,19 @@ use serde_json::Value;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The files of a path.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// The policy files with their texts, in the order of their names.
+    /// The policy files with their texts, sorted by name.
     pub texts: Vec<(PathBuf, String)>,
-    /// The others, each with the reason.
+    /// The skipped files, each with the reason.
     pub skipped: Vec<(PathBuf, String)>,
-    /// Those that cannot be read.
+    /// The files that cannot be read.
     pub errors: Vec<PolicyFileError>,
 }
 
 impl Files {
-    /// The files of a folder, or the one file that the path is; `-` is standard input. Hidden files of a folder are left out: they are the kubelet's and
-    /// editors'.
+    /// Reads the files of a folder, or the one file that the path names; `-` is standard input. Hidden files of a
+    /// folder are left out, because the kubelet and editors create them.
     pub fn read(path: &Path) -> Self {
         let mut files = Self::default();
         if path == Path::new("-") {
@@ -59,7 +58,7 @@ impl Files {
     }
 }
 
-/// The visible entries of a folder, in the order of their names. One that leads nowhere is being removed.
+/// The visible entries of a folder, sorted by name. A dangling link is left out, because its file is being removed.
 fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -86,7 +85,8 @@ fn no_policy_name(path: &Path) -> Option<&'static str> {
     Some(if is_kustomization { "a kustomization" } else { "its name does not end in .yaml, .yml or .json" })
 }
 
-/// Why a text of a policy file's name has no policies. A text that may be meant as a policy has some, whatever is wrong with it.
+/// Why the text of a file with a policy file's name has no policies; `None` if it may be meant as a policy, even if it
+/// has errors.
 fn no_policies(text: &str) -> Option<String> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).ok()?;
     let is_of_kerf = |document: &Value| {

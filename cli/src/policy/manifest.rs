@@ -1,4 +1,4 @@
-//! Pods in manifests: by themselves, in lists, and as templates of any kind of object.
+//! Finds the pods in manifests: Pods, Lists, and pod templates in objects of any kind.
 
 use super::template::{Template, templates};
 use kerf_core::policy::Namespace;
@@ -6,32 +6,31 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The label that every Namespace has, with its name.
+/// The label with its name that every Namespace has.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// The kinds of Kubernetes' own that make pods of one template, which needs no name.
+/// Kubernetes' own kinds with a single pod template, whose path needs no mention.
 const WORKLOADS: [&str; 7] =
     ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job", "CronJob"];
 
-/// What is looked for in a manifest.
+/// The explanation for a manifest in which no pod was found.
 const LOOKED_FOR: &str = "looked for objects of kind Pod; for pod templates, which are mappings with a list of containers as \
      spec.containers, anywhere in an object; and for Argo's templates with container, script or containerSet";
 
-/// A pod that a manifest has.
+/// A pod that was found in a manifest.
 pub(crate) struct Found {
     /// The object: `Pod web/trainer`, `Deployment web/trainer`.
     pub object: String,
-    /// Where its template is in the object, if that needs a name: `spec.pytorchReplicaSpecs.Worker.template`.
+    /// The path of the template in the object, if it needs a mention: `spec.pytorchReplicaSpecs.Worker.template`.
     pub path: Option<String>,
-    /// Its namespace.
     pub namespace: String,
-    /// The Pod's JSON, as it comes to the webhook.
+    /// The Pod in JSON, as the webhook receives it.
     pub pod: Value,
-    /// What is not known of it before its controller makes it.
+    /// What is not known before the controller creates the pod.
     pub notes: Vec<String>,
 }
 
-/// `PyTorchJob web/trainer: spec.pytorchReplicaSpecs.Worker.template`.
+/// The form is `PyTorchJob web/trainer: spec.pytorchReplicaSpecs.Worker.template`.
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.path {
@@ -41,12 +40,12 @@ impl fmt::Display for Found {
     }
 }
 
-/// The labels of the Namespaces in a manifest, by name.
+/// The labels of the Namespaces in a manifest, by the Namespaces' names.
 #[derive(Debug, Default)]
 pub(crate) struct Namespaces(BTreeMap<String, BTreeMap<String, String>>);
 
 impl Namespaces {
-    /// Those of these documents.
+    /// Collects the Namespaces of all documents.
     pub fn of(documents: &[Value]) -> Self {
         let mut all = Self::default();
         for document in documents {
@@ -55,7 +54,7 @@ impl Namespaces {
         all
     }
 
-    /// A namespace by name, with its labels where the manifest has it.
+    /// The namespace of this name, with its labels if the manifest has it.
     pub fn get<'n>(&'n self, name: &'n str) -> Namespace<'n> {
         Namespace { name, labels: self.0.get(name) }
     }
@@ -76,7 +75,7 @@ impl Namespaces {
     }
 }
 
-/// The pods of a document; `namespace` is that of objects that name none. What has no pod has none.
+/// The pods of a document; empty if it has none. `namespace` is for objects that name none.
 pub(crate) fn pods(document: &Value, namespace: &str) -> Vec<Found> {
     if let Some(items) = document.get("items").and_then(Value::as_array) {
         return items.iter().flat_map(|item| pods(item, namespace)).collect();
@@ -100,7 +99,7 @@ pub(crate) fn pods(document: &Value, namespace: &str) -> Vec<Found> {
     found.collect()
 }
 
-/// An object by its kind, namespace and name.
+/// The name of an object in messages: kind, namespace and name.
 fn named(document: &Value, namespace: &str) -> String {
     let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
     let kind = text("/kind").unwrap_or("an object without a kind");
@@ -109,14 +108,14 @@ fn named(document: &Value, namespace: &str) -> String {
     format!("{kind} {namespace}/{name}")
 }
 
-/// Why there is no pod in these documents.
+/// Why these documents have no pod.
 pub(crate) fn no_pod(documents: &[Value], namespace: &str) -> String {
     let objects: Vec<String> = documents.iter().map(|document| named(document, namespace)).collect();
     let objects = if objects.is_empty() { "no object".to_owned() } else { objects.join(", ") };
     format!("there is no pod in it, and nothing that makes pods, but {objects}; {LOOKED_FOR}")
 }
 
-/// The pod as it comes to the webhook: the API server names the service account of one that names none.
+/// The pod as the webhook receives it: the API server has set the default service account.
 fn as_it_comes(pod: &Value) -> Value {
     let mut pod = pod.clone();
     if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {

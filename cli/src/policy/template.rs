@@ -1,22 +1,23 @@
-//! Pod templates in objects of any kind, found by their shape. Pure.
+//! Finds pod templates in objects of any kind by their shape. Pure.
 
 use super::argo;
 use serde_json::Value;
 
-/// A pod template.
+/// A pod template in an object.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Template {
-    /// Where it is in the object: `spec.pytorchReplicaSpecs.Worker.template`. Empty if the object itself has its shape.
+    /// The path in the object: `spec.pytorchReplicaSpecs.Worker.template`. Empty if the object itself is a template.
     pub path: String,
-    /// The Pod that it makes, as JSON.
+    /// The Pod that its controller would create, as JSON.
     pub pod: Value,
-    /// What is not known of that Pod before its controller makes it.
+    /// What is not known before the controller creates that Pod.
     pub notes: Vec<String>,
 }
 
-/// All templates of an object, in the order in which they stand there.
+/// All templates of an object, in the order of its fields.
 ///
-/// A mapping is a template if its `spec.containers` is a list of mappings. What Argo Workflows calls a template has another shape.
+/// A mapping is a template if its `spec.containers` is a list of mappings. The templates of Argo Workflows have another
+/// shape.
 pub(super) fn templates(object: &Value) -> Vec<Template> {
     let mut found = Vec::new();
     walk(object, "", &mut found);
@@ -47,7 +48,6 @@ fn walk(value: &Value, path: &str, found: &mut Vec<Template>) {
     }
 }
 
-/// The path of a field.
 pub(super) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
@@ -58,7 +58,6 @@ fn is_pod_template(value: &Value) -> bool {
 }
 
 impl Template {
-    /// The template at this path, which makes this Pod.
     pub fn new(path: String, pod: Value) -> Self {
         let mut notes = Vec::new();
         if pod.to_string().contains("{{") {

@@ -8,7 +8,7 @@ fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/policy/testdata").join(name).with_extension("yaml")
 }
 
-/// The templates of a file's only object, each by its path with its containers.
+/// The templates of the only object in a file, each by its path and its containers.
 fn found(name: &str) -> Vec<String> {
     let documents = documents(&file(name)).unwrap();
     let shown = |template: Template| {
@@ -90,7 +90,7 @@ fn templates_are_found_in_objects_of_any_kind() {
     }
 }
 
-/// What decides on a pod of Argo's beside its containers, and what nobody knows before the workflow runs.
+/// The fields besides the containers that decide on Argo's pods, and what is known only when the workflow runs.
 #[test]
 fn a_pod_of_argos_has_what_the_workflow_and_its_template_say() {
     let documents = documents(&file("workflow")).unwrap();

@@ -1,4 +1,5 @@
-//! Who has something of kerf's on a node: by what its agent says and has promised, and by the pods themselves. Pure.
+//! The pods that hold slices of a node or have reservations there, by the agent's status and by the pods themselves.
+//! Pure.
 
 use super::refused::Refused;
 use kerf_core::contract::{SliceState, SliceStatus};
@@ -6,7 +7,7 @@ use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::plugin_pod::PluginPod;
 use std::collections::BTreeSet;
 
-/// Each of them once, as `namespace/name`.
+/// The holders as `namespace/name`, each once.
 pub(super) fn holders(
     node: &str,
     gpu_node: Option<&GpuNode>,
@@ -25,7 +26,8 @@ pub(super) fn holders(
     Ok(holders)
 }
 
-/// Who holds a slice. Who holds one of kerf's may be unknown; one that nobody asked kerf for is not kerf's to give back.
+/// The holder of a slice. The pod may be unknown for a slice of kerf's. A slice without an id was not cut for kerf, so
+/// kerf does not wait for its holder.
 fn holder(slice: &SliceStatus) -> Option<String> {
     let unknown = || {
         let id = slice.id.as_ref().filter(|_| slice.state == SliceState::Held)?;
@@ -87,7 +89,7 @@ mod tests {
             container: "main".to_owned(),
         });
         assert_eq!(of(&status), ["ml/train".to_owned()].into());
-        // Cut by somebody else, before kerf came.
+        // Another tool cut this slice before kerf was installed.
         (status.slices[0].id, status.slices[0].holder) = (None, None);
         assert_eq!(of(&status), BTreeSet::new());
     }

@@ -1,12 +1,12 @@
-//! `kerf release NODE`: one node goes back to NVIDIA's device plugin, while kerf stays on the cluster. It may be run again, wherever
-//! it was cut short, and does what is left to do.
+//! `kerf release NODE`: gives one node back to NVIDIA's device plugin, while kerf stays on the cluster. After an
+//! interruption another run does what is left to do.
 //!
 //! | part | what |
 //! |---|---|
-//! | `standing` | what a node is, and what stays to be done by hand |
-//! | `holders` | who has something of kerf's there |
+//! | `standing` | the state of a node, and what the admin must do by hand |
+//! | `holders` | the pods that hold slices there |
 //! | `refused` | why a node is not given back, with the remedy |
-//! | `steps`, `put_back` | the steps, by the API server |
+//! | `steps`, `put_back` | the steps, through the API server |
 
 mod holders;
 mod put_back;
@@ -54,13 +54,12 @@ pub struct Args {
     connection: Connection,
 }
 
-/// Gives the node back.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async { steps::release(args.connection.client().await?, args).await })
 }
 
-/// The node, as kubectl takes it.
+/// Parses a node's name in the forms that kubectl accepts.
 pub(crate) fn node_name(text: &str) -> Result<String, String> {
     let (kind, name) = text.split_once('/').unwrap_or(("node", text));
     match kind {

@@ -1,4 +1,4 @@
-//! The step in which the agent's own program, in a Job, puts back what the agent has set.
+//! The step in which a Job runs the agent's own program, to undo what the agent has set.
 
 use super::Args;
 use super::refused::Refused;
@@ -18,7 +18,7 @@ impl Release<'_> {
         self.jobs.get_opt(name).await.with_context(|| format!("failed to read Job {name}"))
     }
 
-    /// Lets the agent's own program put back what it has set.
+    /// Runs the Job that undoes what the agent has set, and waits for it.
     pub(super) async fn put_back(&self, wanted: &Job, name: &str, end: Instant) -> anyhow::Result<()> {
         let Args { node, kerf, .. } = self.args;
         self.make(wanted, name, end).await?;
@@ -35,8 +35,8 @@ impl Release<'_> {
         line("what it had set is put back")
     }
 
-    /// Starts the Job. One that was cut short is gone on with; one that has done its work says nothing where there is a GpuNode: an
-    /// agent may have run since.
+    /// Starts the Job. An interrupted Job is continued. A completed Job proves nothing if there is a GpuNode, because
+    /// an agent may have run since.
     async fn make(&self, wanted: &Job, name: &str, end: Instant) -> anyhow::Result<()> {
         let namespace = &self.args.kerf.name;
         let mut found = self.job(name).await?;

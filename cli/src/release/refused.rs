@@ -1,58 +1,54 @@
-//! Why a node is not given back, with what is to be done.
+//! Why a node is not given back, with the remedy.
 
 use crate::uninstall::job::AGENT;
 use thiserror::Error;
 
-/// Why not, or not yet. Whatever was done stays done, and the next run goes on from there.
+/// Why a node is not given back, or not yet. Finished steps stay, and the next run continues from there.
 #[derive(Debug, Error)]
 pub(super) enum Refused {
-    /// kerf has nothing there.
     #[error(
         "node {0} is not kerf's: none of its labels says so, and it has no GpuNode; kubectl get gpunodes lists those that are"
     )]
     NotManaged(String),
-    /// Its kubelet would start nothing.
+    /// The node's kubelet would not start the Job.
     #[error(
         "node {0} is not ready, so nothing can be put back there; run this again when it is: kubectl get node {0}"
     )]
     NotReady(String),
-    /// Nothing says how a node is left.
+    /// Without the agents' `DaemonSet` there is no template for the Job.
     #[error(
         "there is no DaemonSet {AGENT} in namespace {0}, which says how a node is left; name the namespace that kerf is installed in \
          by --kerf-namespace"
     )]
     NoAgents(String),
-    /// Pods hold slices there, and an agent sees to them.
+    /// Pods hold slices of the node, and an agent is there to see them end.
     #[error(
         "pods hold slices of node {node}, or were promised some: {pods}. Drain it (kubectl drain {node} --ignore-daemonsets), or cordon \
          it and let them end: --wait=1h waits for that; then run this again. Nothing was done"
     )]
     Held { node: String, pods: String },
-    /// Pods hold slices there, and no agent would see them end.
+    /// Pods hold slices of the node, and no agent would see them end.
     #[error(
         "pods hold slices of node {node}, or were promised some, and no agent is there to see them end: {pods}. Let it come back: \
          kubectl label node {node} kerf.dev/managed=true --overwrite; then drain the node (kubectl drain {node} --ignore-daemonsets), \
          and run this again"
     )]
     HeldUnseen { node: String, pods: String },
-    /// Nobody knows what is held.
     #[error(
         "nobody knows who holds slices of node {node}: {why}; mend the GpuNode: kubectl get gpunode {node} -o yaml"
     )]
     Unreadable { node: String, why: String },
-    /// The agent goes on.
+    /// The agent's pod does not end.
     #[error(
         "the agent on node {node} has not ended: kubectl -n {namespace} get pods -l app.kubernetes.io/name={AGENT} -o wide. The affinity of \
          DaemonSet {AGENT} must leave out nodes with kerf.dev/managed=false, as the chart's does; then run this again"
     )]
     AgentStays { node: String, namespace: String },
-    /// Not everything was put back.
     #[error(
         "not all was put back on node {node} in time. Why: kubectl -n {namespace} logs job/{job}; kubectl -n {namespace} describe job \
          {job}. The Job goes on; run this again"
     )]
     NotPutBack { node: String, namespace: String, job: String },
-    /// An earlier Job stays.
     #[error(
         "Job {job} of an earlier run does not go; what keeps it: kubectl -n {namespace} get job {job} -o yaml"
     )]

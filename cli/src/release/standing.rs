@@ -1,36 +1,34 @@
-//! What a node is for kerf, and what is left to its admin once it is given back. Pure.
+//! The state of a node for `kerf release`, and what the admin must do once it is given back. Pure.
 
 use kerf_core::managed::is_managed;
 use kerf_core::{keys, nvidia_keys};
 use std::collections::BTreeMap;
 
-/// What a node is for kerf.
+/// What kerf has to do with a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// kerf cuts its GPUs.
     Managed,
-    /// It is kerf's no more by its label, and not all is done that follows from it.
+    /// The label says that the node is not managed, but something of kerf's is still there.
     Leaving,
-    /// It was given back.
+    /// The node was given back.
     Released,
-    /// It never was kerf's.
     NotManaged,
 }
 
 impl Standing {
-    /// By the node's labels, whether it has a GpuNode, and whether there is an agent's pod there or a Job to leave it.
+    /// The state by the node's labels, by whether it has a GpuNode, and by whether an agent's pod or a Job is on it.
     pub(super) fn of(labels: &BTreeMap<String, String>, has_gpu_node: bool, has_pods: bool) -> Self {
         match labels.get(keys::MANAGED).map(String::as_str) {
             Some("false") if has_gpu_node || has_pods => Self::Leaving,
             Some("false") => Self::Released,
-            // The chart's managedNodes may say more than the labels do: then its agent has made the GpuNode.
+            // The chart's `managedNodes` may select nodes without the label. Their agents have created a GpuNode.
             _ if is_managed(labels) || has_gpu_node || has_pods => Self::Managed,
             _ => Self::NotManaged,
         }
     }
 }
 
-/// The command by which NVIDIA's programs come back, where labels keep them away.
+/// The command that lets NVIDIA's programs return, if labels keep them away.
 pub(super) fn nvidias_return(node: &str, labels: &BTreeMap<String, String>) -> Option<String> {
     let away =
         [nvidia_keys::DEPLOY_DEVICE_PLUGIN, nvidia_keys::DEPLOY_MIG_MANAGER, nvidia_keys::DEPLOY_DRA_DRIVER];

@@ -1,8 +1,8 @@
-//! The steps by which a node is given back, in this order: its pods have ended; it is kerf's no more; its agent has; what that had set
-//! is put back; its GpuNode goes, and the Job that put it back.
+//! Gives a node back in this order: wait until its pods have ended; label it as not managed; wait until its agent has
+//! ended; undo what the agent has set; delete the GpuNode and the Job.
 //!
-//! The agent sees slices become free, and nobody else: so pods are waited for while it is there. Once it has ended it has said that the
-//! node is not served, and the extender promises nothing there.
+//! Only the agent sees slices become free, so pods are waited for while it runs. When it ends, it reports the node as
+//! not served, and from then on the extender reserves nothing there.
 
 use super::Args;
 use super::holders::holders;
@@ -28,10 +28,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a promise to a pod that is not bound may outlast the agent: the scheduler tries again, and it is given up.
+/// The timeout for holders that the agent still reported when it ended. The reservations in GpuNode.status do not
+/// change any more by then.
 const GIVEN_UP: Duration = Duration::from_secs(30);
 
-/// Gives the node back.
+/// Gives the node back, and prints each step.
 pub(super) async fn release(client: Client, args: &Args) -> anyhow::Result<()> {
     let release = Release::new(client, args);
     let name = &args.node;
@@ -115,7 +116,7 @@ impl<'a> Release<'a> {
         line(format!("node {name} is kerf's no more"))
     }
 
-    /// Waits until nobody holds anything, as long as that is wanted and an agent is there to see it.
+    /// Waits until no pod holds anything, at most as long as `--wait` says, and only while an agent sees pods end.
     async fn pods_end(&self) -> anyhow::Result<()> {
         let mut wait = Wait::new("pods", self.args.wait.unwrap_or_default());
         loop {
@@ -132,7 +133,7 @@ impl<'a> Release<'a> {
         }
     }
 
-    /// Who holds something, and the GpuNode that was looked at.
+    /// The holders, and the GpuNode from which they were read.
     async fn holders(&self) -> anyhow::Result<(BTreeSet<String>, Option<GpuNode>)> {
         let node = &self.args.node;
         let here = ListParams::default().fields(&format!("spec.nodeName={node}"));
@@ -142,7 +143,7 @@ impl<'a> Release<'a> {
         Ok((holders(node, gpu_node.as_ref(), &pods.items)?, gpu_node))
     }
 
-    /// By the label it is nobody's: the agent's pod goes, and no other comes.
+    /// With this label the `DaemonSet` no longer selects the node: the agent's pod ends, and no other starts.
     async fn take_away(&self) -> anyhow::Result<()> {
         let name = &self.args.node;
         let label = Patch::Merge(json!({"metadata": {"labels": {keys::MANAGED: "false"}}}));
@@ -157,7 +158,7 @@ impl<'a> Release<'a> {
         Ok(pods.iter().any(|pod| pod.is_on(&self.args.node)))
     }
 
-    /// Agent and Job need the same record.
+    /// The Job must not start before the agent has ended, because both write the same checkpoint.
     async fn agent_ends(&self, end: Instant) -> anyhow::Result<()> {
         let Args { node, kerf, .. } = self.args;
         let mut wait = Wait::until("the agent's pod to end", end);
@@ -168,7 +169,8 @@ impl<'a> Release<'a> {
         line("its agent has ended")
     }
 
-    /// A pod may have come while the agent ended: what it holds would be left alone, and nobody would see it end.
+    /// Fails if a pod has started while the agent ended: nothing would undo what it holds, and no agent would see it
+    /// end.
     async fn nobody_holds(&self) -> anyhow::Result<Option<GpuNode>> {
         let mut wait = Wait::new("reservations to be given up", GIVEN_UP);
         loop {
@@ -181,7 +183,8 @@ impl<'a> Release<'a> {
         }
     }
 
-    /// Deletes the GpuNode as it was when nobody held anything: what changed since is looked at again.
+    /// Deletes the GpuNode only in the version in which nothing was held. If it has changed since, the check is
+    /// repeated.
     async fn forget(&self) -> anyhow::Result<()> {
         let name = &self.args.node;
         loop {

@@ -1,71 +1,57 @@
-//! The job list: a line `arrival duration profile` for each job.
+//! Parses the job list: one line `arrival duration profile` for each job.
 
 use crate::counted::counted;
 use kerf_core::mig::{MigTable, Profile};
 use thiserror::Error;
 
-/// One job. Times are in any unit, the same for all.
+/// One job. All times have the same unit, which may be any.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Job {
-    /// When it asks for its instance.
+    /// When the job asks for its instance.
     pub arrival: f64,
-    /// How long it keeps it.
+    /// How long the job keeps its instance.
     pub duration: f64,
-    /// What it asks for, exactly.
+    /// The exact profile of its instance.
     pub profile: Profile,
 }
 
-/// What is wrong with a job list.
+/// An error in a job list.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error("line {line}: {fault}")]
 pub struct JobsError {
-    /// The line, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// What is wrong there.
     pub fault: JobFault,
 }
 
-/// What is wrong with a line of a job list.
+/// An error in a line of a job list.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum JobFault {
-    /// Not three words.
     #[error("{}; write `arrival duration profile`", counted(*.0, "word"))]
     Words(usize),
-    /// A time is no number.
     #[error("{field}: {text:?} is no finite number")]
     Number {
-        /// Which time.
         field: &'static str,
-        /// What stands there.
         text: String,
     },
-    /// A time is below zero.
     #[error("{field}: {value} is negative; write 0 or more")]
     Negative {
-        /// Which time.
         field: &'static str,
-        /// What stands there.
         value: f64,
     },
-    /// A job arrives before the one above it.
     #[error("arrival: {arrival} is before the {previous} of the line above; sort the list by arrival")]
     Order {
-        /// Its arrival.
         arrival: f64,
-        /// The arrival above it.
         previous: f64,
     },
-    /// The GPU has no such profile.
     #[error("profile: {text:?} is none of this model's; it has {known}")]
     Profile {
-        /// What stands there.
         text: String,
-        /// The model's profiles.
         known: String,
     },
 }
 
-/// Reads a job list for GPUs with this table. Empty lines are passed over and count as lines.
+/// Parses a job list for GPUs with this table. Empty lines are skipped, but count as lines.
 pub fn parse(text: &str, table: &MigTable) -> Result<Vec<Job>, JobsError> {
     let mut jobs: Vec<Job> = Vec::new();
     for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty()) {

@@ -1,4 +1,4 @@
-//! `kerf simulate`: what kerf would decide, without a cluster. It drives the code that the extender runs.
+//! `kerf simulate`: shows what kerf would decide, without a cluster. It runs the extender's own code.
 
 pub mod jobs;
 pub mod openb;
@@ -73,47 +73,34 @@ pub struct Args {
     output: Format,
 }
 
-/// Why nothing was simulated.
 #[derive(Debug, Error)]
 pub enum InputError {
-    /// The model is not known.
     #[error("--model: {0:?} is not known; the models with MIG are {1}")]
     Model(String, String),
-    /// The part of moves is none.
     #[error("--moves: {0} is no part of the jobs; write a number from 0 to 1")]
     Moves(f64),
-    /// The policy file is bad.
     #[error("--policy")]
     Policy(#[from] kerf_runtime::policy_file::PolicyFileError),
-    /// A file cannot be read.
     #[error(transparent)]
     Read(#[from] input::InputError),
-    /// The nodes or the pods are bad.
     #[error("--openb")]
     Openb(#[from] openb::OpenbError),
-    /// The snapshot is bad.
     #[error("--snapshot")]
     Snapshot(#[from] snapshot::SnapshotError),
-    /// The pods are bad.
     #[error(transparent)]
     Pods(#[from] pods::PodsError),
-    /// There are no more columns.
     #[error("--output: wide is for --pods alone; leave it out, or write json or yaml")]
     Wide,
-    /// Both are to be read from standard input.
     #[error("--snapshot and --pods: only one of them can be standard input; write a file for the other")]
     OneInput,
-    /// The job list is bad.
     #[error("{place}")]
     Jobs {
-        /// The file.
         place: String,
-        /// What is bad.
         source: jobs::JobsError,
     },
 }
 
-/// What came of it.
+/// The result, which depends on the flags.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Simulated {
@@ -136,7 +123,7 @@ impl Report for Simulated {
     }
 }
 
-/// Simulates. Nothing is printed before all input was found good.
+/// Simulates. Nothing is printed until all input has proved valid.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&simulated(args)?, args.output)
 }

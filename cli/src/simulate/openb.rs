@@ -1,5 +1,5 @@
-//! `kerf simulate --openb`: places the pods of Alibaba's trace of 2023 (openb) on its nodes, one after the other and
-//! without departures, as FGD's protocol has it. It drives the code that the extender runs.
+//! `kerf simulate --openb`: places the pods of Alibaba's trace of 2023 (openb) on its nodes by FGD's protocol, one
+//! after the other and without departures. It runs the extender's own code.
 
 use crate::counted::counted;
 use kerf_core::packing::fraction::{
@@ -12,75 +12,63 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What is wrong with the input.
+/// An error in the input.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OpenbError {
-    /// The nodes file has no such column.
     #[error("nodes: no column {0:?} in the first line; a file has cpu_milli, memory_mib, gpu and model")]
     Column(&'static str),
-    /// No node has a GPU.
     #[error("nodes: no node has a GPU")]
     NoGpus,
-    /// A line of the nodes file is bad.
     #[error("nodes: line {line}: {fault}")]
     Node {
-        /// The line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong there.
         fault: Fault,
     },
-    /// A line of the pod list is bad.
     #[error("pods: line {line}: {fault}")]
     Pod {
-        /// The line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong there.
         fault: Fault,
     },
 }
 
-/// What is wrong with a line.
+/// An error in a line.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Fault {
-    /// A node's line ends too early.
     #[error("{0} is missing: write as many fields as the first line has")]
     Field(&'static str),
-    /// A pod's line has too few words or too many.
     #[error("{}; write `cpu_milli memory_mib num_gpu gpu_milli gpu_spec`, with - for any model", counted(*.0, "word"))]
     Words(usize),
-    /// A field is no whole number in its range.
     #[error("{field}: {text:?} is no whole number from 0 to {most}")]
     Number {
-        /// Which field.
         field: &'static str,
-        /// What stands there.
         text: String,
-        /// The greatest that will do.
+        /// The largest value that is allowed.
         most: u64,
     },
-    /// The GPUs and the share do not go together.
+    /// The number of GPUs and the share of each do not fit together.
     #[error("num_gpu {count}, gpu_milli {milli}: write 1 GPU with 1 to 1000, or several with 1000 each")]
     Share {
-        /// How many GPUs.
         count: u8,
-        /// How much of each.
+        /// The share of each GPU, in thousandths.
         milli: u16,
     },
-    /// The models are too many.
+    /// There are more models than the simulation supports.
     #[error("model: {0}")]
     Models(#[from] TooManyModels),
 }
 
-/// What was decided for a pod.
+/// The decision on one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Placed {
-    /// The pod, by its number from 0.
+    /// The pod's number in the list, from 0.
     pod: usize,
-    /// Where it runs; `None` where it is rejected.
+    /// The place; `None` if the pod is rejected.
     place: Option<Place>,
 }
 
-/// A node by its row from 0, and its GPUs.
+/// The node by its row from 0, and the GPUs on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Place {
     node: usize,
@@ -97,9 +85,10 @@ impl fmt::Display for Placed {
     }
 }
 
-/// Decides for each line `cpu_milli memory_mib num_gpu gpu_milli gpu_spec` of `pods`, on the nodes of the csv file `nodes`.
+/// Decides on each line `cpu_milli memory_mib num_gpu gpu_milli gpu_spec` of `pods`, on the nodes of the csv file
+/// `nodes`.
 ///
-/// What is usual is learned from the pods that came: the list is not looked at beforehand.
+/// The usual requests are learned from the pods that have arrived. The list is not read ahead.
 pub fn run(nodes: &str, pods: &str) -> Result<Vec<Placed>, OpenbError> {
     let mut models = Models::default();
     let nodes = read_nodes(nodes, &mut models)?;
@@ -122,7 +111,7 @@ fn decide(fleet: &mut Nodes, pod: &Request) -> Option<Placement> {
     fleet.take(place.node, pod, place.gpus).ok().map(|()| place)
 }
 
-/// Where the nodes file has its columns. Their order is not fixed, and others may stand between them.
+/// The positions of the columns in the nodes file. They may have any order, and other columns may be between them.
 struct Columns {
     cpu: usize,
     memory: usize,
@@ -165,7 +154,7 @@ fn read_nodes(text: &str, models: &mut Models) -> Result<Vec<Node>, OpenbError> 
     if has_gpus { Ok(nodes) } else { Err(OpenbError::NoGpus) }
 }
 
-/// Empty lines are passed over and have no number.
+/// Empty lines are skipped. They count as lines in errors, but not as pods.
 fn read_pods(text: &str, models: &mut Models) -> Result<Vec<Request>, OpenbError> {
     let lines = (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty());
     lines.map(|(line, text)| pod(text, models).map_err(|fault| OpenbError::Pod { line, fault })).collect()
@@ -184,7 +173,7 @@ fn pod(line: &str, models: &mut Models) -> Result<Request, Fault> {
     })
 }
 
-/// Parts are MPS shares: they may meet on any GPU that has room.
+/// A part is an MPS share, which may share a GPU with any other parts.
 fn gpus(count: u8, milli: u16) -> Option<GpuDemand> {
     match (count, milli) {
         (0, _) => Some(GpuDemand::None),
@@ -194,7 +183,7 @@ fn gpus(count: u8, milli: u16) -> Option<GpuDemand> {
     }
 }
 
-/// `-`, or names with `|` between them. A name that no node has allows nothing.
+/// Parses `-`, or names separated by `|`. A name that no node has allows nothing.
 fn allowed(spec: &str, models: &mut Models) -> Result<ModelSet, TooManyModels> {
     if spec == "-" {
         return Ok(ModelSet::ANY);

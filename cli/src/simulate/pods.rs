@@ -1,4 +1,5 @@
-//! Pods one after the other on the nodes of a snapshot, each decided by the functions that webhook and extender decide with.
+//! Places pods one after the other on the nodes of a snapshot, by the functions with which the webhook and the extender
+//! decide.
 
 use super::snapshot::{self, SnapshotError};
 use crate::columns::{Columns, or_dash};
@@ -18,59 +19,47 @@ use serde_json::Value;
 use std::path::Path;
 use thiserror::Error;
 
-/// The namespace of objects that name none.
+/// The namespace for objects that name none.
 const NAMESPACE: &str = "default";
 
-/// Why pods are not decided.
+/// Why the pods cannot be decided.
 #[derive(Debug, Error)]
 pub enum PodsError {
-    /// A file cannot be read.
     #[error(transparent)]
     Read(#[from] input::InputError),
-    /// The snapshot is bad.
     #[error("--snapshot")]
     Snapshot(#[from] SnapshotError),
-    /// There is no pod in the file.
     #[error("--pods: {place}: {why}; a request document has the fields version, isolation and containers")]
     NoPod {
-        /// The file.
         place: String,
-        /// What there is.
+        /// What the file has instead.
         why: String,
     },
-    /// A request document cannot be read.
     #[error("--pods: {pod}: {source}")]
     Request {
-        /// The pod.
         pod: String,
-        /// Why.
         source: UnreadableRequest,
     },
-    /// A Pod cannot be read.
     #[error("--pods: {pod}: spec: {source}")]
     Pod {
-        /// The pod.
         pod: String,
-        /// Why.
         source: serde_json::Error,
     },
-    /// A pod was not admitted, and there is no policy by which it would be.
+    /// The pod was not admitted, and without policies it cannot be.
     #[error(
         "--pods: {0}: metadata.annotations[{key}] is missing: the webhook has not admitted the pod; give its policies by --policy PATH",
         key = keys::REQUEST
     )]
     NotAdmitted(String),
-    /// The same pod cannot be placed as it was decided.
+    /// A pod cannot be placed on the node that was chosen for it.
     #[error("--pods: {pod}: {refusal}")]
     Lost {
-        /// The pod.
         pod: String,
-        /// What the node says now.
         refusal: Refusal,
     },
 }
 
-/// What becomes of the pods, in their order.
+/// The decision on each pod, in the file's order.
 #[derive(Debug, Serialize)]
 pub struct Placed {
     pods: Vec<PlacedPod>,
@@ -79,7 +68,7 @@ pub struct Placed {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PlacedPod {
-    /// `namespace/name`, or what else the object is called.
+    /// `namespace/name`, or the name in messages of another object.
     pod: String,
     #[serde(flatten)]
     outcome: Outcome,
@@ -88,40 +77,36 @@ struct PlacedPod {
 #[derive(Debug, Serialize)]
 #[serde(tag = "outcome", rename_all = "lowercase")]
 enum Outcome {
-    /// It gets this.
     Placed {
         request: Box<RequestDocument>,
         #[serde(flatten)]
         placement: Placement,
     },
-    /// No node serves it.
     Pending {
         request: Box<RequestDocument>,
         why: String,
         #[serde(flatten)]
         placement: Placement,
     },
-    /// The webhook refuses it.
     Refused { why: String },
-    /// It asks for no slice.
     Untouched,
-    /// It is bound, and the snapshot has what it holds.
+    /// The pod is bound, and the snapshot includes what it holds.
     Bound { node: String },
 }
 
-/// A pod that is to be decided.
+/// A pod before its placement.
 struct Asked {
     name: String,
     request: Result<Box<Wish>, Outcome>,
 }
 
-/// What a pod asks for, and where it may go.
+/// What a pod asks for, and the nodes to which it may go.
 struct Wish {
     request: RequestDocument,
     destinations: Destinations,
 }
 
-/// Decides the pods of a file one by one.
+/// Decides on the pods of a file one by one.
 pub fn run(snapshot: &Path, file: &Path, policies: Option<&Policies>) -> Result<Placed, PodsError> {
     let text = input::read(snapshot)?;
     let weights = policies.map(Policies::weights).unwrap_or_default();
@@ -155,7 +140,7 @@ fn asked(documents: &[Value], policies: Option<&Policies>, supply: &Supply) -> R
     Ok(all)
 }
 
-/// Whether this is what the webhook writes into the annotation, and no object of Kubernetes.
+/// Whether the document is a request document, as in the webhook's annotation, and not a Kubernetes object.
 fn is_request(document: &Value) -> bool {
     document["kind"].is_null() && document["version"].is_u64() && document["containers"].is_array()
 }
@@ -194,7 +179,7 @@ fn of_manifest(
     Ok(Asked { name, request })
 }
 
-/// Decides one pod, which then has what it gets.
+/// Places one pod, and takes its capacity from the nodes.
 fn place(nodes: &mut Nodes, number: usize, Asked { name, request }: Asked) -> Result<PlacedPod, PodsError> {
     let wish = match request {
         Ok(wish) => wish,
@@ -207,7 +192,7 @@ fn place(nodes: &mut Nodes, number: usize, Asked { name, request }: Asked) -> Re
         let outcome = Outcome::Pending { request, why: choice.refusals(), placement };
         return Ok(PlacedPod { pod: name, outcome });
     };
-    // Two objects of a file may have one name.
+    // The number makes the UID unique, because two objects of a file may have the same name.
     let uid = PodUid::new(format!("pod-{number}"));
     let pod = Promisee { uid, key: PodKey::new("", &name), epoch: 0 };
     let taken = nodes.take(node, &request, &choice.plan, &pod);
@@ -216,7 +201,8 @@ fn place(nodes: &mut Nodes, number: usize, Asked { name, request }: Asked) -> Re
 }
 
 impl Placed {
-    /// A table with a row for each slice; `wide` has the containers, the names that they ask by, and the GPUs' UUIDs as well.
+    /// A table with one row for each slice. `wide` adds the containers, the names by which they ask, and the UUIDs of
+    /// the GPUs.
     #[must_use]
     pub fn table(&self, wide: bool) -> String {
         if wide {
@@ -236,12 +222,11 @@ impl Placed {
     }
 }
 
-/// A line of the table.
 struct Row<'p> {
     pod: &'p str,
     node: Option<String>,
     slice: Option<&'p TakenSlice>,
-    /// Devices of NVIDIA's device plugin.
+    /// The devices of NVIDIA's device plugin, on a static node.
     device: Option<String>,
     why: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Small clusters, and where pods go on them.
+//! Tests of pods that are placed on small clusters.
 
 use super::*;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
@@ -18,7 +18,7 @@ fn node(name: &str, taints: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"taints": taints}})
 }
 
-/// An H100 in MIG mode behind a taint that policies do not tolerate, an A30 in MIG mode, and an L4.
+/// An H100 in MIG mode with a taint that policies do not tolerate, an A30 in MIG mode, and an L4.
 fn cluster() -> Value {
     let taint = json!([{"key": "team", "value": "ml", "effect": "NoSchedule"}]);
     let nodes = [gpu_node("h100", "H100-80GB"), gpu_node("a30", "A30-24GB"), gpu_node("l4", "L4-24GB")];
@@ -45,7 +45,7 @@ fn placed(pods: &str, policies: Option<&Policies>) -> Result<Placed, String> {
     })
 }
 
-/// The annotation of a pod that was admitted, for one slice of this size by these kinds.
+/// The annotation of an admitted pod that asks for one slice of this size by these kinds.
 fn request(size: u32, kinds: &[&str]) -> Value {
     let name = format!("kerf.dev/gpu-{size}gb");
     let container = json!({"name": "main", "sizeGb": size, "count": 1, "resource": name, "kinds": kinds});
@@ -59,7 +59,7 @@ fn admitted(name: &str, size: u32, kinds: &[&str], spec: Value) -> String {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}).to_string()
 }
 
-/// Of the A30 there are four parts of 6 GB, and the H100 is behind its taint.
+/// The A30 has four parts of 6 GB, and a taint protects the H100.
 fn pods() -> String {
     let kinds = &["mig", "mps"];
     let mut all: Vec<String> = (0..3)

@@ -1,4 +1,4 @@
-//! Plays a job list on a fleet: what the extender would decide, job by job. A job that cannot be placed is lost.
+//! Replays a job list on a fleet with the extender's decisions, job by job. A job that cannot be placed is lost.
 
 use super::jobs::Job;
 use kerf_core::contract::ContainerRequest;
@@ -10,14 +10,14 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 
-/// What was decided for one job.
+/// The decision on one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// The job: its place in the list, from 0.
+    /// The job's number in the list, from 0.
     pub job: usize,
-    /// The running job that restarts elsewhere first.
+    /// The running job that first restarts elsewhere, and its new place.
     pub moved: Option<(usize, Place)>,
-    /// Where it runs; `None` where it is lost.
+    /// The place; `None` if the job is lost.
     pub place: Option<Place>,
 }
 
@@ -28,12 +28,12 @@ impl Serialize for Decision {
     }
 }
 
-/// A place in the fleet.
+/// An instance's place in the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Place {
-    /// The GPU, from 0.
+    /// The GPU's number, from 0.
     pub gpu: usize,
-    /// The memory slice at which the instance starts.
+    /// The first memory slice of the instance.
     pub start: u8,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Decision {
     }
 }
 
-/// A fleet on which jobs are played.
+/// A fleet on which jobs are replayed.
 pub struct Replay {
     fleet: Fleet,
     gpus: Vec<FleetGpu>,
@@ -63,7 +63,7 @@ pub struct Replay {
     moves: usize,
 }
 
-/// A job's end; the earliest is the greatest, and of equal ones that of the first job.
+/// A job's end. The earliest is the greatest, so that the heap returns it first; of equal ends the first job's counts.
 #[derive(Debug, PartialEq)]
 struct End(f64, usize);
 
@@ -82,7 +82,8 @@ impl PartialOrd for End {
 }
 
 impl Replay {
-    /// `gpus` uncut GPUs with this table; every job may be moved, at most `moves_per_job` times the jobs so far in all.
+    /// A fleet of `gpus` uncut GPUs with this table. Any job may be moved, but there are at most `moves_per_job` moves
+    /// per job that has arrived.
     #[must_use]
     pub fn new(table: &MigTable, gpus: usize, terms: Terms, moves_per_job: f64) -> Self {
         let mut fleet = Fleet::new(terms);
@@ -92,19 +93,18 @@ impl Replay {
         Self { fleet, gpus, numbers, running, places, ends, moves_per_job, jobs: 0, moves: 0 }
     }
 
-    /// How many GPUs there are.
     #[must_use]
     pub fn gpus(&self) -> usize {
         self.gpus.len()
     }
 
-    /// The part of the free memory slices that the plain profiles cannot use, on the mean.
+    /// The mean part of the free memory slices that plain profiles cannot use.
     #[must_use]
     pub fn fragmentation(&self) -> f64 {
         self.fleet.fragmentation()
     }
 
-    /// Decides for the next job.
+    /// Decides on the next job.
     pub fn arrive(&mut self, job: &Job) -> Decision {
         let number = self.jobs;
         self.jobs += 1;
@@ -138,7 +138,8 @@ impl Replay {
         next <= self.moves_per_job * jobs
     }
 
-    /// Moves a job, and takes the place that this opens. The fleet takes the two in the order in which they were chosen.
+    /// Moves a job, and takes the place that becomes free. The fleet must take both in the order in which they were
+    /// chosen.
     fn restart(
         &mut self,
         from: (FleetGpu, PlaceId),

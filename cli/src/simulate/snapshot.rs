@@ -1,5 +1,5 @@
-//! A snapshot of the `GpuNode` objects, as `kubectl get gpunodes -o json` prints it: what would still fit, what stands in the way of
-//! the largest profile, and what one move would free.
+//! Reads a snapshot of `GpuNodes`, as `kubectl get gpunodes -o json` prints it, and reports what still fits, which pods
+//! block the largest profile, and what one move would free.
 
 use crate::counted::counted;
 use crate::placement::Nodes;
@@ -20,47 +20,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use thiserror::Error;
 
-/// How many GPUs are named of those where a profile is blocked.
+/// The number of blocked GPUs that are listed.
 const NAMED: usize = 10;
 
-/// What is wrong with a snapshot.
+/// An error in a snapshot.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
-    /// It is no list of objects.
     #[error("no list in JSON or YAML: {0}; write it by `kubectl get gpunodes -o json`")]
     List(String),
-    /// An object is no GpuNode of the version that this program reads.
+    /// The object is no GpuNode of this program's version.
     #[error(
         "items[{index}].{field}: {found:?}, and this program reads {expected:?}; use the kerf of the cluster's version"
     )]
     Version {
-        /// Which object, from 0.
+        /// The object's number, from 0.
         index: usize,
-        /// The field.
         field: &'static str,
-        /// What stands there.
         found: String,
-        /// What should.
         expected: String,
     },
-    /// A Node cannot be read.
     #[error("items[{index}]: failed to read the Node: {error}")]
     Node {
-        /// Which object, from 0.
+        /// The object's number, from 0.
         index: usize,
-        /// Why.
         error: serde_json::Error,
     },
-    /// An object's spec or status cannot be read.
     #[error("items[{index}].{field} ({node}): {reason}")]
     Unreadable {
-        /// Which object, from 0.
+        /// The object's number, from 0.
         index: usize,
-        /// The field.
         field: &'static str,
-        /// Its node.
         node: String,
-        /// Why.
         reason: String,
     },
 }
@@ -70,7 +60,7 @@ struct List {
     items: Vec<Value>,
 }
 
-/// A node of the snapshot.
+/// A managed node of the snapshot.
 struct Node {
     name: String,
     ready: bool,
@@ -82,34 +72,34 @@ struct Node {
 struct Gpu {
     name: String,
     fleet: FleetGpu,
-    /// The instances that somebody has, and who.
+    /// The instances in use, each with its pod.
     taken: Vec<(Instance, String)>,
     profiles: Vec<Profile>,
 }
 
-/// What a snapshot has room for.
+/// What still fits on a snapshot's nodes.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     nodes: usize,
     ready_nodes: usize,
-    /// GPUs that MIG can cut.
+    /// The number of GPUs that MIG can cut.
     gpus: usize,
     room: Vec<Room>,
     blocked: Vec<Blocked>,
     moves: Vec<Move>,
 }
 
-/// How many more of a profile fit, by itself.
+/// How many more instances of a profile fit if all other profiles stay as they are.
 #[derive(Debug, Serialize)]
 struct Room {
     profile: Profile,
     more: usize,
-    /// Of these, how many are cut already and idle.
+    /// How many of these exist already and are idle.
     idle: usize,
 }
 
-/// The GPUs on which pods stand in the way of the largest profile, the least first.
+/// The GPUs on which pods block the largest profile, those with the fewest pods first.
 #[derive(Debug, Serialize)]
 struct Blocked {
     profile: Profile,
@@ -122,7 +112,7 @@ struct BlockedGpu {
     pods: Vec<Obstacle>,
 }
 
-/// A pod with its instance.
+/// A pod and the instance that it holds.
 #[derive(Debug, Serialize)]
 struct Obstacle {
     pod: String,
@@ -130,11 +120,11 @@ struct Obstacle {
     start: u8,
 }
 
-/// What one move would free for a profile that does not fit.
+/// One move of a pod that makes room for a profile that does not fit.
 #[derive(Debug, Serialize)]
 struct Move {
     profile: Profile,
-    /// `None` where no single move does.
+    /// `None` if no single move suffices.
     helps: Option<Helps>,
 }
 
@@ -147,7 +137,7 @@ struct Helps {
     start: u8,
 }
 
-/// Says what would fit.
+/// Reports what fits on the snapshot's nodes.
 pub fn report(json: &str, terms: Terms) -> Result<Snapshot, SnapshotError> {
     let nodes = read(json)?;
     let mut fleet = Fleet::new(terms);
@@ -204,8 +194,8 @@ impl fmt::Display for Move {
     }
 }
 
-/// What the nodes of a snapshot can serve. Nodes may stand beside the `GpuNodes` (`kubectl get gpunodes,nodes -o json`): those that
-/// NVIDIA's device plugin serves count too.
+/// What the nodes of a snapshot can serve. The snapshot may also have Nodes (`kubectl get gpunodes,nodes -o json`),
+/// whose static nodes then count too.
 pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
     let mut index = SupplyIndex::default();
     for node in read(json)? {
@@ -218,7 +208,7 @@ pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
     Ok(index.supply())
 }
 
-/// The same nodes as those to which pods may go.
+/// The nodes of the snapshot, as destinations for pods.
 pub fn nodes(text: &str, terms: Terms) -> Result<Nodes, SnapshotError> {
     let read = read(text)?;
     let managed: BTreeSet<String> = read.iter().map(|node| node.name.clone()).collect();
@@ -238,7 +228,8 @@ fn machines(text: &str) -> Result<Vec<Machine>, SnapshotError> {
     nodes.map(read).collect()
 }
 
-/// The objects of a list: `GpuNodes`, and Nodes beside them. JSON is read as such, for it may be long.
+/// The objects of a list: `GpuNodes`, and perhaps Nodes. JSON has its own parser, because a long list would take YAML's
+/// too much time.
 fn list(text: &str) -> Result<Vec<Value>, SnapshotError> {
     let json = serde_json::from_str::<List>(text);
     let is_json = text.trim_start().starts_with(['{', '[']);
@@ -296,7 +287,7 @@ fn gpus_of(node: &Node, fleet: &mut Fleet) -> Vec<Gpu> {
     inventory.gpus.iter().filter_map(gpu).collect()
 }
 
-/// Who has the instance: the pod that it is reserved for, or that holds it.
+/// The pod that holds the instance, or else the owner of its reservation.
 fn who(node: &Node, gpu: &str, instance: Instance) -> String {
     let here = |uuid: &str, shape: &kerf_core::contract::Shape| {
         uuid == gpu && shape.instance().is_some_and(|i| i.placement == instance.placement)
@@ -308,7 +299,7 @@ fn who(node: &Node, gpu: &str, instance: Instance) -> String {
     held.or(reserved).unwrap_or_else(|| "nobody that kerf knows".to_owned())
 }
 
-/// Every plain profile of the GPUs, the smallest first.
+/// The plain profiles of all GPUs, the smallest first.
 fn profiles(gpus: &[Gpu]) -> Vec<Profile> {
     let mut all: Vec<Profile> = gpus.iter().flat_map(|gpu| gpu.profiles.iter().copied()).collect();
     all.sort_by_key(|p| (p.size(), p.compute()));

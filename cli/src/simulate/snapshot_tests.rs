@@ -1,4 +1,4 @@
-//! Snapshots of small clusters, and what is said of them.
+//! Tests of the report on snapshots of small clusters.
 
 use super::*;
 use kerf_core::contract::{GpuNodeStatus, WantedSlice};

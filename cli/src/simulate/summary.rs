@@ -1,4 +1,4 @@
-//! What a simulation came to, for people: acceptance, fragmentation, and how full the fleet was over time.
+//! Sums up a simulation for people: acceptance, fragmentation, and the fleet's use over time.
 
 use super::jobs::Job;
 use super::replay::Decision;
@@ -8,23 +8,23 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
-/// The plot's columns and rows.
+/// The size of the plot.
 const COLUMNS: usize = 64;
 const ROWS: usize = 8;
 
-/// What the decisions on a job list came to.
+/// The totals of all decisions on a job list.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     profiles: Vec<ProfileSummary>,
-    /// Of the memory slices that were asked for, those that were placed.
+    /// The percentage of the requested memory slices that were placed.
     accepted_percent: f64,
     moves: usize,
-    /// The part of the free memory slices that a profile cannot use, on the mean.
+    /// The mean percentage of the free memory slices that a profile cannot use.
     unusable_percent: f64,
-    /// Of all GPUs.
+    /// The memory slices of all GPUs.
     memory_slices: f64,
-    /// The mean in each of equal parts of the time.
+    /// The mean use in each of 64 equal parts of the time.
     memory_slices_in_use: Vec<f64>,
 }
 
@@ -35,8 +35,8 @@ struct ProfileSummary {
     placed: u32,
 }
 
-/// Sums the decisions on a job list up. `fragmentation` has one number for each decision, right after it: the part of the free
-/// memory slices that the GPU's plain profiles could not use, on the mean.
+/// Sums up the decisions on a job list. `fragmentation` has one number for each decision, taken right after it: the
+/// mean part of the free memory slices that the GPU's plain profiles cannot use.
 #[must_use]
 pub fn summary(
     jobs: &[Job],
@@ -91,7 +91,7 @@ fn length(count: usize) -> f64 {
     count.max(1) as f64
 }
 
-/// The mean of the memory slices in use in each of the plot's columns.
+/// The mean number of memory slices in use in each column of the plot.
 fn in_use(jobs: &[Job], decisions: &[Decision], size: impl Fn(Profile) -> f64) -> Vec<f64> {
     let end = jobs.last().map_or(0.0, |job| job.arrival).max(f64::MIN_POSITIVE);
     let width = end / length(COLUMNS);
@@ -106,7 +106,7 @@ fn in_use(jobs: &[Job], decisions: &[Decision], size: impl Fn(Profile) -> f64) -
     columns
 }
 
-/// A bar for each column, in eighths of a row.
+/// Draws a bar for each column, in eighths of a row.
 fn plot(columns: &[f64], all: f64) -> String {
     const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let rows = (0..ROWS).rev().map(|row| {

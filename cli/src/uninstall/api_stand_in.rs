@@ -1,5 +1,5 @@
-//! A stand-in for the API server in tests: objects by path, listed by folder. A Job completes as it is started, if its node is there,
-//! and a node that is kerf's no more loses its agent's pod.
+//! A stand-in for the API server in tests: objects by path, listed by folder. A started Job completes if its node
+//! exists, and a node that is no longer managed loses its agent's pod.
 
 use super::job::{AGENT, NAME_LABEL};
 use kerf_core::keys;
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Objects by path, and the changes that were asked for.
+/// The objects by path, and the changes that were requested.
 #[derive(Debug, Default)]
 struct State {
     objects: BTreeMap<String, Value>,
     log: Vec<String>,
-    /// How many changes are made yet before it answers no more; `None` if it always does.
+    /// The number of changes that still succeed before all fail; `None` for no limit.
     left: Option<usize>,
 }
 
@@ -34,7 +34,6 @@ impl ApiStandIn {
         self.state().objects.remove(path);
     }
 
-    /// The objects in a folder.
     pub(crate) fn inside(&self, folder: &str) -> Vec<Value> {
         let state = self.state();
         let inside = state
@@ -44,12 +43,12 @@ impl ApiStandIn {
         inside.map(|(_, object)| object.clone()).collect()
     }
 
-    /// Each change that was asked for, as method and the last word of the path, and the version that must be there.
+    /// Each requested change: the method, the last word of the path, and the version in its precondition.
     pub(crate) fn changes(&self) -> Vec<String> {
         self.state().log.clone()
     }
 
-    /// After so many more changes it answers none.
+    /// Makes all changes fail after this many more.
     pub(crate) fn end_after(&self, changes: Option<usize>) {
         self.state().left = changes;
     }

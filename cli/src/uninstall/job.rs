@@ -1,4 +1,4 @@
-//! The Job by which a node is left: the agent's own pod, told to leave. Pure.
+//! The Job that leaves a node: a copy of the agent's pod with another command. Pure.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
@@ -8,22 +8,23 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Label of what programs objects are of, and its values.
+/// The label with the program's name, and its values for the agent and for the Job.
 pub(crate) const NAME_LABEL: &str = "app.kubernetes.io/name";
 pub(crate) const AGENT: &str = "kerf-node-agent";
 pub(crate) const LEAVE: &str = "kerf-node-agent-leave";
 
-/// Why there is no Job.
+/// Why a Job cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum NoJob {
-    /// Not one of kerf's.
+    /// The `DaemonSet` has no container, so it is not kerf's.
     #[error(
         "DaemonSet {AGENT}: spec.template has no container; delete it, and run kerf-node-agent leave on each node"
     )]
     NoContainer,
 }
 
-/// A Job that waits until the agents are gone. It tries until it has done it: what it undoes, nobody else will.
+/// The Job for a node; it is created suspended, until the agents have ended. It retries practically for ever, because
+/// nothing else would undo what the agent has set.
 pub(crate) fn leave(agents: &DaemonSet, node: &Node, settle: Duration) -> Result<Job, NoJob> {
     let template = agents.spec.as_ref().and_then(|spec| spec.template.spec.clone());
     let mut pod: PodSpec = template.filter(|pod| !pod.containers.is_empty()).ok_or(NoJob::NoContainer)?;
@@ -34,7 +35,7 @@ pub(crate) fn leave(agents: &DaemonSet, node: &Node, settle: Duration) -> Result
         (container.liveness_probe, container.readiness_probe, container.startup_probe) = (None, None, None);
         container.ports = None;
     }
-    // Whatever keeps pods away from the node, its agent was there.
+    // The Job must run wherever the agent ran, so no selector, affinity or taint may keep it away.
     pod.node_name.clone_from(&node.metadata.name);
     (pod.affinity, pod.node_selector) = (None, None);
     let everything = Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() };
@@ -57,18 +58,18 @@ pub(crate) fn leave(agents: &DaemonSet, node: &Node, settle: Duration) -> Result
     Ok(Job { metadata, spec: Some(spec), ..Job::default() })
 }
 
-/// The name of a node's Job. A Node's name may be too long for a Job, its uid is not.
+/// The name of a node's Job. It has the node's UID, because the node's name may be too long for a Job.
 pub(crate) fn name(node: &Node) -> String {
     format!("kerf-leave-{}", node.metadata.uid.as_deref().unwrap_or_default())
 }
 
-/// The node that a Job is for.
+/// The name of the node that a Job leaves.
 pub(crate) fn node_of(job: &Job) -> &str {
     let pod = job.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     pod.and_then(|pod| pod.node_name.as_deref()).unwrap_or_default()
 }
 
-/// Whether the node was left.
+/// Whether the Job has left its node.
 pub(crate) fn is_complete(job: &Job) -> bool {
     let conditions = job.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True")

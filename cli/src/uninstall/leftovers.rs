@@ -1,4 +1,4 @@
-//! After kerf's objects are gone: what its programs made for themselves.
+//! Deletes what kerf's programs have created for themselves, once kerf's objects are gone.
 
 use super::{LeftoversArgs, deleted};
 use crate::output::line;
@@ -13,7 +13,6 @@ use kube::{Api, Client};
 use serde_json::Value;
 use std::fmt::Debug;
 
-/// Deletes it.
 pub(super) async fn delete(client: Client, args: &LeftoversArgs) -> anyhow::Result<()> {
     let namespace = &args.kerf.name;
     let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
@@ -40,7 +39,7 @@ where
 async fn gpu_nodes(api: &Api<GpuNode>) -> anyhow::Result<()> {
     let list = match api.list(&ListParams::default()).await {
         Ok(list) => list,
-        // The resource went with the chart.
+        // The resource was deleted with the chart.
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
         Err(error) => return Err(error).context("failed to list the GpuNodes"),
     };
@@ -54,7 +53,7 @@ async fn gpu_nodes(api: &Api<GpuNode>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why a GpuNode stays, for the next installation to find it.
+/// Why a GpuNode is kept for the next installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum Kept {
     #[error("pods hold slices of it")]
@@ -79,7 +78,8 @@ fn kept(node: &GpuNode) -> Option<Kept> {
     admins_policy(node).map(|_| Kept::Policy)
 }
 
-/// What an admin has written into `spec.policy`. What the extender has copied there from a document is none.
+/// The policy that an admin has written into `spec.policy`; `None` for a policy that the extender copied there from a
+/// policy file.
 pub(crate) fn admins_policy(node: &GpuNode) -> Option<&Value> {
     let policy = node.spec.as_ref()?.get("policy")?;
     let copied = node.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(keys::NODE_POLICY));

@@ -1,5 +1,5 @@
-//! `kerf uninstall`: what must be done before and after kerf's objects are deleted. The chart's hooks run it; whoever installed
-//! with kustomize runs `nodes`, deletes the objects, and runs `leftovers`. Each may be run again and does what is left to do.
+//! `kerf uninstall`: the steps before and after kerf's objects are deleted. The chart's hooks run them. Users of
+//! kustomize run `nodes`, delete the objects, and run `leftovers`. Each may be run again, and does what is left to do.
 
 #[cfg(test)]
 pub(crate) mod api_stand_in;
@@ -68,7 +68,6 @@ pub struct LeftoversArgs {
     connection: Connection,
 }
 
-/// Does one step.
 pub fn run(command: &Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -79,7 +78,7 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     })
 }
 
-/// Whether a deletion found something.
+/// Whether a deletion found its object.
 pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<bool, kube::Error> {
     match result {
         Ok(_) => Ok(true),

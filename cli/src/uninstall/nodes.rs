@@ -1,7 +1,9 @@
-//! Before kerf's objects go: no pod is refused any more, the agents end, and each node puts back what its agent has set.
+//! Leaves all nodes before kerf's objects are deleted: removes the webhook, ends the agents, and undoes on each node
+//! what its agent has set.
 //!
-//! The Jobs are made, suspended, before the agents' `DaemonSet` goes: they keep its pods' template, so that a run that was
-//! cut short can be done again. Where the `DaemonSet` is there, agents have run since any earlier Jobs, which say nothing any more.
+//! The Jobs are created, suspended, before the agents' `DaemonSet` is deleted. They keep its pod template, so that an
+//! interrupted run can be repeated. While the `DaemonSet` exists, agents have run since any earlier Jobs, so their
+//! completion proves nothing.
 
 use super::job::{self, AGENT, LEAVE, NAME_LABEL, is_complete, is_ready};
 use super::{NodesArgs, deleted};
@@ -20,7 +22,8 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use tokio::time::Instant;
 
-/// Leaves all nodes.
+/// Leaves all nodes. The webhook goes first, because it fails closed and would otherwise deny pods once its own are
+/// gone.
 pub(super) async fn leave(client: Client, args: &NodesArgs) -> anyhow::Result<()> {
     let configurations = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let gone = deleted(configurations.delete("kerf", &DeleteParams::default()).await)
@@ -56,7 +59,7 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// Nodes on which something can be done; it tells of those that have an agent and are not.
+    /// The nodes that have an agent and are ready. It names on standard error those that are not.
     async fn ready_nodes(&self) -> anyhow::Result<Vec<Node>> {
         let served = match self.gpu_nodes.list_metadata(&ListParams::default()).await {
             Ok(list) => list.items.iter().map(ResourceExt::name_any).collect::<BTreeSet<_>>(),
@@ -79,7 +82,7 @@ impl<'a> Leaving<'a> {
         Ok(ready)
     }
 
-    /// Makes the Jobs, while the `DaemonSet` is there to say what the agents' pods are.
+    /// Creates the Jobs while the `DaemonSet` still exists, because its pod template is theirs.
     async fn plan(&self, ready: &[Node]) -> anyhow::Result<()> {
         let Some(agents) =
             self.agents.get_opt(AGENT).await.context("failed to read the agents' DaemonSet")?
@@ -95,7 +98,7 @@ impl<'a> Leaving<'a> {
         Ok(())
     }
 
-    /// A node's Job has the same name at each uninstall: one that is done already would pass for this one's.
+    /// A node's Job has the same name in every run, so a completed Job of an earlier run would look like this run's.
     async fn drop_earlier_jobs(&self) -> anyhow::Result<()> {
         let mut wait = Wait::until("Jobs of an earlier uninstall to go", self.end);
         loop {
@@ -130,7 +133,8 @@ impl<'a> Leaving<'a> {
         Ok(())
     }
 
-    /// Deletes the `DaemonSet` and waits until its pods on these nodes are gone: agent and Job need the same record.
+    /// Deletes the `DaemonSet` and waits until its pods on these nodes are gone, because the agent and the Job write
+    /// the same checkpoint.
     async fn end_agents(&self, ready: &[Node]) -> anyhow::Result<()> {
         deleted(self.agents.delete(AGENT, &DeleteParams::background()).await)
             .context("failed to delete the agents' DaemonSet")?;
@@ -150,7 +154,7 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// Lets the Jobs run, waits for them, and deletes them.
+    /// Starts the Jobs, waits for them, and deletes them.
     async fn carry_out(&self) -> anyhow::Result<()> {
         let run = Patch::Merge(json!({"spec": {"suspend": false}}));
         for job in self.planned().await? {
@@ -186,7 +190,7 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// The Jobs but those whose node has gone, which nobody could complete: these are deleted and told.
+    /// The Jobs of existing nodes. Those of deleted nodes can never complete, so they are deleted with a message.
     async fn of_present_nodes(&self, jobs: Vec<Job>) -> anyhow::Result<Vec<Job>> {
         let nodes =
             self.nodes.list_metadata(&ListParams::default()).await.context("failed to list the nodes")?;

@@ -23,7 +23,7 @@ fn cluster() -> ApiStandIn {
     api
 }
 
-/// A Job as an uninstall that did not end has left it.
+/// A Job that an interrupted uninstall has left.
 fn add_job(api: &ApiStandIn, uid: &str, node: &str, status: &Value) {
     let name = format!("kerf-leave-{uid}");
     let spec = json!({"template": {"spec": {"nodeName": node, "containers": []}}});

@@ -1,11 +1,11 @@
-//! Completion as shells and kubectl ask for it.
+//! Tests completion as shells and kubectl ask for it.
 
 use super::Home;
 use super::stand_in::{StandIn, list, nodes};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// What kubectl is told for these words, without its directive and without explanations.
+/// The candidates that kubectl gets for these words, without the directive and the explanations.
 fn completed(home: &Home, words: &[&str]) -> Vec<String> {
     let mut kerf = home.kerf(&["--", "kerf"]);
     let output = kerf.args(words).env("COMPLETE", "kubectl").output().unwrap();
@@ -42,7 +42,7 @@ fn names_of_the_cluster_that_the_words_point_to_are_completed() {
     ] {
         assert_eq!(completed(&home, words), expected, "{words:?}");
     }
-    // Another cluster's, by the flags before.
+    // The preceding flags select another cluster.
     let other = StandIn::api(&nodes(&["elsewhere"]));
     let server = format!("http://{}", other.address);
     assert_eq!(completed(&home, &["nodes", "--server", &server, ""]), ["elsewhere"]);
@@ -56,7 +56,7 @@ fn a_cluster_that_does_not_answer_completes_nothing_and_holds_nobody_up() {
         assert_eq!(completed(&Home::of(&server), &["nodes", ""]), Vec::<String>::new(), "{server}");
         assert!(begun.elapsed() < Duration::from_secs(5), "{server}: {:?}", begun.elapsed());
     }
-    // Nor does a plugin that waits for a password.
+    // A plugin that prompts for a password must not block either.
     let exec = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sleep", "args": ["60"]}});
     let begun = Instant::now();
     assert_eq!(
@@ -81,7 +81,7 @@ fn each_shell_gets_a_script_that_asks_kerf() {
     );
 }
 
-/// The script in a real bash: what Tab offers.
+/// Runs the script in a real bash, and checks what Tab offers.
 #[test]
 fn bash_completes_by_the_script() {
     let api = StandIn::api(&nodes(&["gpu-1", "gpu-2"]));

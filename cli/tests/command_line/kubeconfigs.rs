@@ -1,10 +1,10 @@
-//! How `kerf` finds the API server: by the files that `KUBECONFIG` lists, as kubectl does.
+//! Tests how `kerf` finds the API server: by the files that `KUBECONFIG` lists, as kubectl does.
 
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
-/// A cluster of which nobody answers, and its context, in two files; the user logs in by this plugin or not at all.
+/// Two files: a cluster that does not answer, and its context. The user has this plugin or no credentials.
 fn files(folder: &Path, plugin: Option<&str>) -> String {
     let cluster = json!({"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]});
     let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": plugin, "interactiveMode": "Never"});

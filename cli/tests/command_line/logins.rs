@@ -1,4 +1,4 @@
-//! Who asks: by a token, by a plugin, by OIDC, and as somebody else.
+//! Tests logins: by token, by plugin, by OIDC, and with impersonation.
 
 use super::Home;
 use super::stand_in::{Certificate, StandIn, nodes};
@@ -10,7 +10,7 @@ fn home(api: &StandIn, user: &Value) -> Home {
     Home::new(&json!({"server": format!("http://{}", api.address)}), user)
 }
 
-/// The last request, in small letters.
+/// The last request in lower case.
 fn last(api: &StandIn) -> String {
     api.asked().last().cloned().unwrap_or_default().to_lowercase()
 }
@@ -39,7 +39,7 @@ fn a_plugins_token_reaches_the_api_server_and_its_last_words_the_user() {
     assert!(!ran.stderr.contains("secret"), "{ran:?}");
 }
 
-/// A token that ends at this time, as far as kerf looks into it.
+/// A token with this end. kerf reads nothing else of it.
 fn id_token(expires: i64) -> String {
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
     format!("{}.{}.x", part(json!({"alg": "none"})), part(json!({"exp": expires})))

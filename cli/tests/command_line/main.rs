@@ -1,4 +1,4 @@
-//! The command line as a shell sees it: the real program, before API servers, proxies and logins that are stand-ins.
+//! Tests the real program from a shell's side, with stand-ins for API servers, proxies and logins.
 
 #![expect(clippy::unwrap_used, reason = "a fault of a test's own shows where it is")]
 
@@ -31,7 +31,7 @@ impl Home {
         home
     }
 
-    /// One whose cluster answers at this address.
+    /// A home whose cluster has this address.
     fn of(server: &str) -> Self {
         Self::new(&json!({"server": server}), &json!({}))
     }
@@ -44,7 +44,7 @@ impl Home {
         self.path().join("config")
     }
 
-    /// kerf with nothing of this process's environment.
+    /// The command without any variable of this process's environment.
     fn kerf(&self, words: &[&str]) -> Command {
         let mut kerf = Command::new(env!("CARGO_BIN_EXE_kerf"));
         kerf.env_clear().env("HOME", self.path()).env("PATH", "/usr/bin:/bin").current_dir(self.path());
@@ -57,7 +57,6 @@ impl Home {
     }
 }
 
-/// How a command ended.
 #[derive(Debug)]
 struct Ran {
     code: Option<i32>,

@@ -1,4 +1,4 @@
-//! What is printed where: on a pipe that is closed, on a terminal, with and without colours.
+//! Tests output on a closed pipe and on a terminal, with and without colours.
 
 use super::stand_in::{StandIn, nodes};
 use super::{Home, Ran};
@@ -8,7 +8,7 @@ use std::process::Stdio;
 #[test]
 fn a_pipe_that_is_closed_early_ends_a_command_without_a_word() {
     let home = Home::of("https://127.0.0.1:1");
-    // Far more than a pipe holds, so that the program is at it when the reader goes.
+    // This is far more than a pipe holds, so that kerf is still writing when the reader goes.
     let jobs = kerf_cli::output::lines((0..10_000).map(|job| format!("{job} 0 1g.10gb")));
     std::fs::write(home.path().join("jobs"), jobs).unwrap();
     for words in
@@ -55,7 +55,7 @@ fn colours_are_printed_where_they_are_asked_for() {
     assert!(!home.run(&["--color=never", "check"]).stdout.contains(escape));
 }
 
-/// On a terminal of its own, by util-linux's `script`, with these variables.
+/// The output on a terminal with these variables; util-linux's `script` provides the terminal.
 fn on_a_terminal(home: &Home, words: &str, variables: &[(&str, &str)]) -> Option<String> {
     let kerf = format!("{} {words}", env!("CARGO_BIN_EXE_kerf"));
     let mut script = std::process::Command::new("script");

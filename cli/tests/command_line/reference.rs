@@ -1,4 +1,4 @@
-//! Examples and the reference page are what the program takes.
+//! Tests that the program accepts all examples, and that the reference page is complete.
 
 use clap::{Command, CommandFactory as _, Parser as _};
 use kerf_cli::command::Cli;
@@ -6,7 +6,7 @@ use kerf_cli::exit::Exit;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// All commands that do something, by their names.
+/// All commands without subcommands, by their full names.
 fn commands() -> Vec<Command> {
     let mut kerf = Cli::command().term_width(100);
     kerf.build();

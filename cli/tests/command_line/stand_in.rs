@@ -1,5 +1,5 @@
-//! Stand-ins for what is on the way to a cluster: an API server with and without TLS, a proxy that takes CONNECT, and one that speaks
-//! SOCKS5. Each notes what it is asked.
+//! Stand-ins for an API server with and without TLS, a proxy that takes CONNECT, and a proxy that speaks SOCKS5. Each
+//! records its requests.
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -9,10 +9,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What was asked: a request's first line and its headers, or where a proxy was to connect to.
+/// The recorded requests: first line and headers, or the address to which a proxy had to connect.
 pub type Asked = Arc<Mutex<Vec<String>>>;
 
-/// Something that listens.
+/// A server that listens on a port of this machine.
 pub struct StandIn {
     pub address: SocketAddr,
     asked: Asked,
@@ -32,18 +32,17 @@ impl StandIn {
         Self { address, asked }
     }
 
-    /// What it was asked so far.
     pub fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }
 
-    /// An API server without TLS, with these objects by path beside its version.
+    /// An API server without TLS that has its version and these objects by path.
     pub fn api(objects: &[(&str, Value)]) -> Self {
         let objects = owned(objects);
         Self::start(move |stream, asked| answer(stream, asked, &objects))
     }
 
-    /// One with TLS, for this host.
+    /// The same with TLS, for this host.
     pub fn api_with_tls(certificate: &Certificate, objects: &[(&str, Value)]) -> Self {
         let (config, objects) = (certificate.server(), owned(objects));
         Self::start(move |stream, asked| {
@@ -52,7 +51,7 @@ impl StandIn {
         })
     }
 
-    /// A proxy that connects everybody to `to`, whomever they ask for.
+    /// A proxy that connects every client to `to`, whatever address they request.
     pub fn connect_proxy(to: SocketAddr) -> Self {
         Self::start(move |mut stream, asked| {
             let head = head(&mut BufReader::new(stream.try_clone()?))?;
@@ -62,7 +61,7 @@ impl StandIn {
         })
     }
 
-    /// The same by SOCKS5 (RFC 1928).
+    /// The same proxy for SOCKS5 (RFC 1928).
     pub fn socks_proxy(to: SocketAddr) -> Self {
         Self::start(move |mut stream, asked| {
             let mut greeting = [0; 2];
@@ -83,13 +82,13 @@ impl StandIn {
         })
     }
 
-    /// Something that accepts and says nothing.
+    /// A server that accepts connections and sends nothing.
     pub fn silent() -> Self {
         Self::start(|mut stream, _| stream.read_to_end(&mut Vec::new()).map(drop))
     }
 }
 
-/// A certificate for a host, which is its own authority.
+/// A self-signed certificate for a host.
 pub struct Certificate {
     pub pem: String,
     key: Vec<u8>,
@@ -121,7 +120,7 @@ fn head(stream: &mut impl io::BufRead) -> io::Result<Vec<String>> {
     lines.collect()
 }
 
-/// Answers one request and closes: the object of the path, its version, or that there is none.
+/// Answers one request and closes: with the object of the path, the version, or 404.
 fn answer(stream: impl Read + Write, asked: &Asked, objects: &[(String, Value)]) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     let head = head(&mut stream)?;
@@ -154,7 +153,7 @@ fn answer(stream: impl Read + Write, asked: &Asked, objects: &[(String, Value)])
     stream.flush()
 }
 
-/// Carries bytes both ways until one side ends.
+/// Copies bytes in both directions until one side closes.
 fn join(one: TcpStream, other: TcpStream) -> io::Result<()> {
     let (mut from, mut to) = (one.try_clone()?, other.try_clone()?);
     thread::spawn(move || io::copy(&mut from, &mut to));
@@ -163,12 +162,11 @@ fn join(one: TcpStream, other: TcpStream) -> io::Result<()> {
     to.shutdown(std::net::Shutdown::Both)
 }
 
-/// A list of objects.
 pub fn list(items: &[Value]) -> Value {
     json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items})
 }
 
-/// What `kerf nodes` asks for, on a cluster with these nodes of kerf's.
+/// What `kerf nodes` reads on a cluster with these managed nodes.
 pub fn nodes(names: &[&str]) -> Vec<(&'static str, Value)> {
     let metadata = |name: &&str| json!({"name": name, "uid": name});
     let gpu_nodes: Vec<Value> = names

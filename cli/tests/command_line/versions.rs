@@ -1,4 +1,4 @@
-//! `kerf version`.
+//! Tests the output of `kerf version`.
 
 use super::Home;
 use super::stand_in::{StandIn, list};

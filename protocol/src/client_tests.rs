@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-/// An extender that sends what it is told to, right or wrong, and reads when it is told to.
+/// An extender that sends whatever a test asks for, valid or not, and reads only on request.
 struct RawExtender(mpsc::UnboundedSender<Accepted>);
 
-/// A connection as such an extender has it.
+/// A connection from this extender's view.
 struct Accepted {
     incoming: Streaming<FromAgent>,
     messages: mpsc::UnboundedSender<Result<ToAgent, Status>>,
@@ -49,7 +49,7 @@ impl Accepted {
         self.send(Message::Role(Role { protocol: PROTOCOL, leads, epoch, identity }));
     }
 
-    /// The agent's next message; `None` if it has ended the connection.
+    /// The agent's next message; `None` if it has closed the connection.
     async fn next(&mut self) -> Option<from_agent::Message> {
         self.incoming.message().await.ok().flatten().and_then(|message| message.message)
     }
@@ -62,7 +62,7 @@ impl Accepted {
     }
 }
 
-/// An agent at such an extender.
+/// An agent that is connected to such an extender.
 struct Scene {
     node: Arc<Node>,
     received: Received,
@@ -89,11 +89,11 @@ impl Scene {
         accepted
     }
 
-    /// The same of a leader in epoch 3.
+    /// The same, from a leader in epoch 3.
     async fn led(&mut self) -> Accepted {
         let accepted = self.greeted().await;
         accepted.send_role(true, 3);
-        // Connections before it may have ended.
+        // Earlier connections may have ended, which reports no role.
         while self.received.roles.recv().await.unwrap().is_none() {}
         accepted
     }
@@ -143,7 +143,7 @@ async fn an_extender_that_breaks_the_protocol_is_left() {
             received += 1;
         }
         assert_eq!(received, orders, "{n}");
-        // It comes back.
+        // The agent connects again.
         scene.greeted().await;
         scene.stop.cancel();
     }
@@ -174,7 +174,7 @@ async fn an_order_of_an_unknown_kind_is_answered_so() {
         let refused = wire::Refused { reason: wire::Reason::Unreadable.into(), text: text.to_owned() };
         assert_eq!(answer, wire::Answer { number, answer: Some(wire::answer::Answer::Refused(refused)) });
     }
-    // The connection lives.
+    // The connection stays open.
     accepted.send(order(3, 3));
     let (_, answer) = scene.received.orders.recv().await.unwrap();
     answer.send(Ok(done(1))).unwrap();
@@ -187,7 +187,7 @@ async fn an_agent_hangs_up_on_a_leader_that_it_does_not_obey() {
         Some(wire::answer::Answer::Refused(refused)) => refused.reason == i32::from(wire::Reason::OldEpoch),
         _ => false,
     };
-    // By what the replica itself has told.
+    // The replica's own role shows that it does not lead in this epoch.
     for (leads, epoch) in [(false, 0), (true, 4)] {
         let mut scene = Scene::start();
         let mut accepted = scene.greeted().await;
@@ -199,7 +199,7 @@ async fn an_agent_hangs_up_on_a_leader_that_it_does_not_obey() {
         assert!(scene.received.orders.try_recv().is_err());
         scene.greeted().await;
     }
-    // By what the agent has heard elsewhere.
+    // The agent has received a higher epoch from another replica.
     let mut scene = Scene::start();
     let mut accepted = scene.led().await;
     accepted.send(order(1, 3));
@@ -209,7 +209,7 @@ async fn an_agent_hangs_up_on_a_leader_that_it_does_not_obey() {
     assert!(accepted.next().await.is_none());
 }
 
-/// Also while an order is unanswered and the extender reads nothing.
+/// This holds even while an order is unanswered and the extender reads nothing.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_stops_ends_its_connections() {
     let mut scene = Scene::start();
@@ -236,7 +236,7 @@ async fn an_agent_that_drops_an_answer_ends_the_connection() {
     scene.greeted().await;
 }
 
-/// A slow extender gets fewer and larger changes, and in the end has what the node has.
+/// A slow extender gets fewer and larger changes, and has the node's state in the end.
 #[tokio::test(start_paused = true)]
 async fn changes_are_computed_when_the_connection_takes_one() {
     const WRITES: u32 = 20_000;
@@ -257,7 +257,8 @@ async fn changes_are_computed_when_the_connection_takes_one() {
         assert!(change.slices.len() <= 2);
         read_change(change).unwrap().apply(&mut copy);
     }
-    // As many as fit into the connection's buffers: 64 KiB of the stream's window, and what tonic and hyper have read ahead.
+    // As many changes as fit into the connection's buffers: the stream's window of 64 KiB, and what tonic and hyper
+    // read ahead.
     assert!(changes > 1 && changes < u64::from(WRITES) / 4, "{changes} changes for {WRITES} writes");
     assert!(timeout(Duration::from_secs(1), accepted.next()).await.is_err());
     assert!(newest.status.slices.len() < SLICES);
@@ -279,7 +280,7 @@ async fn an_address_is_dialled_again_after_pauses_up_to_five_seconds() {
     let at_first = network.dials.lock().unwrap().len();
     sleep(Duration::from_secs(1000)).await;
     let dials = network.dials.lock().unwrap().len() - at_first;
-    // Pauses of 2.5 s on average.
+    // The pauses are 2.5 s on average.
     assert!((300..=500).contains(&dials), "{dials} dials");
     assert!((2..60).contains(&at_first), "{at_first} dials at first");
     stop.cancel();
@@ -298,7 +299,7 @@ async fn each_listed_address_has_one_connection_and_is_not_dialled_once_it_is_un
     sleep(Duration::from_mins(1)).await;
     assert!(scene.accepted.try_recv().is_err());
 
-    // Its connection lives as long as it can.
+    // The connection lives on although its address is no longer listed.
     scene.network.list(&["10.0.0.2:9445"]);
     sleep(Duration::from_mins(1)).await;
     first.send(order(1, 3));

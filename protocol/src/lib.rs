@@ -1,7 +1,7 @@
 //! The stream between a node's agent and the extender: its messages, and both ends of a connection.
 //!
-//! The agent dials each replica of the extender, says what its node has, and reports each change. The leader sends orders, and the agent
-//! answers them. Messages are those of `proto/agent.proto`; the programs see core's types only.
+//! The agent dials each replica of the extender, sends its node's state, and reports each change. The leader sends
+//! orders, which the agent answers. The messages are those of `proto/agent.proto`; the programs use core's types only.
 //!
 //! | module | what it does |
 //! |---|---|

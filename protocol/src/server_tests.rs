@@ -58,7 +58,8 @@ async fn an_agent_says_hello_reports_changes_and_answers_orders() {
     assert_eq!(connection.slot().await.err(), Some(Disconnected));
 }
 
-/// Else a proposal would end before the extender's copy has its reservation, and its place would look free between the two.
+/// Otherwise a proposal would end before the extender's copy has its reservation, and its place would look free in
+/// between.
 #[tokio::test(start_paused = true)]
 async fn the_change_of_an_order_comes_before_its_answer() {
     let mut pair = Pair::start(64);
@@ -92,7 +93,7 @@ async fn no_more_orders_are_unanswered_than_the_agent_takes() {
     let mut pair = Pair::start(2);
     let (connection, ..) = pair.extender.connected().await;
     let first = connection.slot().await.unwrap().send(&mark(3, 1)).unwrap();
-    // Who does not wait any more has not taken the order back.
+    // Dropping the reply does not withdraw the order.
     drop(connection.slot().await.unwrap().send(&mark(3, 2)).unwrap());
     assert!(timeout(MOMENT, connection.slot()).await.is_err());
 
@@ -100,7 +101,7 @@ async fn no_more_orders_are_unanswered_than_the_agent_takes() {
     assert_eq!(order, mark(3, 1));
     answer.send(Ok(done(1))).unwrap();
     assert_eq!(first.await, Ok(Ok(done(1))));
-    // A slot that is given back was none.
+    // A slot that is dropped unused takes no place.
     drop(connection.slot().await.unwrap());
     let third = connection.slot().await.unwrap().send(&mark(3, 3)).unwrap();
     assert!(timeout(MOMENT, connection.slot()).await.is_err());
@@ -132,7 +133,7 @@ async fn a_connection_that_breaks_forgets_what_is_unanswered() {
     let (new, _, state_now) = pair.extender.connected().await;
     assert!(new.id() > old.id());
     assert_eq!(state_now, Ok(whole(&state(vec![slice("s2", 1)]))));
-    // Nobody has asked for this answer any more.
+    // The caller of this answer has gone.
     let _ = late.send(Ok(done(1)));
     let reply = new.slot().await.unwrap().send(&mark(3, 7)).unwrap();
     let (order, answer) = pair.received.orders.recv().await.unwrap();
@@ -235,7 +236,7 @@ async fn an_agent_that_breaks_the_protocol_is_refused_with_the_field() {
         (vec![greeting(), change(2, 1)], format!("{broken}change.number is 2; 1 was expected")),
         (vec![greeting(), change(1, 1), change(1, 1)], format!("{broken}change.number is 1; 2 was expected")),
         (vec![greeting(), change(1, SLICES + 1)], format!("{broken}change.slices has 4097 entries; at most 4096 are read")),
-        // The recorder's own limit of what its copy has.
+        // The recorder has a limit of its own for the slices of its copy.
         (vec![greeting(), change(1, 3)], format!("{broken}change.slices has 3; at most 2 are read")),
         (vec![greeting(), Message::Answer(write_answer(7, &Ok(done(1))))], format!("{broken}answer.number is 7, of no unanswered order")),
     ] {
@@ -302,7 +303,7 @@ async fn the_newest_hello_of_a_node_is_served_after_the_one_before_has_ended() {
         assert!(matches!(agent.message().await, to_agent::Message::Order(order) if order.number == 1));
         last = Some((connection.id(), reply, agent));
     }
-    // Agents of other nodes are no business of this one.
+    // Agents of other nodes do not affect this one.
     let other = RawAgent::dial(&extender.network, "secret").await.unwrap();
     other.send(greeting_with(|hello| hello.node = "n2".to_owned()));
     assert_eq!(extender.connected().await.0.node(), &NodeName::new("n2"));
@@ -318,7 +319,7 @@ async fn a_state_of_another_version_is_reported_and_ends_no_connection() {
     agent.send(greeting_with(|hello| hello.state = Some(strange.clone())));
     let (_, _, unreadable) = extender.connected().await;
     assert_eq!(unreadable.unwrap_err().to_string(), "hello.state.slices[0].state has the unknown value 17");
-    // A copy without that slice cannot be brought up to date.
+    // A copy that lacks a slice cannot be updated by changes.
     agent.send(change(1, 1));
     assert!(matches!(agent.message().await, to_agent::Message::Role(_)));
     assert!(timeout(MOMENT, extender.events.recv()).await.is_err());

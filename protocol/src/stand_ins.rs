@@ -1,4 +1,5 @@
-//! For tests: an agent and an extender that record what they receive, and a network in memory that can be cut and frozen.
+//! For tests: an agent and an extender that record what they receive, and an in-memory network that can be cut and
+//! frozen.
 
 use crate::client::{self, Agent, Network};
 use crate::convert::{Hello, Role, Unreadable};
@@ -39,7 +40,6 @@ pub fn hello(node: &str) -> Hello {
     }
 }
 
-/// A slice of this id and size.
 pub fn slice(id: &str, size: u32) -> SliceStatus {
     SliceStatus {
         id: Some(SliceId::new(id)),
@@ -63,7 +63,7 @@ pub fn state(slices: Vec<SliceStatus>) -> NodeState {
     state
 }
 
-/// All that a node has, as a change.
+/// A node's whole state as a change.
 pub fn whole(state: &NodeState) -> Change {
     difference(&NodeState::default(), state)
 }
@@ -76,7 +76,7 @@ pub fn done(seconds: u64) -> Done {
     Done { lifetime: Duration::from_secs(seconds) }
 }
 
-/// Connections in memory. Each goes through a relay that can be ended or stopped.
+/// Connections in memory. Each passes a relay that can be ended or stopped.
 pub struct Memory {
     listed: Mutex<BTreeSet<SocketAddr>>,
     dialled: mpsc::UnboundedSender<io::Result<DuplexStream>>,
@@ -86,7 +86,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The network of an extender with these routes, whose streams take so many bytes before they are read.
+    /// The network of an extender with these routes. Its streams buffer this many bytes before they are read.
     pub fn of(routes: Routes, window: u32) -> Arc<Self> {
         let (dialled, accepted) = mpsc::unbounded_channel();
         let serving = Transport::builder()
@@ -99,7 +99,7 @@ impl Memory {
         Self::sending(dialled)
     }
 
-    /// A network in which nobody listens.
+    /// A network without a listener.
     pub fn refusing() -> Arc<Self> {
         Self::sending(mpsc::unbounded_channel().0)
     }
@@ -118,12 +118,11 @@ impl Memory {
         *self.listed.lock().unwrap() = addresses.iter().map(|address| address.parse().unwrap()).collect();
     }
 
-    /// Ends all connections.
     pub fn cut(&self) {
         self.relays.lock().unwrap().drain(..).for_each(|relay| relay.abort());
     }
 
-    /// From now on nothing arrives, and nobody is told.
+    /// From now on nothing arrives, and neither end notices it.
     pub fn freeze(&self) {
         self.is_frozen.send_replace(true);
     }
@@ -148,7 +147,7 @@ impl Network for Memory {
                 _ = copy_bidirectional(&mut near, &mut far) => true,
                 () = until_frozen => false,
             };
-            // A frozen one stays open.
+            // A frozen connection stays open.
             if !has_ended {
                 std::future::pending::<()>().await;
             }
@@ -162,7 +161,7 @@ impl Network for Memory {
     }
 }
 
-/// What an extender has received.
+/// The calls that an extender has received.
 #[derive(Debug)]
 pub enum Event {
     Connected(Connection, Hello, Result<Change, Unreadable>),
@@ -170,10 +169,10 @@ pub enum Event {
     Disconnected(u64, String),
 }
 
-/// An extender that takes callers of the token `secret` for this one.
+/// An extender that authenticates callers with the token `secret` as this one.
 pub struct Recorder {
     caller: Caller,
-    /// Slices that a node may report in all changes.
+    /// The most slices that a node may report in one change.
     most: usize,
     events: mpsc::UnboundedSender<Event>,
 }
@@ -206,7 +205,6 @@ impl Agents for Recorder {
     }
 }
 
-/// An extender and its network.
 pub struct Extender {
     pub server: Server<Recorder>,
     pub network: Arc<Memory>,
@@ -246,7 +244,6 @@ impl Extender {
     }
 }
 
-/// An agent.
 pub struct Node {
     hello: Hello,
     pub state: watch::Sender<Arc<NodeState>>,
@@ -293,7 +290,7 @@ impl Agent for Node {
     }
 }
 
-/// An agent that sends what it is told to, right or wrong.
+/// An agent that sends whatever a test asks for, valid or not.
 pub struct RawAgent {
     messages: mpsc::UnboundedSender<FromAgent>,
     pub incoming: Streaming<ToAgent>,
@@ -314,12 +311,11 @@ impl RawAgent {
         let _ = self.messages.send(FromAgent { message: Some(message) });
     }
 
-    /// The next role or order.
     pub async fn message(&mut self) -> to_agent::Message {
         self.incoming.message().await.unwrap().unwrap().message.unwrap()
     }
 
-    /// Why the extender ends the connection.
+    /// Why the extender has ended the connection.
     pub async fn refusal(mut self) -> String {
         while let Some(message) = self.incoming.next().await {
             if let Err(status) = message {

@@ -1,4 +1,4 @@
-//! Finds the replicas of the extender, and dials each again and again.
+//! Finds the replicas of the extender, and dials each of them again and again.
 
 use super::Agent;
 use super::session::{self, End};
@@ -16,32 +16,32 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// How often the replicas' addresses are looked up, at the least. Up to half of it is added, so that agents do not ask at once.
+/// The shortest interval between two look-ups of the replicas' addresses. Up to half of it is added at random, so that
+/// agents do not ask at the same time.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(4);
-/// How long a look-up may take.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Before an address is dialled again. The pause is drawn from 0 up to a limit that doubles from one to the other.
+/// The backoff before an address is dialled again. The pause is random below a limit, which doubles from the first
+/// value to the second.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
-/// How the extender is found and reached.
+/// How the extender's replicas are found and reached.
 pub trait Network: Send + Sync + 'static {
-    /// A connection, with TLS if there is any.
+    /// A connection, with TLS if the network uses it.
     type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
 
-    /// The addresses of all replicas.
     fn resolve(&self) -> impl Future<Output = io::Result<BTreeSet<SocketAddr>>> + Send;
 
-    /// Opens a connection.
     fn connect(&self, extender: SocketAddr) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// The token by which the extender knows the agent, read at each dial; `None` for one that takes the Hello's word.
+    /// The token by which the extender authenticates the agent, read at each dial. `None` for an extender that trusts
+    /// the Hello.
     fn token(&self) -> impl Future<Output = io::Result<Option<String>>> + Send;
 }
 
 /// TCP without TLS and without a token. For tests and benchmarks on loopback.
 #[derive(Debug, Clone)]
 pub struct Plain {
-    /// Each `HOST:PORT`.
+    /// The extenders as `HOST:PORT`.
     pub extenders: Vec<String>,
 }
 
@@ -70,10 +70,10 @@ pub(super) async fn look_up(extenders: &[String]) -> io::Result<BTreeSet<SocketA
     Ok(addresses)
 }
 
-/// A connection without TLS.
+/// Opens a connection without TLS.
 pub(super) async fn dial(extender: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(extender).await?;
-    // Messages are small and written whole: waiting for more to send costs up to 40 ms.
+    // Messages are small and written as a whole, so waiting for more to send would only delay them by up to 40 ms.
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -87,7 +87,7 @@ pub async fn run<A: Agent, N: Network>(agent: Arc<A>, network: Arc<N>, stop: Can
             () = stop.cancelled() => return,
             resolved = timeout(RESOLVE_TIMEOUT, network.resolve()) => resolved,
         };
-        // Who cannot be looked up is kept: an open connection needs no address.
+        // A failed look-up drops no replica, because an open connection needs no address.
         match resolved.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(addresses) => listed.send_replace(addresses),
             Err(error) => {
@@ -117,7 +117,6 @@ pub async fn run<A: Agent, N: Network>(agent: Arc<A>, network: Arc<N>, stop: Can
     }
 }
 
-/// One replica of the extender.
 struct Replica<A, N> {
     extender: SocketAddr,
     agent: Arc<A>,
@@ -126,7 +125,7 @@ struct Replica<A, N> {
 }
 
 impl<A: Agent, N: Network> Replica<A, N> {
-    /// Dials until the address is listed no more. An open connection lives on after that, until it ends by itself.
+    /// Dials until the address is no longer listed. A connection that is open then lives on until it ends by itself.
     async fn keep_connected(self) {
         let [least, most] = BACKOFF;
         let mut limit = least;
@@ -134,7 +133,7 @@ impl<A: Agent, N: Network> Replica<A, N> {
             let dialled = Instant::now();
             let end = self.connection().await;
             tracing::info!(extender = %self.extender, %end, "connection to the extender ended");
-            // One that ends at once, each time, is none.
+            // A connection that ends at once does not reset the backoff.
             if dialled.elapsed() > most {
                 limit = least;
             }
@@ -144,13 +143,13 @@ impl<A: Agent, N: Network> Replica<A, N> {
     }
 
     async fn connection(&self) -> End {
-        // Also if this task is stopped.
+        // The guard also reports the end if this task is stopped.
         let _told = Told { agent: &*self.agent, extender: self.extender };
         session::run(&*self.agent, &*self.network, self.extender).await
     }
 }
 
-/// Tells the agent that a connection has ended, when it is dropped.
+/// Reports to the agent that a connection has ended, when it is dropped.
 struct Told<'a, A: Agent> {
     agent: &'a A,
     extender: SocketAddr,

@@ -17,19 +17,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 
-/// What the agent does with its extenders.
+/// What the client needs of the agent.
 pub trait Agent: Send + Sync + 'static {
-    /// Introduces the agent; read once for each connection.
+    /// Introduces the agent. It is called once for each connection.
     fn hello(&self) -> Hello;
 
-    /// What the node has, now and at each change. Who answers an order has written here first what it changed: the change is sent before
-    /// the answer.
+    /// The node's state, now and at each change. The agent must write the change that an order causes here before it
+    /// answers the order, because the change is sent before the answer.
     fn state(&self) -> watch::Receiver<Arc<NodeState>>;
 
-    /// The replica at this address has told its role; `None` if the connection has ended.
+    /// The replica at this address has reported its role; `None` when the connection has ended.
     fn role(&self, extender: SocketAddr, role: Option<&Role>);
 
-    /// Takes an order; the answer follows. Orders of a connection come in the order in which they were sent, and are answered in it.
-    /// A connection of which an answer is dropped ends.
+    /// Takes an order and returns the future answer. Orders of a connection arrive in the order in which they were
+    /// sent, and are answered in it. Dropping an answer ends the connection.
     fn order(&self, order: Order) -> oneshot::Receiver<Answer>;
 }

@@ -1,4 +1,5 @@
-//! What is sent on a connection. Nothing is kept in a queue: the next message is made when the connection takes one.
+//! The messages that are sent on a connection. There is no queue: the next message is built when the connection can
+//! take it, so that a slow connection gets fewer and larger changes.
 
 use super::session::End;
 use crate::convert::{self, Hello};
@@ -9,42 +10,42 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
-/// An order that is unanswered.
+/// An order without an answer.
 pub(super) struct Unanswered {
     pub number: u64,
     pub answer: oneshot::Receiver<Answer>,
-    /// Of the window.
+    /// The order's place in the window; dropping it frees the place.
     pub permit: OwnedSemaphorePermit,
 }
 
-/// An answer that was not sent yet.
+/// An answer that is not sent yet.
 struct Answered {
     number: u64,
     answer: Answer,
-    /// Of the window.
+    /// The order's place in the window, freed once the answer is sent.
     _permit: OwnedSemaphorePermit,
 }
 
-/// The messages of a connection.
+/// The messages of one connection.
 pub(super) struct Outgoing {
-    /// Until it is sent.
+    /// `None` once it is sent.
     hello: Option<Hello>,
     state: watch::Receiver<Arc<NodeState>>,
-    /// What the extender has, by what was sent.
+    /// The state that the extender has, by the messages so far.
     sent: Arc<NodeState>,
     /// The number of the last change.
     number: u64,
     unanswered: mpsc::UnboundedReceiver<Unanswered>,
-    /// The order whose answer is next.
+    /// The order whose answer comes next.
     next: Option<Unanswered>,
-    /// Answers whose changes were sent, and which are to be sent now.
+    /// Answers whose changes are sent, so that they can be sent now.
     answers: VecDeque<Answered>,
-    /// Absent once the agent has hung up.
+    /// `None` once the agent has hung up.
     hang_up: Option<oneshot::Sender<End>>,
 }
 
 impl Outgoing {
-    /// What is sent after `hello`, and why the agent hangs up if it does.
+    /// The messages from `hello` on, and the reason if the agent hangs up.
     pub fn new(
         hello: Hello,
         state: watch::Receiver<Arc<NodeState>>,
@@ -64,7 +65,7 @@ impl Outgoing {
         (outgoing, end)
     }
 
-    /// The messages, each made when it is asked for.
+    /// The messages, each built when it is polled.
     pub fn stream(self) -> impl Stream<Item = FromAgent> + Send + 'static {
         stream::unfold(self, |mut outgoing| async {
             let message = outgoing.message().await?;
@@ -91,7 +92,7 @@ impl Outgoing {
             while let Some(more) = answer(&mut self.next, &mut self.unanswered).now_or_never() {
                 self.answers.push_back(more?);
             }
-            // Read after the answers: it has all that they have changed.
+            // The state is read after the answers, so that it includes every change that they report.
             let state = self.state.borrow_and_update().clone();
             let change = difference(&self.sent, &state);
             self.sent = state;
@@ -104,14 +105,14 @@ impl Outgoing {
 
     fn written(&mut self, answered: &Answered) -> Message {
         if matches!(answered.answer, Err(Rejection::OldEpoch)) {
-            // If nobody reads it, the connection has ended already.
+            // Without a receiver the connection has ended already.
             let _ = self.hang_up.take().map(|hang_up| hang_up.send(End::OldEpoch));
         }
         Message::Answer(convert::write_answer(answered.number, &answered.answer))
     }
 }
 
-/// The next answer. `None` if none will come: the connection has ended, or the agent ends.
+/// The next answer; `None` if there will be none, because the connection or the agent has ended.
 async fn answer(
     next: &mut Option<Unanswered>,
     unanswered: &mut mpsc::UnboundedReceiver<Unanswered>,

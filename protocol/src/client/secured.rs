@@ -1,4 +1,4 @@
-//! TLS to replicas whose certificates have one name, and the token by which they know the agent.
+//! TLS to replicas whose certificates share one name, and the token by which they authenticate the agent.
 
 use super::Network;
 use super::dialling::{dial, look_up};
@@ -16,14 +16,15 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{InvalidDnsNameError, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig};
 
-/// How old the authority must be before it is read again because a certificate is not by it. All agents would read it at each dial
-/// while a replica shows a wrong certificate.
+/// The least age of the authority before a certificate that it has not signed causes another read. Otherwise all agents
+/// would read it at each dial while one replica has a wrong certificate.
 const AUTHORITY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Replicas that are dialled over TLS.
 ///
-/// `authority` gives the authority that replicas' certificates must be by. It is called at the first dial, and again after a
-/// certificate was not by the authority it gave. It must trust that authority alone, and offer `h2`.
+/// `authority` returns the authority that must have signed the replicas' certificates. It is called at the first dial,
+/// and again after a certificate that the last authority has not signed. Its configuration must trust only this
+/// authority, and offer `h2`.
 pub struct Secured<A> {
     extenders: Vec<String>,
     name: ServerName<'static>,
@@ -32,7 +33,7 @@ pub struct Secured<A> {
     trusted: Mutex<Option<Trusted>>,
 }
 
-/// An authority that was read.
+/// An authority, and when it was read.
 struct Trusted {
     config: Arc<ClientConfig>,
     read: Instant,
@@ -53,8 +54,8 @@ where
     A: Fn() -> F + Send + Sync + 'static,
     F: Future<Output = io::Result<Arc<ClientConfig>>> + Send,
 {
-    /// Replicas at each `HOST:PORT` of `extenders`, whose certificates have the DNS name `name`, whatever their addresses are. `token` is
-    /// a file, which is read at each dial.
+    /// Replicas at each `HOST:PORT` of `extenders`. Their certificates have the DNS name `name`, whatever their
+    /// addresses are. `token` is a file, which is read at each dial.
     pub fn new(
         extenders: Vec<String>,
         name: &str,
@@ -66,7 +67,7 @@ where
     }
 
     fn trusted(&self) -> MutexGuard<'_, Option<Trusted>> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.trusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,7 +81,7 @@ where
         Ok(config)
     }
 
-    /// Reads the authority at the next dial, unless it was read just now.
+    /// Makes the next dial read the authority, unless it was read recently.
     fn doubt_authority(&self) {
         self.trusted().take_if(|trusted| trusted.read.elapsed() >= AUTHORITY_INTERVAL);
     }
@@ -98,7 +99,7 @@ where
     }
 
     async fn connect(&self, extender: SocketAddr) -> io::Result<Self::Stream> {
-        // Before the dial: a replica gives a silent connection little time.
+        // This comes before the dial, because a replica closes a silent connection soon.
         let connector = TlsConnector::from(self.config().await?);
         let connected = connector.connect(self.name.clone(), dial(extender).await?).await;
         connected.inspect_err(|error| {

@@ -19,13 +19,13 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         let key = KeyPair::generate().unwrap();
-        // Else a verifier would try its key on another's signature, which is another error.
+        // Without it a verifier would try its key on another authority's signature, which is a different error.
         params.distinguished_name.push(DnType::CommonName, key.public_key_pem());
         let certificate = params.self_signed(&key).unwrap().der().clone();
         Self { certificate, issuer: Issuer::new(params, key) }
     }
 
-    /// As clients trust it.
+    /// A client's configuration that trusts this authority.
     fn trusted(&self) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).unwrap();
@@ -47,7 +47,7 @@ impl Authority {
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                // Who refuses the certificate hangs up.
+                // A client that rejects the certificate hangs up.
                 let _ = acceptor.accept(stream).await;
             }
         });
@@ -67,7 +67,7 @@ fn secured(now: &Arc<Mutex<Arc<Authority>>>) -> (impl Network, Arc<AtomicUsize>)
     (Secured::new(Vec::new(), NAME, "token".into(), authority).unwrap(), reads)
 }
 
-/// As of 10 s later. Time that stands still would end the time limits of connections at once.
+/// Advances time past the interval. A clock that stays paused would end the timeouts of connections at once.
 async fn after_the_interval() {
     tokio::time::pause();
     tokio::time::advance(AUTHORITY_INTERVAL).await;
@@ -97,7 +97,7 @@ async fn the_authority_is_read_at_the_first_dial_and_after_a_certificate_of_anot
     let new = Authority::new();
     let new_replica = new.replica(NAME).await;
     *now.lock().unwrap() = Arc::new(new);
-    // Nobody is there: that says nothing of the authority.
+    // A port without a listener proves nothing about the authority.
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     after_the_interval().await;
     network.connect(gone).await.err().unwrap();
@@ -106,7 +106,7 @@ async fn the_authority_is_read_at_the_first_dial_and_after_a_certificate_of_anot
     network.connect(new_replica).await.err().unwrap();
     network.connect(new_replica).await.unwrap();
     assert_eq!(reads.load(Ordering::Relaxed), 2);
-    // A replica with a wrong certificate does not make all agents read at each dial.
+    // A replica with a wrong certificate does not make agents read at each dial.
     for _ in 0..3 {
         network.connect(old_replica).await.err().unwrap();
     }

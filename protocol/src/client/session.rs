@@ -1,4 +1,4 @@
-//! One connection to a replica of the extender: says hello, reports changes, receives orders, until it ends.
+//! One connection to a replica of the extender: sends the Hello, reports changes and receives orders until it ends.
 
 use super::outgoing::{Outgoing, Unanswered};
 use super::{Agent, Network};
@@ -26,41 +26,36 @@ use tonic::body::Body;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{IntoStreamingRequest, Request, Status, Streaming};
 
-/// How long a connection may take to be open, with TLS.
+/// The timeout for opening a connection, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the extender may take to close a connection after the agent has hung up.
+/// The time that the extender has to close a connection after the agent has hung up.
 const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why a connection ended.
+/// Why a connection ended, from the agent's view.
 #[derive(Debug, Error)]
 pub enum End {
-    /// No connection was made.
     #[error("failed to connect: {0}")]
     Unreachable(io::Error),
-    /// The other end does not speak HTTP/2.
     #[error("failed to open the connection: {0}")]
     NoHttp2(#[from] hyper::Error),
-    /// The token cannot be read, or cannot be sent.
+    /// The token cannot be read, or is no valid header.
     #[error("failed to read the token: {0}")]
     NoToken(io::Error),
-    /// The extender refused it, or it broke.
+    /// The extender refused the call, or the connection broke.
     #[error("{}: {}", .0.code(), .0.message())]
     Failed(Status),
-    /// The extender closed it.
     #[error("extender closed the connection")]
     Closed,
-    /// The extender has not told its role in time.
     #[error("extender sent no role within {} s", ROLE_TIMEOUT.as_secs())]
     NoRole,
-    /// The extender broke the protocol.
     #[error("extender broke the protocol: {0}")]
     Refused(#[from] Unreadable),
-    /// The agent hung up on a leader that it does not obey.
+    /// The agent hung up on a leader of an older epoch.
     #[error("extender sent an order of an epoch that is over")]
     OldEpoch,
 }
 
-/// Runs until the connection ends.
+/// Runs the connection to its end.
 pub(super) async fn run<A: Agent, N: Network>(agent: &A, network: &N, extender: SocketAddr) -> End {
     match connected(agent, network, extender).await {
         Ok(end) | Err(end) => end,
@@ -80,7 +75,7 @@ async fn connected<A: Agent, N: Network>(agent: &A, network: &N, extender: Socke
     greet(agent, requests, bearer, extender).await
 }
 
-/// The token as metadata has it.
+/// The token as metadata of the call.
 async fn bearer(network: &impl Network) -> Result<Option<MetadataValue<Ascii>>, End> {
     let Some(token) = network.token().await.map_err(End::NoToken)? else { return Ok(None) };
     let bearer: Result<MetadataValue<Ascii>, _> = format!("Bearer {token}").parse();
@@ -100,12 +95,13 @@ where
         .keep_alive_while_idle(true)
         .handshake(TokioIo::new(stream))
         .await?;
-    // The call that is open on it sees how it ends.
+    // The end of the connection shows in its call, so the task is not awaited.
     tasks.execute(connection);
     Ok(requests)
 }
 
-/// The tasks of a connection. By itself a connection lives until its calls end, and one to an extender that does not read never ends.
+/// The tasks of a connection. By itself a connection lives until its calls end, which is never if the extender does not
+/// read. So they are cancelled by a token.
 #[derive(Clone)]
 struct Tasks(CancellationToken);
 
@@ -118,7 +114,7 @@ where
     }
 }
 
-/// Opens the call by which messages go to and fro.
+/// Opens the call that carries the messages in both directions.
 pub(crate) async fn call(
     mut requests: SendRequest<Body>,
     request: impl IntoStreamingRequest<Message = FromAgent>,
@@ -158,14 +154,14 @@ async fn greet<A: Agent>(
     Ok(reader.read(incoming, hung_up).await)
 }
 
-/// What a connection knows of what it has received.
+/// The state of a connection's receiving side.
 struct Reader<'a, A> {
     agent: &'a A,
     extender: SocketAddr,
     role: Role,
     /// The number of the last order.
     number: u64,
-    /// A permit for each order that may be unanswered.
+    /// One permit for each order that may be unanswered.
     window: Arc<Semaphore>,
     unanswered: mpsc::UnboundedSender<Unanswered>,
 }
@@ -176,7 +172,7 @@ impl<A: Agent> Reader<'_, A> {
             biased;
             end = self.read_all(&mut incoming) => end,
             end = hung_up => {
-                // The last answer is on its way.
+                // The extender gets a moment to read the last answer.
                 let closed = timeout(HANG_UP_TIMEOUT, ignore_all(&mut incoming)).await;
                 end.unwrap_or_else(|_| closed.unwrap_or(End::Closed))
             }
@@ -204,7 +200,7 @@ impl<A: Agent> Reader<'_, A> {
                 Ok(())
             }
             Some(Message::Order(order)) => self.take_order(order),
-            // Of a newer version, which does without an answer.
+            // A message of a newer version, which needs no answer.
             None => Ok(()),
         }
     }
@@ -223,12 +219,12 @@ impl<A: Agent> Reader<'_, A> {
             Ok(order) if self.is_of_leader(&order) => self.agent.order(order),
             Ok(_) => answered(Rejection::OldEpoch),
         };
-        // If nothing is sent any more, the connection has ended.
+        // Without a receiver the connection has ended already.
         let _ = self.unanswered.send(Unanswered { number: self.number, answer, permit });
         Ok(())
     }
 
-    /// Whether the replica has said that it leads, in this epoch.
+    /// Whether the replica has reported that it leads in the order's epoch.
     fn is_of_leader(&self, order: &Order) -> bool {
         self.role.leads && self.role.epoch == order.epoch
     }
@@ -246,7 +242,7 @@ async fn ignore_all(incoming: &mut Streaming<ToAgent>) -> End {
 
 fn answered(rejection: Rejection) -> oneshot::Receiver<Answer> {
     let (answer, receiver) = oneshot::channel();
-    // The receiver is here.
+    // The receiver exists, so the send cannot fail.
     let _ = answer.send(Err(rejection));
     receiver
 }

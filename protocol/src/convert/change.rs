@@ -1,4 +1,5 @@
-//! Changes of a node's state. What is rare is JSON, of the documents that people see in a GpuNode: it has one schema then.
+//! Converts changes of a node's state. Rare parts are JSON in the form of the GpuNode's documents, so that they have
+//! one schema.
 
 use super::slice::{read_slice, write_slice};
 use super::{Unreadable, cut, each, list_of, names, text};
@@ -9,7 +10,7 @@ use kerf_core::ledger::{Change, SliceKey};
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
 
-/// Reads a change.
+/// Parses a change.
 pub fn read_change(change: wire::Change) -> Result<Change, Unreadable> {
     let gone = names("gone", change.gone, SLICES)?;
     Ok(Change {
@@ -23,7 +24,7 @@ pub fn read_change(change: wire::Change) -> Result<Change, Unreadable> {
     })
 }
 
-/// Writes the change of this number.
+/// Writes a change with this number.
 #[must_use]
 pub fn write_change(number: u64, change: &Change) -> wire::Change {
     wire::Change {
@@ -46,7 +47,7 @@ fn unreadable(field: &'static str) -> impl Fn(serde_json::Error) -> Unreadable {
     move |error| Unreadable::broken(field, format!("is unreadable: {error}"))
 }
 
-/// The status's own form has the MIG table of a model once.
+/// The form of the status has the MIG table of each model only once.
 fn write_gpus(gpus: Vec<GpuStatus>) -> Vec<u8> {
     let mut document = json!(GpuNodeStatus { gpus, ..GpuNodeStatus::default() });
     written(&json!({"models": document["models"].take(), "gpus": document["gpus"].take()}))

@@ -93,7 +93,7 @@ fn slice() -> impl Strategy<Value = SliceStatus> {
     ]);
     let what = (prop::option::of(word()), word(), shape(), state, any::<u64>());
     let optional = || prop::option::of(word());
-    // Of a pod that the API server has not shown yet.
+    // A holder that the API server has not shown yet has no namespace.
     let namespace = prop_oneof![3 => word(), 1 => Just(String::new())];
     let holder = (namespace, word(), word()).prop_map(|(namespace, pod, container)| Holder {
         namespace,
@@ -195,7 +195,7 @@ fn answer() -> impl Strategy<Value = Answer> {
     ]
 }
 
-/// As it comes out of a connection.
+/// The message after encoding and decoding.
 fn sent<M: Message + Default>(message: &M) -> M {
     M::decode(message.encode_to_vec().as_slice()).unwrap()
 }
@@ -241,7 +241,7 @@ proptest! {
         prop_assert_eq!(read_answer(sent(&write_answer(number, &answer))), Ok((number, answer)));
     }
 
-    /// Bytes of an agent that has gone mad: they are read or refused, and nothing else happens.
+    /// Any bytes of a broken agent are parsed or rejected, and nothing panics.
     #[test]
     fn any_bytes_are_read_or_refused(state in state(), changes in prop::collection::vec(any::<(u16, u8)>(), 0..8)) {
         let change = write_change(1, &difference(&NodeState::default(), &state));
@@ -461,7 +461,7 @@ fn a_text_for_people_is_cut_between_two_letters() {
     assert_eq!(read_change(change).unwrap().closed.unwrap().len(), 1023);
 }
 
-/// The documents that people see in a GpuNode, and no other form of them.
+/// The JSON is that of the documents in a GpuNode, and no other form.
 #[test]
 fn gpus_and_conditions_are_those_of_a_gpu_node() {
     let state = NodeState { status: node_status(&["H100-80GB", "H100-80GB"]), ..NodeState::default() };

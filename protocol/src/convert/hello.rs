@@ -1,4 +1,4 @@
-//! Who is at the two ends of a connection.
+//! Converts the introductions of both ends of a connection.
 
 use super::{Unreadable, name, present, read_change, write_change};
 use crate::limits::{PROTOCOL, WINDOW};
@@ -6,37 +6,36 @@ use crate::wire;
 use kerf_core::ledger::Change;
 use kerf_core::names::NodeName;
 
-/// An agent, as it introduces itself.
+/// An agent's introduction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// The Node's name.
     pub node: NodeName,
-    /// The Node's UID.
+    /// The UID of the Node, which tells it from an earlier Node with the same name.
     pub node_uid: String,
-    /// The kernel's boot id.
+    /// The kernel's boot id, which changes with each reboot.
     pub boot_id: String,
-    /// The agent's version, for people.
+    /// The agent's version, only for logs.
     pub version: String,
-    /// Another one in each process of the agent.
+    /// An id that is different in each process of the agent.
     pub instance: String,
     /// The highest epoch that the agent has received.
     pub epoch: u64,
-    /// Orders that may be unanswered at once, from 1 to [`WINDOW`].
+    /// The number of orders that may be unanswered at once, from 1 to [`WINDOW`].
     pub window: u32,
 }
 
-/// A replica of the extender, as it introduces itself.
+/// The introduction of an extender's replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
-    /// Whether it leads.
     pub leads: bool,
-    /// In which epoch; 0 if it does not lead.
+    /// The epoch in which it leads; 0 if it does not lead.
     pub epoch: u64,
-    /// Its identity, for people.
+    /// The replica's identity, only for logs.
     pub identity: String,
 }
 
-/// Reads a Hello. The state is apart: an agent whose state cannot be read is connected all the same.
+/// Parses a Hello. The state has a result of its own, because an agent stays connected even if its state cannot be
+/// parsed.
 pub fn read_hello(hello: wire::Hello) -> Result<(Hello, Result<Change, Unreadable>), Unreadable> {
     let at = |refusal: Unreadable| refusal.within("hello");
     serves(hello.protocol).map_err(at)?;
@@ -56,7 +55,7 @@ pub fn read_hello(hello: wire::Hello) -> Result<(Hello, Result<Change, Unreadabl
     Ok((read, read_change(state).map_err(|refusal| refusal.within("hello.state"))))
 }
 
-/// Writes a Hello with all that the node has.
+/// Writes a Hello with the node's whole state.
 #[must_use]
 pub fn write_hello(hello: Hello, state: &Change) -> wire::Hello {
     let Hello { node, node_uid, boot_id, version, instance, epoch, window } = hello;
@@ -73,7 +72,7 @@ pub fn write_hello(hello: Hello, state: &Change) -> wire::Hello {
     }
 }
 
-/// Reads a Role.
+/// Parses a Role of the extender.
 pub fn read_role(role: wire::Role) -> Result<Role, Unreadable> {
     let at = |refusal: Unreadable| refusal.within("role");
     serves(role.protocol).map_err(at)?;

@@ -1,4 +1,4 @@
-//! Reads messages into core's types and writes them. A message that is read is within all [limits](crate::limits).
+//! Converts messages to core's types and back. A parsed message is within all [limits](crate::limits).
 
 mod change;
 mod hello;
@@ -13,18 +13,18 @@ use crate::limits::{NAME, TEXT};
 use std::fmt::Display;
 use thiserror::Error;
 
-/// Why a message cannot be read.
+/// Why a message cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{field} {problem}")]
 pub struct Unreadable {
-    /// The field, from its message on: `change.slices[3].shape.mig.profile`.
+    /// The field's path from its message on: `change.slices[3].shape.mig.profile`.
     field: String,
     problem: String,
     is_over_limit: bool,
 }
 
 impl Unreadable {
-    /// The field has a value that cannot be, or that this version does not know.
+    /// The field has an invalid value, or one that this version lacks.
     pub fn broken(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { field: field.into(), problem: problem.into(), is_over_limit: false }
     }
@@ -35,20 +35,20 @@ impl Unreadable {
         Self { field: field.into(), problem, is_over_limit: true }
     }
 
-    /// Whether a limit is exceeded. The connection ends then.
+    /// Whether a limit is exceeded, which ends the connection.
     #[must_use]
     pub fn is_over_limit(&self) -> bool {
         self.is_over_limit
     }
 
-    /// The same, told from the message on that has the field's message in `field`.
+    /// Prefixes the path with the field that contains the message.
     #[must_use]
     pub fn within(self, field: impl Display) -> Self {
         Self { field: format!("{field}.{}", self.field), ..self }
     }
 }
 
-/// A list that is not longer than `limit`.
+/// Fails for a list that is longer than `limit`.
 fn list_of<T>(field: &str, list: Vec<T>, limit: usize) -> Result<Vec<T>, Unreadable> {
     if list.len() > limit {
         return Err(Unreadable::over_limit(field, format_args!("{} entries", list.len()), limit));
@@ -56,7 +56,7 @@ fn list_of<T>(field: &str, list: Vec<T>, limit: usize) -> Result<Vec<T>, Unreada
     Ok(list)
 }
 
-/// Reads each entry of a list that is not longer than `limit`.
+/// Parses each entry of a list with at most `limit` entries.
 fn each<T, U>(
     field: &str,
     list: Vec<T>,
@@ -67,7 +67,6 @@ fn each<T, U>(
     list_of(field, list, limit)?.into_iter().enumerate().map(entry).collect()
 }
 
-/// A list of names.
 fn names(field: &str, list: Vec<String>, limit: usize) -> Result<Vec<String>, Unreadable> {
     let entry = |(n, entry)| name(&format!("{field}[{n}]"), entry);
     list_of(field, list, limit)?.into_iter().enumerate().map(entry).collect()
@@ -97,7 +96,7 @@ fn bytes(field: &str, text: String, limit: usize) -> Result<String, Unreadable> 
     Ok(text)
 }
 
-/// What a text stands for.
+/// Parses the value of a text.
 fn parsed<T: TryFrom<String, Error: Display>>(field: &str, text: String) -> Result<T, Unreadable> {
     T::try_from(name(field, text)?)
         .map_err(|error| Unreadable::broken(field, format!("is unreadable: {error}")))
@@ -115,7 +114,7 @@ fn byte(field: &str, value: u32) -> Result<u8, Unreadable> {
     u8::try_from(value).map_err(|_| Unreadable::broken(field, format!("is {value}; at most 255 can be")))
 }
 
-/// A text for people, cut to what is read of it.
+/// Cuts a text for people to the length that the other end accepts.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT)].to_owned()
 }

@@ -1,4 +1,4 @@
-//! Orders and answers.
+//! Converts orders and their answers.
 
 use super::slice::{read_shape, write_shape};
 use super::{Unreadable, cut, each, name, names, parsed, present, text};
@@ -11,7 +11,6 @@ use std::time::Duration;
 use wire::Reason;
 use wire::order::Order as Kind;
 
-/// Reads an order.
 pub fn read_order(order: wire::Order) -> Result<Order, Unreadable> {
     let kind = match present("order", order.order)? {
         Kind::Reserve(reserve) => {
@@ -32,7 +31,7 @@ fn pod(field: &str, uid: String) -> Result<PodUid, Unreadable> {
     name(field, uid).map(PodUid::new)
 }
 
-/// Writes the order of this number.
+/// Writes an order with this number.
 #[must_use]
 pub fn write_order(number: u64, order: &Order) -> wire::Order {
     let kind = match &order.kind {
@@ -102,7 +101,7 @@ fn write_place(place: &Placed) -> wire::Place {
     }
 }
 
-/// Reads an answer, and the number of its order. One that is refused for a reason that this version does not know is refused as unreadable.
+/// Parses an answer and the number of its order. A refusal for an unknown reason counts as unreadable.
 pub fn read_answer(answer: wire::Answer) -> Result<(u64, Answer), Unreadable> {
     use wire::answer::Answer as Kind;
     let read = match present("answer.answer", answer.answer)? {
@@ -112,7 +111,7 @@ pub fn read_answer(answer: wire::Answer) -> Result<(u64, Answer), Unreadable> {
     Ok((answer.number, read))
 }
 
-/// Writes the answer to the order of this number.
+/// Writes the answer to the order with this number.
 #[must_use]
 pub fn write_answer(number: u64, answer: &Answer) -> wire::Answer {
     use wire::answer::Answer as Kind;

@@ -1,4 +1,4 @@
-//! Slices, their shapes and their reservations.
+//! Converts slices, their shapes and their reservations.
 
 use super::{Unreadable, byte, cut, name, optional_name, parsed, present, text, unknown};
 use crate::wire;
@@ -26,7 +26,7 @@ pub(super) fn read_slice(slice: wire::Slice) -> Result<SliceStatus, Unreadable> 
         reservation: slice.reservation.map(|r| within("reservation", read_reservation(r))).transpose()?,
         leaving: slice.leaving,
     };
-    // Later changes name the slice by its key alone. An agent that forms keys by another rule would be misunderstood.
+    // Later changes name the slice by its key only. An agent with another rule for keys would be misunderstood.
     let own = SliceKey::of(&read);
     if own.as_str() != key {
         return Err(Unreadable::broken("key", format!("is {key:?}; {:?} was expected", own.as_str())));
@@ -79,7 +79,7 @@ fn write_state(state: SliceState) -> wire::SliceState {
     }
 }
 
-/// Of a pod that the API server has not shown to the agent yet there is no namespace, and its UID stands for its name.
+/// A pod that the API server has not shown to the agent yet has no namespace, and its UID takes the place of its name.
 fn read_holder(holder: wire::Container) -> Result<Holder, Unreadable> {
     if !holder.namespace.is_empty() {
         return read_container(holder);

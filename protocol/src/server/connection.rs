@@ -1,4 +1,4 @@
-//! One agent's connection, as those who send it orders have it.
+//! One agent's connection, from the view of callers that send orders.
 
 use crate::convert::write_order;
 use crate::wire::{Role, ToAgent, to_agent::Message};
@@ -16,7 +16,7 @@ use tonic::Status;
 
 pub(super) type Messages = mpsc::UnboundedSender<Result<ToAgent, Status>>;
 
-/// A connection of an agent that has said hello. Copies are of the same connection.
+/// A connection of an agent that has said hello. Clones share the connection.
 #[derive(Debug, Clone)]
 pub struct Connection(Arc<Shared>);
 
@@ -24,15 +24,16 @@ pub struct Connection(Arc<Shared>);
 struct Shared {
     id: u64,
     node: NodeName,
-    /// A permit for each order that may be unanswered.
+    /// One permit for each order that may be unanswered.
     window: Arc<Semaphore>,
     outbox: Mutex<Outbox>,
 }
 
-/// What is sent, in one order for roles and orders: no order overtakes the role in whose epoch it is sent.
+/// The outgoing messages. One lock orders roles and orders, so that no order overtakes the role in whose epoch it is
+/// sent.
 #[derive(Debug)]
 struct Outbox {
-    /// Absent once the connection has ended.
+    /// `None` once the connection has ended.
     messages: Option<Messages>,
     /// The epoch of the last role that was sent, if it leads.
     leads_in: Option<u64>,
@@ -45,11 +46,11 @@ struct Outbox {
 struct Unanswered {
     sent: Instant,
     reply: oneshot::Sender<Answer>,
-    /// Of the window. It is free when the answer has come, whether or not somebody still waits for it.
+    /// The order's place in the window. It is freed by the answer, even if the caller has stopped waiting.
     _permit: OwnedSemaphorePermit,
 }
 
-/// The connection has ended. Whether the agent has carried out what is unanswered shows in its next Hello.
+/// The connection has ended. The agent's next Hello shows whether it has carried out its unanswered orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the node's agent is not connected")]
 pub struct Disconnected;
@@ -57,10 +58,9 @@ pub struct Disconnected;
 /// Why an order was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum NotSent {
-    /// The connection has ended.
     #[error(transparent)]
     Disconnected(#[from] Disconnected),
-    /// The agent was told of another epoch meanwhile, or that this replica does not lead.
+    /// The agent has received another epoch in the meantime, or that this replica does not lead.
     #[error("this replica does not lead in epoch {0}")]
     NotLeading(u64),
 }
@@ -73,37 +73,36 @@ impl Connection {
         Self(Arc::new(Shared { id, node, window, outbox: Mutex::new(outbox) }))
     }
 
-    /// Tells connections of this process apart. A later one has a higher number.
+    /// A number that identifies the connection in this process. Later connections have higher numbers.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// The agent's node.
     #[must_use]
     pub fn node(&self) -> &NodeName {
         &self.0.node
     }
 
-    /// Waits until fewer orders are unanswered than the agent's window. Who came first is served first.
+    /// Waits for a free place in the agent's window. Waiting callers are served in the order of their calls.
     pub async fn slot(&self) -> Result<Slot, Disconnected> {
         let permit = Arc::clone(&self.0.window).acquire_owned().await.map_err(|_| Disconnected)?;
         Ok(Slot { connection: self.clone(), permit })
     }
 
-    /// Sends an order once there is room for it, and waits for the agent's answer.
+    /// Sends an order once the window has a free place, and waits for the agent's answer.
     pub async fn order(&self, order: &Order) -> Result<Answer, NotSent> {
         Ok(self.slot().await?.send(order)?.await?)
     }
 
-    /// When the oldest order was sent that is not answered yet. An agent answers in the order of its orders.
+    /// When the oldest unanswered order was sent. The agent answers orders in their order.
     #[must_use]
     pub fn unanswered_since(&self) -> Option<Instant> {
         self.outbox().unanswered.first_key_value().map(|(_, order)| order.sent)
     }
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.0.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -113,15 +112,15 @@ impl Connection {
         outbox.push(Message::Role(role));
     }
 
-    /// Gives an answer to who waits for it. `false` if no order of this number is unanswered.
+    /// Delivers an answer to its caller; `false` if no order with this number is unanswered.
     pub(super) fn answered(&self, number: u64, answer: Answer) -> bool {
         let Some(order) = self.outbox().unanswered.remove(&number) else { return false };
-        // Nobody may wait any more: a bind has its time.
+        // The caller may have stopped waiting, because a bind has a timeout.
         let _ = order.reply.send(answer);
         true
     }
 
-    /// Closes the connection unless an order is unanswered; whether it did.
+    /// Closes the connection unless an order is unanswered, and returns whether it did.
     pub(super) fn close_if_answered(&self) -> bool {
         let mut outbox = self.outbox();
         let is_answered = outbox.unanswered.is_empty();
@@ -131,7 +130,7 @@ impl Connection {
         is_answered
     }
 
-    /// Sends nothing from now on. What is unanswered fails.
+    /// Stops all sending. Unanswered orders fail.
     pub(super) fn close(&self) {
         let mut outbox = self.outbox();
         outbox.messages = None;
@@ -142,7 +141,7 @@ impl Connection {
 
 impl Outbox {
     fn push(&self, message: Message) {
-        // A connection that breaks is seen by its session; what is unanswered fails then.
+        // The session notices a broken connection, and then the unanswered orders fail.
         let _ = self.messages.as_ref().map(|messages| messages.send(Ok(ToAgent { message: Some(message) })));
     }
 }
@@ -155,7 +154,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Sends an order of the leader of its epoch. Orders are sent in the order of these calls.
+    /// Sends an order, if the last role was that of its epoch's leader. Orders are sent in the order of these calls.
     pub fn send(self, order: &Order) -> Result<Reply, NotSent> {
         let mut outbox = self.connection.outbox();
         if outbox.messages.is_none() {
@@ -174,7 +173,7 @@ impl Slot {
     }
 }
 
-/// The agent's answer to an order, once it comes. Who drops it does not take the order back.
+/// The agent's future answer to an order. Dropping it does not withdraw the order.
 #[derive(Debug)]
 pub struct Reply(oneshot::Receiver<Answer>);
 

@@ -1,7 +1,7 @@
-//! The extender's end of the stream: accepts agents, receives what their nodes have, and sends orders.
+//! The extender's end of the stream: accepts agents, receives their nodes' states, and sends orders.
 //!
-//! There is one connection for a node, that of the newest Hello. The calls of [`Agents`] for a node come one after the other: those of a
-//! connection that was replaced have ended before its successor's begin.
+//! Each node has one connection, that of its newest Hello. The calls of [`Agents`] for a node never overlap: those of a
+//! replaced connection have ended before its successor's begin.
 
 mod connection;
 mod registry;
@@ -27,69 +27,62 @@ use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-/// What the extender does with its agents.
+/// What the server needs of the extender.
 pub trait Agents: Send + Sync + 'static {
-    /// Reviews a connection before its first message is read.
+    /// Authenticates a connection before its first message is read.
     fn authenticate(&self, metadata: &MetadataMap) -> impl Future<Output = Result<Caller, Status>> + Send;
 
-    /// An agent has said hello. What was received from its node before does not count any more.
+    /// An agent has said hello. This replaces everything that was received from its node before.
     ///
-    /// A state that is not readable comes as an error: the node counts as full for the rest of the connection, and no change of it follows.
+    /// A state that cannot be parsed is passed as an error. The node then counts as full until the connection ends, and
+    /// no change follows.
     fn connected(&self, connection: &Connection, hello: &Hello, state: Result<Change, Unreadable>);
 
-    /// The agent has reported a change; an error as with [`connected`](Self::connected). An error ends the connection: the copy with this
-    /// change has more slices than [`limits::SLICES`].
+    /// The agent has reported a change, or an error as with [`connected`](Self::connected). Returning an error ends the
+    /// connection: the node would have more slices than [`limits::SLICES`] with this change.
     fn changed(&self, connection: &Connection, change: Result<Change, Unreadable>) -> Result<(), Unreadable>;
 
     /// The connection has ended. Its unanswered orders have failed already.
     fn disconnected(&self, connection: &Connection, end: &End);
 }
 
-/// Who is at the other end of a connection.
+/// The authenticated peer of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
-    /// The agent of this node; a Hello of another node is refused.
+    /// The agent of this node. A Hello from another node is refused.
     Node(NodeName),
-    /// An agent whose Hello is believed. For tests and benchmarks on loopback.
+    /// An agent whose Hello is trusted. For tests and benchmarks on loopback.
     Anyone,
 }
 
-/// Why a connection ended.
+/// Why a connection ended, from the extender's view.
 #[derive(Debug, Error)]
 pub enum End {
-    /// The agent closed it.
     #[error("agent closed the connection")]
     Closed,
-    /// It broke.
     #[error("connection failed: {}", .0.message())]
     Failed(Status),
-    /// The agent sent no Hello in time.
     #[error("agent sent no hello within {} s", limits::HELLO_TIMEOUT.as_secs())]
     NoHello,
-    /// The agent said hello on a newer connection.
     #[error("agent of the node has connected again")]
     Replaced,
-    /// It was so old that the agent's token may have ended.
+    /// The connection was so old that the agent's token may have expired.
     #[error("connection reached its age limit")]
     Aged,
-    /// The extender ends.
     #[error("extender stops")]
     Stopping,
-    /// The agent broke the protocol.
     #[error("agent broke the protocol: {0}")]
     Refused(#[from] Unreadable),
-    /// The Hello is of another node than the one whose agent is at the other end.
+    /// The Hello names another node than the agent's token.
     #[error("hello.node is {hello}, but the token is of the agent of {caller}")]
     OtherNode {
-        /// The node of the Hello.
         hello: NodeName,
-        /// The node of the token.
         caller: NodeName,
     },
 }
 
 impl End {
-    /// As the agent receives it.
+    /// The status of the call that the agent receives.
     fn status(&self) -> Status {
         let text = self.to_string();
         match self {
@@ -102,7 +95,7 @@ impl End {
     }
 }
 
-/// Serves agents.
+/// The service for agents. Clones share their connections.
 #[derive(Debug)]
 pub struct Server<A> {
     agents: Arc<A>,
@@ -123,7 +116,8 @@ impl<A> Clone for Server<A> {
 }
 
 impl<A: Agents> Server<A> {
-    /// A server that follows, until `stop`. `identity` is the replica's, for the agents' logs.
+    /// A server that follows until [`lead`](Self::lead) is called, and ends with `stop`. `identity` is the replica's,
+    /// for the agents' logs.
     pub fn new(agents: Arc<A>, identity: impl Into<String>, stop: CancellationToken) -> Self {
         Self {
             agents,
@@ -142,12 +136,12 @@ impl<A: Agents> Server<A> {
         Routes::new(service)
     }
 
-    /// Tells all agents that this replica leads in `epoch`. Orders of this epoch may be sent from now on.
+    /// Reports to all agents that this replica leads in `epoch`. From now on orders of this epoch can be sent.
     pub fn lead(&self, epoch: u64) {
         self.registry.set_role(true, epoch);
     }
 
-    /// Tells all agents that this replica does not lead any more. No order is sent from now on.
+    /// Reports to all agents that this replica no longer leads. From now on no order is sent.
     pub fn follow(&self) {
         self.registry.set_role(false, 0);
     }
@@ -164,7 +158,7 @@ impl<A: Agents> Ledger for Server<A> {
         let full = || Status::resource_exhausted("too many agents have not said hello yet");
         let place = Arc::clone(&self.not_greeted).try_acquire_owned().map_err(|_| full())?;
         let caller = self.agents.authenticate(request.metadata()).await?;
-        // It is short: at most a window of orders, and the roles.
+        // The channel stays short: it holds at most one window of orders, and the roles.
         let (messages, outgoing) = mpsc::unbounded_channel();
         let session = Session { server: self.clone(), caller, incoming: request.into_inner(), messages };
         tokio::spawn(session.run(place));

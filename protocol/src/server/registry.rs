@@ -1,4 +1,4 @@
-//! The connections of all nodes, and the role that each is told.
+//! The connections of all nodes, and the role that each of them receives.
 
 use super::connection::Connection;
 use crate::limits::PROTOCOL;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
-/// Who is connected.
+/// The connected agents.
 #[derive(Debug)]
 pub(super) struct Registry(Mutex<State>);
 
@@ -19,22 +19,21 @@ struct State {
     seats: BTreeMap<NodeName, Seat>,
 }
 
-/// A node's place for one connection.
+/// A node's place, which one connection can have.
 #[derive(Debug)]
 struct Seat {
     claim: Claim,
-    /// Absent while the connection before it ends.
+    /// `None` until the previous connection has ended.
     connection: Option<Connection>,
 }
 
-/// The newest Hello of a node.
+/// The claim of a node's newest Hello to its place.
 #[derive(Debug, Clone)]
 pub(super) struct Claim {
-    /// The connection's number.
     pub id: u64,
-    /// Ends the connection: there is a newer Hello.
+    /// Ends the connection, because there is a newer Hello.
     pub replaced: CancellationToken,
-    /// Held by the node's connection until its end was reported.
+    /// The node's connection holds this until its end is reported, so that the next one waits.
     pub turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -45,11 +44,11 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a Hello the newest of its node, and ends the connection of the one before.
+    /// Makes a Hello the newest of its node, and ends the connection of the previous one.
     pub fn claim(&self, node: &NodeName) -> Claim {
         let mut state = self.lock();
         state.last_id += 1;
@@ -63,7 +62,7 @@ impl Registry {
         claim
     }
 
-    /// Tells a connection the role, now and at each change, unless it was replaced already.
+    /// Sends the role to a connection, now and at each change, unless it has been replaced.
     pub fn open(&self, connection: &Connection) {
         let mut state = self.lock();
         let role = state.role.clone();
@@ -74,7 +73,7 @@ impl Registry {
         }
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection that has ended.
     pub fn forget(&self, node: &NodeName, id: u64) {
         let mut state = self.lock();
         if state.seats.get(node).is_some_and(|seat| seat.claim.id == id) {

@@ -13,14 +13,13 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Streaming;
 
-/// The age at which a connection ends, at the least, so that it does not outlive its agent's token for long.
+/// The least age at which a connection ends, so that it does not outlive its agent's token for long.
 const LEAST_AGE: Duration = Duration::from_mins(50);
-/// Connections end at different ages, up to so much later: agents that connected at once do not come back at once.
+/// Up to this long is added at random, so that agents that connected together do not return together.
 const AGE_JITTER: Duration = Duration::from_mins(20);
-/// How often a connection that is too old looks whether no order is unanswered.
+/// The interval at which a connection that is too old checks for unanswered orders.
 const AGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// One connection.
 pub(super) struct Session<A> {
     pub server: Server<A>,
     pub caller: Caller,
@@ -29,7 +28,7 @@ pub(super) struct Session<A> {
 }
 
 impl<A: Agents> Session<A> {
-    /// Runs until the connection ends. `place` is that of a connection that has not said hello.
+    /// Runs the connection to its end. `place` is one of the places for connections without a Hello.
     pub async fn run(mut self, place: OwnedSemaphorePermit) {
         let messages = self.messages.clone();
         let greeted = self.greeted().await;
@@ -41,11 +40,11 @@ impl<A: Agents> Session<A> {
                 end
             }
         };
-        // The agent may be gone.
+        // The agent may be gone already.
         let _ = messages.send(Err(end.status()));
     }
 
-    /// The first message, which is the Hello of the node whose agent is at the other end.
+    /// Reads the first message, which must be the Hello of the authenticated node.
     async fn greeted(&mut self) -> Result<(Hello, Result<Change, Unreadable>), End> {
         let first = tokio::select! {
             () = self.server.stop.cancelled() => return Err(End::Stopping),
@@ -75,7 +74,7 @@ impl<A: Agents> Session<A> {
         end
     }
 
-    /// The part of a connection in which it is the only one of its node.
+    /// The part of a connection in which it is its node's only one.
     async fn serve_in_turn(
         &mut self,
         hello: &Hello,
@@ -121,12 +120,12 @@ impl<A: Agents> Session<A> {
     }
 }
 
-/// What a connection knows of its messages.
+/// The state of a connection's receiving side.
 struct Reader {
     connection: Connection,
     /// The number of the last change.
     number: u64,
-    /// What the agent says of its node cannot be read.
+    /// Whether the agent's state could not be parsed.
     is_unreadable: bool,
 }
 
@@ -141,7 +140,7 @@ impl Reader {
                     || Unreadable::broken("answer.number", format!("is {number}, of no unanswered order"));
                 self.connection.answered(number, answer).then_some(()).ok_or_else(unknown)
             }
-            // Of a newer version, which does without an answer.
+            // A message of a newer version, which needs no answer.
             None => Ok(()),
         }
     }
@@ -161,7 +160,8 @@ impl Reader {
     }
 }
 
-/// A state beyond a limit ends the connection; one with values of another version does not.
+/// A state that exceeds a limit ends the connection. A state with values of another version does not, because its agent
+/// may only be newer.
 fn limited(change: Result<Change, Unreadable>) -> Result<Result<Change, Unreadable>, Unreadable> {
     match change {
         Err(refusal) if refusal.is_over_limit() => Err(refusal),

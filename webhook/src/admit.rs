@@ -1,5 +1,5 @@
-//! From a pod, the policy and the cluster's supply to an admission: core's decision, and the patch that makes it so. Pure: the
-//! same pod gets the same answer.
+//! Turns a pod, the policies and the cluster's supply into an admission: core's decision, and the patch that carries it
+//! out. Pure: the same input always gets the same answer.
 
 use crate::patch::{clear, mend, patch};
 use json_patch::PatchOperation;
@@ -8,38 +8,35 @@ use kerf_core::contract::RequestDocument;
 use kerf_core::policy::{Namespace, Policies, Supply};
 use serde_json::Value;
 
-/// What becomes of a pod.
+/// The answer for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
-    /// It goes in as it is: it asks for no slice, or carries all that it must.
+    /// The pod is created unchanged: it asks for no slice, or already carries everything.
     Untouched,
-    /// It goes in with a patch.
+    /// The pod is created with a patch.
     Patched {
-        /// The patch.
         ops: Vec<PatchOperation>,
-        /// What the user should know.
+        /// Warnings for the user.
         warnings: Vec<String>,
-        /// The request that the patch writes.
+        /// The request document that the patch writes.
         document: Box<RequestDocument>,
     },
-    /// It goes in with what it lacks of its request, which it carries already and another webhook changed since; or, where it
-    /// asks for nothing, without what only kerf writes.
+    /// The pod carries its request already, and the patch restores what another webhook has changed since. For a pod
+    /// that asks for nothing, the patch removes what only kerf writes.
     Mended {
-        /// The patch.
         ops: Vec<PatchOperation>,
-        /// What the user should know.
+        /// Warnings for the user.
         warnings: Vec<String>,
     },
-    /// It does not go in.
     Denied {
-        /// Why, with the field and the remedy.
+        /// The reason, with the field and the remedy.
         message: String,
-        /// One word for it ([`Refusal::reason`]).
+        /// The reason as one word for metrics ([`Refusal::reason`]).
         reason: &'static str,
     },
 }
 
-/// Decides on `pod`, a Pod's JSON, which is created in `namespace`.
+/// Decides on `pod`, a Pod in JSON that is being created in `namespace`.
 #[must_use]
 pub fn admit<'n>(
     pod: &Value,

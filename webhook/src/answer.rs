@@ -1,11 +1,12 @@
-//! From a question's bytes to the answer's text, with nothing that lives: for who brings bytes and an inventory of his own.
+//! Turns the bytes of a question into the answer's text without any running parts, for callers with their own bytes and
+//! supply.
 
 use crate::admit::admit;
 use crate::decision::Decision;
 use crate::review;
 use kerf_core::policy::{Policies, Supply};
 
-/// Answers the `AdmissionReview` in `body`; `None` if it cannot be read.
+/// Answers the `AdmissionReview` in `body`; `None` if it cannot be parsed.
 #[must_use]
 pub fn answer(body: &[u8], policies: &Policies, supply: &Supply) -> Option<String> {
     let request = review::read(body).ok()?;

@@ -1,4 +1,4 @@
-//! The program: what is started, in which order, and how it ends.
+//! The program: what it starts, in which order, and how it ends.
 
 use crate::args::Args;
 use crate::certificate::Keeper;
@@ -16,13 +16,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// The condition that ends with the signal to stop.
+/// The readiness condition that the stop signal clears.
 const STAYING: &str = "restart";
 
-/// Runs the webhook until `stop`, and a grace after it: it is not ready then, and serves on until nobody asks any more.
+/// Runs the webhook until `stop` and for a grace period after it, in which it is not ready but still serves.
 ///
-/// It accepts connections once it has a certificate and knows the cluster's GPUs, and the namespaces where its policies ask for them: until then pods with GPU requests are
-/// refused by the API server itself, and no other pod comes here.
+/// It accepts connections once it has a certificate and knows the cluster's GPUs, and also the namespaces if its
+/// policies need their labels. Until then the API server itself rejects pods with GPU requests, and no other pod is
+/// sent here.
 pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let policy = PolicyStore::open(&args.policy).context("--policy")?;
     let client = args.client.client().await?;
@@ -33,7 +34,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let metrics = Metrics::new(&mut registry);
     policy.register(&mut registry);
     let (publisher, supply) = supply_watch::channel();
-    // What the program does it does until the end, which comes a grace after the stop.
+    // All tasks run until the end, which follows the stop after the grace period.
     let end = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let admin = admin::serve(args.admin.admin_address, readiness.clone(), registry, end.clone());
@@ -80,13 +81,13 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     result
 }
 
-/// The stop, and the end that follows it.
+/// The stop signal, and the end that follows it.
 struct Stops {
     stop: CancellationToken,
     end: CancellationToken,
 }
 
-/// Lets `end` follow `stop`: after `grace` where requests may still come, at once where none ever did.
+/// Cancels `end` after `stop`: after `grace` if requests may still arrive, and at once if the webhook never was ready.
 async fn leave(
     readiness: Readiness,
     grace: Duration,
@@ -110,7 +111,7 @@ async fn leave(
     Ok(())
 }
 
-/// Waits for a task that fails. Those that end because of the stop do not count.
+/// Waits for a task that fails. Tasks that end because of the stop do not count.
 async fn first_failure(tasks: &mut JoinSet<anyhow::Result<()>>) -> anyhow::Error {
     loop {
         match tasks.join_next().await {
@@ -144,7 +145,8 @@ async fn serve_admissions(
         }
     }
     readiness.set("inventory", true);
-    // Pods that the policies take come here from the first one on. Where the look failed, what is there holds.
+    // From here on every pod that the policies take is sent here. If the first try has failed, the present match
+    // condition stays.
     let _ = looked.await;
 
     let listener = serve::listen(args.address, args.address_file.as_deref()).await.context("--address")?;

@@ -1,5 +1,5 @@
-//! The caBundle by which the API server trusts this webhook: set in the webhooks of one configuration, and in nothing
-//! else of it.
+//! Sets the caBundle by which the API server trusts this webhook, in the webhooks of one configuration, and changes
+//! nothing else of it.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -8,28 +8,23 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-/// Why the caBundle is not set.
+/// Why the caBundle was not set.
 #[derive(Debug, Error)]
 pub(crate) enum BundleError {
-    /// There is no such configuration.
     #[error("there is no MutatingWebhookConfiguration {0}; apply kerf's manifests")]
     Absent(String),
-    /// Another wrote it since it was read.
+    /// Another writer has changed it since it was read.
     #[error("the MutatingWebhookConfiguration {0} changed meanwhile; it is read again")]
     Changed(String),
-    /// It cannot be read or written.
     #[error("failed to {verb} the MutatingWebhookConfiguration {name}")]
     Api {
-        /// What was tried.
         verb: &'static str,
-        /// The configuration.
         name: String,
-        /// Why.
         source: Box<kube::Error>,
     },
 }
 
-/// A configuration as it was read.
+/// A configuration and the version that was read.
 #[derive(Debug)]
 pub(crate) struct Configuration {
     api: Api<MutatingWebhookConfiguration>,
@@ -46,18 +41,18 @@ impl Configuration {
         Ok(Self { api, name: name.to_owned(), read })
     }
 
-    /// The caBundle that all its webhooks have; `None` if they differ, or have none.
+    /// The caBundle of all its webhooks; `None` if they differ or have none.
     pub fn bundle(&self) -> Option<String> {
         let mut bundles = self.read.webhooks.iter().flatten().map(|w| w.client_config.ca_bundle.as_ref());
         let first = bundles.next()??;
         bundles.all(|bundle| bundle == Some(first)).then(|| String::from_utf8(first.0.clone()).ok())?
     }
 
-    /// Makes all its webhooks trust `ca_pem`, unless it was written since it was read: who writes what he made of an older
-    /// Secret would take a new authority out again.
+    /// Makes all its webhooks trust `ca_pem`, unless the configuration has changed since it was read. Otherwise a
+    /// replica with an older Secret would remove a new authority again.
     pub async fn trust(&self, ca_pem: &str) -> Result<(), BundleError> {
         let Some(patch) = patch(&self.read, ca_pem) else { return Ok(()) };
-        // A strategic patch merges webhooks by their names, whatever became of their order since they were read.
+        // A strategic patch merges webhooks by their names, even if their order has changed since they were read.
         match self.api.patch(&self.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
             Ok(_) => {
                 tracing::info!(configuration = self.name, "caBundle set");

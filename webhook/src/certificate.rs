@@ -1,6 +1,6 @@
-//! The webhook's certificate: had, renewed, and trusted by the API server.
+//! Obtains the webhook's certificate, renews it, and makes the API server trust it.
 //!
-//! It is our own (`own`), or another makes it and mounts it (`--tls-dir`).
+//! The certificate is kerf's own (`own`), or another program issues and mounts it (`--tls-dir`).
 
 mod own;
 
@@ -15,18 +15,18 @@ use own::Own;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How soon a failed look is repeated, where looks are not more frequent anyway.
+/// The pause after a failed check, unless the regular interval is shorter.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often a mounted folder is looked at. The kubelet itself needs up to a minute to renew it.
+/// The interval at which a mounted folder is read. The kubelet itself needs up to a minute to update it.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Keeps the certificate in order.
+/// Keeps the certificate valid and trusted.
 pub(crate) struct Keeper {
     source: Source,
     period: Duration,
 }
 
-/// Who makes the certificate.
+/// The issuer of the certificate.
 enum Source {
     Own(Box<Own>),
     Folder(TlsFolder),
@@ -42,18 +42,17 @@ enum KeepError {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// What one look at the certificate found.
+/// The result of one check of the certificate.
 struct Look {
-    /// What to show to the API server; what is shown stays where there is none.
+    /// The certificate to serve; `None` keeps the current one.
     material: Option<Material>,
-    /// Whether the API server trusts it, where that is known.
+    /// Whether the API server trusts it; `None` if that is not known.
     trusted: Option<bool>,
-    /// What is not in order.
+    /// The error to log, if any.
     error: Option<KeepError>,
 }
 
 impl Keeper {
-    /// As the flags say.
     pub fn new(client: Client, args: TlsArgs) -> Result<Self, BadAges> {
         let Some(dir) = args.tls_dir else {
             let own = Own::new(client, args)?;
@@ -62,7 +61,7 @@ impl Keeper {
         Ok(Self { source: Source::Folder(TlsFolder::new(dir, args.tls_names)), period: LOOK })
     }
 
-    /// The material, as soon as there is any. `None` if the stop comes first.
+    /// Waits for the first certificate; `None` if the stop comes first.
     pub async fn obtain(&mut self, stop: &CancellationToken) -> Option<Material> {
         let mut complaint = Complaint::default();
         loop {
@@ -81,8 +80,8 @@ impl Keeper {
         }
     }
 
-    /// Keeps `serving`, which shows `shown`, in order until `stop`. `told` hears after each look whether the API server takes
-    /// what is shown.
+    /// Keeps `serving`, which now has the certificate `shown`, up to date until `stop`. After each check it calls
+    /// `told` with whether the API server accepts the certificate.
     pub async fn keep(
         mut self,
         serving: ServingCertificate,
@@ -118,14 +117,14 @@ impl Keeper {
                     Ok(material) => (Some(material), None),
                     Err(error) => (None, Some(error)),
                 };
-                // Who makes it tells the API server too.
+                // The issuer also maintains the caBundle, so the certificate counts as trusted.
                 Look { material, trusted: Some(true), error }
             }
         }
     }
 }
 
-/// Shows `material` from the next connection on, if it is another than before. A bad one changes nothing.
+/// Serves `material` from the next connection on, if it is new. Invalid material changes nothing.
 fn show(serving: &ServingCertificate, shown: &mut Material, material: Material) -> Result<(), KeepError> {
     if *shown != material {
         serving.replace(&material)?;
@@ -139,7 +138,7 @@ fn is_valid(material: &Material) -> bool {
     material.end().is_ok_and(|end| Timestamp::now() < end)
 }
 
-/// Logs an error that repeats every second once.
+/// Logs a repeated error only once.
 #[derive(Debug, Default)]
 struct Complaint(Option<String>);
 

@@ -1,4 +1,4 @@
-//! What is decided on an object: in `admit` for Pods, in `templates` for what makes Pods.
+//! The decision on an object: by `admit` for Pods, by `templates` for objects that create Pods.
 
 use crate::admit::Admission;
 use crate::metrics::{ANY_KIND, Outcome};
@@ -7,27 +7,26 @@ use crate::templates::qualify;
 use json_patch::PatchOperation;
 use kerf_core::kind::Kind;
 
-/// What is decided on an object.
 pub(crate) enum Decision {
-    /// A pod that is created.
+    /// A pod that is being created.
     Pod(Admission),
-    /// Something with a pod template, or what is none of ours.
+    /// An object with a pod template, or any other object.
     Template(Vec<PatchOperation>),
 }
 
 impl Decision {
-    /// Decides on what is asked; `admit` decides on a pod.
+    /// Decides on a request; `admit` is called for pods only.
     pub fn on(request: &Request, admit: impl FnOnce() -> Admission) -> Self {
         if request.creates_pod() { Self::Pod(admit()) } else { Self::on_template(request) }
     }
 
-    /// Decides on what is no pod that is created.
+    /// Decides on a request that does not create a pod.
     pub fn on_template(request: &Request) -> Self {
         let template = request.writes_template();
         Self::Template(template.map(|template| qualify(&request.object, template)).unwrap_or_default())
     }
 
-    /// What is answered.
+    /// The verdict for the API server.
     pub fn verdict(&self) -> Verdict<'_> {
         match self {
             Self::Pod(Admission::Untouched) => Verdict::AsItIs,
@@ -40,7 +39,7 @@ impl Decision {
         }
     }
 
-    /// What is counted.
+    /// The outcome for metrics and logs.
     pub fn outcome(&self) -> Outcome {
         match self.verdict() {
             Verdict::AsItIs => Outcome::Untouched,
@@ -49,7 +48,8 @@ impl Decision {
         }
     }
 
-    /// The kind of slice that a pod gets, for metrics: `any` where the extender chooses it, `none` for what gets no slice now.
+    /// The kind of slice for metrics: `any` if the extender chooses it, `none` if the pod gets no slice by this
+    /// admission.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Pod(Admission::Patched { document, .. }) => document.kind().map_or(ANY_KIND, Kind::as_str),
@@ -57,7 +57,7 @@ impl Decision {
         }
     }
 
-    /// The line that an operator looks for.
+    /// Logs the decision with the fields by which an operator searches.
     pub fn log(&self, request: &Request) {
         let (resource, namespace, name) = (request.resource(), &request.namespace, request.name());
         let (dry_run, outcome) = (request.dry_run.unwrap_or(false), self.outcome().as_str());

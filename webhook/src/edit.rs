@@ -1,26 +1,25 @@
-//! Edits of a JSON document, and the JSON patch (RFC 6902) that comes to the same.
+//! Edits a JSON document, and returns the equivalent JSON patch (RFC 6902).
 
 use json_patch::PatchOperation;
 use serde_json::{Map, Value};
 
-/// A document as it is after the edits.
+/// A document with its edits.
 #[derive(Debug)]
 pub(crate) struct Edit {
     document: Value,
 }
 
 impl Edit {
-    /// Begins with `document`.
     pub fn new(document: &Value) -> Self {
         Self { document: document.clone() }
     }
 
-    /// What makes `before` the edited document.
+    /// The patch that turns `before` into the edited document.
     pub fn finish(&self, before: &Value) -> Vec<PatchOperation> {
         json_patch::diff(before, &self.document).0
     }
 
-    /// What is at `path` now; `None` for `null` too, which Kubernetes writes for what is absent.
+    /// The value at `path`; `None` also for `null`, which Kubernetes writes for absent values.
     pub fn get(&self, path: &[&str]) -> Option<&Value> {
         let value = path.iter().try_fold(&self.document, |at, key| match at {
             Value::Object(members) => members.get(*key),
@@ -30,7 +29,7 @@ impl Edit {
         (!value.is_null()).then_some(value)
     }
 
-    /// What is at `path` now, `null` included.
+    /// The value at `path`, `null` included.
     fn at(&mut self, path: &[&str]) -> Option<&mut Value> {
         path.iter().try_fold(&mut self.document, |at, key| match at {
             Value::Object(members) => members.get_mut(*key),
@@ -39,8 +38,8 @@ impl Edit {
         })
     }
 
-    /// Makes the member at `path` hold `value`, with the objects on the way to it. Nothing can be set in what is neither an
-    /// object nor absent.
+    /// Sets the member at `path` to `value`, and creates missing objects on the way. Nothing is set inside a value that
+    /// is neither an object nor absent.
     pub fn set(&mut self, path: &[&str], value: Value) {
         if self.get(path) == Some(&value) {
             return;
@@ -57,7 +56,7 @@ impl Edit {
         }
     }
 
-    /// Makes nothing be at `path`.
+    /// Removes the value at `path`.
     pub fn remove(&mut self, path: &[&str]) {
         let Some((key, parent)) = path.split_last().filter(|_| self.get(path).is_some()) else { return };
         match (self.at(parent), key.parse()) {
@@ -67,7 +66,7 @@ impl Edit {
         }
     }
 
-    /// Makes the list at `path` have `value`, at its end if it is not there yet.
+    /// Adds `value` to the end of the list at `path`, unless it is there.
     pub fn include(&mut self, path: &[&str], value: Value) {
         match self.at(path) {
             Some(Value::Array(items)) if items.contains(&value) => {}
@@ -98,7 +97,7 @@ mod tests {
         assert_eq!(document, json!({"a": {"b": {"c": 1, "d/e": 2}}, "z": 1}));
     }
 
-    /// What the API server makes of the patch is what the edits made of the document.
+    /// The patched document equals the edited one.
     #[test]
     fn the_patch_makes_the_document() {
         let before = json!({"list": [{"in": [1, 2, 3]}], "text": "t", "gone": {"a": 1, "b": null}});

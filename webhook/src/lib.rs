@@ -1,19 +1,19 @@
-//! Mutating admission: a request for GPU memory, however it is spelled, becomes one resource.
+//! Mutating admission: a request for GPU memory, in any spelling, becomes one resource.
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | [`admit`] | whether a pod is left alone, patched or denied, as `kerf_core::admission` decides: pure |
+//! | [`admit`] | whether a pod is unchanged, patched or denied, as `kerf_core::admission` decides: pure |
 //! | `patch`, `edit` | the smallest patch that makes a pod carry its request: pure |
 //! | `templates` | pod templates: a bare name becomes a qualified one, and nothing else: pure |
-//! | `decision` | what is decided on an object, be it a pod or what makes pods, and how it is told |
-//! | `answer` | from a question's bytes to the answer's text, for who brings both: pure |
+//! | `decision` | the decision on an object, and its verdict, metrics and log line |
+//! | `answer` | from a question's bytes to the answer's text, for callers that have both: pure |
 //! | `review` | the wire format of the API server's question and answer |
 //! | `routes` | HTTP: one question, one answer, one log line |
-//! | `match_conditions` | that the API server sends the pods here that the policies in force take, and no others |
-//! | `policy_events` | what becomes of policy files, as Events |
+//! | `match_conditions` | makes the API server send exactly the pods that the policies in force take |
+//! | `policy_events` | reports on policy files as Events |
 //! | `supply_watch` | what the cluster's GPUs can serve, from the `GpuNodes` and Nodes, and which names DRA serves |
-//! | `namespaces` | the labels of namespaces, while a policy asks for them |
-//! | `certificate`, `ca_bundle` | the certificate, and that the API server trusts it |
+//! | `namespaces` | the labels of namespaces, while a policy needs them |
+//! | `certificate`, `ca_bundle` | the certificate, and the API server's trust in it |
 //! | [`app`], [`args`], `metrics` | the program |
 #![forbid(unsafe_code)]
 

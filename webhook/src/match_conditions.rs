@@ -1,5 +1,5 @@
-//! The match condition by which the API server picks the pods that it sends here: kept as the policies in force need it, so that an
-//! outage of the webhook stops no pod that asks nothing of kerf.
+//! Keeps the match condition by which the API server selects the pods for this webhook as the policies in force need
+//! it. So an outage of the webhook stops no pod that asks kerf for nothing.
 
 mod due;
 
@@ -18,17 +18,18 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// How often the configuration is read and compared with the policies in force. Others write it too, and pods go past kerf while it is
-/// too narrow: each apply of the manifests opens a gap of this length. A policy file is read as often.
+/// The interval at which the configuration is compared with the policies in force. Others write it too: each apply of
+/// the manifests may make it too narrow, and for this long pods then bypass kerf. Policy files are read at the same
+/// interval.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the condition must be wider than needed until it is narrowed. A changed `ConfigMap` reaches the replicas within a
-/// minute or so of each other; until then one of them may still need what another does not.
+/// The time for which the condition must be wider than needed before it is narrowed. A changed `ConfigMap` reaches all
+/// replicas within about a minute, and until then one replica may still need what another does not.
 const NARROWING_DELAY: Duration = Duration::from_mins(2);
 
-/// The name under which the API server records what is written here.
+/// The field manager under which the API server records these writes.
 const MANAGER: &str = "kerf-webhook-match-conditions";
 
-/// Why the condition is not kept.
+/// Why the condition could not be updated.
 #[derive(Debug, Error)]
 enum KeepError {
     #[error("there is no MutatingWebhookConfiguration {0}; apply kerf's manifests")]
@@ -37,7 +38,7 @@ enum KeepError {
     Api { verb: &'static str, name: String, source: Box<kube::Error> },
 }
 
-/// Keeps the condition.
+/// Keeps the match condition up to date.
 pub(crate) struct Keeper {
     api: Api<MutatingWebhookConfiguration>,
     name: String,
@@ -47,7 +48,6 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// As the flags say.
     pub fn new(args: &Args, client: Client, policies: PolicyStore) -> Self {
         Self {
             api: Api::all(client),
@@ -58,7 +58,8 @@ impl Keeper {
         }
     }
 
-    /// Keeps the condition until `stop`. `first_look` is sent once the condition was brought in order, or could not be.
+    /// Keeps the condition up to date until `stop`. `first_look` is sent after the first try, whether it succeeded or
+    /// not.
     pub async fn keep(mut self, first_look: oneshot::Sender<()>, stop: CancellationToken) {
         let mut first_look = Some(first_look);
         let mut last_error = None::<String>;
@@ -105,7 +106,7 @@ impl Keeper {
                 );
                 Ok(())
             }
-            // Another wrote it meanwhile: it is read again.
+            // Another writer was faster; the next round reads its version.
             Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
             Err(source) => Err(failed("patch", &self.name)(source)),
         }
@@ -116,18 +117,18 @@ fn params() -> PatchParams {
     PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }
 
-/// The patch by which the condition is nobody's, where this program owns it: the next server-side apply, of Helm or kubectl, would
-/// conflict with it otherwise.
+/// The patch that removes this program as an owner of the condition. Otherwise the next server-side apply, of Helm or
+/// kubectl, would conflict with it.
 fn disowned(configuration: &MutatingWebhookConfiguration) -> Option<Value> {
     let all = configuration.metadata.managed_fields.as_ref()?;
     let others: Vec<_> = all.iter().filter(|entry| entry.manager.as_deref() != Some(MANAGER)).collect();
     let version = &configuration.metadata.resource_version;
-    // An empty list would take every owner away, and there is one at least: who made the object.
+    // An empty list would remove every owner. At least the creator of the object remains.
     (others.len() < all.len() && !others.is_empty())
         .then(|| json!({"metadata": {"resourceVersion": version, "managedFields": others}}))
 }
 
-/// The entries that have the condition, or must have it.
+/// The webhooks that have the condition, or must have it.
 fn entries(configuration: &MutatingWebhookConfiguration) -> impl Iterator<Item = &MutatingWebhook> {
     configuration
         .webhooks
@@ -141,14 +142,14 @@ fn expression(webhook: &MutatingWebhook) -> Option<&str> {
     conditions.find(|condition| condition.name == MatchCondition::NAME).map(|found| found.expression.as_str())
 }
 
-/// The condition that is there; `None` if it is not one of kerf's, or there is none.
+/// The present condition; `None` if there is none, or if it is not one of kerf's.
 fn condition(configuration: &MutatingWebhookConfiguration) -> Option<MatchCondition> {
     let pods = entries(configuration).find(|webhook| webhook.name == MatchCondition::WEBHOOK)?;
     MatchCondition::parse(expression(pods)?)
 }
 
-/// The patch that gives the entries this condition, unless the configuration was written since it was read. A strategic patch
-/// merges webhooks and conditions by their names.
+/// The patch that sets this condition, unless the configuration has changed since it was read. A strategic patch merges
+/// webhooks and conditions by their names.
 fn patch(configuration: &MutatingWebhookConfiguration, next: &MatchCondition) -> Value {
     let condition = json!({"name": MatchCondition::NAME, "expression": next.expression()});
     let webhooks: Vec<Value> = entries(configuration)

@@ -1,4 +1,4 @@
-//! What is counted. All labels are closed sets.
+//! The webhook's metrics. All labels are closed sets.
 
 use kerf_core::admission::Refusal;
 use kerf_core::kind::Kind;
@@ -11,33 +11,29 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::time::Duration;
 
-/// The upper ends of the buckets of an answer's time, in milliseconds: fine about what a pod takes, coarse beyond what anybody
-/// waits for.
+/// The upper bounds of the buckets for an answer's time, in milliseconds. They are fine around the usual time of a pod,
+/// and coarse for times that nothing waits for.
 const DURATIONS_MS: [f64; 20] = [
     0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 25.0, 50.0, 100.0,
     250.0,
 ];
 
-/// The kind of pods for which the extender chooses it.
+/// The kind label of pods for which the extender chooses the kind.
 pub(crate) const ANY_KIND: &str = "any";
 
-/// What became of a question.
+/// The outcome of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Outcome {
-    /// The pod goes in as it is.
     Untouched,
-    /// It goes in with a patch.
     Patched,
-    /// It does not go in.
     Denied,
-    /// The question could not be read.
+    /// The question could not be parsed.
     Error,
 }
 
 impl Outcome {
     const ALL: [Self; 4] = [Self::Untouched, Self::Patched, Self::Denied, Self::Error];
 
-    /// Its name in logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Untouched => "untouched",
@@ -73,18 +69,16 @@ fn durations() -> Histogram {
     histogram(DURATIONS_MS.into_iter().map(|end| end / 1000.0))
 }
 
-/// The webhook's own metrics.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
     admissions: Family<Labels, Counter>,
     durations: Family<KindLabel, Histogram, fn() -> Histogram>,
     refusals: Family<ReasonLabels, Counter>,
-    /// When the certificate ends.
     pub expiry: Expiry,
 }
 
 impl Metrics {
-    /// Metrics that `registry` shows, all outcomes at zero.
+    /// Registers the metrics, with all outcomes at zero.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             admissions: Family::default(),
@@ -125,7 +119,7 @@ impl Metrics {
         self.refusals.get_or_create(&ReasonLabels { reason }).inc();
     }
 
-    /// Counts one request, by what [`Decision::kind`](crate::decision::Decision::kind) says of it.
+    /// Counts one request; `kind` comes from [`Decision::kind`](crate::decision::Decision::kind).
     pub fn count(&self, outcome: Outcome, kind: &'static str, took: Duration) {
         self.admissions.get_or_create(&Labels { outcome }).inc();
         self.durations.get_or_create(&KindLabel { kind }).observe(took.as_secs_f64());

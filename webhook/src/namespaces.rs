@@ -1,5 +1,5 @@
-//! The labels of namespaces, by which policies may choose their pods. They are watched while a policy in force asks for them, and
-//! only then; of a Namespace its metadata alone is read.
+//! The labels of namespaces, by which policies may select pods. They are watched only while a policy in force needs
+//! them, and only the metadata of Namespaces is read.
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Namespace;
@@ -16,14 +16,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long a pod is pending whose namespace the watch has not shown yet. A namespace comes before its pods, and the watch within
-/// milliseconds; the API server waits ten seconds for an answer.
+/// The timeout for a namespace that the watch has not shown yet. A namespace is created before its pods, and the watch
+/// shows it within milliseconds. The API server waits ten seconds for an answer.
 const LABELS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A namespace's labels.
 type Labels = Arc<BTreeMap<String, String>>;
 
-/// Each namespace with its labels; `None` until they were listed, and while nobody asks for them.
+/// Each namespace with its labels; `None` until they were listed, and while no policy needs them.
 type Known = Option<HashMap<String, Labels>>;
 
 /// The labels of namespaces, as the watch shows them. Clones share it.
@@ -34,7 +33,6 @@ pub(crate) struct Namespaces(watch::Receiver<Known>);
 #[derive(Debug)]
 pub(crate) struct Publisher(watch::Sender<Known>);
 
-/// The labels, and their writing end.
 pub(crate) fn channel() -> (Publisher, Namespaces) {
     let (sender, receiver) = watch::channel(None);
     (Publisher(sender), Namespaces(receiver))
@@ -49,7 +47,7 @@ impl Namespaces {
         found.as_ref()?.get(namespace).cloned()
     }
 
-    /// Returns once all namespaces were listed. Nobody will list them if this is an error.
+    /// Returns once all namespaces were listed. An error means that this will never happen.
     pub async fn known(&mut self) -> Result<(), watch::error::RecvError> {
         self.0.wait_for(Option::is_some).await.map(drop)
     }
@@ -69,7 +67,7 @@ impl Publisher {
     }
 }
 
-/// Watches the namespaces until `stop`, whenever `policies` ask for their labels.
+/// Watches the namespaces until `stop`, whenever `policies` need their labels.
 pub(crate) async fn follow(
     client: Client,
     mut policies: watch::Receiver<Arc<Policies>>,
@@ -92,7 +90,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// Shows what the API server has, for ever.
+/// Publishes what the API server has, for ever.
 async fn show(client: Client, publisher: &Publisher) {
     let namespaces = watcher(Api::<PartialObjectMeta<Namespace>>::all(client), watcher::Config::default());
     let mut events = pin!(namespaces.default_backoff());

@@ -1,5 +1,5 @@
-//! What a pod must carry for its request, as the smallest patch that makes it so. Everything else in the pod is left as
-//! it is; a pod that carries it all needs no patch.
+//! What a pod must carry for its request, as the smallest patch that adds it. Everything else in the pod stays, and a
+//! pod that carries everything needs no patch.
 
 mod affinity;
 mod placement;
@@ -13,7 +13,7 @@ use kerf_core::keys;
 use kerf_core::policy::{Policies, Policy};
 use serde_json::{Value, json};
 
-/// The patch that makes `pod` carry what `document` says, as `fit` says, and nothing that kerf has written into it before.
+/// The patch that makes `pod` carry what `document` and `fit` say, and removes what kerf has written into it before.
 pub(crate) fn patch(
     pod: &Value,
     document: &RequestDocument,
@@ -35,16 +35,16 @@ pub(crate) fn patch(
     edit.finish(pod)
 }
 
-/// The patch that makes `pod`, which was patched before, carry all that `document` says. What a policy adds for convenience
-/// (tolerations, runtime class, whether the pod may be moved) is no part of it: a policy may change that while pods that it
-/// admitted live.
+/// The patch for a `pod` that was patched before and must carry everything that `document` says. A policy's
+/// conveniences (tolerations, runtime class, whether the pod may be evicted) are left out, because the policy may
+/// change them while its pods live.
 pub(crate) fn mend(pod: &Value, document: &RequestDocument, fit: &Fit) -> Vec<PatchOperation> {
     let mut edit = Edit::new(&restored(pod).pod);
     carry(&mut edit, document, fit);
     edit.finish(pod)
 }
 
-/// The patch that takes out of `pod`, which asks for nothing, what kerf has written into it, or somebody in kerf's name.
+/// The patch that removes from `pod`, which asks for nothing, what kerf or a forger has written into it.
 pub(crate) fn clear(pod: &Value, policies: &Policies) -> Vec<PatchOperation> {
     let restored = restored(pod);
     let mut edit = Edit::new(&restored.pod);
@@ -54,7 +54,6 @@ pub(crate) fn clear(pod: &Value, policies: &Policies) -> Vec<PatchOperation> {
     edit.finish(pod)
 }
 
-/// Makes the pod carry the document.
 fn carry(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
     resources::replace(edit, document);
     edit.set(&["metadata", "annotations", keys::REQUEST], json!(document.to_json()));

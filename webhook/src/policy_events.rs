@@ -1,6 +1,7 @@
-//! Events about policy files, on the webhook's own configuration: for those who look at the cluster and not at logs.
+//! Writes Events about policy files on the webhook's own configuration, for admins who read the cluster and not the
+//! logs.
 //!
-//! Nothing waits for them. Each is written by itself and not as a repetition of another: its note is what matters.
+//! Nothing waits for these Events. Each is a new one and not a repetition, because its text matters.
 
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -17,20 +18,19 @@ use kube::{Client, Resource};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The namespace of Events about objects that have none: the API server takes them in no other.
+/// The namespace of Events about cluster-wide objects. The API server accepts them in no other.
 const NAMESPACE: &str = "default";
 
-/// How often an Event is tried, the wait after the first time, doubled each time, and how long one try may take.
+/// The number of tries for an Event, the wait after the first one, which then doubles, and the timeout of each.
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is told of a policy file.
+/// What happened to a policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum News {
-    /// Its content is not in force, and why.
+    /// Its content is not in force, for this reason.
     Refused(String),
-    /// Its content is in force again.
     Loaded(PathBuf),
 }
 
@@ -44,7 +44,7 @@ impl News {
     }
 }
 
-/// Tells what becomes of the policy files until `stop`, on the webhook configuration of this name.
+/// Writes Events about the policy files until `stop`, on the webhook configuration of this name.
 pub(crate) async fn run(
     client: Client,
     configuration: String,
@@ -66,7 +66,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What changed between two lists of errors.
+/// The differences between two lists of errors.
 fn news(before: &Errors, now: &Errors) -> Vec<News> {
     let refused = now.iter().filter(|(path, error)| before.get(*path) != Some(error));
     let refused = refused.map(|(_, error)| News::Refused(error.clone()));
@@ -96,7 +96,7 @@ async fn write(client: &Client, configuration: &str, news: &News) {
     tracing::warn!(?news, "an Event was not written");
 }
 
-/// The configuration, with its UID where that can be learnt: `kubectl describe` looks for it.
+/// The configuration, with its UID if that can be read, because `kubectl describe` searches for it.
 async fn regarding(client: &Client, configuration: &str) -> ObjectReference {
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let found = tokio::time::timeout(PATIENCE, api.get(configuration)).await;
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
         let all = [News::Refused(String::new()), News::Loaded(PathBuf::new())];
-        // Another kind of news does not compile until it stands here and above.
+        // A new variant does not compile until it is listed here and above.
         let number = |news: &News| match news {
             News::Refused(_) => 0,
             News::Loaded(_) => 1,

@@ -1,9 +1,10 @@
-//! `AdmissionReview` of admission.k8s.io/v1 as it crosses the wire, with the fields that are used and no others.
+//! The wire format of `AdmissionReview` (admission.k8s.io/v1), with only the fields that are used.
 //!
-//! The patch goes back as base64 of its JSON text, as Kubernetes writes bytes.
+//! The patch is sent as base64 of its JSON text, which is Kubernetes' form of bytes.
 //!
-//! kube has these types too (`kube::core::admission`). They parse all of a review, buffer it on the way (`serde(flatten)`) and write a
-//! patch as an array of numbers. Measured on one core with a review of a pod with three containers, optimised:
+//! kube has these types too (`kube::core::admission`). They parse the whole review, buffer it on the way
+//! (`serde(flatten)`) and write a patch as an array of numbers. Measured on one core with a review of a pod with three
+//! containers, optimised:
 //!
 //! | what | here | kube 5.0 |
 //! |---|---|---|
@@ -33,33 +34,29 @@ struct Question {
     request: Option<Request>,
 }
 
-/// What the API server asks.
+/// The API server's question.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Request {
     /// The question's id, which the answer repeats.
     pub uid: String,
-    /// What is done to the object, in capitals.
+    /// The operation in capitals, like `CREATE`.
     #[serde(default)]
     pub operation: String,
-    /// Whose object it is.
     #[serde(default)]
     pub resource: Resource,
-    /// The subresource, or nothing.
+    /// The subresource; `None` or empty for the object itself.
     #[serde(default)]
     pub sub_resource: Option<String>,
-    /// The object's namespace.
     #[serde(default)]
     pub namespace: String,
-    /// Whether nothing will be stored.
+    /// Whether the object will not be stored.
     #[serde(default)]
     pub dry_run: Option<bool>,
-    /// The object.
     #[serde(default)]
     pub object: Value,
 }
 
-/// The resource of a request.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Resource {
     #[serde(default)]
@@ -69,13 +66,14 @@ pub(crate) struct Resource {
 }
 
 impl Request {
-    /// Whether a pod is being created. Updates must never be denied here: it would keep finalizers from being removed.
+    /// Whether a pod is being created. Updates must never be denied here, because that would keep finalizers from being
+    /// removed.
     pub fn creates_pod(&self) -> bool {
         let is_pod = self.resource.group.is_empty() && self.resource.resource == "pods";
         is_pod && self.is_of_the_object() && self.operation == "CREATE"
     }
 
-    /// Where the pod template is that is being written; `None` if none is.
+    /// The path of the pod template that is being written; `None` if the object has none.
     pub fn writes_template(&self) -> Option<&'static [&'static str]> {
         let writes = matches!(self.operation.as_str(), "CREATE" | "UPDATE") && self.is_of_the_object();
         writes.then(|| template_of(&self.resource.group, &self.resource.resource)).flatten()
@@ -85,12 +83,12 @@ impl Request {
         self.sub_resource.as_deref().is_none_or(str::is_empty)
     }
 
-    /// What the object is one of, in the plural.
+    /// The resource's name in the plural.
     pub fn resource(&self) -> &str {
         &self.resource.resource
     }
 
-    /// The object's name, or the beginning of it where the API server will complete it.
+    /// The object's name, or its prefix if the API server will complete it.
     pub fn name(&self) -> &str {
         let text = |key: &str| self.object["metadata"][key].as_str().filter(|name| !name.is_empty());
         text("name").or_else(|| text("generateName")).unwrap_or_default()
@@ -100,18 +98,15 @@ impl Request {
 /// Why a question cannot be answered.
 #[derive(Debug, Error)]
 pub(crate) enum BadReview {
-    /// It is no such JSON.
     #[error("failed to read the AdmissionReview: {0}")]
     Parse(#[from] serde_json::Error),
-    /// Another version.
     #[error("{0} {1} is not known; this webhook answers {KIND} of {API_VERSION}")]
     Version(String, String),
-    /// It asks nothing.
     #[error("the AdmissionReview has no request")]
     NoRequest,
 }
 
-/// Reads a question.
+/// Parses a question.
 pub(crate) fn read(body: &[u8]) -> Result<Request, BadReview> {
     let question: Question = serde_json::from_slice(body)?;
     if question.api_version != API_VERSION || question.kind != KIND {
@@ -143,7 +138,7 @@ struct Response<'a> {
     status: Option<Status<'a>>,
 }
 
-/// A patch, which goes as base64 of its JSON.
+/// A patch, which is written as base64 of its JSON.
 #[derive(Debug)]
 struct Patch<'a>(&'a [PatchOperation]);
 
@@ -160,18 +155,16 @@ struct Status<'a> {
     message: &'a str,
 }
 
-/// What is answered.
+/// The answer to a question.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Verdict<'a> {
-    /// The object goes in as it is.
     AsItIs,
-    /// It goes in with a patch, and the user is told.
+    /// The object is created with a patch, and the user gets warnings.
     Patched(&'a [PatchOperation], &'a [String]),
-    /// It does not go in.
     Denied(&'a str),
 }
 
-/// The answer.
+/// The `AdmissionReview` with the answer.
 pub(crate) fn answer<'a>(uid: &'a str, verdict: Verdict<'a>) -> impl Serialize + 'a {
     let response = match verdict {
         Verdict::AsItIs => Response { uid, allowed: true, ..Response::default() },

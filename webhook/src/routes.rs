@@ -1,4 +1,4 @@
-//! HTTP: one question in, one answer out, one log line. What the answer is, is a `Decision`.
+//! HTTP: one question, one answer and one log line. `Decision` makes the answer.
 
 use crate::admit::{Admission, admit};
 use crate::decision::Decision;
@@ -16,23 +16,22 @@ use kerf_core::policy::Namespace;
 use kerf_runtime::policy_file::PolicyStore;
 use std::time::Instant;
 
-/// The largest question. An object has at most 1.5 MiB in etcd and comes as JSON, in an update twice.
+/// The largest question in bytes. An object has at most 1.5 MiB in etcd, and is sent as JSON, for an update twice.
 const LARGEST_BODY: usize = 8 << 20;
 
-/// What answers are made from.
+/// Everything from which answers are made.
 #[derive(Debug, Clone)]
 pub(crate) struct Webhook {
     /// The policies in force.
     pub policy: PolicyStore,
-    /// What the cluster can serve.
+    /// What the cluster's GPUs can serve.
     pub supply: LiveSupply,
-    /// The labels of namespaces, where policies ask for them.
+    /// The labels of namespaces, if policies need them.
     pub namespaces: Namespaces,
-    /// What is counted.
     pub metrics: Metrics,
 }
 
-/// `POST /mutate`.
+/// The route `POST /mutate`.
 pub(crate) fn routes(webhook: Webhook) -> Router {
     let mutate = post(mutate).layer(DefaultBodyLimit::max(LARGEST_BODY));
     Router::new().route("/mutate", mutate).with_state(webhook)
@@ -64,7 +63,7 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
 }
 
 impl Webhook {
-    /// Decides on a pod by the policies and the supply of this moment. Only a namespace's labels may be waited for.
+    /// Decides on a pod by the present policies and supply. It waits for nothing but a namespace's labels.
     async fn admit(&self, request: &Request) -> Admission {
         let labels = if self.policy.current().read_namespace_labels() {
             self.namespaces.labels(&request.namespace).await

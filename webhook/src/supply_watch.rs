@@ -1,5 +1,5 @@
-//! What the cluster's GPUs can serve, kept up to date from the `GpuNodes`, from the Nodes that NVIDIA's device plugin serves, and
-//! from the `DeviceClasses` that map names to DRA. What is in use does not count. A GpuNode whose status cannot be read adds
+//! What the cluster's GPUs can serve, from watches of the `GpuNodes`, of the Nodes for static nodes, and of the
+//! `DeviceClasses` that map names to DRA. What is in use does not count. A GpuNode with an unreadable status adds
 //! nothing and stops nothing.
 
 mod index;
@@ -20,21 +20,21 @@ use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// How many `GpuNodes` or Nodes are read at a time. Each has some ten KiB of JSON and takes ten times that while it is read, which stays
-/// with the process.
+/// The page size of lists. A GpuNode or Node has some ten KiB of JSON and takes ten times that while it is parsed, and
+/// the process keeps that memory.
 const PAGE: u32 = 5;
 
-/// The supply, or nothing until all was listed once. Clones share it.
+/// The supply, or nothing until everything was listed once. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveSupply(watch::Receiver<Option<Arc<Supply>>>);
 
 impl LiveSupply {
-    /// The supply now; the empty one while nothing is known.
+    /// The present supply; empty until it is known.
     pub fn current(&self) -> Arc<Supply> {
         self.0.borrow().clone().unwrap_or_default()
     }
 
-    /// Waits until all was listed once. Nobody will list it if this is an error.
+    /// Waits until everything was listed once. An error means that this will never happen.
     pub async fn known(&mut self) -> Result<(), watch::error::RecvError> {
         self.0.wait_for(Option::is_some).await.map(drop)
     }
@@ -45,20 +45,19 @@ impl LiveSupply {
 pub(crate) struct Publisher(watch::Sender<Option<Arc<Supply>>>);
 
 impl Publisher {
-    /// What there is now.
+    /// Publishes the present supply.
     pub fn supply(&self, supply: Supply) {
         self.0.send_replace(Some(Arc::new(supply)));
     }
 }
 
-/// The supply and its writing end.
 pub(crate) fn channel() -> (Publisher, LiveSupply) {
     let (sender, receiver) = watch::channel(None);
     (Publisher(sender), LiveSupply(receiver))
 }
 
-/// `DeviceClasses` of the version that has had `extendedResourceName` from its first release on, Kubernetes 1.34. Earlier clusters
-/// answer that there is none of it.
+/// `DeviceClasses` of the version that has had `extendedResourceName` since its first release in Kubernetes 1.34.
+/// Earlier clusters answer that the resource does not exist.
 fn device_classes(client: Client) -> Api<DynamicObject> {
     let (group, version) = ("resource.k8s.io".to_owned(), "v1".to_owned());
     let resource = ApiResource {
@@ -71,7 +70,7 @@ fn device_classes(client: Client) -> Api<DynamicObject> {
     Api::all_with(client, &resource)
 }
 
-/// Follows what makes the supply until `stop`.
+/// Watches everything that makes the supply until `stop`.
 pub(crate) async fn follow(
     client: Client,
     publisher: Publisher,

@@ -1,6 +1,6 @@
-//! Pod templates: the API server takes the bare `gpu-10gb` in Pods only, because a webhook renames it there. In a template of
-//! a Deployment or a Job it becomes `kerf.dev/gpu-10gb`, and nothing else changes: what it is served by is chosen for each
-//! Pod, when that is created. A template is never refused here.
+//! Pod templates: the API server accepts the bare `gpu-10gb` only in Pods, because a webhook renames it there. In the
+//! template of a Deployment or a Job it becomes `kerf.dev/gpu-10gb`, and nothing else changes: the kind is chosen for
+//! each Pod when it is created. A template is never denied here.
 
 use crate::edit::Edit;
 use json_patch::PatchOperation;
@@ -8,7 +8,7 @@ use kerf_core::keys::{GROUP, SIZE_PREFIX};
 use kerf_core::resource::asked_size;
 use serde_json::{Map, Value};
 
-/// The resources whose objects make Pods of a template, with the place of the template.
+/// The resources whose objects create Pods from a template, with the template's path.
 const TEMPLATES: [(&str, &str, &[&str]); 6] = [
     ("apps", "deployments", &["spec", "template"]),
     ("apps", "statefulsets", &["spec", "template"]),
@@ -18,15 +18,15 @@ const TEMPLATES: [(&str, &str, &[&str]); 6] = [
     ("batch", "cronjobs", &["spec", "jobTemplate", "spec", "template"]),
 ];
 
-/// Where the objects of a resource have their pod template; `None` for what has none.
+/// The path of the pod template in objects of a resource; `None` if they have none.
 pub(crate) fn template_of(group: &str, resource: &str) -> Option<&'static [&'static str]> {
     TEMPLATES.iter().find(|(g, r, _)| (*g, *r) == (group, resource)).map(|(.., path)| *path)
 }
 
 /// The patch that qualifies the bare names in the pod template at `template`.
 ///
-/// A bare name replaces the qualified ones beside it. They come together when a manifest with bare names is applied again: a
-/// client-side apply adds what its manifest has to what is stored, so the size that is stored is an earlier one.
+/// A bare name replaces the qualified ones beside it. Both exist if a manifest with bare names is applied again: a
+/// client-side apply adds the manifest's entries to the stored ones, so the stored size is the older one.
 pub(crate) fn qualify(object: &Value, template: &[&str]) -> Vec<PatchOperation> {
     let mut edit = Edit::new(object);
     for list in ["initContainers", "containers"] {
@@ -58,7 +58,7 @@ fn qualify_map(edit: &mut Edit, path: &[&str]) {
     }
 }
 
-/// Whether this is the bare name of a size. One that is no size is left to the API server, which refuses it at once.
+/// Whether this is the bare name of a size. The API server itself rejects any other bare name at once.
 fn is_bare(name: &str) -> bool {
     !name.contains('/') && matches!(asked_size(name), Some(Ok(_)))
 }

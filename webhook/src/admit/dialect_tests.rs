@@ -1,4 +1,4 @@
-//! What becomes of other systems' manifests: the table in `docs/reference/requests.md`, and what holds for all of them.
+//! Tests of other systems' manifests: the table in `docs/reference/requests.md`, and properties of all of them.
 
 use super::refusal_tests::compare;
 use super::*;
@@ -23,13 +23,13 @@ fn policies() -> Policies {
     Policies { pods: vec![document.try_into().unwrap()], nodes: Vec::new() }
 }
 
-/// A node with two H100 in MIG mode, and one with a T4 and an L40S that are not.
+/// A node with two H100 in MIG mode, and one with a T4 and an L40S without MIG.
 fn supply() -> Supply {
     let nodes = [node_status(&["H100-80GB", "H100-80GB"]), node_status(&["T4-16GB", "L40S-48GB"])];
     Supply::of(&nodes.map(with_neutral_names))
 }
 
-/// What the manifest asks by: its annotations, its labels of other systems and its limits.
+/// The annotations, foreign labels and limits by which the manifest asks.
 fn asked(pod: &Value) -> String {
     let entries = |map: &Value| {
         let entry = |(key, value): (&String, &Value)| {
@@ -84,7 +84,7 @@ fn the_table_of_dialects_is_what_becomes_of_the_manifests() {
     compare(&path, &format!("{before}<!-- table -->\n{table}<!-- end of table -->{after}"));
 }
 
-/// How a container asks in some dialect: annotations, labels and limits.
+/// A container's request in some dialect: annotations, labels and limits.
 fn ask() -> impl Strategy<Value = (Value, Value, Value)> {
     let count = 1_u32..=3;
     prop_oneof![

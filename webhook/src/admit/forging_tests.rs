@@ -1,9 +1,9 @@
-//! A pod's author gains nothing by writing what only kerf writes: request documents, assignments, labels, limits, in any
-//! combination, on the first pass, on a second one, after an update of the policies.
+//! Tests that an author of pods gains nothing by writing what only kerf writes: request documents, assignments, labels
+//! and limits, in any combination, in the first pass, in a second one, and after an update of the policies.
 //!
-//! Two judges look at what is admitted. One knows the policies' bounds by itself ([`bounds`]). The other holds the forged pod
-//! against its honest twin, which writes into its limits what the forged one claims to have written there. The twin is decided on
-//! by the same code, so this judge finds what a forgery adds, and not a bound that fails for all pods.
+//! Two judges check what is admitted. One knows the policies' bounds itself ([`bounds`]). The other compares the forged
+//! pod with its honest twin, whose limits have what the forged pod claims to have had there. The same code decides on
+//! the twin, so this judge finds what a forgery adds, and not a bound that fails for all pods.
 
 use super::*;
 use kerf_core::keys;
@@ -15,7 +15,7 @@ use serde_json::{Map, json};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// One policy a namespace, and one that pods choose by their label.
+/// One policy for each namespace, and one that pods select by their label.
 fn policies(max: u32, kinds: &Value) -> Policies {
     let policy = |name: &str, matched: Value, spec: Value| {
         let mut all = json!({"match": matched, "defaultIsolation": "memory", "isolation": kinds});
@@ -84,12 +84,12 @@ static SUPPLIES: LazyLock<[Supply; 6]> = LazyLock::new(|| {
         Supply::of(&[with_neutral_names(node_status(&["L40S-48GB", "A100-40GB", "H200-141GB"]))]),
     ]
 });
-/// The supply of a static node. Its slices have the sizes that they have, so a request may get a larger one than it asks for.
+/// The supply of a static node. Its slices have fixed sizes, so a request may get a larger slice than it asks for.
 const STATIC_SUPPLY: usize = 3;
 
 const NAMESPACES: [&str; 4] = ["bounded", "dialects", "hardware", "nobody's"];
 const CONTAINERS: [&str; 3] = ["main", "side", "load"];
-/// Names that ask, and names that kerf gives.
+/// Names by which pods ask, and names that kerf gives.
 const NAMES: [&str; 16] = [
     "kerf.dev/gpu-5gb",
     "kerf.dev/gpu-10gb",
@@ -126,7 +126,7 @@ fn limits() -> impl Strategy<Value = Map<String, Value>> {
     })
 }
 
-/// What somebody may write into a pod beside its containers.
+/// What a user may write into a pod besides its containers.
 fn notes() -> impl Strategy<Value = Map<String, Value>> {
     let sizes = || prop::sample::select(vec!["5Gi", "10Gi", "80Gi"]);
     let note = prop_oneof![
@@ -143,7 +143,7 @@ fn notes() -> impl Strategy<Value = Map<String, Value>> {
         .prop_map(|notes| notes.into_iter().map(|(key, text)| (key, json!(text))).collect())
 }
 
-/// A pod that an honest user could have written.
+/// A pod that an honest user could write.
 fn pod() -> impl Strategy<Value = Value> {
     let container = || (limits(), any::<bool>());
     let parts = (
@@ -189,7 +189,7 @@ fn pod() -> impl Strategy<Value = Value> {
                 pod["spec"]["containers"][0]["env"] =
                     json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
             }
-            // As another webhook adds it, which kerf's must leave.
+            // Another webhook has added this affinity, which kerf's webhook must not remove.
             Some("affinity") => {
                 let required = json!({"nodeSelectorTerms": [{"matchExpressions": [required_by_another()]}]});
                 pod["spec"]["affinity"] =
@@ -212,7 +212,7 @@ enum Forgery {
     Document(Value),
     Field(&'static str, Value),
     Container(usize, &'static str, Value),
-    /// Another name in the limits, and the same in the document.
+    /// Another name in the limits, and the same name in the document.
     Swap(usize, &'static str),
     Limit(usize, &'static str, &'static str),
     Key(&'static str),
@@ -220,7 +220,7 @@ enum Forgery {
     Namespace(usize),
 }
 
-/// What a document says of the limits before.
+/// A document's claim about the limits before admission.
 fn asked() -> impl Strategy<Value = Value> {
     let entry = (prop::sample::select(CONTAINERS.to_vec()), name(), amount());
     prop::collection::vec(entry, 0..3).prop_map(|asked| {
@@ -291,7 +291,7 @@ fn forge(pod: &mut Value, namespace: &mut usize, forgery: &Forgery) {
             }
         }
         Forgery::Limit(at, name, amount) => {
-            // A document alone gives nothing: who forges one names in the limits what it says.
+            // A document alone gives nothing, so a forger also puts the document's names into the limits.
             if let Some(container) = pod["spec"]["containers"].get_mut(*at) {
                 container["resources"] =
                     json!({"limits": {"cpu": "2", *name: amount}, "requests": {*name: amount}});
@@ -324,28 +324,28 @@ fn rename(resources: &mut Value, before: &str, name: &str) {
     }
 }
 
-/// Indexing puts a `null` where there is nothing.
+/// Removes the `null` that indexing inserts for a missing value.
 fn clean(pod: &mut Value) {
     if let Some(annotations) = pod["metadata"]["annotations"].as_object_mut() {
         annotations.retain(|_, value| !value.is_null());
     }
 }
 
-/// What was counted over all cases.
+/// The numbers over all cases.
 #[derive(Debug, Default)]
 struct Counts {
-    /// Pods in which a forgery changed something.
+    /// The pods in which a forgery changed something.
     forged: AtomicU64,
     admitted: AtomicU64,
     refused: AtomicU64,
-    /// Honest twins that were asked for, all of which must be admitted.
+    /// The honest twins, all of which must be admitted.
     twins: AtomicU64,
 }
 
 /// Why a pod has more than it should.
 type Gain = Result<(), String>;
 
-/// How a failure begins. `cargo xtask bench forging` looks for the first.
+/// The beginnings of failures. `cargo xtask bench forging` searches for the first.
 const GAIN: &str = "a forged pod gets more than an honest one";
 const UNSTABLE: &str = "an admitted pod is not admitted as it is";
 
@@ -353,12 +353,12 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     ["initContainers", "containers"].into_iter().filter_map(|list| pod["spec"][list].as_array()).flatten()
 }
 
-/// Whether a name asks for GPUs: of those that are generated, all but the CPU's.
+/// Whether a name asks for GPUs. Of the generated names only the CPU's does not.
 fn asks_by(name: &str) -> bool {
     name != "cpu"
 }
 
-/// A pod's limits and requests of names that ask, or do not.
+/// A pod's limits and requests, either those that ask for GPUs or the others.
 fn resources(container: &Value, asking: bool) -> Map<String, Value> {
     let maps = ["limits", "requests"]
         .map(|map| container["resources"][map].as_object().cloned().unwrap_or_default());
@@ -385,13 +385,13 @@ fn document(pod: &Value) -> Option<RequestDocument> {
     Some(RequestDocument::parse(text).unwrap())
 }
 
-/// The pod as somebody wrote it who writes nothing of kerf's: what its document says of the limits, in the limits.
+/// The pod as an honest user would write it: its limits have what the document claims about them.
 fn honest(pod: &Value, document: &RequestDocument) -> Value {
     let mut honest = pod.clone();
     let metadata = honest["metadata"].as_object_mut().unwrap();
     metadata["annotations"].as_object_mut().unwrap().remove(keys::REQUEST);
     metadata["labels"].as_object_mut().unwrap().remove(keys::SLICED);
-    // Who is admitted again means by a key without a container's name the container that he meant the first time.
+    // At a second admission a key without a container's name means the same container as at the first.
     let apps: Vec<_> = document.containers.iter().filter(|container| container.role.is_app()).collect();
     if let [only] = &apps[..] {
         let annotations = honest["metadata"]["annotations"].as_object_mut().unwrap();
@@ -414,7 +414,7 @@ fn honest(pod: &Value, document: &RequestDocument) -> Value {
     honest
 }
 
-/// The kind and the size of a name that kerf gives, read by no code of kerf's.
+/// The kind and the size of a name that kerf gives, parsed without kerf's code.
 fn kind_and_size(name: &str) -> (&str, Option<u64>) {
     let size = |text: &str| text.strip_suffix("gb")?.parse().ok();
     if let Some(text) = name.strip_prefix("kerf.dev/gpu-") {
@@ -429,7 +429,7 @@ fn kind_and_size(name: &str) -> (&str, Option<u64>) {
     }
 }
 
-/// Holds what `pod` became against the bounds that [`policies`] writes for it.
+/// Compares the admitted pod with the bounds that [`policies`] sets for it.
 fn bounds(
     pod: &Value,
     document: &RequestDocument,
@@ -452,7 +452,7 @@ fn bounds(
         (Some("hardware"), ..) => &["mig"],
         (Some("memory"), _, true) => &["mig", "mps"],
         (Some("memory"), _, false) => &["mps"],
-        // Without a class a name may speak of one.
+        // Without a class the name may imply one.
         (_, _, true) => &["time-slicing", "mps", "mig", "whole"],
         (_, _, false) => &["time-slicing", "mps", "mig"],
     };
@@ -470,14 +470,15 @@ fn bounds(
     if let Some(kind) = kinds.find(|kind| !allowed.contains(&kind.as_str())) {
         return Err(format!("{kind} is beyond the policy"));
     }
-    // The policy counts what is asked, and a slice may be larger. Init containers give back what they have.
+    // The policy limits what is asked, and a slice may be larger. Init containers do not count, because they give back
+    // what they hold.
     let asked = document.containers.iter().filter(|container| container.role.is_app());
     let memory: u64 =
         asked.map(|container| u64::from(container.count) * u64::from(container.size_gb.0)).sum();
     if memory > in_all { Err(format!("{memory} GB in all are beyond the policy")) } else { Ok(()) }
 }
 
-/// Whether each term of the pod's affinity has what another webhook requires, where the pod had it.
+/// Whether each term of the pod's affinity still has what another webhook requires, if the pod had it.
 fn keeps_affinity(before: &Value, pod: &Value) -> bool {
     let terms = |pod: &Value| {
         let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
@@ -490,7 +491,7 @@ fn keeps_affinity(before: &Value, pod: &Value) -> bool {
     !terms(before).iter().any(has) || !terms(pod).is_empty() && terms(pod).iter().all(has)
 }
 
-/// Holds what `pod` became against what an honest pod gets.
+/// Compares the admitted pod with what an honest pod gets.
 fn judge(
     before: &Value,
     pod: &Value,
@@ -544,7 +545,7 @@ fn judge(
     Ok(())
 }
 
-/// Whether the pod carries what its document says, and nothing beside it by which it would get more.
+/// Whether the pod carries what its document says, and nothing else by which it would get more.
 fn is_carried(pod: &Value, document: &RequestDocument) -> Gain {
     let spec = &pod["spec"];
     for container in containers(pod) {
@@ -571,7 +572,7 @@ fn is_carried(pod: &Value, document: &RequestDocument) -> Gain {
     Ok(())
 }
 
-/// A pod, admitted or not; what is forged in it; where it is created and what there is.
+/// A pod, whether it is admitted first, its forgeries, its namespace and the cluster's supply.
 type Case = (Value, bool, Vec<Forgery>, usize, usize);
 
 fn attack((mut pod, first, forgeries, mut namespace, supply): Case, counts: &Counts) -> Gain {
@@ -637,14 +638,14 @@ fn a_forged_pod_gets_no_more_than_an_honest_one() {
     attack_times(10_000);
 }
 
-/// `cargo xtask bench forging`.
+/// `cargo xtask bench forging` runs this.
 #[test]
 #[ignore = "takes minutes"]
 fn a_million_forged_pods_get_no_more_than_honest_ones() {
     attack_times(1_000_000);
 }
 
-/// Earlier versions wrote there which replica had admitted the pod, and others made pods wait by it.
+/// Earlier versions recorded here which replica had admitted the pod, and other replicas made pods wait for it.
 #[test]
 fn chosen_by_is_ignored() {
     let supply = &SUPPLIES[4];

@@ -1,4 +1,4 @@
-//! The README's table of the names that pods get: by what the cluster has, under the policy that is shipped.
+//! Tests of the README's table of names: which name a pod gets on which cluster, under the shipped policy.
 
 use super::*;
 use kerf_core::contract::GpuNodeSpec;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const MARKS: [&str; 2] = ["<!-- names -->\n", "<!-- /names -->\n"];
 
-/// The clusters, each by its nodes' models and kinds, where these are not those of the model.
+/// The clusters with the models of their nodes, and the kinds if these differ from the model's.
 #[expect(clippy::type_complexity, reason = "a table reads best in one piece")]
 const CLUSTERS: [(&str, &[(&str, &[Kind])]); 5] = [
     ("MIG only", &[("H100-80GB", &[])]),
@@ -54,7 +54,7 @@ fn policies() -> Policies {
     policy_file::read(&root().join("policies/default.yaml")).unwrap()
 }
 
-/// The name that the pod gets, and whether it is told that nothing serves it yet.
+/// The name that the pod gets, and whether a warning says that no GPU serves it yet.
 fn named(pod: &Value, supply: &Supply) -> String {
     let admission = admit(pod, "default", &policies(), supply);
     let Admission::Patched { document, warnings, .. } = admission else { panic!("{admission:?}") };

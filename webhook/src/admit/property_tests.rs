@@ -1,4 +1,4 @@
-//! What holds for every pod: a patch changes what it must and nothing else, and an admitted pod is admitted as it is.
+//! Properties of every pod: a patch changes what it must and nothing else, and an admitted pod is admitted unchanged.
 
 use super::*;
 use kerf_core::kind::{IsolationClass, Kind};
@@ -99,12 +99,12 @@ fn tolerations() -> impl Strategy<Value = Option<Value>> {
     prop::option::of(prop::collection::vec(toleration, 0..3).prop_map(Value::Array))
 }
 
-/// How a container of the pod runs: `None` for an app container, else whether it is a sidecar.
+/// The role of a container: `None` for an app container, otherwise whether it is a sidecar.
 fn role() -> impl Strategy<Value = Option<bool>> {
     prop::sample::select(vec![None, None, Some(false), Some(true)])
 }
 
-/// A pod of one to five containers of all roles, with whatever users and other webhooks put into pods.
+/// A pod of one to five containers of all roles, with fields that users and other webhooks add.
 fn pod() -> impl Strategy<Value = Value> {
     let parts = (
         prop::collection::vec((ask(), any::<bool>(), role()), 1..6),
@@ -172,7 +172,7 @@ fn drop_if_empty(parent: &mut Value, key: &str) {
     }
 }
 
-/// The pod without all that an admission may add or remove: what must be the same before and after.
+/// The pod without everything that an admission may add or remove. The rest must be the same before and after.
 fn rest(pod: &Value) -> Value {
     let mut pod = pod.clone();
     let containers = ["initContainers", "containers"].map(|list| pod["spec"][list].take());
@@ -212,7 +212,7 @@ fn rest(pod: &Value) -> Value {
             }
             drop_if_empty(term, "matchExpressions");
         }
-        // Each term became two where static nodes could serve the pod.
+        // If static nodes could serve the pod, each term has become two.
         terms.dedup();
         if terms.iter().all(|term| *term == json!({})) {
             terms.clear();
@@ -267,7 +267,7 @@ proptest! {
     }
 }
 
-/// The policy that is shipped, where it takes out what leads past a slice.
+/// The shipped policy, with a setting that removes variables which lead past a slice.
 fn lenient() -> Policies {
     let text = std::fs::read_to_string(policies().join("default.yaml")).unwrap();
     let mut document: Value = serde_saphyr::from_str(&text).unwrap();
@@ -276,7 +276,7 @@ fn lenient() -> Policies {
     Policies { pods: vec![document.try_into().unwrap()], nodes: Vec::new() }
 }
 
-/// What other webhooks do to pods, of which kerf's document says nothing.
+/// Changes by other webhooks that kerf's document does not contain.
 fn change(pod: &mut Value, change: &str) {
     let required =
         &mut pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];

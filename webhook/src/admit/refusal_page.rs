@@ -1,4 +1,5 @@
-//! `docs/refusals.md`: what the webhook refuses, for those who look a message up. Made of the same cases as `refusals.json`.
+//! Writes `docs/refusals.md`, where users look up the webhook's messages. It is made of the same cases as
+//! `refusals.json`.
 
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -38,7 +39,6 @@ These pods are created, and `kubectl` shows the warning.
 |---|---|
 ";
 
-/// The page.
 pub(super) fn page(cases: &[Value], warned: &[Value]) -> String {
     let mut page = HEAD.to_owned();
     rows(&mut page, cases);
@@ -55,14 +55,14 @@ fn rows(page: &mut String, cases: &[Value]) {
     }
 }
 
-/// What sets the pod apart, line by line.
+/// The fields that tell the pod from others, one per line.
 fn said(pod: &Value) -> String {
     let mut lines = Vec::new();
     leaves("", pod, &mut lines);
     lines.iter().map(|line| format!("`{}`", line.replace('|', "\\|"))).collect::<Vec<_>>().join("<br>")
 }
 
-/// The places that most cases are about.
+/// Short names for the paths that most cases use.
 const SHORT: [(&str, &str); 5] = [
     ("metadata.labels[policy]", "policy"),
     ("metadata.annotations", "annotations"),
@@ -71,7 +71,7 @@ const SHORT: [(&str, &str); 5] = [
     ("spec.containers[0]", "container"),
 ];
 
-/// What every pod of the page says: not worth a line.
+/// The fields that every pod of the page has, which need no line.
 const ALIKE: [&str; 6] = [
     "apiVersion: v1",
     "kind: Pod",

@@ -1,5 +1,5 @@
-//! Every refusal that there is, each with the pod that gets it. `refusals.json` is made of them: the texts as golden file,
-//! and the pods for a test that sends them to a real API server; and `docs/refusals.md`. `KERF_UPDATE=1` writes both.
+//! Every refusal, each with a pod that gets it. They make `refusals.json`, which has the texts as a golden file and the
+//! pods for a test with a real API server, and `docs/refusals.md`. `KERF_UPDATE=1` writes both.
 
 use super::*;
 use kerf_core::admission::{Refusal, Unfit};
@@ -12,7 +12,7 @@ use serde_json::{Map, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Each case with its name. A case that is missing here does not compile; one that no pod below reaches fails the test.
+/// Each case with its name. A missing case does not compile, and a case without a pod below fails the test.
 macro_rules! cases {
     ($($name:literal => $case:pat),* $(,)?) => {
         const ALL: &[&str] = &[$($name),*];
@@ -82,15 +82,15 @@ cases! {
     "no pod" => Refusal::Pod(_),
 }
 
-/// No pod gets one of these from the webhook behind a real API server and without GPUs: the API server refuses the first itself, and
-/// the others say where they happen.
+/// No pod gets these from a webhook behind a real API server without GPUs. The API server rejects the first itself, and
+/// the others need static nodes or a watch that lags.
 const DIRECT: [&str; 3] = ["no pod", "several replicas", "unknown namespace"];
 
-/// Cases whose text names the value that the user wrote under the wrong key.
+/// The cases whose text repeats the value that the user wrote under the wrong key.
 const WITH_VALUE: [&str; 5] =
     ["label", "unknown label", "limit that is an annotation", "limit of another group", "unknown limit"];
 
-/// Policies that pods choose by their label `policy`, so that all of them can be in force at a time.
+/// Policies that pods select by their label `policy`, so that all of them can be in force at once.
 fn policies() -> Vec<Value> {
     let policy = |name: &str, spec: Value| {
         let mut all = json!({
@@ -132,7 +132,7 @@ fn policies() -> Vec<Value> {
     ]
 }
 
-/// A pod that the API server would take, were it not for what it asks.
+/// A pod that the API server would accept, if it asked for nothing wrong.
 #[expect(clippy::needless_pass_by_value, reason = "so that the cases read as the manifests do")]
 fn pod(policy: &str, annotations: Value, resources: Value) -> Value {
     let main = json!({"name": "main", "image": "none", "resources": resources});
@@ -155,7 +155,7 @@ fn labelled(key: &str, text: &str) -> Value {
     with(pod("plain", json!({}), json!({})), "/metadata/labels", json!({"policy": "plain", key: text}))
 }
 
-/// A good request with one thing more.
+/// A valid request with one more annotation.
 fn ten_with(key: &str, text: &str) -> Value {
     pod("plain", json!({"kerf.dev/gpu-memory": "10Gi", key: text}), json!({}))
 }
@@ -314,7 +314,7 @@ fn denials() -> Vec<Value> {
     ]
 }
 
-/// Pods that go in, with what is said of what the webhook cannot see, or a process cannot.
+/// Pods that are created with a warning about something that the webhook cannot see, or that a process cannot do.
 fn warned(in_force: &Policies) -> Vec<Value> {
     let share = |sources: Value| {
         with(limited("plain", "nvidia.com/gpu-10gb", "1"), "/spec/containers/0/envFrom", sources)
@@ -384,7 +384,7 @@ fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
     compare(&root.join("../docs/refusals.md"), &page);
 }
 
-/// A text says what to do, and in some cases what was written.
+/// Checks that a text has a remedy, and in some cases the user's value.
 fn assert_helps(case: &Value) {
     let (name, text) = (case["case"].as_str().unwrap(), case["text"].as_str().unwrap());
     assert!(text.contains("; ") || name == "no pod", "{name} has no remedy: {text}");
@@ -397,7 +397,7 @@ fn assert_helps(case: &Value) {
     }
 }
 
-/// The refusal that needs nodes of NVIDIA's device plugin: what only its replicas could serve is asked for twice.
+/// The refusal that needs NVIDIA's device plugin: the pod asks twice for what only its replicas could serve.
 fn of_replicas(pod: &Value, in_force: &Policies) -> Refusal {
     let labels =
         [("gpu.memory", "81920"), ("gpu.count", "2"), ("gpu.replicas", "4"), ("gpu.sharing-strategy", "mps")];
@@ -418,7 +418,7 @@ fn of_mapped(pod: &Value) -> Refusal {
     decide(pod, "default", &in_force, &Supply::default().mapped(std::sync::Arc::new(mapped))).unwrap_err()
 }
 
-/// The refusal that needs a watch which is behind.
+/// The refusal that needs a watch which lags.
 fn of_unknown_namespace(pod: &Value) -> Refusal {
     let policy: PolicyDocument = serde_json::from_value(json!({
         "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "gold"},
@@ -435,7 +435,7 @@ fn of_unknown_namespace(pod: &Value) -> Refusal {
     decide(pod, "default", &in_force, &Supply::default()).unwrap_err()
 }
 
-/// Compares a file that a test makes with what it is, or makes it.
+/// Compares a generated file with its stored version, or writes it.
 pub(super) fn compare(path: &Path, made: &str) {
     if std::env::var_os("KERF_UPDATE").is_some() {
         std::fs::write(path, made).unwrap();
@@ -449,7 +449,7 @@ pub(super) fn compare(path: &Path, made: &str) {
     );
 }
 
-/// A copy of an admitted pod that was bound once, for another request.
+/// A copy of a pod that was admitted and bound earlier, for another request.
 fn copied() -> Value {
     let document = json!({
         "version": 1, "isolation": "memory", "asked": {"main": {"kerf.dev/gpu-40gb": "1"}},

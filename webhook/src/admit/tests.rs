@@ -28,7 +28,7 @@ fn admitted(pod: &Value) -> Admission {
     admit(pod, "default", &policy(), &supply())
 }
 
-/// A pod as the API server sends it, with one container.
+/// A pod with one container, as the API server sends it.
 fn pod(annotations: &Value, resources: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -66,7 +66,7 @@ fn with(pod: &Value, path: &str, value: Value) -> Value {
     pod
 }
 
-/// A pod whose init containers, sidecar and app container ask in every way there is.
+/// A pod whose init containers, sidecar and app container ask in every possible way.
 fn staged() -> Value {
     json!({
         "metadata": {"name": "staged", "annotations": {
@@ -84,7 +84,7 @@ fn staged() -> Value {
     })
 }
 
-/// As Istio's and Linkerd's webhooks add a proxy: before the app containers, behind them, or as a native sidecar.
+/// Adds a proxy as Istio's and Linkerd's webhooks do: before or after the app containers, or as a native sidecar.
 fn injected(pod: &Value, proxy: &str, place: Option<usize>) -> Value {
     let (mut pod, mut container) = (pod.clone(), json!({"name": proxy, "image": "proxy"}));
     if let Some(place) = place {
@@ -393,7 +393,7 @@ fn a_document_that_does_not_match_its_pod_is_not_believed() {
     insta::assert_snapshot!(cases.join("\n"));
 }
 
-/// What a pod with one container or several gets, and whether the user is told that kerf decided anew.
+/// What a pod with one or several containers gets, and whether a warning says that kerf decided again.
 fn outcome(pod: &Value) -> String {
     match admitted(pod) {
         Admission::Denied { message, .. } => format!("denied, {message}"),
@@ -425,7 +425,7 @@ fn a_pod_is_decided_on_by_the_policy_that_is_for_it_now() {
     assert!(message.contains("10 GB is more than the 5 GB"), "{message}");
 }
 
-/// A limit of the same text asks before admission and is given after it: it is read as the ask again, and stays.
+/// The limit has the same text before and after admission. It is read as the request again, and stays.
 #[test]
 fn a_neutral_name_that_was_asked_and_given_goes_in_as_it_is() {
     let supply = Supply::of(&[with_neutral_names(node_status(&["H100-80GB", "T4-16GB"]))]);
@@ -450,7 +450,7 @@ fn a_neutral_name_that_was_asked_and_given_goes_in_as_it_is() {
         let Admission::Mended { ops, .. } = admitted(&bound) else { panic!("{:?}", admitted(&bound)) };
         json_patch::patch(&mut bound, &ops).unwrap();
         assert_eq!(bound, after, "a copy of a running pod");
-        // A tool that strips annotations leaves the limit, which asks for the size of its name.
+        // A tool that strips annotations leaves the limit, which asks for the size in its name.
         let mut stripped = after.clone();
         stripped["metadata"].as_object_mut().unwrap().remove("annotations");
         let Admission::Patched { document, .. } = admitted(&stripped) else {

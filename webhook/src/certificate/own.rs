@@ -1,7 +1,7 @@
-//! A certificate of our own making. All replicas do the same, and the Secret makes them agree.
+//! The certificate that kerf issues itself. All replicas do the same, and the Secret makes them agree.
 //!
-//! A new authority signs only after the configuration was seen to name it for a while, so that every API server trusts its
-//! leaves before the first is shown. Until then its elder signs.
+//! A new authority signs only after the configuration has named it for a while, so that every API server trusts its
+//! certificates before the first one is served. Until then the previous authority signs.
 
 use super::{KeepError, Look};
 use crate::args::TlsArgs;
@@ -12,19 +12,18 @@ use kerf_runtime::tls::{Ages, BadAges, Material, Rotation, TlsSecret, Trust, Wan
 use kube::Client;
 use std::time::{Duration, Instant};
 
-/// Where the certificate is kept, and who must trust it.
+/// The place of the certificate, and the configuration that must trust it.
 pub(super) struct Own {
     client: Client,
     secret: NamespacedName,
     wanted: Wanted,
     ages: Ages,
-    /// The `MutatingWebhookConfiguration`.
+    /// The name of the `MutatingWebhookConfiguration`.
     configuration: String,
     told: Told,
 }
 
 impl Own {
-    /// As the flags say.
     pub fn new(client: Client, args: TlsArgs) -> Result<Self, BadAges> {
         let ages = Ages::new(args.tls_leaf_age, args.tls_ca_age)?;
         let wanted = Wanted { server_names: args.tls_names, client_name: None };
@@ -32,14 +31,14 @@ impl Own {
         Ok(Self { client, secret: args.tls_secret, wanted, ages, configuration: args.configuration, told })
     }
 
-    /// How often to look.
+    /// The interval between two checks.
     pub fn period(&self) -> Duration {
         self.ages.look()
     }
 
-    /// Makes the next step of the rotation if there is one, and tells the API server whom to trust.
+    /// Takes the next step of the rotation, if one is due, and makes the configuration trust the authorities.
     pub async fn look(&mut self) -> Look {
-        // The configuration first: what is made of the Secret is then never older than what it replaces.
+        // The configuration is read first, so that what is made of the Secret is never older than what it replaces.
         let configuration = Configuration::read(&self.client, &self.configuration).await;
         let bundle = configuration.as_ref().ok().and_then(Configuration::bundle);
         let settled = self.told.settled(bundle, Instant::now());
@@ -56,7 +55,7 @@ impl Own {
     }
 }
 
-/// Tells the API server to trust `material`'s authorities. Gives whether it does, where that is known, and what went wrong.
+/// Makes the configuration trust `material`'s authorities. Returns whether it does, if that is known, and the error.
 async fn tell(
     configuration: Result<Configuration, BundleError>,
     material: &Material,
@@ -69,23 +68,23 @@ async fn tell(
     match configuration.trust(&material.ca_pem).await {
         Ok(()) => (Some(true), None),
         Err(error) => {
-            // What is there may still do.
+            // The present caBundle may still trust the certificate.
             let bundle = configuration.bundle();
             (Some(bundle.is_some_and(|bundle| material.is_trusted_by(&bundle, now))), Some(error))
         }
     }
 }
 
-/// Since when the configuration says whom to trust.
+/// The time since when the configuration has had its present caBundle.
 struct Told {
-    /// How long API servers are given to hear of it.
+    /// The time that API servers have to receive a change of it.
     settle: Duration,
-    /// What it was seen to say, and since when.
+    /// The last caBundle that was read, and since when it has been there.
     bundle: Option<(String, Instant)>,
 }
 
 impl Told {
-    /// What API servers trust by now, given what the configuration says now.
+    /// The caBundle that API servers trust by now, given the configuration's present one.
     fn settled(&mut self, bundle: Option<String>, now: Instant) -> &str {
         if self.bundle.as_ref().map(|(text, _)| text) != bundle.as_ref() {
             self.bundle = bundle.map(|text| (text, now));

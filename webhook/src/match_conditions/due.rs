@@ -1,23 +1,23 @@
-//! When the match condition is written, and with what: pure.
+//! Decides when the match condition is written, and with what. Pure.
 
 use kerf_core::admission::MatchCondition;
 use std::time::{Duration, Instant};
 
-/// Widens at once, and narrows late.
+/// Widens the condition at once, and narrows it late.
 pub(super) struct Due {
     delay: Duration,
-    /// What was seen and what was needed, where that was less, and since when both stay the same.
+    /// The present condition and the narrower one that is needed, and since when both are the same.
     wider: Option<(MatchCondition, MatchCondition, Instant)>,
 }
 
 impl Due {
-    /// Narrows after `delay`.
     pub fn after(delay: Duration) -> Self {
         Self { delay, wider: None }
     }
 
-    /// What to write now, where the configuration has `seen` and this replica's policies need `needed`. An expression that is not
-    /// one of kerf's, `None`, may be too narrow for another replica too: it becomes the widest first.
+    /// The condition to write now, for a configuration that has `seen` and policies that need `needed`. `None` for
+    /// `seen` is an expression that kerf did not write. It may be too narrow for another replica too, so it first
+    /// becomes the widest one.
     pub fn next(
         &mut self,
         seen: Option<&MatchCondition>,
@@ -91,7 +91,7 @@ mod tests {
         let (mut there, mut writes) = (nvidia.clone(), 0);
         for seconds in 0..600 {
             let now = start + Duration::from_secs(seconds);
-            // The policy without the dialect reaches the first replica at 10 s, the second at 100 s.
+            // The policy without the dialect reaches the first replica at 10 s and the second at 100 s.
             for (replica, from) in replicas.iter_mut().zip([10, 100]) {
                 let needed = if seconds < from { &nvidia } else { &mig };
                 if let Some(next) = replica.next(Some(&there), needed, now) {

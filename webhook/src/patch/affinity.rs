@@ -1,6 +1,6 @@
-//! Node affinity: only nodes that can ever serve the pod, so that the scheduler's sample of nodes is drawn from them. By the
-//! labels that agents keep, or that NVIDIA's do; by a node's name only where the user named it. The user's terms stay, with
-//! ours in each of them.
+//! Node affinity: only nodes that can ever serve the pod, so that the scheduler's sample is drawn from them. It uses
+//! labels of the agents or of NVIDIA's programs, and a node's name only if the user named it. The user's terms stay,
+//! and each of them gets kerf's expressions.
 
 mod statics;
 
@@ -24,15 +24,15 @@ const TERMS: [&str; 5] = [
 const EXPRESSIONS: &str = "matchExpressions";
 const FIELDS: &str = "matchFields";
 
-/// The longest value of a label.
+/// The maximum length of a label's value.
 const LONGEST_LABEL: usize = 63;
 
-/// An expression and the list of a term that it belongs into.
+/// An expression, and the list of a term that it belongs to.
 type Wanted = (&'static str, Value);
 
-/// Makes only those nodes eligible that can serve `document`, and of them only the node that `fit` names.
+/// Restricts the pod to nodes that can serve `document`, and to the node that `fit` names, if it names one.
 ///
-/// Terms are alternatives. Where static nodes serve the pod as well, each term of the user's becomes two.
+/// Terms are alternatives. If static nodes serve the pod as well, each of the user's terms becomes two.
 pub(super) fn require(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
     let field =
         fit.node.as_ref().map(|node| json!({"key": "metadata.name", "operator": "In", "values": [node]}));
@@ -66,7 +66,7 @@ pub(super) fn require(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
     edit.set(&TERMS, json!(split));
 }
 
-/// What the labels of nodes must say that can serve `document`, for each sort of node.
+/// The label expressions of nodes that can serve `document`, for managed and for static nodes.
 fn sorts(document: &RequestDocument) -> Vec<Vec<Value>> {
     let fixed = document.containers.iter().any(|container| container.resource.is_plugins());
     let managed = (!fixed).then(|| sizes(document).into_iter().chain(models(document)).collect());
@@ -76,10 +76,11 @@ fn sorts(document: &RequestDocument) -> Vec<Vec<Value>> {
     sorts.map(|sort: Vec<Value>| sort.into_iter().chain(document.nodes.iter().map(is)).collect()).collect()
 }
 
-/// Takes out what [`require`] has put in for `document`, which holds no more. Two terms that it has made of one become one.
+/// Removes what [`require`] has added for `document`, which is obsolete. Two terms that it has made of one become one
+/// again.
 ///
-/// The author of a pod can write the document. So of the labels of nodes in it only those of a policy count: a forged document
-/// would take out what another webhook requires.
+/// The author of a pod can forge the document. So of its node labels only those of a policy count; otherwise a forged
+/// document would remove what another webhook requires.
 pub(super) fn withdraw(edit: &mut Edit, document: &RequestDocument, policies: &Policies) {
     let Some(terms) = edit.get(&TERMS).and_then(Value::as_array).cloned() else { return };
     let selectors = || policies.pods.iter().map(|policy| &policy.spec().node_selector);
@@ -119,7 +120,7 @@ fn without(mut term: Value, expressions: &[Value]) -> Value {
     term
 }
 
-/// A term with these expressions beside its own.
+/// The term with these expressions added to its own.
 fn term(mut term: Value, wanted: &[Wanted]) -> Value {
     for (list, value) in wanted {
         let items = term[*list].as_array().cloned().unwrap_or_default();
@@ -134,7 +135,8 @@ fn has_all(term: &Value, wanted: &[Wanted]) -> bool {
     wanted.iter().all(|(list, value)| term[*list].as_array().is_some_and(|items| items.contains(value)))
 }
 
-/// The terms that select nodes. A term without expressions matches no node; with ours it would match some.
+/// The indexes of terms that select nodes. A term without expressions matches no node, and with kerf's it would match
+/// some.
 fn selecting(edit: &Edit) -> Vec<String> {
     let selects = |term: &Value| {
         [EXPRESSIONS, FIELDS].iter().any(|list| term[*list].as_array().is_some_and(|items| !items.is_empty()))
@@ -143,12 +145,12 @@ fn selecting(edit: &Edit) -> Vec<String> {
     terms.filter(|(_, term)| selects(term)).map(|(index, _)| index.to_string()).collect()
 }
 
-/// One expression a kind, and one for all neutral names, by the largest size that the pod wants of it. The size is the resource name's, which is what
-/// the node must keep.
+/// One expression for each kind, and one for all neutral names, by the largest size that the pod asks of it. The size
+/// is the resource name's, because the node reserves that much.
 fn sizes(document: &RequestDocument) -> Vec<Value> {
     let mut largest: BTreeMap<Option<Kind>, SizeGb> = BTreeMap::new();
     for container in &document.containers {
-        // A neutral name may be of a larger size than its node has: 90 GB of a GPU of 94 are kerf.dev/gpu-96gb.
+        // A neutral name may have a larger size than its node: 90 GB of a GPU with 94 are kerf.dev/gpu-96gb.
         let promised = container.resource.size().filter(|_| !container.resource.is_neutral());
         let promised = promised.unwrap_or(container.size_gb);
         let size = largest.entry(container.resource.kind()).or_insert(promised);
@@ -162,8 +164,8 @@ fn sizes(document: &RequestDocument) -> Vec<Value> {
     largest.into_iter().map(expression).collect()
 }
 
-/// The models that the pod wants or does not want. A node of several models may have what is wanted: the extender looks at its
-/// GPUs one by one, as it does for UUIDs, which are no label.
+/// The wanted and the unwanted models. A node of several models may have a wanted one, so it stays eligible. The
+/// extender then checks its GPUs one by one, as it does for UUIDs, for which there is no label.
 fn models(document: &RequestDocument) -> Vec<Value> {
     let labels =
         |models: &[String]| models.iter().filter(|model| is_label(model)).cloned().collect::<Vec<_>>();
@@ -179,7 +181,7 @@ fn models(document: &RequestDocument) -> Vec<Value> {
         .collect()
 }
 
-/// Whether a label can have this value. A model that no label can name is that of no labelled node.
+/// Whether a label can have this value. No labelled node has a model that no label can name.
 fn is_label(value: &str) -> bool {
     let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -1,4 +1,4 @@
-//! Who places the pod, and where it may go: scheduler, preset node, runtime class, and whether it may be moved.
+//! The pod's scheduler, preset node, runtime class, and whether it may be evicted for others.
 
 use crate::edit::Edit;
 use kerf_core::keys;
@@ -10,17 +10,16 @@ const NODE_NAME: [&str; 2] = ["spec", "nodeName"];
 const RUNTIME_CLASS: [&str; 2] = ["spec", "runtimeClassName"];
 const MOVABLE: [&str; 3] = ["metadata", "annotations", keys::MOVABLE];
 
-/// Gives the pod to a scheduler.
 pub(super) fn scheduler(edit: &mut Edit, name: &str) {
     edit.set(&SCHEDULER, json!(name));
 }
 
-/// Takes a preset node out of the pod, which would go past the scheduler with it.
+/// Removes a preset node from the pod, because it would bypass the scheduler.
 pub(super) fn take_node_name(edit: &mut Edit) {
     edit.remove(&NODE_NAME);
 }
 
-/// The policy's runtime class for a pod that names none.
+/// Sets the policy's runtime class, if the pod names none.
 pub(super) fn runtime_class(edit: &mut Edit, policy: &Policy) {
     let named = edit.get(&RUNTIME_CLASS).and_then(Value::as_str).filter(|class| !class.is_empty());
     if let (Some(class), None) = (&policy.spec().runtime_class_name, named) {
@@ -28,7 +27,7 @@ pub(super) fn runtime_class(edit: &mut Edit, policy: &Policy) {
     }
 }
 
-/// A pod that does not say whether it may be moved says what the policy says.
+/// Marks the pod as movable if the policy says so and the pod says nothing.
 pub(super) fn movable(edit: &mut Edit, policy: &Policy) {
     if policy.spec().preemption.movable_by_default && edit.get(&MOVABLE).is_none() {
         edit.set(&MOVABLE, json!("true"));

@@ -1,4 +1,4 @@
-//! Limits and requests: the resource that was chosen, and none of the names that asked for it.
+//! Limits and requests: the chosen resource, without any of the names that asked for it.
 
 use super::names;
 use crate::edit::Edit;
@@ -7,7 +7,8 @@ use kerf_core::contract::{ContainerRequest, RequestDocument};
 use kerf_core::request::asks_by;
 use serde_json::{Value, json};
 
-/// Replaces what every container asked by. One without a slice keeps no such name either: nobody would serve a dialect's.
+/// Replaces the names by which the containers asked. Containers without a slice lose them too, because nothing would
+/// serve a dialect's name.
 pub(super) fn replace(edit: &mut Edit, document: &RequestDocument) {
     for list in CONTAINERS {
         for (index, name) in names(edit, list).iter().enumerate() {

@@ -34,7 +34,7 @@ fn pod(spec: &Value) -> Value {
     pod
 }
 
-/// A pod's patch, and what the user is told of it.
+/// A pod's patch, and the warnings for the user.
 #[derive(Debug)]
 struct PodPatch {
     ops: Vec<PatchOperation>,
@@ -191,7 +191,7 @@ fn models_are_selected_by_the_label_and_mixed_nodes_stay_eligible() {
         json!([]),
         "no label names them"
     );
-    // The API server refuses what is no label's value.
+    // The API server rejects what is no valid label value.
     assert_eq!(
         model_terms(&json!({"models": ["H100 80GB", "x".repeat(64)], "notModels": ["-a"]})),
         json!([model("In", &["mixed"])])
@@ -330,7 +330,7 @@ fn what_a_variable_may_do_depends_on_what_the_container_holds() {
     }
 }
 
-/// Agents that know no neutral names do not write the label.
+/// Agents without neutral names do not write the label.
 #[test]
 fn a_neutral_pod_goes_to_nodes_that_have_its_size_by_any_kind() {
     let mut open = document("kerf.dev/gpu-96gb");
@@ -387,7 +387,7 @@ fn node_terms() -> impl Strategy<Value = Value> {
         .prop_map(|terms| terms.map_or(json!(null), |t| affinity(&json!(t))["affinity"].take()))
 }
 
-/// What the patch may touch taken out of a pod.
+/// A pod without the fields that the patch may touch.
 fn rest(pod: &Value) -> Value {
     let mut pod = pod.clone();
     for list in CONTAINERS {
@@ -415,7 +415,7 @@ fn rest(pod: &Value) -> Value {
 }
 
 proptest! {
-    /// Whatever the pod is made of: patched once it carries everything and needs no more, and the rest is as it was.
+    /// A patched pod carries everything and needs no second patch, and the rest of it is unchanged.
     #[test]
     fn a_patch_is_enough_and_touches_nothing_else(
         main in container("main"),
@@ -525,7 +525,7 @@ fn whole_gpus_without_a_size_are_looked_for_on_nodes_with_gpus_alone() {
     assert_eq!(terms(&pod["spec"])[1]["matchExpressions"][1], counted);
 }
 
-/// The only place that keeps a policy's pods on its nodes.
+/// Nothing else keeps a policy's pods on its nodes.
 #[test]
 fn every_term_has_the_labels_of_the_policys_nodes() {
     let pool = json!({"key": "pool", "operator": "In", "values": ["a"]});
@@ -546,7 +546,7 @@ fn every_term_has_the_labels_of_the_policys_nodes() {
     }
 }
 
-/// A forged document takes out no expression but those of policies in force.
+/// A forged document removes only expressions of policies in force.
 #[test]
 fn only_a_policys_labels_are_withdrawn() {
     let (pool, tenant) = (json!({"pool": "a"}), json!({"tenant": "a"}));

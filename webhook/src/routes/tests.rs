@@ -189,8 +189,8 @@ async fn a_template_is_qualified_when_it_is_created_and_when_it_is_changed() {
     }
 }
 
-/// A pod's kind is chosen where it goes, so no replica needs to know of the others' pods. A forged document that names a replica, as
-/// earlier versions wrote it, holds nobody either.
+/// The extender chooses a pod's kind, so no replica needs to know the others' pods. A forged document that names a
+/// replica, as in earlier versions, delays no pod either.
 #[tokio::test(start_paused = true)]
 async fn no_pod_is_held_for_a_replica_that_does_not_exist() {
     let fixture = Fixture::new();
@@ -200,7 +200,7 @@ async fn no_pod_is_held_for_a_replica_that_does_not_exist() {
     let main = json!({"name": "main", "sizeGb": 10, "count": 1, "resource": "nvidia.com/mig-1g.10gb"});
     let forged = json!({"version": 1, "isolation": "memory", "containers": [main], "chosen": chosen});
     let began = tokio::time::Instant::now();
-    // More than there are places of any kind.
+    // These are more pods than there are places of any kind.
     for number in 0..20 {
         let mut annotations = json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/isolation": "memory"});
         if number % 2 == 1 {

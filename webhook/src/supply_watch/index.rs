@@ -11,7 +11,7 @@ use kube::runtime::watcher::Event;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The nodes, managed and static.
+/// The managed and the static nodes.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) nodes: SupplyIndex,
@@ -23,14 +23,14 @@ pub(super) struct Index {
     listed_nodes: BTreeSet<NodeName>,
     /// The `DeviceClasses` of such a list.
     listed_classes: BTreeMap<String, String>,
-    /// Whether the `GpuNodes` were listed once, and whether the Nodes and the `DeviceClasses` were, or cannot be.
+    /// Whether the `GpuNodes` were listed once, and whether the Nodes and the `DeviceClasses` were listed or cannot be.
     known: (bool, bool, bool),
-    /// Why `GpuNodes` cannot be read: each reason is logged once.
+    /// The `GpuNodes` that cannot be parsed, with the reason, so that each reason is logged once.
     pub(super) unreadable: BTreeMap<NodeName, String>,
 }
 
 impl Index {
-    /// The supply, once all were listed.
+    /// The supply, once everything was listed.
     pub fn supply(&self) -> Option<Supply> {
         let names = || -> MappedNames {
             self.classes.iter().rev().map(|(class, name)| (name.clone(), class.clone())).collect()
@@ -38,12 +38,13 @@ impl Index {
         (self.known == (true, true, true)).then(|| self.nodes.supply().mapped(Arc::new(names())))
     }
 
-    /// How many managed nodes are known.
+    /// The number of managed nodes.
     pub fn nodes(&self) -> usize {
         self.nodes.nodes()
     }
 
-    /// Takes an event, and says whether the supply may be another now. What a list shows is told when it is complete.
+    /// Takes an event, and returns whether the supply may have changed. The entries of a list count once it is
+    /// complete.
     pub fn take(&mut self, event: Event<GpuNode>) -> bool {
         match event {
             Event::Init => {
@@ -70,7 +71,7 @@ impl Index {
         }
     }
 
-    /// The same of a Node.
+    /// The same for a Node.
     pub fn take_node(&mut self, event: Event<Machine>) -> bool {
         match event {
             Event::Init => {
@@ -101,7 +102,7 @@ impl Index {
         self.nodes.show_user_namespaces(&node.name(), node.has_user_namespaces()) || is_other
     }
 
-    /// The same of a `DeviceClass`.
+    /// The same for a `DeviceClass`.
     pub fn take_class(&mut self, event: Event<DynamicObject>) -> bool {
         let mapped = |class: &DynamicObject| {
             let name = class.data["spec"]["extendedResourceName"].as_str()?;
@@ -132,17 +133,19 @@ impl Index {
         }
     }
 
-    /// The `DeviceClasses` cannot be watched, most often because the cluster has none. Whether the supply is another by it.
+    /// Records that the `DeviceClasses` cannot be watched, mostly because the cluster has none. Returns whether that
+    /// changes the supply.
     pub fn classes_unknown(&mut self) -> bool {
         !std::mem::replace(&mut self.known.2, true)
     }
 
-    /// The Nodes cannot be watched: pods of managed nodes do not wait for that. Whether the supply is another by it.
+    /// Records that the Nodes cannot be watched, so that pods of managed nodes need not wait for them. Returns whether
+    /// that changes the supply.
     pub fn nodes_unknown(&mut self) -> bool {
         !std::mem::replace(&mut self.known.1, true)
     }
 
-    /// Of the spec the node's policy counts; one that cannot be read has none.
+    /// Of the spec only the node's policy counts. An unreadable spec has none.
     fn show(&mut self, node: &GpuNode) -> bool {
         let name = node.name();
         match node.read_status() {
@@ -166,7 +169,7 @@ impl Index {
         }
     }
 
-    /// A node has a GpuNode that serves nothing. It is a managed one all the same.
+    /// Records a node whose GpuNode serves nothing. It still counts as managed.
     fn nothing_of(&mut self, name: &NodeName) -> bool {
         let removed = self.nodes.remove(name);
         self.nodes.claim(name.clone()) || removed

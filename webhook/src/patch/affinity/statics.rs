@@ -1,5 +1,5 @@
-//! Static nodes, by the labels of GPU feature discovery. They keep no more than the sample of nodes small: whether a node
-//! serves the pod is for the extender to say.
+//! Static nodes, by the labels of GPU feature discovery. These expressions only keep the scheduler's sample small; the
+//! extender decides whether a node serves the pod.
 
 use kerf_core::contract::{ContainerRequest, RequestDocument};
 use kerf_core::keys;
@@ -11,9 +11,9 @@ use kerf_core::static_node::PluginName;
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
 
-/// What the labels of a static node say that may serve the pod.
+/// The label expressions of static nodes that may serve the pod.
 pub(super) fn expressions(document: &RequestDocument) -> Vec<Value> {
-    // Of what makes a node kerf's (`kerf_core::managed`) this is what one expression can say.
+    // A single expression cannot say everything of `kerf_core::managed`. This one excludes the nodes with the label.
     let not_kerfs = json!({"key": keys::MANAGED, "operator": "NotIn", "values": ["true"]});
     let mut expressions = vec![not_kerfs];
     for expression in document.containers.iter().filter_map(of_container) {
@@ -24,8 +24,8 @@ pub(super) fn expressions(document: &RequestDocument) -> Vec<Value> {
     expressions
 }
 
-/// `None` where a node without labels serves it too: who asks by the plugin's name alone and may be given a time slice. That devices
-/// are whole GPUs or MIG instances is known by labels only.
+/// `None` if a node without labels serves the container too: it asks by the plugin's name only and may get a time
+/// slice. Only labels show that devices are whole GPUs or MIG instances.
 fn of_container(request: &ContainerRequest) -> Option<Value> {
     let some = |key: String| json!({"key": key, "operator": "Gt", "values": ["0"]});
     let is = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});

@@ -16,7 +16,6 @@ pub enum Admission {
     /// The pod is created with a patch.
     Patched {
         ops: Vec<PatchOperation>,
-        /// Warnings for the user.
         warnings: Vec<String>,
         /// The request document that the patch writes.
         document: Box<RequestDocument>,
@@ -25,7 +24,6 @@ pub enum Admission {
     /// that asks for nothing, the patch removes what only kerf writes.
     Mended {
         ops: Vec<PatchOperation>,
-        /// Warnings for the user.
         warnings: Vec<String>,
     },
     Denied {

@@ -1,4 +1,4 @@
-//! The program's flags.
+//! The command-line flags of the webhook.
 
 use clap::{Parser, ValueEnum};
 use jiff::SignedDuration;

@@ -33,7 +33,6 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
-    /// Reads the configuration `name`.
     pub async fn read(client: &Client, name: &str) -> Result<Self, BundleError> {
         let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         let read = api.get_opt(name).await.map_err(failed("read", name))?;

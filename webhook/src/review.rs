@@ -34,7 +34,6 @@ struct Question {
     request: Option<Request>,
 }
 
-/// The API server's question.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Request {
@@ -106,7 +105,6 @@ pub(crate) enum BadReview {
     NoRequest,
 }
 
-/// Parses a question.
 pub(crate) fn read(body: &[u8]) -> Result<Request, BadReview> {
     let question: Question = serde_json::from_slice(body)?;
     if question.api_version != API_VERSION || question.kind != KIND {

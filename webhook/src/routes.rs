@@ -22,7 +22,6 @@ const LARGEST_BODY: usize = 8 << 20;
 /// Everything from which answers are made.
 #[derive(Debug, Clone)]
 pub(crate) struct Webhook {
-    /// The policies in force.
     pub policy: PolicyStore,
     /// What the cluster's GPUs can serve.
     pub supply: LiveSupply,

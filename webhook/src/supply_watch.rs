@@ -45,7 +45,6 @@ impl LiveSupply {
 pub(crate) struct Publisher(watch::Sender<Option<Arc<Supply>>>);
 
 impl Publisher {
-    /// Publishes the present supply.
     pub fn supply(&self, supply: Supply) {
         self.0.send_replace(Some(Arc::new(supply)));
     }

@@ -1,4 +1,4 @@
-//! Runs cargo and the programs that it built, with their output as it comes.
+//! Runs cargo and the programs that it has built, with their output unchanged.
 
 use std::process::{Command, ExitStatus};
 use std::time::Instant;
@@ -7,14 +7,14 @@ use anyhow::{Context as _, bail};
 
 use crate::workspace::Workspace;
 
-/// Runs cargo in the workspace's root; `what` names the step in the progress and in the error.
+/// Runs cargo in the workspace's root. `what` names the step in the progress and in the error.
 pub fn run(workspace: &Workspace, what: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let mut cargo = command(workspace);
     cargo.args(arguments);
     step(what, &mut cargo)
 }
 
-/// Runs a program that cargo built into the target folder of `profile`.
+/// Runs a program from the target folder of `profile`.
 pub fn run_built(
     workspace: &Workspace,
     profile: &str,
@@ -25,7 +25,7 @@ pub fn run_built(
     succeeded(name, status.with_context(|| format!("failed to start {name}"))?)
 }
 
-/// Runs a step and says how long it took.
+/// Runs a step and prints how long it took.
 pub fn step(what: &str, command: &mut Command) -> anyhow::Result<()> {
     eprintln!("xtask: {what}");
     let began = Instant::now();
@@ -35,14 +35,14 @@ pub fn step(what: &str, command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Cargo, in the workspace's root.
+/// A command for cargo in the workspace's root.
 pub fn command(workspace: &Workspace) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace.root());
     cargo
 }
 
-/// The same command at a lower priority: it takes the cores when nothing else wants them.
+/// The same command at a lower priority, so that it uses only cores that are idle.
 pub fn yielding(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "15"]).arg(command.get_program()).args(command.get_args());

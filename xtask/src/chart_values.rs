@@ -1,17 +1,17 @@
-//! What the chart's README says of `Chart.yaml` and `values.yaml`, in the form of helm-docs: title, version, requirements, and a table
-//! of the values, made of each key's `# --` comment and default. Pure.
+//! Generates parts of the chart's README from `Chart.yaml` and `values.yaml`, in the form of helm-docs: title, version,
+//! requirements, and a table of the values, from each key's `# --` comment and default. Pure.
 
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, bail, ensure};
 
-/// Around what is made of `Chart.yaml`, and of `values.yaml`.
+/// The lines around the generated parts of the README.
 const CHART: [&str; 2] =
     ["<!-- chart: written by `cargo xtask manifests` from Chart.yaml -->\n", "<!-- end of chart -->\n"];
 const VALUES: [&str; 2] =
     ["<!-- values: written by `cargo xtask manifests` from values.yaml -->\n", "<!-- end of values -->\n"];
 
-/// The README with what these files say.
+/// The README with the parts for these files.
 pub fn readme(readme: &str, chart: &str, values: &str) -> anyhow::Result<String> {
     let with_chart = between(readme, CHART, &header(chart)?)?;
     between(&with_chart, VALUES, &table(values)?)
@@ -25,7 +25,7 @@ fn between(text: &str, [begin, end]: [&str; 2], content: &str) -> anyhow::Result
     Ok(format!("{before}{begin}{content}{end}{after}"))
 }
 
-/// Title, version, description and requirements.
+/// The title, version, description and requirements.
 fn header(chart: &str) -> anyhow::Result<String> {
     let field = |name: &str| {
         let start = format!("{name}: ");
@@ -45,17 +45,17 @@ fn header(chart: &str) -> anyhow::Result<String> {
     ))
 }
 
-/// A value with a description. What is below its key is its default.
+/// A value with a description. The lines below its key are its default.
 struct Value {
     key: String,
     depth: usize,
     description: String,
     default: String,
-    /// The lines of a default that is written over several.
+    /// The lines of a default that needs several.
     below: Vec<String>,
 }
 
-/// A row for each value; fails on one that is not described.
+/// A row for each value. It fails for a value without a description.
 fn table(values: &str) -> anyhow::Result<String> {
     let mut table = "\n## Values\n\n| Key | Type | Default | Description |\n|---|---|---|---|\n".to_owned();
     for value in described(values)? {
@@ -70,7 +70,7 @@ fn table(values: &str) -> anyhow::Result<String> {
 fn described(values: &str) -> anyhow::Result<Vec<Value>> {
     let mut found: Vec<Value> = Vec::new();
     let (mut path, mut comment): (Vec<&str>, String) = (Vec::new(), String::new());
-    // Whether the lines that follow may be the last value's default.
+    // Whether the next lines may belong to the last value's default.
     let mut is_open = false;
     for line in values.lines() {
         let text = line.trim_start();
@@ -99,7 +99,7 @@ fn described(values: &str) -> anyhow::Result<Vec<Value>> {
 }
 
 impl Value {
-    /// The default as YAML in one line; a text in quotes.
+    /// The default as YAML in one line; a string gets quotes.
     fn in_one_line(&self) -> anyhow::Result<String> {
         let items = || self.below.iter().map(|line| line.strip_prefix("- "));
         Ok(match self.default.as_str() {
@@ -114,7 +114,7 @@ impl Value {
     }
 }
 
-/// The type by which helm-docs calls a value.
+/// The type of a value, as helm-docs names it.
 fn kind(default: &str) -> &'static str {
     match default {
         "true" | "false" => "bool",

@@ -1,7 +1,8 @@
-//! `cargo xtask cross`: kerf's programs, compiled and linked for processors and systems that this machine is not.
+//! `cargo xtask cross`: compiles and links kerf's programs for processors and systems other than this machine's.
 //!
-//! Releases are built on such machines themselves (`.github/workflows/release.yml`); this is how a change that would stop
-//! them is found before. The linker and the C compiler are zig's, by cargo-zigbuild; both come by the Python package index.
+//! Releases are built on such machines themselves (`.github/workflows/release.yml`). This task finds earlier which
+//! changes would break them. The linker and the C compiler are zig's, used by cargo-zigbuild; both are installed from
+//! the Python package index.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,19 +10,18 @@ use std::process::Command;
 use crate::cargo;
 use crate::workspace::Workspace;
 
-/// What is built for one target.
+/// A target and what is built for it.
 #[derive(Debug)]
 struct Target {
-    /// Rust's name of it.
     name: &'static str,
-    /// cargo-zigbuild's name: with the oldest glibc that images have.
+    /// The target in cargo-zigbuild's form, with the oldest glibc of the images.
     linked: &'static str,
     command: &'static str,
     packages: &'static [&'static str],
 }
 
-/// The agent opens NVML and is linked with glibc, so that target says more than the static one; the other programs are made of
-/// the same crates. macOS's frameworks come with its own tools alone: there the command line is compiled and not linked.
+/// The agent loads NVML and is linked with glibc, so its target tests more than a static one, and the other programs
+/// have the same crates. macOS's frameworks come only with Apple's tools, so the command line is compiled for it but not linked.
 const TARGETS: [Target; 2] = [
     Target {
         name: "aarch64-unknown-linux-gnu",
@@ -39,8 +39,8 @@ const TARGETS: [Target; 2] = [
 
 const PYTHON_PACKAGES: [&str; 2] = ["cargo-zigbuild==0.24.1", "ziglang==0.17.1"];
 
-/// Builds for these systems, such as `linux`. What cannot be had here is said to be not run; what can be had and does not build is
-/// an error.
+/// Builds for these systems, such as `linux`. A target that cannot be installed here is reported as not run; a failing
+/// build is an error.
 pub fn run(workspace: &Workspace, systems: &[&str]) -> anyhow::Result<()> {
     let Some(zigbuild) = zigbuild(workspace) else {
         eprintln!("xtask: programs for other machines: NOT RUN (no {} by pip)", PYTHON_PACKAGES.join(", "));
@@ -69,16 +69,17 @@ impl Target {
             self.linked,
         ]);
         build.args(self.packages.iter().flat_map(|package| ["--package", package]));
-        // Where the images' programs are built: macros and the like are there already, and cargo locks the folder where tests run.
+        // The images' build folder already has macros and similar crates, and cargo locks the default folder while
+        // tests run.
         build.arg("--target-dir").arg(workspace.images_build());
         build.env("CARGO_ZIGBUILD_ZIG_PATH", &zigbuild.zig).env("CARGO_PROFILE_DEV_DEBUG", "0");
-        // What both keep between builds, in no folder of the user's.
+        // Both tools keep their caches here and not in the user's folders.
         build.env("CARGO_ZIGBUILD_CACHE_DIR", &zigbuild.cache).env("ZIG_GLOBAL_CACHE_DIR", &zigbuild.cache);
         build
     }
 }
 
-/// Where cargo-zigbuild and zig are.
+/// The paths of cargo-zigbuild and zig.
 #[derive(Debug)]
 struct Zigbuild {
     program: PathBuf,
@@ -86,7 +87,7 @@ struct Zigbuild {
     cache: PathBuf,
 }
 
-/// Installs both beside the other tools, unless they are there; none if there is no pip or nothing to be had by it.
+/// Installs both beside the other tools, if they are missing; `None` if pip is missing or fails.
 fn zigbuild(workspace: &Workspace) -> Option<Zigbuild> {
     let folder = workspace.tools("cross-tools");
     let program = folder.join("bin/cargo-zigbuild");

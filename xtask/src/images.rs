@@ -1,9 +1,9 @@
-//! `cargo xtask images`: hands over to `xtask/images`, which has more dependencies than other tasks should wait for.
+//! `cargo xtask images`: runs `xtask/images`, a crate of its own, so that other tasks need not compile its
+//! dependencies.
 
 use crate::cargo;
 use crate::workspace::Workspace;
 
-/// Builds that program and runs it.
 pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     cargo::run(
         workspace,

@@ -1,4 +1,4 @@
-//! `cargo xtask <task>`: the project's own tasks. Parses the command line and hands over; nothing is decided here.
+//! `cargo xtask <task>`: the project's own tasks. It only parses the command line and calls the task.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -21,7 +21,7 @@ use clap::Parser as _;
 
 fn main() -> ExitCode {
     let Err(error) = task::Xtask::parse().run() else { return ExitCode::SUCCESS };
-    // Without the backtrace that returning it would print: the text holds the remedy.
+    // Returning the error would also print a backtrace, which hides the remedy in the text.
     eprintln!("error: {error:#}");
     ExitCode::FAILURE
 }

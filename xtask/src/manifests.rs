@@ -1,5 +1,5 @@
-//! `cargo xtask manifests`: the chart is the one source of what is installed. What the chart takes from elsewhere is copied into
-//! it, and `deploy/base`, for kustomize, is what Helm makes of it by default.
+//! `cargo xtask manifests`: derives files from the chart, the only source of what is installed. Files from elsewhere
+//! are copied into the chart, and `deploy/base`, for kustomize, is Helm's output with the defaults.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,22 +12,22 @@ use crate::tools::Purpose;
 use crate::workspace::Workspace;
 use crate::{cargo, chart_values, tools};
 
-/// The namespace that `deploy/base` installs into.
 const NAMESPACE: &str = "kerf-system";
 
-/// What kustomize makes of files of its own: policies and the scheduler's configuration, whose names get the content's hash.
+/// Files that kustomize generates itself: policies and the scheduler's configuration, whose names get a hash of the
+/// content.
 const BY_KUSTOMIZE: [&str; 2] = ["policies.yaml", "scheduler/configuration.yaml"];
 
-/// What only Helm does.
+/// Templates that only Helm uses.
 const BY_HELM: [&str; 2] = ["uninstall/", "tests/"];
 
-/// Marks of lines that mean nothing without Helm, or that kustomize has another way for.
+/// Marks of lines that make no sense without Helm, or that kustomize replaces.
 const HELMS: [&str; 3] = ["helm.sh/", "checksum/", "app.kubernetes.io/managed-by: Helm"];
 
-/// Stands above each file that is written.
+/// The first line of each file that is written.
 const HEADER: &str = "# Written by `cargo xtask manifests` from deploy/chart/templates: change it there.\n";
 
-/// Files of the checkout by their paths.
+/// Texts of files by their paths in the checkout.
 type Files = BTreeMap<PathBuf, String>;
 
 /// Writes the files that differ; with `check` it fails instead, and names them.
@@ -41,7 +41,7 @@ pub fn run(workspace: &Workspace, check: bool) -> anyhow::Result<()> {
     put(workspace, &rights(workspace)?, check)
 }
 
-/// What the chart takes from elsewhere: Helm reads nothing outside of a chart's folder.
+/// The files that the chart takes from elsewhere, because Helm reads nothing outside of a chart's folder.
 fn copies(workspace: &Workspace) -> anyhow::Result<Files> {
     let files = Path::new("deploy/chart/files");
     let scheduler = scheduler_configuration(workspace)?;
@@ -69,18 +69,18 @@ fn copies(workspace: &Workspace) -> anyhow::Result<Files> {
     Ok(copies)
 }
 
-/// What `kerf` prints.
+/// The configuration that `kerf` prints.
 fn scheduler_configuration(workspace: &Workspace) -> anyhow::Result<String> {
     let mut kerf = Command::new(workspace.beside("kerf"));
     said(kerf.args(["scheduler-config", "--leader-elect"]), "kerf scheduler-config")
 }
 
-/// `deploy/base`, one file for each template.
+/// The files of `deploy/base`, one for each template.
 fn base(workspace: &Workspace) -> anyhow::Result<Files> {
     Ok(split(&template(workspace, &[])?))
 }
 
-/// The rights of the extender that it has not by default, in a component.
+/// The extender's optional rights, as a component.
 fn rights(workspace: &Workspace) -> anyhow::Result<Files> {
     let made = split(&template(workspace, &["--set", "extender.layouts=true"])?);
     let rights = made.get(Path::new("deploy/base/extender/layouts.yaml"));
@@ -88,7 +88,7 @@ fn rights(workspace: &Workspace) -> anyhow::Result<Files> {
     Ok([(PathBuf::from("deploy/components/extender-layouts/rights.yaml"), rights.clone())].into())
 }
 
-/// What `helm template` writes for deploy/base, with further arguments.
+/// The output of `helm template` for deploy/base, with these additional arguments.
 fn template(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<String> {
     let mut helm = Command::new(tools::admin(workspace, "helm")?);
     helm.args(["template", "kerf"]).arg(workspace.root().join("deploy/chart"));
@@ -96,7 +96,7 @@ fn template(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<String>
     said(&mut helm, "helm template")
 }
 
-/// Helm's output by template, in the order in which Helm applies the documents.
+/// Splits Helm's output by template, and keeps the order in which Helm applies the documents.
 fn split(output: &str) -> Files {
     let mut files = Files::new();
     for document in output.split("---\n# Source: kerf/templates/").skip(1) {
@@ -151,7 +151,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
 }
 
-/// None where there is no such folder.
+/// The files in a folder; empty if it does not exist.
 fn files_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !folder.exists() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! The programs as they ship, in one folder: those that wait, mostly, on many machines are built small.
+//! Collects the programs as they ship in one folder. Programs that mostly wait on many machines are built small.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,22 +8,22 @@ use anyhow::Context as _;
 use crate::workspace::Workspace;
 use crate::{build, cargo};
 
-/// Programs that are built with the profile `lean`. How much memory they take is mostly how much code they have.
+/// The programs with the profile `lean`. Their memory depends mostly on the size of their code.
 const SMALL: [&str; 2] = ["kerf-node-agent", "kerf-webhook"];
 
-/// Builds all programs and gives the folder that they lie in.
+/// Builds all programs, and returns their folder.
 pub fn folder(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build::everything(workspace, &["--release"], &[])?;
     assemble(workspace, &SMALL)
 }
 
-/// The same of what the bench of the scheduler runs, and no more.
+/// The same for the programs of the scheduler's benchmark only.
 pub fn scheduler_bench(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build::scheduler_bench(workspace)?;
     assemble(workspace, &["kerf-webhook"])
 }
 
-/// Builds the small programs, and puts them into the folder beside the others.
+/// Builds the small programs, and links them beside the others.
 fn assemble(workspace: &Workspace, small: &[&'static str]) -> anyhow::Result<PathBuf> {
     let packages = small.iter().flat_map(|name| ["--package", name]);
     let arguments: Vec<&str> =
@@ -41,7 +41,7 @@ fn assemble(workspace: &Workspace, small: &[&'static str]) -> anyhow::Result<Pat
     Ok(folder)
 }
 
-/// Puts the file into the folder, in place of one of its name.
+/// Links a file into the folder, and replaces a file with the same name.
 fn link(file: &Path, folder: &Path) -> anyhow::Result<()> {
     let name = file.file_name().context("a file has a name")?;
     let there = folder.join(name);

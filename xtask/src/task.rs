@@ -63,7 +63,6 @@ enum Task {
 }
 
 impl Xtask {
-    /// Runs the chosen task.
     pub fn run(self) -> anyhow::Result<()> {
         let workspace = Workspace::locate()?;
         match self.task {

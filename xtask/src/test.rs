@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that must hold before a change lands; and parts of it, for the time before that.
+//! `cargo xtask test`: runs everything that must hold before a change lands, or parts of it for the inner loop.
 
 use std::process::Command;
 use std::thread;
@@ -9,17 +9,18 @@ use clap::Subcommand;
 use crate::workspace::Workspace;
 use crate::{build, cargo, cross};
 
-/// The version of cargo-deny that is installed where there is none.
+/// The version of cargo-deny to install if it is missing.
 const CARGO_DENY: &str = "cargo-deny@0.20.2";
 
-/// Clippy compiles as rustc does and reports its lints on the way, so that lints take no build of their own. Both variables are
-/// those that `cargo clippy` sets; crates of others are compiled without it.
+/// Makes clippy the compiler of the workspace's crates, so that lints need no build of their own. `cargo clippy` sets
+/// the same two variables. Dependencies are compiled without it.
 const LINTED: [(&str, &str); 2] = [
     ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
     ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
 ];
 
-/// Tests with a control plane wait much of their time: so many of them for each core keep the cores at work. More make them late.
+/// Tests with a control plane mostly wait, so this many for each core keep the cores busy. With more, tests miss their
+/// timeouts.
 const TESTS_PER_CORE: usize = 2;
 
 /// A part of the tests.
@@ -34,7 +35,7 @@ pub enum Part {
     },
 }
 
-/// Runs all checks, or a part of the tests; the first that fails ends the run.
+/// Runs all checks or a part of the tests. The first failure ends the run.
 pub fn run(workspace: &Workspace, part: Option<Part>) -> anyhow::Result<()> {
     match part {
         Some(Part::Unit) => return unit(workspace, &[]),
@@ -47,7 +48,7 @@ pub fn run(workspace: &Workspace, part: Option<Part>) -> anyhow::Result<()> {
     cargo::run(workspace, "formatting", &["fmt", "--all", "--check"])?;
     build::everything(workspace, &["--all-targets"], &LINTED)?;
     thread::scope(|scope| {
-        // They compile while tests wait. Tests of the images, and of the page that makes them, take what is there.
+        // These builds compile while tests wait. Tests of the images, and of the page about making them, use what is built by then.
         let others =
             scope.spawn(|| static_programs(workspace).and_then(|()| cross::run(workspace, &["linux"])));
         let tested = unit(workspace, &LINTED).and_then(|()| system(workspace, &[], &LINTED));
@@ -58,7 +59,7 @@ pub fn run(workspace: &Workspace, part: Option<Part>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whatever is tested, the whole workspace is built with the same features: those of some packages would be another build.
+/// Always builds the whole workspace with the same features, because selected packages would be another build.
 fn tests(workspace: &Workspace, environment: &[(&str, &str)]) -> Command {
     let mut tests = cargo::command(workspace);
     tests.args(["test", "--locked", "--workspace"]).envs(environment.iter().copied());
@@ -67,7 +68,7 @@ fn tests(workspace: &Workspace, environment: &[(&str, &str)]) -> Command {
 
 fn unit(workspace: &Workspace, environment: &[(&str, &str)]) -> anyhow::Result<()> {
     let mut tests = tests(workspace, environment);
-    // The one program that is not meant is `system`.
+    // The pattern excludes only the program `system`.
     tests.args(["--no-fail-fast", "--lib", "--bins", "--test", "[!s]*"]);
     cargo::step("tests in a process", &mut tests)
 }
@@ -88,13 +89,13 @@ fn static_programs(workspace: &Workspace) -> anyhow::Result<()> {
     cargo::step("static programs for images", &mut images)
 }
 
-/// Crates that must not come in, licences and sources: deny.toml.
+/// Checks for banned crates, licences and sources, by deny.toml.
 fn bans(workspace: &Workspace) -> anyhow::Result<()> {
     let tools = workspace.cargo_tools();
     let deny = tools.join("bin/cargo-deny");
     if !deny.is_file() {
         let root = tools.display().to_string();
-        // Unoptimised: it runs for a second and would compile for minutes.
+        // Unoptimised, because it runs for a second and an optimised build takes minutes.
         cargo::run(
             workspace,
             "installing cargo-deny",
@@ -110,7 +111,7 @@ fn bans(workspace: &Workspace) -> anyhow::Result<()> {
             ],
         )?;
     }
-    // A build has only the crates of its own target, and the check reads those of every target that deny.toml names.
+    // A build fetches only the crates of its own target, but the check reads those of every target in deny.toml.
     cargo::run(workspace, "crates of every target", &["fetch", "--locked"])?;
     let mut check = Command::new(deny);
     check.current_dir(workspace.root()).args(["--offline", "check", "bans", "licenses", "sources"]);

@@ -1,11 +1,12 @@
-//! Where things are: the checkout's root and cargo's target folder. Reads the environment, changes nothing.
+//! The paths of a workspace: the checkout's root and cargo's target folder. It reads the environment and changes
+//! nothing.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-/// The checkout that xtask was built from, and the target folder it was built into.
+/// The checkout from which xtask was built, and the target folder that has it.
 #[derive(Debug, Clone)]
 pub struct Workspace {
     root: PathBuf,
@@ -14,8 +15,8 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// The root comes from the build; the target folder from where this executable lies (`<target>/debug/xtask`), so
-    /// that `CARGO_TARGET_DIR` and `build.target-dir` are honoured without reading them.
+    /// The root is known from the build. The target folder is found by this executable's path (`<target>/debug/xtask`),
+    /// so that `CARGO_TARGET_DIR` and `build.target-dir` count without being read.
     pub fn locate() -> anyhow::Result<Self> {
         let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let root = manifest.parent().context("xtask lies at the root of its disk")?.to_path_buf();
@@ -25,22 +26,21 @@ impl Workspace {
         Ok(Self { root, target: target.to_path_buf(), profile: profile.to_path_buf() })
     }
 
-    /// The checkout's root.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A program that cargo built with `profile` (`debug` or `release`).
+    /// The path of a program that cargo built with `profile` (`debug` or `release`).
     pub fn built(&self, profile: &str, name: &str) -> PathBuf {
         self.target.join(profile).join(name)
     }
 
-    /// A program that cargo built beside xtask itself.
+    /// The path of a program that cargo built beside xtask itself.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.profile.join(name)
     }
 
-    /// Where cargo's own extensions are installed for this workspace.
+    /// The folder with cargo extensions for this workspace.
     pub fn cargo_tools(&self) -> PathBuf {
         self.target.join("cargo-tools")
     }
@@ -50,32 +50,32 @@ impl Workspace {
         self.root.join("tests").join("tools").join(name)
     }
 
-    /// Where built Go programs are kept: `<target>/<store>`.
+    /// The folder of built Go programs: `<target>/<store>`.
     pub fn tools(&self, store: &str) -> PathBuf {
         self.target.join(store)
     }
 
-    /// Where `cargo xtask images` writes.
+    /// The output folder of `cargo xtask images`.
     pub fn images(&self) -> PathBuf {
         self.target.join("images")
     }
 
-    /// Where cargo builds what is not for this machine itself.
+    /// The folder for builds that are not for this machine itself.
     pub fn images_build(&self) -> PathBuf {
         self.target.join("images-build")
     }
 
-    /// Where the sources are copied to whose checks are removed.
+    /// The folder for copies of the sources whose checks are removed.
     pub fn forging(&self) -> PathBuf {
         self.target.join("forging")
     }
 
-    /// Where the sources are copied to into which bugs are put.
+    /// The folder for copies of the sources in which bugs are planted.
     pub fn planted(&self) -> PathBuf {
         self.target.join("planted")
     }
 
-    /// Where bundles for a machine with a GPU are made.
+    /// The folder for bundles for a machine with a GPU.
     pub fn gpu(&self) -> PathBuf {
         self.target.join("gpu")
     }

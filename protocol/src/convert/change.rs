@@ -10,7 +10,6 @@ use kerf_core::ledger::{Change, SliceKey};
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
 
-/// Parses a change.
 pub fn read_change(change: wire::Change) -> Result<Change, Unreadable> {
     let gone = names("gone", change.gone, SLICES)?;
     Ok(Change {

@@ -6,7 +6,6 @@ use crate::wire;
 use kerf_core::ledger::Change;
 use kerf_core::names::NodeName;
 
-/// An agent's introduction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     pub node: NodeName,

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
-/// The connected agents.
 #[derive(Debug)]
 pub(super) struct Registry(Mutex<State>);
 

@@ -1,4 +1,4 @@
-//! An image as one file: an OCI image layout in a tar archive, with the list beside it that Docker reads.
+//! Writes an image as one file: an OCI image layout in a tar archive, with the list that Docker reads.
 
 use std::collections::HashMap;
 use std::str::FromStr as _;
@@ -18,13 +18,12 @@ use crate::release::{Release, VERSION};
 use crate::system::Machine;
 use crate::tree::Tree;
 
-/// Under this annotation containerd finds the image's whole name at an import.
+/// The annotation in which containerd finds the image's full name at an import.
 const CONTAINERD_NAME: &str = "io.containerd.image.name";
 
-/// Of Docker's hub, to which runtimes take names without a registry.
+/// The prefix of Docker's hub, which runtimes assume for names without a registry.
 const HUB: &str = "docker.io/library";
 
-/// The archive.
 pub fn bytes(
     image: &Description,
     release: &Release,
@@ -69,7 +68,7 @@ pub fn bytes(
     Ok(archive.into_inner()?)
 }
 
-/// Files named by their hashes.
+/// Files that are named by their hashes.
 #[derive(Default)]
 struct Blobs(Tree);
 
@@ -86,12 +85,12 @@ impl Blobs {
     }
 }
 
-/// Where a blob is in the layout.
+/// The path of a blob in the layout.
 fn blob(descriptor: &Descriptor) -> String {
     format!("blobs/sha256/{}", descriptor.digest().digest())
 }
 
-/// Keys in one order: the crate's maps have none.
+/// JSON with sorted keys, because the crate's maps have no fixed order.
 fn document(content: &impl Serialize) -> anyhow::Result<Vec<u8>> {
     Ok(serde_json::to_vec(&serde_json::to_value(content)?)?)
 }
@@ -128,7 +127,7 @@ fn configuration(
         .build()?)
 }
 
-/// The image's name and tag as people write it.
+/// The image's name and tag, as users write them.
 fn tag(image: &Description, registry: Option<&str>) -> String {
     let registry = registry.map(|registry| format!("{registry}/")).unwrap_or_default();
     format!("{registry}{}:{VERSION}", image.name)

@@ -1,4 +1,4 @@
-//! The programs as they go into images: built by cargo for the right target, or taken as they lie there.
+//! Provides the programs for images: cargo builds them for the right target, or has built them already.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -21,29 +21,25 @@ pub enum Profile {
     Dev,
 }
 
-/// Cargo's folder for these builds, in its target folder.
+/// The folder for these builds inside cargo's target folder.
 const BUILD: &str = "images-build";
 
-/// A built program.
 #[derive(Debug)]
 pub struct Built {
-    /// Where it is.
     pub path: PathBuf,
-    /// The target that it was built for.
+    /// The target triple that it was built for.
     pub target: String,
 }
 
-/// Where things are: the checkout's root and cargo's target folder.
+/// The folders that a build needs.
 #[derive(Debug)]
 pub struct Places {
-    /// The checkout's root.
     pub root: PathBuf,
-    /// Cargo's target folder: where this executable lies, two folders up.
+    /// Cargo's target folder, two levels above this executable.
     pub target: PathBuf,
 }
 
 impl Places {
-    /// Finds them.
     pub fn locate() -> anyhow::Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = manifest.ancestors().nth(2).context("the crate lies in xtask/images")?.to_owned();
@@ -53,7 +49,6 @@ impl Places {
     }
 }
 
-/// Builds an image's program.
 pub fn program(
     places: &Places,
     image: &'static Description,
@@ -78,7 +73,7 @@ pub fn program(
     compile(places, &packages, (image.program, name, target), profile, release)
 }
 
-/// Builds the program beside an image's.
+/// Builds the second program of an image.
 pub fn beside(
     places: &Places,
     beside: &'static Beside,
@@ -95,7 +90,7 @@ pub fn beside(
     compile(places, &packages, (beside.program, name, target), profile, release)
 }
 
-/// Builds programs, by their packages and names, and gives the one of them that is meant.
+/// Builds these packages' programs, and returns the one of them that is named.
 fn compile(
     places: &Places,
     programs: &[(&str, &str)],
@@ -109,7 +104,8 @@ fn compile(
     for (package, program) in programs {
         cargo.args(["--package", package, "--bin", program]);
     }
-    // Of its own: cargo would build crates for this machine, such as macros, anew for each of two builds that take turns.
+    // The folder is a separate one. In a shared folder, cargo would rebuild crates for this machine, such as macros,
+    // whenever two different builds take turns.
     let folder = places.target.join(BUILD);
     cargo.arg("--target-dir").arg(&folder);
     cargo.envs(environment(&target));
@@ -117,7 +113,7 @@ fn compile(
         Profile::Release => {
             cargo.env("KERF_VERSION", release.spoken()).env("RUSTFLAGS", remapped(&places.root)?);
         }
-        // No debugger meets them.
+        // No debugger is used on them.
         Profile::Dev => drop(cargo.env("CARGO_PROFILE_DEV_DEBUG", "0")),
     }
     eprintln!("images: building {program} for {target}, profile {name}");
@@ -127,8 +123,8 @@ fn compile(
     Ok(Built { path: folder.join(&target).join(of_profile).join(program), target })
 }
 
-/// What is built in one go. Alone, so that a program that ships has just the features that it asks for; for tests together, for
-/// each build by itself would make the other's crates stale.
+/// The programs to build together. A shipped program is built alone, so that its crates have exactly the features that
+/// it asks for. For tests all are built together, because separate builds would invalidate each other's crates.
 fn with(
     own: (&'static str, &'static str),
     linkage: Linkage,
@@ -144,7 +140,7 @@ fn with(
     programs.chain(beside.map(|beside| (beside.package, beside.program))).collect()
 }
 
-/// What the programs for a target have in them besides crates.
+/// The libraries that programs for a target contain besides crates.
 pub fn toolchain(target: &str) -> anyhow::Result<Toolchain> {
     let version = rustc(&["--version"])?;
     let rust = version.split_whitespace().nth(1).context("rustc tells no version")?.to_owned();
@@ -155,7 +151,7 @@ pub fn toolchain(target: &str) -> anyhow::Result<Toolchain> {
     Ok(Toolchain { rust, musl: Some(musl(Path::new(&libraries))?) })
 }
 
-/// musl says its version in a string of the library that Rust ships.
+/// Finds musl's version, which is a string in the library that Rust ships.
 fn musl(libraries: &Path) -> anyhow::Result<String> {
     let path = libraries.join("self-contained/libc.a");
     let library = std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
@@ -168,7 +164,7 @@ fn musl(libraries: &Path) -> anyhow::Result<String> {
     version.map(str::to_owned).with_context(|| format!("{} tells no version", path.display()))
 }
 
-/// Rust's libraries for a target come by rustup.
+/// Installs Rust's libraries for a target by rustup.
 fn provide(target: &str) -> anyhow::Result<()> {
     let libraries = rustc(&["--print", "target-libdir", "--target", target])?;
     if Path::new(&libraries).is_dir() {
@@ -183,7 +179,8 @@ fn provide(target: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// ring has parts in C that use nothing of libc but `memcpy` and its like: the machine's own compiler does for musl.
+/// ring's parts in C use nothing of libc but functions like `memcpy`, so the machine's own compiler can build them for
+/// musl.
 fn environment(target: &str) -> Vec<(String, String)> {
     let compiler = format!("CC_{}", target.replace('-', "_"));
     if !target.ends_with("musl") || env::var_os(&compiler).is_some() {
@@ -192,7 +189,7 @@ fn environment(target: &str) -> Vec<(String, String)> {
     vec![(compiler, "cc".to_owned())]
 }
 
-/// Flags by which no path of this machine gets into a program: neither the checkout's nor that of the crates.
+/// Compiler flags that keep the paths of this machine, of the checkout and of crates, out of a program.
 fn remapped(root: &Path) -> anyhow::Result<String> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home =
@@ -204,8 +201,8 @@ fn remapped(root: &Path) -> anyhow::Result<String> {
     ))
 }
 
-/// Cargo, without what it tells the tests that may be running this: ring is built anew when that changes, and what ships is
-/// compiled by rustc alone.
+/// Cargo without the variables that it sets for tests. ring is rebuilt when they change, and shipped programs are compiled
+/// by plain rustc.
 fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let told = |name: &str| {

@@ -1,4 +1,4 @@
-//! The one table of kerf's images. The Dockerfiles in `deploy/images` are compared with it by a test.
+//! The single table of kerf's images. A test compares the Dockerfiles in `deploy/images` with it.
 
 use clap::ValueEnum;
 
@@ -19,75 +19,70 @@ pub enum Image {
     Cli,
 }
 
-/// Whether a program is all of itself.
+/// How a program is linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Linkage {
-    /// With musl, which resolves names by itself and is made to be linked in. Nothing is opened at run time.
+    /// Statically, with musl, which resolves names by itself. Nothing is loaded at run time.
     Static,
-    /// With glibc. NVML is a library of the driver's, opened at run time: it was linked with glibc, and wants a loader.
+    /// Dynamically, with glibc. The program loads NVML at run time, and the driver's library needs glibc and a loader.
     Dynamic,
 }
 
-/// Whom a program runs as, unless the pod says otherwise.
+/// The user of a program, unless the pod sets another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
-    /// 65532, as `PodSecurity` "restricted" demands and distroless images call `nonroot`.
+    /// User 65532, which distroless images call `nonroot` and `PodSecurity` "restricted" accepts.
     Nonroot,
-    /// The agent alone: cutting GPUs, device files and other pods' cgroups are root's.
+    /// Only for the agent: cutting GPUs, device files and other pods' cgroups need root.
     Root,
 }
 
-/// What an image is.
+/// The properties of an image.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Description {
     /// The image's name without registry and tag.
     pub name: &'static str,
-    /// For registries' pages.
+    /// The title for registries' pages.
     pub title: &'static str,
-    /// What it does, in a line.
+    /// What the program does, in one line.
     pub purpose: &'static str,
-    /// The package that has the program.
     pub package: &'static str,
-    /// The program, in [`PROGRAMS`].
+    /// The program, which is in [`PROGRAMS`].
     pub program: &'static str,
     /// Other names of the program.
     pub also: &'static [&'static str],
-    /// A program beside it, which is static and has its profile: what is copied to a host of any distribution.
+    /// A second program, which is static and has the same profile, because it is copied to hosts of any distribution.
     pub beside: Option<&'static Beside>,
-    /// How it is linked.
     pub linkage: Linkage,
-    /// The profile that it ships with. `lean` for those that wait, mostly, on many machines (`xtask`'s `shipped`).
+    /// The cargo profile for shipping: `lean` for programs that mostly wait on many machines (`xtask`'s `shipped`).
     pub profile: &'static str,
-    /// Whom it runs as.
     pub user: User,
-    /// The TCP ports of its default flags.
+    /// The TCP ports of the program's default flags.
     pub ports: &'static [u16],
 }
 
-/// Where programs are.
+/// The folder of the programs.
 pub const PROGRAMS: &str = "/usr/bin";
 
-/// Where programs are looked up. The first is where drivers lie that are not injected but mounted (GKE's).
+/// The search path for programs. The first folder is for drivers that are mounted instead of injected (GKE's).
 pub const PATH: &str = "/usr/local/nvidia/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where NVML may lie besides the loader's own folders: as [`PATH`], and where NVIDIA's container runtime puts libraries into
-/// images that it does not know.
+/// Folders of NVML besides the loader's own: those of [`PATH`]'s drivers, and the one in which NVIDIA's container
+/// runtime puts libraries in unknown images.
 pub const LIBRARIES: &str = "/usr/local/nvidia/lib64:/usr/local/nvidia/lib:/usr/lib64";
 
-/// A second program of an image.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Beside {
-    /// The package that has it.
     pub package: &'static str,
-    /// The program, in [`PROGRAMS`].
+    /// The program, which is in [`PROGRAMS`].
     pub program: &'static str,
 }
 
 impl Image {
-    /// All, in the order in which they are built.
+    /// All images in build order.
     pub const ALL: [Self; 4] = [Self::Webhook, Self::Extender, Self::NodeAgent, Self::Cli];
 
-    /// The table.
+    /// The image's row of the table.
     pub const fn description(self) -> &'static Description {
         match self {
             Self::Webhook => &Description {
@@ -137,7 +132,7 @@ impl Image {
                 program: "kerf",
                 also: &["kubectl-kerf"],
                 beside: None,
-                // `kerf gpu` opens NVML, as the agent does.
+                // `kerf gpu` loads NVML, as the agent does.
                 linkage: Linkage::Dynamic,
                 profile: "dist",
                 user: User::Nonroot,
@@ -148,12 +143,11 @@ impl Image {
 }
 
 impl Description {
-    /// The program's path in the image, which is its entry point.
     pub fn entrypoint(&self) -> String {
         format!("{PROGRAMS}/{}", self.program)
     }
 
-    /// What the program finds in its environment.
+    /// The environment variables of the program.
     pub fn environment(&self) -> Vec<(&'static str, &'static str)> {
         let mut environment = vec![("PATH", PATH)];
         if self.linkage == Linkage::Dynamic {
@@ -164,7 +158,7 @@ impl Description {
 }
 
 impl User {
-    /// User and group, as numbers: a kubelet cannot tell that a name is not root's.
+    /// User and group as numbers, because a kubelet cannot verify that a name is not root's.
     pub const fn ids(self) -> &'static str {
         match self {
             Self::Nonroot => "65532:65532",

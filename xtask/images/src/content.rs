@@ -1,25 +1,24 @@
-//! What is in an image: the program and what it cannot do without. No shell, no package manager.
+//! The content of an image: the program and what it needs to run. No shell, no package manager.
 
 use crate::catalog::Description;
 use crate::system::{Copied, System};
 use crate::tree::Tree;
 
-/// The accounts that images of distroless have.
+/// The accounts of distroless images.
 pub const PASSWD: &str =
     "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n";
-/// Their groups.
+/// The groups of distroless images.
 pub const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 
-/// glibc would look for other sources of names first.
+/// Without this file glibc would try other sources of names first.
 const NSSWITCH: &str = "passwd: files\ngroup: files\nhosts: files dns\n";
 
-/// Where kerf's own licence is.
 const LICENCE: &str = "/usr/share/doc/kerf/LICENSE";
 
-/// With a merged `/usr`, as where the libraries come from.
+/// Links for a merged `/usr`, as on the system from which the libraries come.
 const LINKS: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 
-/// The image's file system; a dynamic program takes `system`.
+/// The image's file system. `system` is for dynamic programs.
 pub fn of(
     image: &Description,
     program: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The crates that a program is linked of, as cargo resolves them for it, and their checksums of Cargo.lock.
+//! The crates that are linked into a program, as cargo resolves them, with their checksums from Cargo.lock.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,20 +7,18 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use cargo_lock::Lockfile;
 
-/// A crate.
+/// A crate that is linked into a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crate {
-    /// Its name.
     pub name: String,
-    /// Its version.
     pub version: String,
-    /// Its licence in SPDX's words, as it says itself.
+    /// The licence as an SPDX expression, as the crate declares it.
     pub licence: Option<String>,
-    /// SHA-256 of its archive in the registry; the workspace's own have none.
+    /// The SHA-256 of its archive in the registry; `None` for the workspace's own crates.
     pub checksum: Option<String>,
 }
 
-/// Reads the crates of a package's program for a target: neither those of its tests nor those that only its build runs.
+/// The crates of a package's program for a target, without those that only its tests or its build use.
 pub fn of(root: &Path, package: &str, target: &str) -> anyhow::Result<Vec<Crate>> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root).args(["tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "none"]);
@@ -37,7 +35,7 @@ pub fn of(root: &Path, package: &str, target: &str) -> anyhow::Result<Vec<Crate>
     read(&String::from_utf8_lossy(&output.stdout), &checksums)
 }
 
-/// Reads lines such as `ring v0.17.14|Apache-2.0 AND ISC`, one for each place that a crate has in the tree.
+/// Parses lines such as `ring v0.17.14|Apache-2.0 AND ISC`, one for each place of a crate in the tree.
 fn read(tree: &str, checksums: &BTreeMap<(String, String), String>) -> anyhow::Result<Vec<Crate>> {
     let mut crates = BTreeMap::new();
     for line in tree.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty()) {
@@ -47,7 +45,7 @@ fn read(tree: &str, checksums: &BTreeMap<(String, String), String>) -> anyhow::R
             anyhow::bail!("cargo tree said {line}")
         };
         let key = (name.to_owned(), version.trim_start_matches('v').to_owned());
-        // Crates of old write MIT/Apache-2.0.
+        // Old crates write MIT/Apache-2.0.
         let licence = Some(licence.replace('/', " OR ")).filter(|licence| !licence.is_empty());
         let checksum = checksums.get(&key).cloned();
         crates.insert(key.clone(), Crate { name: key.0, version: key.1, licence, checksum });

@@ -1,4 +1,4 @@
-//! The Dockerfiles in `deploy/images` make what the table says.
+//! Tests that the Dockerfiles in `deploy/images` build what the table says.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::catalog::{Image, Linkage, PROGRAMS};
 use crate::content::{GROUP, PASSWD};
 use crate::release::VERSION;
 
-/// Instructions and what follows them, with continued lines joined.
+/// The instructions and their arguments, with continued lines joined.
 fn instructions(name: &str) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let text = std::fs::read_to_string(root.join(format!("deploy/images/{name}.Dockerfile"))).unwrap();
@@ -20,7 +20,7 @@ fn instructions(name: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The values of an instruction in the stage that becomes the image.
+/// The arguments of an instruction in the stage that becomes the image.
 fn last_stage<'a>(instructions: &'a [(String, String)], word: &str) -> Vec<&'a str> {
     let from = instructions.iter().rposition(|(word, _)| word == "FROM").unwrap();
     instructions[from..].iter().filter(|(w, _)| w == word).map(|(_, rest)| rest.as_str()).collect()

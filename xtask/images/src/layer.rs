@@ -1,4 +1,4 @@
-//! A file system as an image's layer: a tar archive, compressed with gzip, which every runtime reads.
+//! Writes a file system as an image's layer: a tar archive, compressed with gzip, which every runtime reads.
 
 use std::io::Write;
 
@@ -9,18 +9,16 @@ use tar::{Builder, EntryType, Header};
 
 use crate::tree::{Node, Tree};
 
-/// A layer.
 #[derive(Debug)]
 pub struct Layer {
-    /// The compressed archive.
     pub compressed: Vec<u8>,
-    /// SHA-256 of the archive before it was compressed, in hex.
+    /// The SHA-256 of the uncompressed archive, in hex.
     pub diff_id: String,
 }
 
-/// Writes the layer. All entries are root's and of one time, in seconds since 1970.
+/// Writes the layer. All entries belong to root and have the same time, in seconds since 1970.
 pub fn write(tree: &Tree, time: u64, compression: Compression) -> anyhow::Result<Layer> {
-    // Neither name nor time in gzip's head.
+    // The gzip header has no name and no time, so that the same tree gives the same bytes.
     let gzip = GzBuilder::new().write(Vec::new(), compression);
     let mut archive = Builder::new(Hashing { inner: gzip, hash: Sha256::new() });
     for (path, node) in tree.iter() {
@@ -30,7 +28,7 @@ pub fn write(tree: &Tree, time: u64, compression: Compression) -> anyhow::Result
     Ok(Layer { compressed: inner.finish()?, diff_id: hex(hash) })
 }
 
-/// Adds one entry.
+/// Adds one entry to an archive.
 pub fn entry<W: Write>(archive: &mut Builder<W>, path: &str, node: &Node, time: u64) -> std::io::Result<()> {
     let mut header = Header::new_gnu();
     header.set_mtime(time);
@@ -57,7 +55,7 @@ pub fn entry<W: Write>(archive: &mut Builder<W>, path: &str, node: &Node, time: 
     }
 }
 
-/// SHA-256 in hex, as digests in images are written.
+/// The SHA-256 in hex, as in image digests.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(Sha256::new_with_prefix(bytes))
 }
@@ -66,7 +64,7 @@ fn hex(hash: Sha256) -> String {
     format!("{:x}", hash.finalize())
 }
 
-/// Passes bytes on and hashes them.
+/// Forwards bytes and hashes them.
 struct Hashing<W> {
     inner: W,
     hash: Sha256,

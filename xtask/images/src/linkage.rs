@@ -1,4 +1,4 @@
-//! What a program asks of the loader, read off its ELF file: an image that lacks a library is not written.
+//! Reads a program's needs at run time from its ELF file, so that no image is written that lacks a library.
 
 use anyhow::{Context as _, bail, ensure};
 use object::Endianness;
@@ -7,17 +7,16 @@ use object::read::elf::{Dyn as _, ElfFile64, FileHeader as _, ProgramHeader as _
 
 use crate::catalog::Linkage;
 
-/// What a program needs at its start.
+/// The files that a program needs at its start.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// The loader's path; none for a static program.
+    /// The loader's path; `None` for a static program.
     pub loader: Option<String>,
-    /// Names of libraries.
+    /// The names of the libraries.
     pub libraries: Vec<String>,
 }
 
 impl Needs {
-    /// Reads them.
     pub fn of(program: &[u8]) -> anyhow::Result<Self> {
         let file =
             ElfFile64::<Endianness>::parse(program).context("the program is no ELF file of 64 bits")?;
@@ -37,7 +36,7 @@ impl Needs {
         Ok(needs)
     }
 
-    /// Refuses a program that could not start in its image.
+    /// Fails for a program that could not start in its image.
     pub fn check(&self, linkage: Linkage, loader: &str, libraries: &[&str]) -> anyhow::Result<()> {
         match linkage {
             Linkage::Static => {

@@ -1,7 +1,7 @@
-//! `cargo xtask images`: container images of kerf's programs as OCI archives, without a container engine.
+//! `cargo xtask images`: writes container images of kerf's programs as OCI archives, without a container engine.
 //!
-//! [`catalog`] is the one table of what the images are; [`build`] makes the programs, [`content`] says what is in an image,
-//! [`sbom`] where that comes from, and [`archive`] writes it down. The same input gives the same bytes.
+//! [`catalog`] is the single table of the images, [`build`] builds the programs, [`content`] lists an image's files,
+//! [`sbom`] their origin, and [`archive`] writes them. The same input gives the same bytes.
 #![forbid(unsafe_code)]
 
 mod archive;

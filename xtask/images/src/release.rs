@@ -1,4 +1,4 @@
-//! What an image says of its making: version, revision, time, place. Asks git; the clock is never asked.
+//! The origin of an image: version, revision, time and source. It comes from git and never from the clock.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,25 +13,24 @@ use std::collections::HashMap;
 
 use crate::catalog::Description;
 
-/// The workspace's, which chart and images share.
+/// The workspace's version, which the chart and the images share.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The time that replaces the commit's (reproducible-builds.org).
+/// The variable that overrides the commit's time (reproducible-builds.org).
 const EPOCH: &str = "SOURCE_DATE_EPOCH";
 
-/// What was built, when, and out of what.
+/// The version, the time and the source of a build.
 #[derive(Debug)]
 pub struct Release {
-    /// The commit, with `-dirty` where files differ from it.
+    /// The commit, with `-dirty` if files differ from it.
     pub revision: String,
-    /// The commit's time.
     pub created: Timestamp,
-    /// Where the source is, if that was told.
+    /// The source's address, if a flag names it.
     pub source: Option<String>,
 }
 
 impl Release {
-    /// Asks git in the checkout's root, and `SOURCE_DATE_EPOCH`.
+    /// Reads git in the checkout's root, and `SOURCE_DATE_EPOCH`.
     pub fn of(root: &Path, source: Option<String>) -> anyhow::Result<Self> {
         let changed = !git(root, &["status", "--porcelain"])?.is_empty();
         let mut revision = git(root, &["rev-parse", "HEAD"])?;
@@ -49,19 +48,18 @@ impl Release {
         Ok(Self { revision, created, source })
     }
 
-    /// What programs print as their version.
+    /// The version that programs print.
     pub fn spoken(&self) -> String {
         let (commit, dirty) =
             self.revision.split_once('-').map_or((&*self.revision, ""), |(commit, _)| (commit, "-dirty"));
         format!("{VERSION} ({}{dirty})", commit.get(..12).unwrap_or(commit))
     }
 
-    /// Seconds since 1970, for the entries of archives.
+    /// The time in seconds since 1970, for the entries of archives.
     pub fn seconds(&self) -> u64 {
         self.created.as_second().unsigned_abs()
     }
 
-    /// The labels of an image.
     pub fn labels(&self, image: &Description) -> HashMap<String, String> {
         let created = self.created.to_string();
         let labels = [

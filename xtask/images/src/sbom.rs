@@ -1,4 +1,4 @@
-//! The bill of materials of an image, in CycloneDX's JSON: the crates that the program is linked of, the libraries that are not
+//! Writes the bill of materials of an image in CycloneDX's JSON: the crates in the program, the libraries that are no
 //! crates, and the files that were copied from the machine.
 
 use serde::Serialize;
@@ -9,12 +9,12 @@ use crate::layer::sha256;
 use crate::release::{Release, VERSION};
 use crate::system::{Machine, System};
 
-/// What a static program is linked with besides crates.
+/// The libraries in a static program besides crates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {
-    /// Rust's version: its standard library is in every program.
+    /// Rust's version, because its standard library is in every program.
     pub rust: String,
-    /// musl's, as Rust ships it; none in a dynamic program.
+    /// The version of musl that Rust ships; `None` for a dynamic program.
     pub musl: Option<String>,
 }
 
@@ -63,18 +63,16 @@ struct Licence {
     expression: String,
 }
 
-/// What an image is made of.
+/// Everything that an image contains.
 #[derive(Debug)]
 pub struct Materials<'a> {
-    /// The crates.
     pub crates: &'a [Crate],
-    /// The toolchain's libraries.
+    /// The libraries of the toolchain.
     pub toolchain: &'a Toolchain,
-    /// Of a dynamic program's image.
+    /// The files that were copied from the machine, for a dynamic program.
     pub system: Option<&'a System>,
 }
 
-/// Writes the bill.
 pub fn write(
     image: &Description,
     release: &Release,
@@ -148,7 +146,7 @@ fn of_system(system: &System, machine: &Machine) -> Vec<Component> {
     packages.chain(files).collect()
 }
 
-/// A version as package URLs have it.
+/// Escapes a version for a package URL.
 fn escaped(version: &str) -> String {
     version.replace('+', "%2B").replace(':', "%3A")
 }
@@ -201,7 +199,7 @@ mod tests {
             .unwrap()
     }
 
-    /// CycloneDX's own library reads it.
+    /// CycloneDX's own library validates the bill.
     #[test]
     fn the_bill_is_valid_and_names_everything() {
         let bom = Judge::parse_from_json(bill().as_bytes()).unwrap();

@@ -1,25 +1,25 @@
-//! What a dynamic program's image takes of the machine that builds it: the loader, the libraries of glibc and what says whose
-//! they are. The machine is Debian or one of its family; the programs were linked with these very libraries.
+//! Files that a dynamic program's image takes from the building machine: the loader, glibc's libraries and their
+//! licences. The machine must be Debian or a derivative, and the programs were linked with these very libraries.
 
 use std::fs;
 use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 
-/// An architecture, in the words of those who name it.
+/// An architecture, with its different names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Rust's and the kernel's.
+    /// The name that Rust and the kernel use.
     pub arch: &'static str,
-    /// In OCI documents, and Debian's.
+    /// The name in OCI documents and of Debian's packages.
     pub oci: &'static str,
-    /// Debian's folder of its libraries.
+    /// Debian's folder for the architecture's libraries.
     pub multiarch: &'static str,
-    /// The loader that programs name.
+    /// The path of the loader in programs.
     pub loader: &'static str,
 }
 
-/// What images are built for.
+/// The architectures for which images are built.
 const MACHINES: [Machine; 2] = [
     Machine {
         arch: "x86_64",
@@ -35,8 +35,8 @@ const MACHINES: [Machine; 2] = [
     },
 ];
 
-/// Libraries and the packages that have them. Rust's programs ask for libc, libm and libgcc; NVML, `nvidia-smi` and the MPS
-/// programs of the driver for the others too (seen in driver 580: `readelf -d`; symbols up to `GLIBC_2.9`).
+/// The libraries and their packages. Rust's programs need libc, libm and libgcc; NVML, `nvidia-smi` and the driver's
+/// MPS programs also need the others (seen in driver 580: `readelf -d`; symbols up to `GLIBC_2.9`).
 pub const LIBRARIES: [(&str, &str); 6] = [
     ("libc.so.6", "libc6"),
     ("libm.so.6", "libc6"),
@@ -46,53 +46,48 @@ pub const LIBRARIES: [(&str, &str); 6] = [
     ("libgcc_s.so.1", "libgcc-s1"),
 ];
 
-/// The packages, and their licences in SPDX's words.
+/// The packages with their licences as SPDX expressions.
 const PACKAGES: [(&str, &str); 2] =
     [("libc6", "LGPL-2.1-or-later"), ("libgcc-s1", "GPL-3.0-or-later WITH GCC-exception-3.1")];
 
-/// The texts that Debian's copyright files lead to.
+/// The licence texts to which Debian's copyright files refer.
 const LICENCES: [&str; 3] = ["GPL-2", "GPL-3", "LGPL-2.1"];
 
 const ELSEWHERE: &str =
     "on another system build in a container of Debian, or with deploy/images/*.Dockerfile";
 
-/// A file of the machine's.
+/// A file that is copied from the machine.
 #[derive(Debug)]
 pub struct Copied {
-    /// Its path in the image.
+    /// The path in the image.
     pub path: String,
-    /// What it holds.
     pub content: Vec<u8>,
 }
 
-/// A package of the machine's.
 #[derive(Debug)]
 pub struct Package {
-    /// Its name.
     pub name: &'static str,
-    /// Its version.
     pub version: String,
-    /// Its licence in SPDX's words.
+    /// The licence as an SPDX expression.
     pub licence: &'static str,
-    /// What the package database says of it.
+    /// The package's entry in the package database.
     pub status: String,
 }
 
-/// What is copied.
+/// Everything that is copied from the machine.
 #[derive(Debug)]
 pub struct System {
-    /// The loader and the libraries.
     pub libraries: Vec<Copied>,
-    /// Licences, and what a scanner for vulnerabilities looks at: where distroless images have it.
+    /// Licences and package data, at the paths of distroless images, where vulnerability scanners find them.
     pub documents: Vec<Copied>,
-    /// Whose the libraries are.
+    /// The packages of the libraries.
     pub packages: Vec<Package>,
     /// The distribution and its release, such as `debian` and `12`.
     pub distribution: (String, String),
 }
 
 impl Machine {
-    /// This machine.
+    /// The architecture of this machine.
     pub fn this() -> anyhow::Result<&'static Self> {
         let arch = std::env::consts::ARCH;
         let found = MACHINES.iter().find(|machine| machine.arch == arch);
@@ -101,7 +96,7 @@ impl Machine {
 }
 
 impl System {
-    /// Reads it off this machine.
+    /// Reads the files and packages of this machine.
     pub fn of(machine: &Machine) -> anyhow::Result<Self> {
         let mut libraries = vec![copied(machine.loader, machine.loader)?];
         for (name, _) in LIBRARIES {
@@ -132,7 +127,7 @@ impl System {
     }
 }
 
-/// A file of the machine's, where the image has it: a folder of the root that is a link on Debian is one in the image.
+/// Copies a file. A folder in the root that is a link on Debian is also one in the image, so its target's path is used.
 fn copied(path: &str, to: &str) -> anyhow::Result<Copied> {
     let content =
         fs::read(path).with_context(|| format!("failed to read {path}, which is Debian's; {ELSEWHERE}"))?;
@@ -151,7 +146,7 @@ fn package(name: &'static str, licence: &'static str) -> anyhow::Result<Package>
     Ok(Package { name, version, licence, status })
 }
 
-/// A field of `/etc/os-release`.
+/// The value of a field in `/etc/os-release`.
 fn field(release: &str, name: &str) -> anyhow::Result<String> {
     for line in release.lines() {
         if let Some((key, value)) = line.split_once('=')

@@ -1,21 +1,21 @@
-//! A file system as a value: what an image holds, in the order in which it is written.
+//! A file system as a value: an image's content, in the order in which it is written.
 
 use std::collections::BTreeMap;
 
 use anyhow::bail;
 
-/// What a path is.
+/// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
-    /// A folder, with its mode.
+    /// A folder and its mode.
     Folder(u32),
-    /// A file: its mode and content.
+    /// A file with its mode and content.
     File(u32, Vec<u8>),
-    /// A symbolic link and where it leads.
+    /// A symbolic link and its target.
     Link(String),
 }
 
-/// Paths from the root, without a leading slash. A folder sorts before what is in it.
+/// Paths from the root, without a leading slash. A folder sorts before its content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree(BTreeMap<String, Node>);
 
@@ -24,27 +24,26 @@ const FILE: u32 = 0o644;
 const PROGRAM: u32 = 0o755;
 
 impl Tree {
-    /// Adds a folder with its own mode.
+    /// Adds a folder with this mode.
     pub fn folder(&mut self, path: &str, mode: u32) -> anyhow::Result<()> {
         self.add(path, Node::Folder(mode))
     }
 
-    /// Adds a file that all may read.
+    /// Adds a file that everyone may read.
     pub fn file(&mut self, path: &str, content: Vec<u8>) -> anyhow::Result<()> {
         self.add(path, Node::File(FILE, content))
     }
 
-    /// Adds a file that all may run.
+    /// Adds a file that everyone may execute.
     pub fn program(&mut self, path: &str, content: Vec<u8>) -> anyhow::Result<()> {
         self.add(path, Node::File(PROGRAM, content))
     }
 
-    /// Adds a symbolic link.
     pub fn link(&mut self, path: &str, target: &str) -> anyhow::Result<()> {
         self.add(path, Node::Link(target.to_owned()))
     }
 
-    /// All paths and what they are; folders come before what is in them.
+    /// All paths in order; a folder comes before its content.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
         self.0.iter().map(|(path, node)| (path.as_str(), node))
     }

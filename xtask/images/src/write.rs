@@ -1,4 +1,4 @@
-//! The command: builds what was asked for and writes it, with the bill of materials and a list of checksums beside it.
+//! The command: builds the chosen images and writes them, with bills of materials and a list of checksums.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,14 +39,12 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-/// An image's files.
 struct Written {
     archive: Vec<u8>,
-    /// The bill of materials.
     bill: Vec<u8>,
 }
 
-/// As image names have it: no scheme, no tag, no slash at the end.
+/// Parses a registry: no scheme, no tag, no slash at the end.
 fn registry(text: &str) -> Result<String, String> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "./-_:".contains(c);
     if text.is_empty()
@@ -64,7 +62,6 @@ fn registry(text: &str) -> Result<String, String> {
 }
 
 impl Args {
-    /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
         let places = Places::locate()?;
         let machine = Machine::this()?;
@@ -93,7 +90,7 @@ impl Args {
         fs::write(folder.join("SHA256SUMS"), sums.concat()).context("failed to write SHA256SUMS")
     }
 
-    /// An image's files.
+    /// Builds an image and returns its files.
     fn image(
         &self,
         places: &Places,
@@ -133,7 +130,7 @@ impl Args {
         })
     }
 
-    /// Unoptimised programs are large, and their images are read once.
+    /// Unoptimised programs are large and their images are read once, so fast compression is better for tests.
     fn compression(&self) -> Compression {
         match self.profile {
             Profile::Release => Compression::best(),
@@ -142,7 +139,7 @@ impl Args {
     }
 }
 
-/// A built program, which can start where it is to run.
+/// Reads a built program, and fails if it could not start in its image.
 fn checked(built: &Built, linkage: Linkage, machine: &Machine) -> anyhow::Result<Vec<u8>> {
     let program =
         fs::read(&built.path).with_context(|| format!("failed to read {}", built.path.display()))?;

@@ -9,7 +9,7 @@ use crate::workspace::Workspace;
 pub(super) const BUILD: [&str; 4] = ["build", "--locked", "--package", "kerf-explorer"];
 pub(super) const PROGRAM: &str = "kerf_explore";
 
-/// Explores, or tries whether planted bugs are found: those whose names contain what follows the flag.
+/// Explores, or tests whether planted bugs are found: those whose names contain every word after the flag.
 pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     if let Some(flag) = arguments.iter().position(|flag| flag == "--planted") {
         return planted::run(workspace, &arguments[flag + 1..]);

@@ -1,5 +1,5 @@
-//! `cargo xtask bench forging`: a million forged pods against the webhook's decision; then ten of its checks are removed one
-//! at a time, in a copy of the sources, and each must be found by ten thousand forged pods.
+//! `cargo xtask bench forging`: tests the webhook's decision with a million forged pods. Then it removes ten of its
+//! checks one at a time, in a copy of the sources, and ten thousand forged pods must find each.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::workspace::Workspace;
 const PACKAGE: [&str; 6] = ["test", "--locked", "--quiet", "--package", "kerf-webhook", "--lib"];
 const MILLION: &str = "admit::forging_tests::a_million_forged_pods_get_no_more_than_honest_ones";
 const TEN_THOUSAND: &str = "admit::forging_tests::a_forged_pod_gets_no_more_than_an_honest_one";
-/// What the test says when it finds a forged pod that gains.
+/// The test's message when a forged pod gains something.
 const FOUND: &str = "a forged pod gets more than an honest one";
 
-/// A check, and the sources without it.
+/// A check, and the edit that removes it.
 struct Removal {
     check: &'static str,
     file: &'static str,
@@ -88,7 +88,7 @@ const REMOVALS: [Removal; 10] = [
     },
 ];
 
-/// Prints both figures; fails if one misses its bar.
+/// Prints both results, and fails if one misses its bar.
 pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     if !arguments.iter().any(|flag| flag == "--removals-only") {
         let million = ["--release", "--", "--exact", "--ignored", "--nocapture", MILLION];
@@ -111,7 +111,7 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the test fails in the copy without the check, and by a forged pod that gains.
+/// Whether the test fails without the check because a forged pod gains something.
 fn is_found(copy: &Path, removal: &Removal) -> anyhow::Result<bool> {
     let file = copy.join(removal.file);
     let source = fs::read_to_string(&file)?;

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measurements with optimised programs, of which no more is built than they need.
+//! `cargo xtask bench`: runs measurements with optimised programs, and builds only what each of them needs.
 
 mod explore;
 mod forging;
@@ -10,16 +10,16 @@ use std::process::Command;
 use crate::workspace::Workspace;
 use crate::{build, cargo, shipped};
 
-/// The measurements that need no cluster: their crate is small.
+/// The measurements that need no cluster, whose crate is small.
 const WITHOUT_A_CLUSTER: [&str; 4] = ["packing", "decide", "policy", "offers"];
 
-/// The measurements of what programs cost where they wait: as they ship.
+/// The measurements of waiting programs' cost, which run the programs as they ship.
 const AS_SHIPPED: [&str; 2] = ["agent", "admission"];
 
-/// A bar that is a test of the agent's, of 10,000 reboots, restarts and repartitions.
+/// The agent's test with 10,000 reboots, restarts and repartitions.
 const REBOOTS: &str = "node::reboot_churn_tests::ten_thousand_reboots_restarts_and_repartitions";
 
-/// Builds what the named measurement needs and runs it.
+/// Builds what the named measurement needs, and runs it.
 pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     let name = arguments.first().map(String::as_str);
     if name.is_some_and(|name| WITHOUT_A_CLUSTER.contains(&name)) {

@@ -1,4 +1,4 @@
-//! A copy of the sources, into which bugs are put to see whether they are found.
+//! A copy of the sources, in which bugs are planted to test whether they are found.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use anyhow::{Context as _, ensure};
 
 use crate::workspace::Workspace;
 
-/// Brings a copy of the sources up to date. Its target folder is its own, and later runs find it again.
+/// Updates the copy of the sources. It has a target folder of its own, which later runs use again.
 pub fn copy(workspace: &Workspace, copy: &Path) -> anyhow::Result<()> {
     let listed = Command::new("git").current_dir(workspace.root()).args(["ls-files", "-z"]).output()?;
     ensure!(listed.status.success(), "git ls-files failed");
     for file in String::from_utf8(listed.stdout)?.split_terminator('\0') {
         let (from, to) = (workspace.root().join(file), copy.join(file));
         let Ok(content) = fs::read(&from) else { continue };
-        // One that is the same keeps its time, so that cargo builds nothing anew for it.
+        // An unchanged file keeps its time, so that cargo does not rebuild its crate.
         if fs::read(&to).ok().as_ref() != Some(&content) {
             fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
             fs::write(&to, content).with_context(|| format!("failed to write {}", to.display()))?;

@@ -1,4 +1,4 @@
-//! The Rust part of a build: which crates, how many, and how far cargo is.
+//! The Rust part of a build: the crates, their number, and cargo's progress.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
@@ -10,10 +10,10 @@ use super::progress::{Lane, Progress};
 use crate::cargo;
 use crate::workspace::Workspace;
 
-/// How cargo's message of a finished unit begins (`cargo build --message-format=json`).
+/// The prefix of cargo's message about a finished unit (`cargo build --message-format=json`).
 const ARTIFACT: &str = r#"{"reason":"compiler-artifact","package_id":""#;
 
-/// What `cargo build` is asked for.
+/// The arguments of a `cargo build`.
 #[derive(Debug)]
 pub struct Crates {
     packages: &'static [&'static str],
@@ -22,12 +22,12 @@ pub struct Crates {
 }
 
 impl Crates {
-    /// These packages, or the whole workspace if there are none, with these flags of `cargo build`.
+    /// Builds these packages, or the whole workspace if there are none, with these flags of `cargo build`.
     pub fn new(packages: &'static [&'static str], flags: Vec<&'static str>) -> Self {
         Self { packages, flags, environment: &[] }
     }
 
-    /// The same with variables of cargo's environment.
+    /// Sets variables in cargo's environment.
     pub fn with_environment(mut self, environment: &'static [(&'static str, &'static str)]) -> Self {
         self.environment = environment;
         self
@@ -40,7 +40,7 @@ impl Crates {
         ["--locked"].into_iter().chain(self.packages.iter().flat_map(|name| ["--package", name])).collect()
     }
 
-    /// How many crates there are, with all that they need. Downloads those that are missing.
+    /// The number of crates, including all dependencies. It downloads the missing ones.
     pub fn count(&self, workspace: &Workspace) -> anyhow::Result<usize> {
         let edges = if self.flags.contains(&"--all-targets") { "normal,build,dev" } else { "normal,build" };
         let mut tree = cargo::command(workspace);
@@ -55,11 +55,11 @@ impl Crates {
         Ok(text.lines().map(|line| line.trim_end_matches(" (*)")).collect::<BTreeSet<_>>().len())
     }
 
-    /// Builds them.
+    /// Runs the build and reports each finished crate.
     pub fn build(&self, workspace: &Workspace, progress: &Progress) -> anyhow::Result<()> {
         let mut build = cargo::command(workspace);
         build.arg("build").args(self.selection()).args(&self.flags).envs(self.environment.iter().copied());
-        // Diagnostics still go to stderr, as text.
+        // Diagnostics are still printed to stderr as text.
         build.args(["--quiet", "--message-format=json-render-diagnostics"]).stdout(Stdio::piped());
         let mut child = build.spawn().context("failed to start cargo")?;
         let messages = child.stdout.take().context("cargo has no stdout")?;
@@ -78,7 +78,7 @@ impl Crates {
     }
 }
 
-/// The package of which a unit was finished.
+/// The package of a finished unit.
 fn package(message: &str) -> Option<&str> {
     message.strip_prefix(ARTIFACT)?.split('"').next()
 }

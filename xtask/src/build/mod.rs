@@ -1,4 +1,4 @@
-//! Builds what a task runs, the Go programs beside the Rust ones, and no more than that.
+//! Builds what a task runs, Go programs beside Rust ones, and nothing else.
 
 mod crates;
 mod progress;
@@ -13,7 +13,7 @@ pub use self::progress::{Lane, Progress};
 use crate::tools::{self, Purpose};
 use crate::workspace::Workspace;
 
-/// Builds what the demo runs.
+/// Builds the programs of the demo.
 pub fn demo(workspace: &Workspace) -> anyhow::Result<()> {
     const PACKAGES: &[&str] =
         &["kerf", "kerf-extender", "kerf-node-agent", "kerf-nvml-mock", "kerf-tests", "kerf-webhook"];
@@ -30,7 +30,7 @@ pub fn demo(workspace: &Workspace) -> anyhow::Result<()> {
     both(workspace, &Crates::new(PACKAGES, flags.collect()), Purpose::Demo)
 }
 
-/// Builds what the bench of the scheduler runs, optimised.
+/// Builds the programs of the scheduler's benchmark, optimised.
 pub fn scheduler_bench(workspace: &Workspace) -> anyhow::Result<()> {
     const PACKAGES: &[&str] = &["kerf", "kerf-extender", "kerf-tests", "kerf-webhook"];
     const BINARIES: &[&str] = &["die_with_parent", "kerf", "kerf-extender", "kerf-webhook", "kerf_bench"];
@@ -38,7 +38,7 @@ pub fn scheduler_bench(workspace: &Workspace) -> anyhow::Result<()> {
     both(workspace, &Crates::new(PACKAGES, flags.collect()), Purpose::Demo)
 }
 
-/// Builds the control plane's programs and the workspace, with these flags and variables for cargo.
+/// Builds the control plane's programs and the whole workspace, with these flags and variables for cargo.
 pub fn everything(
     workspace: &Workspace,
     flags: &[&'static str],
@@ -47,8 +47,8 @@ pub fn everything(
     both(workspace, &Crates::new(&[], flags.to_vec()).with_environment(environment), Purpose::Tests)
 }
 
-/// Downloads first, so that the time for the network and the time for the processor are told apart; then cargo and Go share the
-/// cores: each starts as many compilers as there are cores, and the kernel divides.
+/// Downloads everything first, so that network time and processor time are reported separately. Then cargo and Go share
+/// the cores: each starts as many compilers as there are cores, and the kernel divides them.
 fn both(workspace: &Workspace, crates: &Crates, purpose: Purpose) -> anyhow::Result<()> {
     let tools = tools::missing(workspace, purpose)?;
     let began = Instant::now();
@@ -65,7 +65,7 @@ fn both(workspace: &Workspace, crates: &Crates, purpose: Purpose) -> anyhow::Res
     Ok(())
 }
 
-/// Runs both to their ends; the first's error comes first.
+/// Runs both to their ends. If both fail, the first one's error is returned.
 fn side_by_side<A, B: Send>(
     first: impl FnOnce() -> anyhow::Result<A>,
     second: impl FnOnce() -> anyhow::Result<B> + Send,

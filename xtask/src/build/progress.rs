@@ -1,5 +1,5 @@
-//! What a person sees while Rust and Go are compiled side by side: how much is done, and about how long the rest takes. One line
-//! that is rewritten in place on a terminal, else a line now and then.
+//! Shows the progress of Rust and Go builds that run side by side, and about how long the rest takes: one line that is
+//! overwritten on a terminal, and a line now and then elsewhere.
 
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -7,23 +7,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// In a log: often enough to show that the build is alive, seldom enough to stay readable.
+/// The interval in logs: short enough to show that the build is alive, long enough to stay readable.
 const LOG_INTERVAL: Duration = Duration::from_secs(15);
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Before this much is done an estimate is a guess.
+/// The part that must be done before the rest is estimated, because earlier estimates are guesses.
 const LEAST_FRACTION: f64 = 0.05;
 
-/// CPU seconds of an average crate and of an average Go package, measured on two cores: only their ratio counts.
+/// The CPU seconds of an average crate and an average Go package, measured on two cores. Only their ratio matters.
 const RUST_COST: f64 = 1.4;
 const GO_COST: f64 = 0.35;
 
-/// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// Crates.
     Rust,
-    /// Go packages.
     Go,
 }
 
@@ -39,24 +36,24 @@ struct Counts {
     go: Count,
 }
 
-/// How far a build is.
+/// The progress of a build.
 #[derive(Debug, Default)]
 pub struct Progress {
     counts: Mutex<Counts>,
 }
 
 impl Progress {
-    /// Adds what there is to compile.
+    /// Adds units that have to be compiled.
     pub fn expect(&self, lane: Lane, units: usize) {
         self.counts().of(lane).total += units;
     }
 
-    /// One more is compiled, or was compiled before.
+    /// Counts a unit that is compiled now or was before.
     pub fn step(&self, lane: Lane) {
         self.counts().of(lane).done += 1;
     }
 
-    /// Runs a build and shows its progress until it ends.
+    /// Runs a build, and shows its progress until it ends.
     pub fn show<T>(build: impl FnOnce(&Self) -> T) -> T {
         let progress = Self::default();
         let in_place = stderr().is_terminal();
@@ -92,7 +89,7 @@ impl Counts {
         }
     }
 
-    /// Like `building: 120 of 361 crates, 900 of 2640 Go packages, 130 s, about 5 min left`.
+    /// The line, like `building: 120 of 361 crates, 900 of 2640 Go packages, 130 s, about 5 min left`.
     fn text(&self, elapsed: Duration) -> String {
         let parts = [(&self.rust, "crates"), (&self.go, "Go packages")];
         let parts = parts.into_iter().filter(|(count, _)| count.total > 0);
@@ -100,13 +97,13 @@ impl Counts {
             .map(|(count, what)| format!("{} of {} {what}", count.done.min(count.total), count.total))
             .collect();
         parts.push(format!("{} s", elapsed.as_secs()));
-        // The last crates are our own, and the largest: what an average one takes says little of them.
+        // The last crates are the workspace's own and the largest, so an average says little about them.
         let left = self.left(elapsed).filter(|left| left.as_secs() >= 10);
         parts.extend(left.map(|left| format!("about {} left", coarse(left))));
         format!("building: {}", parts.join(", "))
     }
 
-    /// What the rest takes if it goes on as before.
+    /// The estimated rest, at the average speed so far.
     fn left(&self, elapsed: Duration) -> Option<Duration> {
         let cost = |count: &Count| {
             let total = u32::try_from(count.total).unwrap_or(u32::MAX);
@@ -130,7 +127,7 @@ fn coarse(left: Duration) -> String {
 }
 
 fn print(text: &str, in_place: bool) {
-    // Carriage return and "erase line" (ECMA-48 EL 2) only where a terminal reads them. A closed stderr must not stop a build.
+    // Only a terminal gets the carriage return and "erase line" (ECMA-48 EL 2). A closed stderr must not stop a build.
     let mut screen = stderr().lock();
     let _ = if in_place { write!(screen, "\r\x1b[2K{text}") } else { writeln!(screen, "{text}") };
     let _ = screen.flush();

@@ -1,4 +1,4 @@
-//! Folders as archives, by the system's tar and xz.
+//! Packs folders as archives, with the system's tar and xz.
 
 use std::env::consts;
 use std::fs;
@@ -8,16 +8,16 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 
-/// The most that a bundle may have. A machine that is lent takes so many MiB at a time, and some room for the checkout.
+/// The largest bundle. A machine that is lent limits each upload, which must also have room for the checkout.
 const MOST: u64 = 50 << 20;
 
-/// How bundles are compressed: as far as xz goes, over all programs at once, with machine code's addresses made alike.
+/// The strongest compression of xz, over all programs at once, with a filter for machine code's addresses.
 fn compression() -> String {
     let filter = if consts::ARCH == "x86_64" { "--x86 " } else { "" };
     format!("xz {filter}--lzma2=preset=9,dict=128MiB")
 }
 
-/// Packs a folder; gives the bundle's size.
+/// Packs a folder, and returns the bundle's size in bytes.
 pub fn pack(folder: &Path, bundle: &Path) -> anyhow::Result<u64> {
     archive(folder, bundle, Some(&compression()))?;
     let size = fs::metadata(bundle).with_context(|| format!("failed to read {}", bundle.display()))?.len();
@@ -31,13 +31,12 @@ pub fn pack(folder: &Path, bundle: &Path) -> anyhow::Result<u64> {
     Ok(size)
 }
 
-/// For people.
 #[expect(clippy::cast_precision_loss, reason = "one digit behind the point is shown")]
 pub fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Writes what is in a folder as an archive that depends on nothing else: no times, no owners, one order.
+/// Writes the content of a folder as a reproducible archive: no times, no owners, a fixed order.
 pub fn archive(folder: &Path, archive: &Path, compression: Option<&str>) -> anyhow::Result<()> {
     let mut tar = Command::new("tar");
     tar.args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
@@ -46,7 +45,7 @@ pub fn archive(folder: &Path, archive: &Path, compression: Option<&str>) -> anyh
     run(&mut tar)
 }
 
-/// The names in a folder, so that the archive does not carry the folder itself.
+/// The names in a folder, so that the archive does not contain the folder itself.
 fn entries(folder: &Path) -> anyhow::Result<Vec<std::ffi::OsString>> {
     let entries = fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
     let mut names = entries.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
@@ -54,7 +53,7 @@ fn entries(folder: &Path) -> anyhow::Result<Vec<std::ffi::OsString>> {
     Ok(names)
 }
 
-/// Runs one of the system's programs, and names it if it is not there.
+/// Runs one of the system's programs. The error says which one is missing.
 pub fn run(command: &mut Command) -> anyhow::Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     match command.status() {

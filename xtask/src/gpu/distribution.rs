@@ -1,5 +1,5 @@
-//! The small root file system of another distribution than the machine's, for an image that is made there: Debian's C library,
-//! linker and C compiler, and a Python. `PyTorch` is the machine's own.
+//! Builds the small root file system of another distribution than the machine's, for an image that is made there:
+//! Debian's C library, linker and C compiler, and a Python. `PyTorch` is the machine's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,15 @@ use anyhow::{Context as _, ensure};
 
 use super::bundle;
 
-/// Debian's release: its C library (2.36) is as old as the machine's Python needs, and another than the machine's.
+/// Debian's release. Its C library (2.36) fits the machine's Python, and differs from the machine's own.
 const SUITE: &str = "bookworm";
 
-/// What `torch.compile` takes: a C compiler, the libraries of Python's modules, and `ldconfig`, by which Triton finds the driver.
+/// The packages that `torch.compile` needs: a C compiler, the libraries of Python's modules, and `ldconfig`, by which
+/// Triton finds the driver.
 const PACKAGES: &str = "base-files,bash,coreutils,dash,gcc,grep,libbz2-1.0,libc-bin,libc6-dev,libffi8,liblzma5,\
                         libsqlite3-0,libssl3,libuuid1,sed,zlib1g";
 
-/// What is of no use there, below the root.
+/// Unused paths below the root, which are removed.
 const LEFT_OUT: [&str; 5] = [
     "usr/share",
     "usr/lib/x86_64-linux-gnu/gconv",
@@ -25,10 +26,11 @@ const LEFT_OUT: [&str; 5] = [
     "var",
 ];
 
-/// What of Python is of no use there.
+/// Unused parts of Python, which are removed.
 const OF_PYTHON: [&str; 5] = ["test", "idlelib", "ensurepip", "lib2to3", "site-packages"];
 
-/// Makes it in `root`: `python` is the prefix of a Python with a shared library, built against a C library as old as the suite's.
+/// Builds the root file system. `python` is the prefix of a Python with a shared library, built for a C library at most
+/// as new as the suite's.
 pub fn make(python: &Path, root: &Path) -> anyhow::Result<()> {
     let mut strap = Command::new("mmdebstrap");
     strap.args(["--variant=extract", "--quiet"]).arg(format!("--include={PACKAGES}")).arg(SUITE).arg(root);
@@ -50,11 +52,11 @@ pub fn make(python: &Path, root: &Path) -> anyhow::Result<()> {
     let mut find = Command::new("find");
     find.arg(&prefix).args(unused).args(["-exec", "rm", "-r", "{}", "+"]);
     bundle::run(&mut find)?;
-    // Where the loader looks without being told.
+    // The loader searches this folder without configuration.
     bundle::run(Command::new("cp").arg(library).arg(root.join("usr/lib/x86_64-linux-gnu")))
 }
 
-/// Removes the libraries of the compiler's checkers, which are the largest part of it.
+/// Removes the compiler's sanitizer libraries, which are its largest part.
 fn sanitizers(folder: &Path) -> anyhow::Result<()> {
     bundle::run(Command::new("find").arg(folder).args(["-name", "lib?san*", "-delete"]))
 }
@@ -72,7 +74,7 @@ fn library(python: &Path) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// The name of the folder of its modules, as `python3.12`.
+/// The folder name of its modules, such as `python3.12`.
 fn version(lib: &Path) -> anyhow::Result<String> {
     let entries = fs::read_dir(lib).with_context(|| format!("failed to list {}", lib.display()))?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));

@@ -1,4 +1,4 @@
-//! `cargo xtask gpu`: what a machine with a GPU needs to be a whole cluster, in files that can be carried there.
+//! `cargo xtask gpu`: packs what turns a machine with a GPU into a whole cluster.
 
 mod bundle;
 mod distribution;
@@ -41,7 +41,6 @@ pub enum Bundle {
 }
 
 impl Gpu {
-    /// Runs the task.
     pub fn run(&self, workspace: &Workspace) -> anyhow::Result<()> {
         match self {
             Self::Pack { bundle, python } => pack::pack(workspace, *bundle, python.as_deref()),

@@ -1,4 +1,4 @@
-//! What goes into the bundles. Unpacked into one folder they are laid out as cargo's target folder is, so that programs find
+//! Packs the bundles. Unpacked into one folder they have the layout of cargo's target folder, so that programs find
 //! each other as they do here.
 
 use std::fs;
@@ -11,14 +11,14 @@ use super::{Bundle, bundle, distribution, image};
 use crate::workspace::Workspace;
 use crate::{images, shipped, tools};
 
-/// Of the control plane's programs those that a single node needs.
+/// The control plane's programs that a single node needs.
 const CONTROL_PLANE: [&str; 5] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
 const NODE: [&str; 7] =
     ["containerd", "containerd-shim-runc-v2", "ctr", "host-local", "kubelet", "ptp", "runc"];
 
-/// kerf's own programs, and what brings the node up.
+/// kerf's own programs, and those that start the node.
 const OURS: [&str; 7] = [
     "kerf",
     "kerf-cdi-hook",
@@ -29,13 +29,13 @@ const OURS: [&str; 7] = [
     "gpu_node",
 ];
 
-/// What the programs read of the checkout.
+/// The folders of the checkout that the programs read.
 const FOLDERS: [&str; 2] = ["deploy", "policies"];
 
-/// Name of the only set of Go programs in a bundle.
+/// The name of the only set of Go programs in a bundle.
 const SET: &str = "bundle";
 
-/// Builds everything and packs it, or one of the bundles.
+/// Builds everything and packs all bundles, or one of them.
 pub fn pack(workspace: &Workspace, only: Option<Bundle>, python: Option<&Path>) -> anyhow::Result<()> {
     if only == Some(Bundle::Distribution) {
         let python = python.context("name the Python of the image: --python PREFIX")?;
@@ -59,7 +59,7 @@ pub fn pack(workspace: &Workspace, only: Option<Bundle>, python: Option<&Path>) 
     Ok(())
 }
 
-/// The images' programs are those of the node's bundle, built and linked as they ship.
+/// The images have the programs of the node's bundle, built and linked as they ship.
 fn pack_install(workspace: &Workspace, tools: &Path, folder: &Path) -> anyhow::Result<()> {
     images::run(workspace, &[])?;
     stage_tools(tools, &["helm"], &folder.join("admin-tools"))?;
@@ -107,7 +107,7 @@ fn pack_node(workspace: &Workspace, ours: &Path, tools: &Path, stage: &Path) -> 
     report(workspace, "node")
 }
 
-/// Packs one of the staged folders, and tells its size.
+/// Packs one of the staged folders, and prints the bundle's size.
 fn report(workspace: &Workspace, name: &str) -> anyhow::Result<()> {
     let path = workspace.gpu().join(format!("{name}.tar.xz"));
     eprintln!("gpu: packing {}, which takes some minutes", path.display());
@@ -116,12 +116,12 @@ fn report(workspace: &Workspace, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Links programs into a store as `tools` makes them.
+/// Links programs into a store with the layout of `tools`.
 fn stage_tools(set: &Path, names: &[&str], store: &Path) -> anyhow::Result<()> {
     let folder = store.join(SET);
     fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
     for name in names {
-        // Go has left out symbols already.
+        // Go has removed the symbols already.
         fs::hard_link(set.join(name), folder.join(name)).with_context(|| format!("failed to link {name}"))?;
     }
     fs::write(store.join("current"), format!("{SET}\n")).context("failed to name the set")

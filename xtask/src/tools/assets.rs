@@ -1,32 +1,32 @@
-//! `KUBEBUILDER_ASSETS`: a folder of ready programs (envtest's convention). Decides which of ours it spares us.
+//! `KUBEBUILDER_ASSETS`: a folder of built programs (envtest's convention), which need not be built here.
 
 use std::env;
 use std::path::PathBuf;
 
 use super::catalog::CONTROL_PLANE;
 
-/// What envtest's archives hold; a folder without all three is no such folder.
+/// The programs in envtest's archives. A folder without all three is not used.
 const LEAST: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
 
-/// The folder named by `KUBEBUILDER_ASSETS`.
+/// The folder that `KUBEBUILDER_ASSETS` names.
 #[derive(Debug)]
 pub struct Assets {
     folder: PathBuf,
 }
 
 impl Assets {
-    /// None when the variable is unset or empty.
+    /// `None` if the variable is unset or empty.
     pub fn from_env() -> Option<Self> {
         let folder = env::var_os("KUBEBUILDER_ASSETS").filter(|value| !value.is_empty())?;
         Some(Self { folder: PathBuf::from(folder) })
     }
 
-    /// True if the folder is usable and has this program.
+    /// Whether the folder is usable and has this program.
     pub fn holds(&self, name: &str) -> bool {
         self.lacks(&LEAST).is_empty() && self.folder.join(name).is_file()
     }
 
-    /// One line for the user: what is taken from the folder and what has to be built all the same.
+    /// A line for the user: what the folder provides, and what is built anyway.
     pub fn describe(&self) -> String {
         let folder = self.folder.display();
         let least = self.lacks(&LEAST);

@@ -1,5 +1,5 @@
-//! Go programs that one `go build` makes: those of one module that are linked alike, so that they share what is loaded, and one is
-//! linked while another's packages are compiled.
+//! Go programs that one `go build` makes: those of one module with the same kind of linking. They share loaded
+//! packages, and one is linked while another is compiled.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::catalog::{C, Program};
 use super::go;
 use crate::workspace::Workspace;
 
-/// Programs of one module, and the folder that they go into.
+/// Programs of one module, and the folder for them.
 #[derive(Debug)]
 pub struct Batch {
     module: &'static str,
@@ -19,7 +19,7 @@ pub struct Batch {
     folder: PathBuf,
 }
 
-/// The programs in their order, those of one module and one way of linking together.
+/// Groups the programs by module and kind of linking, and keeps their order.
 pub fn group(programs: impl Iterator<Item = &'static Program>, folder: &Path) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
     for program in programs {
@@ -37,12 +37,12 @@ pub fn group(programs: impl Iterator<Item = &'static Program>, folder: &Path) ->
 }
 
 impl Batch {
-    /// The folder under `tests/tools`.
+    /// The module's folder under `tests/tools`.
     pub fn module(&self) -> &'static str {
         self.module
     }
 
-    /// What the programs have in C.
+    /// The programs' parts in C.
     pub fn c(&self) -> C {
         self.c
     }
@@ -52,12 +52,12 @@ impl Batch {
         self.programs.iter().map(|program| program.package)
     }
 
-    /// Where the finished programs go.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Builds the programs in a folder of their own and moves them into place, so that an interrupted build leaves no half program.
+    /// Builds the programs in a separate folder and moves them into place, so that an interrupted build leaves no
+    /// partial program.
     pub fn build(&self, workspace: &Workspace, compiled: impl FnMut()) -> anyhow::Result<()> {
         let unfinished = self.folder.join(".unfinished");
         fs::create_dir_all(&unfinished)
@@ -71,8 +71,8 @@ impl Batch {
     }
 }
 
-/// What Go calls a program that it builds into a folder: the last part of its package's path that is no major version; a module's
-/// own package is called as the module.
+/// Go's name for a built program: the last part of its package's path that is no major version. A module's own package
+/// has the module's name.
 fn go_name(program: &Program) -> &'static str {
     let is_version = |part: &str| part.strip_prefix('v').is_some_and(|rest| rest.parse::<u32>().is_ok());
     match program.package {

@@ -1,65 +1,62 @@
-//! Which programs there are, from which wrapper module and package each comes, and how it is linked.
+//! The table of Go programs: their wrapper modules and packages, and how they are linked.
 
-/// Programs that are built and kept together.
+/// Programs that are built and stored together.
 #[derive(Debug)]
 pub struct Set {
-    /// Folder under cargo's target folder.
+    /// The folder under cargo's target folder.
     pub store: &'static str,
-    /// The wrapper modules under `tests/tools`. Those of Kubernetes have the versions that it asks for, and nothing raises them.
+    /// The wrapper modules under `tests/tools`. Those of Kubernetes have exactly the versions that Kubernetes requires.
     pub modules: &'static [&'static str],
     /// In build order.
     pub programs: &'static [Program],
 }
 
 impl Set {
-    /// What its programs are called.
     pub fn names(&self) -> Vec<&'static str> {
         self.programs.iter().map(|program| program.name).collect()
     }
 }
 
-/// What a local control plane needs.
+/// The programs of a local control plane.
 pub const CONTROL_PLANE: Set = Set { store: "k8s-tools", modules: &["kubernetes"], programs: &PROGRAMS };
 
-/// What makes a machine a node. Apart from the control plane's, for no test needs it.
+/// The programs that make a machine a node. They are a separate set, because no test needs them.
 pub const NODE: Set = Set {
     store: "node-tools",
     modules: &["kubelet", "containerd", "runc", "pause", "cni"],
     programs: &NODE_PROGRAMS,
 };
 
-/// What an admin installs with.
+/// The tools with which an admin installs kerf.
 pub const ADMIN: Set = Set { store: "admin-tools", modules: &["admin"], programs: &ADMIN_PROGRAMS };
 
-/// NVIDIA's own programs of a node that their device plugin serves. Tests run them on the simulated NVML.
+/// NVIDIA's own programs of a node with their device plugin. Tests run them on the simulated NVML.
 pub const NVIDIA: Set = Set { store: "nvidia-tools", modules: &["nvidia"], programs: &NVIDIA_PROGRAMS };
 
-/// What alerts, metrics and the dashboard are tested with; the demo does not need it.
+/// The tools that test alerts, metrics and the dashboard. The demo does not need them.
 pub const MONITORING: Set =
     Set { store: "monitoring-tools", modules: &["prometheus"], programs: &MONITORING_PROGRAMS };
 
-/// Kubernetes' version as the programs report it. Must agree with `tests/tools/kubernetes/go.mod` (a test compares).
+/// The version that Kubernetes' programs report. A test compares it with `tests/tools/kubernetes/go.mod`.
 pub const KUBERNETES_VERSION: &str = "v1.36.4";
 
-/// Files of a Go module that are wanted as they are.
+/// Files of a Go module that are used unchanged.
 #[derive(Debug)]
 pub struct ModuleFiles {
-    /// Folder under cargo's target folder; the version is the folder below.
+    /// The folder under cargo's target folder, in which each version has a folder.
     pub store: &'static str,
-    /// The module.
     pub module: &'static str,
-    /// Like `v1.36.4`.
     pub version: &'static str,
-    /// The module's checksum as go.sum would have it.
+    /// The module's checksum in go.sum's form.
     pub sum: &'static str,
     /// The folder in the module.
     pub folder: &'static str,
-    /// How the names of those that are wanted end.
+    /// The endings of the names of the files to copy.
     pub endings: &'static [&'static str],
 }
 
-/// By what manifests are judged: the newest of each version of Kubernetes that kerf is for (`kerf_tests::openapi` takes what it
-/// finds), and the CRDs of what the chart and the programs can work with.
+/// Files that judge manifests: the newest `OpenAPI` files of each version of Kubernetes that kerf supports
+/// (`kerf_tests::openapi` reads what it finds), and the CRDs of other programs that the chart and kerf can use.
 pub const FILES: [ModuleFiles; 8] = [
     openapi("v1.33.13", "h1:bmH31xUdSzeA5vk0wZAK9MZp11mdLuzUSeKk0qN3hPQ="),
     openapi("v1.34.4", "h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk="),
@@ -82,7 +79,7 @@ pub const FILES: [ModuleFiles; 8] = [
         folder: "deploy/crds",
         endings: &["_certificates.yaml", "_issuers.yaml"],
     },
-    // The newest version that is a module.
+    // This is the newest version that is a Go module.
     ModuleFiles {
         store: "crds/gpu-operator",
         module: "github.com/NVIDIA/gpu-operator",
@@ -104,31 +101,28 @@ const fn openapi(version: &'static str, sum: &'static str) -> ModuleFiles {
     }
 }
 
-/// One Go program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {
-    /// File name of the executable.
+    /// The file name of the executable.
     pub name: &'static str,
-    /// Folder under `tests/tools`.
+    /// The module's folder under `tests/tools`.
     pub module: &'static str,
-    /// Go package of its `main`.
+    /// The Go package of its `main`.
     pub package: &'static str,
-    /// Its parts in C.
     pub c: C,
 }
 
-/// What a program has in C.
+/// The parts of a program that are written in C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum C {
-    /// Nothing.
     None,
-    /// Parts that are linked into it, with all that they need.
+    /// Parts that are linked into it, with everything that they need.
     Static,
-    /// Declarations of a library that it opens when it runs, and that need not be there when it is built.
+    /// Declarations of a library that the program loads at run time. The library may be missing at build time.
     OpensLibraries,
 }
 
-/// The control plane's programs in build order: first what it cannot do without.
+/// The control plane's programs in build order, the essential ones first.
 pub const PROGRAMS: [Program; 5] = [
     pure("etcd", "kubernetes", "go.etcd.io/etcd/server/v3"),
     kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
@@ -137,7 +131,7 @@ pub const PROGRAMS: [Program; 5] = [
     kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
 ];
 
-/// Everything that `cargo xtask gpu pack` adds to them.
+/// The programs that `cargo xtask gpu pack` needs besides the control plane's.
 const NODE_PROGRAMS: [Program; 8] = [
     pure("kubelet", "kubelet", "k8s.io/kubernetes/cmd/kubelet"),
     pure("containerd", "containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
@@ -147,15 +141,15 @@ const NODE_PROGRAMS: [Program; 8] = [
         "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
     ),
     pure("ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"),
-    // It enters namespaces before Go's threads begin, which is C.
+    // runc enters namespaces before Go's threads start, and that code is C.
     Program { name: "runc", module: "runc", package: "github.com/opencontainers/runc", c: C::Static },
     pure("pause", "pause", "."),
-    // Pods' networks.
+    // The plugins for pods' networks.
     pure("ptp", "cni", "github.com/containernetworking/plugins/plugins/main/ptp"),
     pure("host-local", "cni", "github.com/containernetworking/plugins/plugins/ipam/host-local"),
 ];
 
-/// The chart's `apiVersion: v2` is read by Helm 3 as well.
+/// The chart has `apiVersion: v2`, so Helm 3 reads it as well.
 const ADMIN_PROGRAMS: [Program; 2] = [
     pure("kustomize", "admin", "sigs.k8s.io/kustomize/kustomize/v5"),
     pure("helm", "admin", "helm.sh/helm/v4/cmd/helm"),
@@ -165,11 +159,13 @@ const NVIDIA_PROGRAMS: [Program; 4] = [
     nvidia("nvidia-device-plugin", "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin"),
     nvidia("gpu-feature-discovery", "github.com/NVIDIA/k8s-device-plugin/cmd/gpu-feature-discovery"),
     nvidia("mps-control-daemon", "github.com/NVIDIA/k8s-device-plugin/cmd/mps-control-daemon"),
-    // It opens no library; built as the others are it shares what was compiled for them, and takes 7 s for 64.
+    // This program loads no library. Built like the others it shares their compiled packages, and takes 7 s instead of
+    // 64.
     nvidia("config-manager", "github.com/NVIDIA/k8s-device-plugin/cmd/config-manager"),
 ];
 
-/// Prometheus' own tool, and a server of its packages that has only what tests need: less than half of Prometheus' to compile.
+/// Prometheus' own tool, and a server of its packages with only what tests need, which takes less than half the time to
+/// compile.
 const MONITORING_PROGRAMS: [Program; 2] =
     [pure("prometheus", "prometheus", "."), pure("promtool", "prometheus", PROMTOOL)];
 
@@ -187,7 +183,7 @@ const fn nvidia(name: &'static str, package: &'static str) -> Program {
     Program { name, module: "nvidia", package, c: C::OpensLibraries }
 }
 
-/// Build tags: without the discovery of clouds' services, which is a fifth of what promtool would have to compile.
+/// Build tags. Without the discovery of clouds' services promtool has a fifth less to compile.
 pub fn tags(module: &str) -> &'static str {
     if module == "prometheus" { "remove_all_sd" } else { "" }
 }
@@ -195,8 +191,8 @@ pub fn tags(module: &str) -> &'static str {
 /// The packages whose variables Kubernetes' own build sets (its `hack/lib/version.sh`).
 const VERSION_PACKAGES: [&str; 2] = ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"];
 
-/// Linker flags: no symbol table, no DWARF (a third of the size), and for Kubernetes the version, without which every
-/// program calls itself v0.0.0 and kubectl warns of version skew.
+/// Linker flags: no symbol table and no DWARF, which saves a third of the size, and Kubernetes' version. Without the
+/// version every program reports v0.0.0, and kubectl warns of version skew.
 pub fn linker_flags(module: &str) -> String {
     let mut flags = vec!["-s -w".to_owned()];
     if matches!(module, "kubernetes" | "kubelet") {

@@ -1,4 +1,4 @@
-//! How programs with parts in C are built.
+//! Settings for building Go programs that have parts in C.
 
 use std::process::{Command, Stdio};
 
@@ -6,27 +6,25 @@ use anyhow::ensure;
 
 use super::catalog::C;
 
-/// Linker flags for one file that needs no other, so that it runs on any libc.
+/// Linker flags for a static program, which runs on any libc.
 const STATIC: &str = " -extldflags -static";
 
-/// runc filters system calls by libseccomp; the others are for a static libc, which cannot load what it would look up names by.
+/// runc needs libseccomp to filter system calls. The other tags avoid libc's name look-up, because a static libc cannot
+/// load its modules.
 const TAGS: &str = "seccomp netgo osusergo";
 
-/// Programs with parts in C look up names as those without do, so that Go's library, and all that uses it, is compiled once for
-/// both.
+/// All programs resolve names in Go, so that Go's library and its users are compiled only once.
 const LOOKUPS_IN_GO: &str = "netgo osusergo";
 
-/// What a library opened at run time defines is missing when the program is linked (NVIDIA's own Makefile sets the same).
+/// Symbols of a library that is loaded at run time are missing at link time (NVIDIA's own Makefile sets the same).
 const UNRESOLVED: &str = "-Wl,--unresolved-symbols=ignore-in-object-files";
 
-/// What `go build` is told beside a program's own flags.
+/// Arguments of `go build` besides a program's own flags.
 #[derive(Debug, Default)]
 pub struct Settings {
-    /// Variables of the environment.
     pub environment: Vec<(&'static str, &'static str)>,
-    /// Build tags.
     pub tags: &'static str,
-    /// To be added to the linker's flags.
+    /// Additions to the linker's flags.
     pub linker_flags: &'static str,
 }
 
@@ -43,7 +41,7 @@ pub fn settings(c: C) -> Settings {
     }
 }
 
-/// What of the settings decides a program's content.
+/// The part of the settings that changes a program's content.
 pub fn flags(c: C) -> &'static str {
     match c {
         C::None => "",
@@ -52,7 +50,7 @@ pub fn flags(c: C) -> &'static str {
     }
 }
 
-/// Fails with the remedy unless what such parts take is there.
+/// Fails with the remedy if a tool for such parts is missing.
 pub fn check(c: C) -> anyhow::Result<()> {
     match c {
         C::None => Ok(()),
@@ -75,8 +73,8 @@ fn check_compiler() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Without libseccomp runc can be built, and then refuses every pod: the kubelet asks for a filter for each pod's first
-/// container.
+/// runc can be built without libseccomp, but then fails for every pod: the kubelet asks for a filter for each pod's
+/// first container.
 fn check_seccomp() -> anyhow::Result<()> {
     let mut asked = Command::new("pkg-config");
     asked.args(["--exists", "libseccomp"]).stdout(Stdio::null()).stderr(Stdio::null());

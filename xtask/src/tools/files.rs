@@ -1,6 +1,7 @@
-//! Files of Go modules by which tests judge manifests: the `OpenAPI` files of several versions of Kubernetes, and others' CRDs.
+//! Files of Go modules by which tests judge manifests: `OpenAPI` files of several versions of Kubernetes, and CRDs of
+//! other programs.
 //!
-//! `<target>/<store>/<version>/` holds one version's.
+//! `<target>/<store>/<version>/` has the files of one version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use super::catalog::{FILES, ModuleFiles};
 use super::redact::redact;
 use crate::workspace::Workspace;
 
-/// Makes sure that all are there.
+/// Downloads the files that are missing.
 pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     for files in &FILES {
         let store = workspace.tools(files.store);
@@ -30,7 +31,7 @@ pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where Go keeps the module. A module that has another content than the one that was pinned is refused.
+/// The folder in which Go keeps the module. A module with another checksum than the pinned one is an error.
 fn download(files: &ModuleFiles, folder: &Path) -> anyhow::Result<PathBuf> {
     let module = format!("{}@{}", files.module, files.version);
     let output = Command::new("go")
@@ -53,7 +54,7 @@ fn download(files: &ModuleFiles, folder: &Path) -> anyhow::Result<PathBuf> {
     field(&said, "Dir").map(PathBuf::from).context("`go mod download` does not say where the module is")
 }
 
-/// A string of Go's answer, which is one JSON object with a field on each line.
+/// A string field of Go's answer, which is one JSON object with a field on each line.
 fn field(json: &str, name: &str) -> Option<String> {
     let start = format!("\"{name}\": \"");
     let line = json.lines().find_map(|line| line.trim().strip_prefix(&start))?;
@@ -72,7 +73,7 @@ fn copy(from: &Path, to: &Path, endings: &[&str]) -> anyhow::Result<()> {
             continue;
         }
         let content = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
-        // Written and not copied: files of Go's cache cannot be written again.
+        // The files are written and not copied, because Go's cache has them read-only.
         fs::write(to.join(name), content).context("failed to write a module's file")?;
     }
     Ok(())

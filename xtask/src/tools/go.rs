@@ -1,5 +1,5 @@
-//! The Go toolchain: is it there and new enough, and how programs are built with it. Never lets Go edit go.mod or
-//! go.sum.
+//! The Go toolchain: checks that it is installed and new enough, and builds programs with it. It never lets Go edit
+//! go.mod or go.sum.
 
 use std::env::consts;
 use std::fs;
@@ -16,18 +16,19 @@ use super::redact::redact;
 use crate::cargo;
 use crate::workspace::Workspace;
 
-/// How many of the last lines of a failed build are shown: errors stand at the end, downloads before them.
+/// The number of a failed build's last lines that are shown. Errors are at the end, after the downloads.
 const SHOWN_LINES: usize = 40;
 
-/// The linker leaves out what debuggers read; a tenth of the compiler's time goes into making it.
+/// The linker drops debug information, and the compiler needs a tenth of its time to create it.
 const WITHOUT_DWARF: &str = "-gcflags=all=-dwarf=false";
 
-/// Fails with the remedy unless `go` is there and as new as the modules demand.
+/// Fails with the remedy unless `go` is installed and as new as the modules require.
 pub fn check(workspace: &Workspace, set: &Set) -> anyhow::Result<()> {
     for module in set.modules {
         let folder = workspace.go_module(module);
         let required = required_version(&folder)?;
-        // Asked inside the module: with GOTOOLCHAIN=auto an older Go fetches the required one by itself.
+        // The command runs inside the module, because with GOTOOLCHAIN=auto an older Go fetches the required one by
+        // itself.
         match command(&folder).args(["env", "GOVERSION"]).output() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 bail!("`go` is not on the PATH, and {}", remedy(&required))
@@ -48,10 +49,11 @@ pub fn check(workspace: &Workspace, set: &Set) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A package that is not compiled yet, with the version of its module: batches share those that have both in common.
+/// Prints packages that are not compiled yet, with their module's version, because batches share packages that agree in
+/// both.
 const STALE: &str = "{{if .Stale}}{{.ImportPath}}{{with .Module}}@{{with .Replace}}{{.Version}}{{else}}{{.Version}}{{end}}{{end}}{{end}}";
 
-/// The packages of a batch that are not compiled yet. Downloads the modules that are missing.
+/// The packages of a batch that are not compiled yet. It downloads missing modules.
 pub fn stale(workspace: &Workspace, batch: &Batch) -> anyhow::Result<Vec<String>> {
     let mut list = configured(workspace, batch, "list");
     list.args(["-deps", "-f", STALE]).args(batch.packages());
@@ -64,7 +66,7 @@ pub fn stale(workspace: &Workspace, batch: &Batch) -> anyhow::Result<Vec<String>
     Ok(lines.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }
 
-/// Builds a batch's programs into a folder that exists; `compiled` is called for each package.
+/// Builds a batch's programs into an existing folder. `compiled` is called for each package.
 pub fn build(
     workspace: &Workspace,
     batch: &Batch,
@@ -73,9 +75,10 @@ pub fn build(
 ) -> anyhow::Result<()> {
     cgo::check(batch.c())?;
     let mut go = configured(workspace, batch, "build");
-    // A folder, for Go takes the path of several programs for nothing else.
+    // The trailing slash makes it a folder, which Go requires for several programs.
     go.arg("-v").arg("-o").arg(folder.join("")).args(batch.packages());
-    // Cargo ends with our own largest crates, one after the other. With cargo first, both compilers have work until the end.
+    // Cargo ends with the workspace's largest crates, one after the other. At a lower priority Go leaves them the
+    // cores, so that both compilers have work until the end.
     let mut child = cargo::yielding(&go)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -96,12 +99,13 @@ pub fn build(
     Err(anyhow!("failed to build tests/tools/{} ({status}):\n{}", batch.module(), redact(&last.join("\n"))))
 }
 
-/// With `-v` Go writes the path of each package that it compiles on a line of its own.
+/// Whether the line is a package's path. With `-v` Go prints one for each package that it compiles.
 fn is_package(line: &str) -> bool {
     !line.is_empty() && !line.starts_with('#') && !line.contains(char::is_whitespace)
 }
 
-/// A subcommand of Go with the settings by which a batch is built: other settings would be another build.
+/// A Go subcommand with a batch's settings. All subcommands need the same ones, because other settings would be another
+/// build.
 fn configured(workspace: &Workspace, batch: &Batch, subcommand: &str) -> Command {
     let mut go = command(&workspace.go_module(batch.module()));
     let settings = cgo::settings(batch.c());
@@ -120,8 +124,8 @@ fn configured(workspace: &Workspace, batch: &Batch, subcommand: &str) -> Command
     go
 }
 
-/// Go in a module's folder. Without cgo nothing but Go is needed and the programs run on any libc; a workspace file, or
-/// a target meant for somebody's other build, must not leak in.
+/// Go in a module's folder. Without cgo only Go is needed, and the programs run on any libc. A workspace file, or
+/// another build's target, must not affect it.
 fn command(folder: &Path) -> Command {
     let mut go = Command::new("go");
     go.current_dir(folder)
@@ -140,14 +144,14 @@ fn required_version(folder: &Path) -> anyhow::Result<String> {
     version.map(str::to_owned).with_context(|| format!("{} has no `go` line", path.display()))
 }
 
-/// Release numbers of `go1.26.8` or `1.26.0`; anything after them (`-rc1`, ` X:exp`) is left out.
+/// The release numbers of `go1.26.8` or `1.26.0`, without what follows them (`-rc1`, ` X:exp`).
 fn numbers(version: &str) -> Vec<u32> {
     let version = version.strip_prefix("go").unwrap_or(version);
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
     version[..end].split('.').map_while(|number| number.parse().ok()).collect()
 }
 
-/// What to do about a Go that is missing or too old, to be pasted.
+/// The remedy for a missing or old Go, ready to be pasted.
 fn remedy(required: &str) -> String {
     let arch = match consts::ARCH {
         "x86_64" => "amd64",

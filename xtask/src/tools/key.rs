@@ -1,4 +1,4 @@
-//! The name of a set of programs: a hash of everything that decides their content. Reads files, writes none.
+//! The name of a set of programs: a hash of everything that determines their content. It reads files and writes none.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::catalog::{C, Set, linker_flags, tags};
 use super::cgo;
 use crate::workspace::Workspace;
 
-/// Sixteen hex digits over the files of the wrapper modules (go.mod, go.sum, sources of our own) and the linker flags.
+/// Sixteen hex digits for the wrapper modules' files (go.mod, go.sum, own sources) and the linker flags.
 pub fn of(workspace: &Workspace, set: &Set) -> anyhow::Result<String> {
     let mut hash = Fnv1a::default();
     for module in set.modules {
@@ -34,7 +34,7 @@ pub fn of(workspace: &Workspace, set: &Set) -> anyhow::Result<String> {
     Ok(format!("{:016x}", hash.0))
 }
 
-/// FNV-1a with 64 bits: a key for a cache, where nobody forges collisions, is worth no dependency.
+/// FNV-1a with 64 bits. The key of a cache needs no protection from forged collisions, so it is not worth a dependency.
 struct Fnv1a(u64);
 
 impl Default for Fnv1a {
@@ -44,7 +44,7 @@ impl Default for Fnv1a {
 }
 
 impl Fnv1a {
-    /// Adds one field with its length, so that bytes moved from one field to the next change the hash.
+    /// Adds a field with its length, so that moving bytes from one field to the next changes the hash.
     fn field(&mut self, bytes: &[u8]) {
         self.bytes(&(bytes.len() as u64).to_le_bytes());
         self.bytes(bytes);

@@ -1,9 +1,9 @@
-//! `cargo xtask tools`: the programs of the local control plane, those that an admin installs with, and NVIDIA's own, built once
-//! from pinned Go modules; and those of a node, for `cargo xtask gpu pack`.
+//! `cargo xtask tools`: builds Go programs once from pinned modules: those of the local control plane, an admin's
+//! tools, NVIDIA's own programs, and those of a node for `cargo xtask gpu pack`.
 //!
-//! Decides what is missing and builds that. `<target>/<store>/<key>/` holds one set; the file `<target>/<store>/current`
-//! names the set in use, and is all that `kerf_tests::binaries` reads: the rule that makes the key stays here. Must not
-//! change go.mod or go.sum, nor print where modules come from.
+//! It determines what is missing and builds that. `<target>/<store>/<key>/` has one set. The file
+//! `<target>/<store>/current` names the set in use, and `kerf_tests::binaries` reads nothing else, so that only this
+//! module knows the rule for the key. It must not change go.mod or go.sum, nor print where modules come from.
 
 mod assets;
 mod batch;
@@ -27,12 +27,12 @@ use self::catalog::{ADMIN, CONTROL_PLANE, MONITORING, NODE, NVIDIA, Program, Set
 use crate::build::{Lane, Progress};
 use crate::workspace::Workspace;
 
-/// What the programs are for.
+/// The use of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// The demo, which runs a control plane.
     Demo,
-    /// All tests, which read files of Go modules too.
+    /// All tests, which also read files of Go modules.
     Tests,
     /// A machine with a GPU.
     Node,
@@ -47,7 +47,8 @@ impl Purpose {
         }
     }
 
-    /// Whether it runs the program where a folder of ready ones is named. Bundles hold what was built here.
+    /// Whether the program must be built although a folder of built programs is named. Bundles contain only programs
+    /// that were built here.
     fn needs(self, program: &Program, assets: Option<&Assets>) -> bool {
         self == Self::Node || !assets.is_some_and(|assets| assets.holds(program.name))
     }
@@ -60,7 +61,7 @@ pub struct Missing {
     has_files: bool,
 }
 
-/// Finds out what is missing; fails with the remedy where Go is missing too.
+/// Determines what is missing. It fails with the remedy if Go is missing too.
 pub fn missing(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<Missing> {
     let assets = Assets::from_env().filter(|_| purpose != Purpose::Node);
     if let Some(assets) = &assets {
@@ -86,7 +87,7 @@ pub fn missing(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<Missin
 }
 
 impl Missing {
-    /// How many Go packages are to be compiled. Downloads the modules that are missing.
+    /// The number of Go packages to compile. It downloads missing modules.
     pub fn count(&self, workspace: &Workspace) -> anyhow::Result<usize> {
         if self.has_files {
             files::ensure(workspace)?;
@@ -98,7 +99,6 @@ impl Missing {
         Ok(packages.len())
     }
 
-    /// Builds the programs.
     pub fn build(&self, workspace: &Workspace, progress: &Progress) -> anyhow::Result<()> {
         for batch in &self.batches {
             let _lock = lock(batch.folder())?;
@@ -108,7 +108,7 @@ impl Missing {
     }
 }
 
-/// Builds what is missing, with its progress.
+/// Builds what is missing, and shows the progress.
 pub fn ensure(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<()> {
     let missing = missing(workspace, purpose)?;
     let packages = missing.count(workspace)?;
@@ -121,7 +121,7 @@ pub fn ensure(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<()> {
     })
 }
 
-/// Builds all programs of a control plane, of a node, and that an admin installs with; gives the folders that they lie in.
+/// Builds the programs of a control plane, a node and an admin, and returns their folders.
 pub fn of_a_node(workspace: &Workspace) -> anyhow::Result<[PathBuf; 3]> {
     ensure(workspace, Purpose::Node)?;
     let folder = |set: &Set| -> anyhow::Result<PathBuf> {
@@ -130,14 +130,14 @@ pub fn of_a_node(workspace: &Workspace) -> anyhow::Result<[PathBuf; 3]> {
     Ok([folder(&CONTROL_PLANE)?, folder(&NODE)?, folder(&ADMIN)?])
 }
 
-/// One of the programs that an admin installs with, which [`ensure`] has built.
+/// The path of one of the admin's tools, which [`ensure`] has built.
 pub fn admin(workspace: &Workspace, name: &str) -> anyhow::Result<PathBuf> {
     let path = workspace.tools(ADMIN.store).join(key::of(workspace, &ADMIN)?).join(name);
     anyhow::ensure!(path.is_file(), "{name} is missing: run `cargo xtask tools`");
     Ok(path)
 }
 
-/// One build at a time in one folder: two would fight over the temporary names and over the cores.
+/// Allows one build at a time in a folder, because two would collide in temporary names and compete for the cores.
 fn lock(folder: &Path) -> anyhow::Result<File> {
     let path = folder.join(".lock");
     let file = File::create(&path).with_context(|| format!("failed to create {}", path.display()))?;
@@ -148,7 +148,7 @@ fn lock(folder: &Path) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// Writes the file `current` by a rename, for a test may read it at any moment.
+/// Replaces the file `current` by a rename, because a test may read it at any moment.
 fn set_current(store: &Path, key: &str) -> anyhow::Result<()> {
     let unfinished: PathBuf = store.join(".current.unfinished");
     fs::write(&unfinished, format!("{key}\n")).context("failed to write the name of the current tools")?;

@@ -1,10 +1,10 @@
-//! Go's error texts without the places that modules come from: a proxy's name or address says something about the
-//! machine, and build logs get pasted.
+//! Removes the origin of modules from Go's error texts: a proxy's name or address reveals something about the machine,
+//! and build logs get pasted.
 
-/// Go's words before a host name or an address.
+/// The words in Go's messages that precede a host name or an address.
 const BEFORE_ADDRESS: [&str; 5] = ["lookup", "tcp", "tcp4", "tcp6", "on"];
 
-/// Replaces host and port of every URL, and the words after "lookup", "dial tcp" and "on" that look like addresses.
+/// Replaces host and port of every URL, and words after "lookup", "dial tcp" and "on" that look like addresses.
 pub fn redact(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(redact_line).collect();
     lines.join("\n")
@@ -25,7 +25,7 @@ fn redact_line(line: &str) -> String {
     words.join(" ")
 }
 
-/// Keeps what stands before the scheme (a quote) and the path, which names the module.
+/// Keeps the text before the scheme (a quote) and the path, which names the module.
 fn redact_url(word: &str) -> String {
     let Some((before, after)) = word.split_once("://") else { return word.to_owned() };
     let scheme_at = before.rfind(|c: char| !c.is_ascii_alphanumeric()).map_or(0, |at| at + 1);

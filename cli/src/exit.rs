@@ -71,6 +71,7 @@ impl Exit {
     /// The exit code for an error: that of the first cause in its chain that has one.
     #[must_use]
     pub fn of(error: &anyhow::Error) -> Self {
+        // The cause may be below the context that a command has added to its error.
         error.chain().find_map(of_cause).unwrap_or(Self::Failed)
     }
 }

@@ -8,9 +8,11 @@ use kerf_cli::{completion, failure};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // This comes first, because the command line of a completion is incomplete and cannot be parsed.
     completion::answer();
     let exit = Cli::parse().run().unwrap_or_else(|error| {
         let exit = Exit::of(&error);
+        // The reader has gone on purpose, as `head` does, so no message is printed.
         if exit != Exit::ClosedPipe {
             eprintln!("Error: {}", failure::told(&error));
         }

@@ -90,6 +90,7 @@ pub fn print(report: &impl Report, format: Format) -> anyhow::Result<()> {
 pub fn write(text: &str) -> anyhow::Result<()> {
     let mut out = stdout();
     out.write_all(text.as_bytes())?;
+    // A closed pipe may show only when the buffer is written.
     Ok(out.flush()?)
 }
 

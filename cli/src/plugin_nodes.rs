@@ -38,6 +38,7 @@ pub async fn read(
 ) -> kube::Result<BTreeMap<String, PluginNode>> {
     let served = machines.filter_map(|machine| Some((machine.name().to_string(), served(machine)?)));
     let served: BTreeMap<String, StaticNode> = served.collect();
+    // The list of all pods of the cluster is long, so it is read only if a static node needs it.
     if served.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -51,6 +52,7 @@ pub async fn read(
 /// If the API server does not return it, or it cannot be parsed.
 pub async fn cluster_policy(client: &Client) -> anyhow::Result<Option<SeenClusterPolicy>> {
     let policies = match api(client).list(&ListParams::default()).await {
+        // A cluster without GPU Operator lacks the resource.
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
         policies => policies?.items,
     };

@@ -75,6 +75,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut versions =
         Versions { client: Program { version: VERSION.to_owned() }, kubernetes: None, server: None };
+    // The error is kept until the versions that are known were printed.
     let asked = if args.client { Ok(()) } else { runtime.block_on(ask(args, &mut versions)) };
     output::print(&versions, args.output)?;
     for Skew { what, remedy } in versions.server.iter().flat_map(|server| &server.skew) {

@@ -28,6 +28,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let policy = PolicyStore::open(&args.policy).context("--policy")?;
     let client = args.client.client().await?;
     let readiness = Readiness::new(&["policy", "certificate", "inventory", STAYING]);
+    // Without a policy for pods the program has ended above, so this is ready from the start.
     readiness.set("policy", true);
     readiness.set(STAYING, true);
     let mut registry = Registry::default();
@@ -138,6 +139,7 @@ async fn serve_admissions(
         () = end.cancelled() => return Ok(()),
         known = webhook.supply.known() => known?,
     }
+    // Without such a policy the namespaces are not watched, and waiting for them would never end.
     if webhook.policy.current().read_namespace_labels() {
         tokio::select! {
             () = end.cancelled() => return Ok(()),

@@ -94,6 +94,8 @@ impl Keeper {
             let look = self.look().await;
             let refused = look.material.and_then(|material| show(&serving, &mut shown, material).err());
             expiry.set(&shown);
+            // If the configuration could not be read, the last known answer stays, so that an outage of the API server
+            // does not change the readiness.
             trusted = look.trusted.unwrap_or(trusted);
             told(trusted && is_valid(&shown));
             let error = look.error.or(refused);
@@ -111,6 +113,7 @@ impl Keeper {
             Source::Own(own) => own.look().await,
             Source::Folder(folder) => {
                 let folder = folder.clone();
+                // The folder is read in another thread, because the program answers pods in this one.
                 let read = tokio::task::spawn_blocking(move || folder.read(Timestamp::now())).await;
                 let read = read.map_err(KeepError::from).and_then(|read| read.map_err(KeepError::from));
                 let (material, error) = match read {

@@ -88,6 +88,7 @@ impl Keeper {
         let read = self.api.get_opt(&self.name).await.map_err(failed("read", &self.name))?;
         let read = read.ok_or_else(|| KeepError::Absent(self.name.clone()))?;
         let Some(next) = self.due.next(condition(&read).as_ref(), needed, Instant::now()) else {
+            // The ownership is given up in a later round, once the condition itself is right.
             let Some(patch) = disowned(&read) else { return Ok(()) };
             let patch = Patch::Merge(patch);
             return match self.api.patch(&self.name, &params(), &patch).await {

@@ -86,6 +86,7 @@ pub(crate) async fn follow(
             idle = policies.wait_for(|policies| !policies.read_namespace_labels()) => if idle.is_err() { return },
             () = show(client.clone(), &publisher) => {}
         }
+        // Labels that are no longer watched would become stale.
         publisher.forget();
     }
 }

@@ -23,6 +23,7 @@ pub(crate) fn patch(
 ) -> Vec<PatchOperation> {
     let restored = restored(pod);
     let mut edit = Edit::new(&restored.pod);
+    // An equal document needs the same expressions, so they stay.
     if let Some(former) = restored.former.as_ref().filter(|former| *former != document) {
         affinity::withdraw(&mut edit, former, policies);
     }
@@ -32,6 +33,7 @@ pub(crate) fn patch(
     for toleration in policy.tolerations() {
         edit.include(&["spec", "tolerations"], json!(toleration));
     }
+    // The patch starts from the pod as it came, so that it also removes what `restored` has left out.
     edit.finish(pod)
 }
 

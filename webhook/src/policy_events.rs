@@ -82,6 +82,7 @@ async fn write(client: &Client, configuration: &str, news: &News) {
         let event = event(news, regarding, Timestamp::now());
         let error = match tokio::time::timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => return,
+            // The API server would reject the same Event again, unless it was only throttled (429).
             Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) && status.code != 429 => {
                 tracing::warn!(reason = event.reason, error = %status, "an Event is refused");
                 return;

@@ -102,6 +102,7 @@ pub(crate) async fn follow(
             Some(event) = classes.next() => match event {
                 Ok(event) => index.take_class(event),
                 Err(error) => {
+                // A cluster without DRA lacks the resource, which is no fault.
                 if !is_missing(&error) {
                     tracing::warn!(%error, "watch of DeviceClasses failed, retrying; names that they map to DRA are as they were known last");
                 }

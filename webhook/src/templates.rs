@@ -44,6 +44,7 @@ pub(crate) fn qualify(object: &Value, template: &[&str]) -> Vec<PatchOperation> 
 fn qualify_map(edit: &mut Edit, path: &[&str]) {
     let Some(entries) = edit.get(path).and_then(Value::as_object) else { return };
     let bare: Map<String, Value> = entries.clone().into_iter().filter(|(name, _)| is_bare(name)).collect();
+    // A template without bare names is not touched, so that its qualified names stay.
     if bare.is_empty() {
         return;
     }

@@ -36,6 +36,7 @@ pub fn run(workspace: &Workspace, check: bool) -> anyhow::Result<()> {
         cargo::run(workspace, "building kerf", &["build", "--package", "kerf", "--locked"])?;
         tools::ensure(workspace, Purpose::Tests)?;
     }
+    // The copies come first, because Helm's output in the next step contains them.
     put(workspace, &copies(workspace)?, check)?;
     put(workspace, &base(workspace)?, check)?;
     put(workspace, &rights(workspace)?, check)

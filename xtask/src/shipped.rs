@@ -45,6 +45,7 @@ fn assemble(workspace: &Workspace, small: &[&'static str]) -> anyhow::Result<Pat
 fn link(file: &Path, folder: &Path) -> anyhow::Result<()> {
     let name = file.file_name().context("a file has a name")?;
     let there = folder.join(name);
+    // A hard link cannot replace a file.
     if there.exists() {
         fs::remove_file(&there)?;
     }

@@ -50,6 +50,7 @@ pub async fn leaving_nothing(
     cluster: &Cluster,
     work: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
+    // Without a handler a signal would end the program before it has deleted its objects.
     let stop = shutdown::on_signals()?;
     let worked = tokio::select! {
         worked = work => worked,

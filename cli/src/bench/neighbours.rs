@@ -61,6 +61,7 @@ async fn measure_all(args: &NeighboursArgs) -> anyhow::Result<()> {
         Ok(())
     })
     .await;
+    // What was measured before an error is published too, so that a long run is not lost.
     let published = publish(&results, &told, args);
     worked?;
     published?;

@@ -142,6 +142,7 @@ pub fn plan(wanted: Wanted, free: &[Target]) -> Result<Plan, PlanError> {
             plan.left_out.push(LeftOut { technology: *technology, copies: None, reason });
             continue;
         }
+        // A whole GPU has room for one copy only.
         let alone = [1];
         let copies = if *technology == Technology::Whole { &alone[..] } else { wanted.copies };
         for copies in copies {
@@ -202,6 +203,7 @@ fn point(wanted: Wanted, technology: Technology, copies: u32, target: &Target) -
     if technology == Technology::TimeSlicing {
         return Ok(point(size, None));
     }
+    // An MPS server has a limit of clients besides the memory.
     if let Some(most) = gpu.mps_shares.filter(|most| copies > *most) {
         return Err(format!("the GPU's MPS server takes {}", counted(most, "client")));
     }

@@ -89,6 +89,7 @@ fn manifest(file: &Path) -> Result<Pod, InputError> {
 /// Plans one copy, and as many as fit.
 async fn points(args: &ProfileArgs, size: SizeGb, cluster: &Cluster) -> anyhow::Result<Vec<Planned>> {
     let free = plan::free(&cluster.nodes().await?, args.run.gpu.as_deref())?;
+    // All numbers are planned, so that the last point of the plan is the largest that fits.
     let copies: Vec<u32> = args.copies.map_or_else(|| (1..=MOST).collect(), |copies| vec![1, copies]);
     let threads = ComputePercent::ALL;
     let wanted = Wanted { technologies: &[Technology::Mps], copies: &copies, size, threads };
@@ -116,6 +117,7 @@ fn reasons(left_out: &[super::LeftOut]) -> String {
 fn say(fit: &Fit, size: SizeGb, planned: &Planned) -> (String, Option<sharing::Advice>) {
     let gpu = &planned.target.gpu;
     let known = catalog::by_name(&gpu.model).and_then(catalog::GpuModel::mig_table).unwrap_or_default();
+    // The cost of time slicing was measured on these two models only; other models count as an A100.
     let switching = if gpu.model.starts_with("H200") { SwitchingCost::H200 } else { SwitchingCost::A100 };
     let wish = Wish {
         workload: fit.workload,

@@ -39,6 +39,7 @@ async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
         Record { results: empty(args), sensors: sensors::HEAD.to_owned(), table: MigTable::default() };
     record.results.left_out = left_out;
     if let (Some(earlier), Some(first)) = (&earlier, points.first()) {
+        // This fails now rather than after minutes of measuring.
         earlier.check(&first.target.gpu.model)?;
     }
     if points.is_empty() {
@@ -46,6 +47,7 @@ async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
     }
     let work = measure_points(&cluster, &subject, &points, args, &mut record);
     let worked = measure::leaving_nothing(&cluster, work).await;
+    // What was measured before an error is published too, so that a long run is not lost.
     publish::conclude(&mut record.results, &record.table, earlier.as_ref().map(|earlier| &earlier.fit));
     let published = measure::write(&args.run.results.folder, "sensors.csv", &record.sensors)
         .and_then(|()| publish::publish(&record.results, &args.run.results));

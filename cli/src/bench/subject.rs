@@ -218,6 +218,7 @@ fn without(map: BTreeMap<String, String>, gone: impl Fn(&str) -> bool) -> BTreeM
 
 /// Removes the fields that the cluster has set, and the requests for GPUs.
 fn clear(spec: &mut PodSpec) {
+    // A preset node would bypass the scheduler, and so kerf.
     spec.node_name = None;
     spec.scheduler_name = None;
     spec.priority = None;

@@ -107,6 +107,7 @@ impl From<kube::Error> for TrialError {
 /// pods that are left would falsify the next point.
 pub async fn trial(cluster: &Cluster, groups: &[Group<'_>], times: Times) -> Result<Trial, TrialError> {
     for group in groups {
+        // The slices of the previous point outlive its pods for a moment, and would fix the GPU's kind.
         cluster.until_free(group.planned.target.gpu.uuid.as_str()).await?;
     }
     let trial = run(cluster, groups, times).await;
@@ -166,6 +167,7 @@ impl<'w> Watch<'w> {
         let mut seen = BTreeSet::new();
         for (index, group) in self.groups.iter().enumerate() {
             let pods = self.cluster.pods_of(group.name).await?;
+            // Only missing pods need the Deployment's conditions, so a point that runs costs no extra request.
             if pods.len() < group.planned.copies as usize {
                 // A denial by admission is final; other failures to create pods may pass.
                 let refusal = self.cluster.refusal(group.name).await?;

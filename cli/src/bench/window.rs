@@ -52,6 +52,7 @@ pub struct NoTurns;
 impl Window {
     /// The window so far; `None` until every copy is warm.
     pub fn of<'c>(copies: impl Iterator<Item = &'c Copy> + Clone) -> Option<Self> {
+        // One copy that is not warm makes the whole collection `None`, so there is no window yet.
         let warm: Option<Vec<f64>> = copies.clone().map(Copy::warm).collect();
         let last: Option<Vec<f64>> = copies.map(Copy::last).collect();
         let from = warm?.into_iter().reduce(f64::max)?;

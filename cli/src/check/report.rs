@@ -82,6 +82,7 @@ impl Report {
                 let _infallible = writeln!(text, "{sign}: {group}: {}; {remedy}", finding.what);
             }
         }
+        // Messages quote names and texts of the cluster, which may have other characters.
         text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect()
     }
 }

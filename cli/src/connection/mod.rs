@@ -88,6 +88,7 @@ impl Connection {
         let loaded = self.files().read().and_then(|read| kubeconfig::load(&read, &self.options()));
         let (mut config, proxy) = match (loaded, &self.server) {
             (Ok(loaded), _) => loaded,
+            // The user asked for a kubeconfig, so nothing else may take its place.
             (Err(error), _) if self.names_kubeconfig() => return Err(Trouble::of_kubeconfig(&error)),
             (Err(_), Some(server)) => (Config::new(server.clone()), None),
             // A pod has no kubeconfig, but a service account.
@@ -101,6 +102,7 @@ impl Connection {
             proxy::choose(proxy.as_deref(), &config.cluster_url, environment).map_err(Trouble::Proxy)?;
         self.impersonate(&mut config);
         if let Some(plugin) = config.auth_info.exec.as_mut().filter(|_| self.unattended) {
+            // A completion must not prompt for a password in the middle of a command line.
             plugin.interactive_mode = Some(ExecInteractiveMode::Never);
         }
         if let Some(timeout) = self.request_timeout {

@@ -150,6 +150,7 @@ impl Recorded {
         if let Ok(events) = &mut events {
             events.retain(|event| {
                 let about = &event.involved_object;
+                // A record in a file may lack these fields, so an absent one matches everything.
                 let same = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
                 about.name == *name && same(&about.namespace, namespace) && same(&about.uid, uid)
             });
@@ -176,6 +177,7 @@ async fn pods(client: &Client, wanted: Wanted) -> anyhow::Result<Vec<Pod>> {
         Some(namespace) => Api::<Pod>::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
+    // Without labels the list would have every pod of the cluster, so only those that kerf has admitted are kept.
     let is_selected = selector.is_some();
     let params = ListParams { label_selector: selector, ..ListParams::default() };
     let mut pods = api.list(&params).await.context("failed to list pods")?.items;

@@ -60,6 +60,7 @@ impl Conflicting {
         if terms.is_empty() {
             terms.push(NodeSelectorTerm::default());
         }
+        // Terms are alternatives, so each of them needs the requirement.
         for term in &mut terms {
             term.match_expressions.get_or_insert_default().push(not_managed.clone());
         }

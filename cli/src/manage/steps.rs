@@ -168,6 +168,7 @@ impl<'a> Handover<'a> {
         let done = self.steps(name).await;
         match (&done, is_cordoned) {
             (Ok(()), true) => self.set_unschedulable(name, false).await?,
+            // The node stays cordoned, so that no new pod takes a GPU before the next run.
             (Err(_), true) => eprintln!("node {name} stays cordoned; to undo it: kubectl uncordon {name}"),
             (_, false) => {}
         }
@@ -227,6 +228,7 @@ impl<'a> Handover<'a> {
         let labelled = self.nodes.patch(name, &PatchParams::default(), &patch).await;
         labelled.with_context(|| format!("failed to label node {name}; nothing was done to it"))?;
         line(format!("node {name} has the labels {}", plan.labels_text()))?;
+        // Pods may have started between the last check and the labels.
         let came = self.plan(name).await?.holders;
         if !came.is_empty() {
             line(format!(

@@ -203,6 +203,7 @@ fn with_gaps(blocks: Vec<Block>, width: usize) -> Vec<Block> {
 /// A box of four lines, or a list if a block would be too narrow to read.
 fn picture(blocks: &[Block], width: usize, paint: Paint<'_>) -> Vec<String> {
     let is_legible = |block: &Block| block.width() >= LEGIBLE || block.state.is_none();
+    // Shares may come to more than the GPU's memory, and then do not fit its width.
     let fits = blocks.iter().map(Block::width).sum::<usize>() <= width + blocks.len();
     if fits && blocks.iter().all(is_legible) { boxes(blocks, paint) } else { list(blocks, paint) }
 }

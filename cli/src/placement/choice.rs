@@ -140,6 +140,7 @@ impl Choice {
         });
         let rank = best.map_or(Rank::BEST, |(_, place)| place.rank);
         let plan = rank.plan(request).unwrap_or_default();
+        // Without a node no kind is chosen, so none can be preferred to it.
         let mut passed = Vec::new();
         if best.is_some() {
             for (kind, preferred) in plan.preferred(request) {

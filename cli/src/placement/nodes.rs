@@ -172,10 +172,12 @@ impl Nodes {
         let managed =
             self.managed.get_mut(name).ok_or(Refusal::NoAgent)?.as_mut().map_err(|refusal| *refusal)?;
         managed.spec = reserve(&managed.spec, &managed.status, &planned, pod, &self.fleet)?;
+        // The Node has this property and the GpuNode has not, so a new inventory would lose it.
         let user_namespaces = managed.inventory.user_namespaces;
         managed.inventory =
             NodeInventory { user_namespaces, ..NodeInventory::of(&managed.spec, &managed.status) };
         for (gpu, known) in managed.inventory.gpus.iter().zip(&mut managed.gpus) {
+            // The fleet must see the GPU as it is now, because its prices decide on the next pod.
             *known = gpu.join(&mut self.fleet, *known);
         }
         Ok(())

@@ -47,6 +47,7 @@ fn make(spec: &Value, template: &Value, path: String) -> Template {
         match fields["podSpecPatch"].as_str().map(read_patch) {
             None => {}
             Some(Some(changes)) => merge(&mut pod["spec"], &changes),
+            // The pod is decided as far as it is known, and the note says what may be different.
             Some(None) => unknown.push(format!(
                 "podSpecPatch of {owner} has variables or is no mapping, so what it changes is not known"
             )),

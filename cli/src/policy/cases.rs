@@ -190,6 +190,7 @@ fn case(file: &Path, policies: &Policies, supply: &Supply) -> anyhow::Result<Vec
     let found: Vec<Found> = manifests.iter().flat_map(|manifest| pods(manifest, "default")).collect();
     let objects: BTreeSet<&str> = found.iter().map(|found| found.object.as_str()).collect();
     ensure!(!found.is_empty(), "{}", no_pod(&manifests, "default"));
+    // An expectation names a template and not an object, so one file can have only one object.
     ensure!(objects.len() == 1, "there are {} objects with pods; write one for each case", objects.len());
     let namespaces = Namespaces::of(&manifests);
     let pairs = pairs(&found, expected(file, &expectations)?)?;

@@ -70,6 +70,7 @@ impl Namespaces {
         let written = document.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten();
         let mut labels: BTreeMap<String, String> =
             written.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
+        // The API server adds this label, so a policy may select by it.
         labels.insert(NAME_LABEL.to_owned(), name.to_owned());
         self.0.insert(name.to_owned(), labels);
     }

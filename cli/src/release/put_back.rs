@@ -31,6 +31,7 @@ impl Release<'_> {
             };
             wait.moment(late).await?;
         }
+        // Dropping the wait clears its progress line before the next line is printed.
         drop(wait);
         line("what it had set is put back")
     }
@@ -53,6 +54,7 @@ impl Release<'_> {
             let made = self.jobs.create(&PostParams::default(), wanted).await;
             made.with_context(|| format!("failed to make Job {name}"))?;
         }
+        // The Job is created suspended, as by `kerf uninstall`, so it must be started.
         let run = Patch::Merge(json!({"spec": {"suspend": false}}));
         let started = self.jobs.patch(name, &PatchParams::default(), &run).await;
         started.with_context(|| format!("failed to start Job {name}"))?;

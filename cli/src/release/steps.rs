@@ -103,6 +103,7 @@ impl<'a> Release<'a> {
         let agents = self.agents.get_opt(AGENT).await.context("failed to read the agents' DaemonSet")?;
         let agents = agents.ok_or_else(|| Refused::NoAgents(kerf.name.clone()))?;
         let job = job::leave(&agents, node, *settle)?;
+        // If an interrupted run has labelled the node already, these two steps are done.
         if is_managed {
             self.pods_end().await?;
             self.take_away().await?;

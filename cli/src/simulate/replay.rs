@@ -108,6 +108,7 @@ impl Replay {
     pub fn arrive(&mut self, job: &Job) -> Decision {
         let number = self.jobs;
         self.jobs += 1;
+        // A job that ends at this moment makes room for the one that arrives.
         self.end_until(job.arrival);
         let class = self.fleet.class(&ContainerRequest::exact(job.profile));
         let (mut place, mut moved) = (self.fleet.best(class), None);

@@ -309,6 +309,7 @@ fn profiles(gpus: &[Gpu]) -> Vec<Profile> {
 
 fn room(fleet: &Fleet, gpus: &[Gpu]) -> Vec<Room> {
     let more = |profile: Profile| {
+        // Each profile is tried on a copy, because what one takes must not count for the next.
         let (mut fleet, mut more, mut idle) = (fleet.clone(), 0, 0);
         let class = fleet.class(&ContainerRequest::exact(profile));
         while let Some((gpu, choice)) = fleet.best(class) {

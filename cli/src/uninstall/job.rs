@@ -32,6 +32,7 @@ pub(crate) fn leave(agents: &DaemonSet, node: &Node, settle: Duration) -> Result
         let mut arguments = vec!["leave".to_owned(), format!("--settle={}ms", settle.as_millis())];
         arguments.append(container.args.get_or_insert_default());
         container.args = Some(arguments);
+        // Leaving serves no probes or metrics, so the kubelet would restart the container.
         (container.liveness_probe, container.readiness_probe, container.startup_probe) = (None, None, None);
         container.ports = None;
     }

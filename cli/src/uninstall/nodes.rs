@@ -163,6 +163,7 @@ impl<'a> Leaving<'a> {
         }
         let mut wait = Wait::until("nodes to be put back as they were", self.end);
         loop {
+            // A node may be deleted while this waits, and its Job would never complete.
             let jobs = self.of_present_nodes(self.planned().await?).await?;
             let (done, left): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| is_complete(job));
             if left.is_empty() {

@@ -95,6 +95,7 @@ pub async fn run<A: Agent, N: Network>(agent: Arc<A>, network: Arc<N>, stop: Can
                 BTreeSet::new()
             }
         };
+        // A task ends once its address is unlisted. Without its entry the address is dialled if it is listed again.
         dialled.retain(|_, task| !task.is_finished());
         for extender in &*listed.borrow() {
             dialled.entry(*extender).or_insert_with(|| {

@@ -76,10 +76,12 @@ impl Outgoing {
     async fn message(&mut self) -> Option<Message> {
         if let Some(hello) = self.hello.take() {
             let state = self.state.borrow_and_update().clone();
+            // `sent` is still empty, so the difference is the whole state.
             let whole = difference(&self.sent, &state);
             self.sent = state;
             return Some(Message::Hello(convert::write_hello(hello, &whole)));
         }
+        // After the answer that hangs up nothing else may be sent.
         self.hang_up.as_ref()?;
         loop {
             if let Some(answered) = self.answers.pop_front() {
@@ -89,6 +91,7 @@ impl Outgoing {
                 changed = self.state.changed() => changed.ok()?,
                 answer = answer(&mut self.next, &mut self.unanswered) => self.answers.push_back(answer?),
             }
+            // All answers that are ready share one change, so that a burst of orders needs one message for the state.
             while let Some(more) = answer(&mut self.next, &mut self.unanswered).now_or_never() {
                 self.answers.push_back(more?);
             }

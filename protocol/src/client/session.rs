@@ -64,6 +64,7 @@ pub(super) async fn run<A: Agent, N: Network>(agent: &A, network: &N, extender: 
 
 async fn connected<A: Agent, N: Network>(agent: &A, network: &N, extender: SocketAddr) -> Result<End, End> {
     let bearer = bearer(network).await?;
+    // The guard ends the connection's tasks with this function, even if it returns early.
     let ended = CancellationToken::new();
     let _end = ended.clone().drop_guard();
     let dialled = async {
@@ -133,6 +134,7 @@ async fn greet<A: Agent>(
 ) -> Result<End, End> {
     let hello = agent.hello();
     let window = Arc::new(Semaphore::new(usize::try_from(hello.window).unwrap_or(usize::MAX)));
+    // The channel needs no limit, because the window limits the orders in it.
     let (unanswered, answers) = mpsc::unbounded_channel();
     let (outgoing, hung_up) = Outgoing::new(hello, agent.state(), answers);
     let mut request = Request::new(outgoing.stream());
@@ -214,8 +216,11 @@ impl<A: Agent> Reader<'_, A> {
         let over = |_| Unreadable::broken("order", "came while as many as hello.window were unanswered");
         let permit = Arc::clone(&self.window).try_acquire_owned().map_err(over)?;
         let answer = match convert::read_order(order).map_err(|refusal| refusal.within("order")) {
+            // An order over a limit ends the connection. An order of another version is only refused, so that other
+            // orders go on.
             Err(refusal) if refusal.is_over_limit() => return Err(refusal),
             Err(refusal) => answered(Rejection::Unreadable(refusal.to_string())),
+            // Only orders that agree with the replica's own role reach the agent.
             Ok(order) if self.is_of_leader(&order) => self.agent.order(order),
             Ok(_) => answered(Rejection::OldEpoch),
         };

@@ -39,6 +39,7 @@ pub fn read_hello(hello: wire::Hello) -> Result<(Hello, Result<Change, Unreadabl
     let at = |refusal: Unreadable| refusal.within("hello");
     serves(hello.protocol).map_err(at)?;
     let state = present("state", hello.state).map_err(at)?;
+    // Without a place in the window no order could ever be sent to the node.
     if hello.window == 0 {
         return Err(Unreadable::broken("hello.window", "is 0; no order could be sent"));
     }

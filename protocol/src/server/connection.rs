@@ -135,6 +135,7 @@ impl Connection {
         let mut outbox = self.outbox();
         outbox.messages = None;
         outbox.unanswered.clear();
+        // Otherwise callers would wait for a place in the window for ever.
         self.0.window.close();
     }
 }
@@ -156,6 +157,7 @@ pub struct Slot {
 impl Slot {
     /// Sends an order, if the last role was that of its epoch's leader. Orders are sent in the order of these calls.
     pub fn send(self, order: &Order) -> Result<Reply, NotSent> {
+        // The lock is held until the order is queued, so that no role can come between the check and the order.
         let mut outbox = self.connection.outbox();
         if outbox.messages.is_none() {
             return Err(Disconnected.into());

@@ -156,6 +156,7 @@ impl<A: Agents> Ledger for Server<A> {
         request: Request<Streaming<FromAgent>>,
     ) -> Result<Response<Self::ConnectStream>, Status> {
         let full = || Status::resource_exhausted("too many agents have not said hello yet");
+        // The place is taken before the review of the token, so that it also limits the reviews in flight.
         let place = Arc::clone(&self.not_greeted).try_acquire_owned().map_err(|_| full())?;
         let caller = self.agents.authenticate(request.metadata()).await?;
         // The channel stays short: it holds at most one window of orders, and the roles.

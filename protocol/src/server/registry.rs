@@ -52,6 +52,7 @@ impl Registry {
         let mut state = self.lock();
         state.last_id += 1;
         let before = state.seats.remove(node);
+        // The node's connections share one lock, so that the new one waits until the end of the old one is reported.
         let turn = before.as_ref().map(|seat| Arc::clone(&seat.claim.turn)).unwrap_or_default();
         if let Some(seat) = before {
             seat.claim.replaced.cancel();
@@ -75,6 +76,7 @@ impl Registry {
     /// Removes a connection that has ended.
     pub fn forget(&self, node: &NodeName, id: u64) {
         let mut state = self.lock();
+        // A newer Hello may have the seat already, and must keep it.
         if state.seats.get(node).is_some_and(|seat| seat.claim.id == id) {
             state.seats.remove(node);
         }

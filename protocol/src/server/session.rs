@@ -32,6 +32,7 @@ impl<A: Agents> Session<A> {
     pub async fn run(mut self, place: OwnedSemaphorePermit) {
         let messages = self.messages.clone();
         let greeted = self.greeted().await;
+        // A connection that has said hello must not keep others from it.
         drop(place);
         let end = match greeted {
             Ok((hello, state)) => self.serve(&hello, state).await,
@@ -67,6 +68,7 @@ impl<A: Agents> Session<A> {
         let claim = self.server.registry.claim(&hello.node);
         let end = tokio::select! {
             biased;
+            // This is checked first, so that a replaced connection does not get its turn any more.
             () = claim.replaced.cancelled() => End::Replaced,
             _turn = claim.turn.lock() => self.serve_in_turn(hello, state, &claim).await,
         };
@@ -152,6 +154,7 @@ impl Reader {
             return Err(Unreadable::broken("change.number", gap));
         }
         let change = limited(convert::read_change(change).map_err(|refusal| refusal.within("change")))?;
+        // A copy that lacks a part cannot be updated, so later changes are dropped.
         if !self.is_unreadable {
             self.is_unreadable = change.is_err();
             return agents.changed(&self.connection, change);

@@ -30,8 +30,10 @@ impl Due {
             return None;
         }
         if !seen.covers(needed) {
+            // The union keeps what other replicas may still need.
             return Some(seen.or(needed));
         }
+        // Any change in between restarts the delay.
         let same = before.filter(|(was, of, _)| was == seen && of == needed);
         let since = same.map_or(now, |(.., since)| since);
         if now.duration_since(since) >= self.delay {

@@ -158,6 +158,7 @@ fn sizes(document: &RequestDocument) -> Vec<Value> {
     }
     let expression = |(kind, size): (Option<Kind>, SizeGb)| {
         let label = kind.map_or_else(|| keys::NODE_MAX_GB.to_owned(), keys::node_kind_label);
+        // Node affinity has no operator for "at least", so this asks for more than one less.
         let below = size.0.saturating_sub(1).to_string();
         json!({"key": label, "operator": "Gt", "values": [below]})
     };
@@ -171,6 +172,7 @@ fn models(document: &RequestDocument) -> Vec<Value> {
         |models: &[String]| models.iter().filter(|model| is_label(model)).cloned().collect::<Vec<_>>();
     let gpus = &document.gpus;
     let (mut wanted, unwanted) = (labels(&gpus.models), labels(&gpus.not_models));
+    // Nodes with several models have this value instead of a model's name, and may have the wanted one.
     if !gpus.models.is_empty() {
         wanted.push(keys::MIXED_MODELS.to_owned());
     }

@@ -33,6 +33,7 @@ impl Index {
     /// The supply, once everything was listed.
     pub fn supply(&self) -> Option<Supply> {
         let names = || -> MappedNames {
+            // In reverse order, so that the first of several classes for a name is kept.
             self.classes.iter().rev().map(|(class, name)| (name.clone(), class.clone())).collect()
         };
         (self.known == (true, true, true)).then(|| self.nodes.supply().mapped(Arc::new(names())))

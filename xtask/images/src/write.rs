@@ -122,6 +122,7 @@ impl Args {
         let tree = content::of(image, program, beside, licence, system.as_ref())?;
         let layer: Layer = layer::write(&tree, release.seconds(), self.compression())?;
         let materials = Materials { crates: &crates, toolchain: &toolchain, system: system.as_ref() };
+        // An empty list would make a bill of materials that hides every crate.
         ensure!(!crates.is_empty(), "cargo tree names no crate of {}", image.package);
         let registry = self.registry.as_deref();
         Ok(Written {

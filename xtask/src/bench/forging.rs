@@ -120,6 +120,7 @@ fn is_found(copy: &Path, removal: &Removal) -> anyhow::Result<bool> {
     test.current_dir(copy).env("CARGO_TARGET_DIR", copy.join("target"));
     test.args(PACKAGE).args(["--", "--exact", "--nocapture", TEN_THOUSAND]);
     let output = test.stdin(Stdio::null()).output()?;
+    // The check is restored before the result is read, so that an error does not leave the copy without it.
     fs::write(&file, source)?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);

@@ -49,6 +49,7 @@ pub fn archive(folder: &Path, archive: &Path, compression: Option<&str>) -> anyh
 fn entries(folder: &Path) -> anyhow::Result<Vec<std::ffi::OsString>> {
     let entries = fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
     let mut names = entries.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
+    // The archive's order must not depend on the file system, because the same content must give the same bytes.
     names.sort();
     Ok(names)
 }

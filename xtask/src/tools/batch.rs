@@ -64,6 +64,7 @@ impl Batch {
             .with_context(|| format!("failed to create {}", unfinished.display()))?;
         go::build(workspace, self, &unfinished, compiled)?;
         for program in &self.programs {
+            // Go names a program by its package, so the rename also gives it its own name.
             fs::rename(unfinished.join(go_name(program)), self.folder.join(program.name))
                 .with_context(|| format!("failed to move the built {} into place", program.name))?;
         }

@@ -16,6 +16,7 @@ pub fn of(workspace: &Workspace, set: &Set) -> anyhow::Result<String> {
         let entries =
             fs::read_dir(&folder).with_context(|| format!("failed to read {}", folder.display()))?;
         let mut files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+        // A folder's entries have no fixed order, and the same files must give the same key.
         files.sort();
         for path in files {
             let content = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;

@@ -80,6 +80,7 @@ pub fn missing(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<Missin
         if !missing.is_empty() {
             go::check(workspace, set)?;
         }
+        // Tests find the programs by this name, even if nothing has to be built.
         set_current(&store, &key)?;
         batches.extend(missing);
     }

@@ -71,6 +71,7 @@ fn leader(seen: &Observed) -> Finding {
     };
     let spec = lease.spec.clone().unwrap_or_default();
     let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
+    // A leader that ends gives its Lease back, so an empty holder means that no other replica has taken it.
     let Some(holder) = holder else {
         return Finding::failure("no replica leads: the last leader gave its Lease back", remedy);
     };

@@ -44,6 +44,7 @@ pub fn before(seen: &Observed) -> Findings {
 pub fn after(seen: &Observed) -> Findings {
     let kubernetes = (Group::KubernetesApi, kubernetes::judge(seen));
     let resources = resources::judge(seen);
+    // Every later check would fail for the same reason.
     if let Some(nothing) = not_installed(seen) {
         return vec![kubernetes, (Group::Resources, vec![nothing])];
     }

@@ -104,6 +104,7 @@ fn given(
     policies: &Policies,
     supply: &Supply,
 ) -> Option<ResourceName> {
+    // A pod that may run as root may get no MPS share, and would hide that name.
     let context = json!({"runAsNonRoot": true, "runAsUser": 1000, "allowPrivilegeEscalation": false});
     let limits = json!({(format!("{}{}gb", keys::SIZE_PREFIX, size.0)): "1"});
     let container = json!({"name": "main", "resources": {"limits": limits}, "securityContext": context});

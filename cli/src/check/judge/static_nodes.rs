@@ -60,6 +60,7 @@ fn labels(node: &Node) -> Option<Finding> {
 /// Whether a node has as many devices as its labels say, and all of them are healthy.
 fn devices(node: &Node) -> Vec<Finding> {
     let name = name_of(node);
+    // A node without devices is no static node, so only its labels can show a problem.
     let Some(fixed) = static_node_of(node) else { return none(node).into_iter().collect() };
     let doubts = fixed.doubts.iter().map(|doubt| {
         Finding::warning(

@@ -61,6 +61,7 @@ fn scheduler(seen: &Observed, running: &[Running]) -> Option<Finding> {
 
 fn programs(running: &[Running]) -> Option<Finding> {
     let mut own = running.iter().filter(|it| it.program != SCHEDULER).peekable();
+    // Without a program of kerf there is nothing to compare.
     own.peek()?;
     let strange: Vec<String> = own
         .filter_map(|it| Some((it.program, it.version.as_deref()?, it.pods)))

@@ -124,6 +124,7 @@ fn answers(seen: &Observed) -> Option<Finding> {
     Some(match &seen.probe {
         Probe::NotTried => return None,
         Probe::Admitted => Finding::fine("it admits a pod that asks for GPU memory (tried by a dry run)"),
+        // A denial by policy proves that the webhook answers.
         Probe::Refused(why) => Finding::fine(format!(
             "it answers; a pod that asks for 1Gi in the namespace {PROBED} would be refused: {why}"
         )),

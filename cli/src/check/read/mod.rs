@@ -66,6 +66,7 @@ async fn installed(client: &Client, seen: &mut Observed) {
         async { list(&Api::<ConfigMap>::namespaced(client.clone(), &namespace)).await },
         async { list(&Api::<Deployment>::namespaced(client.clone(), &namespace)).await },
     );
+    // The names of the Secrets come from the Deployments, so these are read first.
     for name in super::judge::secrets(seen) {
         let secret = get(Api::<Secret>::namespaced(client.clone(), &namespace), &name).await;
         seen.secrets.insert(name, secret);

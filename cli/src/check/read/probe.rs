@@ -37,6 +37,7 @@ fn outcome(answer: Result<Pod, kube::Error>) -> Probe {
             let annotations = pod.metadata.annotations.unwrap_or_default();
             if annotations.contains_key(keys::REQUEST) { Probe::Admitted } else { Probe::PassedBy }
         }
+        // The status code does not tell who has refused the pod, but the text does.
         Err(kube::Error::Api(status)) => of_message(&status.message),
         Err(error) => Probe::Hindered(format!("{:#}", anyhow::Error::from(error))),
     }

@@ -1,7 +1,7 @@
-//! Which pending pods another kind of slice would serve, were they created anew: an Event says so, once a pod.
+//! Writes an Event, once per pod, about pending pods that another kind of slice would serve if they were recreated.
 //!
-//! The webhook writes a name that says its kind where only one kind could be meant when the pod was created. Nodes that came later
-//! may serve it by another, and the limits of a pod cannot be changed.
+//! If only one kind could serve a pod when it was created, the webhook writes a name that says this kind. Nodes that
+//! joined later may serve the pod by another kind, but the limits of a pod cannot be changed.
 
 use crate::events::{self, Topic};
 use crate::term::Term;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// How often pending pods are looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// For how long a pod is pending before it is told: a node may join, or a pod end, at any moment.
+/// How long a pod is pending before it gets the Event. A node may join or a pod may end at any moment, so an earlier
+/// Event would often be wrong.
 const PENDING_LIMIT: Duration = Duration::from_mins(5);
 
-/// What is remembered of pending pods.
+/// What is remembered of pending pods between two polls.
 #[derive(Debug, Default)]
 struct Memory {
     since: BTreeMap<PodUid, Instant>,
@@ -24,7 +24,8 @@ struct Memory {
 }
 
 impl Memory {
-    /// The pods that have been pending for [`PENDING_LIMIT`] without a break and were not told yet, with how long they have been.
+    /// The pods that have been pending for [`PENDING_LIMIT`] without a break and have no Event yet, with the time that
+    /// they have been pending.
     fn due(&mut self, pending: Vec<PodUid>, now: Instant) -> BTreeMap<PodUid, Duration> {
         let before = std::mem::take(&mut self.since);
         let since = |uid: PodUid| (uid.clone(), before.get(&uid).copied().unwrap_or(now));
@@ -36,7 +37,7 @@ impl Memory {
     }
 }
 
-/// Looks at pending pods until the term ends.
+/// Checks the pending pods at intervals until the term ends.
 pub async fn run(term: Arc<Term>) {
     let mut memory = Memory::default();
     loop {

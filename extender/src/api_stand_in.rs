@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-/// What goes wrong with a writing request.
+/// How the next writing request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is done, and the answer is an error.
+    /// The write is made, but the answer is an error.
     LoseReply,
-    /// It is not done, and the answer is this.
+    /// The write is not made, and the answer has this status code.
     Answer(u16),
-    /// It is not done, and nobody answers.
+    /// The write is not made, and no answer comes.
     NoReply,
 }
 
@@ -22,13 +22,12 @@ struct State {
     objects: BTreeMap<String, Value>,
     version: u64,
     faults: VecDeque<Fault>,
-    /// Method and path of each request.
+    /// Method and path of each request, in order.
     log: Vec<String>,
-    /// Runs before the next writing request.
+    /// Runs once, before the next writing request.
     meddler: Option<fn(&ApiStandIn)>,
 }
 
-/// The stand-in.
 #[derive(Debug, Default)]
 pub struct ApiStandIn(Mutex<State>);
 
@@ -45,7 +44,7 @@ impl ApiStandIn {
         })
     }
 
-    /// Makes an object, or replaces it.
+    /// Creates or replaces an object.
     pub fn put(&self, path: &str, mut object: Value) {
         let mut state = self.0.lock().unwrap();
         state.version += 1;
@@ -66,22 +65,22 @@ impl ApiStandIn {
         self.0.lock().unwrap().objects.remove(path);
     }
 
-    /// Lets the next writing requests go wrong, one after the other.
+    /// Makes the next writing requests fail, one after the other.
     pub fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
         self.0.lock().unwrap().faults.extend(faults);
     }
 
-    /// Does something just before the next writing request is looked at.
+    /// Runs `meddler` just before the next writing request is handled.
     pub fn meddle(&self, meddler: fn(&ApiStandIn)) {
         self.0.lock().unwrap().meddler = Some(meddler);
     }
 
-    /// How many requests of this method there were.
+    /// The number of requests with this method so far.
     pub fn requests(&self, method: &Method) -> usize {
         self.0.lock().unwrap().log.iter().filter(|line| line.starts_with(method.as_str())).count()
     }
 
-    /// What lies in a folder, by the labels that the query names; None if it names none.
+    /// The objects in a folder that match the query's label selector. `None` if the query has no selector.
     fn list(&self, folder: &str, query: &str) -> Option<Value> {
         let selector = query.split('&').find_map(|part| part.strip_prefix("labelSelector="))?;
         let selector = selector.replace("%3D", "=").replace("%2C", ",").replace("%2F", "/");

@@ -1,4 +1,4 @@
-//! Puts the program together: certificates, listener, election, and one term after another.
+//! Assembles the program: certificates, listener, leader election, and one term after another.
 
 use crate::agents::{self, Access, Listening, Reviewer};
 use crate::args::{AgentsArgs, ExtenderArgs, PluginArgs, RightsArgs};
@@ -30,12 +30,13 @@ use tokio::task::JoinSet;
 /// The pause before this replica tries to lead again after it lost the lead.
 const BREATH: Duration = Duration::from_secs(1);
 
-/// What a replica waits for until it is ready: that somebody leads. One that waits to take over is as ready as it can be, so
-/// that a rollout, and `helm --wait`, go on.
+/// Readiness condition: some replica leads. A standby counts as ready, because it is as ready as it can be; otherwise a
+/// rollout, and `helm --wait`, would not finish.
 const LEASE: &str = "lease";
-/// And to have listed everything, so that it can take over at once. A leader waits for it until it answers.
+/// Readiness condition: this replica has listed the cluster, so that it can take over at once. A new leader is not
+/// ready until it answers.
 const INVENTORY: &str = "inventory";
-/// A leader waits too until its pod has the label by which the Service leads to it.
+/// Readiness condition of a leader only: its pod has the label by which the Service selects it.
 const SERVICE: &str = "service";
 
 /// Runs the extender until `stop`.
@@ -84,7 +85,7 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
         let candidate = Candidate::new(client.clone(), lease_settings(&args)?);
         replica.run(candidate, (&args.agents, &access), &stop).await
     };
-    // If one of them fails the others stop too, the lease is released, and the program ends.
+    // If one of them fails the others stop too, the Lease is released, and the program ends.
     let ended = async |part: anyhow::Result<()>| {
         stop.cancel();
         part
@@ -98,7 +99,7 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     serving.and(admin).and(leading).and(following)
 }
 
-/// What is known at the start: nothing.
+/// Builds an empty index with the limits and rights of `args`.
 fn cluster(args: &ExtenderArgs, policies: InForce) -> Arc<Cluster> {
     let mut index =
         ClusterIndex::following(Terms { weights: policies.current().weights(), ..Terms::default() });
@@ -110,7 +111,7 @@ fn cluster(args: &ExtenderArgs, policies: InForce) -> Arc<Cluster> {
     Cluster::new(index, policies, seen_nodes)
 }
 
-/// How agents are let in.
+/// Decides from the flags how agents authenticate themselves.
 fn access(args: &ExtenderArgs, client: &kube::Client, certificates: &Certificates) -> anyhow::Result<Access> {
     if !args.agents.are_reviewed() {
         return Ok(Access::Open);
@@ -128,7 +129,7 @@ async fn serve_scheduler(
     let tls = certificates.for_scheduler()?;
     let listener = serve::listen(args.address, args.address_file.as_deref()).await;
     let listener = listener.with_context(|| format!("failed to listen on --address {}", args.address))?;
-    // Each term serves on a copy of it.
+    // Each term serves on a duplicate of this socket, so that the address stays bound between terms.
     let listener = listener.into_std()?;
     tokio::select! {
         served = serve_terms(&listener, &tls, shared, stop) => Ok(served?),
@@ -136,8 +137,8 @@ async fn serve_scheduler(
     }
 }
 
-/// Serves until `stop`. At the end of each term all connections are ended in order: kube-scheduler keeps its one open
-/// for as long as it can, and would go on asking a replica that leads no more.
+/// Serves until `stop`. At the end of each term all connections are closed in order. kube-scheduler keeps its
+/// connection open for as long as it can, and would otherwise go on asking a replica that no longer leads.
 async fn serve_terms(
     listener: &std::net::TcpListener,
     tls: &Arc<rustls::ServerConfig>,
@@ -168,37 +169,37 @@ fn lease_settings(args: &ExtenderArgs) -> anyhow::Result<LeaseSettings> {
     Ok(LeaseSettings { namespace, name, identity, duration: args.lease_duration })
 }
 
-/// A name that no other process on any host has now.
+/// The host's name and the process id: no other running process has the same.
 fn default_identity() -> anyhow::Result<String> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .context("failed to read the host's name; give --identity")?;
     Ok(format!("{}-{}", host.trim(), std::process::id()))
 }
 
-/// One replica, which leads in some terms.
 struct Replica {
     client: kube::Client,
     metrics: Metrics,
     standing: Arc<Standing>,
     readiness: Readiness,
     cluster: Arc<Cluster>,
-    /// Kerf's own.
+    /// The namespace that kerf is installed in.
     namespace: String,
     rights: RightsArgs,
     plugin: PluginArgs,
-    /// None outside of a cluster.
+    /// `None` outside of a cluster.
     pod: Option<NamespacedName>,
 }
 
 impl Replica {
-    /// Listens to agents and watches the cluster, and leads whenever it is its turn, until `stop`.
+    /// Serves agents and watches the cluster until `stop`, and leads while it holds the Lease.
     async fn run(
         &self,
         candidate: Candidate,
         (agents, access): (&AgentsArgs, &Arc<Access>),
         stop: &CancellationToken,
     ) -> anyhow::Result<()> {
-        // A term ends after `stop`: its last Bindings' outcomes are for the agents too.
+        // Agents are served until the term has ended, which is after `stop`, because they still need the outcomes of
+        // its last Bindings.
         let ended = CancellationToken::new();
         let agents = agents::listen(&self.cluster, agents, access, candidate.identity(), ended.clone()).await;
         let agents = agents.context("failed to listen on --agents-address")?;
@@ -236,7 +237,7 @@ impl Replica {
         }
     }
 
-    /// Begins to wait for what a leader waits for, or for another leader.
+    /// Resets the readiness conditions: to those of a leader that does not answer yet, or to those of a standby.
     fn waits_as_leader(&self, leads: bool) {
         let is_warm = !leads && self.cluster.with(|index| index.is_listed());
         for (condition, holds) in [(LEASE, leads), (INVENTORY, is_warm), (SERVICE, !leads)] {
@@ -244,7 +245,7 @@ impl Replica {
         }
     }
 
-    /// A term that answers nothing yet. Its client writes nothing after the Lease's deadline.
+    /// Begins a term that answers no questions yet. Its client sends no write after the Lease's deadline.
     fn new_term(&self, held: &Held) -> Arc<Term> {
         let client = held.deadline().bound(self.client.clone());
         let stop = CancellationToken::new();
@@ -258,7 +259,8 @@ impl Replica {
         term
     }
 
-    /// Works as the leader until the lead is lost or `stop`. Whether a successor may go on at once.
+    /// Runs one term as the leader, until the lead is lost or `stop`. Returns true if a successor may start at once,
+    /// because no Binding of this term may still be made.
     async fn term(
         &self,
         candidate: &Candidate,
@@ -282,14 +284,15 @@ impl Replica {
                 configuring.await;
             }
         });
-        // A program that ends lets its last Bindings end first.
+        // A program that ends closes the term, and then waits for its last Bindings.
         let ending = async {
             stop.cancelled().await;
             term.closing.cancel();
             std::future::pending().await
         };
         let mut ending = pin!(ending);
-        // The lease is kept alive while the cluster is listed, and long after.
+        // The Lease is renewed while the cluster is being listed too, because that may take longer than the Lease
+        // lasts.
         let is_listed = tokio::select! {
             () = candidate.keep(held, &term.closing) => false,
             () = term.until(ClusterIndex::can_answer) => true,
@@ -314,6 +317,7 @@ impl Replica {
             }
         }
         self.standing.end();
+        // After the deadline a successor may lead, so there is no point in waiting for the last Bindings.
         tokio::select! {
             () = term.close() => {}
             () = deadline.passed() => {}
@@ -332,7 +336,7 @@ impl Replica {
         in_order && !deadline.has_passed()
     }
 
-    /// Keeps the label at this replica's pod, where it has one.
+    /// Keeps the Service's label on this replica's pod, if the pod is known.
     async fn lead_the_service_here(&self, term: &Term) -> Infallible {
         let labelled = || self.readiness.set(SERVICE, true);
         if let Some(pod) = &self.pod {
@@ -352,7 +356,7 @@ mod tests {
     use http::Method;
     use kerf_core::names::PodKey;
 
-    /// A leader that was frozen: a bind runs before anything else notices that the deadline has passed.
+    /// A frozen leader: a bind runs before any other task notices that the deadline has passed.
     #[tokio::test]
     async fn a_term_sends_no_binding_after_the_deadline_of_its_lease() {
         let api = ApiStandIn::new();

@@ -1,4 +1,4 @@
-//! The program's flags.
+//! The command-line flags of the extender.
 
 use clap::{ArgAction, Parser};
 use kerf_runtime::args::{AdminArgs, ClientArgs, LogArgs, NamespacedName};
@@ -103,7 +103,7 @@ pub struct AgentsArgs {
     pub agents_unauthenticated: bool,
 }
 
-/// An address on which agents may not be served.
+/// The address is not of loopback, so agents may not be served there without tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "--agents-unauthenticated lets any process that reaches --agents-address {0} act as any node: give an address of loopback"
@@ -111,13 +111,13 @@ pub struct AgentsArgs {
 pub struct Unprotected(SocketAddr);
 
 impl AgentsArgs {
-    /// Whether agents are served, and by their tokens.
+    /// Whether agents are served and authenticated by their tokens.
     #[must_use]
     pub fn are_reviewed(&self) -> bool {
         self.agents_address.is_some() && !self.agents_unauthenticated
     }
 
-    /// Refuses a service without tokens where another machine could reach it.
+    /// Checks that a service without tokens is reachable from this machine only.
     pub fn check(&self) -> Result<(), Unprotected> {
         match self.agents_address {
             Some(address) if self.agents_unauthenticated && !address.ip().is_loopback() => {

@@ -1,4 +1,4 @@
-//! What a pod asks for: its request document, with the text by which equal asks are found equal.
+//! What a pod asks for: its request document, with the text that is compared to find equal requests.
 
 use kerf_core::contract::RequestDocument;
 use kerf_core::packing::Refusal;
@@ -8,11 +8,10 @@ use std::sync::Arc;
 /// A readable request document and its text. Clones share both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ask {
-    /// The annotation's text. Pods of one template have the same.
+    /// The text of the annotation. Pods of one template have the same text.
     pub text: Arc<str>,
-    /// What it says.
     pub document: Arc<RequestDocument>,
-    /// What decides which policy is for the pod, where the document's is gone.
+    /// Facts of the pod that select its policy, if the policy that the document names no longer exists.
     pub facts: Arc<PodFacts>,
 }
 
@@ -27,7 +26,7 @@ impl Ask {
         Ok(Self { text: text.into(), document: Arc::new(document), facts: Arc::default() })
     }
 
-    /// The same of a pod of which this is known.
+    /// The same request, with the facts of its pod.
     #[must_use]
     pub fn of(self, facts: Arc<PodFacts>) -> Self {
         Self { facts, ..self }

@@ -1,8 +1,8 @@
-//! From the scheduler's choice to a bound pod: promise, wait for the slices, send the Binding.
+//! Binds a pod to the scheduler's choice: reserve, wait for the slices, send the Binding.
 //!
-//! The promise outlives the request. A time-out, or a scheduler that hangs up, ends the request only: the pod's next
-//! filter finds the promise. The Binding is sent only while the request is open, for a scheduler that gave up has
-//! forgotten what else it assumed for the pod.
+//! The reservation outlives the request. A timeout, or a scheduler that hangs up, ends the request only, and the pod's
+//! next filter finds the reservation. The Binding is sent only while the request is open, because a scheduler that hung
+//! up has forgotten what else it assumed for the pod.
 
 mod over_stream;
 
@@ -24,35 +24,35 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 
-/// How long after the gate the Binding itself may take. With the default gate of 4 s this stays under the 5 s that
+/// How long the Binding itself may take after the gate. With the default gate of 4 s this stays under the 5 s that
 /// kube-scheduler waits (`DefaultExtenderTimeout`).
 const POST_GRACE: Duration = Duration::from_millis(800);
 
-/// Why a pod was not bound. The scheduler shows the text in an event.
+/// Why a pod was not bound. kube-scheduler shows the text in an Event.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// The node cannot serve it.
+    /// The node cannot serve the pod.
     #[error("{0}")]
     Refused(Refusal),
-    /// It is not there any more, or its reservation is not.
+    /// The pod has ended, or its reservation no longer exists.
     #[error("the slice was taken, or the pod has ended, meanwhile")]
     Lost,
-    /// Nothing is known of it, and so of what it asks for.
+    /// The index has neither the pod nor its request.
     #[error("nothing is known of the pod")]
     Unknown,
-    /// This replica does not lead any more.
+    /// This replica no longer leads.
     #[error("not the leader any more")]
     Deposed,
-    /// It failed between this leader and the node's agent.
+    /// The reservation failed between this leader and the node's agent.
     #[error(transparent)]
     Agent(#[from] BindFailure),
-    /// The API server did not take the Binding.
+    /// The API server did not accept the Binding, or its answer is missing.
     #[error(transparent)]
     Binding(#[from] BindingError),
 }
 
 impl BindError {
-    /// How this is counted.
+    /// The outcome under which metrics count this error.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         match self {
@@ -85,7 +85,7 @@ impl From<Unreservable> for BindError {
     }
 }
 
-/// What a bound pod's owner is told.
+/// The message of the Event about a bound pod.
 fn note(node: &NodeName, assignment: &AssignmentDocument) -> String {
     let slice = |slice: &AssignedSlice| {
         format!("{} ({}) of {} for container {}", slice.id, slice.shape, slice.gpu, slice.container)
@@ -95,14 +95,11 @@ fn note(node: &NodeName, assignment: &AssignmentDocument) -> String {
     format!("on node {node}: slice {}{}", slices.join(", slice "), passed.collect::<String>())
 }
 
-/// A pod on its way to a node.
+/// A bind request of kube-scheduler.
 #[derive(Debug, Clone)]
 pub struct Bind {
-    /// Its UID.
     pub uid: PodUid,
-    /// Its namespace and name.
     pub key: PodKey,
-    /// The node.
     pub node: NodeName,
 }
 
@@ -116,7 +113,7 @@ impl From<BindArgs> for Bind {
     }
 }
 
-/// Binds a pod. Dropping the future ends the request and keeps the promise.
+/// Binds a pod. Dropping the future ends the request but keeps the reservation.
 pub async fn bind(term: &Arc<Term>, bind: Bind, gate: Duration) -> Result<(), BindError> {
     let began = Instant::now();
     let open = OpenBind::begin(term, &bind);
@@ -130,7 +127,7 @@ pub async fn bind(term: &Arc<Term>, bind: Bind, gate: Duration) -> Result<(), Bi
     result
 }
 
-/// A bind under way: its reservation is in use. Dropped when the request ends, however it does.
+/// Marks a pod's reservation as in use while its bind is open. It is dropped when the request ends, in whatever way.
 struct OpenBind {
     term: Arc<Term>,
     uid: PodUid,
@@ -156,6 +153,7 @@ impl Bind {
         if !matches!(first, Err(BindError::Unknown)) {
             return first;
         }
+        // The watch may not have shown a new pod yet, so the API server is asked.
         let pod = tokio::select! {
             () = term.closing.cancelled() => return Err(BindError::Deposed),
             pod = self.pod(term, gate) => pod?,
@@ -171,7 +169,7 @@ impl Bind {
         }
     }
 
-    /// The same for a pod of which the index knows what it asks for, or that asks for this.
+    /// Binds a pod whose request the index knows, or that asks for `ask`.
     async fn run_with(&self, term: &Arc<Term>, ask: Option<Ask>, gate: Instant) -> Result<(), BindError> {
         if !term.with(|index| index.is_static(&self.node)) {
             return self.run_over_stream(term, ask, gate).await;
@@ -187,7 +185,7 @@ impl Bind {
         self.post(term, Some(assignment), gate + POST_GRACE).await
     }
 
-    /// Sends the Binding, and gives it up at `until`.
+    /// Sends the Binding, and stops waiting for its answer at `until`.
     async fn post(
         &self,
         term: &Arc<Term>,
@@ -200,7 +198,7 @@ impl Bind {
                 leave.map_err(|_| BindingError::Busy)?
             }
         };
-        // Held until the outcome is noted: a leader that ends in order waits for it.
+        // Held until the outcome is recorded, because a leader that ends in order waits for it.
         let Some(_open) = term.open_post() else { return Err(BindError::Deposed) };
         let epoch = term.with(|index| {
             index.begin_post(&self.uid, &self.key, until.into_std());
@@ -221,7 +219,7 @@ impl Bind {
                     tokio::spawn(self.clone().warn_of_commands(term.clone()));
                 }
                 if let Some(assignment) = assignment {
-                    // Nothing waits for it.
+                    // The scheduler's answer must not wait for an Event.
                     tokio::spawn(self.clone().tell(term.clone(), assignment));
                 }
                 Ok(())
@@ -235,19 +233,18 @@ impl Bind {
         }
     }
 
-    /// Tells the pod's owner which slices it has got.
+    /// Writes an Event that names the pod's slices.
     async fn tell(self, term: Arc<Term>, assignment: AssignmentDocument) {
         let note = note(&self.node, &assignment);
         events::tell(&term, &self.key, &self.uid, Topic::SlicesAssigned, note).await;
     }
 
-    /// Tells that the pod's processes may be root, which its policy allows beside an MPS daemon.
+    /// Warns in an Event that the pod's processes may be root, which its policy allows beside an MPS daemon.
     async fn warn_of_commands(self, term: Arc<Term>) {
         let note = "its containers may run as root, and mps.rootContainers of its policy is allow: they can change limits of their GPU's MPS daemon and end their neighbours' work; set spec.hostUsers: false, or runAsNonRoot: true and allowPrivilegeEscalation: false".to_owned();
         events::tell(&term, &self.key, &self.uid, Topic::MayCommandMps, note).await;
     }
 
-    /// The pod as the API server has it.
     async fn pod(&self, term: &Arc<Term>, gate: Instant) -> Result<KnownPod, BindError> {
         let pod = timeout_at(gate, binding::pod(&term.client, &self.key, &self.uid)).await;
         pod.unwrap_or(Err(BindingError::TimedOut))?.ok_or(BindError::Lost)

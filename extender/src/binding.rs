@@ -1,4 +1,4 @@
-//! The Binding: the write that starts a pod on its node, and what its refusals mean.
+//! Sends the Binding, the write that starts a pod on its node, and classifies its errors.
 
 use crate::bind::Bind;
 use crate::pod::{KnownPod, SlicedPod};
@@ -12,35 +12,36 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// Why a Binding was not made, or perhaps not.
+/// Why a Binding was not made, or may not have been made.
 #[derive(Debug, Error)]
 pub enum BindingError {
-    /// The API server refused it.
+    /// The API server refused the Binding.
     #[error("the API server refused the Binding: {0}")]
     Refused(String),
-    /// It was not sent, or not heard: the API server has too much to do.
+    /// The API server is overloaded: it answered 429, or the Binding was not sent.
     #[error("the API server has too many requests at present")]
     Busy,
-    /// No answer: it may have been made.
+    /// No answer came in time: the Binding may have been made.
     #[error("the API server did not answer in time")]
     TimedOut,
-    /// The connection failed: it may have been made.
+    /// The connection failed: the Binding may have been made.
     #[error("failed to reach the API server: {0}")]
     Client(#[from] kube::Error),
-    /// The request cannot be made.
+    /// The HTTP request could not be built.
     #[error("failed to make the request: {0}")]
     Request(#[from] http::Error),
 }
 
 impl BindingError {
-    /// Whether it is certain that this request made no Binding. The API server answers 4xx before it writes: 429 before it admits the
-    /// request, 409 where an earlier Binding was made. The answer says nothing about an earlier request without an answer.
+    /// Whether this request certainly made no Binding. The API server answers 4xx before it writes: 429 before it
+    /// admits the request, 409 where an earlier Binding was made. The answer says nothing about an earlier request
+    /// without an answer.
     #[must_use]
     pub fn is_definite(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Busy | Self::Request(_))
     }
 
-    /// Whether the API server has too much to do.
+    /// Whether the error is a sign of an overloaded API server.
     #[must_use]
     pub fn is_overload(&self) -> bool {
         match self {
@@ -51,9 +52,9 @@ impl BindingError {
     }
 }
 
-/// Sends the Binding of a pod, for exactly the pod of this UID, with what it was assigned. The API server writes the
-/// annotations into the pod in the same step. `lead` is [`Term::lead`](crate::term::Term::lead): the API server refuses a Binding of
-/// a leader that another has followed (the guard's policy for Bindings).
+/// Sends a pod's Binding, for exactly the pod of this UID, with its assignment. The API server writes the annotations
+/// into the pod in the same step. `lead` is [`Term::lead`](crate::term::Term::lead): by it the guard's policy for
+/// Bindings lets the API server refuse a Binding of a former leader.
 pub async fn post(
     client: &Client,
     bind: &Bind,
@@ -88,14 +89,14 @@ pub async fn post(
     }
 }
 
-/// The pod of this UID as the API server has it; `None` if it is gone, even if another has its name.
+/// Reads a pod from the API server. `None` if no pod has this UID any longer, even if another pod has its name.
 pub async fn pod(client: &Client, key: &PodKey, uid: &PodUid) -> Result<Option<KnownPod>, BindingError> {
     let api: Api<SlicedPod> = Api::namespaced(client.clone(), &key.namespace);
     let found = api.get_opt(&key.name).await?.map(KnownPod::from);
     Ok(found.filter(|pod| pod.uid == *uid))
 }
 
-/// Whether the pod is on the node already: an earlier Binding was made and its answer lost.
+/// Whether the pod is already on the node: an earlier Binding was made, and its answer was lost.
 async fn is_bound(client: &Client, bind: &Bind) -> Result<bool, BindingError> {
     let found = pod(client, &bind.key, &bind.uid).await?;
     Ok(found.is_some_and(|pod| pod.node.as_ref() == Some(&bind.node)))

@@ -1,4 +1,4 @@
-//! The certificates by which the extender is known, renewed while it runs, and their authority, published for agents.
+//! The extender's certificates, which are renewed while it runs, and their authority, which is published for agents.
 
 use crate::args::ExtenderArgs;
 use kerf_core::keys::EXTENDER_AUTHORITY;
@@ -12,21 +12,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The name in kube-scheduler's client certificate.
+/// The common name in kube-scheduler's client certificate.
 const SCHEDULER: &str = "kerf-scheduler";
-/// How often the certificates are looked at, and whether their authority is published. They are renewed weeks before their end.
+/// How often the certificates and their published authority are checked. Certificates are renewed weeks before they
+/// expire.
 const INTERVAL: Duration = Duration::from_mins(5);
-/// The pause after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The certificates of a replica.
 pub struct Certificates {
     source: Source,
     serving: ServingCertificate,
-    /// As it was at the start.
+    /// The material at the start of the process.
     material: Material,
     expiry: Expiry,
-    /// Whether agents find the authority.
+    /// Whether the authority was published at the start.
     is_published: bool,
 }
 
@@ -36,17 +35,18 @@ impl std::fmt::Debug for Certificates {
     }
 }
 
-/// The Secret that has them, and the ConfigMap that has their authority.
+/// The Secret with the certificates, and the ConfigMap with their authority.
 struct Source {
     client: kube::Client,
     secret: NamespacedName,
     wanted: Wanted,
-    /// Where agents read the authority, if there are any.
+    /// `None` if no agents are served over TLS.
     authority: Option<PublishedAuthority>,
 }
 
 impl Source {
-    /// The material, made or renewed if need be, and whether its authority is published.
+    /// Reads the material, creates or renews it if needed, and publishes its authority. The flag says whether the
+    /// authority is published.
     async fn ensure(&self) -> Result<(Material, bool), TlsError> {
         let before = match &self.authority {
             Some(authority) => Some((authority, authority.read().await)),
@@ -56,7 +56,8 @@ impl Source {
         let material = TlsSecret::ensure(&self.client, namespace, name, &self.wanted).await?;
         let Some((authority, before)) = before else { return Ok((material, true)) };
         let published = async { authority.write(before?, &material.ca_pem).await };
-        // kube-scheduler is served without it.
+        // A failure here is not an error of the caller, because kube-scheduler can be served without a published
+        // authority.
         let is_published = published.await.unwrap_or_else(|error| {
             tracing::error!(
                 error = kerf_runtime::telemetry::chain(&error),
@@ -69,7 +70,8 @@ impl Source {
 }
 
 impl Certificates {
-    /// Those in the Secret, which is made if absent. Their authority is published if agents are served over TLS.
+    /// Reads the certificates from the Secret, which is created if absent. The authority is published if agents are
+    /// served over TLS.
     pub async fn ensure(
         args: &ExtenderArgs,
         client: &kube::Client,
@@ -88,15 +90,16 @@ impl Certificates {
         Ok(Self { serving: ServingCertificate::new(&material)?, source, material, expiry, is_published })
     }
 
-    /// For kube-scheduler, which shows a certificate too.
+    /// The TLS configuration for kube-scheduler, which presents a client certificate.
     ///
-    /// No HTTP/2. There a request that is not answered in time leaves the connection open, and the scheduler goes on asking a leader whose
-    /// machine is gone until its pings fail, 45 s later. In HTTP/1.1 it connects anew, to the leader of then.
+    /// It offers no HTTP/2. There a request that times out leaves the connection open, and the scheduler goes on asking
+    /// a leader whose machine is gone until its pings fail, 45 s later. With HTTP/1.1 it opens a new connection, which
+    /// reaches the current leader.
     pub fn for_scheduler(&self) -> Result<Arc<ServerConfig>, TlsError> {
         self.server(Clients::Verified, "http/1.1")
     }
 
-    /// For agents, which are known by their tokens.
+    /// The TLS configuration for agents, which authenticate by tokens.
     pub fn for_agents(&self) -> Result<Arc<ServerConfig>, TlsError> {
         self.server(Clients::Any, "h2")
     }
@@ -107,7 +110,7 @@ impl Certificates {
         Ok(Arc::new(tls))
     }
 
-    /// Renews them for ever. Servers show new ones from the next connection on.
+    /// Renews the certificates for ever. Servers present a new certificate from the next connection on.
     pub async fn renew(&self) -> Infallible {
         let mut is_done = self.is_published;
         loop {

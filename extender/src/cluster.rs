@@ -1,8 +1,8 @@
-//! What a replica knows for its process's life: the index, which watches and agents feed whether the replica leads or not, and the
-//! term that decides by it, if there is one.
+//! What a replica knows for its process's life: the index, and the term that decides by it, if there is one. Watches
+//! and agents feed the index whether the replica leads or not.
 //!
-//! An index has one term at a time. A task of a term that has ended, as that of a bind whose scheduler hung up, finds an empty index: it
-//! can neither read nor change what the next term decides by.
+//! An index has one term at a time. A task may outlive its term, like that of a bind whose scheduler hung up. It then
+//! finds an empty index, so it can neither read nor change what the next term decides by.
 
 use crate::agents::Connections;
 use crate::cluster_index::{ClusterIndex, Effects};
@@ -13,28 +13,26 @@ use crate::watch::Lists;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::watch;
 
-/// The cluster as this replica knows it. Copies of the pointer are of the same one.
+/// The cluster as this replica knows it.
 pub struct Cluster {
     state: Mutex<State>,
-    /// The admins' policies, as they are now.
+    /// The admins' policies in their current version.
     pub policies: InForce,
-    /// The agents that are connected.
     pub agents: Connections,
-    /// The lists with which watches begin.
+    /// The lists that the watches begin with.
     pub lists: Lists,
-    /// The Nodes that layouts may have to do with.
+    /// The Nodes that layouts may concern.
     pub seen_nodes: SeenNodes,
-    /// Rings when something may have come that a term waits for.
+    /// Notifies waiters when the index has changed in a way that a term may wait for.
     progress: watch::Sender<()>,
 }
 
 #[derive(Debug)]
 struct State {
     index: ClusterIndex,
+    /// Weak, so that the cluster does not keep a term alive that all its tasks have left.
     term: Weak<Term>,
-    /// The term's number; 0 while this replica follows.
     number: u64,
-    /// The number of the last term.
     last: u64,
 }
 
@@ -45,7 +43,7 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// The cluster of this index, before any watch or agent feeds it. `seen_nodes` are for layouts.
+    /// Wraps this index, before any watch or agent feeds it. `seen_nodes` are for layouts.
     #[must_use]
     pub fn new(index: ClusterIndex, policies: InForce, seen_nodes: SeenNodes) -> Arc<Self> {
         let state = State { index, term: Weak::new(), number: 0, last: 0 };
@@ -59,12 +57,12 @@ impl Cluster {
         })
     }
 
-    /// Asks or tells the index, and passes on what follows from it to the term, if there is one.
+    /// Runs `act` on the index, and passes its effects on to the term, if there is one.
     pub fn with<R>(&self, act: impl FnOnce(&mut ClusterIndex) -> R) -> R {
         self.act(self.lock(), act)
     }
 
-    /// The same for the term of this number; gives `act` back if that has ended.
+    /// Runs `act` for the term of this number. Returns `act` as the error if that term has ended.
     pub(crate) fn with_term<R, F>(&self, number: u64, act: F) -> Result<R, F>
     where
         F: FnOnce(&mut ClusterIndex) -> R,
@@ -73,37 +71,37 @@ impl Cluster {
         if state.number == number { Ok(self.act(state, act)) } else { Err(act) }
     }
 
-    /// Waits until this holds of the index.
+    /// Waits until `holds` is true for the index.
     pub async fn until(&self, holds: impl Fn(&ClusterIndex) -> bool) {
         let mut progress = self.progress.subscribe();
         while !self.with(|index| holds(index)) {
-            // The sender lives in `self`.
+            // `changed` cannot fail, because the sender lives in `self`.
             let _rang = progress.changed().await;
         }
     }
 
-    /// The number of the next term.
+    /// Hands out the number of the next term.
     pub(crate) fn next_term(&self) -> u64 {
         let mut state = self.lock();
         state.last += 1;
         state.last
     }
 
-    /// The term decides by the index from now on, in this epoch or a higher one.
+    /// Starts a term on the index, in this epoch or a higher one.
     pub(crate) fn begin(&self, term: &Arc<Term>, epoch: u64) {
         let mut state = self.lock();
         state.index.lead(epoch);
         (state.term, state.number) = (Arc::downgrade(term), term.number());
     }
 
-    /// The same for an index that leads already.
+    /// Starts a term on an index that leads already.
     #[cfg(test)]
     pub(crate) fn begin_as_it_is(&self, term: &Arc<Term>) {
         let mut state = self.lock();
         (state.term, state.number) = (Arc::downgrade(term), term.number());
     }
 
-    /// The term of this number has ended.
+    /// Ends the term of this number. Does nothing if another term has begun since.
     pub(crate) fn end(&self, number: u64) {
         let mut state = self.lock();
         if state.number == number {
@@ -120,6 +118,7 @@ impl Cluster {
             return result;
         }
         let term = state.term.upgrade();
+        // The term may call the index again, so the lock is released first.
         drop(state);
         if effects.progress {
             self.progress.send_replace(());
@@ -131,7 +130,7 @@ impl Cluster {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock; if it did, the API server's state would still decide what is true.
+        // No code panics while it holds the lock. If it did, the API server's state would still decide what is true.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -149,7 +148,7 @@ mod tests {
         Term::begin(cluster, ApiStandIn::new().client(), metrics, epoch, CancellationToken::new())
     }
 
-    /// As the bind of a scheduler that hung up, and the answer of an agent to it.
+    /// Such a task belongs to a bind whose scheduler hung up, or to an agent's answer to it.
     #[tokio::test]
     async fn what_is_left_of_a_term_that_ended_touches_nothing_of_the_next() {
         let index = ClusterIndex::following(Terms::default());

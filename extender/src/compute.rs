@@ -1,14 +1,13 @@
-//! CPU and memory of pods and nodes, as far as the choice of a node for a share of a GPU weighs them.
+//! CPU and memory of pods and nodes, as far as they influence the choice of a node for a share of a GPU.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kerf_core::packing::fraction::CpuMilli;
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
 
-/// CPU and memory.
+/// An amount of CPU and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Compute {
-    /// CPU.
     pub cpu: CpuMilli,
     /// Memory of the node, not of a GPU.
     pub memory: MemoryMib,
@@ -18,7 +17,7 @@ impl Compute {
     /// More than any node has.
     pub const PLENTY: Self = Self { cpu: CpuMilli(1_000_000), memory: MemoryMib(1 << 26) };
 
-    /// What a list of resources names; nothing for what it does not name or what cannot be read.
+    /// Reads a list of resources. What it does not name, or what cannot be read, counts as zero.
     #[must_use]
     pub fn of(resources: &BTreeMap<String, Quantity>) -> Self {
         let amount = |name: &str| resources.get(name).and_then(|q| amount(&q.0)).unwrap_or(0.0);
@@ -28,7 +27,7 @@ impl Compute {
         }
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -37,19 +36,19 @@ impl Compute {
         }
     }
 
-    /// As much of each as the one that has more of it.
+    /// The larger of each of the two amounts.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self { cpu: self.cpu.max(other.cpu), memory: self.memory.max(other.memory) }
     }
 
-    /// Whether the other can be taken of it.
+    /// Whether `other` fits into this amount.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         self.cpu >= other.cpu && self.memory >= other.memory
     }
 
-    /// What is left when the other is taken.
+    /// What remains after `other` is taken; zero at least.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self {
@@ -61,7 +60,7 @@ impl Compute {
 
 const MIB: f64 = 1_048_576.0;
 
-/// Kubernetes' suffixes (apimachinery, resource.Quantity).
+/// Kubernetes' suffixes (apimachinery, `resource.Quantity`).
 const SUFFIXES: [(&str, f64); 14] = [
     ("Ki", 1024.0),
     ("Mi", MIB),
@@ -79,7 +78,7 @@ const SUFFIXES: [(&str, f64); 14] = [
     ("P", 1e15),
 ];
 
-/// The amount that a quantity names. The API server has checked its form.
+/// Parses a quantity. The API server has already checked its form.
 fn amount(text: &str) -> Option<f64> {
     let suffix = SUFFIXES.iter().find(|(suffix, _)| text.ends_with(suffix));
     let (number, scale) =

@@ -1,5 +1,5 @@
-//! Asks the API server about pods that the watch shows no more, so that a promise is given back for good reason only, and
-//! about those whose Binding was never answered; and from time to time has the index look at everything anew.
+//! Confirms pods with the API server. A reservation is given back only after the API server confirms that its pod is
+//! gone; a Binding without an answer is looked up. At intervals it also makes the index check everything again.
 
 use crate::binding;
 use crate::term::Term;
@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval_at, timeout};
 
-/// How often everything is looked at anew. Events do the work; this finds what one of them missed.
+/// How often the index checks everything again. Events normally do the work; this finds what an event missed.
 const RESYNC: Duration = Duration::from_secs(30);
-/// How many pods are asked for at once.
+/// How many pods are looked up at once.
 const AT_ONCE: usize = 8;
-/// How long one answer may take. Who is not answered for is asked for again at the next resync.
+/// Timeout of one lookup. A pod without an answer is looked up again at the next resync.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Confirms pods until the term ends.
+/// Looks pods up until the term ends.
 pub async fn run(term: Arc<Term>) {
     let mut resync = interval_at(tokio::time::Instant::now() + RESYNC, RESYNC);
     resync.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! Kubernetes Events of the extender's, about pods and nodes. An Event is for people; nothing waits for it.
+//! Writes Kubernetes Events about pods and nodes. Events are for people: no part of kerf waits for them.
 
 use crate::term::Term;
 use k8s_openapi::api::events::v1::Event;
@@ -12,28 +12,28 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// How long one write may take. What could not be told is told when it changes.
+/// Timeout of one write. An Event that could not be written is lost until its content changes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a pod is told something. A closed list: `docs/events.md` has a row for each.
+/// The reasons of Events about pods. The list is closed: `docs/events.md` has a row for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic {
-    /// It waits because its namespace's quota is full.
+    /// The pod is pending because its namespace's quota is full.
     QuotaFull,
-    /// It waits, and evicting others would not help it.
+    /// The pod is pending, and evicting others would not help it.
     NobodyPreempted,
-    /// It is pending for a kind of slice that has no free capacity while another has.
+    /// The pod is pending for a kind of slice that has no free capacity while another kind has.
     AnotherKindHasRoom,
-    /// It is bound, with these slices.
+    /// The pod is bound with these slices.
     SlicesAssigned,
-    /// It is bound with an MPS share, and its processes may be root: the daemon obeys them.
+    /// The pod is bound with an MPS share, and its processes may be root, whose commands the MPS daemon obeys.
     MayCommandMps,
-    /// It was evicted to make room for a bigger one.
+    /// The pod was evicted to make room for a bigger pod.
     MovedForAnother,
 }
 
 impl Topic {
-    /// All of them.
+    /// Every reason, for the test against the documentation.
     pub const ALL: [Self; 6] = [
         Self::QuotaFull,
         Self::NobodyPreempted,
@@ -43,7 +43,7 @@ impl Topic {
         Self::MovedForAnother,
     ];
 
-    /// The Event's reason, in the API's CamelCase.
+    /// The Event's reason, in the API's UpperCamelCase.
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Topic {
         }
     }
 
-    /// What was done, in the API's CamelCase.
+    /// The Event's action, in the API's UpperCamelCase.
     fn action(self) -> &'static str {
         match self {
             Self::QuotaFull | Self::NobodyPreempted | Self::AnotherKindHasRoom => "Scheduling",
@@ -65,7 +65,7 @@ impl Topic {
         }
     }
 
-    /// `Warning` for what somebody should look at.
+    /// `Warning` for what an admin should look at.
     fn kind(self) -> &'static str {
         match self {
             Self::SlicesAssigned => "Normal",
@@ -78,22 +78,22 @@ impl Topic {
     }
 }
 
-/// Events that may be written at once, and the time in which one more may be: as many as people can read.
+/// How many Events may be written in a burst, and how often one more after it. People can read no more than that.
 const AT_ONCE: u32 = 100;
 const ONE_MORE: Duration = Duration::from_millis(50);
 
-/// How many Events are written. One costs the API server as much as half a Binding.
+/// Limits the rate of Events, because each costs the API server as much as half a Binding.
 #[derive(Debug, Default)]
 pub struct Limit {
-    /// When all that were written would have been had each waited for its turn.
+    /// When all Events so far would have been written, had each waited for its turn.
     spent_until: Mutex<Option<Instant>>,
 }
 
 impl Limit {
-    /// Whether one may be written now.
+    /// Whether an Event may be written now. If so, it counts as written.
     #[must_use]
     pub fn admits(&self, now: Instant) -> bool {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds this lock.
         let mut spent = self.spent_until.lock().unwrap_or_else(PoisonError::into_inner);
         let until = spent.map_or(now, |until| until.max(now));
         let admits = until.duration_since(now) < ONE_MORE * AT_ONCE;
@@ -104,8 +104,8 @@ impl Limit {
     }
 }
 
-/// Writes an Event about a pod, unless too many were written just now. Each note is an Event of its own: an Event that is repeated keeps its first
-/// note.
+/// Writes an Event about a pod, unless the limit is reached. Each message is an Event of its own, because a repeated
+/// Event would keep its first message.
 pub async fn tell(term: &Term, pod: &PodKey, uid: &PodUid, topic: Topic, note: String) {
     if !term.events.admits(Instant::now()) {
         term.metrics.dropped_event();
@@ -126,7 +126,8 @@ pub async fn tell(term: &Term, pod: &PodKey, uid: &PodUid, topic: Topic, note: S
     }
 }
 
-/// Tells a Node's users how its layout is. Its Events are in the namespace `default`, under its name, as the kubelet's are.
+/// Writes an Event about a Node's layout. It is in the namespace `default`, under the Node's name, as the kubelet's
+/// Events are.
 pub async fn tell_node(client: &kube::Client, node: &NodeName, told: Told) {
     let (reason, event) = (told.reason.clone(), node_event(node, told));
     let event = match event {
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(documented("## About pods"), Topic::ALL.map(|topic| topic.reason().to_owned()).into());
     }
 
-    /// The reasons of the extender's in a section of docs/events.md.
+    /// The extender's reasons in a section of `docs/events.md`.
     fn documented(section: &str) -> BTreeSet<String> {
         let (_, text) = include_str!("../../docs/events.md").split_once(section).unwrap();
         let text = text.split_once("\n## ").map_or(text, |(text, _)| text);
@@ -242,7 +243,8 @@ mod tests {
         assert_eq!(documented("## About nodes"), told);
     }
 
-    /// Another refusal does not compile until it has a number, and fails until it is listed here and documented.
+    /// Keeps the list complete: a new refusal does not compile until it has a number, and fails until it is listed here
+    /// and documented.
     #[test]
     fn the_documentation_has_every_reason_that_a_scheduler_tells() {
         let all = [

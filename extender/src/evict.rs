@@ -1,4 +1,4 @@
-//! Evicts the pods that are to restart elsewhere, by the eviction API: disruption budgets are kept.
+//! Evicts pods for others through the eviction API, so that disruption budgets are kept.
 
 use crate::cluster_index::Eviction;
 use crate::events::{self, Topic};
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long one call may take. What became of it is seen by the watch.
+/// Timeout of one call. The watch shows later whether the eviction happened.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Evicts one pod, and tells the index if that is refused.
+/// Evicts one pod, and informs the index if the API server refuses.
 pub async fn evict(term: Arc<Term>, eviction: Eviction) {
     let Eviction { uid, pod, node, makes_room_for, makes_room_for_pod } = eviction;
     tracing::info!(%pod, %uid, %node, makes_room_for = %makes_room_for_pod, "a movable pod restarts elsewhere");
@@ -38,10 +38,11 @@ pub async fn evict(term: Arc<Term>, eviction: Eviction) {
     term.with(|index| index.eviction_refused(&makes_room_for));
 }
 
-/// Evicts the pod of this name, if it is the one of this UID.
+/// Evicts the pod of this name if it has this UID.
 ///
-/// Written out, because kube 5.0's `Api::evict` spells `deleteOptions` so that the API server overlooks it, and the UID in it.
-/// Where the UID is not that of the pod that is there now, the API server tries for seconds: callers set a time-out.
+/// The request is written out, because kube 5.0's `Api::evict` spells `deleteOptions` so that the API server ignores it
+/// and the UID in it. If the pod that has the name now has another UID, the API server retries for seconds, so callers
+/// set a timeout.
 async fn post(client: &Client, pod: &PodKey, uid: &PodUid) -> Result<(), kube::Error> {
     let metadata = ObjectMeta {
         name: Some(pod.name.clone()),

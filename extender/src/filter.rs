@@ -1,4 +1,4 @@
-//! Which nodes can serve a pod now, and which of them is best. Answered from memory: no API call, no wait.
+//! Decides which nodes can serve a pod now, and which of them is best. It answers from memory: no API call, no wait.
 
 use crate::ask::Ask;
 use crate::cluster_index::{ClusterIndex, Offer};
@@ -12,37 +12,36 @@ use kerf_core::static_node::Devices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// What one step of a score is worth.
+/// The value of one step of a score.
 ///
 /// kube-scheduler multiplies an extender's score by 10 and its weight, and adds its own plugins' scores: by default at
-/// most 100 for each unit of their weights, 14 in all. So one step decides over all of them.
+/// most 100 for each unit of their weights, 14 in all. So one step outweighs all of them.
 const STEP: i64 = 1000;
-/// What the node on which the filter expects the pod has over others where it costs the same: more than the scheduler's plugins give for
-/// a little less CPU in use, and less than they give for an affinity or an even spread.
+/// The lead of the node on which the filter expects the pod, over others where it costs the same. It is more than what
+/// the scheduler's plugins give for a little less CPU in use, and less than what they give for an affinity or an even
+/// spread.
 const FAVOURITE: i64 = 5;
-/// How many nodes pass the filter. The scheduler scores each of them by all its plugins, which at hundreds of nodes costs more than
-/// all else that it does for a pod.
+/// How many nodes pass the filter. The scheduler scores each of them by all its plugins, which at hundreds of nodes
+/// costs more than the rest of a scheduling cycle.
 const SHORTLIST: usize = 8;
 
 /// A pod in a scheduling cycle.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    /// Its UID.
     pub uid: PodUid,
-    /// Its namespace and name.
     pub key: PodKey,
-    /// What it asks for.
+    /// Its request, or why it cannot be served.
     pub ask: Result<Ask, Refusal>,
     /// What its containers ask of NVIDIA's device plugin.
     pub devices: Devices,
-    /// The taints that it tolerates.
     pub tolerations: Vec<Toleration>,
-    /// The node for which the scheduler has preempted others, which it offers alone before it offers all.
+    /// The node for which the scheduler has preempted others. The scheduler offers this node alone before it offers
+    /// all.
     pub nominated: Option<NodeName>,
 }
 
 impl Candidate {
-    /// By what it is counted.
+    /// The kind of slice that metrics count it by.
     #[must_use]
     pub fn kind(&self) -> KindLabel {
         self.ask.as_ref().map(|ask| ask.document.kind_label()).unwrap_or_default()
@@ -54,16 +53,16 @@ impl Candidate {
     }
 }
 
-/// Every offered node's answer.
+/// The answer for every offered node.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Filtered<'n> {
-    /// Some nodes that serve the pod by the best kinds that any of them has for it, those where it costs least.
+    /// Some nodes that serve the pod by the best kinds that any of them has for it: those where it costs least.
     pub fitting: Vec<&'n str>,
-    /// Those that do not serve it, or by later kinds.
+    /// The nodes that do not serve it, or only by later kinds.
     pub refused: Vec<(&'n str, Refusal)>,
 }
 
-/// Filters `offered` for a pod, and expects it on the best of them.
+/// Filters `offered` for a pod, and assumes the pod on the best of them.
 pub fn filter<'n>(
     index: &mut ClusterIndex,
     pod: &Candidate,
@@ -97,7 +96,8 @@ pub fn filter<'n>(
     } else {
         let quota = refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
         index.refused(&pod.uid, &pod.key, ask, offered, quota);
-        // All nodes may follow in the same cycle, and one of them have room.
+        // The scheduler may offer all nodes later in the same cycle, and one of them may have room, so nothing is
+        // evicted yet.
         let waits = pod.is_nominated_alone(offered) || waits_for_preempted(index, pod, ask);
         if index.is_moved_for(&pod.uid, now) || !waits {
             index.make_room(&promisee(index, pod), ask, offered, now);
@@ -106,7 +106,7 @@ pub fn filter<'n>(
     Filtered { fitting: selection.shortlist(SHORTLIST), refused }
 }
 
-/// The kinds of a place, and those that are passed over for it.
+/// The kinds of a place, and those that were passed over for it.
 fn choice(
     index: &mut ClusterIndex,
     pod: &Candidate,
@@ -123,8 +123,9 @@ fn choice(
     KindChoice { passed: index.passed(ask, &plan, offer), plan }
 }
 
-/// The score of each of `offered`, which passed the filter: the cheaper the place the higher, and equal places have equal scores but for
-/// the node on which the filter expects the pod. So the scheduler's own preferences decide between equal nodes.
+/// Scores each of `offered`, which passed the filter: the cheaper the place, the higher the score. Equal places have
+/// equal scores, except for the node on which the filter expects the pod. So the scheduler's own preferences decide
+/// between equal nodes.
 pub fn prioritize<'n>(
     index: &mut ClusterIndex,
     pod: &Candidate,
@@ -153,7 +154,8 @@ pub fn prioritize<'n>(
     scores(&places, favourite.or(best.map(|(_, name)| name)))
 }
 
-/// The favourite is among the best whatever its place would cost another pod: it may be the pod's own already.
+/// Turns places into scores. The favourite is among the best whatever its place would cost another pod, because the
+/// place may already be the pod's own.
 fn scores<'n>(places: &[(&'n str, Option<Place>)], favourite: Option<&str>) -> Vec<(&'n str, i64)> {
     let distinct: BTreeSet<Place> = places.iter().filter_map(|(_, place)| *place).collect();
     let steps: BTreeMap<Place, i64> = distinct.into_iter().rev().zip((1..).map(|step| step * STEP)).collect();
@@ -166,8 +168,9 @@ fn scores<'n>(places: &[(&'n str, Option<Place>)], favourite: Option<&str>) -> V
     places.iter().map(|(name, place)| (*name, score(name, place))).collect()
 }
 
-/// The node on which the pod has a promise that it can use. One that it cannot use is given up, so that a cordoned node
-/// or a dead agent does not hold the pod for ever; unless its Binding may yet be made, until that is known.
+/// The node on which the pod has a reservation that it can use. One that it cannot use is released, so that a cordoned
+/// node or a dead agent does not hold the pod for ever. If its Binding may still be made, the reservation stays until
+/// that is known.
 fn promised(index: &mut ClusterIndex, pod: &Candidate, offered: &[&str]) -> Option<NodeName> {
     let place = index.place_of(&pod.uid)?.clone();
     let serving = match index.node(&place) {
@@ -184,7 +187,8 @@ fn promised(index: &mut ClusterIndex, pod: &Candidate, offered: &[&str]) -> Opti
     Some(place)
 }
 
-/// Whether pods were preempted for the pod, and it finds its place once they have left: then nobody else is evicted for it.
+/// Whether pods were preempted for this pod, and it has a place once they have left. Then no other pod is evicted for
+/// it.
 fn waits_for_preempted(index: &ClusterIndex, pod: &Candidate, ask: &Ask) -> bool {
     let nobody = BTreeSet::new();
     pod.nominated
@@ -192,8 +196,8 @@ fn waits_for_preempted(index: &ClusterIndex, pod: &Candidate, ask: &Ask) -> bool
         .is_some_and(|node| index.serves_without(node.as_str(), &pod.uid, ask, &nobody).is_ok())
 }
 
-/// Filters for a pod that asks NVIDIA's device plugin and not kerf: where our names are hidden from the scheduler, nobody else
-/// counts them.
+/// Filters for a pod that asks NVIDIA's device plugin and not kerf. If NVIDIA's names are hidden from the scheduler, no
+/// other program counts these devices.
 fn plain<'n>(index: &ClusterIndex, pod: &Candidate, offered: &[&'n str]) -> Filtered<'n> {
     let mut filtered = Filtered { fitting: Vec::new(), refused: Vec::new() };
     for &name in offered {

@@ -1,7 +1,7 @@
-//! The epoch of the former leader, beyond what the Lease and the nodes' agents say: a term writes its own into a ConfigMap.
+//! Reads and writes the ConfigMap with the leader's epoch, which completes what the Lease and the nodes' agents say.
 //!
-//! Where the Lease was deleted and all nodes are static, nobody else knows an epoch. A leader without it would take the cluster
-//! for a new one, and bind pods while Bindings of the former leader may be under way.
+//! If the Lease was deleted and all nodes are static, no other object has an epoch. A leader without it would take the
+//! cluster for a new one, and bind pods while Bindings of the former leader may be under way.
 
 use crate::cluster_index::ClusterIndex;
 use crate::in_time::{Unanswered, in_time};
@@ -16,9 +16,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 const VERSION: u32 = 1;
-/// How long one request may take.
+/// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause before a request that failed is made again.
+/// The pause before a failed request is retried.
 const BACKOFF: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Deserialize)]
@@ -39,7 +39,7 @@ pub async fn run(term: Arc<Term>, namespace: String) {
 async fn exchange(term: &Arc<Term>, api: &Api<ConfigMap>) {
     let former = until_answered("read", || in_time(TIMEOUT, api.get_opt(keys::DEMAND))).await;
     term.with(|index| index.rise_over(former.as_ref().and_then(epoch_in)));
-    // Until then it may rise.
+    // Until the term answers, its epoch may rise.
     term.until(ClusterIndex::answers).await;
     let object = object(term.with(|index| index.epoch()));
     let params = PatchParams::apply("kerf-extender").force();
@@ -47,7 +47,7 @@ async fn exchange(term: &Arc<Term>, api: &Api<ConfigMap>) {
     until_answered("write", || in_time(TIMEOUT, api.patch(keys::DEMAND, &params, &patch))).await;
 }
 
-/// Makes a request until it is answered as wished.
+/// Retries a request until it succeeds.
 async fn until_answered<T, F>(what: &str, request: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, Unanswered>>,
@@ -72,7 +72,7 @@ fn epoch_in(object: &ConfigMap) -> Option<u64> {
 }
 
 fn object(epoch: u64) -> serde_json::Value {
-    // The version before reads nothing without the empty fields, and would miss the epoch after a rollback.
+    // The former version cannot read the document without the empty fields, and would miss the epoch after a rollback.
     let document = json!({"version": VERSION, "epoch": epoch, "pending": {}, "arrived": {}});
     json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": keys::DEMAND},
@@ -102,7 +102,7 @@ mod tests {
         epoch_in(&serde_json::from_value(api.get(PATH)?).unwrap())
     }
 
-    /// The Lease was deleted, and no agent has told an epoch.
+    /// The Lease was deleted, and no agent has reported an epoch.
     #[tokio::test]
     async fn a_leader_whose_lease_was_lost_rises_over_the_epoch_that_was_written_and_writes_its_own_once() {
         let api = ApiStandIn::new();

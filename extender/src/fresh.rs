@@ -1,11 +1,11 @@
-//! What a new leader reads anew, for the watch of a follower may be late: what pods hold of static nodes. Where there is none, nothing
-//! is listed. Why nothing else may be old is said in `cluster_index/leading.rs`.
+//! Lists again what pods hold of static nodes when a term begins, because the watch of a follower may be late. If there
+//! are no static nodes, nothing is listed. `cluster_index/leading.rs` explains why no other data may be stale.
 
 use crate::cluster_index::ClusterIndex;
 use crate::term::Term;
 use std::sync::Arc;
 
-/// Reads what is to be read anew, once it is there, until the term ends.
+/// Lists again once the first lists are there, until the term ends.
 pub async fn run(term: Arc<Term>) {
     tokio::select! {
         () = term.stop.cancelled() => {}

@@ -1,19 +1,19 @@
-//! How many Bindings are under way at once: as many as the API server answers in time.
+//! Limits how many Bindings are under way at once, to as many as the API server answers in time.
 //!
-//! An overloaded API server answers many requests at once in time for none of them, and what times out was work for nothing. So the
-//! limit falls where an answer is late or says that there are too many requests, and rises with those that are in time. A Binding that
-//! finds no room waits within its bind's time, and the scheduler tries the pod again after it.
+//! An API server that is overloaded by many requests answers none of them in time, and the work for a request that
+//! times out is lost. So the limit falls when an answer is late or says that there are too many requests, and rises
+//! with each answer that is in time. A Binding that finds no room waits within its bind's time; after that the
+//! scheduler tries the pod again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The limit at the start, and the highest one.
+/// The limit at the start, which is also the highest.
 pub const MOST: u32 = 256;
 /// The lowest limit: enough to notice that the API server answers again.
 const LEAST: u32 = 8;
 
-/// The Bindings that are under way.
 #[derive(Debug, Default)]
 pub struct InFlight {
     state: Mutex<State>,
@@ -24,7 +24,7 @@ pub struct InFlight {
 struct State {
     limit: u32,
     open: u32,
-    /// When the limit fell last.
+    /// When the limit last fell.
     fell: Option<Instant>,
 }
 
@@ -34,7 +34,7 @@ impl Default for State {
     }
 }
 
-/// Leave for one Binding, until it is dropped.
+/// A permit for one Binding, which is given back when it is dropped.
 #[derive(Debug)]
 pub struct Leave {
     of: Arc<InFlight>,
@@ -42,7 +42,7 @@ pub struct Leave {
 }
 
 impl InFlight {
-    /// Waits until fewer Bindings are under way than the limit.
+    /// Waits until fewer Bindings are under way than the limit, and takes a permit.
     pub async fn enter(self: &Arc<Self>) -> Leave {
         loop {
             let room = self.room.notified();
@@ -58,21 +58,23 @@ impl InFlight {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Leave {
-    /// The Binding was answered, in time or not.
+    /// Adjusts the limit after a Binding's answer, which came in time or did not.
     pub fn answered(self, in_time: bool) {
         let mut state = self.of.lock();
         if in_time {
             state.limit = (state.limit + 1).min(MOST);
-            // Its own place is given to another when it is dropped.
+            // This wakes a second Binding, for the room that the limit gained. Dropping the permit wakes one for its
+            // own place.
             self.of.room.notify_one();
         } else if state.fell.is_none_or(|fell| fell < self.since) {
-            // Those that were sent before tell of the same overload.
+            // The limit falls once per overload: answers to Bindings that were sent before the last fall are signs of
+            // the same one.
             state.limit = (state.limit * 7 / 10).max(LEAST);
             state.fell = Some(Instant::now());
         }

@@ -1,18 +1,18 @@
-//! The admins' policies, as they are now: of the files that `--policy` names, or of a test.
+//! The admins' policies in their current version: those of the files that `--policy` names, or of a test.
 
 use kerf_core::policy::Policies;
 use kerf_runtime::policy_file::PolicyStore;
 use std::sync::Arc;
 
-/// The policies in force. Clones share them.
+/// The source of the policies that apply now. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct InForce(Source);
 
 #[derive(Debug, Clone)]
 enum Source {
-    /// Those of files that are followed.
+    /// Policy files, which are reloaded when they change.
     Files(PolicyStore),
-    /// Those that never change: none, without `--policy`.
+    /// Policies that never change: none without `--policy`, or those of a test.
     Fixed(Arc<Policies>),
 }
 
@@ -23,13 +23,13 @@ impl Default for Source {
 }
 
 impl InForce {
-    /// Those of the files, or none without them.
+    /// Takes the policies of the files, or none without a store.
     #[must_use]
     pub fn of(store: Option<PolicyStore>) -> Self {
         store.map(|store| Self(Source::Files(store))).unwrap_or_default()
     }
 
-    /// The policies now. As long as they are the same, so is the pointer.
+    /// The policies that apply now. The pointer stays the same until they change, so callers can compare pointers.
     #[must_use]
     pub fn current(&self) -> Arc<Policies> {
         match &self.0 {
@@ -38,7 +38,8 @@ impl InForce {
         }
     }
 
-    /// Whether the content of some file is not in force, so that a policy that is missing may only be misspelt.
+    /// Whether some file could not be loaded. A missing policy may then merely be in that file, and must not count as
+    /// deleted.
     #[must_use]
     pub fn has_bad_files(&self) -> bool {
         match &self.0 {
@@ -47,7 +48,7 @@ impl InForce {
         }
     }
 
-    /// Whether somebody names policies at all.
+    /// Whether `--policy` is set, even if its files are empty.
     #[must_use]
     pub fn are_given(&self) -> bool {
         matches!(self.0, Source::Files(_))

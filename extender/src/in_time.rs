@@ -1,25 +1,25 @@
-//! Requests to the API server that must be answered in time.
+//! Requests to the API server with a timeout.
 
 use std::time::Duration;
 use thiserror::Error;
 use tokio::time::timeout;
 
-/// Why something was not read or written.
+/// Why a read or write failed.
 #[derive(Debug, Error)]
 pub enum Unanswered {
-    /// The API server refuses it, or cannot be reached.
+    /// The API server refuses the request, or cannot be reached.
     #[error("{0}")]
     Api(#[from] kube::Error),
-    /// What it answers is something else.
+    /// The answer is not the expected object.
     #[error("the object cannot be read: {0}")]
     Json(#[from] serde_json::Error),
-    /// It does not answer.
+    /// No answer came in time.
     #[error("the API server does not answer in time")]
     Late(#[from] tokio::time::error::Elapsed),
 }
 
 impl Unanswered {
-    /// Whether the same may be answered otherwise in a moment: nobody was reached, or the API server is not well.
+    /// Whether a retry may succeed: the API server was not reached, or it is not well.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
@@ -29,7 +29,8 @@ impl Unanswered {
         }
     }
 
-    /// Whether what was to be written may be there all the same. Where somebody has written since, it may have been the same write.
+    /// Whether the write may have been made despite the error. That includes a conflict, because the conflicting write
+    /// may be an earlier attempt of the same write.
     #[must_use]
     pub fn may_be_done(&self) -> bool {
         let is_conflict = matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409);
@@ -37,10 +38,10 @@ impl Unanswered {
     }
 }
 
-/// What a request is answered with, waited for no longer than `patience`.
+/// Awaits a request, for no longer than `patience`.
 ///
 /// # Errors
-/// When it is refused, or there is no answer so long.
+/// If the request is refused, or there is no answer within that time.
 pub async fn in_time<T>(
     patience: Duration,
     request: impl Future<Output = Result<T, kube::Error>>,

@@ -1,34 +1,34 @@
-//! kerf's scheduler extender: tells kube-scheduler which nodes can serve a pod and which is best, promises slices to
-//! pods, and binds them once their slices are there.
+//! kerf's scheduler extender. It returns to kube-scheduler which nodes can serve a pod and which is best, reserves
+//! slices for pods, and binds the pods once their slices exist.
 //!
-//! | module | what it decides |
+//! | module | what is in it |
 //! |---|---|
 //! | [`args`], [`app`] | flags and wiring |
-//! | [`wire`], [`routes`] | what kube-scheduler says and is told |
-//! | [`ask`], [`pod`] | what is read of a pod |
-//! | [`cluster_index`] | what is known, promised and pending; no I/O, no clock |
-//! | [`tentative`] | where pods will probably be bound |
+//! | [`wire`], [`routes`] | kube-scheduler's requests and the answers to them |
+//! | [`ask`], [`pod`] | the parts of a pod that are read |
+//! | [`cluster_index`] | nodes, pods, reservations and pending pods; no I/O, no clock |
+//! | [`tentative`] | assumed pods: where pods will probably be bound |
 //! | [`usage`] | what namespaces hold under their quotas |
 //! | [`filter`] | which nodes fit and in what order |
 //! | [`preempt`] | where the scheduler may evict pods for a pod |
-//! | [`bind`], [`binding`] | a pod's way from the choice of its node to its Binding |
+//! | [`bind`], [`binding`] | the steps from the choice of a pod's node to its Binding |
 //! | [`agents`] | the connections of the nodes' agents |
-//! | [`certificates`] | the certificates that scheduler and agents are shown |
-//! | [`timers`] | what is due by time alone |
-//! | [`waiting`], [`wake`] | which refused pods have room now, and that the scheduler hears of it |
-//! | [`another_kind`] | which pending pods another kind of slice would serve, were they created anew |
-//! | [`former_epoch`] | which epoch a former leader had |
+//! | [`certificates`] | the certificates for scheduler and agents |
+//! | [`timers`] | reservations and requests that end by time alone |
+//! | [`waiting`], [`wake`] | which refused pods have room now, and how the scheduler requeues them |
+//! | [`another_kind`] | which pending pods another kind of slice would serve if they were recreated |
+//! | [`former_epoch`] | the epoch of a former leader |
 //! | [`node_policies`] | what nodes may cut, by the admins' documents |
-//! | [`plugin_layout`] | how NVIDIA's device plugin is configured on the nodes that it serves |
-//! | [`events`] | what pods are told |
-//! | [`watch`], [`confirm`] | how the index hears of the cluster |
-//! | [`cluster`] | what is known whether this replica leads or not, and by which term it is decided on |
-//! | [`fresh`] | what a new leader reads anew |
+//! | [`plugin_layout`] | the configuration of NVIDIA's device plugin on the nodes that it serves |
+//! | [`events`] | Events about pods and nodes |
+//! | [`watch`], [`confirm`] | the sources that feed the index |
+//! | [`cluster`] | the index, which outlives terms, and its current term |
+//! | [`fresh`] | what a new leader reads again |
 //! | [`term`], [`leader`] | who leads, since when |
 //! | [`in_flight`] | how many Bindings may be under way at once |
-//! | [`in_force`] | which policies hold now |
-//! | [`in_time`] | what the API server answers in time, or why it does not |
-//! | [`metrics`] | what is counted |
+//! | [`in_force`] | which policies apply now |
+//! | [`in_time`] | requests to the API server with a timeout |
+//! | [`metrics`] | counters and gauges |
 #![forbid(unsafe_code)]
 
 pub mod agents;
@@ -67,7 +67,7 @@ pub mod wake;
 pub mod watch;
 pub mod wire;
 
-// `kerf explain` reads the same of a pod.
+// `kerf explain` reads a pod by the same rules.
 use kerf_runtime::destinations;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The extender's program.
+//! The `kerf-extender` binary: reads flags, starts logging and runs the extender.
 #![forbid(unsafe_code)]
 
 use clap::Parser;

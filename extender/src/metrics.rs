@@ -1,5 +1,5 @@
-//! What the extender counts. Label values come from closed lists, or are names that an admin gave: of nodes, and of policies
-//! with the namespaces that these name.
+//! The extender's metrics. Label values come from closed lists, or are names that an admin chose: of nodes, and of
+//! policies with the namespaces that they name. So the number of series stays bounded.
 
 mod labels;
 mod standing;
@@ -46,18 +46,18 @@ struct StageLabels {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LayoutLabels {
-    /// The reason of the Node's condition, of a closed list.
+    /// The reason of the Node's condition, from a closed list.
     state: &'static str,
 }
 
 type Histograms<Labels> = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// From a quarter of a millisecond, in which a filter is answered, to the 5 s that a scheduler waits, each twice the one before.
+/// Doubles from a quarter of a millisecond, in which a filter is answered, to the 5 s that a scheduler waits.
 fn request_seconds() -> Histogram {
     histogram(exponential_buckets(0.000_25, 2.0, 15))
 }
 
-/// From 5 ms, in which an agent accepts a reservation, to 87 minutes of waiting for room, each twice the one before.
+/// Doubles from 5 ms, in which an agent accepts a reservation, to 87 minutes of waiting for room.
 fn pod_seconds() -> Histogram {
     histogram(exponential_buckets(0.005, 2.0, 21))
 }
@@ -75,7 +75,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// The counters, and a registry that shows them and what the term of `standing` knows.
+    /// Makes the counters, and a registry that shows them and what the term of `standing` knows.
     #[must_use]
     pub fn new(standing: &Arc<Standing>) -> (Self, Registry) {
         let metrics = Self {
@@ -94,7 +94,7 @@ impl Metrics {
         (metrics, registry)
     }
 
-    /// Every series of a closed list is there from the start.
+    /// Creates every series of a closed list at zero, so that none is missing before its first event.
     fn begin_at_zero(&self) {
         for &verb in Verb::ALL {
             for kind in KindLabel::all().map(KindLabel::as_str) {
@@ -129,26 +129,25 @@ impl Metrics {
         registry.register("plugin_layout_nodes", help, self.layouts.clone());
     }
 
-    /// A request about a pod that gets slices of this kind was answered.
+    /// Counts an answered request about a pod that gets slices of this kind.
     pub fn answered(&self, verb: Verb, kind: KindLabel, outcome: Outcome, after: Duration) {
         self.requests.get_or_create(&RequestLabels { verb, outcome }).inc();
         let labels = VerbLabels { verb, kind: kind.as_str() };
         self.durations.get_or_create(&labels).observe(after.as_secs_f64());
     }
 
-    /// An Event was not written.
     pub fn dropped_event(&self) {
         self.dropped_events.inc();
     }
 
-    /// A pod has its first reservation.
+    /// Observes how long a pod waited for its first reservation.
     pub fn reserved(&self, pod: Counted, now: Timestamp) {
         if let (KindLabel::Of(kind), Some(waited)) = (pod.kind, pod.age(now)) {
             self.stage(Stage::Reserved, kind, waited);
         }
     }
 
-    /// A pod was bound, after these stages as far as they were seen.
+    /// Observes a bound pod, with those of its stages that were seen.
     pub fn bound(&self, pod: Counted, stages: Stages, now: Timestamp) {
         let KindLabel::Of(kind) = pod.kind else { return };
         if let Some(took) = pod.age(now) {
@@ -168,12 +167,13 @@ impl Metrics {
         self.stages.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
-    /// A pod was evicted to make room for another.
     pub fn moved(&self) {
         self.moves.inc();
     }
 
-    /// These are the states of all nodes with a layout of NVIDIA's device plugin.
+    /// Sets the number of nodes in each layout state, from the states of all nodes with a layout of NVIDIA's device
+    /// plugin.
+    // A state that no node has any longer must lose its series.
     pub fn layouts(&self, states: impl Iterator<Item = &'static str>) {
         self.layouts.clear();
         for state in states {

@@ -1,5 +1,6 @@
-//! Copies the admins' policies for nodes into the `GpuNodes`, where the agents read them. It writes `spec.policy` and the
-//! annotation that names the document, and nothing else; a GpuNode that no document is for keeps what was written by hand.
+//! Copies the admins' policies for nodes into the `GpuNodes`, where the agents read them. It writes `spec.policy` and
+//! the annotation that names the document, and nothing else. A GpuNode without a matching document keeps what was
+//! written by hand.
 
 use crate::cluster_index::is_due;
 use crate::in_time::{Unanswered, in_time};
@@ -19,9 +20,9 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often `GpuNodes` are compared with the documents, as often as the files are read.
+/// How often `GpuNodes` are compared with the documents, which is as often as the files are read.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a request may take. What was not written is due again at the next look.
+/// Timeout of one request. A write that failed is due again at the next tick.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a node's policy was not written.
@@ -35,7 +36,7 @@ enum Unwritten {
     Request(#[from] http::Error),
 }
 
-/// Fills the nodes' policies until the term ends.
+/// Writes the nodes' policies until the term ends.
 pub async fn run(term: Arc<Term>) {
     if !term.policies.are_given() {
         return;
@@ -54,7 +55,8 @@ pub async fn run(term: Arc<Term>) {
 struct Filler {
     term: Arc<Term>,
     api: Api<GpuNode>,
-    /// Policies of which the API server does not keep everything: its CRD is older than the policy.
+    /// Policies that the API server does not store completely, because its CRD is older than the policy. They are not
+    /// written again at every tick.
     unkept: HashMap<NodeName, NodePolicy>,
 }
 
@@ -99,7 +101,8 @@ impl Filler {
     }
 }
 
-/// What makes a GpuNode as the document for it says, on the version that was found; `None` if it is so.
+/// The JSON patch that brings a GpuNode in line with its document, for the version that was found. `None` if nothing is
+/// due.
 fn operations(found: &GpuNode, rules: Option<&NodeRules>) -> Result<Option<Vec<Value>>, Unwritten> {
     let GpuNodeSpec { policy, .. } = found.read_spec()?;
     let annotations = found.metadata.annotations.as_ref();
@@ -144,7 +147,7 @@ mod tests {
         }
     }
 
-    /// What becomes of a GpuNode with this policy that the document of this name filled.
+    /// Applies the patch to a GpuNode with this policy that the document of this name filled.
     fn after(filled_by: Option<&str>, policy: &Value, rules: Option<&NodeRules>) -> Option<(Value, Value)> {
         let mut node = GpuNode::new(&"n".into());
         node.metadata.resource_version = Some("7".to_owned());

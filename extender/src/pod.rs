@@ -1,4 +1,4 @@
-//! A pod as the extender sees it: who it is, where it is, whether it has ended, and what it asks for. Nothing else of
+//! A pod as the extender reads it: its identity, its node, whether it has ended, and what it asks for. Nothing else of
 //! a Pod is read or kept.
 
 use crate::ask::Ask;
@@ -28,65 +28,57 @@ use std::time::Duration;
 #[derive(Debug, Clone, Default, Deserialize, Resource)]
 #[resource(inherit = Pod)]
 pub struct SlicedPod {
-    /// Its metadata.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// Where it is bound to.
     #[serde(default)]
     pub spec: Option<PodSpecView>,
-    /// Whether it has ended.
     #[serde(default)]
     pub status: Option<PluginPodStatus>,
 }
 
-/// The part of a Pod's spec that matters here.
+/// The parts of a Pod's spec that are read.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSpecView {
     /// The node that the pod is bound to.
     #[serde(default)]
     pub node_name: Option<String>,
-    /// Its priority class.
     #[serde(default)]
     pub priority_class_name: Option<String>,
-    /// Its service account.
     #[serde(default)]
     pub service_account_name: Option<String>,
-    /// The labels of the nodes to which it may go.
+    /// The labels that its node must have.
     #[serde(default)]
     pub node_selector: BTreeMap<String, String>,
-    /// What else it says of them.
+    /// The node affinity.
     #[serde(default)]
     pub affinity: Option<AffinityView>,
-    /// The taints with which it may go there.
     #[serde(default)]
     pub tolerations: Option<Vec<Toleration>>,
-    /// What must happen before the scheduler looks at it.
+    /// Gates that keep the scheduler from the pod until they are removed.
     #[serde(default)]
     pub scheduling_gates: Vec<IgnoredAny>,
-    /// What its runtime takes of the node beside its containers.
+    /// What its runtime uses of the node beside its containers.
     #[serde(default)]
     pub overhead: Option<BTreeMap<String, Quantity>>,
-    /// Its init containers, for what they ask of the node.
     #[serde(default)]
     pub init_containers: Vec<ContainerView>,
-    /// Its containers, for what they ask of the node.
     #[serde(default)]
     pub containers: Vec<ContainerView>,
 }
 
-/// By what a pod is counted in metrics.
+/// What metrics count a pod by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counted {
-    /// The kind of its first slice, as far as it is known.
+    /// The kind of the pod's first slice, as far as it is known.
     pub kind: KindLabel,
-    /// When it was created. The API server notes whole seconds: a pod that a watch shows as it comes is taken to be created then,
-    /// within the second that is noted.
+    /// When the pod was created. The API server stores whole seconds. A pod that a watch shows as it comes is taken to
+    /// be created at that moment, within the second that is stored.
     pub created: Option<Timestamp>,
 }
 
 impl Counted {
-    /// How old the pod is.
+    /// The pod's age; `None` if its creation time is not known.
     #[must_use]
     pub fn age(self, now: Timestamp) -> Option<Duration> {
         Some(Duration::try_from(now.duration_since(self.created?)).unwrap_or_default())
@@ -97,44 +89,43 @@ impl Counted {
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct KnownPod {
-    /// Its UID.
     pub uid: PodUid,
-    /// Its namespace and name.
     pub key: PodKey,
     /// The node that it is bound to.
     pub node: Option<NodeName>,
     /// All its containers have ended for good: `Succeeded` or `Failed`.
     pub ended: bool,
-    /// What its containers ask of the node.
+    /// The CPU and memory that its containers ask for.
     pub compute: Compute,
-    /// What it holds of NVIDIA's device plugin while it is on a node that has it.
+    /// The devices of NVIDIA's plugin that it asks for, which it holds while it is on a node that has them.
     pub devices: Devices,
-    /// It has slices that an agent of kerf's made.
+    /// It has slices that one of kerf's agents made.
     pub has_slices: bool,
-    /// It asks for nothing that is kerf's to give.
+    /// It asks for nothing that kerf serves.
     pub asks_for_nothing: bool,
-    /// Its deletion has begun.
+    /// It has a deletion timestamp.
     pub deleting: bool,
-    /// Somebody keeps it from the scheduler as yet, by `schedulingGates`.
+    /// It has `schedulingGates`, so that the scheduler does not place it yet.
     pub gated: bool,
-    /// Where it may be restarted: its owner allows it, and it has a controller that starts another. `None` if it must stay.
+    /// Where its replacement may run: its owner allows its eviction, and its controller recreates it. `None` if it must
+    /// stay.
     pub movable_to: Option<Arc<Destinations>>,
-    /// Where it may go, while it has no node.
+    /// The nodes that it may go to. `None` once it has a node.
     pub pending_to: Option<Arc<Destinations>>,
     /// The text of its request document.
     pub request: Option<Arc<str>>,
     /// The policy that the document names.
     pub policy: Option<Arc<str>>,
-    /// What its slices are charged, by the assignment that its Binding wrote into it. `None` before, and where it has none.
+    /// What its slices are charged, by the assignment that its Binding wrote into it. `None` before that, and if it has
+    /// no slices.
     pub assigned: Option<Charge>,
-    /// What decides which policy is for it, where that one is gone.
+    /// Facts that select its policy, if the policy that the document names no longer exists.
     pub facts: Arc<PodFacts>,
-    /// By what it is counted.
     pub counted: Counted,
 }
 
 impl KnownPod {
-    /// The same pod, which a watch shows at this moment.
+    /// The same pod, seen by a watch at this moment, with a more exact creation time.
     #[must_use]
     pub fn seen(mut self, now: Timestamp) -> Self {
         const NOTED_TO: SignedDuration = SignedDuration::from_secs(1);
@@ -143,12 +134,12 @@ impl KnownPod {
         self
     }
 
-    /// What it asks for.
+    /// Its request, read from the request document.
     pub fn ask(&self) -> Result<Ask, Refusal> {
         Ok(Ask::read(self.request.as_deref())?.of(self.facts.clone()))
     }
 
-    /// Whether it lives and has no node, and nobody keeps it from the scheduler.
+    /// Whether the scheduler may place it: it is alive, has no node, and has no gates.
     #[must_use]
     pub fn can_be_scheduled(&self) -> bool {
         self.node.is_none() && !self.ended && !self.deleting && !self.gated
@@ -226,8 +217,8 @@ fn charge(assignment: &str, ask: Option<&Ask>) -> Option<Charge> {
     (!assignment.slices.is_empty()).then(|| assignment.slices.iter().map(slice).sum())
 }
 
-/// What a pod asks of the node, as kube-scheduler counts it (`component-helpers/resource/helpers.go`, `PodRequests`). An init container
-/// runs beside the sidecars before it, the other containers beside all sidecars.
+/// What a pod asks of the node, by kube-scheduler's rule (`component-helpers/resource/helpers.go`, `PodRequests`). An
+/// init container runs beside the sidecars before it, the other containers beside all sidecars.
 fn compute(spec: &PodSpecView) -> Compute {
     let asked = |container: &ContainerView| {
         let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
@@ -246,7 +237,8 @@ fn compute(spec: &PodSpecView) -> Compute {
     running.max(most).plus(overhead)
 }
 
-/// Whether this is a controller that makes another pod, and not for this very node. A Job counts an evicted pod as failed.
+/// Whether this owner is a controller that recreates the pod, and not for the same node. A Job is excluded, because it
+/// counts an evicted pod as failed.
 fn restarts_elsewhere(owner: &OwnerReference) -> bool {
     let group = owner.api_version.split('/').next().unwrap_or_default();
     let stays = matches!((group, owner.kind.as_str()), ("batch", "Job") | ("apps", "DaemonSet"));

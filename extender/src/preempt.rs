@@ -1,8 +1,11 @@
-//! On which nodes kube-scheduler may evict pods for a pod: where that pod then finds what it asks of kerf.
+//! Decides on which nodes kube-scheduler may evict pods for another pod: only where that pod then finds what it asks of
+//! kerf.
 //!
-//! The scheduler's dry run knows CPU, memory and its other filters; kerf's names are hidden from it. So it would evict
-//! on a node whose slices are all held, the pod would be refused there, and others would have been killed for nothing.
-//! Nodes are dropped, never victims: the scheduler has tried out that the pod fits without exactly these.
+//! The scheduler's dry run covers CPU, memory and its other filters, but kerf's names are hidden from it. Without this
+//! check it would evict on a node whose slices are all held, the pod would be refused there, and its victims would have
+//! been killed for nothing.
+//!
+//! Nodes are dropped, never victims, because the scheduler has only tested that the pod fits without exactly these.
 
 use crate::cluster_index::ClusterIndex;
 use crate::filter::Candidate;
@@ -12,37 +15,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use thiserror::Error;
 
-/// A node, and who would be evicted there.
+/// A node, and the pods that would be evicted there.
 pub type Plan<'n> = (&'n str, BTreeSet<PodUid>);
 
-/// The answer for every node.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Preempted<'n> {
-    /// The nodes on which the scheduler may evict those whom it named.
+    /// The nodes on which the scheduler may evict the victims that it named.
     pub kept: Vec<&'n str>,
-    /// The others.
+    /// The other nodes, each with the reason.
     pub spared: Vec<(&'n str, Spared)>,
 }
 
-/// Why nobody is evicted on a node.
+/// Why no pod is evicted on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Error)]
 pub enum Spared {
     /// The pod would be refused there all the same.
     #[error("{0}")]
     Refused(#[from] Refusal),
-    /// A movable pod has been evicted for it.
+    /// An evictable pod has already been evicted for it.
     #[error("a movable pod makes room for it")]
     Moving,
     /// Pods were preempted for it on another node.
     #[error("it finds room on the node that it is nominated to, once those have left who hold it")]
     Nominated,
-    /// It has been bound, as far as is known.
+    /// Its Binding has been made, or may have been.
     #[error("it is being bound")]
     BeingBound,
 }
 
 impl Preempted<'_> {
-    /// Whether nobody is evicted anywhere, and the end of another pod would change that.
+    /// Whether no pod is evicted anywhere, and the end of another pod would change that.
     #[must_use]
     pub fn may_change(&self) -> bool {
         let waits = |why: Spared| matches!(why, Spared::Refused(Refusal::NoRoom | Refusal::QuotaFull));
@@ -73,7 +75,7 @@ pub fn preempt<'n>(
     answer
 }
 
-/// Tells the pod if it would be refused wherever others could be evicted for it.
+/// Writes an Event if the pod would be refused on every node where others could be evicted for it.
 pub fn tell(index: &mut ClusterIndex, pod: &Candidate, answer: &Preempted<'_>, now: Instant) {
     let is_refused = |(_, why): &(&str, Spared)| matches!(why, Spared::Refused(_));
     if answer.kept.is_empty() && answer.spared.iter().any(is_refused) {
@@ -81,7 +83,7 @@ pub fn tell(index: &mut ClusterIndex, pod: &Candidate, answer: &Preempted<'_>, n
     }
 }
 
-/// Why nobody is evicted for the pod at all.
+/// Why no pod is evicted for this pod on any node. `None` if each node decides for itself.
 fn spared_everywhere(
     index: &ClusterIndex,
     pod: &Candidate,
@@ -94,7 +96,7 @@ fn spared_everywhere(
     if index.is_moved_for(&pod.uid, now) {
         return Some(Spared::Moving);
     }
-    // Where those have left whom the scheduler evicted, and their slices are not free by the agent's word yet.
+    // The victims on the nominated node have left, but the agent has not yet reported their slices as free.
     let elsewhere = |node: &&NodeName| plans.iter().all(|(name, _)| *name != node.as_str());
     let nominated = pod.nominated.as_ref().filter(elsewhere)?;
     let refused_it = index.was_refused_by(&pod.uid, nominated);
@@ -102,7 +104,7 @@ fn spared_everywhere(
         .then_some(Spared::Nominated)
 }
 
-/// Whether the pod finds its place on a node once the victims have left it.
+/// Whether the pod has a place on a node once the victims have left it.
 fn helps(
     index: &ClusterIndex,
     pod: &Candidate,
@@ -120,7 +122,7 @@ fn helps(
     }
 }
 
-/// How many nodes there are of each reason.
+/// The number of nodes for each reason.
 #[must_use]
 pub fn reasons(spared: &[(&str, Spared)]) -> BTreeMap<Spared, usize> {
     let mut reasons = BTreeMap::new();
@@ -130,7 +132,7 @@ pub fn reasons(spared: &[(&str, Spared)]) -> BTreeMap<Spared, usize> {
     reasons
 }
 
-/// What the pod is told if nobody is evicted for it.
+/// The message of the Event if no pod is evicted.
 fn note(spared: &[(&str, Spared)]) -> String {
     let reasons = reasons(spared);
     let reasons: Vec<String> = reasons.iter().map(|(why, nodes)| format!("{nodes} {why}")).collect();

@@ -1,5 +1,5 @@
-//! The HTTP side: reads what kube-scheduler asks, has it decided, and writes the answer. Only a leader that has listed
-//! everything answers.
+//! The HTTP server for kube-scheduler: reads its requests, has them decided, and writes the answers. Only a leader that
+//! has listed the cluster answers.
 
 mod preempt;
 
@@ -33,20 +33,19 @@ const NOT_LEADER: &str =
 const NO_NAMES: &str =
     "no NodeNames in the request: set nodeCacheCapable for kerf's extender (see kerf scheduler-config)";
 
-/// What the handlers need.
+/// The state that all handlers share.
 #[derive(Debug, Clone)]
 pub struct Shared {
-    /// Whether and by what term requests are answered.
+    /// The term that answers requests, if this replica leads.
     pub standing: Arc<Standing>,
-    /// Counters.
     pub metrics: Metrics,
-    /// How long a bind may wait.
+    /// How long a bind may wait for its slices.
     pub bind_timeout: Duration,
-    /// When a preemption was answered late.
+    /// When a preemption was last answered late.
     pub lag: Arc<Lag>,
 }
 
-/// The verbs, as `kerf scheduler-config` names them.
+/// Routes the verbs under the paths that `kerf scheduler-config` writes.
 pub fn router(shared: Shared) -> Router {
     Router::new()
         .route("/scheduler/filter", post(filter))
@@ -58,8 +57,8 @@ pub fn router(shared: Shared) -> Router {
         .with_state(shared)
 }
 
-/// Ends the connection after an answer of a replica that does not lead. kube-scheduler may have connected here in the moment between
-/// two leaders; it would keep the connection, and ask nobody else.
+/// Closes the connection after an answer of a replica that does not lead. kube-scheduler may have connected here in the
+/// moment between two leaders. It would keep the connection, and never reach the leader.
 async fn close_unless_leading(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     if shared.standing.term().is_none() {
@@ -75,7 +74,7 @@ async fn filter(State(shared): State<Shared>, body: Bytes) -> Response {
     response
 }
 
-/// The answer, the kind of slice that the pod is to get, and how it is counted.
+/// The answer, the kind of slice that the pod is to get, and the outcome for metrics.
 type Answer = (Response, KindLabel, Outcome);
 
 fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
@@ -110,7 +109,7 @@ async fn prioritize(State(shared): State<Shared>, body: Bytes) -> Response {
     response
 }
 
-/// The scheduler passes over errors here, so an empty list says the same.
+/// The scheduler ignores errors of this verb, so an empty list has the same effect.
 fn prioritize_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
     let nothing = |outcome| (json::<[HostPriority<'_>]>(&[]), KindLabel::None, outcome);
     let Some(term) = shared.standing.term() else { return nothing(Outcome::NotLeader) };
@@ -146,7 +145,7 @@ async fn bind_answer(shared: &Shared, body: &[u8]) -> (String, KindLabel, Outcom
     let bind = Bind::from(args);
     let uid = bind.uid.clone();
     let bound = bind::bind(&term, bind, shared.bind_timeout).await;
-    // By now it has its slice, if it gets one.
+    // The pod's slice is chosen by now, if it gets one.
     let kind = term.with(|index| index.counted(&uid)).kind;
     match bound {
         Ok(()) => (String::new(), kind, Outcome::Ok),
@@ -158,7 +157,7 @@ fn unreadable(error: &serde_json::Error) -> String {
     format!("failed to read the scheduler's request: {error}; is it kube-scheduler's extender/v1?")
 }
 
-/// The answer in one piece, so that it has a Content-Length: the scheduler keeps its connection then.
+/// Writes the answer in one piece, so that it has a Content-Length and the scheduler can reuse the connection.
 fn json<T: Serialize + ?Sized>(answer: &T) -> Response {
     match serde_json::to_vec(answer) {
         Ok(bytes) => ([(CONTENT_TYPE, "application/json")], bytes).into_response(),

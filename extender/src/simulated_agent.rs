@@ -1,4 +1,4 @@
-//! A leader with one node in tests, and that node's agent, which is simulated and connected over a real stream.
+//! In tests, a leader with one node, whose simulated agent is connected over a real stream.
 
 use crate::agents::{self, Access};
 use crate::api_stand_in::ApiStandIn;
@@ -21,20 +21,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// The leader's epoch.
 pub(crate) const EPOCH: u64 = 3;
 
-/// An answer, and who waits for it.
+/// An answer that is held back, and the channel for it.
 type HeldAnswer = (oneshot::Sender<Answer>, Answer);
 
-/// An agent that cuts at once, or when it is told to.
+/// An agent that cuts at once, or when the test says so.
 pub(crate) struct SimulatedAgent {
     node: Mutex<SimulatedNode>,
     state: watch::Sender<Arc<NodeState>>,
     cuts: bool,
-    /// The orders that it has received.
     orders: Mutex<Vec<Order>>,
-    /// The answers that it holds back, while it does.
+    /// The answers that it holds back; `None` while it answers at once.
     held: Mutex<Option<Vec<HeldAnswer>>>,
 }
 
@@ -56,7 +54,7 @@ impl SimulatedAgent {
         self.state.send_replace(Arc::new(node.state()));
     }
 
-    /// Says that it cannot make its slices.
+    /// Reports that it cannot make its slices.
     pub fn fail(&self, why: &str) {
         let mut state = self.node().state();
         for slice in &mut state.status.slices {
@@ -65,21 +63,21 @@ impl SimulatedAgent {
         self.state.send_replace(Arc::new(state));
     }
 
-    /// Answers nothing from now on.
+    /// Holds all answers back from now on.
     pub fn hold_answers(&self) {
         self.held.lock().unwrap().get_or_insert_default();
     }
 
-    /// Answers what it has not, and what comes.
+    /// Sends the answers that it held back, and answers at once from now on.
     pub fn give_answers(&self) {
         let held = self.held.lock().unwrap().take();
         for (to, answer) in held.into_iter().flatten() {
-            // Its connection may have ended.
+            // The send fails if the connection has ended.
             let _ = to.send(answer);
         }
     }
 
-    /// What it was ordered, in words.
+    /// The received orders, as words.
     pub fn ordered(&self) -> Vec<&'static str> {
         let word = |order: &Order| match &order.kind {
             OrderKind::Reserve(_) => "reserve",
@@ -91,7 +89,7 @@ impl SimulatedAgent {
         self.orders.lock().unwrap().iter().map(word).collect()
     }
 
-    /// Waits until it has been ordered so much.
+    /// Waits until it has received exactly these orders.
     pub async fn was_ordered(&self, orders: &[&str]) {
         for _ in 0..400 {
             if self.ordered() == orders {
@@ -145,13 +143,12 @@ pub(crate) struct Leader {
     pub api: Arc<ApiStandIn>,
     pub term: Arc<Term>,
     pub agent: Arc<SimulatedAgent>,
-    /// Ends the agent.
     pub stop: CancellationToken,
     address: SocketAddr,
 }
 
 impl Leader {
-    /// With an agent that cuts at once, or when it is told to.
+    /// Starts with an agent that cuts at once (`cuts`), or when the test says so.
     pub async fn start(metrics: Metrics, cuts: bool) -> Self {
         let api = ApiStandIn::new();
         let stop = CancellationToken::new();
@@ -175,7 +172,7 @@ impl Leader {
         scene
     }
 
-    /// Lets the agent dial, for the first time or after its end.
+    /// Connects the agent, for the first time or after its end.
     pub async fn dial(&mut self) {
         let network = Plain { extenders: vec![self.address.to_string()] };
         self.stop = CancellationToken::new();

@@ -1,8 +1,9 @@
-//! Places that pods will most probably take: the scheduler has been told where they fit best and has not bound them yet.
+//! Assumed pods: places that pods will most probably take. The scheduler has the filter's answer, but has not bound
+//! them yet.
 //!
 //! Two pods are scheduled one after the other before the first one's bind arrives. Without this overlay both would be
-//! sent to the same last free place, and one of them into a back-off. It is a guess and no promise: it is written
-//! nowhere, it ends by itself, and a bind does not look at it.
+//! sent to the same last free place, and one of them into a backoff. It is a guess and no reservation: it is stored
+//! nowhere, it ends by itself, and a bind ignores it.
 
 use crate::ask::Ask;
 use crate::usage::{Entry, Usage};
@@ -14,33 +15,29 @@ use kerf_core::packing::{Fleet, KindPlan};
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-/// How long a pod's bind may take to arrive. A scheduling cycle takes milliseconds; a scheduler under load, and one that
-/// waits for volumes, longer. What comes later than this is found out at the bind.
+/// How long a pod's bind may take to arrive. A scheduling cycle takes milliseconds, but longer if the scheduler is
+/// under load or waits for volumes. If a bind comes later than this, a conflict shows at the bind.
 pub const LIFETIME: Duration = Duration::from_secs(2);
 
-/// One pod's probable place.
+/// An assumed pod and its probable place.
 #[derive(Debug, Clone)]
 pub struct Tentative {
-    /// The pod.
     pub pod: Promisee,
-    /// What it asks for.
     pub ask: Ask,
-    /// By which kinds it is to be served.
+    /// The kinds that are to serve it.
     pub choice: KindChoice,
-    /// When the guess ends.
     pub until: Instant,
-    /// Who are leaving the place.
+    /// The pods that are leaving the place.
     pub leaving: Option<Leaving>,
-    /// What the pod is charged, where somebody counts.
+    /// What the pod is charged, if a quota counts it.
     pub charged: Option<Entry>,
 }
 
-/// By which kinds a pod is to be served.
+/// The kinds that are to serve a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KindChoice {
-    /// The kinds.
     pub plan: KindPlan,
-    /// Those that its policy prefers and that were passed over.
+    /// The kinds that its policy prefers but that were passed over.
     pub passed: Vec<PassedKind>,
 }
 
@@ -50,17 +47,18 @@ impl From<KindPlan> for KindChoice {
     }
 }
 
-/// Pods that leave their slices. They are nobody's only once the agent says so, and expected to be from the first.
+/// Pods that are leaving their slices. The slices are free only once the agent reports it, but are expected to be from
+/// the first moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leaving {
-    /// The pods to which they are still promised.
+    /// The pods that still have the reservations.
     pub pods: Vec<PodUid>,
-    /// What they have.
+    /// The slices that they hold.
     pub slices: Vec<SliceId>,
 }
 
 impl Leaving {
-    /// Spec and status as they will be.
+    /// Spec and status as they will be once these pods have left.
     #[must_use]
     pub fn gone(&self, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> (GpuNodeSpec, GpuNodeStatus) {
         let leave = |spec: GpuNodeSpec, pod| ledger::release(&spec, pod).unwrap_or(spec);
@@ -76,71 +74,69 @@ impl Leaving {
     }
 }
 
-/// All pods' probable places.
 #[derive(Debug, Default)]
 pub struct Tentatives {
-    /// By node, in the order in which they were put.
+    /// By node, in the order of their filters.
     by_node: HashMap<NodeName, Vec<Tentative>>,
     by_pod: HashMap<PodUid, NodeName>,
     usage: Usage,
 }
 
 impl Tentatives {
-    /// Puts a pod on a node. It must have no other place.
+    /// Assumes a pod on a node. The pod must have no other place.
     pub fn put(&mut self, node: &NodeName, tentative: Tentative) {
         self.by_pod.insert(tentative.pod.uid.clone(), node.clone());
         tentative.charged.iter().for_each(|entry| self.usage.add(entry));
         self.by_node.entry(node.clone()).or_default().push(tentative);
     }
 
-    /// A pod's probable place.
     #[cfg(test)]
     #[must_use]
     pub fn get(&self, uid: &PodUid) -> Option<&Tentative> {
         self.by_node.get(self.by_pod.get(uid)?)?.iter().find(|tentative| tentative.pod.uid == *uid)
     }
 
-    /// The node on which a pod has a place.
+    /// The node on which a pod is assumed.
     #[must_use]
     pub fn node_of(&self, uid: &PodUid) -> Option<&NodeName> {
         self.by_pod.get(uid)
     }
 
-    /// What namespaces are charged for all places.
+    /// What namespaces are charged for all assumed pods.
     #[must_use]
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
 
-    /// What those ask for that have a place on a node.
+    /// The requests of the pods that are assumed on a node.
     pub fn asks_on(&self, node: &str) -> impl Iterator<Item = &Ask> {
         self.by_node.get(node).into_iter().flatten().map(|tentative| &tentative.ask)
     }
 
-    /// Whether no pod has a place on a node.
+    /// Whether no pod is assumed on a node.
     #[must_use]
     pub fn are_none_on(&self, node: &str) -> bool {
         !self.by_node.contains_key(node)
     }
 
-    /// The pods that have a place.
+    /// The pods that are assumed anywhere.
     pub fn pods(&self) -> impl Iterator<Item = &PodUid> {
         self.by_pod.keys()
     }
 
-    /// How many pods have a place.
+    /// The number of assumed pods.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_pod.len()
     }
 
-    /// Whether no pod has a place.
+    /// Whether no pod is assumed anywhere.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_pod.is_empty()
     }
 
-    /// Takes a pod's place away, and tells where it was.
+    /// Removes a pod's place, and returns it with its node.
     pub fn take(&mut self, uid: &PodUid) -> Option<(NodeName, Tentative)> {
         let node = self.by_pod.remove(uid)?;
         let here = self.by_node.get_mut(&node)?;
@@ -153,14 +149,14 @@ impl Tentatives {
         Some((node, tentative))
     }
 
-    /// Takes away the places whose time is over, and tells the nodes.
+    /// Removes the expired places, and returns their nodes.
     pub fn expire(&mut self, now: Instant) -> Vec<NodeName> {
         let over = self.by_node.values().flatten().filter(|t| t.until <= now).map(|t| t.pod.uid.clone());
         let over: Vec<PodUid> = over.collect();
         over.iter().filter_map(|uid| self.take(uid)).map(|(node, _)| node).collect()
     }
 
-    /// A node's spec with the probable places as if they were promised. One that has no place any more is passed over.
+    /// A node's spec with the probable places as if they were reserved. One whose place is gone is skipped.
     #[must_use]
     pub fn laid_over<'s>(
         &self,

@@ -1,4 +1,4 @@
-//! One leader's term: what it adds to the [`Cluster`], and who must hear of changes.
+//! One leader's term: what it adds to the [`Cluster`], and the tasks that its changes notify.
 //!
 //! All tasks of a term end with its token.
 
@@ -23,20 +23,20 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, watch};
 
-/// How often an agent is told what became of a Binding while it is not connected: it dials anew within seconds.
+/// How often the outcome of a Binding is sent to an agent that is not connected. Agents reconnect within seconds.
 const TELLS: usize = 10;
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The term of which requests are answered, if this replica leads and has listed everything.
+/// The term that requests are answered by, if this replica leads and has listed everything.
 #[derive(Debug, Default)]
 pub struct Standing {
     term: ArcSwapOption<Term>,
-    /// Rings when a term has ended.
+    /// Notified when a term has ended.
     ended: Notify,
 }
 
 impl Standing {
-    /// The term, if there is one.
+    /// The term, unless there is none or it is stopping.
     #[must_use]
     pub fn term(&self) -> Option<Arc<Term>> {
         self.term.load_full().filter(|term| !term.stop.is_cancelled())
@@ -60,38 +60,36 @@ impl Standing {
     }
 }
 
-/// A leader's term.
 pub struct Term {
-    /// Its client, which writes nothing after the Lease's deadline.
+    /// A client that sends no write after the Lease's deadline.
     pub client: kube::Client,
-    /// Ends it.
+    /// Cancelled when the term ends.
     pub stop: CancellationToken,
-    /// Ends the binds that have not sent their Binding yet, and no others. Cancelled with `stop` at the latest.
+    /// Cancels the binds that have not sent their Binding yet, and no others. It is cancelled with `stop` at the
+    /// latest.
     pub closing: CancellationToken,
-    /// Each Binding under way reads.
+    /// Each Binding under way holds a read lock, so that a write lock waits for all of them.
     posts: Arc<RwLock<()>>,
-    /// What is known, and decided on.
     pub cluster: Arc<Cluster>,
-    /// Its number among the terms of this process.
+    /// The term's number within this process.
     number: u64,
-    /// What it counts.
     pub metrics: Metrics,
-    /// The admins' policies, as they are now.
+    /// The admins' policies in their current version.
     pub policies: InForce,
-    /// How many Bindings may be under way.
+    /// Limits how many Bindings are under way at once.
     pub in_flight: Arc<InFlight>,
-    /// How many Events may be written.
+    /// Limits the rate of Events.
     pub events: events::Limit,
-    /// Of marked Bindings.
+    /// Counts marked Bindings, so that each has a number of its own.
     attempts: AtomicU64,
     deadline: OnceLock<Deadline>,
     lease_uid: OnceLock<String>,
-    /// Who waits for a node.
+    /// Notifies the tasks that watch a node.
     bells: Mutex<HashMap<NodeName, watch::Sender<()>>>,
     unconfirmed: Mutex<BTreeSet<PodUid>>,
-    /// Rings when there are pods to confirm.
+    /// Notified when there are pods to confirm.
     pub confirm: Notify,
-    /// Rings when room may have come.
+    /// Notified when room may have become free.
     pub room: Notify,
 }
 
@@ -102,12 +100,12 @@ impl std::fmt::Debug for Term {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds these locks; if it did, the API server's state would still decide what is true.
+    // No code panics while it holds these locks. If it did, the API server's state would still decide what is true.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Term {
-    /// The term of `epoch`, or of a higher one, until `stop`.
+    /// Begins a term of `epoch`, or of a higher one, until `stop`.
     #[must_use]
     pub fn begin(
         cluster: &Arc<Cluster>,
@@ -121,7 +119,7 @@ impl Term {
         term
     }
 
-    /// The term of a leader that knows nothing yet, and so nothing that is old.
+    /// Begins a term on an empty index, which has no data that could be stale.
     #[cfg(test)]
     pub(crate) fn new(
         client: kube::Client,
@@ -165,19 +163,19 @@ impl Term {
         })
     }
 
-    /// The term is one of this Lease.
+    /// Sets the Lease that this term holds.
     pub fn set_lease_uid(&self, uid: String) {
-        // A term has one Lease: a second one would be ignored.
+        // A term has one Lease, so a second call would be a mistake and is ignored.
         let _ = self.lease_uid.set(uid);
     }
 
-    /// The term ends at the deadline of its Lease.
+    /// Sets the deadline of the term's Lease.
     pub fn set_deadline(&self, deadline: Deadline) {
-        // A term has one deadline: a second one would be ignored.
+        // A term has one deadline, so a second call would be a mistake and is ignored.
         let _ = self.deadline.set(deadline);
     }
 
-    /// The deadline of its Lease.
+    /// The deadline of the term's Lease, if one is set.
     #[must_use]
     pub fn deadline(&self) -> Option<&Deadline> {
         self.deadline.get()
@@ -189,63 +187,64 @@ impl Term {
         self.attempts.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The Lease that the leader holds, and its epoch, as a Binding carries them.
+    /// The UID of the leader's Lease and its epoch, as a Binding carries them in an annotation.
     #[must_use]
     pub fn lead(&self, epoch: u64) -> String {
         let uid = self.lease_uid.get().map_or("", String::as_str);
         format!("{uid}/{epoch}")
     }
 
-    /// Its number among the terms of this process.
+    /// The term's number within this process.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Asks or tells the index, and passes on what follows from it. Once the term has ended, `act` finds an empty index.
+    /// Runs `act` on the index, and passes its effects on. Once the term has ended, `act` gets an empty index.
     pub fn with<R>(&self, act: impl FnOnce(&mut ClusterIndex) -> R) -> R {
         self.cluster.with_term(self.number, act).unwrap_or_else(|act| act(&mut ClusterIndex::default()))
     }
 
-    /// The same where a caller gets the result as its answer; `None` once the term has ended.
+    /// Like `with`, for results that a caller gets as an answer. `None` once the term has ended, so that no answer
+    /// comes from an empty index.
     pub fn answer<R>(&self, act: impl FnOnce(&mut ClusterIndex) -> R) -> Option<R> {
         self.cluster.with_term(self.number, act).ok()
     }
 
-    /// Waits until this holds of the index.
+    /// Waits until `holds` is true for the index.
     pub async fn until(&self, holds: impl Fn(&ClusterIndex) -> bool) {
         self.cluster.until(holds).await;
     }
 
-    /// The term has ended: it decides nothing any more.
+    /// Ends the term: it decides nothing from now on.
     pub fn end(&self) {
         self.cluster.end(self.number);
     }
 
-    /// Leave to send a Binding, kept until its outcome is noted; `None` once the term is ending.
+    /// A permit to send a Binding, which is kept until the outcome is recorded. `None` once the term is ending.
     #[must_use]
     pub fn open_post(&self) -> Option<OwnedRwLockReadGuard<()>> {
         let open = self.posts.clone().try_read_owned().ok()?;
         (!self.closing.is_cancelled()).then_some(open)
     }
 
-    /// Lets no further Binding be sent, and waits until those under way have ended.
+    /// Stops further Bindings, and waits until those under way have ended.
     pub async fn close(&self) {
         self.closing.cancel();
         let _none_is_open = self.posts.write().await;
     }
 
-    /// Hears of the changes at a node from now on.
+    /// Subscribes to changes of a node from now on.
     pub fn watch_node(&self, node: &NodeName) -> watch::Receiver<()> {
         lock(&self.bells).entry(node.clone()).or_default().subscribe()
     }
 
-    /// The pods that are to be looked up.
+    /// Takes the pods that are to be looked up.
     pub fn take_unconfirmed(&self) -> BTreeSet<PodUid> {
         std::mem::take(&mut lock(&self.unconfirmed))
     }
 
-    /// Does what follows from what the index was told.
+    /// Carries out the effects of a change of the index.
     pub(crate) fn pass_on(self: &Arc<Self>, effects: Effects) {
         for released in &effects.released {
             let (pod, uid, node) = (&released.pod, &released.uid, &released.node);
@@ -280,7 +279,7 @@ impl Term {
             if let Entry::Occupied(bell) = bells.entry(node.clone())
                 && bell.get().send(()).is_err()
             {
-                // Nobody waits any more.
+                // The last receiver is gone, so the entry is removed.
                 bell.remove();
             }
         }
@@ -294,7 +293,8 @@ impl Term {
         }
     }
 
-    /// Tells a node's agent what became of a Binding, by its next connection if this one ends before it has answered.
+    /// Sends the outcome of a Binding to a node's agent. If the connection ends before the answer, its next connection
+    /// is used.
     pub async fn tell(&self, node: &NodeName, order: &Order) {
         for _ in 0..TELLS {
             if self.deadline().is_some_and(Deadline::has_passed) {

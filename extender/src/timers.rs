@@ -1,20 +1,20 @@
-//! What is due by time alone: the ends of reservations, of Bindings without an answer, and of the wait after a leader that vanished; and
-//! which agents are late with an answer.
+//! Runs what is due by time alone: it ends reservations, Bindings without an answer and the wait after a leader that
+//! vanished, and finds agents that are late with an answer.
 //!
-//! A task of its own, for the others await the API server: a PATCH that a webhook of others delays takes 5 s, and there may be hundreds.
+//! It is a task of its own, because the others await the API server: a PATCH that another's webhook delays takes 5 s,
+//! and there may be hundreds.
 
 use crate::term::Term;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often the index is asked what is due.
+/// How often the index checks what is due.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
 /// An agent answers within this time, unless its disk or its node is overloaded.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Runs until the term ends.
 pub async fn run(term: Arc<Term>) {
     let mut timer = interval(INTERVAL);
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -25,12 +25,12 @@ pub async fn run(term: Arc<Term>) {
         }
         look_for_answers(&term, ANSWERS_WITHIN);
         term.with(|index| index.tick(Instant::now()));
-        // Probable places end by time too, and leave room.
+        // Assumed places expire by time too, and leave room.
         term.room.notify_one();
     }
 }
 
-/// Sends no pods to nodes whose agents are late with an answer, until they have answered.
+/// Closes nodes whose agents are late with an answer, until they have answered.
 pub(crate) fn look_for_answers(term: &Term, within: Duration) {
     let silent = term.cluster.agents.silent(within);
     for (node, is_silent) in term.with(|index| index.show_silent(&silent)) {

@@ -1,32 +1,29 @@
-//! What each namespace holds under each policy, in sums that follow every change, so that asking for one costs nothing.
+//! Sums what each namespace holds under each policy. The sums follow every change, so that a query is cheap.
 
 use hashbrown::HashMap;
 use kerf_core::policy::Charge;
 use std::sync::Arc;
 
-/// The policy under which slices are charged.
+/// The policy that slices are charged to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Under {
-    /// This one.
+    /// They are charged to this policy.
     Policy(Arc<str>),
-    /// None: no policy is for the pod.
+    /// No policy selects the pod, so no quota counts it.
     Nothing,
-    /// Nothing is known of the pod, so that it may be any.
+    /// The pod is unknown, so its policy may be any.
     Unknown,
 }
 
 /// A part of what a namespace holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The namespace.
     pub namespace: String,
-    /// Whose part it is.
     pub under: Under,
-    /// How much.
     pub charge: Charge,
 }
 
-/// What namespaces hold.
+/// The sums of what namespaces hold.
 #[derive(Debug, Default)]
 pub struct Usage(HashMap<String, Namespace>);
 
@@ -37,7 +34,6 @@ struct Namespace {
 }
 
 impl Usage {
-    /// Adds a part.
     pub fn add(&mut self, entry: &Entry) {
         let namespace = self.0.entry_ref(entry.namespace.as_str()).or_default();
         match &entry.under {
@@ -50,7 +46,7 @@ impl Usage {
         }
     }
 
-    /// Takes a part away that was added.
+    /// Subtracts a part that was added before.
     pub fn take(&mut self, entry: &Entry) {
         let Some(namespace) = self.0.get_mut(&entry.namespace) else { return };
         match &entry.under {
@@ -70,7 +66,8 @@ impl Usage {
         }
     }
 
-    /// What a namespace holds under a policy, with all that may be under it.
+    /// What a namespace holds under a policy. What may be under any policy counts in full, so that a quota is never
+    /// exceeded.
     #[must_use]
     pub fn of(&self, namespace: &str, policy: &str) -> Charge {
         let namespace = self.0.get(namespace);
@@ -80,7 +77,8 @@ impl Usage {
         namespace.map(sum).unwrap_or_default()
     }
 
-    /// The most memory and the most slices that any one namespace holds under a policy, without those that are `apart`.
+    /// The highest memory and the highest number of slices that any one namespace holds under a policy, each for
+    /// itself. Namespaces that are `apart` are left out.
     #[must_use]
     pub fn most(&self, policy: &str, apart: impl Fn(&str) -> bool) -> Charge {
         let others = self.0.keys().filter(|namespace| !apart(namespace));

@@ -1,9 +1,11 @@
-//! Pods that no node could serve, and at which nodes they looked.
+//! Unschedulable pods, and the nodes that the scheduler offered them.
 //!
-//! kube-scheduler looks at a refused pod again when a Pod or a Node changes, but room for slices comes and goes without
-//! either: without a nudge a pod may wait minutes beside a free slice. So the pods that may now have room are called.
+//! kube-scheduler retries a refused pod when a Pod or a Node changes, but room for slices comes and goes without
+//! either. Without a nudge a pod may be pending for minutes beside a free slice. So the pods that may now have room are
+//! requeued.
 //!
-//! Room for one pod of a template that the scheduler offered the same nodes is room for any: the longest waiting one looks for all.
+//! Pods of one template that were offered the same nodes have room if one of them has. So only the longest pending pod
+//! of such a group is checked.
 //!
 //! A pod keeps its turn until it has a place or is gone. The scheduler tries pods again in an order of its own, those that failed often
 //! later than others, so a turn that ended with each try would let pods that came later pass again and again.
@@ -19,53 +21,52 @@ use std::time::{Duration, Instant};
 
 /// The most pods that are remembered; beyond it those that came last are left to the scheduler's own rounds.
 const MOST: usize = 10_000;
-/// After so long a pod is called again that could not be called; after twice as long the next time, and so on.
+/// The first pause after a failed requeue; it doubles with each failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often it becomes twice as long.
+/// How many times the pause doubles.
 const DOUBLINGS: u32 = 6;
 
 /// A pod's turn: who was refused earlier for the first time has a lower number.
 pub type Turn = u64;
 
-/// A pod that waits for room.
+/// A pod that is pending for room.
 #[derive(Debug, Clone)]
 struct Waiter {
     uid: PodUid,
     key: PodKey,
     group: u64,
-    /// How often it could not be called.
+    /// How many requeues of the pod have failed.
     failures: u32,
 }
 
 /// What decides where a pod may have room.
 #[derive(Debug, Clone)]
 pub struct Search {
-    /// What it asks for.
     pub ask: Ask,
-    /// The nodes that the scheduler offered. What room others have is of no use to it.
+    /// The nodes that the scheduler offered. Room on other nodes is of no use to the pod.
     pub offered: Arc<BTreeSet<NodeName>>,
-    /// Whether its namespace's quota was full, so that it may find room where nothing changed.
+    /// Whether its namespace's quota was full. Then the pod may have room without any change of a node.
     pub held_back: bool,
 }
 
-/// Pods that wait for the same.
+/// Pods with the same request that were offered the same nodes.
 #[derive(Debug)]
 struct Group {
     search: Search,
     turns: BTreeSet<Turn>,
 }
 
-/// A pod that was called, until it is known that it was.
+/// A pod that is being requeued, until the result is known.
 #[derive(Debug)]
 struct Called {
     waiter: Waiter,
     search: Search,
     node: NodeName,
-    /// When it waits again, where it could not be called.
+    /// When the pod is in line again, if the requeue failed.
     again: Option<Instant>,
 }
 
-/// The pods that wait, and the nodes that changed since they were looked at.
+/// The pending pods, and the nodes that changed since the last check.
 #[derive(Debug, Default)]
 pub struct Waiting {
     pods: BTreeMap<Turn, Waiter>,
@@ -73,16 +74,16 @@ pub struct Waiting {
     /// The turns of pods that were refused and have no place yet, also while they are looked at.
     firsts: HashMap<PodUid, Turn>,
     groups: HashMap<u64, Group>,
-    /// The groups of each request.
+    /// The groups of each request's text.
     by_request: HashMap<Arc<str>, Vec<u64>>,
-    /// The highest number of a turn or a group.
+    /// The highest number so far of a turn or a group.
     last: u64,
     changed: BTreeSet<NodeName>,
     called: HashMap<PodUid, Called>,
 }
 
 impl Waiting {
-    /// A pod was refused by all `offered` nodes, or held back by its namespace's quota.
+    /// Adds a pod that all `offered` nodes refused, or that its namespace's quota held back.
     pub fn refused(&mut self, uid: PodUid, key: PodKey, ask: Ask, offered: &[&str], held_back: bool) {
         self.looked_at(&uid);
         let same = |set: &BTreeSet<NodeName>| {
@@ -133,7 +134,7 @@ impl Waiting {
         }
     }
 
-    /// A pod waits no longer. A group ends with its last pod.
+    /// Removes a pod from the line. A group ends with its last pod.
     fn remove(&mut self, turn: Turn) -> Option<(Waiter, Search)> {
         let waiter = self.pods.remove(&turn)?;
         self.turns.remove(&waiter.uid);
@@ -152,12 +153,12 @@ impl Waiting {
         Some((waiter, search))
     }
 
-    /// The pods that wait, and whether their quota was full, the longest waiting first.
+    /// The pending pods, longest pending first, each with whether its quota was full.
     pub fn pods(&self) -> impl Iterator<Item = (&PodUid, bool)> {
         self.pods.values().map(|waiter| (&waiter.uid, self.groups[&waiter.group].search.held_back))
     }
 
-    /// Whether a pod waits that the scheduler has offered a node.
+    /// Whether a pod is pending and the scheduler has offered it this node.
     #[must_use]
     pub fn was_offered(&self, uid: &PodUid, node: &NodeName) -> bool {
         let waiter = self.turns.get(uid).and_then(|turn| self.pods.get(turn));
@@ -178,39 +179,39 @@ impl Waiting {
         self.called.remove(uid);
     }
 
-    /// The turn of a pod, if it waits.
+    /// The turn of a pod, if it is in line.
     #[must_use]
     pub fn turn_of(&self, uid: &PodUid) -> Option<Turn> {
         self.turns.get(uid).copied()
     }
 
-    /// The longest waiting pod of each group.
+    /// The longest pending pod of each group.
     pub fn first_of_each(&self) -> impl Iterator<Item = Turn> {
         self.groups.values().filter_map(|group| group.turns.first().copied())
     }
 
-    /// The pod that waits next in the group of this turn's.
+    /// The next pod in the same group after this turn.
     #[must_use]
     pub fn next_of(&self, turn: Turn) -> Option<Turn> {
         let group = self.groups.get(&self.pods.get(&turn)?.group)?;
         group.turns.range(turn + 1..).next().copied()
     }
 
-    /// Whose turn it is, and what it waits for.
+    /// The pod of a turn, and what it searches for.
     #[must_use]
     pub fn search(&self, turn: Turn) -> Option<(&PodUid, &Search)> {
         let waiter = self.pods.get(&turn)?;
         Some((&waiter.uid, &self.groups.get(&waiter.group)?.search))
     }
 
-    /// Notes whether the quota was full for the pods of a turn's group when they were looked at.
+    /// Records whether the quota was full at the last check of a turn's group.
     pub fn note_held_back(&mut self, turn: Turn, held_back: bool) {
         if let Some(group) = self.pods.get(&turn).and_then(|waiter| self.groups.get_mut(&waiter.group)) {
             group.search.held_back = held_back;
         }
     }
 
-    /// A pod is called, because there is room on a node. Its name, and what it asks for.
+    /// Begins to requeue a pod, because a node has room. Returns its identity and its request.
     pub fn call(&mut self, turn: Turn, node: &NodeName) -> Option<(PodUid, PodKey, Ask)> {
         let (waiter, search) = self.remove(turn)?;
         let called = (waiter.uid.clone(), waiter.key.clone(), search.ask.clone());
@@ -218,19 +219,19 @@ impl Waiting {
         Some(called)
     }
 
-    /// A pod was called.
+    /// Ends a requeue that succeeded.
     pub fn was_called(&mut self, uid: &PodUid) {
         self.called.remove(uid);
     }
 
-    /// A pod could not be called. If nothing has become of it meanwhile, it waits again after a pause.
+    /// Ends a requeue that failed. If the pod was not refused or removed meanwhile, it is in line again after a pause.
     pub fn was_not_called(&mut self, uid: &PodUid, now: Instant) {
         let Some(called) = self.called.get_mut(uid) else { return };
         called.again = Some(now + PAUSE * 2_u32.pow(called.waiter.failures.min(DOUBLINGS)));
         called.waiter.failures = called.waiter.failures.saturating_add(1);
     }
 
-    /// Lets those wait again that could not be called a while ago, each as if its node had changed.
+    /// Puts pods whose pause is over back in line, each as if its node had changed.
     pub fn call_again(&mut self, now: Instant) {
         let due: Vec<Called> = self
             .called
@@ -248,14 +249,14 @@ impl Waiting {
         }
     }
 
-    /// Something changed at a node.
+    /// Records that a node has changed.
     pub fn changed(&mut self, node: &NodeName) {
         if !self.changed.contains(node) {
             self.changed.insert(node.clone());
         }
     }
 
-    /// The nodes that changed since this was asked last.
+    /// Takes the nodes that changed since the last call.
     pub fn take_changed(&mut self) -> BTreeSet<NodeName> {
         std::mem::take(&mut self.changed)
     }

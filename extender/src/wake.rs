@@ -1,5 +1,5 @@
-//! Tells kube-scheduler that there is room for a pod that it was refused: by an annotation on the pod, since a change of
-//! a pod is what makes the scheduler look at it again at once.
+//! Makes kube-scheduler requeue pods that now have room. It writes an annotation on the pod, because the scheduler
+//! retries a pod at once when the pod changes.
 
 use crate::term::Term;
 use futures::StreamExt;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// How many pods are told at once.
+/// How many pods are annotated at once.
 const AT_ONCE: usize = 8;
-/// How long one write may take. A pod that could not be told waits on and is told later, or found by the scheduler.
+/// Timeout of one write. A pod whose write failed stays in line and is requeued later, here or by the scheduler.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Wakes pods until the term ends.
+/// Requeues pods until the term ends.
 pub async fn run(term: Arc<Term>) {
     let mut count: u64 = 0;
     loop {
@@ -28,7 +28,7 @@ pub async fn run(term: Arc<Term>) {
     }
 }
 
-/// Tells those for which there is room now.
+/// Annotates the pods that have room now.
 async fn round(term: &Arc<Term>, count: &mut u64, now: Instant) {
     let (woken, epoch) = term.with(|index| (index.wake(now), index.epoch()));
     let numbered = woken.into_iter().map(|(uid, key)| {
@@ -43,10 +43,10 @@ async fn round(term: &Arc<Term>, count: &mut u64, now: Instant) {
         .await;
 }
 
-/// Tells the scheduler of room for a pod. Whether it need not be told again.
+/// Annotates one pod. Returns whether this need not be tried again.
 async fn tell(term: &Term, uid: &PodUid, pod: &PodKey, mark: String) -> bool {
     let api: Api<crate::pod::SlicedPod> = Api::namespaced(term.client.clone(), &pod.namespace);
-    // With the UID, so that a namesake is left alone.
+    // The UID makes the API server refuse the write for another pod of the same name.
     let patch = json!({"metadata": {"uid": uid, "annotations": {keys::ROOM: mark}}});
     let told =
         timeout(PATIENCE, api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await;

@@ -1,7 +1,12 @@
-//! The watches that feed the index: nodes' GpuNode objects (that they are there, and their policy), pods with kerf's label, bound pods without it (of which only
-//! those are kept that hold devices of NVIDIA's plugin), and what Nodes have for pods.
+//! The watches that feed the index.
 //!
-//! `GpuNodes` come first, so that when pods are listed every promise is known and those to vanished pods are found.
+//! - `GpuNodes`: that they exist, and their policies.
+//! - Pods with kerf's label.
+//! - Bound pods without it, of which only those are kept that hold devices of NVIDIA's plugin.
+//! - Nodes, for their resources.
+//!
+//! `GpuNodes` come first, so that every reservation is known when pods are listed, and those of vanished pods are
+//! found.
 
 use crate::cluster::Cluster;
 use crate::cluster_index::ClusterIndex;
@@ -20,23 +25,23 @@ use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Seconds after which a watch is begun anew. A connection that died silently is noticed 5 s later.
+/// Seconds after which a watch is restarted. A connection that died silently is noticed 5 s later.
 const WATCH_SECONDS: u32 = 60;
 
-/// The pods that may hold devices: a watch with such a selector tells of the end of one that leaves it.
+/// Selects the pods that may hold devices. When a pod stops matching, such a watch reports it as deleted.
 const BOUND_AND_ALIVE: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
 
-/// A watch's list. The watch begins with one, and again when somebody asks for it.
+/// A watch's list. The watch begins with one, and lists again on request.
 #[derive(Debug, Default)]
 pub struct List {
-    /// The number of the list that is wanted.
+    /// The number of the latest list that was requested.
     wanted: watch::Sender<u64>,
-    /// That of the last one that was told to its end.
+    /// The number of the last complete list.
     done: watch::Sender<u64>,
 }
 
 impl List {
-    /// Lists anew, and so reports everything that the API server has now.
+    /// Lists again, and waits until everything that the API server has now is reported.
     pub async fn again(&self) {
         let mut number = 0;
         self.wanted.send_modify(|wanted| {
@@ -44,19 +49,18 @@ impl List {
             number = *wanted;
         });
         let mut done = self.done.subscribe();
-        // The sender lives in `self`.
+        // `wait_for` cannot fail, because the sender lives in `self`.
         let _done = done.wait_for(|done| *done >= number).await;
     }
 }
 
-/// The lists that a leader may ask for.
+/// The lists that a leader may request.
 #[derive(Debug, Default)]
 pub struct Lists {
-    /// Of the pods with kerf's label.
+    /// Pods with kerf's label.
     pub pods: List,
-    /// Of the bound pods without it.
+    /// Bound pods without kerf's label.
     pub others: List,
-    /// Of the Nodes.
     pub nodes: List,
 }
 
@@ -95,7 +99,7 @@ pub async fn run(cluster: Arc<Cluster>, client: kube::Client, stop: Cancellation
     }
 }
 
-/// Tells what a watch shows.
+/// Passes on the events of a watch, and restarts it when a new list is requested.
 async fn feed<K, S>(what: &'static str, list: &List, watch: impl Fn() -> S, mut tell: impl FnMut(Event<K>))
 where
     S: Stream<Item = Result<Event<K>, Error>>,
@@ -106,6 +110,7 @@ where
         let mut events = pin!(watch());
         loop {
             let event = tokio::select! {
+                // A request for a new list comes first, because the events of the old watch may be stale.
                 biased;
                 Ok(()) = wanted.changed() => break,
                 event = events.next() => event,
@@ -186,7 +191,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// One that was under way says what was so before somebody asked.
+    /// A list that was under way may show the state before the request, so it does not count.
     #[tokio::test]
     async fn a_list_that_is_asked_for_begins_after_that() {
         let (list, begun, told) = (List::default(), AtomicUsize::new(0), Mutex::new(Vec::new()));

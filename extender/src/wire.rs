@@ -1,5 +1,5 @@
-//! The scheduler extender's JSON (kube-scheduler `extender/v1`), as much of it as is read and written. The Go types have
-//! no tags, so their field names are the keys; absent pointers come as `null`.
+//! The scheduler extender's JSON (kube-scheduler `extender/v1`), as far as it is read and written. The Go types have no
+//! tags, so their field names are the keys; absent pointers come as `null`.
 
 mod preempt;
 
@@ -21,10 +21,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// What `filter` and `prioritize` are asked.
+/// The body of `filter` and `prioritize` requests.
 #[derive(Debug, Deserialize)]
 pub struct ExtenderArgs<'a> {
-    /// The pod.
     #[serde(rename = "Pod", borrow)]
     pod: WirePod<'a>,
     /// The nodes' names. Absent if the scheduler is not configured as `nodeCacheCapable`.
@@ -32,7 +31,7 @@ pub struct ExtenderArgs<'a> {
     node_names: Option<Vec<Text<'a>>>,
 }
 
-/// A text that is borrowed from the request where it has no escapes. (serde borrows a `Cow` only where it is a field.)
+/// A text that is borrowed from the request if it has no escapes. (serde borrows a `Cow` only in a field.)
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -83,7 +82,7 @@ struct WireMetadata<'a> {
     labels: Option<BTreeMap<String, String>>,
 }
 
-/// Of all annotations the request document alone.
+/// Reads only the request document, so that other annotations are not stored.
 #[derive(Debug)]
 struct WireAnnotations<'a> {
     request: Option<Text<'a>>,
@@ -118,13 +117,14 @@ impl<'de> Visitor<'de> for AnnotationsVisitor {
 }
 
 impl<'a> ExtenderArgs<'a> {
-    /// The pod, with what it asks for.
+    /// The pod with its request, as the filter needs it.
     #[must_use]
     pub fn candidate(&self) -> Candidate {
         self.pod.candidate()
     }
 
-    /// Whether the pod asks for nothing that is kerf's to give: the scheduler asks about it for a name with the amount 0.
+    /// Whether the pod asks for nothing that kerf serves. The scheduler sends such a pod if it has a name with the
+    /// amount 0.
     #[must_use]
     pub fn asks_for_nothing(&self) -> bool {
         self.pod.asks_for_nothing()
@@ -158,7 +158,8 @@ impl WirePod<'_> {
         request.is_none() && asks_for_nothing(init_containers, containers)
     }
 
-    /// A pod that asks by a neutral name too is nobody's but kerf's: a static node would start it without that slice.
+    /// The devices that the pod asks of NVIDIA's plugin. A pod that also has a neutral name asks kerf only: a static
+    /// node would start it without that slice.
     fn devices(&self) -> Devices {
         let (init_containers, containers) = self.containers();
         let is_kerfs = asks_by_neutral_name(init_containers, containers);
@@ -187,35 +188,30 @@ impl WirePod<'_> {
     }
 }
 
-/// What `bind` is asked.
+/// The body of `bind` requests.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BindArgs {
-    /// The pod's name.
     pub pod_name: String,
-    /// Its namespace.
     pub pod_namespace: String,
-    /// Its UID.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
-    /// The node.
     pub node: String,
 }
 
-/// The answer to `filter`.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct FilterResult<'a> {
     node_names: Vec<&'a str>,
-    /// Nodes where the scheduler's preemption might help: none, for it does not see slices. About nodes that its own filters
-    /// refuse it asks `preempt`.
+    /// Nodes where the scheduler's own preemption might help. It is always empty, because the preemption does not see
+    /// slices. For nodes that its own filters refuse the scheduler calls `preempt`.
     failed_nodes: BTreeMap<&'a str, &'a str>,
     failed_and_unresolvable_nodes: BTreeMap<&'a str, String>,
     error: String,
 }
 
 impl<'a> From<Filtered<'a>> for FilterResult<'a> {
-    /// The scheduler reads why nodes are refused only where none is left.
+    /// The reasons are sent only if no node is left, because the scheduler ignores them otherwise.
     fn from(Filtered { fitting, refused }: Filtered<'a>) -> Self {
         let text = |(name, refusal): (&'a str, Refusal)| (name, refusal.to_string());
         let refused = if fitting.is_empty() { refused } else { Vec::new() };
@@ -247,13 +243,11 @@ impl FilterResult<'_> {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct HostPriority<'a> {
-    /// The node.
     pub host: &'a str,
-    /// Its score; higher is better.
+    /// The score; higher is better.
     pub score: i64,
 }
 
-/// The answer to `bind`.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BindResult {

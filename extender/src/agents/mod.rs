@@ -1,6 +1,7 @@
-//! The nodes' agents: they dial, and the index has a copy of what they report.
+//! Serves the connections of the nodes' agents, and feeds the index copies of their ledgers.
 //!
-//! They are served for the process's life, by followers too: one that comes to lead has their copies already.
+//! Agents dial in and are served for the process's life, by followers too, so that a follower that becomes leader
+//! already has every copy.
 
 mod review;
 mod session;
@@ -21,23 +22,24 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes that an agent may send before they are read: an agent that is ahead reports the sum of its changes later.
+/// Bytes that an agent may send before the extender reads them. The window is small, so that an agent that is ahead
+/// blocks and then reports the sum of its changes.
 const STREAM_WINDOW: u32 = 64 << 10;
-/// Connections on which no agent calls: as many as may be about to say hello, and as long.
+/// Limits for connections on which no agent has said hello. They equal the server's own limits for greetings, so that
+/// none is cut off earlier.
 const IDLE: IdleLimits = IdleLimits { connections: NOT_GREETED, timeout: HELLO_TIMEOUT };
 
-/// The agents' connections, by node.
+/// The open connections, one for each node.
 #[derive(Debug, Default)]
 pub struct Connections(Mutex<HashMap<NodeName, Connection>>);
 
 impl Connections {
-    /// The connection of a node's agent.
     #[must_use]
     pub fn connection(&self, node: &NodeName) -> Option<Connection> {
         self.lock().get(node).cloned()
     }
 
-    /// The nodes whose agents have left an order without an answer for so long.
+    /// The nodes whose agents have left an order unanswered for at least `since`.
     #[must_use]
     pub fn silent(&self, since: Duration) -> BTreeSet<NodeName> {
         let connections = self.lock();
@@ -57,12 +59,12 @@ impl Connections {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Connection>> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds this lock, so a poisoned lock still has valid data.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Agents that are listened to.
+/// The server that agents connect to.
 pub struct Listening {
     server: Server<Sessions>,
     address: SocketAddr,
@@ -75,24 +77,24 @@ impl std::fmt::Debug for Listening {
 }
 
 impl Listening {
-    /// This replica leads in `epoch`, and sends orders from now on.
+    /// Starts sending orders, as the leader of `epoch`.
     pub fn lead(&self, epoch: u64) {
         self.server.lead(epoch);
     }
 
-    /// This replica sends no orders any more.
+    /// Stops sending orders; the connections stay open.
     pub fn follow(&self) {
         self.server.follow();
     }
 
-    /// Where they dial.
+    /// The address that agents dial.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Listens to agents until `stop`, and leads none of them yet; `None` without an address.
+/// Starts to serve agents until `stop`, as a follower. Returns `None` if no address is configured.
 pub async fn listen(
     cluster: &Arc<Cluster>,
     args: &AgentsArgs,

@@ -1,4 +1,4 @@
-//! Which node's agent is at the other end of a connection: the API server reviews its token.
+//! Authenticates agents: the API server reviews an agent's token, and the token's pod names its node.
 
 use futures::TryFutureExt;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo};
@@ -17,28 +17,27 @@ use tokio::time::{Instant, timeout};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-/// Whom an agent's token is for.
+/// The audience that an agent's token must have.
 const AUDIENCE: &str = "kerf-extender";
-/// In a user's extra: the node of the pod whose token it is.
+/// The key in a user's `extra` under which the API server names the node of the token's pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
-/// Reviews under way at once.
+/// How many reviews run at once.
 const REVIEWS: usize = 32;
-/// How long a review may take.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a refusal is logged as a warning, at most.
+/// The shortest interval between two warnings about refusals.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How agents are let in.
+/// How agents authenticate themselves.
 #[derive(Debug)]
 pub enum Access {
-    /// Over TLS with this certificate, by their tokens.
+    /// Over TLS with this certificate, by tokens.
     Reviewed(Arc<ServerConfig>, Box<Reviewer>),
     /// Without TLS and without tokens. For benchmarks on loopback.
     Open,
 }
 
 impl Access {
-    /// How the server speaks TLS, if it does.
+    /// The TLS configuration of the server, or `None` if it serves without TLS.
     pub(super) fn tls(&self) -> Option<Arc<ServerConfig>> {
         match self {
             Self::Reviewed(tls, _) => Some(Arc::clone(tls)),
@@ -46,7 +45,7 @@ impl Access {
         }
     }
 
-    /// The agent that has sent this metadata.
+    /// Authenticates the agent that has sent this metadata.
     pub(super) async fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
         match self {
             Self::Reviewed(_, reviewer) => {
@@ -60,18 +59,18 @@ impl Access {
     }
 }
 
-/// Asks the API server whose a token is.
+/// Reviews tokens with the API server.
 #[derive(Debug)]
 pub struct Reviewer {
     api: Api<TokenReview>,
-    /// The agents' user.
+    /// The user name of the agents' service account.
     username: String,
     places: Semaphore,
-    /// When a refusal was logged as a warning.
+    /// When the last warning about a refusal was logged.
     logged: Mutex<Option<Instant>>,
 }
 
-/// Why an agent is refused.
+/// The reasons to refuse an agent.
 #[derive(Debug, Error)]
 enum Refusal {
     #[error("no token was sent")]
@@ -91,7 +90,7 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// As the agent receives it. It says nothing about the token, for a stranger may read it.
+    /// The status that the agent receives. It says nothing about the token, because a stranger may read it.
     fn status(&self) -> Status {
         match self {
             Self::NoToken => Status::unauthenticated(self.to_string()),
@@ -105,7 +104,7 @@ impl Refusal {
 }
 
 impl Reviewer {
-    /// Lets in agents of this service account. `client` must not end with a term.
+    /// Accepts agents of this service account. `client` must outlive terms, because followers accept agents too.
     #[must_use]
     pub fn new(client: kube::Client, account: &NamespacedName) -> Self {
         Self {
@@ -116,20 +115,21 @@ impl Reviewer {
         }
     }
 
-    /// The node whose agent has sent this metadata.
+    /// The node of the agent that has sent this metadata.
     async fn node(&self, metadata: &MetadataMap) -> Result<NodeName, Refusal> {
         let token = bearer(metadata).ok_or(Refusal::NoToken)?;
         let reviewed = async {
-            // It is never closed.
+            // The semaphore is never closed, so `acquire` cannot fail.
             let _place = self.places.acquire().await;
             timeout(REVIEW_TIMEOUT, self.review(token)).await.unwrap_or(Err(Refusal::Late))
         };
-        // The agent waits no longer.
+        // The agent does not wait longer than this for the server's role, so a later answer would be useless.
         let status = timeout(ROLE_TIMEOUT, reviewed).await.unwrap_or(Err(Refusal::Late))?;
         self.node_of(status)
     }
 
-    /// Warns of a refusal, unless it has just warned of another: strangers dial as often as they like.
+    /// Logs a refusal as a warning, at most once per [`LOG_INTERVAL`]. Strangers can dial as often as they like, and
+    /// must not fill the log.
     fn log(&self, refusal: &Refusal) {
         // Nothing panics while it holds the lock.
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,7 @@ impl Reviewer {
     }
 }
 
-/// The token of a connection's metadata.
+/// The bearer token in a connection's metadata.
 fn bearer(metadata: &MetadataMap) -> Option<&str> {
     let (scheme, token) = metadata.get("authorization")?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();

@@ -1,4 +1,4 @@
-//! What the index learns of an agent's connection.
+//! Passes what an agent reports over its connection on to the index.
 
 use super::Access;
 use crate::cluster::Cluster;
@@ -10,7 +10,6 @@ use std::sync::Arc;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-/// The agents of a cluster.
 pub(super) struct Sessions {
     pub cluster: Arc<Cluster>,
     pub access: Arc<Access>,
@@ -46,7 +45,7 @@ impl Agents for Sessions {
 }
 
 impl Sessions {
-    /// Shows the index what an agent reports. How many slices its node has.
+    /// Applies an agent's report to the index, and returns the number of slices of its node.
     fn show(&self, connection: &Connection, change: Result<Change, Unreadable>) -> usize {
         let (node, id) = (connection.node(), connection.id());
         self.cluster.with(|index| {

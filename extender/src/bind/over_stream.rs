@@ -1,6 +1,7 @@
-//! A bind on a managed node: its agent is asked over its connection, and the Binding is the only write.
+//! A bind on a managed node: the leader sends orders to the agent over its connection, and the Binding is the only API
+//! write.
 //!
-//! [`BindProgress`] decides; here are its clock, its connection and its Binding.
+//! [`BindProgress`] makes the decisions. This file provides its clock, its connection and its Binding.
 
 use super::{Bind, BindError, POST_GRACE};
 use crate::ask::Ask;
@@ -19,7 +20,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 impl Bind {
-    /// Asks the node's agent for a reservation, waits until its slices are ready, marks it, and sends the Binding.
+    /// Orders a reservation from the node's agent, waits until its slices are ready, marks it, and sends the Binding.
     pub(super) async fn run_over_stream(
         &self,
         term: &Arc<Term>,
@@ -27,7 +28,7 @@ impl Bind {
         gate: Instant,
     ) -> Result<(), BindError> {
         match self.try_over_stream(term, ask.clone(), gate).await {
-            // The copy was older than what the agent knew. By now it is not.
+            // The copy was older than the agent's state and has caught up by now, so one more proposal is worth it.
             Err(BindError::Agent(failure)) if failure.is_stale_proposal() && Instant::now() < gate => {
                 self.try_over_stream(term, ask, gate).await
             }
@@ -48,7 +49,7 @@ impl Bind {
         StreamBind::new(self, term, connection, proposal, unanswered, gate).run().await
     }
 
-    /// A proposal for the pod, and the number of the connection that it is for.
+    /// Makes a proposal for the pod, and returns it with the id of the connection that it was made for.
     fn propose(&self, term: &Arc<Term>, ask: Option<Ask>) -> Result<(Proposal, u64), BindError> {
         let (proposal, connection, is_first, counted) = term.with(|index| {
             let is_first = index.place_of(&self.uid).is_none();
@@ -66,7 +67,7 @@ impl Bind {
     }
 }
 
-/// A proposal whose places count as taken until this is dropped.
+/// Counts the places of a proposal as taken until it is dropped.
 struct Unanswered {
     bind: Bind,
     term: Arc<Term>,
@@ -74,7 +75,7 @@ struct Unanswered {
 }
 
 impl Unanswered {
-    /// Notes the agent's answer.
+    /// Records the agent's answer.
     fn end(self, answer: &Answer) {
         let Bind { uid, key, node } = &self.bind;
         match answer {
@@ -97,21 +98,21 @@ impl Drop for Unanswered {
     }
 }
 
-/// A bind and what it waits for.
+/// The state of one bind over a stream.
 struct StreamBind<'b> {
     bind: &'b Bind,
     term: &'b Arc<Term>,
     connection: Connection,
     progress: BindProgress,
-    /// The moments of `progress` are counted from here.
+    /// The start from which the moments of `progress` are counted.
     began: Instant,
     gate: Instant,
     changes: watch::Receiver<()>,
-    /// Until the `Reserve` is sent.
+    /// `None` once the `Reserve` has been sent.
     unanswered: Option<Unanswered>,
-    /// The answer to the last order that has one.
+    /// Receives the answer to the last order that has one.
     answer: Option<oneshot::Receiver<Answer>>,
-    /// The agent was told that this replica does not lead in the bind's epoch.
+    /// True once the connection refuses orders because this replica no longer leads in the bind's epoch.
     is_deposed: bool,
 }
 
@@ -164,7 +165,7 @@ impl<'b> StreamBind<'b> {
         Moment(self.began.elapsed())
     }
 
-    /// When the Lease may be another's.
+    /// The moment at which another replica may hold the Lease.
     fn lease(&self) -> Moment {
         if self.is_deposed {
             return Moment::default();
@@ -180,7 +181,7 @@ impl<'b> StreamBind<'b> {
         self.progress.on(input, now, lease)
     }
 
-    /// Waits for what happens next.
+    /// Waits for the next input.
     async fn next(&mut self) -> Vec<Action> {
         let answer = async {
             match &mut self.answer {
@@ -189,6 +190,7 @@ impl<'b> StreamBind<'b> {
             }
         };
         tokio::select! {
+            // In this order, so that a closing term wins over an answer, and an answer over the gate's end.
             biased;
             () = self.term.closing.cancelled() => self.on(&Input::Closing),
             answer = answer => {
@@ -204,7 +206,7 @@ impl<'b> StreamBind<'b> {
         }
     }
 
-    /// Goes on by what the copy of the node shows.
+    /// Feeds the progress what the node's copy shows.
     fn shown(&mut self) -> Vec<Action> {
         let (now, lease) = (self.now(), self.lease());
         let Self { bind: Bind { uid, node, .. }, connection, progress, .. } = self;
@@ -216,7 +218,7 @@ impl<'b> StreamBind<'b> {
         })
     }
 
-    /// Sends an order once the agent's window has room; what follows if it is not sent.
+    /// Sends an order once the agent's window has room. Returns the actions that follow if it is not sent.
     async fn send(&mut self, order: Order) -> Vec<Action> {
         if let OrderKind::Mark { uid, .. } = &order.kind {
             self.term.with(|index| index.note_ready(uid, std::time::Instant::now()));
@@ -244,7 +246,7 @@ impl<'b> StreamBind<'b> {
         let (answered, answer) = oneshot::channel();
         self.answer = Some(answer);
         let unanswered = self.unanswered.take();
-        // The scheduler may hang up. What the agent answers is noted all the same.
+        // The answer is recorded even if the scheduler hangs up meanwhile.
         tokio::spawn(async move {
             let Ok(answer) = reply.await else { return };
             if let Some(unanswered) = unanswered {
@@ -255,7 +257,7 @@ impl<'b> StreamBind<'b> {
         Vec::new()
     }
 
-    /// Tells the agent something that nothing waits for.
+    /// Sends an order whose answer the bind does not wait for.
     fn tell(&self, order: Order) {
         let (term, node) = (self.term.clone(), self.bind.node.clone());
         tokio::spawn(async move { term.tell(&node, &order).await });
@@ -269,7 +271,7 @@ impl<'b> StreamBind<'b> {
 }
 
 impl Drop for StreamBind<'_> {
-    /// The scheduler may have hung up after the mark: the agent need not wait for a Binding then.
+    /// If the scheduler hung up after the mark, this tells the agent that no Binding will come.
     fn drop(&mut self) {
         for action in self.on(&Input::GateOver) {
             if let Action::Send(order) = action {
@@ -279,12 +281,12 @@ impl Drop for StreamBind<'_> {
     }
 }
 
-/// What a bind's end says of its Binding.
+/// Translates the result of a bind into what is known of its Binding.
 fn what_became(posted: &Result<(), BindError>) -> Posted {
     match posted {
         Ok(()) => Posted::Bound,
         Err(BindError::Binding(error)) if !error.is_definite() => Posted::Unknown,
-        // Some end before they send it.
+        // Some errors come before the Binding is sent, so no Binding was made either.
         Err(_) => Posted::Refused,
     }
 }

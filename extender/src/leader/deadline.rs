@@ -1,8 +1,8 @@
-//! Until when a leader may act: the deadline of the Lease's last renewal.
+//! Until when a leader may act: the deadline that its last renewal of the Lease gave it.
 //!
-//! A leader writes only through a client that [`Deadline::bound`] gives. It sends no write at or after the deadline, and gives up
-//! at the deadline the writes that are under way. The clock is read right before each step, so a process that was frozen and
-//! wakes up late sends nothing: its timers may fire later than its first requests.
+//! A leader writes only through a client that [`Deadline::bound`] returns. It sends no write at or after the deadline,
+//! and at the deadline it cancels the writes that are under way. The clock is read right before each step, because the
+//! timers of a process that was frozen may fire later than its first requests.
 
 use http::{Method, Request};
 use kube::Client;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 #[derive(Debug, Clone)]
 pub struct Deadline(watch::Sender<Option<Instant>>);
 
-/// A write that came too late.
+/// The error of a write after the deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the Lease was not renewed in time: this replica does not lead any more")]
 pub struct Overdue;
@@ -30,24 +30,24 @@ impl Deadline {
         Self(watch::Sender::new(Some(at)))
     }
 
-    /// When it is; `None` once the term was ended.
+    /// The deadline; `None` once the term was ended early.
     #[must_use]
     pub fn at(&self) -> Option<Instant> {
         *self.0.borrow()
     }
 
-    /// Whether the leader may not act any more.
+    /// Whether the leader may no longer act.
     #[must_use]
     pub fn has_passed(&self) -> bool {
         self.at().is_none_or(|at| Instant::now() >= at)
     }
 
-    /// The Lease was renewed. A term that was ended stays ended.
+    /// Moves the deadline after a renewal. A term that was ended stays ended.
     pub fn extend(&self, to: Instant) {
         self.0.send_if_modified(|at| at.as_mut().is_some_and(|at| std::mem::replace(at, to) != to));
     }
 
-    /// Ends the term: nothing is sent from now on.
+    /// Ends the term at once: no write is sent from now on.
     pub fn end(&self) {
         self.0.send_replace(None);
     }
@@ -60,13 +60,13 @@ impl Deadline {
             let Some(at) = at.filter(|at| Instant::now() < *at) else { return };
             tokio::select! {
                 () = sleep_until(at) => {}
-                // The sender lives in `self`.
+                // `changed` cannot fail, because the sender lives in `self`.
                 _changed = changes.changed() => {}
             }
         }
     }
 
-    /// A client like `client` whose writes end with the term. Reads are not bound.
+    /// A client like `client` whose writes stop at the deadline. Reads go on, because they change nothing.
     #[must_use]
     pub fn bound(&self, client: Client) -> Client {
         let deadline = self.clone();
@@ -83,13 +83,14 @@ impl Deadline {
         Client::new(service, namespace)
     }
 
-    /// The answer of a write, or that it came too late.
+    /// Runs a write until it is answered or the deadline passes.
     async fn run<T>(
         &self,
         write: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, tower::BoxError> {
         let (mut write, mut passed) = (pin!(write), pin!(self.passed()));
         poll_fn(|context| {
+            // Checked before each poll, so that a frozen process does not send first and notice the deadline later.
             if self.has_passed() || passed.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Err(Overdue.into()));
             }

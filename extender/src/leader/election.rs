@@ -1,20 +1,21 @@
-//! When a Lease may be taken. Pure: what was read and the time come as arguments.
+//! Decides when a Lease may be taken. It is pure: the Lease that was read and the time are arguments.
 //!
-//! Other replicas' clocks are not trusted: a Lease has expired when it has not changed for its duration while we looked.
+//! Other replicas' clocks are not trusted. A Lease has expired if it has not changed for its whole duration while this
+//! replica watched it.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A Lease as it was read.
+/// The fields of a Lease that decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Who holds it; empty if it was released.
+    /// The holder's identity; empty if the Lease was released.
     pub holder: String,
-    /// How often it has changed hands.
+    /// How many times the Lease has changed hands.
     pub transitions: u64,
     /// How long it stays valid after its last change.
     pub duration: Duration,
-    /// The object's version, which changes with every renewal.
+    /// The object's resource version, which changes with every renewal.
     pub version: String,
 }
 
@@ -23,49 +24,51 @@ pub struct Record {
 pub enum Decision {
     /// Take it, and write this number of transitions.
     Take {
-        /// One more than ever seen, so that each leader has an epoch of its own, above all before it.
+        /// One more than was ever seen, so that each leader's epoch is its own and above all earlier ones.
         transitions: u64,
-        /// How the leader before ended.
+        /// How the former leader ended.
         former: Former,
     },
-    /// It is another's.
+    /// Another replica holds it.
     Wait,
 }
 
-/// How the leader before ended, as far as the Lease tells.
+/// How the former leader ended, as far as the Lease shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Former {
-    /// There is no Lease: nobody has led, or the Lease was deleted.
+    /// There is no Lease: either there was never a leader, or the Lease was deleted.
     Unknown,
-    /// It gave the Lease back. A leader does so only when no Binding of its own, or of a leader before it, may still be made.
+    /// The former leader released the Lease. It does so only when no Binding of its own, or of an earlier leader, may
+    /// still be made.
     GaveBack,
-    /// It vanished: requests that it sent may still be under way.
+    /// The former leader vanished: requests that it sent may still be under way.
     Vanished,
 }
 
-/// A candidate's memory of the Lease.
+/// What a candidate remembers of the Lease.
 #[derive(Debug)]
 pub struct Election {
     identity: String,
+    /// The last version of the Lease, and when this replica first saw it.
     seen: Option<(String, Instant)>,
-    /// The most transitions that were seen. A Lease that was deleted, or set back with all that the API server has, tells of
-    /// fewer, and who knows a higher epoch does not listen to a lower one.
+    /// The highest number of transitions that was seen. A Lease that was deleted, or restored from a backup, shows a
+    /// lower one. Agents ignore an epoch below the highest that they have received.
     most: Option<u64>,
 }
 
 impl Election {
-    /// The candidate of this identity.
     #[must_use]
     pub fn new(identity: String) -> Self {
         Self { identity, seen: None, most: None }
     }
 
-    /// A leader held the Lease with so many transitions, by its own account.
+    /// Records that a leader, by its own account, held the Lease with this many transitions.
     pub fn held(&mut self, transitions: u64) {
         self.most = self.most.max(Some(transitions));
     }
 
-    /// Decides by what was read now. A Lease in our own name is one of an earlier life, and taken as any other.
+    /// Decides by the Lease as it was read now. A Lease in this replica's own name belongs to an earlier process with
+    /// that name, and gets a new epoch like any other.
     pub fn decide(&mut self, record: Option<&Record>, now: Instant) -> Decision {
         self.most = self.most.max(record.map(|record| record.transitions));
         let transitions = self.most.map_or(0, |most| most.saturating_add(1));

@@ -1,4 +1,4 @@
-//! Reading and writing the Lease.
+//! Reads, takes, renews and releases the Lease.
 
 use super::deadline::Deadline;
 use super::election::{Decision, Election, Former, Record};
@@ -14,21 +14,18 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-/// Which Lease, by whom, for how long.
+/// The Lease's name, and how this replica takes it.
 #[derive(Debug, Clone)]
 pub struct LeaseSettings {
-    /// The Lease's namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Who asks for it.
+    /// This replica's name in the Lease's `holderIdentity`.
     pub identity: String,
-    /// How long it stays valid without a renewal.
+    /// How long the Lease stays valid without a renewal.
     pub duration: Duration,
 }
 
 impl LeaseSettings {
-    /// How often it is renewed.
     fn renew_every(&self) -> Duration {
         self.duration / 5
     }
@@ -45,15 +42,15 @@ impl LeaseSettings {
     }
 }
 
-/// How often a candidate looks whether the Lease is free. A watch tells when its leader gives it back; this finds out that the leader
-/// has vanished, and what a watch missed.
+/// How often a candidate reads the Lease. The watch shows when a leader releases it; reading finds a leader that has
+/// vanished, and what the watch missed.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Seconds after which the watch is begun anew, as the other watches are.
+/// Seconds after which the watch is restarted, as for the other watches.
 const WATCH_SECONDS: u32 = 60;
-/// How long the API server may take for one answer.
+/// The timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A replica that wants to lead.
+/// A replica that competes for the Lease.
 #[derive(Debug)]
 pub struct Candidate {
     api: Api<Lease>,
@@ -61,7 +58,7 @@ pub struct Candidate {
     election: Election,
 }
 
-/// A Lease that we hold.
+/// The Lease while this replica holds it.
 #[derive(Debug, Clone)]
 pub struct Held {
     lease: Lease,
@@ -72,13 +69,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// The leader's epoch: above every earlier leader's.
+    /// The leader's epoch, which is above every earlier leader's.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.transitions + 1
     }
 
-    /// The Lease object's UID: one that was deleted and made anew counts its transitions from the beginning.
+    /// The Lease object's UID. A Lease that was deleted and recreated has another, and counts its transitions from
+    /// zero.
     #[must_use]
     pub fn uid(&self) -> String {
         self.lease.metadata.uid.clone().unwrap_or_default()
@@ -90,32 +88,31 @@ impl Held {
         &self.deadline
     }
 
-    /// How the leader before ended.
+    /// How the former leader ended.
     #[must_use]
     pub fn former(&self) -> Former {
         self.former
     }
 
-    /// When the Lease was taken: the leader before has sent nothing since.
+    /// When the Lease was taken. The former leader has sent nothing since.
     #[must_use]
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// Raises the epoch, where agents or the ConfigMap know higher ones than the Lease: it was deleted. The next renewal writes it.
+    /// Raises the epoch above those that agents or the ConfigMap have: if the Lease was deleted, its own count is too
+    /// low. The next renewal writes it.
     pub fn raise(&mut self, epoch: u64) {
         self.transitions = self.transitions.max(epoch.saturating_sub(1));
     }
 }
 
 impl Candidate {
-    /// This replica's name in the Lease.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.settings.identity
     }
 
-    /// A candidate for the Lease of `settings`.
     #[must_use]
     pub fn new(client: kube::Client, settings: LeaseSettings) -> Self {
         let api = Api::namespaced(client, &settings.namespace);
@@ -123,7 +120,7 @@ impl Candidate {
         Self { api, settings, election }
     }
 
-    /// Waits until the Lease is ours. Whenever it is found to be another's, it says so.
+    /// Waits until this replica holds the Lease. Calls `another_leads` each time that another holder is found.
     pub async fn acquire(&mut self, another_leads: impl Fn()) -> Held {
         let config =
             Config::default().fields(&format!("metadata.name={}", self.settings.name)).timeout(WATCH_SECONDS);
@@ -176,22 +173,23 @@ impl Candidate {
         tracing::error!(lease = self.name(), "the lease could not be renewed: leading no more");
     }
 
-    /// The lead is lost: what this replica leads by later is above what it led by.
+    /// Records the lost epoch, so that this replica's next one is above it.
     pub fn lost(&mut self, held: &Held) {
         self.election.held(held.transitions);
     }
 
-    /// Some leader had this epoch: what this replica leads by later is above it.
+    /// Records another leader's epoch, so that this replica's next one is above it.
     pub fn hear(&mut self, epoch: u64) {
         if let Some(transitions) = epoch.checked_sub(1) {
             self.election.held(transitions);
         }
     }
 
-    /// Gives the Lease back, so that a successor need not wait for its end. Nothing that this leader sent may be under way.
+    /// Releases the Lease, so that a successor does not wait for its expiry. None of this leader's requests may be
+    /// under way.
     pub async fn release(&self, held: Held) {
         let Some(deadline) = held.deadline.at() else { return };
-        // The successor writes from now on.
+        // A successor may write from now on, so this replica must not.
         held.deadline.end();
         let mut lease = held.lease.clone();
         lease.spec = Some(LeaseSpec { holder_identity: Some(String::new()), ..self.spec(&held, &lease) });
@@ -235,13 +233,13 @@ impl Candidate {
                 held.lease = lease;
                 Ok(Some(held))
             }
-            // Another was faster.
+            // Another replica took the Lease first.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// One renewal. `false`: the Lease is another's.
+    /// Renews once. Returns `false` if another replica has the Lease.
     async fn renew(&self, held: &mut Held) -> Result<bool, kube::Error> {
         loop {
             let now = Instant::now();
@@ -264,7 +262,7 @@ impl Candidate {
         }
     }
 
-    /// After a refused renewal: somebody touched the Lease, or an earlier renewal's answer was lost.
+    /// Reads the Lease after a refused renewal: another program changed it, or an earlier renewal's answer was lost.
     async fn is_still_ours(&self, held: &mut Held) -> Result<bool, kube::Error> {
         let Some(lease) = self.api.get_opt(&self.settings.name).await? else { return Ok(false) };
         let found = record(&lease);
@@ -291,7 +289,6 @@ impl Candidate {
     }
 }
 
-/// Waits until the watch shows that the Lease has no holder.
 async fn is_free(mut changes: Pin<&mut impl Stream<Item = Result<Event<Lease>, Error>>>) {
     while let Some(event) = changes.next().await {
         match event {
@@ -304,7 +301,7 @@ async fn is_free(mut changes: Pin<&mut impl Stream<Item = Result<Event<Lease>, E
     pending::<()>().await;
 }
 
-/// For people who look at the Lease: no decision reads it.
+/// The wall clock's time, for people who read the Lease. No decision reads it.
 fn wall_clock() -> MicroTime {
     MicroTime(jiff::Timestamp::now())
 }

@@ -1,17 +1,17 @@
-//! Who leads: one replica at a time, by a Lease, each leader with an epoch above all before it.
+//! Leader election: one replica leads at a time, by a Lease, and each leader's epoch is above all earlier ones.
 //!
-//! The Lease keeps two leaders from working at once in the ordinary case. What makes it safe in every case on managed nodes is the
-//! epoch: an agent obeys the highest that it has heard, so no clock decides whether a promise is kept.
+//! The Lease prevents two leaders at once in the ordinary case. On managed nodes the epoch makes it safe in every case:
+//! an agent obeys the highest epoch that it has received, so no clock decides whether a reservation is kept.
 //!
-//! Where the Lease was lost, or set back, a leader's epoch is above those that its replica has seen, and rises over those that it
-//! finds until it answers: of agents, and in the ConfigMap of the former leader.
+//! If the Lease was lost or restored from a backup, a leader's epoch is above those that its replica has seen. Until it
+//! answers, the epoch rises over those that it finds: of agents, and in the ConfigMap of the former leader.
 //!
-//! | module | what it decides |
+//! | module | what it does |
 //! |---|---|
-//! | `election` | when a Lease may be taken, from what was seen of it and when |
-//! | `lease` | reading and writing it |
-//! | `deadline` | until when a leader may write |
-//! | `role` | to which replica the Service leads |
+//! | `election` | decides when a Lease may be taken, from what was seen of it and when |
+//! | `lease` | reads and writes the Lease |
+//! | `deadline` | stops a leader's writes when its Lease may have expired |
+//! | `role` | labels the pod that the Service selects |
 
 mod deadline;
 mod election;

@@ -1,7 +1,7 @@
-//! Which replica the Service leads to: the one whose pod has the leader's label. Who leads gives it to its own pod, and takes it
-//! from any other: from a leader that died, and from one that was cut off and came back.
+//! Labels the pod that the Service selects: the leader's. The leader labels its own pod and removes the label from all
+//! others: a leader that died, or one that was cut off and came back.
 //!
-//! The label is a signpost and no right: a replica that has it and does not lead refuses what it is asked.
+//! The label is a signpost and no right: a replica that has it but does not lead refuses every request.
 
 use crate::in_time::in_time;
 use futures::StreamExt;
@@ -19,13 +19,13 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The pods of the Deployment, as its own selector has them.
+/// Selects the pods of the Deployment, as its own selector does.
 const REPLICAS: &str = "app.kubernetes.io/name=kerf-extender";
-/// How long the API server may take for one look and what follows from it.
+/// Timeout of one pass over the pods' labels.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Seconds after which the watch is begun anew, as the other watches are.
+/// Seconds after which the watch is restarted, as for the other watches.
 const WATCH_SECONDS: u32 = 60;
 
 /// The pod of this replica, among those of its Deployment.
@@ -36,13 +36,13 @@ pub struct OwnPod {
 }
 
 impl OwnPod {
-    /// The pod of this name.
     #[must_use]
     pub fn new(client: Client, pod: &NamespacedName) -> Self {
         Self { pods: Api::namespaced(client, &pod.namespace), name: pod.name.clone() }
     }
 
-    /// Keeps the label at this pod alone, for as long as it is polled; says each time when it is so.
+    /// Keeps the label on this pod only, for as long as the future is polled. Calls `labelled` each time after it is
+    /// so.
     pub async fn keep_label(&self, labelled: impl Fn()) -> Infallible {
         let config = Config::default().labels(REPLICAS).timeout(WATCH_SECONDS);
         let mut changes = pin!(watcher(self.pods.clone(), config).default_backoff());
@@ -50,7 +50,8 @@ impl OwnPod {
             match in_time(PATIENCE, self.take_label()).await {
                 Ok(()) => {
                     labelled();
-                    // What changed is looked up: an event may be older than the last look.
+                    // The event only triggers another pass, which reads the pods again, because the event may be older
+                    // than the last pass.
                     let _event = changes.next().await;
                 }
                 Err(error) => {
@@ -62,7 +63,8 @@ impl OwnPod {
         }
     }
 
-    /// Takes the label from every other replica, then gives it to this one.
+    /// Removes the label from every other replica, then puts it on this one. In this order the Service never selects
+    /// two pods.
     async fn take_label(&self) -> Result<(), kube::Error> {
         let leaders = format!("{REPLICAS},{}={}", keys::ROLE, keys::LEADER);
         let found = self.pods.list(&ListParams::default().labels(&leaders)).await?;
@@ -105,7 +107,7 @@ mod tests {
             }
             api.put(&path(name), json!({"metadata": {"name": name, "labels": labels}}));
         }
-        // Another's pod, which is none of ours.
+        // A pod of another application with the same label.
         let labels = json!({keys::ROLE: keys::LEADER});
         api.put(&path("else"), json!({"metadata": {"name": "else", "labels": labels}}));
         api

@@ -10,7 +10,7 @@ macro_rules! label {
         pub enum $name { $($(#[$variant_doc])* $variant,)* }
 
         impl $name {
-            /// All of them: each has a series from the start.
+            /// Every value: each has a series from the start.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
         }
 
@@ -23,15 +23,14 @@ macro_rules! label {
 }
 
 label!(
-    /// What the scheduler asks.
+    /// What the scheduler asks for.
     Verb {
         /// Which nodes can serve a pod.
         Filter = "filter",
-        /// Which of them is best.
+        /// Which of the feasible nodes is best.
         Prioritize = "prioritize",
-        /// On which nodes pods may be evicted for it.
+        /// On which nodes pods may be evicted for the pod.
         Preempt = "preempt",
-        /// Bind it.
         Bind = "bind",
     }
 );
@@ -39,9 +38,9 @@ label!(
 label!(
     /// How a request ended.
     Outcome {
-        /// As wished: some node fits or may be preempted, or the pod is bound.
+        /// The request succeeded: some node fits or may be preempted, or the pod is bound.
         Ok = "ok",
-        /// No node can serve the pod, or not the one that was chosen.
+        /// No node can serve the pod, or the chosen one cannot.
         Refused = "refused",
         /// The slice was not ready in time.
         TimedOut = "timed-out",
@@ -49,15 +48,14 @@ label!(
         NotLeader = "not-leader",
         /// The request could not be read.
         BadRequest = "bad-request",
-        /// Something failed.
         Error = "error",
     }
 );
 
 label!(
-    /// How far a promise is.
+    /// How far a reservation is.
     PromiseState {
-        /// Expected by a filter, not asked for yet.
+        /// A filter expects the pod on a node; no agent has an order yet.
         Tentative = "tentative",
         /// Proposed to the node's agent, which has not answered.
         Proposed = "proposed",
@@ -71,7 +69,7 @@ label!(
     Stage {
         /// From the pod's creation to its reservation.
         Reserved = "reserved",
-        /// Until the node's agent has accepted it.
+        /// Until the node's agent has accepted the reservation.
         Accepted = "accepted",
         /// Until the kubelet offers the slices to the pod.
         Ready = "ready",
@@ -83,7 +81,7 @@ label!(
 label!(
     /// Why a pod is pending.
     PendingReason {
-        /// A node has room for it now; kube-scheduler, or what the pod asks beside slices, keeps it.
+        /// A node has room for it now, but kube-scheduler, or something else that the pod asks for, holds it back.
         Room = "room",
         /// No node has room for it now.
         Full = "full",
@@ -101,13 +99,13 @@ label!(
 label!(
     /// Why a managed node serves no pods.
     Unserved {
-        /// It has no GpuNode: its agent never started.
+        /// It has no GpuNode, so its agent never started.
         NoAgent = "no-agent",
-        /// Its agent says that it is not ready.
+        /// Its agent reports that it is not ready.
         NotReady = "not-ready",
         /// Its agent is not connected to this leader.
         NotConnected = "not-connected",
-        /// What its agent reports cannot be read.
+        /// The agent's report cannot be read.
         Unreadable = "unreadable",
     }
 );

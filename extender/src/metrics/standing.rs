@@ -1,6 +1,7 @@
-//! What the leader's term knows, counted when it is scraped. A replica that does not lead says that alone.
+//! Collects at each scrape what the leader's term knows. A follower reports only that it does not lead.
 //!
-//! Series by node are there for managed nodes that serve no pods, and for no others.
+//! Managed nodes that serve no pods have a series each, and other nodes have none, so that series do not grow with the
+//! cluster.
 
 use super::labels::{PendingReason, PromiseState, Unserved};
 use crate::cluster_index::{ClusterIndex, Pending, QuotaUse, pending_slices};
@@ -42,15 +43,15 @@ struct QuotaLabels {
     resource: &'static str,
 }
 
-/// The collector.
+/// Collects the series of the term.
 #[derive(Debug)]
 pub(super) struct OfTheTerm {
     standing: Arc<Standing>,
-    /// Since when there has been room for each pending pod, as far as was scraped.
+    /// Since when each pending pod has had room, as far as scrapes have shown it.
     room_since: Mutex<HashMap<PodUid, Instant>>,
 }
 
-/// What is read of the index under its lock.
+/// What is read from the index under its lock, so that encoding happens without it.
 struct Seen {
     promises: [(PromiseState, usize); 3],
     pending: Vec<Pending>,
@@ -85,9 +86,9 @@ impl OfTheTerm {
         Self { standing, room_since: Mutex::default() }
     }
 
-    /// How long the pod has had room that has had it longest, by kind.
+    /// For each kind, the longest time for which a pending pod has had room.
     fn unused_room(&self, pending: &[Pending], now: Instant) -> BTreeMap<&'static str, Duration> {
-        // Whatever a panic left behind is looked at anew here.
+        // A poisoned lock does no harm here, because the map is rebuilt.
         let mut since = self.room_since.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *since);
         let mut longest: BTreeMap<_, _> = labels().map(|kind| (kind, Duration::ZERO)).collect();
@@ -131,12 +132,12 @@ impl OfTheTerm {
     }
 }
 
-/// All values of the label `kind`.
+/// Every value of the label `kind`.
 fn labels() -> impl Iterator<Item = &'static str> {
     KindLabel::all().map(KindLabel::as_str)
 }
 
-/// Every kind and reason, those of no pod as zero.
+/// Encodes every kind and reason, with zero for those without pods.
 fn encode_pending(pending: &[Pending], now: Timestamp, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let keys = labels().flat_map(|kind| PendingReason::ALL.iter().map(move |reason| (kind, *reason)));
     let mut groups: BTreeMap<_, _> = keys.map(|key| (key, Group::default())).collect();
@@ -167,7 +168,7 @@ fn encode_nodes(seen: &Seen, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
     gauges(encoder, "kerf_extender_unserved_node", help, unserved)
 }
 
-/// The two resources of a quota by the names of the policy's fields.
+/// Encodes both resources of each quota, under the names of the policy's fields.
 fn encode_quotas(quotas: &[QuotaUse], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let labels = |quota: &QuotaUse, resource| QuotaLabels {
         policy: quota.policy.to_string(),
@@ -221,7 +222,7 @@ mod tests {
         Pending { uid: name.into(), counted, request: "{}".into(), reason }
     }
 
-    /// A busy cluster always has a pod that has just found room: none of them is passed over.
+    /// In a busy cluster some pod has always just found room, but no single pod is passed over.
     #[test]
     fn room_is_unused_as_long_as_one_pod_has_it_without_a_break() {
         let collector = OfTheTerm::new(Arc::default());

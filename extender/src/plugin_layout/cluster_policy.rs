@@ -1,4 +1,4 @@
-//! GPU Operator's `ClusterPolicy`, which need not be there.
+//! Reads and writes GPU Operator's `ClusterPolicy`, which need not exist.
 
 use super::PATIENCE;
 use crate::in_time::{Unanswered, in_time};
@@ -8,7 +8,7 @@ use kerf_runtime::cluster_policy::{api, heeded, seen};
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
-/// The one that GPU Operator heeds, with its version; `None` without GPU Operator.
+/// The `ClusterPolicy` that GPU Operator uses, with its version; `None` without GPU Operator.
 pub(super) async fn read(client: &kube::Client) -> Result<Option<(SeenClusterPolicy, String)>, Unanswered> {
     let found = match in_time(PATIENCE, api(client).list(&ListParams::default())).await {
         Err(Unanswered::Api(kube::Error::Api(status))) if status.code == 404 => return Ok(None),
@@ -19,7 +19,7 @@ pub(super) async fn read(client: &kube::Client) -> Result<Option<(SeenClusterPol
     Ok(Some((seen(&policy)?, version)))
 }
 
-/// Writes the fields that layouts have to do with, if the object is still that version.
+/// Writes the fields that layouts concern, if the object still has this version.
 pub(super) async fn write(
     client: &kube::Client,
     write: &ClusterPolicyWrite,

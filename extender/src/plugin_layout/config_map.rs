@@ -1,4 +1,4 @@
-//! The `ConfigMap` from which NVIDIA's device plugin takes its configuration.
+//! Reads and writes the `ConfigMap` with the configuration of NVIDIA's device plugin.
 
 use super::PATIENCE;
 use crate::in_time::{Unanswered, in_time};
@@ -8,7 +8,7 @@ use kerf_core::plugin_layout::{ConfigMapWrite, SeenConfigMap};
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Map, Value, json};
 
-/// What it holds, and since when.
+/// Reads the keys, and since when each has been there.
 pub(super) async fn read(
     client: &kube::Client,
     namespace: &str,
@@ -19,12 +19,12 @@ pub(super) async fn read(
         return Ok(SeenConfigMap::default());
     };
     let times = found.metadata.annotations.and_then(|mut all| all.remove(keys::PLUGIN_LAYOUT));
-    // Without them its keys are taken for old ones: somebody else has written it.
+    // Without these times the keys count as old, because another program wrote the `ConfigMap`.
     let written = times.and_then(|times| serde_json::from_str(&times).ok()).unwrap_or_default();
     Ok(SeenConfigMap { data: Some(found.data.unwrap_or_default()), written, error: None })
 }
 
-/// Makes it hold just that.
+/// Makes the `ConfigMap` hold exactly these keys.
 pub(super) async fn write(
     client: &kube::Client,
     namespace: &str,
@@ -40,7 +40,8 @@ pub(super) async fn write(
     });
     let params = PatchParams::apply("kerf-extender").force();
     let found = in_time(PATIENCE, api.patch(name, &params, &Patch::Apply(object))).await?;
-    // Keys that others have added stay under apply, and would be taken for a node's only configuration.
+    // Server-side apply keeps keys that others have added. They are removed, because the plugin would take one for a
+    // node's only configuration.
     let others: Map<String, Value> = found
         .data
         .unwrap_or_default()

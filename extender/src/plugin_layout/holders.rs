@@ -1,4 +1,5 @@
-//! Who holds GPUs of a node, by NVIDIA's plugin or by kerf: asked of the API server, not of a watch, since a change rests on it.
+//! Finds the pods that hold a node's GPUs, by NVIDIA's plugin or by kerf. It asks the API server, not a watch, because
+//! a change of the node rests on it.
 
 use super::PATIENCE;
 use crate::in_time::{Unanswered, in_time};
@@ -7,18 +8,18 @@ use kerf_runtime::plugin_pod::PluginPod;
 use kube::api::{Api, ListParams};
 use std::collections::BTreeSet;
 
-/// Of how many nodes is asked at one look who holds devices: many may wait for pods for long.
+/// How many nodes are asked about in one pass, because many nodes may be pending for long.
 const ASKED: usize = 20;
 
-/// Whose turn it is to be asked, after this one: those who wait for long keep nobody from it.
+/// The next nodes to ask about, starting behind `after`. Every node gets its turn, even if others are pending for long.
 pub(super) fn turn(waiting: &BTreeSet<NodeName>, after: Option<&NodeName>) -> Vec<NodeName> {
     let has_waited = |name: &&NodeName| after.is_none_or(|after| *name > after);
     let (next, later): (Vec<_>, Vec<_>) = waiting.iter().partition(has_waited);
     next.into_iter().chain(later).take(ASKED).cloned().collect()
 }
 
-/// Pods that are bound to the node, have not ended, and ask for a device of the plugin's, whoever scheduled them; and those that
-/// have slices from when the node was kerf's.
+/// Pods that are bound to the node, have not ended, and ask for a device of the plugin's, whichever scheduler bound
+/// them. Also pods that have slices from when the node was managed by kerf.
 pub(super) async fn of(client: &kube::Client, node: &NodeName) -> Result<Vec<PodKey>, Unanswered> {
     let here = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
     let pods = Api::<PluginPod>::all(client.clone());

@@ -1,13 +1,15 @@
-//! Layouts of the nodes that NVIDIA's device plugin serves: what core decides is written into the plugin's `ConfigMap`, GPU
-//! Operator's `ClusterPolicy` and the Nodes. Only the leader does. All that it knows is in these objects, but for how long
-//! they have been so, so another leader goes on where this one stopped, and waits anew.
+//! Applies layouts to the nodes that NVIDIA's device plugin serves: writes what core decides into the plugin's
+//! `ConfigMap`, GPU Operator's `ClusterPolicy` and the Nodes.
+//!
+//! Only the leader writes. All its state is in these objects, except for how long each has been as it is. So another
+//! leader continues where this one stopped, and counts the waiting times from zero.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`node_view`] | reads what matters of a Node |
 //! | [`seen_nodes`] | keeps the Nodes of interest for the process's life |
-//! | [`holders`] | asks who holds devices of a node |
-//! | [`cluster_policy`] | reads and writes the `ClusterPolicy`, which need not be there |
+//! | [`holders`] | asks which pods hold devices of a node |
+//! | [`cluster_policy`] | reads and writes the `ClusterPolicy`, which need not exist |
 //! | [`config_map`] | reads and writes the `ConfigMap` |
 //! | [`node_patch`] | writes labels, record and condition of a Node |
 
@@ -40,21 +42,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How often is looked at what is due.
+/// The interval of passes over what is due.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often the `ConfigMap` and the `ClusterPolicy` are read. Their writers are few.
+/// How often the `ConfigMap` and the `ClusterPolicy` are read, which change rarely.
 const READ: Duration = Duration::from_secs(3);
-/// How long a request may take. What was not written is due again at the next look.
+/// Timeout of one request. A write that failed is due again at the next pass.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether this replica applies layouts while it leads.
 #[must_use]
 pub fn applies(policies: &InForce, rights: RightsArgs) -> bool {
-    // Without --policy nobody says that layouts are to go either.
+    // Without `--policy` no file says that layouts are to be removed either, so nothing is touched.
     rights.layouts && policies.are_given()
 }
 
-/// Whether layouts are applied in this term. If so, static nodes are closed until the first look.
+/// Whether layouts are applied in this term. If so, static nodes are closed until the first pass.
 pub fn begins(term: &Term, rights: RightsArgs) -> bool {
     let begins = applies(&term.policies, rights);
     if begins {
@@ -63,11 +65,11 @@ pub fn begins(term: &Term, rights: RightsArgs) -> bool {
     begins
 }
 
-/// Applies layouts until the term ends. It hears of the Nodes by the replica's one watch: a watch of its own would have every Node sent
-/// twice, in clusters without layouts too.
+/// Applies layouts until the term ends. It uses the replica's one watch of Nodes. With a watch of its own the API
+/// server would send every Node twice, also in clusters without layouts.
 pub async fn run(term: Arc<Term>, settings: PluginArgs) {
     let stop = term.stop.clone();
-    // Which static nodes are being changed is read of Nodes as they were in this term.
+    // The Nodes must be as they were read in this term, because they show which static nodes are being changed.
     let are_read = term.until(|index| index.is_listed() && !index.has_unread_statics());
     if stop.run_until_cancelled(are_read).await.is_none() {
         return;
@@ -84,7 +86,7 @@ pub async fn run(term: Arc<Term>, settings: PluginArgs) {
                     let is_listed = matches!(change, NodeChange::All(_));
                     keeper.hear(change);
                     if is_listed {
-                        // Pods for static nodes wait for the first look.
+                        // Runs the first pass now, because pods for static nodes are held back until then.
                         ticks.reset_immediately();
                     }
                 }
@@ -100,30 +102,31 @@ pub async fn run(term: Arc<Term>, settings: PluginArgs) {
     term.metrics.layouts([].into_iter());
 }
 
-/// What the leader knows, and the way to write.
+/// The leader's state, and its clients for writing.
 struct Keeper {
     term: Arc<Term>,
     nodes: Api<Node>,
     settings: PluginArgs,
     seen: BTreeMap<NodeName, SeenNode>,
-    /// The version of each Node on which a decision rests.
+    /// The resource version of each Node that decisions are based on.
     versions: BTreeMap<NodeName, String>,
     is_listed: bool,
     config_map: SeenConfigMap,
     cluster_policy: Option<(SeenClusterPolicy, String)>,
     read_at: Option<Instant>,
-    /// What `ages` are counted from. The wall clock may be set, and other leaders have another.
+    /// The origin of `ages`. It is monotonic: the wall clock may be set, and other leaders have another one.
     began: Instant,
     ages: Ages,
-    /// The last node that was asked in its turn.
+    /// The last node whose holders were asked for in turn.
     asked_last: Option<NodeName>,
-    /// A node that stood in the way of another `ClusterPolicy`.
+    /// A node whose holders block a change of the `ClusterPolicy`.
     in_the_way: Option<NodeName>,
-    /// Nodes to which no pod may come for the `ClusterPolicy`'s sake.
+    /// Nodes that are closed to pods while the `ClusterPolicy` changes.
     closed: BTreeSet<NodeName>,
-    /// The version of each Node that was written without an answer: whether it was is known when another is seen.
+    /// The version of each Node whose write had no answer. Whether it was written is known when another version is
+    /// seen.
     in_doubt: BTreeMap<NodeName, String>,
-    /// Whether those are closed of which a former leader began to rename MIG devices.
+    /// Whether the nodes are closed whose MIG devices a former leader began to rename.
     has_taken_over: bool,
 }
 
@@ -178,7 +181,7 @@ impl Keeper {
         self.seen.remove(name);
     }
 
-    /// Writes what is due.
+    /// Reads, decides, and writes what is due.
     async fn look(&mut self) {
         if !self.has_taken_over && !self.take_over().await {
             return;
@@ -196,12 +199,12 @@ impl Keeper {
         {
             return tracing::warn!(%error, "failed to read the configuration of NVIDIA's device plugin; trying again");
         }
-        // Who holds devices is asked for each decision anew.
+        // Holders are asked for again before each decision, because pods may have come since.
         self.seen.values_mut().for_each(|node| node.holders = Holders::Unknown);
         let mut decision = self.decide();
         self.ask_for_holders(&decision).await;
         if self.seen.values().any(|node| node.holders != Holders::Unknown) {
-            // A node changes by what is so now, and not by what was read a while ago.
+            // A node changes by the current configuration, not by one that was read before the requests for holders.
             if let Err(error) = self.read().await {
                 return tracing::warn!(%error, "failed to read the configuration of NVIDIA's device plugin; trying again");
             }
@@ -210,15 +213,16 @@ impl Keeper {
         self.write(decision).await;
     }
 
-    /// Closes the nodes whose MIG devices get other names by what a former leader wrote; of all other changes the Nodes tell
-    /// themselves. Until then no pod comes to a static node. Whether it is known.
+    /// Closes the nodes whose MIG devices get other names by what a former leader wrote. All other changes are recorded
+    /// in the Nodes themselves. Static nodes stay closed to all pods until then. Returns whether this is known.
     async fn take_over(&mut self) -> bool {
         if let Err(error) = self.read_cluster_policy().await {
             tracing::warn!(%error, "failed to read the ClusterPolicy");
             if error.may_pass() {
                 return false;
             }
-            // Who may not read it has written nothing there, and what cannot be read tells of no node.
+            // A replica that may not read the `ClusterPolicy` has written nothing there, and an unreadable one names no
+            // node. Waiting would not help.
         }
         self.term.with(ClusterIndex::know_changes);
         self.has_taken_over = true;
@@ -237,7 +241,7 @@ impl Keeper {
         self.term.with(|index| names.iter().for_each(|name| index.shut_static(name)));
     }
 
-    /// Lets pods come to the nodes that were closed for a change and are not being changed.
+    /// Opens the nodes that were closed for a change and are no longer being changed.
     fn open_nodes(&self) {
         let is_changing = |name: &NodeName| {
             let record = self.seen.get(name).and_then(|node| node.record.as_deref());
@@ -250,7 +254,7 @@ impl Keeper {
         self.term.with(|index| index.open_statics(is_changing));
     }
 
-    /// Whether nothing is left of layouts: no `ConfigMap` with keys, nothing in the `ClusterPolicy`, no condition.
+    /// Whether nothing is left of layouts: no `ConfigMap` with keys, no record in the `ClusterPolicy`, no condition.
     fn settled(&self) -> bool {
         let is_default = |data: &BTreeMap<String, String>| data.len() <= 1;
         self.config_map.data.as_ref().is_none_or(is_default)
@@ -276,7 +280,8 @@ impl Keeper {
     }
 
     async fn read(&mut self) -> Result<(), Unanswered> {
-        // First: of it rests who is closed, whatever else cannot be read.
+        // The `ClusterPolicy` is read first, because it decides which nodes are closed, even if the rest cannot be
+        // read.
         self.read_cluster_policy().await?;
         let (namespace, name) = (&self.settings.plugin_namespace, &self.settings.plugin_config_map);
         let error = self.config_map.error.take();
@@ -296,7 +301,8 @@ impl Keeper {
         }
     }
 
-    /// Asks of all of them, or until one is found that is held: that one answers for all. It is asked first the next time.
+    /// Asks about all of them until one with holders is found, which is enough to block the change. That node is asked
+    /// first the next time.
     async fn ask_until_held(&mut self, names: &BTreeSet<NodeName>) {
         let first = self.in_the_way.take().filter(|name| names.contains(name));
         for name in first.iter().chain(names.iter().filter(|name| first.as_ref() != Some(*name))) {
@@ -349,7 +355,7 @@ impl Keeper {
                     tracing::warn!(cluster_policy = write.name, %error, "failed to write the ClusterPolicy; trying again");
                 }
             }
-            // What GPU Operator makes of it is read before anything rests on it.
+            // GPU Operator's reaction is read before anything rests on it.
             self.read_at = None;
         }
         let states = decision.nodes.values().filter_map(|node| node.state.as_ref());
@@ -364,9 +370,10 @@ impl Keeper {
         }
     }
 
-    /// Whether no pod comes to nodes whose MIG devices get other names; one may have come since it was asked who holds devices.
+    /// Closes nodes whose MIG devices get other names. Returns false if a pod has come to one since its holders were
+    /// asked for.
     fn close_all(&self, names: &BTreeSet<NodeName>) -> bool {
-        // Each of them, also after one that cannot be closed yet.
+        // `filter` and `count` visit every node, so that each is closed, also after one that cannot be closed yet.
         self.term.with(|index| names.iter().filter(|name| !index.close_static(name)).count() == 0)
     }
 
@@ -374,7 +381,7 @@ impl Keeper {
         if let (Some(write), Some(version)) = (&decision.write, self.versions.get(name)) {
             let changes = self.seen.get(name).is_some_and(|seen| write.changes(seen));
             if changes && !self.term.with(|index| index.close_static(name)) {
-                // A pod has come, or is about to, since it was asked who holds devices.
+                // A pod has come, or is about to come, since the holders were asked for.
                 return Ok(());
             }
             let written = node_patch::labels(&self.nodes, name, write, version).await;
@@ -404,7 +411,6 @@ impl Keeper {
     }
 }
 
-/// Seconds since 1970.
 fn now() -> u64 {
     u64::try_from(Timestamp::now().as_second()).unwrap_or_default()
 }

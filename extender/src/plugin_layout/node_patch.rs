@@ -15,7 +15,7 @@ fn params() -> PatchParams {
     PatchParams { field_manager: Some("kerf-extender".to_owned()), ..PatchParams::default() }
 }
 
-/// Writes labels and record together, if the Node is still that version.
+/// Writes labels and record in one patch, if the Node still has this version.
 pub(super) async fn labels(
     nodes: &Api<Node>,
     name: &NodeName,
@@ -31,7 +31,8 @@ pub(super) async fn labels(
     view(&in_time(PATIENCE, nodes.patch(name.as_str(), &params(), &Patch::Merge(patch))).await?)
 }
 
-/// Writes the condition, or removes it. `before` is the status that is there.
+/// Writes the condition, or removes it. `before` is the status that the Node has now; it decides whether this is a
+/// transition.
 pub(super) async fn condition(
     nodes: &Api<Node>,
     name: &NodeName,

@@ -1,4 +1,5 @@
-//! A Node as the leader watches it: for its layout, what it has for pods, and whether it takes any. Nothing else of a Node is read or kept.
+//! A Node as the leader watches it: its layout, its capacity for pods, and whether it accepts any. Nothing else of a
+//! Node is read or kept.
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeRuntimeHandler};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -49,7 +50,7 @@ struct InfoView {
 }
 
 impl NodeView {
-    /// What it has for pods, and can do.
+    /// The node's resources for pods, and its abilities.
     #[must_use]
     pub fn into_machine(self) -> Machine {
         let status = self.status.map(|status| {
@@ -60,7 +61,7 @@ impl NodeView {
         Machine { metadata: self.metadata, spec: self.spec, status }
     }
 
-    /// Its name, what core decides on, and its version.
+    /// The node's name, what core decides on, and its resource version.
     #[must_use]
     pub fn into_seen(self) -> (NodeName, SeenNode, String) {
         let Self { metadata, status, .. } = self;
@@ -86,7 +87,7 @@ impl NodeView {
     }
 }
 
-/// Whether layouts may have to do with the node: most nodes of a cluster have no GPU.
+/// Whether layouts may concern the node. Most nodes of a cluster have no GPU, so they are not kept.
 pub fn is_of_interest(node: &SeenNode) -> bool {
     node.record.is_some()
         || node.condition.is_some()

@@ -1,5 +1,5 @@
-//! The Nodes that layouts may have to do with, as the watch shows them. They are kept for the process's life: a new leader begins with
-//! them, and hears of their changes.
+//! The Nodes that layouts may concern, as the watch shows them. They are kept for the process's life, so that a new
+//! leader begins with them and then receives their changes.
 
 use super::NodeView;
 use super::node_view::is_of_interest;
@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Nodes, each with its version.
+/// Nodes, each with its resource version.
 pub type Versioned = BTreeMap<NodeName, (SeenNode, String)>;
 
 /// A change in the Nodes that are kept.
 #[derive(Debug, Clone)]
 pub enum NodeChange {
-    /// A list has begun anew: there are no others.
+    /// A list is complete: these are all the Nodes.
     All(Versioned),
-    /// A Node, and its version.
+    /// A Node that was added or changed.
     Shown(NodeName, Box<(SeenNode, String)>),
-    /// A Node is gone, or of no interest any more.
+    /// A Node that was deleted, or that layouts no longer concern.
     Hidden(NodeName),
 }
 
@@ -31,10 +31,10 @@ impl From<NodeView> for NodeChange {
     }
 }
 
-/// The Nodes, and who hears of their changes.
+/// The Nodes, and the channel to the leader's keeper.
 #[derive(Debug, Default)]
 pub struct SeenNodes {
-    /// Whether anybody will ask for them.
+    /// Whether layouts can ever be applied in this process.
     are_kept: bool,
     state: Mutex<State>,
 }
@@ -48,7 +48,7 @@ struct State {
 }
 
 impl SeenNodes {
-    /// Nothing is seen yet. If layouts are never applied, nothing is kept.
+    /// No Nodes yet. If layouts are never applied, none are kept.
     #[must_use]
     pub fn new(are_kept: bool) -> Self {
         Self { are_kept, state: Mutex::default() }
@@ -82,17 +82,18 @@ impl SeenNodes {
             NodeChange::Hidden(name) => drop(state.nodes.remove(name)),
         }
         if let Some(leader) = &state.leader {
-            // A term may have ended.
+            // The send fails if that term has ended, which is fine.
             let _told = leader.send(change);
         }
     }
 
-    /// All of them once they are listed, then their changes. Who asked before hears nothing any more.
+    /// Returns a channel with all Nodes, once they are listed, and then their changes. The former receiver gets nothing
+    /// more.
     pub fn follow(&self) -> UnboundedReceiver<NodeChange> {
         let (leader, changes) = unbounded_channel();
         let mut state = self.lock();
         if state.is_listed {
-            // The receiver is below.
+            // The send cannot fail, because the receiver is held here.
             let _told = leader.send(NodeChange::All(state.nodes.clone()));
         }
         state.leader = Some(leader);
@@ -100,7 +101,7 @@ impl SeenNodes {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! `preempt`: asked when the scheduler has found whom it could evict, and before it does.
+//! The `preempt` verb: kube-scheduler calls it when it has chosen whom it could evict, and before it evicts.
 
 use super::{Answer, NOT_LEADER, Shared, json, unreadable};
 use crate::filter::Candidate;
@@ -17,21 +17,21 @@ use tokio::time::sleep;
 
 pub(super) const NO_VICTIMS: &str = "no NodeNameToMetaVictims in the request: set nodeCacheCapable for kerf's extender (see kerf scheduler-config)";
 
-/// How long a pod's end may take to be seen here once the scheduler has seen it. The scheduler asks as soon as that happens, and
-/// after a no not again until another pod ends, or for five minutes.
+/// How long a pod's end may take to be seen here once the scheduler has seen it. The scheduler asks as soon as that
+/// happens. After a refusal it does not ask again until another pod ends, or for five minutes.
 const LATEST: Duration = Duration::from_millis(100);
-/// How often it is looked meanwhile.
+/// The interval of retries meanwhile.
 const LOOK: Duration = Duration::from_millis(10);
-/// The scheduler does nothing else while it waits for an answer. So one in a second is late, which is the first: the pod of
-/// the highest priority.
+/// The shortest interval between two late answers. The scheduler does nothing else while it waits for one. So one per
+/// second may be late, which is the first: that of the pod with the highest priority.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// When an answer was late last.
+/// When an answer was last late.
 #[derive(Debug, Default)]
 pub struct Lag(Mutex<Option<Instant>>);
 
 impl Lag {
-    /// Whether an answer may be late now; then the next may not for a while.
+    /// Whether an answer may be late now. If so, the next may not be for a while.
     fn is_due(&self, now: Instant) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= PAUSE);
@@ -49,7 +49,8 @@ pub(super) async fn preempt(State(shared): State<Shared>, body: Bytes) -> Respon
     response
 }
 
-/// An error ends the preemption: nobody is evicted, and the pod waits. It has no field in the answer, so its HTTP status tells.
+/// An error ends the preemption: no pod is evicted, and the pod stays pending. The answer has no field for an error, so
+/// the HTTP status carries it.
 async fn answer(shared: &Shared, body: &[u8]) -> Answer {
     let bad = |text: String| {
         ((StatusCode::BAD_REQUEST, text).into_response(), KindLabel::None, Outcome::BadRequest)
@@ -79,7 +80,7 @@ async fn answer(shared: &Shared, body: &[u8]) -> Answer {
     (json(&args.leave(Some(&kept))), pod.kind(), outcome)
 }
 
-/// Decides, and looks again for a moment before it refuses what another pod's end would change.
+/// Decides. Retries for a moment before it refuses what another pod's end would change.
 async fn decide<'n>(term: &Arc<Term>, lag: &Lag, pod: &Candidate, plans: &[Plan<'n>]) -> Preempted<'n> {
     let began = Instant::now();
     let look = || term.with(|index| preempt::preempt(index, pod, plans, Instant::now()));

@@ -1,4 +1,4 @@
-//! What `preempt` is asked and answers: nodes, with the pods that would be evicted there by their UIDs alone.
+//! Request and answer of `preempt`: nodes, with the pods that would be evicted there, by UID only.
 
 use super::WirePod;
 use crate::filter::Candidate;
@@ -6,7 +6,7 @@ use kerf_core::names::PodUid;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What `preempt` is asked.
+/// The body of `preempt` requests.
 #[derive(Debug, Deserialize)]
 pub struct PreemptArgs<'a> {
     #[serde(rename = "Pod", borrow)]
@@ -16,7 +16,8 @@ pub struct PreemptArgs<'a> {
     victims: Option<BTreeMap<String, MetaVictims>>,
 }
 
-/// The pods that would be evicted on one node. They go back as they came: the scheduler has tried them out.
+/// The pods that would be evicted on one node. The answer returns them unchanged, because the scheduler has tested
+/// exactly these.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct MetaVictims {
@@ -39,26 +40,26 @@ impl MetaVictims {
 }
 
 impl PreemptArgs<'_> {
-    /// The pod, with what it asks for.
+    /// The pod with its request, as the filter needs it.
     #[must_use]
     pub fn candidate(&self) -> Candidate {
         self.pod.candidate()
     }
 
-    /// Whether the pod asks for nothing that is kerf's to give.
+    /// Whether the pod asks for nothing that kerf serves.
     #[must_use]
     pub fn asks_for_nothing(&self) -> bool {
         self.pod.asks_for_nothing()
     }
 
-    /// The nodes, each with those who would leave it; `None` if the scheduler sends whole Pods.
+    /// The nodes, each with the pods that would be evicted there; `None` if the scheduler sends whole Pods.
     #[must_use]
     pub fn nodes(&self) -> Option<Vec<(&str, BTreeSet<PodUid>)>> {
         let victims = self.victims.as_ref()?;
         Some(victims.iter().map(|(node, victims)| (node.as_str(), victims.uids())).collect())
     }
 
-    /// The answer that leaves these nodes, or all, to be chosen from.
+    /// The answer that keeps these nodes, or all, for the scheduler to choose from.
     #[must_use]
     pub fn leave(&self, kept: Option<&[&str]>) -> PreemptResult<'_> {
         let is_kept = |node: &str| kept.is_none_or(|kept| kept.contains(&node));
@@ -67,7 +68,7 @@ impl PreemptArgs<'_> {
     }
 }
 
-/// The answer to `preempt`. An error has no field here: it is told by the HTTP status.
+/// The answer to `preempt`. It has no field for an error, so the HTTP status carries one.
 #[derive(Debug, Serialize)]
 pub struct PreemptResult<'a> {
     #[serde(rename = "NodeNameToMetaVictims")]

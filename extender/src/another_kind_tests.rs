@@ -1,4 +1,4 @@
-//! Which pending pods are told that another kind would serve them.
+//! Tests which pending pods get an Event that another kind would serve them.
 
 use super::*;
 use crate::api_stand_in::ApiStandIn;
@@ -40,7 +40,7 @@ fn document(chosen: Chosen) -> RequestDocument {
     }
 }
 
-/// As the watch shows it.
+/// A pod as the watch shows it.
 #[expect(clippy::needless_pass_by_value, reason = "callers write the document in place")]
 fn pod(name: &str, document: &RequestDocument, spec: Value) -> KnownPod {
     let annotations = json!({kerf_core::keys::REQUEST: document.to_json()});
@@ -48,7 +48,7 @@ fn pod(name: &str, document: &RequestDocument, spec: Value) -> KnownPod {
     serde_json::from_value::<SlicedPod>(json!({"metadata": metadata, "spec": spec})).unwrap().into()
 }
 
-/// Who of these is told, on a cluster of T4s.
+/// Those of the pods that get the Event on a cluster of T4s.
 fn told(kinds: Value, pods: &[KnownPod]) -> Vec<String> {
     let mut index = neutral_cluster(&[("t4", &["T4-16GB"])]);
     index.set_policies(&policies(kinds));
@@ -92,7 +92,7 @@ fn a_pod_is_told_only_of_nodes_to_which_it_may_go() {
     for (spec, taints, is_told) in [
         (json!({"nodeSelector": {"pool": "a"}}), vec![], true),
         (json!({"nodeSelector": {"pool": "b"}}), vec![], false),
-        // What kerf requires for the kind that the pod has.
+        // The node affinity that kerf adds for the kind that the pod has.
         (term("kerf.dev/mig-max-gb", "Gt", "9"), vec![], true),
         (term("pool", "In", "b"), vec![], false),
         (json!({}), vec![taint("NoSchedule")], false),

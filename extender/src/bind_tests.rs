@@ -1,4 +1,4 @@
-//! Binds on a node over a real connection to its agent, which is simulated.
+//! Binds on a node over a real connection to its simulated agent.
 
 use super::*;
 use crate::api_stand_in::{Fault, pod_path};
@@ -46,7 +46,7 @@ impl Scene {
         bind(&self.term, Bind { uid, key, node: "n".into() }, gate).await
     }
 
-    /// Binds a pod until its mark is sent, which is not answered.
+    /// Binds a pod until its mark is sent, whose answer is held back.
     async fn mark(&self, name: &str) -> tokio::task::JoinHandle<Result<(), BindError>> {
         self.put_pod(name);
         let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("default", name));
@@ -117,7 +117,7 @@ async fn a_slice_that_is_cut_late_is_found_by_the_next_bind() {
 #[tokio::test]
 async fn a_pod_whose_place_is_taken_is_fitted_once_more() {
     let scene = Scene::start(true).await;
-    // The agent has reserved the best place for another, and its report is still to come.
+    // The agent has reserved the best place for another pod, and its report has not arrived yet.
     let other = scene.term.with(|index| {
         let (uid, key) = (PodUid::new("uid-b"), PodKey::new("default", "b"));
         index.show_pod(unbound(&pod("b", SMALL)));

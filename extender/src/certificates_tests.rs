@@ -42,7 +42,7 @@ async fn an_authority_that_is_not_published_is_soon_and_kube_scheduler_is_served
     };
     assert!(!is_there(RETRY_INTERVAL.saturating_sub(second)).await);
     assert!(is_there(2 * second).await);
-    // An admin may delete it.
+    // An admin may delete the ConfigMap.
     api.delete(CONFIG_MAP);
     assert!(!is_there(INTERVAL.saturating_sub(5 * second)).await);
     assert!(is_there(10 * second).await);

@@ -27,7 +27,6 @@ impl Compute {
         }
     }
 
-    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {

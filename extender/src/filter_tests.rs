@@ -37,14 +37,14 @@ fn bind(index: &mut Scene, pod: &Candidate, node: &str) -> Proposal {
     index.reserve(&pod.uid, &pod.key, &node.into(), None).unwrap()
 }
 
-/// Filters and prioritizes as the scheduler does, and gives its choice.
+/// Filters and prioritizes as the scheduler does, and returns its choice.
 fn choose(index: &mut Scene, pod: &Candidate, nodes: &[&str], now: Instant) -> Option<String> {
     let fitting = filter(index, pod, nodes, now).fitting;
     let scores = prioritize(index, pod, &fitting, now);
     scores.into_iter().max_by_key(|(_, score)| *score).map(|(name, _)| name.to_owned())
 }
 
-/// A bound pod, and whether its owner lets it move.
+/// Binds a pod; `movable` says whether its owner allows its eviction.
 pub(super) fn run(index: &mut Scene, pod: &Candidate, node: &str, movable: bool) {
     bind(index, pod, node);
     index.show_pod(bound(pod, node, movable));
@@ -152,7 +152,7 @@ fn a_pod_that_may_not_be_evicted_makes_no_room() {
     );
 }
 
-/// Where shares go, one bound after the other, on two nodes with a T4 each.
+/// The nodes of shares that are bound one after the other, on two nodes with a T4 each.
 fn shares(resource: &str, first_is_busy: bool) -> Vec<String> {
     let mut index = cluster(&[("n1", &["T4-16GB"]), ("n2", &["T4-16GB"])]);
     let all = Compute { cpu: CpuMilli(4000), memory: MemoryMib(16_384) };
@@ -177,7 +177,7 @@ fn mps_shares_fill_a_gpu_and_time_slices_spread_over_all() {
     assert_eq!(shares("nvidia.com/gpu-4gb.shared", false), ["n1", "n2", "n1"]);
 }
 
-/// Two nodes with a T4 and this CPU each.
+/// Two nodes with a T4 and 4 CPUs each.
 fn two_nodes() -> Scene {
     let mut index = cluster(&[("n1", &["T4-16GB"]), ("n2", &["T4-16GB"])]);
     for node in ["n1", "n2"] {
@@ -213,19 +213,19 @@ fn cpu_of_kerfs_newest_pod_counts_for_the_next_share() {
     let mut index = two_nodes();
     let (first, second) = (share(&mut index, "a", 4000), share(&mut index, "b", 100));
     assert_eq!(choose(&mut index, &first, &["n1", "n2"], Instant::now()), Some("n1".to_owned()));
-    // The reservation takes the place that the pod was expected at: the inventory stays as it is.
+    // The reservation takes the place where the pod was assumed, so the inventory stays as it is.
     bind(&mut index, &first, "n1");
     assert_eq!(choose(&mut index, &second, &["n1", "n2"], Instant::now()), Some("n2".to_owned()));
 }
 
-/// Prices go by what nodes are, not by what they have left: a pod elsewhere changes no price.
+/// Prices depend on what nodes have, not on what is left of it, so a pod elsewhere changes no price.
 #[test]
 fn a_pod_with_cpu_on_one_node_leaves_what_a_share_costs_on_another() {
     let mut index = two_nodes();
     let (first, second) = (share(&mut index, "a", 3000), share(&mut index, "b", 100));
     let ask = second.ask.clone().unwrap();
     let cost = |index: &mut Scene| index.place("n2", &second.uid, &ask).unwrap();
-    // Both nodes are known.
+    // Makes both nodes known to the ranking.
     index.place("n1", &second.uid, &ask).unwrap();
     let before = cost(&mut index);
     bind(&mut index, &first, "n1");
@@ -278,7 +278,7 @@ fn every_refused_node_has_its_reason() {
     assert_eq!(filtered.refused, expected);
 }
 
-/// kube-scheduler offers each node once. Another caller gets no place twice.
+/// kube-scheduler offers each node once, but another caller must not get a place twice either.
 #[test]
 fn a_node_that_is_offered_twice_has_its_places_once() {
     let mut index = cluster(&[("n", &["H100-80GB"])]);
@@ -368,9 +368,9 @@ fn the_last_place_is_not_shown_to_two_pods() {
     let second = choose(&mut index, &b, &nodes, now).unwrap();
     assert_ne!(first, second);
     assert_eq!(choose(&mut index, &c, &nodes, now), None);
-    // Asked again, a pod sees its own place.
+    // A pod that is filtered again gets its own place.
     assert_eq!(choose(&mut index, &a, &nodes, now), Some(first));
-    // A pod that is not bound in time makes room.
+    // The place of a pod that is not bound in time becomes free.
     assert!(choose(&mut index, &c, &nodes, now + LIFETIME).is_some());
 }
 
@@ -432,7 +432,7 @@ fn an_expectation_moves_with_what_the_scheduler_has_left() {
     let (a, now) = (pod("a", WHOLE), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
     assert_eq!(index.expected_on(&a.uid), Some(&"n1".into()));
-    // Another filter took n1 away.
+    // Another filter has removed n1.
     assert_eq!(prioritize(&mut index, &a, &["n2"], now), [("n2", 1005)]);
     assert_eq!(index.expected_on(&a.uid), Some(&"n2".into()));
 }
@@ -446,7 +446,7 @@ fn a_changed_status_changes_the_answer() {
     assert_eq!(filter(&mut index, &a, &["n1"], now).refused, [("n1", Refusal::NeverFits)]);
 }
 
-/// A cluster that was listed and looked at, so that only changes from now on wake anybody.
+/// A cluster that was listed and checked once, so that only later changes requeue pods.
 fn awake(nodes: &[(&str, &[&str])], now: Instant) -> Scene {
     let mut index = Scene::leading(nodes);
     assert!(index.wake(now).is_empty());
@@ -467,12 +467,12 @@ fn room_wakes_as_many_refused_pods_as_it_serves_the_longest_waiting_first() {
     index.pod_gone(&a.uid);
     assert_eq!(index.wake(now), [(b.uid.clone(), b.key.clone())]);
     assert_eq!(choose(&mut index, &b, &["n"], now).as_deref(), Some("n"));
-    // The one that was woken does not come: the place is free again after a while.
+    // The requeued pod does not come, so its place is free again after a while.
     index.waits_no_longer(&b.uid);
     assert_eq!(index.wake(now + LIFETIME), [(c.uid, c.key)]);
 }
 
-/// Those of a template look as one, and take their turns all the same.
+/// Pods of a template are checked as one, but still keep the order among all templates.
 #[test]
 fn pods_of_several_templates_are_woken_in_the_order_in_which_they_were_refused() {
     let now = Instant::now();
@@ -556,7 +556,7 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
     assert!(index.wake(now).is_empty());
 }
 
-/// A pod that asks for 8 GB, by whichever of these kinds is free first.
+/// A pod that asks for 8 GB, of the first of these kinds that is free.
 pub(crate) fn of_kinds(name: &str, kinds: &[Kind]) -> Candidate {
     asking(name, &neutral(8, kinds))
 }
@@ -573,7 +573,7 @@ pub(crate) fn neutral(gb: u32, kinds: &[Kind]) -> RequestDocument {
     document
 }
 
-/// A listed cluster of these nodes, whose kubelets know neutral names.
+/// A listed cluster of these nodes, whose kubelets have neutral names.
 pub(crate) fn neutral_cluster(nodes: &[(&str, &[&str])]) -> Scene {
     let mut index = cluster(&[]);
     for (name, models) in nodes {
@@ -590,7 +590,7 @@ fn show_neutral(index: &mut Scene, name: &str, models: &[&str], neutral_up_to: O
 
 const MPS_FIRST: &[Kind] = &[Kind::Mps, Kind::Mig];
 
-/// The kind of the slice that a pod is promised.
+/// The kind of the slice that a pod has reserved.
 fn kind_of(promise: &Proposal) -> Kind {
     promise.places[0].shape.kind()
 }
@@ -654,7 +654,8 @@ fn a_bind_keeps_the_kind_that_filter_chose() {
     let mut index = neutral_cluster(&[("n", MIXED)]);
     let (a, b, now) = (of_kinds("a", MPS_FIRST), of_kinds("b", MPS_FIRST), Instant::now());
     assert_eq!(choose(&mut index, &a, &["n"], now).as_deref(), Some("n"));
-    // Somebody else takes the share before the first one is bound; a filter does not see a bind under way elsewhere.
+    // Another pod takes the share before the first one is bound, because a filter does not see a bind under way
+    // elsewhere.
     let taker = of_kinds("taker", &[Kind::Mps]);
     index.show_pod(unbound(&taker));
     bind(&mut index, &taker, "n");

@@ -1,4 +1,4 @@
-//! Who is evicted for whom, and who is not.
+//! Tests which pods are evicted for which others, and which are not.
 
 use super::tests::{HALF, SMALL, WHOLE, asking, bound, neutral, neutral_cluster, pod, run};
 use super::{Candidate, filter};
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 const H100: &[&str] = &["H100-80GB"];
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
-/// A listed cluster of nodes with an H100 each and these pods, each with what it asks for, its node, and whether it may be
-/// moved.
+/// A listed cluster of nodes with an H100 each and these pods: name, request, node, and whether its owner allows its
+/// eviction.
 fn running(pods: &[(&str, &str, &str, bool)], now: Instant) -> Scene {
     let mut index = Scene::leading(&NODES.map(|name| (name, H100)));
     for (name, resource, node, movable) in pods {
@@ -33,7 +33,7 @@ fn running(pods: &[(&str, &str, &str, bool)], now: Instant) -> Scene {
     index
 }
 
-/// Asks for a place on all nodes, and names who is evicted for the pod.
+/// Filters a pod on all nodes, and returns the names of the pods that are evicted for it.
 fn evicted_for(index: &mut Scene, pod: &Candidate, now: Instant) -> Vec<String> {
     filter(index, pod, &NODES, now);
     index.take_effects().evictions.into_iter().map(|eviction| eviction.pod.name).collect()
@@ -136,7 +136,7 @@ fn an_eviction_whose_answer_was_lost_was_made_if_the_pod_is_seen_to_leave() {
     }
 }
 
-/// A movable pod on n1, one that may not move on n3, and one on n2 that has all of it and ends.
+/// An evictable pod on n1, one that must stay on n3, and one on n2 that has all of it and is ending.
 const AROUND_ONE_THAT_ENDS: [(&str, &str, &str, bool); 3] =
     [("a", SMALL, "n1", true), ("before", WHOLE, "n2", false), ("half", HALF, "n3", false)];
 
@@ -170,7 +170,7 @@ fn nobody_is_evicted_for_a_place_whose_pod_is_about_to_end_unless_it_does_not_in
 #[test]
 fn a_new_leader_evicts_nobody_while_one_leaves_whom_its_predecessor_has_evicted() {
     let now = Instant::now();
-    // As it finds them: it knows of no move.
+    // The new leader finds them like this, and has no record of the eviction.
     let mut index =
         running(&[("a", SMALL, "n1", true), ("b", SMALL, "n2", true), ("half", HALF, "n3", false)], now);
     let (evicted, whole) = (pod("a", SMALL), pod("whole", WHOLE));

@@ -50,7 +50,6 @@ pub struct PodSpecView {
     /// The labels that its node must have.
     #[serde(default)]
     pub node_selector: BTreeMap<String, String>,
-    /// The node affinity.
     #[serde(default)]
     pub affinity: Option<AffinityView>,
     #[serde(default)]

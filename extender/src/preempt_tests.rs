@@ -32,14 +32,14 @@ fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
     KnownPod { node: node.map(NodeName::new), ..unbound(pod) }
 }
 
-/// The pod runs on a node, and the agent says that it holds its slices.
+/// Binds a pod, whose agent then reports that it holds its slices.
 fn run(index: &mut Scene, pod: &Candidate, node: &str) {
     index.reserve(&pod.uid, &pod.key, &node.into(), pod.ask.clone().ok()).unwrap();
     index.show_pod(known(pod, Some(node)));
     index.cut(node, true);
 }
 
-/// The answer for one plan.
+/// The answer for a single plan.
 fn answer(index: &mut ClusterIndex, pod: &Candidate, node: &str, victims: &[&str]) -> Result<(), Spared> {
     let answer = preempt(index, pod, &[(node, uids(victims))], Instant::now());
     match answer.spared.as_slice() {
@@ -54,7 +54,7 @@ fn answer(index: &mut ClusterIndex, pod: &Candidate, node: &str, victims: &[&str
 
 const FULL: Result<(), Spared> = Err(Spared::Refused(Refusal::NoRoom));
 
-/// Who holds what, who would be evicted, and whether a pod that asks for half a GPU then has its place.
+/// The pods that hold slices, the victims, and whether a pod that asks for half a GPU then has a place.
 type Case =
     (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str], Result<(), Spared>);
 
@@ -108,14 +108,14 @@ fn a_slice_that_its_pod_is_leaving_counts_as_free_and_that_of_a_stranger_does_no
     assert!(filter(&mut index, &p, &["n"], Instant::now()).fitting.is_empty(), "the agent has not said so");
     assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "it is gone");
 
-    // The agent has given the reservation back, and the kubelet has not let go.
+    // The agent has released the reservation, but the kubelet has not released the device.
     let moment = kerf_core::ledger::Moment::default();
     let ended = [(holder.uid.clone(), kerf_core::ledger::BoundPod::Ended)].into();
     index.agent("n").node.ledger.pods(&ended, moment);
     index.report("n");
     assert!(filter(&mut index, &p, &["n"], Instant::now()).fitting.is_empty());
     assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "it is gone");
-    // Another leader does not know who holds it.
+    // Another leader cannot tell which pod holds it.
     let mut successor = index.succeeded_by(ClusterIndex::new(2, Terms::default()));
     successor.connect();
     assert_eq!(answer(&mut successor, &p, "n", &["cpu"]), FULL);
@@ -150,7 +150,7 @@ fn a_pod_with_a_promise_gets_others_evicted_where_it_has_it_and_nowhere_else() {
     assert_eq!(preempt(&mut index, &p, &plans, Instant::now()).spared, [("n2", Spared::BeingBound)]);
 }
 
-/// Two nodes on which `whole` finds room if `small` restarts elsewhere, and a third that is full of CPU.
+/// Two nodes on which `whole` finds room if `small` is evicted, and a third whose CPU is full.
 fn with_a_movable_pod() -> (Scene, Candidate) {
     let mut index = cluster(&["n1", "n2", "cpu-full"]);
     run(&mut index, &pod("half", HALF), "n2");
@@ -192,7 +192,7 @@ fn nobody_is_preempted_on_a_second_node_while_those_leave_the_first() {
     run(&mut index, &victim, "n1");
     ClusterIndex::pod_gone(&mut index, &victim.uid);
     let p = Candidate { nominated: Some("n1".into()), ..pod("p", HALF) };
-    // Its CPU is free and its slice is not yet: the scheduler takes that for a node that will never do.
+    // Its CPU is free and its slice is not yet. The scheduler takes this node for one that never fits.
     assert!(filter(&mut index, &p, &["n1"], Instant::now()).fitting.is_empty());
     assert_eq!(answer(&mut index, &p, "n2", &["a"]), Err(Spared::Nominated));
     index.pod_gone(&victim.uid);

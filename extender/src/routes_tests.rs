@@ -50,7 +50,7 @@ impl Replica {
         (status, String::from_utf8(bytes.to_vec()).unwrap())
     }
 
-    /// Makes a pod in the API server and has it filtered.
+    /// Creates a pod in the API server and filters it.
     async fn filter(&self, name: &str) -> Value {
         self.api.put_pod(name, None);
         self.post("filter", &question(name)).await
@@ -62,7 +62,7 @@ impl Replica {
         self.post("bind", &body).await["Error"].as_str().unwrap().to_owned()
     }
 
-    /// The agent cuts once it has accepted so many reservations.
+    /// Lets the agent cut once it has accepted this many reservations.
     async fn cut_after(&self, reservations: usize) {
         self.agent.was_ordered(&vec!["reserve"; reservations]).await;
         self.agent.cut();
@@ -177,7 +177,7 @@ async fn a_pod_of_which_no_filter_told_is_asked_for() {
     assert_eq!(replica.bind("a").await, "slices are being cut; the reservation stays");
 }
 
-/// The scheduler asks about whoever names a resource of the extender's, whatever the amount.
+/// The scheduler calls the extender for every pod that names one of its resources, whatever the amount.
 #[tokio::test]
 async fn a_pod_with_the_amount_0_may_go_everywhere_and_is_bound_without_a_promise() {
     let replica = Replica::new(SHORT).await;
@@ -193,7 +193,7 @@ async fn a_pod_with_the_amount_0_may_go_everywhere_and_is_bound_without_a_promis
     assert_eq!(replica.agent.ordered(), [""; 0], "nothing is promised");
 }
 
-/// On `n` there is room, `other` is not kerf's.
+/// There is room on `n`; `other` is not a node of kerf's.
 fn preemption(pod: &Value) -> Value {
     let victims =
         |uid: &str, violations: u32| json!({"Pods": [{"UID": uid}], "NumPDBViolations": violations});
@@ -220,7 +220,7 @@ async fn of_a_preemption_the_nodes_stay_that_help_with_the_victims_that_were_nam
     assert_eq!(answer["NodeNameToMetaVictims"], question["NodeNameToMetaVictims"], "it asks for nothing");
 }
 
-/// The scheduler hears of a pod's end at the same time, and asks at once.
+/// The scheduler sees a pod's end at the same time, and asks at once.
 #[tokio::test]
 async fn a_preemption_is_refused_only_when_a_pods_end_had_time_to_be_seen() {
     let replica = Replica::new(SHORT).await;
@@ -252,7 +252,7 @@ async fn a_preemption_that_cannot_be_answered_fails() {
     assert_eq!(answer, (StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER.to_owned()));
 }
 
-/// kube-scheduler keeps a connection for as long as it can, and would ask this replica for ever.
+/// kube-scheduler keeps a connection for as long as it can, and would otherwise ask this replica for ever.
 #[tokio::test]
 async fn who_does_not_lead_ends_the_connection() {
     let replica = Replica::new(SHORT).await;
@@ -324,7 +324,7 @@ async fn many_pods_on_one_node_take_no_writes_but_their_bindings() {
     assert_eq!(replica.api.requests(&axum::http::Method::PATCH), 0);
 }
 
-/// A request that came in while the term ended.
+/// The request comes in while the term is ending.
 #[tokio::test]
 async fn of_a_term_that_has_ended_nobody_is_told_what_fits() {
     let replica = Replica::new(LONG).await;

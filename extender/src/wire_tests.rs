@@ -107,7 +107,7 @@ fn a_bind_is_read() {
     assert_eq!(serde_json::from_str::<BindArgs>(text).unwrap(), expected);
 }
 
-/// NVIDIA's device plugin would give it the device, and nobody the slice.
+/// NVIDIA's device plugin would give it the device, but it would never get the slice.
 #[test]
 fn a_pod_with_a_neutral_name_and_no_request_is_nobodys() {
     for (requests, devices) in [

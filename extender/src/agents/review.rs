@@ -27,7 +27,6 @@ const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 /// The shortest interval between two warnings about refusals.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How agents authenticate themselves.
 #[derive(Debug)]
 pub enum Access {
     /// Over TLS with this certificate, by tokens.

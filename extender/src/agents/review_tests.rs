@@ -7,7 +7,7 @@ use tonic::Code;
 
 const AGENT: &str = "system:serviceaccount:kerf-system:kerf-node-agent";
 
-/// A reviewer for an API server that answers so, and how often that was asked.
+/// A reviewer with an API server that gives this answer, and the number of its requests.
 fn reviewer(
     answer: impl Fn(Value) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Arc<Reviewer>, Arc<AtomicUsize>) {
@@ -37,7 +37,7 @@ fn right() -> Value {
     })
 }
 
-/// Who comes with a token that is reviewed so.
+/// The caller whose token has this review.
 async fn caller(status: Value) -> Result<NodeName, Status> {
     let (reviewer, _) = reviewer(move |mut review| {
         assert_eq!(review["spec"], json!({"token": "secret", "audiences": [AUDIENCE]}));
@@ -67,7 +67,7 @@ async fn each_part_of_a_review_must_be_right() {
         (json!({}), invalid),
         (json!({"authenticated": false, "error": "token has expired"}), invalid),
         (with("/authenticated", json!(false)), invalid),
-        // An API server whose authenticator knows no audiences says nothing of them.
+        // An API server whose authenticator ignores audiences returns none.
         (with("/audiences", Value::Null), invalid),
         (with("/audiences", json!(["https://kubernetes.default.svc"])), invalid),
         (with("/user/username", json!(other)), (Code::PermissionDenied, of_other.as_str())),
@@ -116,7 +116,7 @@ async fn so_many_reviews_are_under_way_at_once_and_none_for_long() {
         ended.push(after.as_secs());
     }
     ended.sort_unstable();
-    // The last third has waited as long as an agent does.
+    // The last third waits for as long as an agent does, and not longer.
     let thirds = [5, 10, 10].map(|seconds| [seconds; REVIEWS]).concat();
     assert_eq!(ended, thirds);
     assert!(asked.load(Ordering::Relaxed) <= 2 * REVIEWS);

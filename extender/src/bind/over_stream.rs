@@ -75,7 +75,6 @@ struct Unanswered {
 }
 
 impl Unanswered {
-    /// Records the agent's answer.
     fn end(self, answer: &Answer) {
         let Bind { uid, key, node } = &self.bind;
         match answer {

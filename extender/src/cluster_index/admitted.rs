@@ -1,4 +1,4 @@
-//! The admitted pods that have no node yet, and whether a node could serve one of them at all.
+//! Admitted pods without a node, and whether any node could ever serve one of them.
 
 use super::ClusterIndex;
 use crate::ask::Ask;
@@ -13,12 +13,13 @@ impl ClusterIndex {
         pods.filter(|pod| !pod.ended && !pod.deleting)
     }
 
-    /// Whether a node could serve a pod, now or when others have left. What is not known of a node could; one that takes no
-    /// new pods is offered to nobody.
+    /// Whether some node could serve a pod, now or when others have left. A node with unknown GPUs counts as one that
+    /// could. A node that is closed to new pods does not count.
     pub(super) fn may_be_served(&mut self, uid: &PodUid, ask: &Ask) -> bool {
         self.open_nodes().iter().any(|name| {
             let refusal = match self.place(name.as_str(), uid, ask) {
-                // By the GPUs that its agent showed last, so that a node which never comes back does not stand for a hope.
+                // Judges by the GPUs that the agent reported last, so that a node that never comes back does not keep
+                // the pod hoping.
                 Err(Refusal::AgentNotReady) => {
                     self.nodes.get(name).and_then(|node| node.shown_fit(ask, &self.fleet).err())
                 }

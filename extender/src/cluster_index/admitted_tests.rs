@@ -1,4 +1,4 @@
-//! For whom there is no hope of a node.
+//! Tests which pods no node could ever serve.
 
 use super::super::tests::{index, known};
 use super::*;
@@ -7,7 +7,6 @@ use kerf_core::contract::{ConditionStatus, GpuNodeStatus};
 use kerf_core::kind::Kind;
 use kerf_core::testing::node_status;
 
-/// The pods that no node could ever serve.
 fn hopeless(index: &mut ClusterIndex) -> Vec<String> {
     let never = index.pending().into_iter().filter(|pod| pod.reason == PendingReason::Never);
     let mut names: Vec<_> = never.map(|pod| pod.uid.as_str().trim_start_matches("uid-").to_owned()).collect();

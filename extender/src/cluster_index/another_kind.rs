@@ -1,4 +1,4 @@
-//! Whether a pod whose name says its kind would be served by another kind of its class.
+//! Whether a pod whose resource name fixes its kind could be served by another kind of its class.
 
 use super::ClusterIndex;
 use crate::ask::Ask;
@@ -19,10 +19,10 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnotherKind {
     container: String,
-    /// The name that the container has.
+    /// The resource name that the container has.
     name: ResourceName,
     pending: Duration,
-    /// The kind that would serve it, and where.
+    /// The kind that would serve it.
     kind: Kind,
     node: NodeName,
 }
@@ -38,11 +38,12 @@ impl fmt::Display for AnotherKind {
     }
 }
 
-/// The open nodes that would serve a request by other kinds, the best first; none where a node serves it as it is.
+/// By request text: the open nodes that would serve the request by other kinds, the best first. `None` if a node serves
+/// the request as it is.
 type Alternatives = HashMap<Arc<str>, Option<(Ask, Vec<(Place, NodeName)>)>>;
 
 impl ClusterIndex {
-    /// The pods that could be scheduled, and that no node is to serve as far as is known.
+    /// The pods that could be scheduled but have no reservation, no Binding under way and no assumed place.
     #[must_use]
     pub fn unplaced(&self) -> Vec<PodUid> {
         let is_unplaced = |pod: &&KnownPod| {
@@ -55,7 +56,8 @@ impl ClusterIndex {
         self.admitted().filter(is_unplaced).map(|pod| pod.uid.clone()).collect()
     }
 
-    /// Of pods that have been pending for so long, those that another kind would serve, on a node to which they may go.
+    /// Finds, among pods that have been pending for these times, those that another kind would serve, on a node that
+    /// they may go to.
     pub fn served_by_another_kind(
         &mut self,
         pending: &BTreeMap<PodUid, Duration>,
@@ -110,7 +112,8 @@ impl ClusterIndex {
     }
 }
 
-/// The same request by all kinds of its class; `None` if the pod names its kinds itself, or its policy is gone.
+/// The same request with all kinds of its class. `None` if the pod itself names its kinds, or if its policy no longer
+/// exists.
 fn by_any_kind(document: &RequestDocument, policies: &Policies) -> Option<RequestDocument> {
     let chosen = document.chosen.as_ref()?;
     let policy = policies.pods.iter().find(|policy| policy.name() == chosen.policy)?;
@@ -128,7 +131,7 @@ fn by_any_kind(document: &RequestDocument, policies: &Policies) -> Option<Reques
     (anew.containers != document.containers).then_some(anew)
 }
 
-/// The kinds of the pod's class by which a container may be served.
+/// The kinds of the pod's class that may serve a container.
 fn kinds(policy: &Policy, document: &RequestDocument, container: &ContainerRequest) -> Vec<Kind> {
     let may = |kind: &Kind| match kind {
         Kind::Mps => document.root_processes != RootProcesses::KeptOut,

@@ -4,7 +4,7 @@ use super::*;
 use kerf_core::names::PodKey;
 use std::time::Instant;
 
-/// Two pods whose slices have one name and are not worth the same; the agent offers the first one's.
+/// Two pods whose slices have one name but different worth. The agent offers the first pod's slice.
 fn two() -> Scene {
     let mut index = index();
     for pod in ["a", "b"] {

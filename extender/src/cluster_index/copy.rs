@@ -1,7 +1,7 @@
-//! What the nodes' agents report over their connections, and what was asked of them.
+//! The copies of the nodes' ledgers, which agents report over their connections, and the orders without an answer.
 //!
-//! The copy is the truth as far as the agent has told. Proposals that are not answered are laid over it, so that nobody else is
-//! offered their places. A node whose agent is not connected has none, and counts as full.
+//! A copy is true as of the agent's last report. Unanswered proposals are laid over it, so that their places are not
+//! offered twice. A node whose agent is not connected has no copy, and counts as full.
 
 use super::{ClusterIndex, IndexedNode, Released, Why};
 use crate::ask::Ask;
@@ -18,17 +18,18 @@ use std::time::Instant;
 /// What is known of a node by its agent's connection.
 #[derive(Debug, Default)]
 pub(super) struct NodeCopy {
-    /// The connection's number; `None` once it has ended.
+    /// The connection's id; `None` once it has ended.
     connection: Option<u64>,
-    /// What the agent has reported. Its status is in the [`IndexedNode`] instead while there is one.
+    /// What the agent has reported. While there is an [`IndexedNode`], the status is stored there instead.
     state: NodeState,
-    /// Whether it reports what cannot be read.
+    /// Whether its last report could not be read.
     is_unreadable: bool,
     /// Whether it is late with an answer.
     is_silent: bool,
-    /// Proposals that are not answered, in the order in which they were made.
+    /// Proposals without an answer, in the order in which they were made.
     proposals: Vec<Proposed>,
-    /// Pods whose release was ordered and is not answered. They are free to go elsewhere, and nobody gets their slices yet.
+    /// Pods whose release was ordered and has no answer. These pods may go elsewhere, but no other pod gets their
+    /// slices yet.
     pub releasing: BTreeSet<PodUid>,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct NodeCopy {
 #[derive(Debug)]
 pub(super) struct Proposed {
     pub proposal: Proposal,
-    /// What the pod asks for, and by which kinds it is to be served.
+    /// The pod's request, and the kinds that are to serve it.
     pub ask: Ask,
     pub choice: KindChoice,
 }
@@ -44,22 +45,20 @@ pub(super) struct Proposed {
 /// An order whose answer no bind waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeOrder {
-    /// The node.
     pub node: NodeName,
-    /// The number of the connection that it is for.
+    /// The id of the connection that the order is for.
     pub connection: u64,
-    /// The order.
     pub order: Order,
 }
 
 impl NodeCopy {
-    /// Forgets what a leader has asked of the agent.
+    /// Forgets the orders of a leader.
     pub fn forget_orders(&mut self) {
         self.proposals.clear();
         self.releasing.clear();
     }
 
-    /// How many proposals are not answered.
+    /// The number of proposals without an answer.
     pub fn unanswered(&self) -> usize {
         self.proposals.len()
     }
@@ -68,7 +67,7 @@ impl NodeCopy {
     fn desired(&self) -> GpuNodeSpec {
         let mut desired = self.state.desired();
         for Proposed { proposal, .. } in &self.proposals {
-            // The copy may have the reservation before the answer is read.
+            // The copy may already have the reservation although the answer has not been read.
             if reserved(&desired, &proposal.owner.uid).next().is_none() {
                 desired = ledger::apply(&desired, proposal, 0);
             }
@@ -88,14 +87,15 @@ impl NodeCopy {
 }
 
 impl ClusterIndex {
-    /// A node's agent has reported a change over its connection of this number. The first one of a connection has everything.
+    /// Applies a change that a node's agent has reported over this connection. The first change of a connection is the
+    /// whole state.
     pub fn show_copy(&mut self, name: &NodeName, connection: u64, change: Change) {
         self.begin_copy(name, connection);
         self.update_copy(name, |copy| change.apply(&mut copy.state));
         self.release_left(name);
     }
 
-    /// A node's agent reports what cannot be read: the node counts as full until the connection ends.
+    /// Marks a node whose agent's report cannot be read: it counts as full until the connection ends.
     pub fn show_unreadable_copy(&mut self, name: &NodeName, connection: u64) {
         self.begin_copy(name, connection);
         self.update_copy(name, |copy| {
@@ -103,8 +103,8 @@ impl ClusterIndex {
         });
     }
 
-    /// The agents of these nodes are late with an answer, and no others. They accept nothing until they have answered. Gives the nodes
-    /// for which that has changed, and whether their agents are late now.
+    /// Sets which agents are late with an answer: exactly these. They get no reservations until they have answered.
+    /// Returns the nodes for which that has changed, and whether their agents are late now.
     pub fn show_silent(&mut self, silent: &BTreeSet<NodeName>) -> Vec<(NodeName, bool)> {
         let changed = self.copies.iter().filter(|(name, copy)| copy.is_silent != silent.contains(*name));
         let changed: Vec<_> = changed.map(|(name, copy)| (name.clone(), !copy.is_silent)).collect();
@@ -114,7 +114,7 @@ impl ClusterIndex {
         changed
     }
 
-    /// The connection of this number has ended.
+    /// Drops the copy if this is the connection that has ended.
     pub fn end_copy(&mut self, name: &NodeName, connection: u64) {
         if self.connection_of(name) == Some(connection) {
             self.update_copy(name, |copy| *copy = NodeCopy::default());
@@ -122,7 +122,8 @@ impl ClusterIndex {
         }
     }
 
-    /// What was received over an earlier connection does not count any more.
+    /// Starts an empty copy if the connection is a new one, because what came over an earlier connection no longer
+    /// counts.
     fn begin_copy(&mut self, name: &NodeName, connection: u64) {
         if self.connection_of(name) != Some(connection) {
             let copy = NodeCopy { connection: Some(connection), ..NodeCopy::default() };
@@ -133,19 +134,19 @@ impl ClusterIndex {
         }
     }
 
-    /// The number of the connection of a node's agent, if it has one.
+    /// The id of the connection of a node's agent, if it is connected.
     #[must_use]
     pub fn connection_of(&self, name: &NodeName) -> Option<u64> {
         self.copies.get(name)?.connection
     }
 
-    /// What a node's copy shows of a pod's slices. Reservations that nobody uses make way for them.
+    /// The state of a pod's slices in the node's copy. Unused reservations that block them are released.
     pub fn shown_slices(&mut self, uid: &PodUid, name: &NodeName) -> PodSlices<'_> {
         self.clear_the_way(uid, name);
         self.nodes.get(name).map(|node| PodSlices::of(&node.status, uid)).unwrap_or_default()
     }
 
-    /// What a pod is assigned on a node by its reservation there, if it has one.
+    /// The assignment of a pod by its reservation on a node, if it has one.
     #[must_use]
     pub fn assignment_of(&self, uid: &PodUid, name: &NodeName) -> Option<AssignmentDocument> {
         let spec = &self.nodes.get(name)?.spec;
@@ -159,7 +160,7 @@ impl ClusterIndex {
         });
         let slices: Vec<AssignedSlice> = slices.collect();
         let passed = self.passed.get(uid).cloned().unwrap_or_default();
-        // The connection may just have ended, and the copy with it.
+        // The slices are empty if the connection has just ended, because the copy is then gone.
         (!slices.is_empty()).then(|| AssignmentDocument { version: 1, slices, devices: Vec::new(), passed })
     }
 
@@ -176,18 +177,19 @@ impl ClusterIndex {
         proposals.into_iter().find(|proposal| proposal.owner.uid == *uid)
     }
 
-    /// A proposal is about to be sent. Its places count as taken until it is [`answered`](Self::answered).
+    /// Records a proposal that is about to be sent. Its places count as taken until it is [`answered`](Self::answered).
     pub(super) fn note_proposal(&mut self, name: &NodeName, proposed: Proposed) {
         self.update_copy(name, |copy| copy.proposals.push(proposed));
     }
 
-    /// The agent has answered the proposal for a pod over this connection, or will never receive it. What it has done is in the copy.
+    /// Removes the proposal for a pod after the agent's answer, or if the agent will never receive it. The copy already
+    /// shows the result.
     pub fn answered(&mut self, uid: &PodUid, name: &NodeName, connection: u64) {
         drop(self.take_proposed(uid, name, connection));
     }
 
-    /// The agent has rejected the proposal for a pod: the pod is expected on the node until it is fitted once more, unless it was free
-    /// to go elsewhere.
+    /// Handles the rejection of a pod's proposal. The pod stays assumed on the node until it is filtered again, unless
+    /// it may go elsewhere.
     pub fn rejected(&mut self, uid: &PodUid, name: &NodeName, connection: u64, now: Instant) {
         let is_free = self.copies.get(name).is_some_and(|copy| copy.releasing.contains(uid));
         let proposed = self.take_proposed(uid, name, connection);
@@ -205,14 +207,14 @@ impl ClusterIndex {
         let mut proposed = copy.proposals.extract_if(.., |proposed| proposed.proposal.owner.uid == *uid);
         let taken = proposed.next();
         drop(proposed);
-        // One that the agent has accepted was not laid over the copy any more.
+        // An accepted proposal was no longer laid over the copy, so its removal changes nothing.
         if !node.is_some_and(|node| node.reports_reservation(uid)) {
             self.update_copy(name, |_| ());
         }
         taken
     }
 
-    /// Orders the release of a pod's reservation; whether it is one that may be released by what is known.
+    /// Orders the release of a pod's reservation. Returns false if it may not be released, as far as is known.
     pub(super) fn release(&mut self, uid: &PodUid, why: Why) -> bool {
         self.places.get(uid).cloned().is_some_and(|name| self.release_on(&name, uid, why))
     }
@@ -222,7 +224,7 @@ impl ClusterIndex {
         if !self.lead.leads {
             return false;
         }
-        // The agent sees itself how a pod ends that runs on its node.
+        // The agent itself sees the end of a pod that runs on its node, so a held or marked slice needs no order.
         let may_go = |slice: &SliceStatus| {
             let reservation = slice.reservation.as_ref().filter(|r| r.uid == *uid && !r.binding)?;
             slice.holder.is_none().then(|| reservation.key())
@@ -231,7 +233,7 @@ impl ClusterIndex {
         let found = if node.reports_reservation(uid) {
             node.status.slices.iter().find_map(may_go)
         } else {
-            // The agent has the proposal already, or gets it before the release.
+            // The agent has the proposal already, or receives it before the release, because orders stay in sequence.
             self.unanswered(uid, name).map(|proposal| proposal.owner.key.clone())
         };
         let Some(pod) = found else { return false };
@@ -243,8 +245,8 @@ impl ClusterIndex {
         true
     }
 
-    /// Releases what pods have left here that could not be released when they did: their Binding was under way, or the agent was not
-    /// connected. To be called when the agent has told more.
+    /// Releases the reservations of pods that have left, as far as that was impossible when they left: because their
+    /// Binding was under way, or the agent was not connected. Called after each of the agent's reports.
     pub(super) fn release_left(&mut self, name: &NodeName) {
         let Some(node) = self.nodes.get(name) else { return };
         let why = |uid: &PodUid| match self.pods.get(uid) {
@@ -258,7 +260,8 @@ impl ClusterIndex {
         }
     }
 
-    /// The agent has answered the release of a pod's reservation over this connection, or will never receive it.
+    /// Handles the agent's answer to the release of a pod's reservation, or that the agent will never receive the
+    /// order.
     pub fn release_answered(&mut self, uid: &PodUid, name: &NodeName, connection: u64) {
         if self.connection_of(name) == Some(connection) {
             self.update_copy(name, |copy| {
@@ -267,14 +270,15 @@ impl ClusterIndex {
         }
     }
 
-    /// The agent has rejected the release of a pod's reservation, because of a Binding. If its copy shows none any more, it is ordered
-    /// again.
+    /// Handles the rejection of a release because of a Binding. If the copy no longer shows a Binding, the release is
+    /// ordered again.
     pub fn release_rejected(&mut self, uid: &PodUid, name: &NodeName, connection: u64) {
         self.release_answered(uid, name, connection);
         self.release_left(name);
     }
 
-    /// The GpuNode has come into being, or its object is another one: its agent may have reported already.
+    /// Moves the copy's status into a new GpuNode's node, because its agent may have reported before the object was
+    /// seen.
     pub(super) fn lay_copy(&mut self, name: &NodeName) {
         if let (Some(copy), Some(node)) = (self.copies.get_mut(name), self.nodes.get_mut(name)) {
             node.status = std::mem::take(&mut copy.state.status);
@@ -282,14 +286,14 @@ impl ClusterIndex {
         }
     }
 
-    /// The GpuNode is gone and takes the status with it, which its agent will not report again.
+    /// Moves the status back into the copy when the GpuNode is deleted, because the agent will not report it again.
     pub(super) fn keep_copy(&mut self, name: &NodeName, node: &mut IndexedNode) {
         if let Some(copy) = self.copies.get_mut(name) {
             copy.state.status = std::mem::take(&mut node.status);
         }
     }
 
-    /// Forgets what this leader has asked of the agents.
+    /// Forgets all orders that this leader has sent to agents.
     pub(super) fn forget_orders(&mut self) {
         let names: Vec<NodeName> = self.copies.keys().cloned().collect();
         for name in &names {
@@ -297,7 +301,8 @@ impl ClusterIndex {
         }
     }
 
-    /// Changes a node's copy, and what follows from it. The status is in the node, if there is one, but while `act` runs.
+    /// Changes a node's copy and updates what depends on it. The status is in the node, if there is one, except while
+    /// `act` runs.
     fn update_copy(&mut self, name: &NodeName, act: impl FnOnce(&mut NodeCopy)) {
         let Some(copy) = self.copies.get_mut(name) else { return };
         let Some(node) = self.nodes.get_mut(name) else { return act(copy) };

@@ -22,13 +22,13 @@ impl Scene {
         self.reserve(&uid(pod), &PodKey::new("default", pod), &name(), None).unwrap();
     }
 
-    /// The pod is gone, which its node's agent does not see.
+    /// Removes the pod, which its node's agent does not see.
     fn goes(&mut self, pod: &str) {
         let index: &mut ClusterIndex = self;
         index.pod_gone(&uid(pod));
     }
 
-    /// What the agent answers to an order. It reports nothing yet.
+    /// Sends an order to the agent, which answers but does not report yet.
     fn tell(&mut self, kind: OrderKind) -> Answer {
         self.agent("n").node.follow(&Order { epoch: 1, kind }, Moment::default())
     }
@@ -53,7 +53,7 @@ fn places_of_unanswered_proposals_and_of_reservations_are_taken() {
     }
     let full = scene.propose_for("h");
     assert!(matches!(full, Err(Unreservable::Refused(_))), "{full:?}");
-    // One is rejected: the pod is expected there until it is fitted anew, or its place is another's.
+    // One is rejected: the pod is assumed there until it is filtered again, or another pod takes its place.
     scene.rejected(&uid("c"), &name(), 1, Instant::now());
     assert_eq!((scene.place("c"), scene.expected_on(&uid("c"))), (None, Some(&name())));
     scene.propose_for("h").unwrap();
@@ -67,10 +67,10 @@ fn an_accepted_proposal_becomes_the_reservation_of_the_copy() {
     assert_eq!(scene.place("a"), Some("n"));
     let assignment = scene.assignment_of(&uid("a"), &name()).unwrap();
     assert_eq!(assignment.slices[0].id.as_str(), "s1");
-    // Whoever binds it again renews what it has.
+    // Another bind of the pod renews its reservation.
     let renewal = scene.propose_for("a").unwrap();
     assert_eq!(renewal.places[0].source, kerf_core::packing::Source::Idle("s1".into()));
-    // The agent takes it back: it has expired.
+    // The agent releases the reservation: it has expired.
     let release = OrderKind::Release { uid: uid("a"), why: String::new() };
     scene.agent("n").node.follow(&Order { epoch: 1, kind: release }, Moment::default()).unwrap();
     scene.report("n");
@@ -97,12 +97,12 @@ fn a_node_without_a_connection_is_full_whatever_its_gpu_node_says() {
     scene.connect();
     assert_eq!((scene.place("a"), scene.place("b")), (Some("n"), None));
     scene.propose_for("b").unwrap();
-    // What of the old connection comes late says nothing.
+    // A late answer of the old connection changes nothing.
     scene.answered(&uid("b"), &name(), 1);
     assert_eq!(scene.place("b"), Some("n"));
 }
 
-/// A place that another's proposal counts on is the pod's until the agent says otherwise.
+/// A place that another pod's proposal counts on stays the pod's until the agent reports otherwise.
 #[test]
 fn a_pod_renews_all_its_places_whatever_is_proposed_to_others() {
     let mut scene = index();
@@ -123,7 +123,7 @@ fn a_copy_outlives_its_gpu_node_and_may_come_before_it() {
     scene.reserve_for("a");
     scene.remove_node(&name());
     assert_eq!(scene.place("a"), None);
-    // Another leader's reservation, while the GpuNode is gone.
+    // Another leader makes a reservation while the GpuNode is deleted.
     let mut other = ClusterIndex::new(1, kerf_core::packing::Terms::default());
     let mut agent = scene.agent("n").clone();
     other.show_node(&gpu_node("n"));
@@ -162,7 +162,7 @@ fn a_reservation_is_released_by_an_order_and_nobody_gets_its_slice_before_the_an
     let [NodeOrder { connection: 1, order, .. }] = &orders[..] else { panic!("{orders:?}") };
     assert_eq!((order.epoch, scene.place("a")), (1, None));
     assert!(matches!(scene.propose_for("h"), Err(Unreservable::Refused(_))), "the agent has not answered");
-    // The agent rejects it: it knows of a Binding.
+    // The agent rejects the release, because it has a mark for a Binding.
     scene.release_answered(&uid("a"), &name(), 1);
     assert_eq!(scene.place("a"), Some("n"));
     assert!(scene.give_up(&uid("a")));
@@ -173,7 +173,7 @@ fn a_reservation_is_released_by_an_order_and_nobody_gets_its_slice_before_the_an
     scene.propose_for("h").unwrap();
 }
 
-/// Its disk hangs, say. What it was asked it may yet do.
+/// The agent's disk may hang, for example. It may still carry out the orders that it has.
 #[test]
 fn a_node_whose_agent_does_not_answer_is_full_and_holds_no_pod() {
     for accepts in [true, false] {
@@ -205,8 +205,8 @@ fn a_node_whose_agent_does_not_answer_is_full_and_holds_no_pod() {
     }
 }
 
-/// The API server refuses the Binding of a pod that was just deleted, and says that the pod is gone before the agent has told that the
-/// reservation is free to go.
+/// The API server refuses the Binding of a pod that was just deleted. It reports the pod as gone before the agent has
+/// reported that the reservation may be released.
 #[test]
 fn what_a_pod_left_while_its_binding_was_under_way_is_released_as_soon_as_that_is_refused() {
     let mut scene = cut_for("a");
@@ -221,7 +221,8 @@ fn what_a_pod_left_while_its_binding_was_under_way_is_released_as_soon_as_that_i
     assert_eq!(scene.desired("n"), [("s1".to_owned(), None)]);
 }
 
-/// The release meets the agent between the mark and what became of the Binding, and its answer comes after both were reported.
+/// The release arrives at the agent between the mark and the Binding's outcome. Its answer comes after both were
+/// reported.
 #[test]
 fn a_release_that_was_rejected_for_a_binding_is_ordered_again_if_that_is_over() {
     let mut scene = cut_for("a");

@@ -1,47 +1,44 @@
-//! What the outside has to do after the index was told something.
+//! What the caller has to do after a change of the index, which does no I/O itself.
 
 use super::{Eviction, HeldBack, NobodyPreempted, NodeOrder};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Work for the outside.
+/// The work that changes of the index leave for the caller.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// Nodes at which waiting binds must look again.
+    /// Nodes whose waiting binds must check again.
     pub changed: BTreeSet<NodeName>,
     /// Orders to nodes' agents.
     pub orders: Vec<NodeOrder>,
-    /// Pods of whose existence the API server must be asked.
+    /// Pods that must be looked up with the API server.
     pub unconfirmed: BTreeSet<PodUid>,
-    /// Promises given back, for the log.
+    /// Reservations that were released, for the log.
     pub released: Vec<Released>,
-    /// Pods that are to restart elsewhere.
+    /// Pods to evict for others.
     pub evictions: Vec<Eviction>,
-    /// Pods that are to be told of their namespace's quota.
+    /// Pods that get an Event about their namespace's quota.
     pub held_back: Vec<HeldBack>,
-    /// Pods that are to be told why nobody is preempted for them.
+    /// Pods that get an Event about why no pod is preempted for them.
     pub nobody_preempted: Vec<NobodyPreempted>,
-    /// A leader of a newer epoch was seen.
+    /// A leader of a newer epoch was seen, so this term must end.
     pub deposed: bool,
-    /// Something may have come that a term waits for: a list has ended, or something is to be read anew.
+    /// A term that waits on the index must check again: a list has ended, or something has to be read again.
     pub progress: bool,
 }
 
-/// A promise that was given back.
+/// A reservation that was released.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Released {
-    /// The pod's UID.
     pub uid: PodUid,
-    /// Its namespace and name.
     pub pod: PodKey,
-    /// Where it had its slices.
+    /// The node that it was on.
     pub node: NodeName,
-    /// Why.
     pub why: Why,
 }
 
-/// Why a promise was given back.
+/// Why a reservation was released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
     /// The pod was deleted.
@@ -50,11 +47,11 @@ pub enum Why {
     Ended,
     /// The pod was bound to another node.
     BoundElsewhere,
-    /// The scheduler may not use the node for the pod any more, or its agent does not serve it.
+    /// The scheduler no longer offers the node for the pod, or its agent does not serve.
     NodeUnusable,
     /// The pod was not bound within the reservation's lifetime.
     Expired,
-    /// Nobody used it, and a pod that is being bound waited for it.
+    /// It was unused, and blocked a pod that is being bound.
     Blocking,
 }
 

@@ -1,4 +1,4 @@
-//! What the index answers of static nodes: whether a pod fits, what is promised to it, and what is told of it.
+//! Static nodes in the index: whether a pod fits, what is reserved for it, and how watches update them.
 
 use super::statics::{Holds, Promised, Shower};
 use super::{Awaited, ClusterIndex, Unreservable};
@@ -13,17 +13,17 @@ use kerf_core::policy::Charge;
 use kerf_core::static_node::{Devices, Spot, StaticNode, devices, place, sum};
 
 impl ClusterIndex {
-    /// Answers must wait for the Nodes and for the pods without kerf's label, which are about to be listed.
+    /// Makes answers wait for the Nodes and for the pods without kerf's label, which are about to be listed.
     pub fn await_statics(&mut self) {
         self.listing.awaited = Awaited { machines: true, others: true, ..self.listing.awaited };
     }
 
-    /// All Nodes are about to be shown.
+    /// Starts a list of all Nodes.
     pub fn machines_listing(&mut self) {
         self.listing.machines = Some(HashSet::new());
     }
 
-    /// All Nodes were shown: others are gone.
+    /// Ends a list of all Nodes: those that it did not contain are gone.
     pub fn machines_listed(&mut self) {
         self.listing.awaited.machines = false;
         self.effects.progress = true;
@@ -37,7 +37,7 @@ impl ClusterIndex {
         }
     }
 
-    /// What a Node offers by NVIDIA's device plugin; `None` when it is gone, or offers nothing of the kind.
+    /// Updates what a Node offers by NVIDIA's device plugin; `None` if the Node is gone, or offers nothing of the kind.
     pub fn show_static(&mut self, name: NodeName, node: Option<StaticNode>) {
         if let Some(listing) = &mut self.listing.machines {
             listing.insert(name.clone());
@@ -46,18 +46,18 @@ impl ClusterIndex {
             self.statics.release_on(&name);
         }
         if self.statics.show(&name, node) {
-            // What it has is to be read anew, if it may be old.
+            // A node that appears while devices may be stale makes a new list necessary.
             self.effects.progress |= self.statics.are_unread();
             self.static_changed(name);
         }
     }
 
-    /// All pods without kerf's label are about to be shown.
+    /// Starts a list of all pods without kerf's label.
     pub fn others_listing(&mut self) {
         self.listing.others = Some(HashSet::new());
     }
 
-    /// All of them were shown: others are gone.
+    /// Ends that list: pods that it did not contain are gone.
     pub fn others_listed(&mut self) {
         self.listing.awaited.others = false;
         self.effects.progress = true;
@@ -68,7 +68,7 @@ impl ClusterIndex {
         }
     }
 
-    /// A pod without kerf's label.
+    /// Updates a pod without kerf's label.
     pub fn show_other(&mut self, pod: &KnownPod) {
         if let Some(listing) = &mut self.listing.others {
             listing.insert(pod.uid.clone());
@@ -77,7 +77,7 @@ impl ClusterIndex {
         self.note_holder(pod, Shower::Others);
     }
 
-    /// A pod without kerf's label is gone, or has ended, or has the label now.
+    /// Removes a pod without kerf's label: it is gone, has ended, or has the label now.
     pub fn hide_other(&mut self, uid: &PodUid) {
         self.others.hide(uid);
         if let Some(name) = self.statics.leave(uid, Shower::Others) {
@@ -113,18 +113,18 @@ impl ClusterIndex {
         self.effects.changed.insert(name);
     }
 
-    /// A static node: one without a GpuNode.
+    /// The static node of this name, which has no GpuNode.
     pub(super) fn static_node(&self, name: &str) -> Option<&StaticNode> {
         if self.nodes.contains_key(name) { None } else { self.statics.node(name) }
     }
 
-    /// Whether pods may be sent to it.
+    /// Whether this is a static node.
     #[must_use]
     pub fn is_static(&self, name: &NodeName) -> bool {
         self.static_node(name.as_str()).is_some()
     }
 
-    /// A static node to which pods may come.
+    /// A static node that is open to pods, or why it is not.
     pub(super) fn open_node(&self, name: &str) -> Result<&StaticNode, Refusal> {
         let node = self.static_node(name).ok_or(Refusal::NoAgent)?;
         if self.statics.are_waiting() {
@@ -139,41 +139,43 @@ impl ClusterIndex {
         Ok(node)
     }
 
-    /// Whether new pods may come to it.
+    /// Whether the node is open to new pods.
     #[must_use]
     pub fn is_open(&self, name: &NodeName) -> bool {
         self.open_node(name.as_str()).is_ok()
     }
 
-    /// Lets no pod come to a node that is about to get another layout, if none is there and none is on its way. Whether it is so.
+    /// Closes a node that is about to get another layout, if no pod is on it and none is on its way. Returns whether it
+    /// is closed.
     pub fn close_static(&mut self, name: &NodeName) -> bool {
         self.statics.close(name)
     }
 
-    /// Lets no pod come to a node that is being changed already, whoever is there.
+    /// Closes a node that is already being changed, even if pods are on it.
     pub fn shut_static(&mut self, name: &NodeName) {
         self.statics.shut(name);
     }
 
-    /// No pod may come to a static node before it is known which of them a former leader has begun to change.
+    /// Closes all static nodes until it is known which of them a former leader has begun to change.
     pub fn await_changes(&mut self) {
         self.statics.set_unknown(true);
     }
 
-    /// The nodes that are being changed are closed: pods may come to the others.
+    /// Opens the other static nodes once those that are being changed are closed.
     pub fn know_changes(&mut self) {
         self.statics.set_unknown(false);
         let all: Vec<_> = self.statics.names().cloned().collect();
         self.statics_changed(all);
     }
 
-    /// Lets pods come to the nodes that were closed, but for those that are being changed.
+    /// Opens the closed nodes, except for those that are being changed.
     pub fn open_statics(&mut self, is_changing: impl Fn(&NodeName) -> bool) {
         let opened = self.statics.open(is_changing);
         self.statics_changed(opened);
     }
 
-    /// A pod's place on a static node, beside those that have theirs; and beside those that are expected there, if they count.
+    /// A pod's place on a static node, beside the pods that have theirs, and beside the assumed pods if
+    /// `with_expected`.
     fn spot(&self, name: &str, uid: &PodUid, ask: &Ask, with_expected: bool) -> Result<Spot, Refusal> {
         let taken = self.statics.taken(name, Some(uid));
         self.spot_beside(name, ask, &taken, with_expected)
@@ -205,7 +207,7 @@ impl ClusterIndex {
         self.spot_beside(name, ask, &self.statics.taken_without(name, is_gone), true)
     }
 
-    /// What it costs to serve a pod on a static node.
+    /// The cost of serving a pod on a static node.
     pub(super) fn static_cost(&self, name: &str, uid: &PodUid, ask: &Ask) -> Result<Cost, Refusal> {
         let spot = self.spot(name, uid, ask, true)?;
         self.within_quota_for(ask, spot.charge)?;
@@ -217,7 +219,8 @@ impl ClusterIndex {
         self.spot(name.as_str(), uid, ask, true).ok().map(|spot| spot.charge)
     }
 
-    /// Whether a pod that asks NVIDIA's device plugin, and not kerf, finds it on a node: allocatable less what pods have.
+    /// Whether a node has room for a pod that asks NVIDIA's device plugin and not kerf: allocatable less what pods
+    /// have.
     pub fn plain_fit(&self, name: &str, uid: &PodUid, asked: &Devices) -> Result<Cost, Refusal> {
         self.plain_fit_beside(name, &self.statics.taken(name, Some(uid)), asked)
     }
@@ -249,8 +252,9 @@ impl ClusterIndex {
         Ok(Cost(free))
     }
 
-    /// Promises a static node's devices to a pod that is about to be bound, and gives what it is assigned. One that has the promise
-    /// keeps it, as long as the node has so many. `ask` is what was read from the API server, where the caller has asked it.
+    /// Reserves a static node's devices for a pod that is about to be bound, and returns its assignment. A pod that
+    /// already has the reservation keeps it, as long as the node has that many devices. `ask` is the request that the
+    /// caller has read from the API server, if it did.
     pub fn reserve_static(
         &mut self,
         uid: &PodUid,
@@ -275,7 +279,7 @@ impl ClusterIndex {
         Ok(AssignmentDocument { version: 1, slices: Vec::new(), devices, passed: Vec::new() })
     }
 
-    /// The same for a pod that asks NVIDIA's device plugin and not kerf, and is assigned nothing.
+    /// The same for a pod that asks NVIDIA's device plugin and not kerf, and gets no assignment.
     pub fn reserve_plain(&mut self, pod: &KnownPod, name: &NodeName) -> Result<(), Refusal> {
         self.plain_fit(name.as_str(), &pod.uid, &pod.devices)?;
         let devices = pod.devices.clone();
@@ -299,7 +303,7 @@ impl ClusterIndex {
         ask.document.containers.iter().map(given).collect()
     }
 
-    /// Takes a pod's promise on a static node back. Whether there was one.
+    /// Releases a pod's reservation on a static node. Returns whether there was one.
     pub(super) fn release_static(&mut self, uid: &PodUid) -> bool {
         let released = self.statics.release(uid);
         let was_there = released.is_some();
@@ -307,7 +311,7 @@ impl ClusterIndex {
         was_there
     }
 
-    /// What pods with kerf's label hold of a static node, or are promised, each with what it is charged.
+    /// What pods with kerf's label hold or have reserved of a static node, each with its charge.
     pub(super) fn static_entries(&self, name: &NodeName) -> Vec<Entry> {
         let Some(node) = self.static_node(name.as_str()) else { return Vec::new() };
         let of_devices = |devices: &Devices| {

@@ -1,6 +1,7 @@
-//! Shares of GPUs: where one more costs the fleet least, by what is left of each node's GPUs, CPU and memory.
+//! Ranks nodes for shares of GPUs: where one more share costs the fleet least, by what is left of each node's GPUs, CPU
+//! and memory.
 //!
-//! Whether a node can serve a pod is decided elsewhere, by what is promised there; this ranks those that can.
+//! Whether a node can serve a pod is decided elsewhere, by its reservations. This ranks those that can.
 
 use super::IndexedNode;
 use crate::ask::Ask;
@@ -20,23 +21,23 @@ use std::collections::BTreeMap;
 /// CPU and memory of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Machine {
-    /// What it has for pods.
+    /// What the node has for pods.
     pub size: Compute,
-    /// What pods take: those that are not kerf's, and those that have reservations.
+    /// What pods use: those without kerf's label, and those that have reservations.
     pub taken: Compute,
 }
 
 impl Machine {
-    /// What they leave.
     pub fn left(self) -> Compute {
         self.size.minus(self.taken)
     }
 }
 
-/// A node that can serve a share by what is promised there, but has no CPU or memory left by what is known here: the last.
+/// The cost of a node that can serve a share by its reservations but has no CPU or memory left by these figures. Such a
+/// node comes last.
 const LAST: Cost = Cost(i64::MAX / 4);
 
-/// The nodes that share GPUs.
+/// The nodes with shared GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Fractions {
     nodes: Nodes,
@@ -49,15 +50,15 @@ pub(super) struct Fractions {
 #[derive(Debug)]
 struct Known {
     id: NodeId,
-    /// Of the GPUs that are shared; a node's GPUs are of one size but in odd cases.
+    /// The size of the shared GPUs. A node's GPUs are of one size except in odd cases.
     gpu: MemoryMib,
-    /// The node's view as of which this is true.
+    /// The version of the node's view that this was computed from.
     seen: u64,
     machine: Machine,
 }
 
 impl Fractions {
-    /// What a share costs on a node that can serve it; `None` for what is no share.
+    /// What a share costs on a node that can serve it; `None` if the shape is no share.
     pub(super) fn cost(
         &mut self,
         name: &NodeName,
@@ -73,13 +74,13 @@ impl Fractions {
         }
         let known = self.known.get(name)?;
         let part = Part::new(milli(size, known.gpu), sharing);
-        // A share of all of the memory is a GPU alone.
+        // A share of all of the memory counts as a whole GPU.
         let gpus = part.map_or(GpuDemand::whole(1), GpuDemand::Part);
         let request = Request { cpu: wants.cpu, memory: wants.memory, gpus, models: ModelSet::ANY };
         Some(self.nodes.costs(&request).on(known.id).unwrap_or(LAST))
     }
 
-    /// Takes in what pods ask for: one wants this share.
+    /// Updates the demand that prices are based on: a pod asks for this share.
     pub(super) fn learn(&mut self, (kind, size): (Kind, SizeGb), wants: Compute) {
         let Some(sharing) = sharing(kind) else { return };
         let Some((gpu, _)) = self.sizes.first_key_value() else { return };
@@ -87,7 +88,6 @@ impl Fractions {
         self.nodes.learn(&Request { cpu: wants.cpu, memory: wants.memory, gpus, models: ModelSet::ANY });
     }
 
-    /// A node is gone.
     pub(super) fn remove(&mut self, name: &NodeName) {
         if let Some(known) = self.known.remove(name) {
             self.nodes.remove(known.id);
@@ -120,7 +120,7 @@ impl Fractions {
         }
     }
 
-    /// A node with GPUs that are shared, of this size, and what is left of it.
+    /// A node with its shared GPUs and what is left of it, and the size of these GPUs.
     fn node(&mut self, inventory: &NodeInventory, machine: Machine) -> Option<(Node, MemoryMib)> {
         let shared = |gpu: &&GpuInventory| gpu.kinds.iter().any(|kind| sharing(*kind).is_some());
         let gpus: Vec<&GpuInventory> = inventory.gpus.iter().filter(shared).collect();
@@ -130,7 +130,8 @@ impl Fractions {
         let mut node = Node::new(size.cpu, size.memory, model, gpus.len()).with_left(left.cpu, left.memory);
         for (index, gpu) in gpus.iter().enumerate() {
             for request in gpu.taken().map(|shape| taken(shape, gpu.for_shares())) {
-                // More than fits was promised by nobody; the ranking then is as good as it can be.
+                // More than fits cannot have been reserved. If it is reported anyway, the ranking is as good as it can
+                // be.
                 let _ = node.take(&request, GpuSet::from_iter([index]));
             }
         }
@@ -145,7 +146,7 @@ fn taken(shape: Shape, gpu: MemoryMib) -> Request {
     Request { cpu: nothing.cpu, memory: nothing.memory, gpus, models: ModelSet::ANY }
 }
 
-/// The one slice that a pod asks for, where its kind is known before its place.
+/// The one slice that a pod asks for, if its kind is known before its place.
 pub(super) fn only_slice(ask: &Ask) -> Option<(Kind, SizeGb)> {
     match ask.document.containers.as_slice() {
         [only] if only.count == 1 => Some((only.only_kind()?, only.resource.size()?)),

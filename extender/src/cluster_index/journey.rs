@@ -1,10 +1,10 @@
-//! How far reserved pods are on their way to their Binding, and since when. For metrics alone: no decision reads it.
+//! The stages of reserved pods on their way to their Binding. They are for metrics only: no decision reads them.
 
 use super::ClusterIndex;
 use kerf_core::names::PodUid;
 use std::time::{Duration, Instant};
 
-/// A pod with a reservation on a managed node, and without a Binding.
+/// A pod with a reservation on a managed node and without a Binding.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Journey {
     reserved: Instant,
@@ -12,19 +12,19 @@ pub(super) struct Journey {
     ready: Option<Instant>,
 }
 
-/// How long the stages of a bound pod's way took, as far as they were seen. On a static node none is.
+/// How long the stages of a bound pod took, as far as they were seen. On a static node none is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stages {
-    /// From the first proposal until the agent had accepted one.
+    /// From the first proposal until the agent has accepted one.
     pub accepted: Option<Duration>,
-    /// From then until all slices were ready for the pod.
+    /// From then until all slices are ready for the pod.
     pub ready: Option<Duration>,
-    /// From then until the Binding was made.
+    /// From then until the Binding is made.
     pub bound: Option<Duration>,
 }
 
 impl ClusterIndex {
-    /// A pod has its first proposal.
+    /// Starts the clock at a pod's first proposal.
     pub fn set_out(&mut self, uid: &PodUid, now: Instant) {
         if self.places.contains_key(uid) {
             self.journeys.insert(uid.clone(), Journey { reserved: now, accepted: None, ready: None });
@@ -38,14 +38,14 @@ impl ClusterIndex {
         }
     }
 
-    /// The agent has said that all of a pod's slices are ready.
+    /// The agent has reported that all of a pod's slices are ready.
     pub fn note_ready(&mut self, uid: &PodUid, now: Instant) {
         if let Some(journey) = self.journeys.get_mut(uid) {
             journey.ready.get_or_insert(now);
         }
     }
 
-    /// A pod was bound: how long its stages took.
+    /// Ends the stages of a bound pod, and returns how long they took.
     pub fn arrive(&mut self, uid: &PodUid, now: Instant) -> Stages {
         let Some(Journey { reserved, accepted, ready, .. }) = self.journeys.remove(uid) else {
             return Stages::default();

@@ -1,22 +1,26 @@
-//! What changes in the index when this replica begins to lead, and when it ends.
+//! What changes in the index when this replica begins to lead, and when it stops.
 //!
 //! Watches and agents feed the index for the process's life. What only a leader may know or decide ends with its term
-//! ([`ClusterIndex::follow`]), so that a term begins with the cluster and with nothing of the term before.
+//! ([`ClusterIndex::follow`]), so that a new term begins with the cluster's state and without that of the former term.
 //!
 //! # What a watch was late to show
 //!
-//! A leader that listed everything after it had taken the Lease knew all that its predecessor had done: the predecessor sends nothing
-//! after the Lease's deadline. The watch of a follower may be late by seconds, so what a follower knows may be older than its
-//! predecessor's last acts. For each thing that a decision rests on:
+//! A leader that listed everything after it had taken the Lease would know all that its predecessor did, because the
+//! predecessor sends nothing after the Lease's deadline. But a follower's watch may be seconds late, so its state may
+//! be older than its predecessor's last acts. For each kind of data that a decision rests on:
 //!
-//! | what | why it may be old, or is read anew |
+//! | data | why it may be stale, or is read again |
 //! |---|---|
-//! | copies of agents' ledgers | The agent is the truth. It refuses orders of a lower epoch, places that are taken, and the release of a pod whose Binding may be open. |
-//! | pods with a reservation and unknown here | They are looked up. |
-//! | what pods hold of static nodes, and which nodes are being changed | A device may be held by a pod that the watch has not shown. No pod comes to a static node until Nodes and pods were listed in this term. |
-//! | epochs | The Lease's own, and the ConfigMap, are read in each term. What agents have heard is kept. |
-//! | CPU, memory, taints, labels; who waits | They rank nodes and wake pods; kube-scheduler and the agents decide. |
-//! | quotas | Copies have all reservations. A bound pod that is not shown yet is in its node's copy, as long as that is connected. |
+//! | copies of agents' ledgers | The agent has the truth. It refuses orders of a lower epoch, places that are taken,
+//! and the release of a pod whose Binding may be open. |
+//! | pods with a reservation that the index does not have | They are looked up. |
+//! | what pods hold of static nodes, and which nodes are being changed | A device may be held by a pod that the watch
+//! has not shown. No pod is bound to a static node until Nodes and pods were listed in this term. |
+//! | epochs | The Lease's own and the ConfigMap's are read in each term. Those that agents have reported are kept. |
+//! | CPU, memory, taints, labels; pending pods | They rank nodes and requeue pods; kube-scheduler and the agents
+//! decide. |
+//! | quotas | Copies have all reservations. A bound pod that the watch has not shown yet is in its node's copy, as long
+//! as the agent is connected. |
 
 use super::statics::Shower;
 use super::{ClusterIndex, lifetime, succession};
@@ -27,43 +31,43 @@ use kerf_core::packing::Terms;
 #[derive(Debug, Default)]
 pub(super) struct Lead {
     pub leads: bool,
-    /// Whether requests are answered. The epoch does not rise any more.
+    /// Whether requests are answered. From then on the epoch no longer rises.
     pub answers: bool,
 }
 
 impl ClusterIndex {
-    /// The index of a replica that follows, which knows nothing yet and values places on these terms.
+    /// The empty index of a follower. `terms` are the weights by which it will value places.
     #[must_use]
     pub fn following(terms: Terms) -> Self {
         Self { lead: Lead::default(), ..Self::new(0, terms) }
     }
 
-    /// This replica leads from now on, in this epoch or one above all that it has heard of.
+    /// Begins a term in this epoch, or in one above every epoch that was seen.
     pub fn lead(&mut self, epoch: u64) {
         self.epoch = epoch.max(self.heard.saturating_add(1));
         self.lead = Lead { leads: true, answers: false };
         self.statics.set_unread(true);
     }
 
-    /// Whether all is known by which a leader answers: everything was listed, what may not be old in this term.
+    /// Whether a leader can answer: everything was listed, and what may not be stale was listed in this term.
     #[must_use]
     pub fn can_answer(&self) -> bool {
         self.is_listed() && !self.has_unread_statics()
     }
 
-    /// Whether requests are answered, and so the epoch is final.
+    /// Whether requests are answered, so that the epoch is final.
     #[must_use]
     pub fn answers(&self) -> bool {
         self.lead.answers
     }
 
-    /// Whether there are static nodes, and Nodes and pods are to be listed in this term.
+    /// Whether there are static nodes whose Nodes and pods are still to be listed in this term.
     #[must_use]
     pub fn has_unread_statics(&self) -> bool {
         self.statics.are_unread() && self.statics.names().any(|name| self.is_static(name))
     }
 
-    /// Nodes and pods were listed in this term: what static nodes have is known.
+    /// Records that Nodes and pods were listed in this term, so that static nodes are known.
     pub fn statics_read(&mut self) {
         self.statics.set_unread(false);
         let all: Vec<NodeName> = self.statics.names().cloned().collect();
@@ -71,17 +75,18 @@ impl ClusterIndex {
         self.effects.progress = true;
     }
 
-    /// Everything is known: requests are answered from now on.
+    /// Starts to answer requests, because everything is known.
     pub fn take_over(&mut self) {
         self.lead.answers = true;
         self.effects.progress = true;
         self.look_into_unknown();
     }
 
-    /// This replica leads no more. All goes that only a leader may know: proposals, assumed and pending pods, and what is
-    /// promised on static nodes.
+    /// Ends the term. It drops everything that only a leader may know: proposals, assumed and pending pods, and
+    /// reservations on static nodes.
     pub fn follow(&mut self) {
-        // Each field is named: a new one does not compile before it is decided what the next term may know of it.
+        // Each field is named, so that a new field does not compile until it is decided what the next term may know of
+        // it.
         let Self {
             epoch: _,
             heard: _,
@@ -138,7 +143,7 @@ impl ClusterIndex {
             changed.extend(statics.leave(uid, Shower::Sliced));
         }
         for uid in &strays {
-            // No watch shows them, so their end would not be reported.
+            // No watch shows these pods, so their end would not be reported.
             self.forget_pod(uid);
         }
         self.statics_changed(changed);

@@ -12,7 +12,7 @@ fn name() -> NodeName {
     "n".into()
 }
 
-/// A follower that has listed a cluster of one H100 node, and whose agent has not connected.
+/// A follower that has listed a cluster of one H100 node whose agent is not connected.
 fn follower() -> ClusterIndex {
     let mut index = ClusterIndex::following(Terms::default());
     index.nodes_listing();

@@ -1,6 +1,7 @@
-//! Places that are just being left: by pods whose end has begun, and by those that are gone and whose agent has not told yet.
+//! Places that are just being left: by pods that are being deleted, and by pods that are gone although the agent has
+//! not reported it yet.
 //!
-//! A controller makes the next pod milliseconds after the last one is gone. Nobody needs to restart elsewhere for it.
+//! A controller recreates a pod milliseconds after the former one is gone. No pod needs to be evicted for it.
 
 use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
@@ -13,8 +14,8 @@ use kerf_core::packing::{Fit, KindPlan, fit};
 use kerf_core::policy::Charge;
 
 impl ClusterIndex {
-    /// The first of `offered` nodes where a pod fits once those are gone who are leaving, by which kinds, and who they are. Places
-    /// where others are expected are theirs.
+    /// The first of `offered` nodes where a pod fits once the leaving pods are gone, with the kinds and the leaving
+    /// pods. Places where other pods are assumed stay theirs.
     pub(super) fn place_being_left(
         &self,
         ask: &Ask,
@@ -37,8 +38,8 @@ impl ClusterIndex {
         })
     }
 
-    /// Whether a pod is giving its slices on the node back: it is being deleted or gone, and the agent has not told yet. Who is hidden
-    /// was deleted at once, or has lost its label, and in a moment it is known which.
+    /// Whether a pod is giving its slices on the node back: it is being deleted or gone, and the agent has not reported
+    /// it yet. A hidden pod counts too. It was deleted at once, or lost its label, and a lookup will soon say which.
     pub(super) fn is_leaving(&self, node: &IndexedNode, uid: &PodUid) -> bool {
         node.left.contains_key(uid)
             || self.hidden.contains(uid)

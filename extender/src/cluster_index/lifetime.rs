@@ -1,20 +1,20 @@
-//! Reservations that nobody uses: how long they stay, and when they go.
+//! Unused reservations: how long they stay, and when they are released.
 //!
-//! The scheduler does not report when it gives up a pod. So a reservation lives for a while after the pod's last bind ended. Then it
-//! is released, though the scheduler may ask for the pod again: a plugin may reject the pod each time after kerf's filter. A
-//! bind that follows a filter and finds no reservation makes one anew.
+//! The scheduler does not report when it drops a pod, so a reservation expires some time after the pod's last bind
+//! ended. The scheduler may still come back with the pod, because a plugin may reject the pod each time after kerf's
+//! filter. A bind that follows a filter and finds no reservation makes a new one.
 
 use super::{ClusterIndex, Why};
 use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodUid};
 use std::time::{Duration, Instant};
 
-/// How long things outlive what is known of them.
+/// How long reservations and requests live without a sign of use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// How long a reservation of a pod that is not bound stays after the pod's last bind.
     pub reservation: Duration,
-    /// How long a request may live in the API server after its sender has given it up.
+    /// How long a request may live in the API server after its sender has stopped waiting for it.
     pub request: Duration,
 }
 
@@ -24,14 +24,14 @@ impl Default for Limits {
     }
 }
 
-/// What reservations are used for.
+/// The last uses of reservations.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
-    /// Binds under way, by pod.
+    /// The number of open binds of each pod.
     binds: HashMap<PodUid, u32>,
-    /// When each pod's last bind ended; for a reservation of a former leader, when it was first seen.
+    /// When each pod's last bind ended. For a reservation of a former leader: when it was first seen.
     last: HashMap<PodUid, Instant>,
-    /// Pods that were bound here, whatever an old event of the watch says.
+    /// Pods that this replica bound, even if an old event of the watch shows them unbound.
     bound: HashSet<PodUid>,
 }
 
@@ -42,17 +42,16 @@ impl Uses {
 }
 
 impl ClusterIndex {
-    /// Reservations and requests live so long.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// A bind of the pod begins. Each beginning has its [`end_bind`](Self::end_bind).
+    /// Begins a bind of the pod. Each call is followed by one of [`end_bind`](Self::end_bind).
     pub fn begin_bind(&mut self, uid: &PodUid) {
         *self.uses.binds.entry(uid.clone()).or_default() += 1;
     }
 
-    /// A bind of the pod ended, however it did. Binds that wait for what the pod has look again.
+    /// Ends a bind of the pod, whatever its result. Binds that are blocked by the pod's reservation check again.
     pub fn end_bind(&mut self, uid: &PodUid, node: &NodeName, now: Instant) {
         if let Some(count) = self.uses.binds.get_mut(uid) {
             *count -= 1;
@@ -74,7 +73,7 @@ impl ClusterIndex {
         self.uses.binds.contains_key(uid)
     }
 
-    /// Does what is due by time alone. To be called about once a second.
+    /// Runs what is due by time alone. The caller runs it about once a second.
     pub fn tick(&mut self, now: Instant) {
         if self.is_listed() {
             self.reopen_statics(now);
@@ -96,8 +95,8 @@ impl ClusterIndex {
         }
     }
 
-    /// Whether nothing says that a reservation will be needed in a moment: no bind is under way, and no Binding was made or may
-    /// yet be made. A pod of which nothing is known may be bound.
+    /// Whether nothing shows that a reservation will be needed soon: no bind is under way, and no Binding was made or
+    /// may still be made. A pod that the index does not have may be bound, so its reservation counts as used.
     pub(super) fn is_unused(&self, uid: &PodUid) -> bool {
         let is_unbound = match self.pods.get(uid) {
             Some(pod) => pod.node.is_none(),

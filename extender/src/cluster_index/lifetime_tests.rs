@@ -67,7 +67,7 @@ fn a_filter_does_not_renew_the_lifetime() {
     index.tick(start + LIFETIME);
     index.obey();
     assert_eq!(released(&mut index), [Why::Expired]);
-    // A bind that follows the last filter reserves anew.
+    // A bind that follows the last filter makes a new reservation.
     reserve(&mut index, "a");
     assert_eq!(index.place_of(&uid("a")), Some(&"n".into()));
 }
@@ -79,11 +79,11 @@ fn a_reservation_of_a_pod_that_is_bound_or_may_be_does_not_expire() {
         |index| index.show_pod(known("a", Some("n"))),
         |index| {
             index.bound(&uid("a"), &key(), &"n".into());
-            // An event from before.
+            // The watch shows an event from before the bind.
             index.show_pod(known("a", None));
         },
         |index| index.begin_post(&uid("a"), &key(), Instant::now()),
-        // Its label was taken away: it may be bound since.
+        // Its label was removed, so it may have been bound since.
         |index| index.hide_pod(&known("a", None)),
     ];
     for (number, keep) in keeps.into_iter().enumerate() {

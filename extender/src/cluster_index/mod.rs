@@ -1,7 +1,8 @@
-//! What a replica knows of the cluster: nodes, sliced pods, promises and probable places. The last two only a leader knows.
+//! What a replica knows of the cluster: nodes, pods with slices, reservations and assumed pods. Only a leader has
+//! assumed pods.
 //!
-//! It is told what happened and by whom, and answers; it reads no clock and does no I/O. What the outside must do next
-//! it leaves in its [`Effects`]: orders to agents, binds that must look again, pods to be looked up.
+//! Callers report events to it and ask it questions. It reads no clock and does no I/O. What callers must do next it
+//! puts into its [`Effects`]: orders to agents, binds that must check again, pods to look up.
 
 mod admitted;
 mod another_kind;
@@ -65,62 +66,62 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct ClusterIndex {
     epoch: u64,
-    /// The highest epoch of a leader that was seen, in this replica's life.
+    /// The highest epoch of a leader that this process has seen.
     heard: u64,
     lead: leading::Lead,
     nodes: HashMap<NodeName, IndexedNode>,
-    /// What the agents that are connected report.
+    /// What the connected agents report.
     copies: HashMap<NodeName, copy::NodeCopy>,
-    /// The MIG GPUs of all serving nodes: what a place costs depends on what is left elsewhere.
+    /// The MIG GPUs of all serving nodes, because the cost of a place depends on what is left elsewhere.
     fleet: Fleet,
-    /// The GPUs that are shared.
+    /// The shared GPUs of all nodes.
     fractions: fractions::Fractions,
-    /// What pods without kerf's label take of their nodes.
+    /// What pods without kerf's label use of their nodes.
     others: others::Others,
-    /// What the Nodes have for pods.
+    /// The allocatable CPU and memory of each Node.
     allocatable: HashMap<NodeName, Compute>,
-    /// Their taints, where they have some.
+    /// The taints of each Node that has some.
     taints: HashMap<NodeName, Vec<Taint>>,
-    /// Their labels.
     labels: HashMap<NodeName, BTreeMap<String, String>>,
-    /// Those that take no new pods: they are cordoned, or lost.
+    /// Nodes that take no new pods, because they are cordoned or lost.
     shut: HashSet<NodeName>,
-    /// Those on which no pod can run in a user namespace.
+    /// Nodes on which no pod can run in a user namespace.
     without_user_namespaces: HashSet<NodeName>,
     pods: HashMap<PodUid, KnownPod>,
-    /// Those that are bound and whose owners allow to move them.
+    /// Bound pods whose owners allow their eviction.
     movable: HashSet<PodUid>,
-    /// The node on which each promised pod has its slices.
+    /// The node on which each pod with a reservation has its slices.
     places: HashMap<PodUid, NodeName>,
     tentatives: Tentatives,
     /// What NVIDIA's device plugin serves.
     statics: statics::Statics,
-    /// Moves that were begun, or put off, by the pod that finds room by them.
+    /// Evictions that were begun or put off, by the pod that gets the room.
     moving: HashMap<PodUid, moving::Moving>,
-    /// Whether no pod is moved: there is no right to.
+    /// Whether no pod is ever evicted, because the program lacks the right to.
     moves_nobody: bool,
     /// Pods with a reservation and no Binding yet.
     journeys: HashMap<PodUid, journey::Journey>,
-    /// The preferred kinds that were passed over for pods with a reservation and no Binding yet, where there are any.
+    /// The preferred kinds that were passed over, for pods with a reservation and no Binding yet.
     passed: HashMap<PodUid, Vec<PassedKind>>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
     posting: HashMap<PodUid, posting::Post>,
-    /// When reservations were of use.
+    /// When reservations were last used.
     uses: lifetime::Uses,
     limits: Limits,
     predecessor: succession::Predecessor,
-    /// Pods that exist but that the watch does not show: somebody took their label away.
+    /// Pods that exist although the watch does not show them, because their label was removed.
     strays: HashSet<PodUid>,
-    /// Pods that the watch showed last without a sign of their end and shows no more, until the API server says what they are.
+    /// Pods that the watch no longer shows although nothing announced their end. They stay here until the API server
+    /// was asked.
     hidden: HashSet<PodUid>,
-    /// What a listing under way has shown.
+    /// What a list that is under way has shown so far.
     listing: Listing,
-    /// Pods that were refused.
+    /// Pods that all offered nodes refused.
     waiting: Waiting,
-    /// Whether the pods that a former leader refused were taken in.
+    /// Whether the pods that a former leader refused were taken over.
     adopted_waiters: bool,
     quotas: quotas::Quotas,
-    /// What pods were told for which nobody is preempted.
+    /// The last Events about why no pod is preempted.
     told: preempting::Told,
     effects: Effects,
 }
@@ -136,8 +137,8 @@ struct Listing {
     awaited: Awaited,
 }
 
-/// What must be known too before anything is answered: for static nodes the Nodes and the pods without kerf's label, and the epoch
-/// that a former leader wrote.
+/// What must also be known before the first answer: for static nodes the Nodes and the pods without kerf's label, and
+/// the epoch that a former leader wrote.
 #[derive(Debug, Default)]
 struct Awaited {
     machines: bool,
@@ -146,7 +147,7 @@ struct Awaited {
 }
 
 impl ClusterIndex {
-    /// The index of the leader of `epoch`, which knows nothing yet and values places on these terms.
+    /// The empty index of the leader of `epoch`. `terms` are the weights by which it values places.
     #[must_use]
     pub fn new(epoch: u64, terms: Terms) -> Self {
         let lead = leading::Lead { leads: true, answers: false };
@@ -166,28 +167,26 @@ impl ClusterIndex {
         nodes_listed && pods_listed && !awaited.machines && !awaited.others && !awaited.former_epoch
     }
 
-    /// What is to be done since this was asked last.
+    /// Takes the effects since the last call.
     pub fn take_effects(&mut self) -> Effects {
         std::mem::take(&mut self.effects)
     }
 
-    /// The nodes.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &IndexedNode)> {
         self.nodes.iter()
     }
 
-    /// The node of this name.
     #[must_use]
     pub fn node(&self, name: &NodeName) -> Option<&IndexedNode> {
         self.nodes.get(name)
     }
 
-    /// All nodes are about to be shown.
+    /// Starts a list of all GpuNodes.
     pub fn nodes_listing(&mut self) {
         self.listing.nodes = Some(HashSet::new());
     }
 
-    /// All nodes were shown: others are gone.
+    /// Ends a list of all GpuNodes: those that it did not contain are gone.
     pub fn nodes_listed(&mut self) {
         if let Some(shown) = self.listing.nodes.take() {
             let gone: Vec<_> = self.nodes.keys().filter(|name| !shown.contains(*name)).cloned().collect();
@@ -199,7 +198,7 @@ impl ClusterIndex {
         self.effects.progress = true;
     }
 
-    /// A GpuNode as the API server has it. What the node has its agent says over its connection.
+    /// Updates a GpuNode from the API server. The node's slices come from its agent over the connection instead.
     pub fn show_node(&mut self, shown: &GpuNode) {
         let name = shown.name();
         if let Some(listing) = &mut self.listing.nodes {
@@ -218,7 +217,7 @@ impl ClusterIndex {
         self.settle(&name);
     }
 
-    /// A GpuNode is gone, and with it all promises on it.
+    /// Removes a GpuNode, and with it all reservations on it.
     pub fn remove_node(&mut self, name: &NodeName) {
         if let Some(mut node) = self.nodes.remove(name) {
             self.keep_copy(name, &mut node);
@@ -235,7 +234,7 @@ impl ClusterIndex {
         }
     }
 
-    /// What the Node of this name has for pods; `None` when it is gone.
+    /// Sets what the Node of this name has for pods; `None` if it is gone.
     pub fn show_allocatable(&mut self, name: NodeName, allocatable: Option<Compute>) {
         match allocatable {
             Some(allocatable) => drop(self.allocatable.insert(name, allocatable)),
@@ -243,7 +242,7 @@ impl ClusterIndex {
         }
     }
 
-    /// The taints of the Node of this name; none when it is gone.
+    /// Sets the taints of the Node of this name; none if it is gone.
     pub fn show_taints(&mut self, name: NodeName, taints: Vec<Taint>) {
         if taints.is_empty() {
             self.taints.remove(&name);
@@ -252,8 +251,8 @@ impl ClusterIndex {
         }
     }
 
-    /// Whether the Node of this name takes no new pods. The scheduler knows, and pods may tolerate it: it is refused to
-    /// nobody here, but what it has is no room to count on.
+    /// Sets whether the Node of this name takes no new pods. The scheduler applies that rule itself, and pods may
+    /// tolerate it, so the node is not refused here. But its free slices do not count as room for pending pods.
     pub fn show_shut(&mut self, name: NodeName, is_shut: bool) {
         if is_shut {
             self.shut.insert(name);
@@ -262,7 +261,7 @@ impl ClusterIndex {
         }
     }
 
-    /// Whether pods may run in user namespaces on the Node of this name.
+    /// Sets whether pods may run in user namespaces on the Node of this name.
     pub fn show_user_namespaces(&mut self, name: &NodeName, has_them: bool) {
         if has_them {
             self.without_user_namespaces.remove(name);
@@ -276,7 +275,7 @@ impl ClusterIndex {
         }
     }
 
-    /// `None` where nothing says that there are none.
+    /// `Some(false)` if the Node reports none; `None` otherwise, because an unknown Node is not refused.
     fn has_user_namespaces(&self, name: &NodeName) -> Option<bool> {
         self.without_user_namespaces.contains(name).then_some(false)
     }
@@ -299,12 +298,13 @@ impl ClusterIndex {
         Ok(Place { cost: shared.unwrap_or(place.cost), ..place })
     }
 
-    /// Answers must wait for the epoch that a former leader wrote.
+    /// Makes answers wait for the epoch that a former leader wrote.
     pub fn await_former_epoch(&mut self) {
         self.listing.awaited.former_epoch = true;
     }
 
-    /// A former leader wrote this epoch; `None` if none did. This one rises over it: agents, which have heard it too, may be missing.
+    /// Raises the epoch over the one that a former leader wrote, if any. Agents that have received the same epoch may
+    /// not be connected yet, so they cannot report it.
     pub fn rise_over(&mut self, former: Option<u64>) {
         self.listing.awaited.former_epoch = false;
         self.effects.progress = true;
@@ -316,8 +316,8 @@ impl ClusterIndex {
         }
     }
 
-    /// A leader of this epoch was heard of. If it is newer, this one is none any more. As long as this one does not answer, it is
-    /// rather the record of epochs that was lost, and its own rises over what it finds.
+    /// Records another leader's epoch. If it is newer, this replica's term ends. If this leader does not answer yet,
+    /// the likely cause is that the record of epochs was lost, so its own epoch rises instead.
     pub fn hear_epoch(&mut self, written: u64) {
         self.heard = self.heard.max(written);
         if !self.lead.leads {
@@ -330,13 +330,13 @@ impl ClusterIndex {
         }
     }
 
-    /// The highest epoch of a leader that was seen. A term of this replica is above it.
+    /// The highest epoch of a leader that was seen. A term of this replica gets a higher one.
     #[must_use]
     pub fn heard(&self) -> u64 {
         self.heard
     }
 
-    /// Notes what follows from a node's present state.
+    /// Updates what depends on a node's state.
     fn settle(&mut self, name: &NodeName) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         let mut promised = node.promised_now();
@@ -352,11 +352,12 @@ impl ClusterIndex {
         }
         for uid in promised.difference(&node.promised) {
             let pod = self.pods.get(uid);
-            // One that is bound elsewhere has left this node.
+            // A pod that is bound elsewhere has left this node.
             if pod.and_then(|pod| pod.node.as_ref()).is_some_and(|node| node != name) {
                 continue;
             }
-            // No event will report the end of a pod that ended before, as while the agent was not connected.
+            // The end of a pod that ended earlier, for example while the agent was not connected, is reported by no
+            // event.
             let is_unknown = pod.is_none() && self.listing.pods_listed && node.reports_reservation(uid);
             if is_unknown && self.lead.leads {
                 self.effects.unconfirmed.insert(uid.clone());
@@ -374,7 +375,7 @@ impl ClusterIndex {
     }
 }
 
-/// What is known of a node's CPU and memory. Without the Node it is as good as any.
+/// CPU and memory of a node. If its Node is not known, it counts as having plenty.
 fn machine(
     allocatable: &HashMap<NodeName, Compute>,
     others: &others::Others,

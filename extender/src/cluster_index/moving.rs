@@ -1,8 +1,11 @@
-//! One move: a pod whose owner allows it restarts elsewhere, so that a bigger one finds room.
+//! Evictions that make room: a pod whose owner allows it restarts elsewhere, so that a bigger one finds room.
 //!
-//! A MIG instance cannot move with what runs on it. So the pod is evicted, its controller makes another, and that finds
-//! the place that was free. Until then the bigger pod is expected on what is left, so that nobody else gets it. A pod has
-//! at most one other moved for it, and only where it fits nowhere, nor will once those are gone who leave by themselves.
+//! A MIG instance cannot move with what runs on it. So the pod is evicted, its controller recreates it, and the new pod
+//! takes the place that was free. Until then the bigger pod is assumed on the evicted pod's place, so that no other pod
+//! gets it.
+//!
+//! At most one pod is evicted for another. That happens only if the other fits nowhere, and will not fit once the pods
+//! are gone that are leaving anyway.
 
 use super::{ClusterIndex, IndexedNode, machine};
 use crate::ask::Ask;
@@ -15,39 +18,35 @@ use kerf_core::packing::{FleetGpu, KindPlan, PlaceId, plans};
 use std::collections::{HashMap as Map, HashSet};
 use std::time::{Duration, Instant};
 
-/// How long a pod may take to end and its slice to be cut anew; also how long nothing is tried after a refused eviction.
-/// Twice Kubernetes' usual grace period.
+/// How long a pod may take to end and its slice to be recut. It is also the pause after a refused eviction. Twice
+/// Kubernetes' usual grace period.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A pod that is to restart elsewhere.
+/// A pod that is to be evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
-    /// Its UID.
     pub uid: PodUid,
-    /// Its namespace and name.
     pub pod: PodKey,
-    /// Where it runs.
     pub node: NodeName,
-    /// The pod that finds room by it.
+    /// The UID of the pod that gets the room.
     pub makes_room_for: PodUid,
-    /// That pod's namespace and name.
+    /// The namespace and name of that pod.
     pub makes_room_for_pod: PodKey,
 }
 
 /// What is done for a pod that fits nowhere.
 #[derive(Debug, Clone)]
 pub(super) enum Moving {
-    /// Nobody is evicted for it until then: others are just leaving a place that will do.
+    /// No pod is evicted for it until then, because others are just leaving a suitable place.
     Awaiting(Instant),
-    /// Another was evicted.
     Begun(Begun),
 }
 
-/// A move that was begun for a pod.
+/// An eviction that was begun for a pod.
 #[derive(Debug, Clone)]
 pub(super) struct Begun {
     evicted: PodUid,
-    /// By which the pod is to be served.
+    /// The kinds that are to serve the pod.
     plan: KindPlan,
     leaving: Leaving,
     node: NodeName,
@@ -56,12 +55,12 @@ pub(super) struct Begun {
 }
 
 impl ClusterIndex {
-    /// Evicts nobody from now on.
+    /// Turns evictions off for good.
     pub fn move_nobody(&mut self) {
         self.moves_nobody = true;
     }
 
-    /// Makes room for a pod that all `offered` nodes refused, if one move does.
+    /// Makes room for a pod that all `offered` nodes refused, if one eviction suffices.
     pub fn make_room(&mut self, pod: &Promisee, ask: &Ask, offered: &[&str], now: Instant) {
         let until = match self.moving.get(&pod.uid).cloned() {
             Some(Moving::Begun(begun)) => return self.go_on(pod, ask, begun, now),
@@ -74,7 +73,7 @@ impl ClusterIndex {
         }
         let Some((request, plan)) = single_instance(ask) else { return };
         let Some((evicted, node)) = self.find_move(&request, &ask.document, offered) else { return };
-        // Whoever does not leave in time holds a move up, and does not prevent it.
+        // A pod that does not leave in time delays an eviction, but does not prevent it.
         let left = if until > now { self.place_being_left(ask, offered) } else { None };
         if let Some((node, plan, leaving)) = left {
             self.moving.insert(pod.uid.clone(), Moving::Awaiting(until));
@@ -109,13 +108,13 @@ impl ClusterIndex {
         });
     }
 
-    /// Goes on with a move that was begun. Once the other has left nobody else restarts for the pod, whatever refuses it;
-    /// its place is kept for a while, for the agent has not told yet that it is free.
+    /// Continues an eviction that was begun. Once the evicted pod has left, no other pod is evicted for this one, even
+    /// if nodes still refuse it. Its place is kept for a while, because the agent has not yet reported it as free.
     fn go_on(&mut self, pod: &Promisee, ask: &Ask, mut begun: Begun, now: Instant) {
         let evicted = self.pods.get(&begun.evicted).filter(|p| p.node.is_some() && !p.ended);
         let (is_gone, deleting) = (evicted.is_none(), evicted.is_some_and(|evicted| evicted.deleting));
         if deleting {
-            // Its grace period may be long. An eviction whose answer was lost was made after all.
+            // Its grace period may be long. If the eviction's answer was lost, the eviction was made after all.
             (begun.until, begun.refused) = (now + PATIENCE, false);
             self.moving.insert(pod.uid.clone(), Moving::Begun(begun.clone()));
         }
@@ -126,7 +125,7 @@ impl ClusterIndex {
         }
     }
 
-    /// Whether somebody was evicted for a pod and its place is kept.
+    /// Whether a pod was evicted for this pod and its place is kept.
     #[must_use]
     pub fn is_moved_for(&self, uid: &PodUid, now: Instant) -> bool {
         match self.moving.get(uid) {
@@ -135,7 +134,7 @@ impl ClusterIndex {
         }
     }
 
-    /// The API server does not let the pod be evicted that was to make room: its disruption budget, most often.
+    /// Records that the API server refused the eviction, most often because of a disruption budget.
     pub fn eviction_refused(&mut self, makes_room_for: &PodUid) {
         if let Some(Moving::Begun(begun)) = self.moving.get_mut(makes_room_for) {
             begun.refused = true;
@@ -159,7 +158,7 @@ impl ClusterIndex {
         self.touch(node);
     }
 
-    /// The pod that leaves, and its node.
+    /// The pod to evict, and its node.
     fn find_move(
         &mut self,
         request: &ContainerRequest,
@@ -173,7 +172,8 @@ impl ClusterIndex {
         if movable.is_empty() {
             return None;
         }
-        // Only what the scheduler offered, and nothing that others are expected to take: what is moved must find a place.
+        // Only nodes that the scheduler offered, and only those without assumed pods, because the evicted pod must find
+        // a place too.
         let offered = offered.iter().filter(|name| self.tentatives.are_none_on(name));
         let nodes = offered.filter_map(|name| self.nodes.get_key_value(*name));
         let gpus =
@@ -199,8 +199,9 @@ impl ClusterIndex {
         movable.get(&(found.gpu, found.moved)).cloned()
     }
 
-    /// The places of pods that may be moved, on these GPUs: bound, with one instance, their owner's word on them. Not of
-    /// those that want more than their slice's name says: another place by this name may not do for them.
+    /// The places of evictable pods on these nodes: pods that are bound, have one instance and their owner's
+    /// permission. Pods that ask for more than their slice's name says are left out, because another place of this name
+    /// may not suit them.
     fn places_of_movable(
         &self,
         document: &RequestDocument,
@@ -227,7 +228,7 @@ impl ClusterIndex {
     }
 }
 
-/// Whether a GPU of the node is of those of which a pod may have a GPU instance.
+/// Whether the pod may have a GPU instance of this GPU.
 fn is_admitted(node: &IndexedNode, gpu: &GpuUuid, document: &RequestDocument) -> bool {
     let admits = |known: &GpuStatus| {
         document.gpus.admits(gpu, &known.model) && document.allows(Kind::Mig, &known.model)
@@ -241,13 +242,13 @@ fn is_of_any_gpu(document: &RequestDocument) -> bool {
     document.gpus.is_all() && document.kinds_by_model.is_empty()
 }
 
-/// Whether any slice of its name on any GPU will do for the pod.
+/// Whether any slice of its name on any GPU suits the pod.
 fn asks_by_name_alone(ask: &Ask) -> bool {
     let by_name = |container: &ContainerRequest| container.memory.is_none() && container.compute.is_none();
     is_of_any_gpu(&ask.document) && ask.document.containers.iter().all(by_name)
 }
 
-/// The request of a pod that wants one GPU instance and nothing else, or may be served so, and the plan that says so.
+/// The request of a pod that can be served by one GPU instance and nothing else, and the plan for that.
 fn single_instance(ask: &Ask) -> Option<(ContainerRequest, KindPlan)> {
     plans(&ask.document).into_iter().find_map(|plan| match &*ask.document.planned(&plan).containers {
         [only] if only.count == 1 && only.only_kind() == Some(Kind::Mig) => Some((only.clone(), plan)),

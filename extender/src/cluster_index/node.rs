@@ -16,25 +16,26 @@ use kerf_runtime::gpu_node::GpuNode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// How many different asks a node's results are kept for. A burst of pods comes from few templates.
+/// For how many different requests a node's results are kept. A burst of pods comes from few templates.
 const KEPT_RESULTS: usize = 16;
 
-/// A node.
+/// A managed node as the index has it.
 #[derive(Debug)]
 pub struct IndexedNode {
-    /// The GpuNode's UID: one made anew starts from nothing.
+    /// The GpuNode's UID. A recreated GpuNode has another one and starts from nothing.
     pub object: Option<String>,
-    /// The slices that the node should have, and the policy in force: as its agent reports them, with all that is proposed to it.
+    /// The slices that the node should have and the policy in force: as its agent reports them, with all proposals
+    /// added.
     pub spec: GpuNodeSpec,
-    /// What the agent reports; nothing while it is not connected.
+    /// What the agent reports; empty while it is not connected.
     pub status: GpuNodeStatus,
     /// Whether the agent accepts reservations, whatever the status says.
     pub agent: Result<(), Refusal>,
-    /// The pods that have slices in `spec`, but for those whose release is ordered.
+    /// The pods that have slices in `spec`, except for those whose release is ordered.
     pub promised: BTreeSet<PodUid>,
-    /// What they take of the node's CPU and memory, as far as they are known.
+    /// What these pods use of the node's CPU and memory, as far as they are known.
     pub compute: Compute,
-    /// Pods that have ended or are gone and have slices yet, by the agent's word.
+    /// Pods that have ended or are gone, but still have slices in the agent's report.
     pub left: BTreeMap<PodUid, PodKey>,
     /// The admins' document that the GpuNode's policy was copied from.
     pub filled_by: Option<String>,
@@ -50,7 +51,6 @@ pub struct IndexedNode {
 /// A pod's place on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// How good it is.
     pub place: Place,
     /// The shape of the pod's slice, if it gets only one and asks for it by size.
     pub only: Option<Shape>,
@@ -66,22 +66,22 @@ impl From<Fit> for Found {
     }
 }
 
-/// What filters see of a node.
+/// The inventory that filters read, with cached results.
 #[derive(Debug, Default)]
 struct View {
     stale: bool,
     inventory: NodeInventory,
-    /// What the last asks came to, as of this version of the fleet.
+    /// The results of the last requests, as of this version of the fleet.
     results: Vec<(Arc<str>, Result<Found, Refusal>)>,
     version: u64,
-    /// Whether a plan of one of the last asks fits, at whatever price.
+    /// Whether a plan of one of the last requests fits, at whatever cost.
     plans: Vec<(Arc<str>, KindPlan, Result<(), Refusal>)>,
-    /// Rises with every inventory.
+    /// Rises with every change of the inventory.
     seen: u64,
 }
 
 impl IndexedNode {
-    /// The node of a GpuNode that is seen for the first time.
+    /// A node whose GpuNode is seen for the first time.
     #[must_use]
     pub fn of(node: &GpuNode) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl IndexedNode {
         }
     }
 
-    /// Reads what of the GpuNode is not its agent's.
+    /// Reads the parts of the GpuNode that its agent does not write.
     pub fn show(&mut self, node: &GpuNode) {
         self.filled_by =
             node.metadata.annotations.as_ref().and_then(|all| all.get(keys::NODE_POLICY).cloned());
@@ -118,13 +118,13 @@ impl IndexedNode {
         Some(first.shape.kind())
     }
 
-    /// The pods that have slices now.
+    /// The pods that have slices in `spec` now.
     #[must_use]
     pub fn promised_now(&self) -> BTreeSet<PodUid> {
         self.spec.slices.iter().filter_map(|s| Some(s.reservation.as_ref()?.uid.clone())).collect()
     }
 
-    /// Whether pods may be sent here at all.
+    /// Whether the node serves pods at all.
     pub fn serving(&self) -> Result<(), Refusal> {
         self.agent?;
         if self.status.is_ready() { Ok(()) } else { Err(Refusal::AgentNotReady) }
@@ -136,20 +136,20 @@ impl IndexedNode {
         reservations.any(|reservation| reservation.uid == *uid)
     }
 
-    /// Says that spec, status or the overlay changed.
+    /// Marks the inventory as stale, because spec, status or the overlay changed.
     pub fn touch(&mut self) {
         self.view.stale = true;
     }
 
-    /// Forgets those who left and have nothing here any more.
+    /// Forgets the pods that left and no longer have anything here.
     pub(super) fn forget_left(&mut self, promised: &BTreeSet<PodUid>) {
         let holders = self.status.slices.iter().filter_map(|slice| Some(slice.holder.as_ref()?.key()));
         let holders: BTreeSet<PodKey> = holders.collect();
         self.left.retain(|uid, pod| promised.contains(uid) || holders.contains(pod));
     }
 
-    /// The best place for `ask` here, beside all promises and probable places. Answers from the last results while
-    /// what is taken and idle here has not changed, nor what things cost in the fleet.
+    /// The best place for `ask` here, beside all reservations and assumed pods. Returns a cached result while the
+    /// node's inventory and the fleet's prices are unchanged.
     pub fn place(
         &mut self,
         name: &NodeName,
@@ -159,7 +159,7 @@ impl IndexedNode {
     ) -> Result<Found, Refusal> {
         self.bring_up_to_date(name, tentatives, fleet)?;
         if std::mem::replace(&mut self.view.version, fleet.version()) != fleet.version() {
-            // What does not fit does not fit at any price.
+            // What does not fit does not fit at any price, so refusals stay valid.
             self.view.results.retain(|(_, result)| result.is_err());
         }
         if let Some((_, known)) = self.view.results.iter().find(|(text, _)| *text == ask.text) {
@@ -170,7 +170,7 @@ impl IndexedNode {
         result
     }
 
-    /// Whether `ask` could be served here by this one of its plans.
+    /// Whether this one of its plans can serve `ask` here.
     pub fn place_by(
         &mut self,
         name: &NodeName,
@@ -189,17 +189,17 @@ impl IndexedNode {
         result
     }
 
-    /// How an ask fits by what the agent has shown last, whether it serves or not.
+    /// How a request fits by what the agent reported last, even if the node does not serve.
     pub fn shown_fit(&self, ask: &Ask, fleet: &Fleet) -> Result<Fit, Refusal> {
         fit(&self.shown_inventory(), &ask.document, fleet)
     }
 
-    /// What a pod would be charged for its place here, as of the last place.
+    /// What a pod would be charged for its place here, by the inventory of the last `place`.
     pub fn charge(&self, ask: &Ask, fleet: &Fleet) -> Result<Charge, Refusal> {
         Ok(charge(&fit(&self.view.inventory, &ask.document, fleet)?))
     }
 
-    /// The GPUs with all promises and probable places, as of the last place.
+    /// The GPUs with all reservations and assumed pods, as of the last `place`.
     #[must_use]
     pub fn inventory(&self) -> &NodeInventory {
         &self.view.inventory
@@ -211,7 +211,7 @@ impl IndexedNode {
         self.view.seen
     }
 
-    /// Shows the node's GPUs to the fleet as they are promised now; none while pods may not be sent here.
+    /// Updates the node's GPUs in the fleet to their current reservations; removes them while the node does not serve.
     pub fn join(&mut self, fleet: &mut Fleet) {
         let mut known: BTreeMap<GpuUuid, FleetGpu> =
             std::mem::take(&mut self.fleet_gpus).into_iter().collect();
@@ -226,7 +226,7 @@ impl IndexedNode {
         }
     }
 
-    /// The GPUs as they are promised and reported.
+    /// The GPUs as they are reserved and reported, without assumed pods.
     pub(super) fn shown_inventory(&self) -> NodeInventory {
         self.inventory_of(&self.spec, &self.status)
     }
@@ -259,7 +259,7 @@ impl IndexedNode {
     }
 }
 
-/// Remembers one result more, and no more than [`KEPT_RESULTS`].
+/// Appends a result. The oldest is dropped, so that at most [`KEPT_RESULTS`] are kept.
 fn keep<T>(results: &mut Vec<T>, result: T) {
     if results.len() == KEPT_RESULTS {
         results.drain(..1);

@@ -1,4 +1,4 @@
-//! Which nodes' policies are not what the admins' documents say.
+//! Finds nodes whose policies differ from the admins' documents.
 
 use super::ClusterIndex;
 use kerf_core::contract::NodePolicy;
@@ -7,7 +7,7 @@ use kerf_core::policy::NodeRules;
 use std::collections::BTreeMap;
 
 impl ClusterIndex {
-    /// The labels of the Node of this name; `None` when it is gone.
+    /// Sets the labels of the Node of this name; `None` if it is gone.
     pub fn show_labels(&mut self, name: NodeName, labels: Option<BTreeMap<String, String>>) {
         match labels {
             Some(labels) => drop(self.labels.insert(name, labels)),
@@ -15,13 +15,13 @@ impl ClusterIndex {
         }
     }
 
-    /// The document for a node; `Err` while its labels are not known, and so nothing can be said.
+    /// The document for a node. `Err` while its labels are not known, because any document may match it.
     pub fn rules_of(&self, name: &NodeName) -> Result<Option<&NodeRules>, UnknownNode> {
         let labels = self.labels.get(name).ok_or(UnknownNode)?;
         Ok(self.quotas.policies().of_node(name, labels))
     }
 
-    /// Nodes whose policy is not what the documents say.
+    /// The nodes whose policy differs from the documents.
     #[must_use]
     pub fn unfilled_nodes(&self) -> Vec<NodeName> {
         let unfilled = self.nodes.iter().filter(|(name, node)| {
@@ -32,12 +32,12 @@ impl ClusterIndex {
     }
 }
 
-/// Nothing is known of a Node.
+/// The Node's labels are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnknownNode;
 
-/// Whether a GpuNode with this policy, which a document of the name `filled_by` filled, has to change. Without a document
-/// that is for it, what an admin wrote into it stays.
+/// Whether a GpuNode with this policy, which the document `filled_by` filled, has to change. If no document is for it,
+/// what an admin wrote into it stays.
 #[must_use]
 pub fn is_due(filled_by: Option<&str>, policy: &NodePolicy, rules: Option<&NodeRules>) -> bool {
     match rules {

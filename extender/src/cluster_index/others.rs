@@ -1,4 +1,4 @@
-//! CPU and memory that pods without kerf's label take of their nodes.
+//! Sums CPU and memory that pods without kerf's label use, by node.
 
 use crate::compute::Compute;
 use crate::pod::KnownPod;
@@ -13,12 +13,12 @@ pub(super) struct Others {
 }
 
 impl Others {
-    /// What they take of a node together.
+    /// What these pods use of a node together.
     pub fn on(&self, node: &NodeName) -> Compute {
         self.nodes.get(node).copied().unwrap_or_default()
     }
 
-    /// A pod as the watch shows it.
+    /// Updates a pod as the watch shows it.
     pub fn show(&mut self, pod: &KnownPod) {
         let Some(node) = pod.node.as_ref().filter(|_| !pod.ended) else { return self.hide(&pod.uid) };
         if self.pods.get(&pod.uid).is_some_and(|(at, takes)| at == node && *takes == pod.compute) {
@@ -30,7 +30,6 @@ impl Others {
         *taken = taken.plus(pod.compute);
     }
 
-    /// A pod is gone.
     pub fn hide(&mut self, uid: &PodUid) {
         let Some((node, takes)) = self.pods.remove(uid) else { return };
         let left = self.nodes.get(&node).copied().unwrap_or_default().minus(takes);
@@ -41,7 +40,7 @@ impl Others {
         }
     }
 
-    /// Forgets the others.
+    /// Removes all pods that are not shown.
     pub fn retain(&mut self, is_shown: impl Fn(&PodUid) -> bool) {
         let gone: Vec<PodUid> = self.pods.keys().filter(|uid| !is_shown(uid)).cloned().collect();
         for uid in &gone {

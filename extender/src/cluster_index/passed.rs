@@ -1,4 +1,5 @@
-//! Which kinds a pod's policy prefers to the one that it gets, and what became of them on how many nodes. For people alone.
+//! The kinds that a pod's policy prefers to the one that it gets, and why nodes do not serve them. The result is for
+//! people only.
 
 use super::ClusterIndex;
 use crate::ask::Ask;
@@ -10,19 +11,20 @@ use kerf_core::kind::Kind;
 use kerf_core::names::NodeName;
 use kerf_core::packing::{KindPlan, SchedulerVerdict};
 
-/// What the scheduler asked about.
+/// What the scheduler's request offered.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer<'o> {
     /// The nodes that it offered.
     pub nodes: &'o [&'o str],
-    /// Whether these are all that pass its own checks. The node to which a pod is nominated it offers alone.
+    /// Whether these are all nodes that pass its own checks. They are not for a nominated pod: the scheduler offers its
+    /// node alone.
     pub is_complete: bool,
     /// The taints that the pod tolerates.
     pub tolerated: &'o [Toleration],
 }
 
 impl ClusterIndex {
-    /// The preferred kinds that are passed over for a pod that is served by this plan.
+    /// The preferred kinds that are passed over for a pod that this plan serves.
     pub fn passed(&mut self, ask: &Ask, chosen: &KindPlan, offer: Offer<'_>) -> Vec<PassedKind> {
         let preferred = chosen.preferred(&ask.document);
         if preferred.is_empty() {

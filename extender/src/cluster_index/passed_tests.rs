@@ -1,4 +1,4 @@
-//! How the nodes are counted that do not serve a pod by a kind that it prefers.
+//! Tests how nodes are counted that do not serve a pod by a kind that it prefers.
 
 use super::super::scene::Scene;
 use super::super::tests::uid;
@@ -15,7 +15,8 @@ fn taint(effect: &str) -> Vec<Taint> {
     vec![serde_json::from_value(json!({"key": "spot", "effect": effect})).unwrap()]
 }
 
-/// Three T4s that are free, one of them tainted and one tainted for a while, one that is full, and an H100 in MIG mode.
+/// Three T4s that are free, one of them with a taint and one with a temporary taint, one that is full, and an H100 in
+/// MIG mode.
 fn index() -> Scene {
     let nodes = ["free", "spot", "slow", "full"].map(|name| (name, T4));
     let h100: (&str, &[&str]) = ("mig", &["H100-80GB"]);
@@ -40,7 +41,7 @@ fn each_node_is_counted_once_by_what_keeps_the_pod_from_it() {
     let offer = Offer { nodes: &["mig", "full"], is_complete: true, tolerated: &[] };
     let kinds = [Kind::Mps, Kind::TimeSlicing, Kind::Mig];
     let mps = PassedKind { kind: Kind::Mps, full: 1, never: 1, excluded: 3, tainted: 1 };
-    // What is time-sliced is shared in one way only.
+    // A GPU that is time-sliced is not shared by MPS too.
     let time_slicing = PassedKind { kind: Kind::TimeSlicing, ..mps };
     assert_eq!(passed(&mut index, &kinds, Kind::Mig, offer), [mps, time_slicing]);
     assert_eq!(passed(&mut index, &kinds, Kind::TimeSlicing, offer), [mps]);
@@ -56,7 +57,7 @@ fn each_node_is_counted_once_by_what_keeps_the_pod_from_it() {
     assert_eq!(passed(&mut index, &[Kind::Mps, Kind::Mig], Kind::Mig, nominated), [alone]);
 }
 
-/// What was counted before is remembered by node, and no longer than it is true.
+/// Cached counts of a node are dropped when the node changes.
 #[test]
 fn a_node_that_changes_is_counted_anew() {
     let mut index = index();

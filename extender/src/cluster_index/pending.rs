@@ -1,4 +1,4 @@
-//! Why pods are pending. For metrics alone: no decision reads it.
+//! Why pods are pending. This is for metrics only: no decision reads it.
 
 use super::ClusterIndex;
 use crate::ask::Ask;
@@ -11,21 +11,18 @@ use kerf_core::resource::ResourceName;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A pod that is pending.
+/// A pending pod with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
-    /// Its UID.
     pub uid: PodUid,
-    /// By what it is counted.
     pub counted: Counted,
     /// The text of its request document.
     pub request: Arc<str>,
-    /// Why.
     pub reason: PendingReason,
 }
 
-/// What nodes make of the requests of pods that the scheduler did not ask about, by the request's text: pods of a template have the
-/// same.
+/// What nodes make of requests that the scheduler did not ask about, by the request's text, which pods of one template
+/// share.
 type Chances = HashMap<Arc<str>, Option<(Ask, PendingReason)>>;
 
 impl ClusterIndex {
@@ -47,7 +44,7 @@ impl ClusterIndex {
         self.admitted().map(|pod| (pod.clone(), known(pod))).collect()
     }
 
-    /// Why a pod is pending, as far as that is known without a look at the nodes.
+    /// Why a pod is pending, as far as that is known without its nodes.
     fn known_reason(&self, pod: &KnownPod, held_back: Option<bool>) -> Option<PendingReason> {
         if pod.gated {
             return Some(PendingReason::Gated);
@@ -62,7 +59,7 @@ impl ClusterIndex {
         }
     }
 
-    /// The same for a pod about which the scheduler did not ask, or not since there may be room for it.
+    /// The reason of a pod that the scheduler did not ask about, or has not asked about since there may be room for it.
     fn reason_of_nodes(
         &mut self,
         pod: &KnownPod,
@@ -74,7 +71,7 @@ impl ClusterIndex {
             let chance = self.chance(&pod.uid, &ask);
             Some((ask, chance))
         });
-        // Every node refuses a request that nobody can read.
+        // Every node refuses a request that cannot be read.
         let Some((ask, chance)) = chance.clone() else { return PendingReason::Never };
         let is_within = self.within_quota(&ask.of(pod.facts.clone())).is_ok();
         if is_within { chance } else { PendingReason::Quota }

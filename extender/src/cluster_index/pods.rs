@@ -1,7 +1,7 @@
-//! Pods in the index: who exists, who has ended, and of whom the API server must be asked.
+//! Pods in the index: which exist, which have ended, and which must be looked up with the API server.
 //!
-//! A promise is given back only for a pod that is known to be gone. The end of a watch's view is no proof of that: a pod
-//! whose label somebody removes leaves the watch and runs on.
+//! A reservation is released only if its pod is known to be gone. The watch's silence is no proof of that, because a
+//! pod whose label is removed leaves the watch and runs on.
 
 use super::statics::Shower;
 use super::{ClusterIndex, Why, fractions};
@@ -16,12 +16,12 @@ use kerf_core::units::SizeGb;
 use std::time::Instant;
 
 impl ClusterIndex {
-    /// All sliced pods are about to be shown.
+    /// Starts a list of all pods with kerf's label.
     pub fn pods_listing(&mut self) {
         self.listing.pods = Some(HashSet::new());
     }
 
-    /// All sliced pods were shown. Promises to others are looked into.
+    /// Ends that list. Pods with a reservation that it did not contain are looked up.
     pub fn pods_listed(&mut self) {
         if let Some(shown) = self.listing.pods.take() {
             let is_gone = |uid: &&PodUid| !shown.contains(*uid) && !self.strays.contains(*uid);
@@ -37,7 +37,7 @@ impl ClusterIndex {
         self.look_into_unknown();
     }
 
-    /// A pod as the watch shows it.
+    /// Updates a pod as the watch shows it.
     pub fn show_pod(&mut self, pod: KnownPod) {
         if let Some(listing) = &mut self.listing.pods {
             listing.insert(pod.uid.clone());
@@ -46,7 +46,7 @@ impl ClusterIndex {
         self.take_pod(pod);
     }
 
-    /// A pod that the API server has although the watch does not show it.
+    /// Adds a pod that the API server has although the watch does not show it.
     pub fn show_stray(&mut self, pod: KnownPod) {
         if pod.request.is_none() && !self.places.contains_key(&pod.uid) {
             return self.note_holder(&pod, Shower::Others);
@@ -55,7 +55,8 @@ impl ClusterIndex {
         self.take_pod(pod);
     }
 
-    /// The watch shows a pod no more. It is gone if its end had begun; else the API server is asked.
+    /// Handles a pod that the watch no longer shows. If its end had begun it is gone; otherwise the API server is
+    /// asked.
     pub fn hide_pod(&mut self, last: &KnownPod) {
         let ending = |pod: &KnownPod| pod.deleting || pod.ended;
         let known = self.forget_pod(&last.uid);
@@ -71,7 +72,7 @@ impl ClusterIndex {
         }
     }
 
-    /// By what a pod is counted, as far as it is known: with a slice, by the slice's kind.
+    /// What metrics count a pod by, as far as it is known. If it has a slice, that slice's kind counts.
     #[must_use]
     pub fn counted(&self, uid: &PodUid) -> Counted {
         let counted = self.pods.get(uid).map(|pod| pod.counted).unwrap_or_default();
@@ -80,7 +81,7 @@ impl ClusterIndex {
         Counted { kind: kind.unwrap_or(counted.kind), ..counted }
     }
 
-    /// Kind and size of a pod's slice, if only its place says the kind, and it has a reservation of only one.
+    /// Kind and size of a pod's slice, if only its place determines the kind and it has a reservation for exactly one.
     pub(super) fn slice_of_any_kind(&self, uid: &PodUid, ask: &Ask) -> Option<(Kind, SizeGb)> {
         let name = self.places.get(uid).filter(|_| ask.document.kind_label() == KindLabel::Any)?;
         let node = self.nodes.get(name)?;
@@ -89,7 +90,7 @@ impl ClusterIndex {
         Some((slice.shape.kind(), slice.shape.size()))
     }
 
-    /// Whether an MPS daemon obeys the pod's processes, which its policy allows.
+    /// Whether an MPS daemon accepts commands from the pod's processes, which its policy allows.
     #[must_use]
     pub fn may_command_mps(&self, uid: &PodUid) -> bool {
         let text = self.pods.get(uid).and_then(|pod| pod.request.as_deref());
@@ -100,7 +101,7 @@ impl ClusterIndex {
         is_allowed && (spec.is_none() || kinds.any(|kind| kind == Kind::Mps))
     }
 
-    /// The API server has no such pod.
+    /// Removes a pod that the API server does not have.
     pub fn pod_gone(&mut self, uid: &PodUid) {
         self.forget_pod(uid);
         self.hidden.remove(uid);
@@ -117,7 +118,7 @@ impl ClusterIndex {
         self.leave(uid, Why::Gone);
     }
 
-    /// A pod that has ended or is gone leaves its slices. Its node's agent sees that too, sooner or later.
+    /// A pod that has ended or is gone leaves its slices. Its node's agent notices that too, sooner or later.
     fn leave(&mut self, uid: &PodUid, why: Why) {
         let place = self.places.get(uid).cloned().zip(self.reserved_for(uid));
         if let Some((name, pod)) = place
@@ -128,7 +129,7 @@ impl ClusterIndex {
         self.release(uid, why);
     }
 
-    /// Looks at everything anew: what an event should have told but did not is found here.
+    /// Checks everything again, to find what an event should have reported but did not.
     pub fn resync(&mut self, now: Instant) {
         self.look_into_unknown();
         self.look_into_posts(now);
@@ -137,7 +138,7 @@ impl ClusterIndex {
         self.strays.retain(|uid| self.places.contains_key(uid));
     }
 
-    /// The pod to which slices are promised, or whose Binding was sent, under this UID.
+    /// The pod with this UID that has a reservation, or whose Binding was sent.
     #[must_use]
     pub fn promised_pod(&self, uid: &PodUid) -> Option<PodKey> {
         if let Some(promised) = self.statics.promised(uid) {
@@ -188,7 +189,7 @@ impl ClusterIndex {
         }
     }
 
-    /// Nothing is known of a pod any more.
+    /// Removes all that is known of a pod.
     pub(super) fn forget_pod(&mut self, uid: &PodUid) -> Option<KnownPod> {
         let known = self.pods.remove(uid)?;
         self.note_movable(uid);

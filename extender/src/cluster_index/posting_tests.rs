@@ -3,14 +3,14 @@ use super::super::tests::{index, known, reserve, uid};
 use super::*;
 use std::collections::BTreeSet;
 
-/// A pod whose Binding to `n` was sent, and was given up at `now`.
+/// A pod whose Binding to `n` was sent, and whose sender stopped waiting at `now`.
 fn posted(index: &mut Scene, pod: &str, now: Instant) {
     reserve(index, pod);
     index.begin_post(&uid(pod), &PodKey::new("default", pod), now);
     index.take_effects();
 }
 
-/// Who is asked for at a resync.
+/// The pods that a resync looks up.
 fn asked(index: &mut Scene, now: Instant) -> BTreeSet<PodUid> {
     index.resync(now);
     index.take_effects().unconfirmed

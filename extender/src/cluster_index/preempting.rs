@@ -1,8 +1,8 @@
-//! Whether a pod finds its place on a node once others have left it, which is what kube-scheduler's preemption asks.
+//! Whether a pod has a place on a node once others have left it, which is what kube-scheduler's preemption asks.
 //!
-//! Who is leaving already counts as gone: a pod that is being deleted, and one that is gone whose slices the agent has not
-//! told to be free. The scheduler looks at a pod that waits for CPU when another pod is deleted and not when an agent
-//! tells of a slice, so a "not yet" of those moments would hold for minutes.
+//! A leaving pod already counts as gone: one that is being deleted, and one that is gone although the agent has not
+//! reported its slices as free. For a pod that waits for CPU the scheduler asks when another pod is deleted, and not
+//! when an agent reports a slice. So a "not yet" in these moments would last for minutes.
 
 use super::leaving::charge;
 use super::{ClusterIndex, IndexedNode};
@@ -19,10 +19,10 @@ use kerf_core::static_node::Devices;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long a pod is told nothing new of why nobody is preempted for it.
+/// The shortest interval between two Events about one pod.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// What pods were told last, and when.
+/// The last Event about each pod, and its time.
 #[derive(Debug, Default)]
 pub(super) struct Told(HashMap<PodUid, (String, Instant)>);
 
@@ -32,20 +32,17 @@ impl Told {
     }
 }
 
-/// A pod for which nobody is preempted, and why.
+/// A pod that no other pod is preempted for, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NobodyPreempted {
-    /// Its UID.
     pub uid: PodUid,
-    /// Its namespace and name.
     pub pod: PodKey,
-    /// Why.
     pub note: String,
 }
 
 impl ClusterIndex {
-    /// Whether a pod's `ask` finds its place on a node once the victims have left it. What they hold of a quota counts on:
-    /// nobody is evicted for a quota.
+    /// Whether a pod's `ask` has a place on a node once the victims have left it. What victims hold of a quota still
+    /// counts, because pods are not evicted for a quota.
     pub fn serves_without(
         &self,
         name: &str,
@@ -81,7 +78,7 @@ impl ClusterIndex {
         self.plain_fit_without(name, asked, leaves).map(drop)
     }
 
-    /// Whether a pod that has a promise on a node may still come to it.
+    /// Whether a pod with a reservation on a node may still be bound to it.
     pub fn keeps_promises(&self, name: &NodeName) -> Result<(), Refusal> {
         match self.nodes.get(name) {
             Some(node) => node.serving(),
@@ -89,13 +86,14 @@ impl ClusterIndex {
         }
     }
 
-    /// Whether a node was among those that refused a pod when it was looked at last.
+    /// Whether a node was among those that refused a pod in its last filter.
     #[must_use]
     pub fn was_refused_by(&self, uid: &PodUid, node: &NodeName) -> bool {
         self.waiting.was_offered(uid, node)
     }
 
-    /// Nobody is preempted for a pod. It is told what changed since it was told last, once a minute at most.
+    /// Handles a pod that no other pod is preempted for. It gets an Event if the reason has changed, at most once a
+    /// minute.
     pub fn spared(&mut self, uid: &PodUid, pod: &PodKey, note: String, now: Instant) {
         let told = self.told.0.get(uid);
         if told.is_none_or(|(before, at)| *before != note && now.saturating_duration_since(*at) >= QUIET) {
@@ -112,7 +110,7 @@ impl ClusterIndex {
     }
 }
 
-/// The slices that are promised to a pod, and that nobody else holds by the kubelet's account.
+/// The slices that are reserved for a pod and that, by the kubelet's account, no other pod holds.
 fn own_slices(spec: &GpuNodeSpec, status: &GpuNodeStatus, uid: &PodUid) -> Vec<SliceId> {
     let key = |slice: &WantedSlice| slice.reservation.as_ref().map(Reservation::key);
     let holder =
@@ -121,7 +119,7 @@ fn own_slices(spec: &GpuNodeSpec, status: &GpuNodeStatus, uid: &PodUid) -> Vec<S
     own.map(|slice| slice.id.clone()).collect()
 }
 
-/// The status as it will be once the agent has seen the end of all who are gone.
+/// The status as it will be once the agent has seen the end of all pods that are gone.
 fn without_those_who_left(
     node: &IndexedNode,
     spec: &GpuNodeSpec,

@@ -1,4 +1,4 @@
-//! Promises to pods: what they ask for, where they are and are expected, and how promises end.
+//! Reservations in the index: what pods ask for, where they are reserved or assumed, and how reservations end.
 
 use super::{ClusterIndex, IndexedNode, Why};
 use crate::ask::Ask;
@@ -10,12 +10,12 @@ use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Refusal, fit};
 use std::time::Instant;
 
-/// Why nothing can be promised.
+/// Why nothing can be reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreservable {
     /// The node cannot serve the pod.
     Refused(Refusal),
-    /// Nothing is known of the pod's request.
+    /// The pod's request is not known.
     UnknownPod,
 }
 
@@ -26,7 +26,7 @@ impl From<Refusal> for Unreservable {
 }
 
 impl ClusterIndex {
-    /// What a pod asks for, and the kinds that a filter chose for it. It is expected nowhere any more.
+    /// A pod's request, and the kinds that a filter chose for it. The pod is no longer assumed anywhere.
     pub(super) fn ask_of(
         &mut self,
         uid: &PodUid,
@@ -41,7 +41,7 @@ impl ClusterIndex {
         Ok((ask, choice))
     }
 
-    /// The best kinds that a node has for a pod which no filter has sent there.
+    /// The best kinds that a node has for a pod that no filter has sent there.
     pub(super) fn best_kinds(&self, node: &IndexedNode, ask: &Ask) -> Result<KindChoice, Refusal> {
         if !ask.document.containers.iter().any(|container| container.resource.is_neutral()) {
             return Ok(KindChoice::default());
@@ -50,32 +50,33 @@ impl ClusterIndex {
         Ok(fit.rank.plan(&ask.document).unwrap_or_default().into())
     }
 
-    /// A pod was promised slices of the chosen kinds.
+    /// Records the chosen kinds of a pod that got a reservation.
     pub(super) fn note_choice(&mut self, uid: &PodUid, ask: &Ask, passed: Vec<PassedKind>) {
         if passed.is_empty() {
             self.passed.remove(uid);
         } else {
             self.passed.insert(uid.clone(), passed);
         }
-        // Pods whose name says the kind are learned from as they come.
+        // Pods whose name fixes the kind were counted as demand when they came.
         if let Some((slice, pod)) = self.slice_of_any_kind(uid, ask).zip(self.pods.get(uid)) {
             self.fractions.learn(slice, pod.compute);
         }
     }
 
-    /// The node on which a pod has a promise.
+    /// The node on which a pod has a reservation.
     #[must_use]
     pub fn place_of(&self, uid: &PodUid) -> Option<&NodeName> {
         self.places.get(uid).or_else(|| self.statics.promised(uid).map(|promised| &promised.node))
     }
 
-    /// Gives up a promise on a node that the pod cannot use, unless its Binding may have been made. Whether it is given up.
+    /// Releases a reservation that the pod cannot use, unless its Binding may have been made. Returns whether it is
+    /// released.
     pub fn give_up(&mut self, uid: &PodUid) -> bool {
         let bound = self.pods.get(uid).is_some_and(|pod| pod.node.is_some());
         !bound && !self.is_posting(uid) && (self.release_static(uid) || self.release(uid, Why::NodeUnusable))
     }
 
-    /// The pod is bound. The watch will show the same later.
+    /// Records that the pod is bound, before the watch shows it.
     pub fn bound(&mut self, uid: &PodUid, key: &PodKey, node: &NodeName) {
         self.posting.remove(uid);
         self.passed.remove(uid);
@@ -107,7 +108,7 @@ impl ClusterIndex {
         self.note_movable(uid);
     }
 
-    /// Says where a pod will most probably be bound, and by which kinds it is served there.
+    /// Assumes a pod on the node where it will most probably be bound, with the kinds that serve it there.
     pub fn expect(&mut self, pod: Promisee, ask: Ask, choice: KindChoice, name: &NodeName, now: Instant) {
         self.drop_tentative(&pod.uid);
         let charged = self.expected_charge(name, &pod, &ask);
@@ -116,27 +117,27 @@ impl ClusterIndex {
         self.touch(name);
     }
 
-    /// The node on which a pod is expected.
+    /// The node on which a pod is assumed.
     #[must_use]
     pub fn expected_on(&self, uid: &PodUid) -> Option<&NodeName> {
         self.tentatives.node_of(uid)
     }
 
-    /// Expects a pod no longer, and gives what was expected.
+    /// Ends a pod's assumed place, and returns it.
     pub fn drop_tentative(&mut self, uid: &PodUid) -> Option<Tentative> {
         let (node, tentative) = self.tentatives.take(uid)?;
         self.touch(&node);
         Some(tentative)
     }
 
-    /// Drops expectations that did not come true in time.
+    /// Drops assumed pods that were not bound in time.
     pub fn expire(&mut self, now: Instant) {
         for node in self.tentatives.expire(now) {
             self.touch(&node);
         }
     }
 
-    /// How many pods have a promise, by how far it is.
+    /// The number of pods with a reservation, by how far it is.
     #[must_use]
     pub fn promise_counts(&self) -> [(PromiseState, usize); 3] {
         let proposed: usize = self.copies.values().map(super::copy::NodeCopy::unanswered).sum();

@@ -1,4 +1,4 @@
-//! Proposals to nodes' agents: the places of a pod, chosen by the copy and all that is proposed already.
+//! Proposals to nodes' agents: a pod's places, chosen by the copy and all unanswered proposals.
 
 use super::copy::Proposed;
 use super::leaving::charge;
@@ -11,10 +11,11 @@ use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Refusal, fit};
 
 impl ClusterIndex {
-    /// Chooses places for a pod on a node. They count as taken until the node's agent has answered. A pod that has a reservation
-    /// there, or a proposal, keeps it. `ask` is what was read from the API server, where the caller has asked it. The pod is served by
-    /// the kinds that a filter chose for it, else by the best that the node has; if it has none of the chosen ones left, the pod is
-    /// refused and has to be filtered anew.
+    /// Chooses places for a pod on a node. They count as taken until the node's agent has answered.
+    ///
+    /// A pod that already has a reservation or a proposal there keeps it. `ask` is the request that the caller has read
+    /// from the API server, if it did. The kinds are those that a filter chose; without a filter, the best that the
+    /// node has. If none of the chosen kinds is left, the pod is refused and has to be filtered again.
     pub fn propose(
         &mut self,
         uid: &PodUid,
@@ -45,8 +46,8 @@ impl ClusterIndex {
         Ok(proposal)
     }
 
-    /// The places that a pod has already: by what the agent has reported alone, for a proposal of another pod may count on one that this
-    /// pod is about to lose, and an order that named a part of them could get it a part.
+    /// Proposes the places that a pod already has, by the agent's report alone. Another pod's proposal may count on one
+    /// that this pod is about to lose, and an order that named only a part of them could get it only that part.
     pub(super) fn renewal(&self, owner: Owner, name: &NodeName) -> Proposal {
         let nothing = GpuNodeStatus::default();
         Proposal::renewal(owner, self.nodes.get(name).map_or(&nothing, |node| &node.status))

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const HALF: &str = "nvidia.com/mig-3g.40gb";
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 
-/// Policies of these names, with these quotas of memory in GB, for pods with the label `policy` of that name.
+/// Policies of these names, with these quotas of memory in GB, for pods whose label `policy` has that name.
 fn policies(quotas: &[(&str, u32)]) -> Arc<Policies> {
     let policy = |(name, memory): &(&str, u32)| {
         let document = json!({
@@ -98,7 +98,7 @@ fn run(index: &mut Scene, pod: &Candidate, node: &str) {
     index.show_pod(known(pod, Some(node)));
 }
 
-/// Who is told by name is what the policy says, not what tenants call their namespaces.
+/// The policy decides which namespaces appear by name, because tenants choose the names of namespaces.
 #[test]
 fn the_use_of_a_quota_is_told_for_namespaces_that_the_policy_names() {
     let document = |name: &str, namespaces: &[&str]| -> kerf_core::policy::Policy {
@@ -272,7 +272,8 @@ fn a_pod_is_told_what_changed_and_once_a_minute() {
     assert_eq!(told(&mut index, Duration::from_mins(1)), [text(80)]);
 }
 
-/// Bound pods of which the agent reports nothing: it is not connected to this leader, or not yet, or the GpuNode is gone.
+/// The agent reports nothing of these bound pods: it is not connected to this leader, or not yet, or the GpuNode is
+/// gone.
 #[test]
 fn a_pod_is_charged_once_whether_its_node_is_connected_or_not() {
     let mut index = cluster();

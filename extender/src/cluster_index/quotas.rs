@@ -1,9 +1,12 @@
-//! Namespaces' quotas: who pays for a pod, what is paid already, and whether one pod more is within the quota.
+//! Namespaces' quotas: which quota a pod is charged to, what is charged already, and whether one more pod is within it.
 //!
-//! A filter counts what is promised, held and expected; a promise counts what is promised and held, by what agents report and what is
-//! proposed to them. All promises are made here, one after the other, so no two of them can pass a quota together. Nothing is recorded
-//! of it: what nodes and pods show is what counts, also for the next leader. A bound pod of which its node shows nothing, as one whose
-//! agent is not connected, is charged by the assignment that its Binding wrote into it.
+//! A filter counts reservations, held slices and assumed pods. A reservation counts reservations and held slices, by
+//! what agents report and what is proposed to them. All reservations are made here, one after the other, so no two can
+//! exceed a quota together.
+//!
+//! Nothing is recorded: what nodes and pods show counts, also for the next leader. For some bound pods the node shows
+//! nothing, for example if its agent is not connected. They are charged by the assignment that their Binding wrote into
+//! them.
 
 use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
@@ -18,7 +21,7 @@ use kerf_core::policy::{Cap, Charge, OverQuota, PodFacts, Policies, depends_on_p
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a pod is told nothing new of its quota.
+/// The shortest interval between two Events about one pod.
 const QUIET: Duration = Duration::from_mins(1);
 
 /// The quotas and what is charged to them.
@@ -27,20 +30,20 @@ pub(super) struct Quotas {
     policies: Arc<Policies>,
     /// What each policy allows a namespace.
     caps: HashMap<Arc<str>, Cap>,
-    /// Whether any of them limits anything. If not, nothing is counted.
+    /// Whether any quota limits anything. If not, nothing is counted.
     limited: bool,
-    /// Slices that nodes show as reserved or held, with whom each is charged to.
+    /// Slices that nodes show as reserved or held, with the charged namespace and policy.
     nodes: HashMap<NodeName, Vec<Entry>>,
     /// Pods with slices, by the node on which they run.
     pods: HashMap<NodeName, HashSet<PodUid>>,
-    /// Those of them of which their node shows nothing.
+    /// Charges of those pods that their node does not show.
     unshown: HashMap<NodeName, Vec<Entry>>,
     usage: Usage,
-    /// What pods were told last, and when.
+    /// The last Event about each pod, and its time.
     told: HashMap<PodUid, (OverQuota, Instant)>,
 }
 
-/// Whose quota a pod is charged to.
+/// The quota that a pod is charged to.
 #[derive(Debug, Clone)]
 struct Payer {
     namespace: String,
@@ -48,32 +51,29 @@ struct Payer {
     cap: Cap,
 }
 
-/// A pod that waits for its namespace's quota.
+/// A pod that is pending because of its namespace's quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldBack {
-    /// Its UID.
     pub uid: PodUid,
-    /// Its namespace and name.
     pub pod: PodKey,
-    /// Why.
     pub over: OverQuota,
 }
 
-/// What a policy's quota is, and how much of it a namespace holds.
+/// A policy's quota, and how much of it a namespace holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaUse {
-    /// The policy.
     pub policy: Arc<str>,
-    /// A namespace that the policy names in full; `None` for all others, of which the one that holds most is told.
+    /// A namespace that the policy names in full; `None` stands for all others, with the figures of the one that holds
+    /// most.
     pub namespace: Option<String>,
     /// What a namespace may hold.
     pub cap: Cap,
-    /// What it holds or is promised.
+    /// What its pods hold or have reserved.
     pub used: Charge,
 }
 
 impl Quotas {
-    /// Takes other policies; whether they are other ones.
+    /// Takes other policies. Returns whether they differ.
     fn take(&mut self, policies: &Arc<Policies>) -> bool {
         if Arc::ptr_eq(&self.policies, policies) {
             return false;
@@ -85,7 +85,8 @@ impl Quotas {
         true
     }
 
-    /// How much of each quota is used. Tenants make namespaces, so only those are told by name that an admin's policy names.
+    /// How much of each quota is used. Tenants create namespaces, so only those that an admin's policy names appear by
+    /// name; the number of series stays bounded.
     fn uses(&self) -> Vec<QuotaUse> {
         let mut uses = Vec::new();
         let limiting = self.policies.pods.iter().filter(|policy| !policy.spec().quota.is_unlimited());
@@ -106,7 +107,8 @@ impl Quotas {
         uses
     }
 
-    /// The policy for a pod: the one that its request document names, or, where that is gone, the first that matches.
+    /// The policy of a pod: the one that its request document names, or, if that no longer exists, the first that
+    /// matches.
     fn under(&self, named: Option<&str>, facts: &PodFacts) -> Under {
         let named = named.and_then(|name| self.caps.get_key_value(name));
         let matched = || self.caps.get_key_value(self.policies.of_pod(facts)?.name());
@@ -124,14 +126,14 @@ impl Quotas {
         self.under(ask.document.chosen.as_ref().map(|chosen| chosen.policy.as_str()), &ask.facts)
     }
 
-    /// Who pays for a pod; `None` if nobody counts.
+    /// The quota that a pod is charged to; `None` if no quota counts it.
     fn payer(&self, ask: &Ask) -> Option<Payer> {
         let Under::Policy(policy) = self.limited.then(|| self.under_ask(ask))? else { return None };
         let cap = *self.caps.get(&policy).filter(|cap| !cap.is_unlimited())?;
         Some(Payer { namespace: ask.facts.namespace.clone(), policy, cap })
     }
 
-    /// What a payer's pods hold or are promised.
+    /// What a payer's pods hold or have reserved.
     fn held(&self, payer: &Payer) -> Charge {
         self.usage.of(&payer.namespace, &payer.policy)
     }
@@ -144,7 +146,7 @@ impl Quotas {
         charge(&mut self.usage, &mut self.unshown, name, entries);
     }
 
-    /// A pod was there and is here now, each with its node if it has slices. The nodes at which something changed.
+    /// Moves a pod with slices from its former node to its present one. Returns the nodes at which something changed.
     fn move_pod(&mut self, uid: &PodUid, was: Option<&NodeName>, is: Option<&NodeName>) -> Vec<NodeName> {
         let moved = self.limited && was != is;
         if let Some(pods) = was.filter(|_| moved).and_then(|name| self.pods.get_mut(name)) {
@@ -165,7 +167,6 @@ impl Quotas {
         self.charge_unshown(name, Vec::new());
     }
 
-    /// Forgets what pods were told.
     pub(super) fn forget_all(&mut self) {
         self.told.clear();
     }
@@ -185,14 +186,14 @@ impl Payer {
     }
 }
 
-/// What is said of it on each node.
+/// The refusal that every node gets for an exceeded quota.
 fn refusal(over: &OverQuota) -> Refusal {
     if over.is_for_ever() { Refusal::OverQuota } else { Refusal::QuotaFull }
 }
 
 impl ClusterIndex {
-    /// Takes the policies that are in force. With others, everybody's slices are charged anew, and all who wait are looked
-    /// at.
+    /// Takes the policies that apply now. If they differ, all slices are charged again, and all pending pods are
+    /// checked again.
     pub fn set_policies(&mut self, policies: &Arc<Policies>) {
         if !self.quotas.take(policies) {
             return;
@@ -220,13 +221,13 @@ impl ClusterIndex {
         self.quotas.uses()
     }
 
-    /// Whether a pod's namespace may have this too, as far as it does not depend on the place.
+    /// Whether a pod's namespace may have this pod too, as far as that does not depend on the place.
     pub fn within_quota(&self, ask: &Ask) -> Result<(), OverQuota> {
         let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
         payer.check(self.expected(&payer), Charge::least(&ask.document))
     }
 
-    /// The same for what is charged by its place, on a node where it has one.
+    /// The same on a node, for a pod whose charge depends on its place there.
     pub(super) fn within_quota_on(&self, node: &IndexedNode, ask: &Ask) -> Result<(), Refusal> {
         if !depends_on_place(&ask.document) {
             return Ok(());
@@ -236,19 +237,19 @@ impl ClusterIndex {
         payer.check(self.expected(&payer), charge).map_err(|over| refusal(&over))
     }
 
-    /// The same for a place that is charged so.
+    /// The same for a place with this charge.
     pub(super) fn within_quota_for(&self, ask: &Ask, charge: Charge) -> Result<(), Refusal> {
         let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
         payer.check(self.expected(&payer), charge).map_err(|over| refusal(&over))
     }
 
-    /// Whether a pod's namespace may be promised what is charged so. Others' hopes do not count.
+    /// Whether a pod's namespace may get a reservation with this charge. Assumed pods of others do not count.
     pub(super) fn may_hold(&self, ask: &Ask, charge: Charge) -> Result<(), Refusal> {
         let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
         payer.check(self.quotas.held(&payer), charge).map_err(|over| refusal(&over))
     }
 
-    /// Charges what pods hold of a static node, or are promised.
+    /// Charges what pods hold of a static node, or have reserved there.
     pub(super) fn charge_static(&mut self, name: &NodeName) {
         if !self.quotas.limited {
             return self.quotas.remove_node(name);
@@ -257,7 +258,7 @@ impl ClusterIndex {
         self.quotas.charge_node(name, entries);
     }
 
-    /// A pod is refused for its quota. It is told what changed since it was told last, once a minute at most.
+    /// Handles a pod that its quota refuses. It gets an Event if the reason has changed, at most once a minute.
     pub fn held_back(&mut self, uid: &PodUid, key: &PodKey, over: OverQuota, now: Instant) -> Refusal {
         let refusal = refusal(&over);
         let told = self.quotas.told.get(uid);
@@ -268,7 +269,7 @@ impl ClusterIndex {
         refusal
     }
 
-    /// What the pod will be charged for a place on a node, for as long as it is expected there.
+    /// What the pod will be charged for a place on a node, for as long as it is assumed there.
     pub(super) fn expected_charge(&self, name: &NodeName, pod: &Promisee, ask: &Ask) -> Option<Entry> {
         self.quotas.payer(ask)?;
         let least = Charge::least(&ask.document);
@@ -278,7 +279,7 @@ impl ClusterIndex {
         Some(Entry { namespace: pod.key.namespace.clone(), under: self.quotas.under_ask(ask), charge })
     }
 
-    /// Charges what is promised and held on a node.
+    /// Charges what is reserved and held on a node.
     pub(super) fn charge_node(&mut self, name: &NodeName) {
         if !self.quotas.limited {
             return self.quotas.remove_node(name);
@@ -296,7 +297,7 @@ impl ClusterIndex {
         self.charge_pods(name, |uid, key| reserved.contains(uid) || holders.contains(key));
     }
 
-    /// Charges the pods that run on a node and that it does not show.
+    /// Charges the pods that run on a node but that it does not show.
     fn charge_pods(&mut self, name: &NodeName, is_shown: impl Fn(&PodUid, &PodKey) -> bool) {
         let entry = |pod: &KnownPod| {
             let under = self.quotas.under_of(Some(pod));
@@ -307,7 +308,7 @@ impl ClusterIndex {
         self.quotas.charge_unshown(name, entries);
     }
 
-    /// A pod was so, and is as it is known now.
+    /// Updates the charges after a change of a pod.
     pub(super) fn charge_pod(&mut self, uid: &PodUid, before: Option<&KnownPod>) {
         let is = self.pods.get(uid).and_then(with_slices);
         for name in self.quotas.move_pod(uid, before.and_then(with_slices), is) {
@@ -335,7 +336,7 @@ fn with_slices(pod: &KnownPod) -> Option<&NodeName> {
     pod.node.as_ref().filter(|_| pod.assigned.is_some() && !pod.ended)
 }
 
-/// Charges this in the place of what is charged by `name`.
+/// Replaces what is charged under `name`.
 fn charge(
     usage: &mut Usage,
     charged: &mut HashMap<NodeName, Vec<Entry>>,
@@ -355,7 +356,8 @@ fn is_promised(spec: &GpuNodeSpec, slice: &SliceStatus) -> bool {
     wanted.is_some_and(|wanted| wanted.reservation.is_some())
 }
 
-/// What somebody holds who was not promised it: an ended pod whose kubelet has not let go, or a pod that went past kerf.
+/// The charge of a slice whose holder has no reservation: an ended pod that the kubelet still lists, or a pod that
+/// bypassed kerf.
 fn held_entry(slice: &SliceStatus) -> Option<Entry> {
     let holder = slice.holder.as_ref()?;
     let size = Charge { memory_gb: slice.shape.size().0.into(), slices: 1 };

@@ -1,4 +1,4 @@
-//! A cluster for tests: an index and the agents of its nodes, which are simulated and report over connections.
+//! A cluster for tests: an index, and simulated agents of its nodes that report over connections.
 
 use super::{ClusterIndex, Unreservable};
 use crate::ask::Ask;
@@ -13,7 +13,7 @@ use kerf_runtime::gpu_node::GpuNode;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 
-/// The agent of one node, over the connection of one number.
+/// The agent of one node, with the id of its connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Agent {
     name: NodeName,
@@ -29,7 +29,7 @@ impl Agent {
         Self { name: name.into(), node, connection: 1, shown: NodeState::default() }
     }
 
-    /// The agent of a node with one H100, and its GpuNode, as `index` knows them from now on.
+    /// The agent of a node with one H100. The index has its GpuNode and first report.
     pub fn connected(index: &mut ClusterIndex, name: &str) -> Self {
         let mut agent = Self::of(name, node_status(&["H100-80GB"]));
         index.show_node(&gpu_node(name));
@@ -37,14 +37,14 @@ impl Agent {
         agent
     }
 
-    /// Reports what has changed since the last report of the connection.
+    /// Reports what has changed since the last report over the connection.
     pub fn report(&mut self, index: &mut ClusterIndex) {
         let state = self.node.state();
         index.show_copy(&self.name, self.connection, difference(&self.shown, &state));
         self.shown = state;
     }
 
-    /// Reports everything over another connection.
+    /// Reports everything over a new connection.
     pub fn reconnect(&mut self, index: &mut ClusterIndex) {
         self.connection += 1;
         self.shown = NodeState::default();
@@ -63,7 +63,7 @@ impl Agent {
         }
     }
 
-    /// What a bind does until the agent has accepted its proposal.
+    /// Does what a bind does until the agent has accepted its proposal.
     pub fn reserve(
         &mut self,
         index: &mut ClusterIndex,
@@ -78,14 +78,14 @@ impl Agent {
     }
 }
 
-/// The GpuNode of this name as it is when its agent has just made it.
+/// The GpuNode of this name, as its agent has just created it.
 pub(crate) fn gpu_node(name: &str) -> GpuNode {
     let mut node = GpuNode::new(&name.into());
     node.metadata.uid = Some(format!("object-{name}"));
     node
 }
 
-/// An index and its nodes' agents. What is asked of it is asked of the index, unless the agents play a part.
+/// An index and its nodes' agents. It dereferences to the index; its own methods are for steps that involve an agent.
 #[derive(Debug)]
 pub(crate) struct Scene {
     index: ClusterIndex,
@@ -107,7 +107,7 @@ impl DerefMut for Scene {
 }
 
 impl Scene {
-    /// A leader's cluster of these nodes with these GPUs, of which nothing was listed yet.
+    /// A leader's cluster of these nodes with these GPUs, before anything was listed.
     pub fn new(nodes: &[(&str, &[&str])]) -> Self {
         let mut scene = Self { index: ClusterIndex::new(1, Terms::default()), agents: BTreeMap::new() };
         for (name, models) in nodes {
@@ -123,7 +123,7 @@ impl Scene {
         scene
     }
 
-    /// Everything was listed: the leader answers.
+    /// Ends the lists, so that the leader answers.
     pub fn begin(&mut self) {
         self.index.nodes_listed();
         self.index.pods_listed();
@@ -131,7 +131,7 @@ impl Scene {
         self.index.take_effects();
     }
 
-    /// Another leader of the same agents, which have not connected to it yet.
+    /// Another leader with the same agents, which have not connected to it yet.
     pub fn succeeded_by(self, index: ClusterIndex) -> Self {
         let mut scene = Self { index, ..self };
         for (name, agent) in &mut scene.agents {
@@ -141,12 +141,11 @@ impl Scene {
         scene
     }
 
-    /// All agents connect anew.
     pub fn connect(&mut self) {
         self.agents.values_mut().for_each(|agent| agent.reconnect(&mut self.index));
     }
 
-    /// A node with these GPUs, on which nothing is cut. One of this name is replaced.
+    /// Adds a node with these GPUs, on which nothing is cut. It replaces a node of the same name.
     pub fn add(&mut self, name: &str, status: GpuNodeStatus) {
         let connection = self.agents.get(name).map_or(0, |agent| agent.connection);
         let mut agent = Agent { connection, ..Agent::of(name, status) };
@@ -169,19 +168,19 @@ impl Scene {
         self.index.end_copy(&name.into(), connection);
     }
 
-    /// The agent accepts no reservation any more.
+    /// Makes the agent reject further reservations.
     pub fn close(&mut self, name: &str) {
         self.agent(name).node.closed = Some("closed".to_owned());
         self.report(name);
     }
 
-    /// Another policy is in force on a node.
+    /// Changes the policy in force on a node.
     pub fn set_policy(&mut self, name: &str, policy: NodePolicy) {
         self.agent(name).node.follow_policy(policy, Moment::default());
         self.report(name);
     }
 
-    /// The agent cuts what is reserved; with `held` the pods take it.
+    /// Lets the agent cut what is reserved; with `held` the pods take it.
     pub fn cut(&mut self, name: &str, held: bool) {
         let agent = self.agent(name);
         agent.node.cut();
@@ -192,7 +191,7 @@ impl Scene {
         self.report(name);
     }
 
-    /// The agent says something else of a slice.
+    /// Makes the agent report a changed slice.
     pub fn show_slice(&mut self, name: &str, number: usize, change: impl FnOnce(&mut SliceStatus)) {
         let agent = self.agents.get_mut(name).unwrap();
         let mut slice = agent.node.state().status.slices[number].clone();
@@ -204,7 +203,7 @@ impl Scene {
         );
     }
 
-    /// The slices that a node should have as its agent sees it, each with its pod.
+    /// The slices that a node should have by its agent's ledger, each with its pod.
     pub fn desired(&self, name: &str) -> Vec<(String, Option<String>)> {
         let slices = &self.agents[name].node.ledger.desired().slices;
         let pod =
@@ -226,14 +225,14 @@ impl Scene {
         }
     }
 
-    /// The agents follow the orders that nobody waits for.
+    /// Lets the agents follow the orders that no bind waits for.
     pub fn obey(&mut self) {
         for super::NodeOrder { node, order, .. } in std::mem::take(&mut self.index.effects.orders) {
             self.agents.get_mut(&node).unwrap().follow(&mut self.index, &order);
         }
     }
 
-    /// A pod is gone, and so its agent says.
+    /// Removes a pod, and lets the agents report it.
     pub fn pod_gone(&mut self, uid: &PodUid) {
         let pod = self.index.promised_pod(uid);
         self.index.pod_gone(uid);

@@ -1,4 +1,4 @@
-//! How managed nodes stand. For metrics alone: no decision reads it.
+//! The state of managed nodes. This is for metrics only: no decision reads it.
 
 use super::ClusterIndex;
 use crate::metrics::Unserved;
@@ -9,8 +9,8 @@ use kerf_core::packing::Refusal;
 use std::collections::BTreeMap;
 
 impl ClusterIndex {
-    /// The managed nodes that serve no pods. A node is managed if it has a GpuNode, or by its labels ([`is_managed`]); a cordoned
-    /// or lost one without an agent is not looked for.
+    /// The managed nodes that serve no pods, each with the reason. A node is managed if it has a GpuNode, or by its
+    /// labels ([`is_managed`]). A cordoned or lost node without an agent is left out, because no agent can start there.
     #[must_use]
     pub fn unserved(&self) -> Vec<(&NodeName, Unserved)> {
         let serving = self.nodes.iter().filter_map(|(name, node)| {
@@ -24,7 +24,7 @@ impl ClusterIndex {
         serving.chain(self.never_started().map(|name| (name, Unserved::NoAgent))).collect()
     }
 
-    /// How many managed nodes there are.
+    /// The number of managed nodes.
     #[must_use]
     pub fn managed_nodes(&self) -> usize {
         self.nodes.len() + self.never_started().count()
@@ -35,7 +35,8 @@ impl ClusterIndex {
         managed.filter(|name| !self.nodes.contains_key(*name) && !self.shut.contains(*name))
     }
 
-    /// How many `GpuNodes` have each condition in each status. Those whose agents are not connected have all as unknown.
+    /// How many `GpuNodes` have each condition in each status. If the agent is not connected, all its conditions count
+    /// as unknown.
     #[must_use]
     pub fn condition_counts(&self) -> BTreeMap<(&'static str, &'static str), usize> {
         let all = Condition::ALL

@@ -1,4 +1,4 @@
-//! Static nodes in the index.
+//! Tests of static nodes in the index.
 
 use super::*;
 use crate::filter::{Candidate, Filtered, filter, prioritize};
@@ -107,7 +107,7 @@ fn held(index: &ClusterIndex, node: &str) -> u32 {
     index.statics.taken(node, None).get(&PluginName::Gpu).copied().unwrap_or(0)
 }
 
-/// Another pod, that asks NVIDIA's device plugin and not kerf.
+/// Another pod, which asks NVIDIA's device plugin and not kerf.
 fn plain(name: &str) -> Candidate {
     let devices = [(PluginName::Gpu, 1)].into();
     Candidate { ask: Err(Refusal::NotAdmitted), devices, ..ten(name) }
@@ -212,7 +212,7 @@ fn no_more_is_promised_than_there_is_and_a_promise_becomes_what_the_pod_holds() 
     assert_eq!(held(&index, "n"), 8);
     assert_eq!(reserve(&mut index, &late, "n"), Err(Refusal::NoRoom.into()));
     assert_eq!(refusals(&filter(&mut index, &late, &["n"], Instant::now())), [Refusal::NoRoom]);
-    // Its Binding was refused: the device is another's.
+    // The pod's Binding was refused, so another pod gets the device.
     let until = Instant::now();
     index.begin_post(&last.uid, &last.key, until);
     index.post_refused(&last.uid, until);
@@ -295,7 +295,7 @@ fn a_pod_that_loses_kerfs_label_holds_on_until_it_is_gone() {
     assert_eq!(held(&index, "n"), 0);
 }
 
-/// The node that the filter leaves and that has the highest score.
+/// The node that passes the filter and has the highest score.
 fn best<'n>(index: &mut ClusterIndex, pod: &Candidate, offered: &[&'n str], now: Instant) -> &'n str {
     let fitting = filter(index, pod, offered, now).fitting;
     let scores = prioritize(index, pod, &fitting, now);
@@ -315,7 +315,7 @@ fn pods_are_expected_where_they_waste_least_and_nodes_are_filled_one_by_one() {
     let (mut index, now) = (cluster(&nodes), Instant::now());
     bind(&mut index, &ten("first"), "b");
     let mut best_of = |name: &str| best(&mut index, &ten(name), &["a", "b", "small"], now);
-    // Those before are expected there, though nothing of them is bound.
+    // Earlier pods are assumed there, although none of them is bound.
     for number in 0..4 {
         assert_eq!(best_of(&number.to_string()), "small", "12 GB rather than 20");
     }
@@ -390,7 +390,7 @@ fn who_waits_is_called_when_a_device_is_free_again() {
     assert!(index.wake(now).is_empty());
     index.pod_gone(&PodUid::new("uid-first"));
     assert_eq!(index.wake(now), [(waits.uid.clone(), waits.key.clone())]);
-    // Or allocatable rises.
+    // Room also comes when allocatable rises.
     bind(&mut index, &waits, "n");
     let next = any("next");
     index.show_pod(kerfs(&next, None));
@@ -437,8 +437,8 @@ fn a_leader_answers_once_nodes_and_all_pods_were_listed() {
 }
 
 proptest! {
-    /// Whatever comes in whatever order: what is promised and held is never more than there is, as long as only this index
-    /// promises; and it is what the pods that live have.
+    /// In any order of events, no more is reserved and held than there is, as long as only this index makes
+    /// reservations. The sum is exactly what living pods have.
     #[test]
     fn a_static_node_is_never_over_committed(
         events in prop::collection::vec((0_u8..6, 0_usize..14), 1..120),

@@ -1,19 +1,20 @@
-//! Static nodes in the index: what NVIDIA's device plugin offers there, which pods hold it, and the binds under way.
+//! Static nodes in the index: what NVIDIA's device plugin offers there, which pods hold it, and open binds.
 //!
-//! Nothing is written about it: the Binding is the commit. So what is free is allocatable less what bound pods ask for,
-//! whoever bound them, less what was promised and is not seen bound yet. All promises are made here, one after the other.
+//! No reservation is written anywhere, because the Binding is the commit. What is free is allocatable, less what bound
+//! pods ask for, whichever scheduler bound them, less reservations whose pods are not seen bound yet. All reservations
+//! are made here, one after the other.
 
 use crate::ask::Ask;
 use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::static_node::{Devices, StaticNode, sum};
 
-/// Who shows a pod: the watch of sliced pods, that of all others.
+/// The watch that shows a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shower {
     /// The watch of pods with kerf's label.
     Sliced,
-    /// The watch of those without.
+    /// The watch of pods without it.
     Others,
 }
 
@@ -22,7 +23,7 @@ pub(super) enum Shower {
 pub(super) struct Holds {
     /// Devices of NVIDIA's device plugin, or what goes by their names.
     pub devices: Devices,
-    /// Whether it has slices that an agent of kerf's made.
+    /// Whether it has slices that one of kerf's agents made.
     pub slices: bool,
 }
 
@@ -44,27 +45,24 @@ impl Holder {
     }
 }
 
-/// A pod that is being bound.
+/// The reservation of a pod that is being bound.
 #[derive(Debug, Clone)]
 pub(super) struct Promised {
-    /// Where to.
     pub node: NodeName,
-    /// Its namespace and name.
     pub key: PodKey,
-    /// What it takes.
     pub devices: Devices,
-    /// What it asks for; `None` for a pod that asks NVIDIA's device plugin and not kerf.
+    /// The pod's request; `None` for a pod that asks NVIDIA's device plugin and not kerf.
     pub ask: Option<Ask>,
 }
 
-/// Who has something of a node.
+/// Everything that is held or reserved on one node.
 #[derive(Debug, Default)]
 struct Here {
     holders: HashSet<PodUid>,
     promised: HashSet<PodUid>,
-    /// All of it together.
+    /// The sum of all devices that are held or reserved.
     taken: Devices,
-    /// How many hold slices that an agent of kerf's made.
+    /// How many holders have slices that one of kerf's agents made.
     sliced: usize,
 }
 
@@ -86,26 +84,25 @@ impl Here {
     }
 }
 
-/// The static nodes.
 #[derive(Debug, Default)]
 pub(super) struct Statics {
     nodes: HashMap<NodeName, StaticNode>,
     holders: HashMap<PodUid, Holder>,
     promises: HashMap<PodUid, Promised>,
-    /// By node, static or not: one that is managed now may be static later.
+    /// By node, static or not, because a node that is managed now may be static later.
     here: HashMap<NodeName, Here>,
-    /// Those to which no pod may come, because they are about to be changed.
+    /// Nodes that are closed to pods, because they are about to be changed.
     closed: HashSet<NodeName>,
-    /// It is not known yet which of them a former leader has begun to change: no pod may come to any.
+    /// True until it is known which nodes a former leader has begun to change: all nodes are closed.
     are_unknown: bool,
-    /// A former leader may have Bindings under way: no pod may come to any.
+    /// True while a former leader may have Bindings under way: all nodes are closed.
     are_waiting: bool,
-    /// What pods hold may be older than this term: no pod may come to any.
+    /// True while what pods hold may be older than this term: all nodes are closed.
     are_unread: bool,
 }
 
 impl Statics {
-    /// What a Node offers, by its own account.
+    /// What a Node offers, by its labels and allocatable.
     pub fn node(&self, name: &str) -> Option<&StaticNode> {
         self.nodes.get(name)
     }
@@ -114,7 +111,7 @@ impl Statics {
         self.nodes.keys()
     }
 
-    /// Whether it offers something else now.
+    /// Updates a node. Returns whether it offers something else now.
     pub fn show(&mut self, name: &NodeName, node: Option<StaticNode>) -> bool {
         if self.nodes.get(name) == node.as_ref() {
             return false;
@@ -126,7 +123,8 @@ impl Statics {
         true
     }
 
-    /// A pod is bound to `node` and holds this, which may be nothing. The nodes at which something changed.
+    /// Records that a pod is bound to `node` and holds this, which may be nothing. Returns the nodes at which something
+    /// changed.
     pub fn hold(&mut self, uid: &PodUid, node: &NodeName, holds: Holds, by: Shower) -> Vec<NodeName> {
         let mut changed: Vec<NodeName> = self.release(uid).into_iter().collect();
         if holds == Holds::default() {
@@ -151,26 +149,25 @@ impl Statics {
         changed
     }
 
-    /// A watch shows a pod no more, or that it has ended.
+    /// Records that a watch no longer shows a pod, or shows that it has ended.
     pub fn leave(&mut self, uid: &PodUid, by: Shower) -> Option<NodeName> {
         let holder = self.holders.get_mut(uid)?;
         *holder.mark(by) = false;
         if holder.sliced || holder.other { None } else { self.drop_holder(uid) }
     }
 
-    /// A pod lost kerf's label and lives on: the other watch will show it, and has not yet, perhaps.
+    /// Records that a pod lost kerf's label and lives on. The other watch will show it, but may not have done so yet.
     pub fn hand_over(&mut self, uid: &PodUid) {
         if let Some(holder) = self.holders.get_mut(uid) {
             (holder.sliced, holder.other) = (false, true);
         }
     }
 
-    /// A pod is gone.
     pub fn gone(&mut self, uid: &PodUid) -> Vec<NodeName> {
         self.release(uid).into_iter().chain(self.drop_holder(uid)).collect()
     }
 
-    /// A watch has shown all of its pods: those that it did not show are gone.
+    /// Ends a watch's list: pods that it did not contain are gone.
     pub fn retain(&mut self, by: Shower, is_shown: impl Fn(&PodUid) -> bool) -> Vec<NodeName> {
         let gone = self.holders.keys().filter(|uid| !is_shown(uid)).cloned().collect::<Vec<_>>();
         gone.iter().filter_map(|uid| self.leave(uid, by)).collect()
@@ -196,7 +193,7 @@ impl Statics {
         }
     }
 
-    /// Promises devices to a pod that is about to be bound.
+    /// Reserves devices for a pod that is about to be bound.
     pub fn promise(&mut self, uid: &PodUid, promised: Promised) {
         self.release(uid);
         let here = self.here.entry(promised.node.clone()).or_default();
@@ -213,14 +210,14 @@ impl Statics {
         self.promises.iter()
     }
 
-    /// Takes a promise back, and says where it was.
+    /// Releases a reservation, and returns its node.
     pub fn release(&mut self, uid: &PodUid) -> Option<NodeName> {
         let promised = self.promises.remove(uid)?;
         self.take_away(&promised.node, &promised.devices, |here| here.promised.remove(uid));
         Some(promised.node)
     }
 
-    /// Takes back what is promised on a node that is no static one any more.
+    /// Releases the reservations on a node that is no longer static.
     pub fn release_on(&mut self, node: &NodeName) {
         let promised = self.here.get(node).map(|here| here.promised.clone()).unwrap_or_default();
         promised.iter().for_each(|uid| drop(self.release(uid)));
@@ -232,12 +229,12 @@ impl Statics {
         here.filter_map(|uid| Some((uid, &self.holders.get(uid)?.holds.devices)))
     }
 
-    /// Whether some pod on it has slices that an agent of kerf's made.
+    /// Whether some pod on it has slices that one of kerf's agents made.
     pub fn has_slices(&self, node: &str) -> bool {
         self.here.get(node).is_some_and(|here| here.sliced > 0)
     }
 
-    /// Lets no pod come to a node from now on, if none is there and none is on its way. Whether it is so.
+    /// Closes a node, if no pod is on it and none is on its way. Returns whether it is closed.
     pub fn close(&mut self, node: &NodeName) -> bool {
         let is_free = !self.are_waiting() && !self.here.contains_key(node);
         if is_free {
@@ -246,22 +243,22 @@ impl Statics {
         is_free
     }
 
-    /// Lets no pod come to a node that is being changed already, whoever is there.
+    /// Closes a node that is already being changed, even if pods are on it.
     pub fn shut(&mut self, node: &NodeName) {
         self.closed.insert(node.clone());
     }
 
-    /// Whether it is not known yet to which nodes no pod may come.
+    /// Sets whether it is unknown which nodes are closed.
     pub fn set_unknown(&mut self, are_unknown: bool) {
         self.are_unknown = are_unknown;
     }
 
-    /// Whether a former leader's Bindings are waited out.
+    /// Sets whether a former leader's Bindings may be under way.
     pub fn set_waiting(&mut self, are_waiting: bool) {
         self.are_waiting = are_waiting;
     }
 
-    /// Whether what pods hold may be older than this term.
+    /// Sets whether what pods hold may be older than this term.
     pub fn set_unread(&mut self, are_unread: bool) {
         self.are_unread = are_unread;
     }
@@ -270,12 +267,13 @@ impl Statics {
         self.are_unread
     }
 
-    /// Whether no pod may come to any node, because of a former leader.
+    /// Whether all nodes are closed because of a former leader.
     pub fn are_waiting(&self) -> bool {
         self.are_waiting || self.are_unread
     }
 
-    /// Forgets what only a leader knows: promises, and which nodes are closed. The nodes at which something changed.
+    /// Forgets what only a leader knows: reservations, and which nodes are closed. Returns the nodes at which something
+    /// changed.
     pub fn forget_leader(&mut self) -> Vec<NodeName> {
         self.closed.clear();
         (self.are_unknown, self.are_waiting, self.are_unread) = (false, false, false);
@@ -283,17 +281,17 @@ impl Statics {
         promised.iter().filter_map(|uid| self.release(uid)).collect()
     }
 
-    /// Lets pods come to the nodes that are closed, but for these. Those that it opened.
+    /// Opens the closed nodes, except for these. Returns the opened ones.
     pub fn open(&mut self, stays_closed: impl Fn(&NodeName) -> bool) -> Vec<NodeName> {
         self.closed.extract_if(|node| !stays_closed(node)).collect()
     }
 
-    /// Whether no pod may come to a node.
+    /// Whether a node is closed to pods.
     pub fn is_closed(&self, node: &str) -> bool {
         self.are_unknown || self.closed.contains(node)
     }
 
-    /// What of a node's devices stays held or promised once these pods are gone.
+    /// A node's devices that stay held or reserved once these pods are gone.
     pub fn taken_without(&self, node: &str, is_gone: impl Fn(&PodUid) -> bool) -> Devices {
         let held = self.holders_on(node);
         let promised = self.here.get(node).into_iter().flat_map(|here| &here.promised);
@@ -301,7 +299,7 @@ impl Statics {
         sum(held.chain(promised).filter(|(uid, _)| !is_gone(uid)).map(|(_, devices)| devices))
     }
 
-    /// What of a node's devices is held or promised, but for what this pod has.
+    /// A node's devices that are held or reserved by pods other than `except`.
     pub fn taken(&self, node: &str, except: Option<&PodUid>) -> Devices {
         let mut taken = self.here.get(node).map(|here| here.taken.clone()).unwrap_or_default();
         let held =

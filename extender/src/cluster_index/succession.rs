@@ -1,24 +1,25 @@
-//! What a new leader leaves alone for a while, because its predecessor may have a Binding under way.
+//! What a new leader leaves untouched for a while, because its predecessor may have a Binding under way.
 //!
-//! A leader that vanished may have sent a Binding that the API server has not decided yet. On a managed node its agent knows of
-//! the Binding, and keeps the reservation. Static nodes have no such record, so nothing is promised there until no request of the predecessor can live any more.
+//! A leader that vanished may have sent a Binding that the API server has not processed yet. On a managed node the
+//! agent has a mark for the Binding, and keeps the reservation. Static nodes have no such record, so nothing is
+//! reserved there until no request of the predecessor can live any longer.
 
 use super::ClusterIndex;
 use crate::leader::Former;
 use kerf_core::names::NodeName;
 use std::time::Instant;
 
-/// What is known of the leader before.
+/// What is known of the former leader.
 #[derive(Debug, Default)]
 pub(super) struct Predecessor {
-    /// Since when it has sent nothing; `None` for one that gave the Lease back, and for a first leader.
+    /// Since when it has sent nothing. `None` if it released the Lease, and for a first leader.
     silent_since: Option<Instant>,
-    /// Whether there was none unless something else than the Lease tells of it.
+    /// True if there was no Lease, so that only the ConfigMap can show whether there was a former leader.
     is_doubtful: bool,
 }
 
 impl ClusterIndex {
-    /// This leader follows one that ended like that, and that has sent nothing since then. To be called before requests are answered.
+    /// Records how the former leader ended, and since when it has sent nothing. Called before requests are answered.
     pub fn succeed(&mut self, former: Former, since: Instant) {
         let vanished = former != Former::GaveBack;
         self.predecessor =
@@ -26,7 +27,7 @@ impl ClusterIndex {
         self.statics.set_waiting(vanished);
     }
 
-    /// Nothing tells of a leader before this one: a Lease that is not there was never made.
+    /// No record shows a former leader, so a missing Lease was never made.
     pub(super) fn nobody_led_before(&mut self) {
         if self.predecessor.is_doubtful {
             self.predecessor = Predecessor::default();
@@ -34,7 +35,7 @@ impl ClusterIndex {
         }
     }
 
-    /// Lets pods come to static nodes once no Binding of the predecessor can be made any more.
+    /// Opens static nodes once no Binding of the predecessor can be made any longer.
     pub(super) fn reopen_statics(&mut self, now: Instant) {
         let Some(since) = self.predecessor.silent_since else { return };
         if now.saturating_duration_since(since) >= self.limits.request {

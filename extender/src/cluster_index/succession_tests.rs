@@ -7,7 +7,8 @@ use std::time::Duration;
 
 const LIFE: Duration = super::super::UNCERTAIN;
 
-/// The leader after one that ended like that at `start`, with a static node; and whether anything else tells of a former leader.
+/// A new leader with a static node. Its predecessor ended like this at `start`; `told` is the epoch in the ConfigMap,
+/// if there is one.
 fn successor(former: Former, start: Instant, told: Option<u64>) -> ClusterIndex {
     let mut index = ClusterIndex::new(5, Terms::default());
     index.await_former_epoch();

@@ -68,7 +68,7 @@ fn an_idle_slice_is_promised_without_a_cut() {
     assert_eq!(reserve(&mut index, "b").places[0].source, Source::Idle("s1".into()));
 }
 
-/// Asks for a slice of `profile`; whether it is promised.
+/// Asks for a slice of `profile`, and returns whether it is reserved.
 fn finds_room(index: &mut Scene, pod: &str, profile: &str) -> bool {
     let ask = Ask::read(Some(&request(&format!("nvidia.com/mig-{profile}"), 1).to_json())).unwrap();
     let key = PodKey::new("default", pod);
@@ -103,7 +103,7 @@ fn a_policy_counts_from_the_moment_the_agent_says_it_is_in_force() {
     assert!(index.place("n", &uid("a"), &ask).is_ok());
 }
 
-/// Which nodes' policies are due is asked once a second, and who is due is read from the API server.
+/// The index finds once a second which nodes' policies are due, and each such GpuNode is then read from the API server.
 #[test]
 fn a_node_whose_agent_is_away_is_filled_by_what_its_gpu_node_says() {
     let mut index = index();

@@ -1,4 +1,4 @@
-//! Which waiting pods may now have room.
+//! Finds the pending pods that may now have room.
 
 use super::ClusterIndex;
 use crate::ask::Ask;
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 impl ClusterIndex {
-    /// All `offered` nodes refused a pod; `held_back` if its namespace's quota did.
+    /// Records a pod that all `offered` nodes refused; `held_back` if its namespace's quota did.
     pub fn refused(&mut self, uid: &PodUid, key: &PodKey, ask: &Ask, offered: &[&str], held_back: bool) {
         self.waiting.refused(uid.clone(), key.clone(), ask.clone(), offered, held_back);
     }
@@ -26,8 +26,8 @@ impl ClusterIndex {
         self.waiting.forget(uid);
     }
 
-    /// The waiting pods for which there is room at a node that changed, or in their namespace's quota, the longest waiting
-    /// first. Each is expected there, so that no more are told than there is room for.
+    /// The pending pods that have room now, at a node that changed or in their namespace's quota, the longest pending
+    /// first. Each is assumed at its place, so that no more pods are requeued than there is room for.
     pub fn wake(&mut self, now: Instant) -> Vec<(PodUid, PodKey)> {
         if !self.is_listed() {
             return Vec::new();
@@ -39,7 +39,7 @@ impl ClusterIndex {
         if changed.is_empty() {
             return Vec::new();
         }
-        // A pod that waits for another to leave is itself expected there, and looks for itself.
+        // A pod that waits for another to leave is itself assumed at that place, so it is checked on its own.
         let apart = self.tentatives.pods().filter_map(|uid| self.waiting.turn_of(uid));
         let apart: BTreeSet<Turn> = apart.collect();
         let first = self.waiting.first_of_each().filter_map(|turn| self.in_common(turn, &apart));
@@ -60,13 +60,13 @@ impl ClusterIndex {
         woken
     }
 
-    /// The first pod from this turn on that has the same room as the others of its group.
+    /// The first pod from this turn on for which the same places are free as for the rest of its group.
     fn in_common(&self, turn: Turn, apart: &BTreeSet<Turn>) -> Option<Turn> {
         std::iter::successors(Some(turn), |turn| self.waiting.next_of(*turn))
             .find(|turn| !apart.contains(turn))
     }
 
-    /// Expects a waiting pod no longer, and gives where it was expected.
+    /// Ends the assumed place of a pending pod, and returns it.
     fn take_own(&mut self, turn: Turn) -> Option<(NodeName, Tentative)> {
         let (uid, _) = self.waiting.search(turn)?;
         let own = self.tentatives.take(uid)?;
@@ -74,7 +74,7 @@ impl ClusterIndex {
         Some(own)
     }
 
-    /// The best node for a pod of those that changed; of all, if its namespace's quota kept it from them until now.
+    /// The best of the nodes that changed. If the pod's quota was full until now, all its offered nodes count.
     fn room_for(&mut self, turn: Turn, changed: &BTreeSet<NodeName>) -> Option<(NodeName, Place)> {
         let (uid, search) = self.waiting.search(turn)?;
         let (uid, Search { ask, offered, held_back }) = (uid.clone(), search.clone());
@@ -91,7 +91,7 @@ impl ClusterIndex {
             choose_place(near, |name: &NodeName| self.place(name.as_str(), &uid, &ask));
         let best = best.map(|(name, place)| (name.clone(), place));
         if best.is_none() {
-            // Until then the others of the group look where it did.
+            // Updated only once no node is left, so that the whole group is checked against the same nodes.
             let is_full = refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
             self.waiting.note_held_back(turn, is_full);
         }
@@ -106,18 +106,18 @@ impl ClusterIndex {
         Some((uid, key))
     }
 
-    /// A pod that was woken was told.
+    /// Records that the requeue of a pod succeeded.
     pub fn told(&mut self, uid: &PodUid) {
         self.waiting.was_called(uid);
     }
 
-    /// A pod that was woken could not be told.
+    /// Records that the requeue of a pod failed.
     pub fn not_told(&mut self, uid: &PodUid, now: Instant) {
         self.waiting.was_not_called(uid, now);
     }
 
-    /// A new leader does not know whom its predecessor refused: every pod without a place that the scheduler may look at may
-    /// be one of them.
+    /// Takes over the pods that a former leader may have refused. A new leader does not know them, so every pod without
+    /// a place that the scheduler may place counts as one.
     fn adopt_waiters(&mut self) {
         if std::mem::replace(&mut self.adopted_waiters, true) {
             return;

@@ -1,9 +1,10 @@
-//! Random walks of pods over a small cluster: whatever happens in whatever order, no promise to a bound pod is taken back while it
-//! lives, each pod gets the kinds of which it was told, no namespace passes its quota, and what all agree on at last is true.
+//! Random walks of pods over a small cluster. In any order of events: no reservation of a bound pod is taken back while
+//! it lives, each pod gets the kinds that its filter chose, no namespace exceeds its quota, and at rest all parts agree
+//! on what is true.
 //!
-//! The world around the index is played here: agents that keep their ledgers, report late, and lose their connections, the kubelet
-//! that lets pods take what is ready, and leaders that follow each other. That an agent accepts nothing that overlaps is core's to
-//! check, and what becomes of orders that are lost or late is the explorer's (`tests/explorer`).
+//! The walk simulates the world around the index: agents that keep their ledgers, report late and lose their
+//! connections, the kubelet that lets pods take what is ready, and leaders that follow each other. Core's tests check
+//! that an agent accepts no overlap, and the explorer (`tests/explorer`) checks lost and late orders.
 
 use super::scene::Agent;
 use super::*;
@@ -41,16 +42,16 @@ const ASKS: [&str; 9] = [
 const KINDS: [&[Kind]; 3] =
     [&[Kind::Mps, Kind::Mig], &[Kind::Mig, Kind::TimeSlicing], &[Kind::TimeSlicing, Kind::Mps, Kind::Whole]];
 
-/// The namespace that has a quota, its policy and what it may hold. An H100 alone has more.
+/// The namespace with a quota, its policy, and what it may hold. A single H100 has more than that.
 const TEAM: &str = "team";
 const POLICY: &str = "shared";
 const QUOTA: Cap = Cap { memory_gb: Some(70), slices: Some(6) };
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A pod is created, and filtered.
+    /// A pod is created and filtered.
     Create { ask: usize, count: u32, team: bool },
-    /// The scheduler binds a pod where it was sent: a proposal is made, and its order is under way.
+    /// The scheduler binds a pod to the node that it chose: a proposal is made, and its order is under way.
     Bind { pod: usize },
     /// An agent receives the oldest order that is under way to it.
     Deliver { node: usize },
@@ -58,19 +59,19 @@ enum Step {
     Report { node: usize },
     /// An agent cuts what it can.
     Cut { node: usize },
-    /// A pod whose slices are shown to be ready is marked, bound, and allocated them.
+    /// A pod whose slices are reported as ready is marked, bound, and gets them allocated.
     Look { pod: usize },
-    /// All orders and reports to and of a node come through, it cuts, and its ready pods are bound.
+    /// All orders and reports of a node are delivered, it cuts, and its ready pods are bound.
     Settle { node: usize },
-    /// A node's connection ends with what was under way, and another begins.
+    /// A node's connection ends with everything that was under way, and another begins.
     Reconnect { node: usize },
-    /// A node's agent is late with an answer, or is so no more. The pods that were sent there are filtered anew.
+    /// A node's agent becomes late with an answer, or stops being late. The pods that were sent there are filtered
+    /// again.
     Silence { node: usize, is_silent: bool },
     /// The watch shows a pod.
     WatchPod { pod: usize },
-    /// A pod is deleted, and its kubelet lets go.
+    /// A pod is deleted, and its kubelet releases the devices.
     Delete { pod: usize },
-    /// Time passes.
     Wait,
     /// A new leader starts, and the agents connect to it.
     Restart,
@@ -98,7 +99,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Debug, Clone)]
 struct Pod {
     candidate: Candidate,
-    /// Where the scheduler sent it.
+    /// The node that the scheduler chose.
     sent: Option<NodeName>,
     bound: Option<NodeName>,
 }
@@ -162,7 +163,7 @@ impl World {
         self.follow_up();
     }
 
-    /// Sends what is ordered, and looks up whom the index wants looked up.
+    /// Sends the ordered releases, and looks up the pods that the index wants confirmed.
     fn follow_up(&mut self) {
         let mut effects = self.index.take_effects();
         for uid in effects.unconfirmed {
@@ -259,7 +260,7 @@ impl World {
     fn create(&mut self, resource: &str, count: u32, namespace: &str) {
         self.created += 1;
         let name = format!("p{:03}", self.created);
-        // The others are charged by what is known of the pod.
+        // Other pods are charged by their facts, because their documents name no policy.
         let named = namespace == TEAM && count == 1;
         let chosen = named.then(|| Chosen { policy: POLICY.to_owned(), ..Chosen::default() });
         let mut document = RequestDocument { chosen, ..request(resource, count) };
@@ -281,7 +282,6 @@ impl World {
         self.schedule(&uid);
     }
 
-    /// A scheduling cycle.
     fn schedule(&mut self, uid: &PodUid) {
         let pod = self.pods[uid].candidate.clone();
         let names = NODES.map(|(name, _)| name);
@@ -330,7 +330,7 @@ impl World {
         self.agents.get_mut(name).unwrap().report(&mut self.index);
     }
 
-    /// A bind that waits marks, binds, and tells the agent; the kubelet allocates.
+    /// Completes a bind that waits: it marks, binds, and sends the outcome to the agent; the kubelet allocates.
     fn look(&mut self, uid: &PodUid) {
         let pod = self.pods[uid].clone();
         let (Some(node), None) = (pod.sent, pod.bound) else { return };
@@ -355,7 +355,7 @@ impl World {
         self.index.bound(uid, &pod.candidate.key, &node);
     }
 
-    /// The kubelet has let go, and the pod goes. Its agent may know it first or last.
+    /// Deletes a pod whose kubelet has released the devices. Its agent may learn of it first or last.
     fn delete(&mut self, uid: &PodUid) {
         let pod = self.pods.remove(uid).unwrap();
         if let Some(node) = &pod.bound {
@@ -390,7 +390,7 @@ impl World {
     }
 }
 
-/// Every slice is of a kind that may serve its name, and of the one that the pod's filter chose.
+/// Checks that every slice is of a kind that may serve its name, and of the kind that the pod's filter chose.
 #[expect(clippy::needless_pass_by_value, reason = "it is what was expected of this pod alone")]
 fn check_kinds(pod: &Pod, proposal: &Proposal, expected: Option<KindPlan>) {
     let document = &pod.candidate.ask.as_ref().unwrap().document;
@@ -403,7 +403,7 @@ fn check_kinds(pod: &Pod, proposal: &Proposal, expected: Option<KindPlan>) {
     }
 }
 
-/// Once everything has come through, the copies are the ledgers, and nothing is promised to pods that are gone.
+/// Checks, once everything is delivered, that the copies equal the ledgers and that no gone pod has a reservation.
 fn check_at_rest(world: &mut World) {
     world.silent.clear();
     world.index.show_silent(&world.silent);
@@ -411,7 +411,7 @@ fn check_at_rest(world: &mut World) {
         world.index.show_pod(known(pod));
     }
     for _ in 0..4 {
-        // A pod may be gone before its proposal was accepted.
+        // A pod may be gone before its proposal was accepted, which only a resync finds.
         world.index.resync(world.now);
         world.follow_up();
         for node in 0..NODES.len() {
@@ -506,6 +506,7 @@ fn the_walks_do_bind_pods() {
         }
         world.check();
     }
-    // One whole GPU, or the small ones on it; and one of the two kinds of share, whoever asks for it by a neutral name too.
+    // At least: one whole GPU or the small slices on it, and one of the two kinds of share, also for pods with a
+    // neutral name.
     assert!(world.bindings >= 6, "{} bound", world.bindings);
 }

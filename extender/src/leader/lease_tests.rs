@@ -30,7 +30,7 @@ async fn each_leader_has_an_epoch_above_the_last() {
         candidate.release(held).await;
         assert_eq!(holder(&api), "");
     }
-    // A life of the same name that ended without a release.
+    // An earlier process of the same name that ended without a release.
     for _ in 0..2 {
         epochs.push(candidate(&api, "c").acquire(|| ()).await.epoch());
     }
@@ -86,7 +86,7 @@ async fn a_leader_stops_when_another_took_the_lease() {
     assert_eq!(holder(&api), "b", "what is another's is not released");
 }
 
-/// With a clock of its own: on a machine that has too much to do the writes alone take longer than the margin.
+/// The clock is paused, because on a busy machine the writes alone take longer than the margin.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_cannot_renew_gives_up_before_another_may_take_over() {
     let api = ApiStandIn::new();
@@ -98,7 +98,7 @@ async fn a_leader_that_cannot_renew_gives_up_before_another_may_take_over() {
     assert_eq!(began.elapsed().as_millis() / 100, 20, "another may lead after 3 s");
 }
 
-/// A wait of its own, the pause between renewals or a time-out, does not count: the deadline is the Lease's.
+/// Neither the pause between renewals nor a timeout delays the end: the deadline is the Lease's.
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_renewal_hangs_gives_up_at_the_deadline() {
     let api = ApiStandIn::new();
@@ -168,7 +168,7 @@ async fn a_replica_leads_above_every_epoch_that_it_has_heard_of() {
     }
 }
 
-/// The watch tells of it: the next look is a second away.
+/// The watch reports the release at once; the next poll is a second away.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_given_back_is_free_at_once() {
     let free = |holder: &str| -> Lease {

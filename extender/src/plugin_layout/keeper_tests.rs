@@ -1,4 +1,4 @@
-//! The leader's looks, against a stand-in for the API server.
+//! The passes of the leader's keeper, against a stand-in for the API server.
 
 use super::*;
 use crate::api_stand_in::{ApiStandIn, Fault};
@@ -38,18 +38,17 @@ fn keeper(api: &Arc<ApiStandIn>) -> Keeper {
     Keeper::new(term, Flags::parse_from(["-"]).plugin)
 }
 
-/// What the API server says of pods, whichever node is asked for.
+/// Sets the API server's answer about pods, for every node.
 fn holding(api: &ApiStandIn, pods: &Value) {
     api.put("/api/v1/pods", json!({"kind": "PodList", "apiVersion": "v1", "items": pods}));
 }
 
-/// A pod with a GPU.
 fn pod() -> Value {
     let containers = json!([{"name": "main", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]);
     json!({"metadata": {"name": "p", "namespace": "team", "uid": "uid-p"}, "spec": {"containers": containers}})
 }
 
-/// A record of a configuration that the extender has set.
+/// The record of a configuration that the extender has set.
 fn record() -> NodeRecord {
     let labels = |config: Option<&str>| PluginLabels { config: config.map(str::to_owned), mig: None };
     NodeRecord {
@@ -145,7 +144,7 @@ async fn mig_devices_get_other_names_only_where_no_pod_is_about_to_come() {
     assert!(keeper.term.with(|index| index.is_open(&"n".into())));
 }
 
-/// What the API server says of `ClusterPolicies`: one, by which the MIG devices of `n` are getting their names of strategy mixed.
+/// Sets a ClusterPolicy that gives the MIG devices of `n` their names of strategy `mixed`.
 fn renaming(api: &ApiStandIn) {
     let settings = json!({"migStrategy": "mixed"});
     let record =
@@ -224,7 +223,7 @@ async fn a_record_of_another_leader_is_as_old_as_this_one_knows_it_whatever_cloc
         for (record, gpus, seconds) in [(applying, "1", 180), (lagging, "4", 60)] {
             let api = ApiStandIn::new();
             let mut keeper = keeper(&api);
-            // Of a layout that nobody knows nothing is wanted, and what was begun goes on.
+            // Nothing is due for a layout that no policy defines, and what was begun goes on.
             let labels = json!({CONFIG: "a", kerf_core::keys::LAYOUT: "unknown"});
             keeper.hear(put(&api, &labels, &record, gpus).into());
             let is_as_it_was = || {

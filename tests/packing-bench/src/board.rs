@@ -1,4 +1,5 @@
-//! GPUs with their instances, held and idle, by a rule that shares nothing with core: memory slices one by one.
+//! Simulated GPUs with held and idle instances. The rule of the board counts memory slices one by one and shares no
+//! code with core.
 
 use thiserror::Error;
 
@@ -7,22 +8,21 @@ use crate::profile::Profile;
 /// What taking a place did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// An idle instance of the profile lay there.
+    /// An idle instance of the profile was there, and is used again.
     Reused,
-    /// An instance was created; idle ones in its way are gone.
+    /// An instance was created, and idle ones in its way are gone.
     Created,
 }
 
 /// Why a place cannot be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Fault {
-    /// There is no such GPU.
     #[error("there is no GPU {0}")]
     NoSuchGpu(usize),
     /// The profile cannot start there.
     #[error("{0} cannot start at memory slice {1}")]
     NoSuchStart(&'static str, u8),
-    /// A held instance lies there.
+    /// A held instance overlaps the place.
     #[error("{0} at {1}:{2} overlaps a held instance")]
     Overlap(&'static str, usize, u8),
 }
@@ -30,7 +30,6 @@ pub enum Fault {
 /// Instances of one GPU by the memory slice at which they start.
 type Instances = [Option<Profile>; 8];
 
-/// One GPU.
 #[derive(Debug, Clone, Default)]
 pub struct Gpu {
     held: Instances,
@@ -44,12 +43,11 @@ impl Gpu {
         self.mask
     }
 
-    /// How many memory slices nobody holds.
+    /// The number of memory slices that no instance holds.
     pub fn free(&self) -> u32 {
         self.mask.count_zeros()
     }
 
-    /// The held instances' profiles.
     pub fn held(&self) -> impl Iterator<Item = Profile> {
         self.held.iter().flatten().copied()
     }
@@ -68,24 +66,22 @@ impl Gpu {
     }
 }
 
-/// All GPUs.
 #[derive(Debug, Clone)]
 pub struct Board {
     gpus: Vec<Gpu>,
 }
 
 impl Board {
-    /// So many uncut GPUs.
+    /// A board of this many uncut GPUs.
     pub fn new(gpus: usize) -> Self {
         Self { gpus: vec![Gpu::default(); gpus] }
     }
 
-    /// The GPUs.
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus
     }
 
-    /// Takes a place.
+    /// Takes a place, and destroys idle instances that overlap it.
     pub fn take(&mut self, gpu: usize, profile: Profile, start: u8) -> Result<Taken, Fault> {
         let this = self.gpus.get_mut(gpu).ok_or(Fault::NoSuchGpu(gpu))?;
         if !profile.starts().contains(&start) {
@@ -102,7 +98,7 @@ impl Board {
         Ok(taken)
     }
 
-    /// Gives a place back: what was held there stays as an idle instance.
+    /// Gives a place back: its instance stays, idle.
     pub fn leave(&mut self, gpu: usize, start: u8) {
         let this = &mut self.gpus[gpu];
         if let Some(profile) = this.held[usize::from(start)].take() {
@@ -111,7 +107,7 @@ impl Board {
         }
     }
 
-    /// Destroys all idle instances of a GPU and puts others in their place, none of which overlaps a held one.
+    /// Destroys all idle instances of a GPU and creates others. None of these may overlap a held one.
     pub fn recut(&mut self, gpu: usize, idle: &[(Profile, u8)]) {
         let this = &mut self.gpus[gpu];
         this.idle = Instances::default();

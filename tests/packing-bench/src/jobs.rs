@@ -1,4 +1,4 @@
-//! Job lists: mixes of profiles, arrivals at random, lives at random.
+//! Job lists: mixes of profiles with random arrivals and random lives.
 
 use anyhow::{Context as _, bail};
 
@@ -11,16 +11,15 @@ use crate::random::Random;
 pub struct Job {
     /// When it asks for its instance.
     pub arrival: f64,
-    /// How long it keeps it.
+    /// How long it keeps its instance.
     pub life: f64,
-    /// What it asks for.
     pub profile: Profile,
 }
 
 /// How often each profile is asked for.
 #[derive(Debug)]
 pub struct Mix {
-    /// Its name in tables.
+    /// The mix's name in tables.
     pub name: &'static str,
     weights: PerProfile<f64>,
 }
@@ -33,8 +32,9 @@ impl Mix {
     }
 }
 
-/// The nine mixes. The last three are counts: pods of Alibaba's trace of 2023 with one GPU, then only those that share
-/// one (GPU share times 80 GB), and its pods of 2026 that serve generative models (peak memory).
+/// The nine mixes. The last three are counts of real pods: those of Alibaba's trace of 2023 with one GPU; of these only
+/// those that share one (GPU share times 80 GB); and the pods of its trace of 2026 that serve generative models (peak
+/// memory).
 pub const MIXES: [Mix; 9] = [
     Mix { name: "uniform", weights: [1.0, 1.0, 1.0, 1.0, 1.0, 1.0] },
     Mix { name: "small", weights: [0.40, 0.15, 0.25, 0.10, 0.05, 0.05] },
@@ -47,28 +47,27 @@ pub const MIXES: [Mix; 9] = [
     Mix { name: "genai", weights: [2.0, 6.0, 6.0, 68.0, 10.0, 51.0] },
 ];
 
-/// Under what a mix is played.
+/// The conditions under which a mix is played.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {
-    /// Its name in tables.
+    /// The scenario's name in tables.
     pub name: &'static str,
-    /// How many GPUs there are.
     pub gpus: usize,
-    /// What is asked for, of what the GPUs could serve were jobs a fluid.
+    /// The load, as a part of what the GPUs could serve if jobs were a fluid.
     pub load: f64,
     /// Whether the mix is reversed half-way.
     pub drift: bool,
-    /// Whether lives are lognormal with sigma 1.5, and not exponential.
+    /// Whether lives are lognormal with sigma 1.5, instead of exponential.
     pub lognormal: bool,
 }
 
 impl Scenario {
-    /// The load on so many GPUs, without drift, with exponential lives.
+    /// A scenario without drift and with exponential lives.
     pub const fn plain(name: &'static str, gpus: usize, load: f64) -> Self {
         Self { name, gpus, load, drift: false, lognormal: false }
     }
 
-    /// A job list of a mix.
+    /// A random job list of a mix.
     pub fn jobs(&self, mix: &Mix, count: usize, seed: u64) -> Vec<Job> {
         let now = mix.shares();
         let mut later = now;

@@ -1,5 +1,6 @@
-//! `offers`: random lives of a node whose pods take slices of several kinds under one name, and how many pods hold otherwise than
-//! they have reserved. Slices are told apart by the numbers of their wares, and not by what the offer says of their worth.
+//! `offers`: plays random lives of a node whose pods take slices of several kinds under one name, and counts pods that
+//! hold other slices than they have reserved. It tells slices apart by the numbers of their wares, and not by what the
+//! offer says of their worth.
 
 use std::time::Instant;
 
@@ -24,7 +25,7 @@ pub struct Args {
     seed: u64,
 }
 
-/// Measures and prints. It fails where a pod holds otherwise than reserved, or where the offer breaks one of its rules.
+/// Measures and prints. It fails if a pod holds other slices than reserved, or if the offer breaks one of its rules.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let start = Instant::now();
     let progress = Progress::new("lives", usize::try_from(args.lives)?);
@@ -60,7 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A life, up to the first fault.
+/// Plays a life, up to the first fault.
 fn live(seed: u64, steps: u32) -> (Life, Option<String>) {
     let mut random = Random::new(seed);
     let mut life = Life::default();

@@ -1,6 +1,6 @@
-//! Alibaba's trace of 2023 (openb) under FGD's protocol (Weng, USENIX ATC'23): 17 workloads, each shuffled and drawn from
-//! until all GPUs are asked for, on 1,213 nodes. No pod leaves. The figure is the part of all GPUs that is allocated then.
-//! The trace is not committed.
+//! Alibaba's trace of 2023 (openb) under FGD's protocol (Weng, USENIX ATC'23): 17 workloads on 1,213 nodes. Each is
+//! shuffled and drawn from until all GPUs are asked for. No pod leaves. The figure is the part of all GPUs that is
+//! allocated then. The trace is not committed.
 
 mod fgd;
 mod mersenne;
@@ -19,15 +19,16 @@ use policy::Policy;
 use replay::{Outcome, play};
 use trace::{Node, Pod, Trace};
 
-/// FGD's seeds.
+/// The seeds of FGD's authors.
 const SEEDS: Range<u32> = 42..52;
 
-/// One workload with what is known of it.
+/// One workload with the known results for it.
 struct Variant {
     name: &'static str,
     /// Allocated percent, the mean of ten seeds, as FGD's authors published it (`analysis_allo_discrete.csv`).
     fgd: f64,
-    /// No rule can allocate more: a linear program that moves all pods freely and knows them beforehand.
+    /// The most that any rule can allocate: the result of a linear program that moves all pods freely and has all of
+    /// them in advance.
     bound: f64,
 }
 
@@ -55,10 +56,10 @@ const VARIANTS: [Variant; 17] = [
     variant("multigpu50", 97.09, 98.34),
 ];
 
-/// The nodes are taken so many times over where decisions are timed: 4,852.
+/// How many copies of the nodes the timed fleet has: 4,852 nodes.
 const COPIES: usize = 4;
 
-/// Measures, where the folder of the trace was given.
+/// Measures, if the folder of the trace was given.
 pub fn run(data: Option<&Path>, quick: bool) -> anyhow::Result<()> {
     let Some(data) = data else {
         print(
@@ -70,7 +71,7 @@ pub fn run(data: Option<&Path>, quick: bool) -> anyhow::Result<()> {
     measure(data, if quick { SEEDS.start..SEEDS.start + 1 } else { SEEDS })
 }
 
-/// It fails where the trace cannot be read or a decision was illegal, not where a bar is missed.
+/// Measures and prints. It fails if the trace cannot be read or a decision was illegal, but not if a bar is missed.
 fn measure(data: &Path, seeds: Range<u32>) -> anyhow::Result<()> {
     let trace = Trace::open(data)?;
     let workloads: Vec<Vec<Pod>> =
@@ -90,20 +91,21 @@ fn measure(data: &Path, seeds: Range<u32>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does the work for each item, the even ones on one thread and the odd ones on another; in the items' order.
+/// Does the work for each item, the even ones on one thread and the odd ones on another. Results are in the items'
+/// order.
 fn on_two_threads<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let every_second = |from: usize| items.iter().skip(from).step_by(2).map(&work).collect::<Vec<R>>();
     let (even, odd) = std::thread::scope(|scope| {
         let odd = scope.spawn(|| every_second(1));
         let even = every_second(0);
-        // The other thread's panic is this one's.
+        // Passes a panic of the other thread on.
         (even, odd.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let (mut even, mut odd) = (even.into_iter(), odd.into_iter());
     (0..items.len()).filter_map(|item| if item % 2 == 0 { even.next() } else { odd.next() }).collect()
 }
 
-/// What each policy allocated of one workload, in percent, the mean of the seeds.
+/// What each policy allocated of one workload, in percent, as the mean of the seeds.
 struct Row {
     allocated: Vec<(Policy, f64)>,
     illegal: Vec<String>,
@@ -128,13 +130,13 @@ impl Row {
     }
 }
 
-/// What a decision takes in µs, on the mean, where all there is to learn is learned on the way.
+/// The mean time of a decision in µs, while kerf learns what is usual on the way.
 fn time(nodes: &[Node], pods: &[Pod]) -> f64 {
     let nodes: Vec<Node> = std::iter::repeat_n(nodes, COPIES).flatten().cloned().collect();
     let arrivals = trace::arrivals(&nodes, pods, SEEDS.start);
     let mut decider = Policy::Kerf.decider(&nodes, pods);
     let start = Instant::now();
-    // The replay's own work is inside: less than a µs for each decision.
+    // The time includes the replay's own work, which is less than a µs for each decision.
     let outcome = play(&nodes, &arrivals, decider.as_mut());
     start.elapsed().as_secs_f64() * 1e6 / as_f64(outcome.decisions)
 }

@@ -1,4 +1,4 @@
-//! The oracle: it accepts a job whenever the whole set of running jobs fits with everything moved freely.
+//! The oracle, an upper bound: it accepts a job whenever all running jobs fit if everything may be moved.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -7,15 +7,15 @@ use crate::jobs::Job;
 use crate::profile::{PerProfile, Profile};
 use crate::report::as_f64;
 
-/// Rounding of fractional counts.
+/// The tolerance for rounding of fractional counts.
 const EPSILON: f64 = 1e-9;
 
-/// Whether so many instances of each profile fit into `gpus` GPUs when everything may be moved. It is exact for whole
-/// numbers; for fractions it tells whether the fluid fits.
+/// Whether these counts of instances fit into `gpus` GPUs if everything may be moved. It is exact for whole numbers;
+/// for fractions it says whether the fluid fits.
 ///
-/// What is left beside the whole GPUs is halves: a left half takes a `4g`, a `3g` or two pairs of memory slices, a right
-/// half a `3g`, or a pair and two slices of which the second is of use to a `1g.20gb` only. So a `4g` goes left and a
-/// `3g` right, and a `1g.20gb` takes the odd slices before it takes a pair.
+/// The GPUs that no `7g` takes are split into halves. A left half takes a `4g`, a `3g` or two pairs of memory slices. A
+/// right half takes a `3g`, or a pair and two slices, the second of which only a `1g.20gb` can use. So a `4g` goes left
+/// and a `3g` right, and a `1g.20gb` takes the odd slices before it takes a pair.
 pub fn fits(counts: &PerProfile<f64>, gpus: f64) -> bool {
     let [one, one_twenty, two, three, four, seven] = *counts;
     let whole = gpus - seven;
@@ -34,7 +34,7 @@ pub fn fits(counts: &PerProfile<f64>, gpus: f64) -> bool {
     pairs >= -EPSILON && singles + 2.0 * pairs >= one - EPSILON
 }
 
-/// How many GPUs these shares of a job need, were jobs a fluid.
+/// The number of GPUs that these shares of a job need if jobs are a fluid.
 pub fn gpus_needed(shares: &PerProfile<f64>) -> f64 {
     let mut below_seven = *shares;
     let seven = std::mem::take(&mut below_seven[Profile::Seven.index()]);
@@ -53,7 +53,8 @@ pub fn gpus_needed(shares: &PerProfile<f64>) -> f64 {
     seven + high
 }
 
-/// A time at which something ends; the earliest is the greatest, and of equal ones that with the least `what`.
+/// A time at which something ends, in reverse order for a heap: the earliest is the greatest. Of equal times the one
+/// with the least number is the greatest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct End(pub f64, pub usize);
 
@@ -71,7 +72,7 @@ impl PartialOrd for End {
     }
 }
 
-/// The jobs that come after the warm-up: the first quarter of a list is not counted.
+/// The number of jobs in the warm-up: the first quarter of a list, which is not counted.
 pub fn warm_up(jobs: usize) -> usize {
     jobs / 4
 }

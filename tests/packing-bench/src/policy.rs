@@ -1,5 +1,5 @@
-//! `policy`: how long it takes to find the policy for a pod among many, the last of which is the one, and to decide the
-//! pod by it, as the webhook does: what is between the pod's JSON and the slices that it is given.
+//! `policy`: times how long it takes to find a pod's policy among many, of which the last matches, and to decide the
+//! pod by it. The decision is what the webhook does between the pod's JSON and the pod's slices.
 
 use std::fmt;
 use std::hint::black_box;
@@ -26,12 +26,12 @@ pub struct Args {
     decisions: u32,
 }
 
-/// Where the pod is.
+/// The pod's namespace, which policies match.
 const NAMESPACE: &str = "research-vision";
-/// Microseconds that a decision among 1,000 policies may take.
+/// The most microseconds that a decision among 1,000 policies may take.
 const BAR: f64 = 50.0;
 
-/// Measures and prints. It fails where a wrong policy was found, not where the bar is missed.
+/// Measures and prints. It fails if a wrong policy was found, but not if the bar is missed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let pod = pod();
     let facts = serde_json::from_value::<PodView>(pod.clone())?.facts(NAMESPACE, &[]);
@@ -58,12 +58,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What tells the policies apart, from which the others are kept away by their last field.
+/// The last field, which alone distinguishes the policies.
 #[derive(Debug, Clone, Copy)]
 enum Apart {
-    /// The value of a label, as policies for teams are.
+    /// The value of a label, as in policies for teams.
     Labels,
-    /// How the name of the service account begins: nothing but the strings tells that.
+    /// The prefix of the service account's name, which only a comparison of strings can tell apart.
     Beginnings,
 }
 
@@ -76,12 +76,12 @@ impl fmt::Display for Apart {
     }
 }
 
-/// What so many of a hundred took at most.
+/// The time that `part` of a hundred calls did not exceed, in µs.
 fn micros(sorted: &[u64], part: usize) -> f64 {
     as_f64(usize::try_from(sorted[sorted.len() * part / 100]).unwrap_or(usize::MAX)) / 1e3
 }
 
-/// A policy that is for the pod in all but the last field, and there too if `is_for_the_pod`.
+/// A policy that matches the pod in all fields but the last, and in that too if `is_for_the_pod`.
 fn policy(index: u32, apart: Apart, is_for_the_pod: bool) -> anyhow::Result<Policy> {
     let team = if is_for_the_pod { "the-pods-team".to_owned() } else { format!("team-{index}") };
     let mut matched = json!({
@@ -121,7 +121,7 @@ fn pod() -> Value {
     })
 }
 
-/// Nanoseconds of so many calls each, ascending.
+/// Nanoseconds of each of `calls` calls, ascending.
 fn times<R>(calls: u32, mut call: impl FnMut() -> R) -> Vec<u64> {
     let mut time = || {
         let begun = Instant::now();

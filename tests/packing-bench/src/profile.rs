@@ -1,10 +1,9 @@
-//! The six profiles of an 80 GB GPU with seven slices. The bench has its own table, so that it judges core's.
+//! The six profiles of an 80 GB GPU with seven compute slices. The bench has its own table, because it judges core's.
 
 use std::str::FromStr;
 
 use anyhow::anyhow;
 
-/// A profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
     /// `1g.10gb`
@@ -21,23 +20,21 @@ pub enum Profile {
     Seven,
 }
 
-/// How many profiles there are.
 pub const PROFILES: usize = 6;
 
 /// A figure for each profile, by [`Profile::index`].
 pub type PerProfile<T> = [T; PROFILES];
 
 impl Profile {
-    /// All, the smallest first.
+    /// All profiles, the smallest first.
     pub const ALL: PerProfile<Self> =
         [Self::OneTen, Self::OneTwenty, Self::Two, Self::Three, Self::Four, Self::Seven];
 
-    /// Its number among all.
+    /// The profile's number among all.
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::OneTen => "1g.10gb",
@@ -49,7 +46,7 @@ impl Profile {
         }
     }
 
-    /// Memory slices, of a GPU's eight.
+    /// The number of memory slices, of a GPU's eight.
     pub fn size(self) -> u8 {
         match self {
             Self::OneTen => 1,
@@ -59,7 +56,7 @@ impl Profile {
         }
     }
 
-    /// Memory slices at which it may start (MIG user guide).
+    /// The memory slices at which it may start (MIG user guide).
     pub fn starts(self) -> &'static [u8] {
         match self {
             Self::OneTen => &[0, 1, 2, 3, 4, 5, 6],
@@ -70,7 +67,7 @@ impl Profile {
         }
     }
 
-    /// The memory slices that it takes at a start, as bits.
+    /// The memory slices that it takes from a start, as bits.
     pub fn mask(self, start: u8) -> u8 {
         let ones = u8::MAX >> (8 - self.size());
         ones << start
@@ -86,7 +83,7 @@ impl FromStr for Profile {
     }
 }
 
-/// Memory slices of so many instances of each profile.
+/// Memory slices of these counts of instances.
 pub fn slices(counts: &PerProfile<u32>) -> u32 {
     Profile::ALL.iter().zip(counts).map(|(profile, count)| u32::from(profile.size()) * count).sum()
 }

@@ -2,18 +2,16 @@
 
 use crate::report::as_f64;
 
-/// Splitmix64 (Steele, Lea and Flood, OOPSLA'14).
+/// The generator Splitmix64 (Steele, Lea and Flood, OOPSLA'14).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of a seed.
     pub fn new(seed: u64) -> Self {
-        // One step from another constant, so that seeds that follow each other start far apart.
+        // One step from another constant, so that consecutive seeds start far apart.
         Self(Self(seed ^ 0xd1b5_4a32_d192_ed03).next())
     }
 
-    /// 64 random bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -46,14 +44,14 @@ impl Random {
         (mu + sigma * radius * angle.cos()).exp()
     }
 
-    /// An index, each as often as its weight says.
+    /// An index, drawn in proportion to its weight.
     pub fn pick(&mut self, weights: &[f64]) -> usize {
         let mut at = self.unit() * weights.iter().sum::<f64>();
         let found = weights.iter().position(|weight| {
             at -= weight;
             at < 0.0
         });
-        // Rounding may leave a rest: it belongs to the last that can come at all.
+        // Rounding may leave a rest, which goes to the last index that can be drawn at all.
         found.or_else(|| weights.iter().rposition(|weight| *weight > 0.0)).unwrap_or(0)
     }
 }

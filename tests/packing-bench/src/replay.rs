@@ -1,5 +1,5 @@
-//! The replay: it reads decisions line by line, plays them on a board of its own and counts what they did. It knows
-//! nothing of who decided.
+//! The replay: reads decisions line by line, plays them on its own board and counts the results. It is independent of
+//! who made the decisions.
 
 use std::collections::BinaryHeap;
 use std::iter::Peekable;
@@ -11,27 +11,27 @@ use crate::oracle::{End, warm_up};
 use crate::profile::{PerProfile, Profile, slices};
 use crate::report::as_f64;
 
-/// What a list of decisions did.
+/// The result of a list of decisions.
 #[derive(Debug, Clone, Default)]
 pub struct Verdict {
-    /// What was wrong, a line for each.
+    /// Descriptions of illegal decisions.
     pub illegal: Vec<String>,
-    /// Jobs of each profile that came after the warm-up.
+    /// Jobs of each profile that arrived after the warm-up.
     pub arrived: PerProfile<u32>,
-    /// Those that were placed.
+    /// Those of them that were placed.
     pub accepted: PerProfile<u32>,
     /// Placements onto an idle instance of the profile, of the whole list.
     pub reused: u32,
-    /// Placements that needed a create.
+    /// Placements that needed a create, of the whole list.
     pub created: u32,
     /// Running jobs that were moved, of the whole list.
     pub moved: u32,
-    /// Jobs of the whole list.
+    /// The number of jobs in the whole list.
     pub jobs: usize,
 }
 
 impl Verdict {
-    /// What part of the memory slices asked for these jobs have.
+    /// The memory slices of these jobs, as a part of those that were asked for.
     pub fn part(&self, accepted: &PerProfile<u32>) -> f64 {
         f64::from(slices(accepted)) / f64::from(slices(&self.arrived))
     }
@@ -41,18 +41,17 @@ impl Verdict {
         100.0 * (self.part(oracle) - self.part(&self.accepted))
     }
 
-    /// What part of a profile's jobs was placed.
+    /// The part of a profile's jobs that was placed.
     pub fn accepted_of(&self, profile: Profile) -> f64 {
         let at = profile.index();
         f64::from(self.accepted[at]) / f64::from(self.arrived[at].max(1))
     }
 
-    /// What part of the placements needed no create.
+    /// The part of the placements that needed no create.
     pub fn no_create(&self) -> f64 {
         f64::from(self.reused) / f64::from((self.reused + self.created).max(1))
     }
 
-    /// Moves for each job.
     pub fn moves_per_request(&self) -> f64 {
         f64::from(self.moved) / as_f64(self.jobs)
     }
@@ -154,7 +153,7 @@ impl Replay<'_> {
         self.verdict.moved += 1;
         self.board.leave(origin.0, origin.1);
         if !self.take(cause, other, gpu, start) {
-            // It stays where it was; nothing can have taken the place meanwhile.
+            // The job stays where it was. Nothing can have taken its place meanwhile.
             let _ = self.board.take(origin.0, self.jobs[other].profile, origin.1);
             self.places[other] = Some(origin);
         }
@@ -184,7 +183,7 @@ impl Replay<'_> {
 mod tests {
     use super::*;
 
-    /// Jobs that come one a time unit and stay for long.
+    /// Jobs that arrive one per time unit and stay for long.
     fn jobs(profiles: &[Profile]) -> Vec<Job> {
         let arrivals = (0..profiles.len()).map(as_f64);
         arrivals

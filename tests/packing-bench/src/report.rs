@@ -1,16 +1,16 @@
-//! Figures beside the bars that they are held to, tables, and progress.
+//! Prints figures with their bars, tables, and progress.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Which way a figure is better.
+/// The direction in which a figure is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Better {
     Lower,
     Higher,
 }
 
-/// One figure with its bar, and with what is aimed at beyond it.
+/// One figure with its bar, and with the stricter aim beyond it.
 #[derive(Debug, Clone)]
 pub struct Bar {
     figure: String,
@@ -31,7 +31,6 @@ impl Bar {
         Self { better: Better::Higher, ..Self::at_most(figure, measured, pass, aim) }
     }
 
-    /// Whether the bar is met.
     pub fn is_met(&self) -> bool {
         self.reaches(self.pass)
     }
@@ -57,7 +56,7 @@ impl Bar {
     }
 }
 
-/// Prints figures beside their bars.
+/// Prints figures with their bars.
 pub fn print_bars(bars: &[Bar]) {
     print("");
     for bar in bars {
@@ -65,19 +64,18 @@ pub fn print_bars(bars: &[Bar]) {
     }
 }
 
-/// Prints a line.
 pub fn print(line: &str) {
     // A closed pipe ends the output, not the measurement.
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-/// Prints a line of a table: its name, then cells of one width.
+/// Prints a row of a table: its name, then cells of one width.
 pub fn print_row(name: &str, width: usize, cells: impl IntoIterator<Item = String>) {
     let line = cells.into_iter().fold(format!("{name:<18}"), |line, cell| format!("{line}{cell:>width$}"));
     print(&line);
 }
 
-/// Says on standard error how far a measurement is.
+/// Reports on standard error how far a measurement is.
 #[derive(Debug)]
 pub struct Progress {
     what: String,
@@ -86,19 +84,19 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `all` steps of `what` begin.
+    /// Starts `all` steps of `what`.
     pub fn new(what: &str, all: usize) -> Self {
         let progress = Self { what: what.to_owned(), all, done: AtomicUsize::new(0) };
         progress.show(0);
         progress
     }
 
-    /// One more step is done.
     pub fn step(&self) {
         self.show(self.done.fetch_add(1, Ordering::Relaxed) + 1);
     }
 
-    /// On a terminal the line grows in its place; elsewhere there is one at the start, at each tenth and at the end.
+    /// On a terminal the line is rewritten in place. Elsewhere lines are printed at the start, at each tenth and at the
+    /// end, so that logs stay short.
     fn show(&self, done: usize) {
         let mut stderr = std::io::stderr().lock();
         let terminal = stderr.is_terminal();
@@ -110,20 +108,20 @@ impl Progress {
     }
 }
 
-/// A count as a number with fractions.
+/// A count as a floating-point number.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub fn as_f64(count: usize) -> f64 {
     count as f64
 }
 
-/// The mean; of nothing, it is no number.
+/// The mean; NaN if there are no values.
 pub fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
     let (sum, count) =
         values.into_iter().fold((0.0, 0_usize), |(sum, count), value| (sum + value, count + 1));
     sum / as_f64(count)
 }
 
-/// The greatest.
+/// The greatest value; minus infinity if there are none.
 pub fn greatest(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(f64::NEG_INFINITY, f64::max)
 }

@@ -1,7 +1,8 @@
-//! Choosing kind and node together among 1,000 nodes of three kinds, beside looking at each node by itself.
+//! Times the joint choice of kind and node among 1,000 nodes of three kinds, and compares it with a fit on each node by
+//! itself.
 //!
-//! Pods come and go. Each decision is judged by rules of the bench's own: what is on a GPU after it, and whether it is the
-//! best of what the nodes say one by one.
+//! Pods come and go. Rules of the bench's own judge each decision: whether the GPU may hold what is on it afterwards,
+//! and whether the choice is the best of the single nodes' fits.
 
 use std::time::Instant;
 
@@ -23,25 +24,23 @@ const NODES: usize = 1_000;
 const GPUS: usize = 8;
 const DECISIONS: usize = 200;
 
-/// What nodes have: the model, and the kind that its GPUs are cut by.
+/// The nodes' GPU models, and the kind that their GPUs are cut by.
 const OF_KINDS: [(&str, Kind); 3] =
     [("H100-80GB", Kind::Mig), ("L40S-48GB", Kind::Mps), ("L40S-48GB", Kind::TimeSlicing)];
 
-/// What pods ask: the step of the name, and the size.
+/// What pods ask for: the size in the name, and the exact size, in GB.
 const ASKED: [(u32, u32); 5] = [(4, 4), (10, 10), (14, 13), (20, 20), (40, 40)];
 
-/// What was measured.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Seconds of all decisions.
+    /// Seconds of all joint choices.
     choosing: f64,
-    /// Seconds of looking at each node by itself, as often.
+    /// Seconds of as many rounds of fits on each node.
     fitting: f64,
-    /// What was illegal, a line for each.
+    /// Descriptions of illegal decisions.
     pub illegal: Vec<String>,
 }
 
-/// Measures and prints.
 pub fn run() -> anyhow::Result<(Bar, Found)> {
     eprintln!("# decide: kind and node among {NODES} nodes");
     let found = decide(NODES, DECISIONS)?;
@@ -78,7 +77,7 @@ struct Site {
 }
 
 impl Site {
-    /// Nodes of the three kinds in turn, on each of which some pods run: on some of them as many as there is room for.
+    /// Nodes of the three kinds in turn, each with some running pods. Some nodes are full.
     fn new(count: usize) -> anyhow::Result<Self> {
         let nodes = (0..count).map(|number| {
             let (model, kind) = OF_KINDS[number % OF_KINDS.len()];
@@ -119,7 +118,7 @@ impl Site {
         pod
     }
 
-    /// Shows a GPU to the fleet as it is cut now.
+    /// Updates a GPU in the fleet to its present slices.
     fn show(&mut self, node: usize, gpu: usize) {
         let known = &mut self.known[node][gpu];
         *known = self.nodes[node].gpus[gpu].join(&mut self.fleet, *known);
@@ -135,7 +134,7 @@ impl Site {
         Ok(gpu)
     }
 
-    /// A pod ends, and nothing is left of its slice.
+    /// Ends a pod, whose slice vanishes.
     fn end(&mut self) {
         let (node, gpu, shape) = self.running.swap_remove(self.random.below(self.running.len()));
         let slices = &mut self.nodes[node].gpus[gpu].slices;
@@ -145,7 +144,7 @@ impl Site {
         self.show(node, gpu);
     }
 
-    /// A pod comes.
+    /// Creates a pod, and places it.
     fn begin(&mut self, found: &mut Found) -> anyhow::Result<()> {
         let pod = self.pod();
         let begun = Instant::now();
@@ -169,7 +168,7 @@ impl Site {
     }
 }
 
-/// What is wrong with a GPU after a pod was given this slice of it.
+/// What is wrong with a GPU after a pod got this slice of it.
 fn wrong(gpu: &GpuInventory, pod: &RequestDocument, given: Shape) -> Option<String> {
     let asked = &pod.containers[0];
     let shapes: Vec<Shape> = gpu.taken().collect();

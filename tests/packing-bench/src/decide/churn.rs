@@ -1,4 +1,4 @@
-//! A fleet in its steady state: as many instances run as the load says, and jobs come and go.
+//! A fleet in a steady state: the load fixes how many instances run on average, while jobs come and go.
 
 use kerf_core::contract::ContainerRequest;
 use kerf_core::mig::{MigTable, Profile};
@@ -7,10 +7,8 @@ use kerf_core::packing::{ClassId, Fleet, FleetGpu, PlaceId, Terms};
 use crate::random::Random;
 use crate::report::as_f64;
 
-/// What happens next.
 #[derive(Debug, Clone, Copy)]
 pub enum Event {
-    /// A job comes.
     Arrival(ClassId),
     /// The running job with this number ends.
     Departure(usize),
@@ -19,18 +17,17 @@ pub enum Event {
 /// A fleet whose jobs come and go.
 #[derive(Debug)]
 pub struct Churn {
-    /// The fleet.
     pub fleet: Fleet,
     running: Vec<(FleetGpu, PlaceId)>,
     classes: Vec<ClassId>,
     random: Random,
-    /// Jobs that come in a mean life.
+    /// Jobs that arrive in a mean life.
     rate: f64,
 }
 
 impl Churn {
-    /// A fleet of GPUs with this table where `rate` jobs come in a mean life, each of these profiles as often. It starts
-    /// uncut; `rate` jobs come at once, then all goes on at random for `lives` mean lives.
+    /// A fleet of GPUs with this table. `rate` jobs arrive in a mean life, with each of these profiles equally often.
+    /// It starts uncut; `rate` jobs arrive at once, then jobs come and go at random for `lives` mean lives.
     pub fn new(table: &MigTable, gpus: usize, profiles: &[Profile], rate: f64, lives: f64) -> Self {
         let mut fleet = Fleet::new(Terms::default());
         for _ in 0..gpus {
@@ -48,7 +45,7 @@ impl Churn {
         churn
     }
 
-    /// What happens next: lives are exponential, so every running job is as likely to end next as any other.
+    /// Draws the next event. Lives are exponential, so every running job is equally likely to end next.
     pub fn next(&mut self) -> Event {
         let running = as_f64(self.running.len());
         if self.random.unit() * (self.rate + running) < running {
@@ -58,32 +55,29 @@ impl Churn {
         }
     }
 
-    /// A job's class.
     pub fn class(&mut self) -> ClassId {
         self.classes[self.random.below(self.classes.len())]
     }
 
-    /// How many jobs run.
     pub fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// The running job with this number ends; its place is still to be released.
+    /// Removes a running job. The caller still has to release its place.
     pub fn end(&mut self, job: usize) -> (FleetGpu, PlaceId) {
         self.running.swap_remove(job)
     }
 
-    /// A job runs; its place is taken already.
+    /// Adds a running job, whose place is taken already.
     pub fn begin(&mut self, gpu: FleetGpu, place: PlaceId) {
         self.running.push((gpu, place));
     }
 
-    /// Any running job's number.
+    /// Draws a running job's number.
     pub fn any(&mut self) -> usize {
         self.random.below(self.running.len())
     }
 
-    /// Plays an event.
     pub fn run(&mut self, event: Event) {
         match event {
             Event::Departure(job) => {

@@ -1,8 +1,8 @@
-//! What one decision costs in a fleet of so many GPUs.
+//! Times one decision in fleets of different sizes.
 //!
-//! The fleet is brought to its steady state first: as many jobs as run at the load of 0.95 come at once, then jobs come
-//! and go for three mean lives. What is timed goes on from there, so each decision meets a fleet that has changed since
-//! the one before.
+//! The fleet is first brought to a steady state: as many jobs as run at a load of 0.95 arrive at once, then jobs come
+//! and go for three mean lives. The timed events continue from there, so each decision finds a fleet that has changed
+//! since the one before.
 
 use std::time::Instant;
 
@@ -16,13 +16,13 @@ use crate::packing::table;
 use crate::profile::Profile;
 use crate::report::{as_f64, mean};
 
-/// The load: of what the GPUs could serve were jobs a fluid.
+/// The load, as a part of what the GPUs could serve if jobs were a fluid.
 const LOAD: f64 = 0.95;
 
 /// Mean lives for which the fleet changes before anything is timed.
 const LIVES: f64 = 3.0;
 
-/// Rounds of timing; the mean of the middle round is taken, so that a pause of the machine is nobody's cost.
+/// Rounds of timing. The mean of the middle round counts, so that a pause of the machine does not distort it.
 const ROUNDS: usize = 9;
 
 /// Nanoseconds of one step.
@@ -30,26 +30,24 @@ const ROUNDS: usize = 9;
 pub struct Timing {
     /// The mean of the middle round.
     pub mean: f64,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
-/// What was measured in one fleet.
+/// The timings of one fleet.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
-    /// Its size.
+    /// The number of GPUs in the fleet.
     pub gpus: usize,
-    /// Where one more request costs least.
+    /// Finding the place where one more request costs least.
     pub best: Timing,
-    /// Taking the place.
     pub take: Timing,
-    /// Giving a place back.
     pub release: Timing,
-    /// A place given back, and another found and taken.
+    /// Releasing a place, then finding and taking another.
     pub cycle: Timing,
 }
 
-/// Brings a fleet to its steady state and times `decisions` of each kind.
+/// Brings a fleet to its steady state and times `decisions` of each step.
 pub fn measure(gpus: usize, decisions: usize) -> anyhow::Result<Cost> {
     let profiles = Profile::ALL.map(|profile| profile.name().parse::<KerfProfile>());
     let profiles = profiles.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -62,7 +60,7 @@ pub fn measure(gpus: usize, decisions: usize) -> anyhow::Result<Cost> {
     Ok(Cost { gpus, best, take, release, cycle })
 }
 
-/// Times each step of what happens by itself.
+/// Times each step of arrivals and departures by itself.
 fn steps(churn: &mut Churn, decisions: usize, clock: f64) -> (Timing, Timing, Timing) {
     let (mut best, mut take, mut release) = (Samples::default(), Samples::default(), Samples::default());
     while best.0.len() < decisions {
@@ -81,7 +79,7 @@ fn steps(churn: &mut Churn, decisions: usize, clock: f64) -> (Timing, Timing, Ti
     (best.timing(clock), take.timing(clock), release.timing(clock))
 }
 
-/// Times a place given back and another one found and taken, with as many jobs running all the time.
+/// Times the release of a place, then finding and taking another, at a constant number of running jobs.
 fn cycles(churn: &mut Churn, decisions: usize, clock: f64) -> Timing {
     let running = churn.running();
     let mut cycles = Samples::default();
@@ -99,6 +97,7 @@ fn cycles(churn: &mut Churn, decisions: usize, clock: f64) -> Timing {
         if let Some((gpu, choice)) = begun {
             churn.begin(gpu, choice.place);
         }
+        // If too many jobs found no place, new ones arrive untimed until the load is back.
         while churn.running() < running / 2 || (churn.running() < running && begun.is_none()) {
             let class = churn.class();
             churn.run(Event::Arrival(class));
@@ -107,7 +106,7 @@ fn cycles(churn: &mut Churn, decisions: usize, clock: f64) -> Timing {
     cycles.timing(clock)
 }
 
-/// Nanoseconds that reading the clock takes of a sample.
+/// Nanoseconds that reading the clock adds to a sample.
 fn clock() -> f64 {
     let mut samples = Samples::default();
     for _ in 0..100_000 {
@@ -116,7 +115,7 @@ fn clock() -> f64 {
     samples.timing(0.0).mean
 }
 
-/// Nanoseconds of each time that a step ran.
+/// Nanoseconds of each run of a step.
 #[derive(Debug, Default)]
 struct Samples(Vec<u32>);
 

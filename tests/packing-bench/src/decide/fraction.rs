@@ -1,5 +1,5 @@
-//! What a decision about a share of a GPU costs over 5,000 nodes: a fleet of four models in a steady state, in which pods
-//! come and go. The trace's own requests are timed by `packing --data`.
+//! Times a decision about a share of a GPU over 5,000 nodes: a fleet of four models in a steady state, in which pods
+//! come and go. `packing --data` times the trace's own requests.
 
 use std::time::Instant;
 
@@ -14,17 +14,16 @@ use crate::report::{Bar, as_f64, print};
 
 const NODES: usize = 5_000;
 const GPUS: usize = 8;
-/// Kinds of request. Real clusters have dozens (Alibaba's trace of 2023: 35 of them are 95 % of its pods).
+/// Different requests. Real clusters have dozens (Alibaba's trace of 2023: 35 of them are 95 % of its pods).
 const KINDS: usize = 64;
 const DECISIONS: usize = 4_000;
 
-/// Measures and prints.
 pub fn run() -> anyhow::Result<Bar> {
     eprintln!("# decide: shares on {NODES} nodes");
     let mut random = Random::new(1);
     let (mut nodes, requests) = fleet(&mut random)?;
     let mut running: Vec<(Placement, Request)> = Vec::new();
-    // Four of five GPUs: what a busy cluster has in use. A third of a GPU is the mean share.
+    // Four of five GPUs are in use, as in a busy cluster. The mean share is a third of a GPU.
     for _ in 0..NODES * GPUS * 12 / 5 {
         arrive(&mut nodes, requests[random.below(KINDS)], &mut running);
     }

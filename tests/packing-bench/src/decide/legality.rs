@@ -1,9 +1,10 @@
-//! What may exist on one GPU: written once more, without a rule of core's, so that it judges core's decisions and plans.
+//! The rules for instances on one GPU, written a second time and without core's code, so that they can judge core's
+//! decisions and plans.
 
 use kerf_core::mig::{Instance, MigTable};
 
-/// What is wrong with a set of instances on a GPU with this table: a place that is not listed, a memory slice used twice,
-/// more compute slices than there are, more instances of a profile than the GPU holds, media engines taken twice.
+/// What is wrong with a set of instances on a GPU with this table: an unlisted place, a memory slice used twice, too
+/// many compute slices, too many instances of a profile, or media engines taken twice.
 pub fn fault(table: &MigTable, instances: &[Instance]) -> Option<&'static str> {
     let mut cells = [false; 64];
     let (mut compute, mut media) = (0, 0);

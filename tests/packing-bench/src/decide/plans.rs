@@ -1,4 +1,4 @@
-//! Decisions and plans, looked at for faults: jobs come and go on small nodes of every GPU model, each decision is planned
+//! Checks decisions and plans for faults: jobs come and go on small nodes of every GPU model. Each decision is planned
 //! and carried out step by step on instances of the bench's own.
 
 use kerf_core::contract::{Shape, WantedSlice};
@@ -13,26 +13,21 @@ use super::legality::fault;
 use crate::random::Random;
 use crate::report::as_f64;
 
-/// Nodes of each model.
 const NODES: usize = 8;
 
-/// GPUs of a node.
 const GPUS: usize = 2;
 
-/// What was found.
+/// What was counted, and the faults.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Decisions that were made.
     pub decisions: usize,
-    /// Plans that were made.
     pub plans: usize,
-    /// GPU models.
     pub models: usize,
-    /// What was illegal, a line for each.
+    /// Descriptions of illegal decisions and plans.
     pub illegal: Vec<String>,
 }
 
-/// Makes so many decisions and plans in all, as many on every GPU model of the catalog.
+/// Makes this many decisions and plans in all, equally many for every GPU model of the catalog.
 pub fn run(all: usize) -> anyhow::Result<Found> {
     let tables: Vec<(&str, MigTable)> =
         catalog::MODELS.iter().filter_map(|model| Some((model.name, model.mig_table()?))).collect();
@@ -47,7 +42,6 @@ pub fn run(all: usize) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-/// The nodes of one model.
 struct Site<'t> {
     name: &'t str,
     table: &'t MigTable,
@@ -105,9 +99,9 @@ impl<'t> Site<'t> {
         Ok(Self { name, table, fleet, classes, places, at, nodes, running: Vec::new(), random, slices: 0 })
     }
 
-    /// A job ends or comes, and now and then a node is told to want what it may not have.
+    /// Ends or starts a job. Now and then a node also gets desired slices that it may not have.
     fn step(&mut self, found: &mut Found) {
-        // Jobs come a little more often than they can be placed: most GPUs are nearly full.
+        // Jobs arrive a little more often than they can be placed, so that most GPUs are nearly full.
         let capacity = as_f64(NODES * GPUS) * 4.0;
         if self.random.unit() * (capacity + as_f64(self.running.len())) < as_f64(self.running.len()) {
             self.end();
@@ -155,7 +149,7 @@ impl<'t> Site<'t> {
         if plan.refused.iter().any(|(refused, _)| *refused == id) {
             found.illegal.push(format!("decision {text}: the planner refuses it: {:?}", plan.refused));
         }
-        // A slice is wanted before it is held, and some pods never start.
+        // A slice is desired before it is held, and some pods never start.
         let held = self.random.below(4) > 0;
         let instances = &mut self.nodes[node].observed.gpus[at].instances;
         match instances.iter_mut().find(|o| o.instance == instance) {
@@ -165,19 +159,19 @@ impl<'t> Site<'t> {
         self.running.push(Running { gpu, place: choice.place, id });
     }
 
-    /// A node's plan is made, checked and carried out.
+    /// Plans for a node, checks the plan and carries it out.
     fn planned(&mut self, node: usize, found: &mut Found) -> Plan {
         let node = &mut self.nodes[node];
         let plan = looked_at(self.name, self.table, &node.observed, &node.wanted, found);
         for step in &plan.steps {
-            // Faults were counted by `looked_at`.
+            // `looked_at` has already counted the faults.
             let _ = carry_out(self.table, &mut node.observed, &node.wanted, step);
         }
         plan
     }
 
-    /// A node is told to want up to three slices more, at any place: what cannot be made must be refused, and nothing that
-    /// is in use may go. The plan is not carried out.
+    /// Adds up to three desired slices to a node, at any place. What cannot be made must be refused, and what is in use
+    /// must stay. The plan is not carried out.
     fn want_anything(&mut self, found: &mut Found) {
         let node = self.random.below(self.nodes.len());
         let mut wanted = self.nodes[node].wanted.clone();
@@ -191,7 +185,7 @@ impl<'t> Site<'t> {
     }
 }
 
-/// Plans, has the plan checked by core, and carries it out on a copy.
+/// Makes a plan, has core check it, and carries it out on a copy.
 fn looked_at(
     name: &str,
     table: &MigTable,
@@ -213,7 +207,7 @@ fn looked_at(
     plan
 }
 
-/// Carries a step out as a GPU would; a step that it refuses, or that takes what is in use, is a fault.
+/// Carries out a step as a GPU would. A step that the GPU refuses, or that destroys what is in use, is a fault.
 fn carry_out(
     table: &MigTable,
     observed: &mut Observed,

@@ -1,6 +1,6 @@
-//! FGD (Weng, USENIX ATC'23), from its description: of all nodes the one on which the usual pods lose least. Scores are
+//! FGD (Weng, USENIX ATC'23), from its description: it takes the node on which the usual pods lose least. Scores are
 //! integers and the first node wins among equals, as in its authors' simulator; without that it allocates 2 to 5 points
-//! less. Memory is looked at for room only.
+//! less. Memory counts only for whether a pod fits.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::replay::{Decider, Left, Place};
 use super::trace::{Node, Pod};
 use crate::report::as_f64;
 
-/// The usual pods are the most frequent ones that are this part of all.
+/// The usual pods are the most frequent ones that together are this part of all pods.
 const USUAL: f64 = 0.95;
 
 /// FGD with the scores of every node for each kind of pod.
@@ -20,7 +20,7 @@ pub struct Fgd {
     nodes: usize,
 }
 
-/// Scores of all nodes, up to so many changes.
+/// Scores of all nodes, as of the first `seen` changes.
 struct Scores {
     by_node: Vec<Option<Score>>,
     seen: usize,
@@ -33,7 +33,7 @@ struct Score {
 }
 
 impl Fgd {
-    /// For a workload of these pods.
+    /// Prepares FGD for a workload of these pods.
     pub fn new(nodes: &[Node], pods: &[Pod]) -> Self {
         Self { usual: usual(pods), rows: BTreeMap::new(), changed: Vec::new(), nodes: nodes.len() }
     }
@@ -85,7 +85,7 @@ impl Decider for Fgd {
     }
 }
 
-/// The most frequent pods, by all but their memory, with their parts.
+/// The most frequent pods, by everything except their memory, with their parts.
 fn usual(pods: &[Pod]) -> Vec<(Pod, f64)> {
     let mut counts: BTreeMap<Pod, usize> = BTreeMap::new();
     for pod in pods {
@@ -102,7 +102,7 @@ fn usual(pods: &[Pod]) -> Vec<(Pod, f64)> {
     counts.into_iter().map(|(pod, count)| (pod, as_f64(count) / as_f64(sum))).collect()
 }
 
-/// What of a node's GPUs the usual pods cannot use, on the mean, in thousandths.
+/// The part of a node's GPUs that the usual pods cannot use, as a mean, in thousandths of a GPU.
 fn unusable(usual: &[(Pod, f64)], left: &Left) -> f64 {
     let sum = |gpus: &mut dyn Iterator<Item = &u16>| gpus.map(|gpu| f64::from(*gpu)).sum::<f64>();
     let all = sum(&mut left.gpus.iter());

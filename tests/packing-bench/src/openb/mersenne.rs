@@ -1,22 +1,21 @@
-//! Python's `random`, as far as the judge in Python uses it, so that both have the same lists: MT19937 (Matsumoto and
-//! Nishimura, 1998), seeded by one number as Python does.
+//! Python's `random`, as far as the judge in Python uses it, so that both make the same lists. It is MT19937 (Matsumoto
+//! and Nishimura, 1998), seeded by one number as in Python.
 
 const STATE: usize = 624;
 
-/// A generator.
 pub struct Mersenne {
     state: [u32; STATE],
     next: usize,
 }
 
 impl Mersenne {
-    /// As `random.Random(seed)`.
+    /// Seeds it as `random.Random(seed)` does.
     pub fn new(seed: u32) -> Self {
         let mut state = [19_650_218; STATE];
         for i in 1..STATE {
             state[i] = mixed(state[i - 1]).wrapping_mul(1_812_433_253).wrapping_add(index(i));
         }
-        // init_by_array with a key of one word.
+        // This is `init_by_array` with a key of one word.
         let mut at = 1;
         for _ in 0..STATE {
             state[at] = (state[at] ^ mixed(state[at - 1]).wrapping_mul(1_664_525)).wrapping_add(seed);
@@ -64,7 +63,7 @@ impl Mersenne {
         }
     }
 
-    /// As `random.shuffle`.
+    /// Shuffles as `random.shuffle` does.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             let other = self.below(last + 1);
@@ -72,7 +71,7 @@ impl Mersenne {
         }
     }
 
-    /// As `random.choice`; `None` of nothing.
+    /// Draws as `random.choice` does; `None` if there are no items.
     pub fn choice<'t, T>(&mut self, items: &'t [T]) -> Option<&'t T> {
         if items.is_empty() { None } else { items.get(self.below(items.len())) }
     }

@@ -1,4 +1,4 @@
-//! The rules that are compared.
+//! The rules that are compared on the trace.
 
 use kerf_core::packing::fraction::{
     CpuMilli, GpuDemand, GpuMilli, ModelSet, Models, Node as KerfNode, Nodes, Part, Request, Sharing,
@@ -10,26 +10,25 @@ use super::fgd::Fgd;
 use super::replay::{Decider, Left, Place};
 use super::trace::{Node, Pod};
 
-/// A rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// The first node that has room, and its first GPUs.
     FirstFit,
-    /// The node of which the smallest part is left, and the GPU with the least.
+    /// The node with the smallest part left, and the GPU with the least left.
     BestFit,
-    /// FGD, of which this is a copy: ties go to the first node. It knows the usual pods beforehand.
+    /// A copy of FGD, which has the usual pods in advance. Ties go to the first node.
     Fgd,
     /// kerf, which learns what is usual.
     Kerf,
-    /// kerf, where what is usual is known beforehand.
+    /// kerf, which has the usual pods in advance.
     KerfKnown,
 }
 
 impl Policy {
-    /// All of them, in the order of the table.
+    /// All rules, in the order of the table.
     pub const ALL: [Self; 5] = [Self::FirstFit, Self::BestFit, Self::Fgd, Self::KerfKnown, Self::Kerf];
 
-    /// Its name in the table.
+    /// The rule's name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::FirstFit => "first-fit",
@@ -52,7 +51,7 @@ impl Policy {
     }
 }
 
-/// The first GPUs on which the pod has room, in this order; `None` where they are too few.
+/// The first GPUs in this order on which the pod has room; `None` if they are too few.
 fn gpus_in_order(left: &Left, pod: &Pod, order: impl Iterator<Item = usize>) -> Option<Vec<usize>> {
     let room = order.filter(|gpu| left.gpus[*gpu] >= pod.milli);
     let gpus: Vec<usize> = room.take(usize::from(pod.gpus)).collect();
@@ -128,7 +127,7 @@ impl Decider for Kerf {
         let request = request(&mut self.models, pod);
         self.nodes.learn(&request);
         let place = self.nodes.place(&request)?;
-        // What it refuses itself counts as dropped; the replay sees all that it does not.
+        // What kerf itself refuses counts as dropped. The replay finds what kerf wrongly accepts.
         self.nodes.take(place.node, &request, place.gpus).ok()?;
         Some(Place { node: place.node.index(), gpus: place.gpus.iter().collect() })
     }

@@ -1,9 +1,10 @@
-//! Plays pods under a rule and keeps accounts of its own: what it calls legal and allocated does not come from the rule.
+//! Plays pods under a rule. It keeps its own accounts, so that what counts as legal and allocated does not come from
+//! the rule.
 
 use super::trace::{Node, Pod, capacity};
 use crate::report::as_f64;
 
-/// What is left of a node.
+/// The resources that are left on a node.
 #[derive(Debug, Clone)]
 pub struct Left {
     pub cpu: u32,
@@ -18,13 +19,13 @@ impl Left {
         Self { cpu: node.cpu, memory: node.memory, gpus: vec![1000; node.gpus], model: node.model.clone() }
     }
 
-    /// Whether CPU, memory and model will do, whatever the GPUs.
+    /// Whether CPU, memory and model suit the pod, whatever the GPUs.
     pub fn may_take(&self, pod: &Pod) -> bool {
         let model = pod.gpus == 0 || pod.models.is_empty() || pod.models.contains(&self.model);
         model && self.cpu >= pod.cpu && self.memory >= pod.memory
     }
 
-    /// Takes a pod. What is wrong with that, where something is: then nothing is taken.
+    /// Takes a pod. If something is wrong with that it returns what, and takes nothing.
     pub fn take(&mut self, pod: &Pod, gpus: &[usize]) -> Result<(), &'static str> {
         let mut after = self.clone();
         if !self.may_take(pod) {
@@ -43,19 +44,19 @@ impl Left {
     }
 }
 
-/// Where a pod goes.
+/// The node and the GPUs of a pod.
 pub struct Place {
     pub node: usize,
     pub gpus: Vec<usize>,
 }
 
-/// A rule with what it remembers.
+/// A rule with its state.
 pub trait Decider {
-    /// Where the next pod goes, and that it is there now; `None` where it is dropped.
+    /// Decides and records where the next pod goes; `None` if it is dropped.
     fn decide(&mut self, left: &[Left], pod: &Pod) -> Option<Place>;
 }
 
-/// What came of it.
+/// The result of a replay.
 pub struct Outcome {
     /// Percent of all GPUs.
     pub allocated: f64,

@@ -1,4 +1,4 @@
-//! The trace's files, and the order in which pods come.
+//! Reads the trace's files, and orders its pods into arrivals.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow, ensure};
 
 use super::mersenne::Mersenne;
 
-/// A node, empty.
+/// A node of the trace, empty.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub cpu: u32,
@@ -17,7 +17,7 @@ pub struct Node {
     pub model: String,
 }
 
-/// A pod.
+/// A pod of the trace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pod {
     pub cpu: u32,
@@ -25,25 +25,23 @@ pub struct Pod {
     pub gpus: u8,
     /// Thousandths of each GPU.
     pub milli: u16,
-    /// Any, where it is empty.
+    /// The allowed models; any if it is empty.
     pub models: BTreeSet<String>,
 }
 
 impl Pod {
-    /// All that it wants of GPUs, in thousandths of one.
+    /// All that the pod asks of GPUs, in thousandths of one.
     pub fn volume(&self) -> u64 {
         u64::from(self.gpus) * u64::from(self.milli)
     }
 }
 
-/// The trace's folder and its nodes.
 pub struct Trace {
     folder: PathBuf,
     pub nodes: Vec<Node>,
 }
 
 impl Trace {
-    /// Reads the nodes.
     pub fn open(folder: &Path) -> anyhow::Result<Self> {
         let node = |row: &Row<'_>| -> anyhow::Result<Node> {
             let (cpu, memory) = (row.number("cpu_milli")?, row.number("memory_mib")?);
@@ -98,12 +96,12 @@ fn read<T>(path: &Path, parse: impl Fn(&Row<'_>) -> anyhow::Result<T>) -> anyhow
     lines.filter(|(_, line)| !line.is_empty()).map(parse).collect()
 }
 
-/// All thousandths of the nodes' GPUs.
+/// The sum of the nodes' GPUs, in thousandths of one.
 pub fn capacity(nodes: &[Node]) -> u64 {
     nodes.iter().map(|node| 1000 * u64::try_from(node.gpus).unwrap_or(0)).sum()
 }
 
-/// The pods shuffled, and random ones of them after that, until all GPUs were asked for.
+/// The pods shuffled, then random ones of them, until all GPUs were asked for.
 pub fn arrivals(nodes: &[Node], pods: &[Pod], seed: u32) -> Vec<Pod> {
     let mut random = Mersenne::new(seed);
     let mut list = pods.to_vec();

@@ -1,10 +1,10 @@
-//! The bars of packing.
+//! The bars that packing must meet, with their aims.
 
 use super::measure::Measured;
 use super::policy::{MOVES, Policy};
 use crate::report::{Bar, as_f64};
 
-/// Each bar with what was measured. A scenario that was not measured has none.
+/// Each bar with its measured figure. A scenario that was not measured has none.
 pub fn of(measured: &[Measured]) -> Vec<Bar> {
     let mut bars = Vec::new();
     if let Some(usual) = measured.first() {

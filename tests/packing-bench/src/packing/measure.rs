@@ -10,13 +10,12 @@ use crate::profile::Profile;
 use crate::replay::Verdict;
 use crate::report::{Progress, as_f64, greatest, mean};
 
-/// Jobs of a list.
 pub const JOBS: usize = 30_000;
 
-/// Threads that play lists.
+/// How many threads play lists.
 const THREADS: usize = 2;
 
-/// What one policy did on one list.
+/// The result of one policy on one list.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     mix: usize,
@@ -25,10 +24,9 @@ pub struct Outcome {
     below: f64,
 }
 
-/// What every policy did in one scenario.
+/// The results of every policy in one scenario.
 #[derive(Debug)]
 pub struct Measured {
-    /// The scenario.
     pub scenario: Scenario,
     outcomes: Vec<Outcome>,
 }
@@ -38,17 +36,17 @@ impl Measured {
         self.outcomes.iter().filter(move |outcome| outcome.policy == policy)
     }
 
-    /// Points below the oracle on each mix, the mean of all seeds.
+    /// Points below the oracle on each mix, as the mean of all seeds.
     pub fn below(&self, policy: Policy) -> [f64; MIXES.len()] {
         std::array::from_fn(|mix| mean(self.of(policy).filter(|o| o.mix == mix).map(|o| o.below)))
     }
 
-    /// Points below the oracle, the mean of the mixes.
+    /// Points below the oracle, as the mean of the mixes.
     pub fn below_mean(&self, policy: Policy) -> f64 {
         mean(self.below(policy))
     }
 
-    /// The standard error of [`below_mean`](Self::below_mean), by how far the seeds differ; no number for one seed.
+    /// The standard error of [`below_mean`](Self::below_mean), from how far the seeds differ; NaN for one seed.
     pub fn below_error(&self, policy: Policy) -> f64 {
         let seeds = |mix: usize| self.of(policy).filter(move |o| o.mix == mix).map(|o| o.below);
         let squares = (0..MIXES.len()).map(|mix| variance_of_mean(&seeds(mix).collect::<Vec<_>>()));
@@ -60,34 +58,34 @@ impl Measured {
         greatest(self.below(policy))
     }
 
-    /// What part of the 7g jobs was placed: the mean of the mixes that have any, or on one mix.
+    /// The part of the `7g` jobs that was placed: on one mix, or the mean of the mixes that have any.
     pub fn whole_gpus(&self, policy: Policy, mix: Option<&str>) -> f64 {
         let asked = |o: &&Outcome| o.verdict.arrived[Profile::Seven.index()] > 0;
         let chosen = |o: &&Outcome| mix.is_none_or(|name| MIXES[o.mix].name == name);
         mean(self.of(policy).filter(asked).filter(chosen).map(|o| o.verdict.accepted_of(Profile::Seven)))
     }
 
-    /// What part of the placements needed no create, the mean of all lists.
+    /// The part of the placements that needed no create, as the mean of all lists.
     pub fn no_create(&self, policy: Policy) -> f64 {
         mean(self.of(policy).map(|o| o.verdict.no_create()))
     }
 
-    /// Moves for each job: the mean of all lists.
+    /// Moves for each job, as the mean of all lists.
     pub fn moves(&self, policy: Policy) -> f64 {
         mean(self.of(policy).map(|o| o.verdict.moves_per_request()))
     }
 
-    /// Moves for each job: the list with the most.
+    /// Moves for each job on the list with the most.
     pub fn most_moves(&self, policy: Policy) -> f64 {
         greatest(self.of(policy).map(|o| o.verdict.moves_per_request()))
     }
 
-    /// All that was illegal.
+    /// Descriptions of all illegal decisions.
     pub fn illegal(&self) -> impl Iterator<Item = &String> {
         self.outcomes.iter().flat_map(|o| &o.verdict.illegal)
     }
 
-    /// How much of what kerf decided was illegal.
+    /// The number of kerf's illegal decisions.
     pub fn illegal_of_kerf(&self) -> usize {
         let policies = [Policy::Kerf, Policy::KerfMoves];
         policies.into_iter().flat_map(|policy| self.of(policy)).map(|o| o.verdict.illegal.len()).sum()
@@ -99,7 +97,7 @@ fn variance_of_mean(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - middle).powi(2)).sum::<f64>() / (count - 1.0) / count
 }
 
-/// Plays the lists of all mixes and of seeds from 1.
+/// Plays the lists of all mixes, for the seeds from 1 to `seeds`.
 pub fn measure(scenario: Scenario, seeds: u64) -> Measured {
     let lists: Vec<(usize, u64)> =
         (0..MIXES.len()).flat_map(|mix| (1..=seeds).map(move |seed| (mix, seed))).collect();
@@ -113,7 +111,7 @@ pub fn measure(scenario: Scenario, seeds: u64) -> Measured {
 }
 
 fn play(scenario: &Scenario, mix: &Mix, at: usize, seed: u64) -> Vec<Outcome> {
-    // Each mix has its own arrivals; a seed's are the same in every scenario with as many GPUs.
+    // Each mix has its own arrivals. A seed gives the same arrivals in every scenario with as many GPUs.
     let jobs = scenario.jobs(mix, JOBS, seed * 100 + u64::try_from(at).unwrap_or(0));
     let oracle = oracle::accepted(&jobs, scenario.gpus);
     let outcome = |policy: Policy| {
@@ -123,7 +121,7 @@ fn play(scenario: &Scenario, mix: &Mix, at: usize, seed: u64) -> Vec<Outcome> {
     Policy::ALL.map(outcome).to_vec()
 }
 
-/// Does the work for each item on a few threads; gives what came of it in no order.
+/// Does the work for each item on a few threads. Results are in no order.
 pub fn on_threads<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {

@@ -1,5 +1,6 @@
-//! `packing`: how much of what was asked is placed. Job lists of nine mixes are played by kerf and by the rules of others
-//! in the loss model, the same lists for all; every decision is replayed, and counted beside an oracle.
+//! `packing`: measures how much of what was asked for is placed. kerf and the rules of others play job lists of nine
+//! mixes in the loss model, all on the same lists. Every decision is replayed, and the result is compared with an
+//! oracle.
 
 mod bars;
 mod measure;
@@ -35,7 +36,6 @@ pub struct Args {
 /// The scenario that most bars are about.
 const USUAL: Scenario = Scenario::plain("96 GPUs, load 0.95", 96, 0.95);
 
-/// The other scenarios at the usual load.
 const OTHERS: [Scenario; 4] = [
     Scenario::plain("16 GPUs", 16, 0.95),
     Scenario::plain("384 GPUs", 384, 0.95),
@@ -43,10 +43,9 @@ const OTHERS: [Scenario; 4] = [
     Scenario { lognormal: true, ..Scenario::plain("lognormal lives", 96, 0.95) },
 ];
 
-/// Other loads.
 const LOADS: [Scenario; 2] = [Scenario::plain("load 0.85", 96, 0.85), Scenario::plain("load 1.05", 96, 1.05)];
 
-/// Measures and prints. It fails where a decision was illegal or the judge disagrees, not where a bar is missed.
+/// Measures and prints. It fails if a decision was illegal or the judge disagrees, but not if a bar is missed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let seeds = if args.quick { 1 } else { 6 };
     let loads = LOADS.into_iter().filter(|_| !args.quick);

@@ -1,4 +1,4 @@
-//! Who decides: kerf, or the rule of another.
+//! The policies that are compared: kerf, and the rules of others.
 
 use std::fmt::Write as _;
 
@@ -12,34 +12,29 @@ use crate::jobs::Job;
 use crate::replay::{Verdict, judge};
 use crate::rivals::{self, BestFit, Das, FirstFit, Hami, Nos, Rule};
 
-/// Running jobs that kerf may move, for each job, where it may.
+/// The limit of running jobs that kerf may move, for each job, if moves are on.
 pub const MOVES: f64 = 0.04;
 
-/// A policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// `InstaSlice`'s rule.
+    /// The rule of `InstaSlice`.
     Das,
-    /// nos's rule.
     Nos,
-    /// `HAMi`'s rule.
     Hami,
-    /// First-fit.
     FirstFit,
-    /// Best-fit.
     BestFit,
-    /// kerf as it comes.
+    /// kerf with its defaults, which moves nothing.
     Kerf,
-    /// kerf where pods may be moved.
+    /// kerf if pods may be moved.
     KerfMoves,
 }
 
 impl Policy {
-    /// All, in the order of the tables.
+    /// All policies, in the order of the tables.
     pub const ALL: [Self; 7] =
         [Self::Das, Self::Nos, Self::Hami, Self::FirstFit, Self::BestFit, Self::Kerf, Self::KerfMoves];
 
-    /// Its name in tables.
+    /// The policy's name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Das => "InstaSlice's rule",
@@ -52,7 +47,7 @@ impl Policy {
         }
     }
 
-    /// Plays a job list and judges what was decided.
+    /// Plays a job list and judges the decisions.
     pub fn judged(self, jobs: &[Job], gpus: usize) -> Verdict {
         let by_rule =
             |rule: &dyn Rule| judge(&rivals::as_cut(rule, jobs), gpus, &rivals::play(rule, jobs, gpus));
@@ -68,8 +63,8 @@ impl Policy {
     }
 }
 
-/// kerf's decisions as `kerf simulate` prints them, with at most so many moves for each job. They are empty where core
-/// does not know the GPU or a profile: then the replay finds no decision.
+/// kerf's decisions as `kerf simulate` prints them, with at most this many moves for each job. The text is empty if
+/// core does not have the GPU or a profile, and then the replay reports missing decisions.
 pub fn kerf(jobs: &[Job], gpus: usize, moves: f64) -> String {
     decide(jobs, gpus, moves).unwrap_or_default()
 }
@@ -86,7 +81,7 @@ fn decide(jobs: &[Job], gpus: usize, moves: f64) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The GPU that the lists are about.
+/// The MIG table of the GPU model that the lists are about.
 pub fn table() -> anyhow::Result<MigTable> {
     let model = catalog::by_name("H100-80GB").context("the catalog has no H100-80GB")?;
     model.mig_table().context("the catalog has no MIG table of H100-80GB")

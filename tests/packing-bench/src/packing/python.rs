@@ -1,4 +1,5 @@
-//! The judge in Python makes job lists of its own and judges kerf's decisions on them; it must say what the replay says.
+//! Compares the replay with the judge in Python, which makes its own job lists and judges kerf's decisions on them.
+//! Both must agree.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,10 +14,10 @@ use crate::profile::Profile;
 use crate::replay::{Verdict, judge};
 use crate::report::{Progress, as_f64, mean, print};
 
-/// Moves for each job, as kerf is judged.
+/// Moves for each job in the two runs.
 const MOVES_OF_A_RUN: [f64; 2] = [0.0, MOVES];
 
-/// Runs the judge on lists of all mixes and of seeds from 1, without moves and with them. It fails where a line differs.
+/// Runs the judge on lists of all mixes and of seeds from 1, without moves and with them. It fails if a line differs.
 pub fn compare(script: &Path, scenario: &Scenario, seeds: u64) -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("failed to make a temporary folder")?;
     let python = Python { script, folder: folder.path(), scenario };
@@ -45,14 +46,14 @@ pub fn compare(script: &Path, scenario: &Scenario, seeds: u64) -> anyhow::Result
     Ok(())
 }
 
-/// What both say of the same decisions.
+/// Both verdicts on the same decisions.
 struct Lines {
     ours: String,
     theirs: String,
     below: f64,
 }
 
-/// The judge, and where it finds what it is to judge.
+/// The judge, and the files that it reads.
 struct Python<'a> {
     script: &'a Path,
     folder: &'a Path,
@@ -60,7 +61,7 @@ struct Python<'a> {
 }
 
 impl Python<'_> {
-    /// A list of the judge's, and what both say of kerf's decisions on it without moves and with them.
+    /// Both verdicts on kerf's decisions for one of the judge's lists, without moves and with them.
     fn judged(&self, mix: &Mix, seed: u64) -> anyhow::Result<[Lines; 2]> {
         let (gpus, load) = (self.scenario.gpus.to_string(), self.scenario.load.to_string());
         let (count, seed) = (JOBS.to_string(), seed.to_string());
@@ -86,14 +87,14 @@ impl Python<'_> {
     }
 }
 
-/// Standard output. The judge's exit code tells of illegal decisions, which its text does as well.
+/// The command's standard output. The exit code is ignored: it reports illegal decisions, which the text does as well.
 fn output(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("failed to start {command:?}"))?;
     ensure!(!output.stdout.is_empty(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// What the judge would print.
+/// The line that the judge would print.
 fn line(verdict: &Verdict, oracle: f64) -> String {
     let mine = verdict.part(&verdict.accepted);
     format!(

@@ -1,4 +1,4 @@
-//! The tables.
+//! Prints the tables of `packing`.
 
 use super::measure::Measured;
 use super::policy::Policy;

@@ -1,12 +1,11 @@
-//! Best-fit: of the GPUs that have room the one with the fewest free memory slices, the first of equal ones; the start is
-//! left to the driver. It is the strongest of the simple rules.
+//! Best-fit: takes the GPU with room that has the fewest free memory slices, and the first of equal ones. The driver
+//! chooses the start. It is the strongest of the simple rules.
 
 use super::Rule;
 use super::slots::Slots;
 use crate::board::Board;
 use crate::profile::Profile;
 
-/// Best-fit.
 #[derive(Debug)]
 pub struct BestFit(Slots);
 

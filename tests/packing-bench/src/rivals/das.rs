@@ -1,12 +1,11 @@
-//! `InstaSlice`, today the Dynamic Accelerator Slicer operator, our reading of its sources of April 2026: of the nodes with
-//! room the one that has most memory slices free, there the first GPU with room, at its lowest free start.
+//! `InstaSlice`, today the Dynamic Accelerator Slicer operator, by our reading of its sources of April 2026. It takes
+//! the node with room that has the most free memory slices, there the first GPU with room, and its lowest free start.
 
 use super::slots::Slots;
 use super::{GPUS_OF_A_NODE, Rule};
 use crate::board::{Board, Gpu};
 use crate::profile::Profile;
 
-/// `InstaSlice`.
 #[derive(Debug)]
 pub struct Das(Slots);
 

@@ -1,12 +1,12 @@
-//! First-fit: the first GPU that has room, at its lowest free start. It is about what the allocator of Kubernetes' dynamic
-//! resource allocation does with the devices of NVIDIA's driver (general knowledge, not read).
+//! First-fit: takes the first GPU that has room, at its lowest free start. That is about what the allocator of
+//! Kubernetes' dynamic resource allocation does with the devices of NVIDIA's driver (general knowledge; its sources
+//! were not read).
 
 use super::Rule;
 use super::slots::Slots;
 use crate::board::Board;
 use crate::profile::Profile;
 
-/// First-fit.
 #[derive(Debug)]
 pub struct FirstFit(Slots);
 

@@ -1,13 +1,12 @@
-//! `HAMi` with its default policies, our reading of its sources of August 2026: nodes are packed (of those with room the
-//! one that is used most), GPUs within a node are spread over (the one that is used least), and an instance goes to the
-//! highest free start for `1g` and `3g` profiles, to the lowest for the others. Use is counted in memory slices.
+//! `HAMi` with its default policies, by our reading of its sources of August 2026. It packs nodes: it takes the most
+//! used one with room. It spreads over the GPUs of a node: it takes the least used one. An instance goes to the highest
+//! free start for `1g` and `3g` profiles, to the lowest for the others. Use is counted in memory slices.
 
 use super::slots::Slots;
 use super::{GPUS_OF_A_NODE, Rule};
 use crate::board::{Board, Gpu};
 use crate::profile::Profile;
 
-/// `HAMi`.
 #[derive(Debug)]
 pub struct Hami(Slots);
 

@@ -1,5 +1,5 @@
-//! The rules of others, as far as they choose places: our reading of their sources, not their programs. Each sees the
-//! same jobs on the same GPUs; what else those projects do is not played.
+//! The rules by which other projects choose places, by our reading of their sources; their programs do not run here.
+//! Each gets the same jobs on the same GPUs. What else those projects do is not played.
 
 mod best_fit;
 mod das;
@@ -25,18 +25,18 @@ use crate::profile::Profile;
 /// GPUs of a node, for the rules that choose a node first.
 const GPUS_OF_A_NODE: usize = 8;
 
-/// How somebody chooses a place.
+/// A rule that chooses a place.
 pub trait Rule {
-    /// What an instance for this profile is cut as: a rule that does not know a profile serves it by another one.
+    /// The profile that is cut for this one: a rule that lacks a profile serves it by another.
     fn cut_as(&self, profile: Profile) -> Profile {
         profile
     }
 
-    /// The GPU and the memory slice for one more instance. The rule may recut idle instances on its way.
+    /// The GPU and the memory slice for one more instance. The rule may recut idle instances on the way.
     fn choose(&self, board: &mut Board, profile: Profile) -> Option<(usize, u8)>;
 }
 
-/// Plays a job list by a rule; gives its decisions as text, a line for each job.
+/// Plays a job list by a rule, and returns its decisions as text, a line for each job.
 pub fn play(rule: &dyn Rule, jobs: &[Job], gpus: usize) -> String {
     let mut board = Board::new(gpus);
     let mut ends: BinaryHeap<End> = BinaryHeap::new();
@@ -51,7 +51,7 @@ pub fn play(rule: &dyn Rule, jobs: &[Job], gpus: usize) -> String {
         }
         let profile = rule.cut_as(job.profile);
         let place = rule.choose(&mut board, profile);
-        // Writing to a String does not fail; a place that cannot be taken is for the replay to find.
+        // Writing to a String cannot fail. The replay finds places that cannot be taken.
         let _ = match place {
             Some((gpu, start)) => writeln!(text, "{number} place {gpu} {start}"),
             None => writeln!(text, "{number} reject"),
@@ -64,7 +64,7 @@ pub fn play(rule: &dyn Rule, jobs: &[Job], gpus: usize) -> String {
     text
 }
 
-/// The jobs as a rule cuts for them: what the replay is to look for.
+/// The jobs with the profiles that a rule cuts for them, which the replay expects.
 pub fn as_cut(rule: &dyn Rule, jobs: &[Job]) -> Vec<Job> {
     jobs.iter().map(|job| Job { profile: rule.cut_as(job.profile), ..*job }).collect()
 }
@@ -75,7 +75,7 @@ mod tests {
     use crate::replay::judge;
     use Profile::{Four, OneTen, OneTwenty, Seven, Three, Two};
 
-    /// Where a rule puts these, one after the other, none of which ends.
+    /// The places that a rule gives these, one after the other, if none of them ends.
     fn places(rule: &dyn Rule, gpus: usize, profiles: &[Profile]) -> Vec<Option<(usize, u8)>> {
         let mut board = Board::new(gpus);
         let mut place = |profile: &Profile| {
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn das_spreads_over_nodes_and_fills_the_first_gpu_of_a_node() {
         let found = places(&Das::default(), 16, &[OneTen, OneTen, Two, OneTen]);
-        // One on each node; then the first node has as much as the second, and is the first of the list.
+        // One on each node; then the first node has as much in use as the second, and is the first of the list.
         assert_eq!(found, [Some((0, 0)), Some((8, 0)), Some((0, 2)), Some((8, 1))]);
     }
 
@@ -122,7 +122,7 @@ mod tests {
             places(&Nos, 1, &[OneTen, Four, Two, OneTen]),
             [Some((0, 6)), Some((0, 0)), Some((0, 4)), None]
         );
-        // No list has a 1g.20gb: a 2g.20gb serves.
+        // No list has a 1g.20gb, so a 2g.20gb serves it.
         assert_eq!(Nos.cut_as(OneTwenty), Two);
     }
 
@@ -135,7 +135,7 @@ mod tests {
             Nos.choose(&mut board, Three)
         };
         assert_eq!(choose(6), Some((0, 0)));
-        // A 1g at 4 leaves no half for the 2g once the 3g has the other one; nos had chosen by counts.
+        // A 1g at 4 leaves no half for the 2g once the 3g has the other one. nos had chosen by counts only.
         assert_eq!(choose(4), None);
     }
 

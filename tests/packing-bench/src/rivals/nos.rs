@@ -1,19 +1,21 @@
-//! nos (Nebuly), our reading of its sources: an idle instance of the profile is taken first; else the first GPU for which
-//! some known list of counts keeps the counts in use and has one more of the profile is cut anew to that list, all idle
-//! instances there destroyed. Places are the driver's: the new instances are created in one order after another until one
-//! works. Counts may have no placement beside what is held; then the plan fails, and so does the request.
+//! nos (Nebuly), by our reading of its sources. It takes an idle instance of the profile first. Otherwise it searches
+//! the first GPU for which some known list of counts keeps the counts in use and has one more of the profile. It
+//! destroys all idle instances there and recuts the GPU to that list.
 //!
-//! The lists are those of `known_configs.go` for 80 GB, two slips of the pen mended. They have no `1g.20gb`: a `2g.20gb`
-//! serves it. Where several lists would do nos takes an arbitrary one; here it is the first.
-//! The replay sees placements only: an instance that was cut ahead counts as created when it is first used, and one that a
-//! recut destroyed as still idle, so the share of placements without a create flatters nos.
+//! The driver chooses the places: nos creates the new instances in one order after another until one works. Counts may
+//! have no placement beside what is held; then the plan fails, and so does the request.
+//!
+//! The lists are those of `known_configs.go` for 80 GB, with two slips of the pen corrected. They have no `1g.20gb`: a
+//! `2g.20gb` serves it. If several lists fit, nos takes an arbitrary one; here it is the first.
+//!
+//! The replay sees placements only. An instance that was cut ahead counts as created when it is first used, and one
+//! that a recut destroyed counts as still idle. So the share of placements without a create flatters nos.
 
 use super::Rule;
 use super::slots::driver_order;
 use crate::board::{Board, Gpu};
 use crate::profile::{PerProfile, Profile};
 
-/// nos.
 #[derive(Debug)]
 pub struct Nos;
 
@@ -65,8 +67,9 @@ fn missing(gpu: &Gpu, profile: Profile) -> Option<PerProfile<u32>> {
     Some(std::array::from_fn(|n| list[n] - used[n]))
 }
 
-/// Creates so many instances beside the memory slices of `mask`, each where the driver puts it. All orders of creation
-/// are tried; of equal instances there are at most twelve, less than the twenty after which nos gives up.
+/// Creates these instances beside the memory slices of `mask`, each where the driver puts it. All orders of creation
+/// are tried. With equal instances counted once there are at most twelve orders, fewer than the twenty after which nos
+/// stops.
 fn create(mask: u8, missing: PerProfile<u32>) -> Option<Vec<(Profile, u8)>> {
     if missing.iter().all(|count| *count == 0) {
         return Some(Vec::new());

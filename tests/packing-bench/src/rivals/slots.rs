@@ -1,4 +1,4 @@
-//! The first free start of a profile on a GPU, for one order of starts, by a table over all masks.
+//! A lookup table of the first free start of a profile on a GPU, for one order of starts and every mask.
 
 use crate::profile::{PerProfile, Profile};
 
@@ -17,13 +17,13 @@ impl Slots {
         Self(Profile::ALL.map(first))
     }
 
-    /// From the lowest start up.
+    /// The table for starts from the lowest up.
     pub fn lowest() -> Self {
         Self::of(|profile| profile.starts().to_vec())
     }
 
-    /// As the driver places an instance for which no place is named: where most other placements stay possible. The
-    /// order is that in which NVIDIA's MIG user guide shows instances come up, one profile at a time.
+    /// The table for an instance that the driver places, which chooses the start that keeps most other placements
+    /// possible. The order is that in which NVIDIA's MIG user guide shows instances come up, one profile at a time.
     pub fn driver() -> Self {
         Self::of(|profile| driver_order(profile).to_vec())
     }

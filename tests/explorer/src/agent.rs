@@ -1,4 +1,5 @@
-//! A node: the agent's process with core's [`Ledger`](kerf_core::ledger::Ledger), its disk, its GPUs and its kubelet.
+//! Models a node: the agent's process with core's [`Ledger`](kerf_core::ledger::Ledger), its disk, its GPUs and its
+//! kubelet.
 
 use crate::api::{self, Phase, Pod};
 use crate::checks::{Rule, Violation};
@@ -13,7 +14,7 @@ use kerf_core::testing::SimulatedNode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Where an answer goes.
+/// The address of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyTo {
     pub leader: usize,
@@ -21,7 +22,7 @@ pub struct ReplyTo {
     pub number: u64,
 }
 
-/// An answer that waits until the disk has the reservation.
+/// An answer that is held until the disk has the reservation.
 #[derive(Debug, Clone)]
 pub struct Waiting {
     pub uid: PodUid,
@@ -29,7 +30,7 @@ pub struct Waiting {
     pub to: Option<ReplyTo>,
 }
 
-/// A look-up under way. What it finds is what was there when it was asked for.
+/// A lookup under way. Its result is the state at the time of the request.
 #[derive(Debug, Clone)]
 pub struct LookUp {
     pub uid: PodUid,
@@ -37,7 +38,7 @@ pub struct LookUp {
     pub found: Found,
 }
 
-/// A slice that a pod's containers have.
+/// A slice that a pod's containers hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     pub id: SliceId,
@@ -48,33 +49,33 @@ pub struct Taken {
 /// A node and its agent.
 #[derive(Debug, Clone)]
 pub struct Agent {
-    /// Its place in the list.
+    /// The node's index in the world's list.
     pub place: usize,
-    /// The ledger, the GPUs, and who has what of them.
+    /// The ledger, the GPUs, and who holds what of them.
     pub node: SimulatedNode,
-    /// What survives a crash.
+    /// The ledger on the disk, which survives a crash.
     pub disk: Saved,
-    /// What this process has written.
+    /// What this process has written to the disk; `None` before its first write.
     written: Option<Saved>,
     pub waiting: Vec<Waiting>,
-    /// What the watch of pods shows; `None` before it has listed them.
+    /// The pods that the watch shows; `None` before it has listed them.
     pub known: Option<BTreeMap<PodUid, BoundPod>>,
     pub look_ups: Vec<LookUp>,
     pub failed: BTreeSet<SliceId>,
-    /// Slices that exist and that the kubelet does not know since it restarted.
+    /// Existing slices that the kubelet has not listed since its restart.
     pub unknown: BTreeSet<SliceId>,
     resting: BTreeSet<GpuUuid>,
     /// When something is due next.
     pub due: Option<Moment>,
-    /// What containers have, by their pod.
+    /// The slices that containers hold, by pod.
     pub running: BTreeMap<usize, Vec<Taken>>,
-    /// Whether something is to be made or destroyed.
+    /// Whether slices are to be created or destroyed.
     pub has_steps: bool,
-    /// What it reports now.
+    /// The state that the agent reports now.
     pub report: Arc<NodeState>,
-    /// The highest epoch of which this process has read, or its disk.
+    /// The highest epoch that this process has received or found on its disk.
     pub heard: u64,
-    /// Pods whose reservation was answered, while they have it.
+    /// Pods whose reservation was answered, for as long as they have it.
     pub answered: BTreeSet<PodUid>,
 }
 
@@ -104,7 +105,7 @@ impl Agent {
         agent
     }
 
-    /// What the agent's loop does after whatever happened: it follows its pods and the time, and does the upkeep.
+    /// What the agent's loop does after every event: it follows its pods and the time, and does the upkeep.
     pub fn turn(&mut self, now: Moment, pods: &[Pod]) {
         self.follow_pods(now, pods);
         self.report();
@@ -131,7 +132,7 @@ impl Agent {
         }
     }
 
-    /// Reads an order. Returns the answer, unless it waits for the disk.
+    /// Reads an order. Returns the answer, unless it must wait for the disk.
     pub fn read(
         &mut self,
         order: &Order,
@@ -183,12 +184,12 @@ impl Agent {
         reserved(&saved.desired, uid).eq(reserved(self.node.ledger.desired(), uid))
     }
 
-    /// Whether the disk has what the ledger is.
+    /// Whether the disk has the ledger's present state.
     pub fn is_on_disk(&self) -> bool {
         self.disk.epoch == self.node.ledger.epoch() && self.disk.desired == *self.node.ledger.desired()
     }
 
-    /// The disk has what the ledger is now. Returns the answers that waited for it.
+    /// Writes the ledger to the disk. Returns the answers that waited for it.
     pub fn sync(&mut self) -> Vec<(ReplyTo, Answer)> {
         self.disk = self.node.ledger.saved();
         self.written = Some(self.disk.clone());
@@ -199,7 +200,7 @@ impl Agent {
         waiting.into_iter().filter_map(|waiting| Some((waiting.to?, waiting.answer))).collect()
     }
 
-    /// The disk cannot be written: what waits for it is refused.
+    /// Fails to write the disk: reservations that wait for it are rejected.
     pub fn fail_sync(&mut self, now: Moment, pods: &[Pod]) -> Vec<(ReplyTo, Answer)> {
         let waiting = std::mem::take(&mut self.waiting);
         for Waiting { uid, .. } in &waiting {
@@ -210,7 +211,7 @@ impl Agent {
         waiting.into_iter().filter_map(|waiting| Some((waiting.to?, refused()))).collect()
     }
 
-    /// The process ends, and another one starts. It is closed until its pods are listed.
+    /// Ends the process and starts another, which is closed until its pods are listed.
     pub fn crash(&mut self, now: Moment) {
         self.node.restart(self.disk.clone(), now);
         self.node.closed = Some("the node's pods are not listed".to_owned());
@@ -225,7 +226,7 @@ impl Agent {
         self.note_steps();
     }
 
-    /// The watch shows the pods that are bound here, and once those that have ended.
+    /// The watch shows the pods that are bound here, and shows ended ones once more.
     pub fn watch(&mut self, now: Moment, pods: &[Pod]) {
         let alive = pods.iter().filter(|pod| pod.phase == Phase::Bound(self.place));
         let mut shown: BTreeMap<_, _> = alive.map(|pod| (pod.owner.uid.clone(), BoundPod::Alive)).collect();
@@ -256,14 +257,14 @@ impl Agent {
         self.turn(now, pods);
     }
 
-    /// The first slice that is to be made fails.
+    /// Fails to create the first missing slice.
     pub fn fail_to_make(&mut self, now: Moment, pods: &[Pod]) {
         let missing = self.node.missing();
         self.failed.extend(missing.into_iter().map(|(id, _)| id).find(|id| !self.failed.contains(id)));
         self.turn(now, pods);
     }
 
-    /// The slices that a pod has reserved.
+    /// The slices that are reserved for a pod.
     pub fn slices(&self, uid: &PodUid) -> Vec<Taken> {
         let taken = reserved(self.node.ledger.desired(), uid);
         taken
@@ -280,19 +281,18 @@ impl Agent {
             && self.is_ready(&pod.owner.uid)
     }
 
-    /// Whether all of a pod's slices exist and the kubelet knows them.
+    /// Whether all of a pod's slices exist and the kubelet has listed them.
     pub fn is_ready(&self, uid: &PodUid) -> bool {
         let slices = self.slices(uid);
         !slices.is_empty()
             && slices.iter().all(|slice| self.exists(&slice.id) && !self.unknown.contains(&slice.id))
     }
 
-    /// Whether a slice exists.
     pub fn exists(&self, id: &SliceId) -> bool {
         self.report.status.slice(id).is_some_and(|slice| slice.device.is_some())
     }
 
-    /// The kubelet restarts, or takes note of all that exists.
+    /// The kubelet restarts (`is_new`), or lists all slices that exist.
     pub fn set_kubelet(&mut self, is_new: bool, now: Moment, pods: &[Pod]) {
         let slices =
             self.report.status.slices.iter().filter(|slice| slice.device.is_some() && slice.holder.is_none());

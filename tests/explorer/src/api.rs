@@ -1,30 +1,29 @@
-//! The API server: its pods, its Bindings, and the Lease.
+//! Models the API server: its pods, its Bindings, and the Lease.
 
 use kerf_core::ledger::{Found, Moment, Owner};
 use kerf_core::names::{PodKey, PodUid};
 
-/// Where a pod is.
+/// Where a pod is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     Pending,
     /// Bound to this node of the world.
     Bound(usize),
-    /// Bound to a node that is not of the world.
+    /// Bound to a node outside the world.
     Elsewhere,
     Gone,
 }
 
-/// A pod.
 #[derive(Debug, Clone)]
 pub struct Pod {
     pub owner: Owner,
-    /// Its request, by its place in the setting. A pod that is created anew asks for the same.
+    /// The index of its request in the setting. A recreated pod has the same request.
     pub request: usize,
     pub phase: Phase,
 }
 
 impl Pod {
-    /// The pod at this place of the list.
+    /// The pod at this index of the list.
     pub fn new(place: usize, request: usize) -> Self {
         let key = PodKey::new("default", format!("pod-{request}"));
         Self {
@@ -34,7 +33,7 @@ impl Pod {
         }
     }
 
-    /// What a look-up by the agent of this node finds.
+    /// What a lookup by the agent of this node finds.
     pub fn found(&self, node: usize) -> Found {
         match self.phase {
             Phase::Pending => Found::Unbound,
@@ -45,27 +44,26 @@ impl Pod {
     }
 }
 
-/// The place in the list of the pod of this UID.
+/// The index in the list of the pod with this UID.
 pub fn place(uid: &PodUid) -> usize {
     uid.as_str().strip_prefix("uid-").and_then(|place| place.parse().ok()).unwrap_or(usize::MAX)
 }
 
-/// A Binding that was sent.
 #[derive(Debug, Clone)]
 pub struct Binding {
     pub pod: usize,
     pub node: usize,
     pub leader: usize,
     pub attempt: u64,
-    /// The API server executes it before this time, or never.
+    /// The API server executes the Binding before this time, or never.
     pub until: Moment,
-    /// When the leader waits no longer for the answer.
+    /// When the leader stops waiting for the answer.
     pub gives_up: Moment,
-    /// Whether it has bound the pod, once it was executed.
+    /// Whether it has bound the pod; `None` until it was executed.
     pub bound: Option<bool>,
 }
 
-/// Who leads.
+/// The Lease, with its holder's epoch.
 #[derive(Debug, Clone)]
 pub struct Lease {
     pub holder: usize,

@@ -1,4 +1,4 @@
-//! What must hold after each event, and once all is at rest.
+//! The rules that must hold after each event, and those that must hold at rest.
 
 use crate::agent::{Agent, Taken, owner};
 use crate::api::{self, Phase};
@@ -13,18 +13,18 @@ use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What was violated.
+/// The rule that was violated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// No two pods have reserved, or have, the same part of a GPU.
+    /// No two pods have reserved, or hold, the same part of a GPU.
     Overlap,
-    /// A pod has all the slices for which it asks, or none.
+    /// A pod has all the slices that it asks for, or none.
     Whole,
-    /// A slice that containers have exists, and the ledger knows it.
+    /// A slice that containers hold exists, and is in the ledger.
     Held,
     /// A pod that is bound and lives has its reservation.
     Bound,
-    /// A pod that may be bound has its reservation, which is marked so.
+    /// A pod that may still be bound has its reservation, and it is marked.
     Open,
     /// What was answered is on the disk.
     Disk,
@@ -32,19 +32,19 @@ pub enum Rule {
     Epoch,
     /// A reservation whose release was answered is gone.
     Released,
-    /// A bind sends nothing after its leader's Lease.
+    /// A bind sends nothing after its leader's Lease has ended.
     Lease,
-    /// A Binding is sent once the slices are there.
+    /// A Binding is sent only once the slices exist.
     Ready,
     /// No bind waits for a connection that has ended.
     Disconnected,
     /// At rest no reservation is left whose pod is not bound.
     Left,
-    /// At rest every pod is bound that fits.
+    /// At rest every pod that fits is bound.
     Pending,
-    /// At rest copies, disks and ledgers say the same.
+    /// At rest copies, disks and ledgers are equal.
     Equal,
-    /// All comes to rest.
+    /// The world comes to rest at last.
     Rest,
 }
 
@@ -71,7 +71,7 @@ fn fails<T>(rule: Rule, text: String) -> Result<T, Violation> {
     Err(Violation::new(rule, text))
 }
 
-/// What must hold after each event.
+/// Checks what must hold after each event.
 pub fn after_each(world: &World<'_>) -> Result<(), Violation> {
     for agent in &world.agents {
         overlaps(world, agent)?;
@@ -83,14 +83,14 @@ pub fn after_each(world: &World<'_>) -> Result<(), Violation> {
     open(world)
 }
 
-/// An account of its own, which knows neither planner nor geometry.
+/// Finds overlaps by its own accounts, which use neither core's planner nor its geometry.
 fn overlaps(world: &World<'_>, agent: &Agent) -> Result<(), Violation> {
     let desired = &agent.node.ledger.desired().slices;
     let mut gpus: BTreeMap<&GpuUuid, BTreeMap<(&SliceId, Shape), BTreeSet<usize>>> = BTreeMap::new();
     for slice in desired {
         let Some(reservation) = &slice.reservation else { continue };
         let owners = gpus.entry(&slice.gpu).or_default().entry((&slice.id, slice.shape)).or_default();
-        // The reservation of a pod that is gone may be laid to what its namesake has, until the agent has been shown both.
+        // A gone pod's reservation may cover what its namesake holds, until the agent has seen both.
         owners.extend(Some(api::place(&reservation.uid)).filter(|pod| world.pods[*pod].phase != Phase::Gone));
     }
     for (pod, taken) in &agent.running {
@@ -218,7 +218,7 @@ fn open(world: &World<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// What must hold once faults have ended and time has passed.
+/// Checks what must hold once faults have ended and time has passed.
 pub fn at_rest(world: &World<'_>) -> Result<(), Violation> {
     for agent in &world.agents {
         let reservations =
@@ -261,7 +261,7 @@ fn fits(world: &World<'_>, agent: &Agent) -> Result<(), Violation> {
     Ok(())
 }
 
-/// An order in a trace.
+/// The text of an order in a trace.
 pub fn name(order: &Order) -> String {
     let (uid, epoch) = (owner(&order.kind), order.epoch);
     match &order.kind {
@@ -281,7 +281,7 @@ pub fn name(order: &Order) -> String {
     }
 }
 
-/// An order and its answer in a trace.
+/// The text of an order and its answer in a trace.
 pub fn said(order: &Order, answer: &Answer) -> String {
     let answer = answer.as_ref().map_or_else(ToString::to_string, |_| "done".to_owned());
     let kind = match &order.kind {

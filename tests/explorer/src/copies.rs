@@ -1,4 +1,4 @@
-//! What a leader knows of the nodes: a copy of what each agent reports, and what was proposed and is not answered.
+//! A leader's state of the nodes: a copy of what each agent reports, and the proposals without an answer.
 
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument};
 use kerf_core::inventory::NodeInventory;
@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, Default)]
 pub struct Copies(pub BTreeMap<usize, NodeCopy>);
 
-/// The copy of one node.
 #[derive(Debug, Clone, Default)]
 pub struct NodeCopy {
     pub connection: u64,
@@ -38,7 +37,7 @@ impl NodeCopy {
 }
 
 impl Copies {
-    /// An agent has connected.
+    /// Starts the copy of an agent that has connected.
     pub fn connected(&mut self, node: usize, connection: u64, state: Change) {
         self.0.insert(node, NodeCopy { connection, ..NodeCopy::default() });
         self.changed(node, state);
@@ -62,7 +61,8 @@ impl Copies {
         Some(&self.0.get(&node)?.state.status)
     }
 
-    /// Places for a pod on a node, which count as taken until the agent has answered. A pod that has a reservation there keeps it.
+    /// Proposes places for a pod on a node, which count as taken until the agent has answered. A pod that has a
+    /// reservation there keeps it.
     pub fn propose(
         &mut self,
         owner: &Owner,
@@ -92,7 +92,7 @@ impl Copies {
         Some(proposal)
     }
 
-    /// The agent has answered the proposal or the release of a pod, or will never read it.
+    /// Forgets the proposal or the release of a pod, because the agent has answered it or will never read it.
     pub fn answered(&mut self, uid: &PodUid, node: usize) {
         if let Some(copy) = self.0.get_mut(&node) {
             copy.proposals.retain(|proposal| proposal.owner.uid != *uid);
@@ -100,7 +100,7 @@ impl Copies {
         }
     }
 
-    /// Whether a pod has a reservation on a node that may be released, by what is known.
+    /// Whether a pod has a reservation on a node that may be released, as far as is known.
     pub fn may_release(&self, uid: &PodUid, node: usize) -> bool {
         self.0.get(&node).is_some_and(|copy| {
             let slices = copy.state.status.slices.iter();
@@ -118,7 +118,7 @@ impl Copies {
         }
     }
 
-    /// A term has ended or begun: nothing is proposed.
+    /// Forgets all proposals when a term ends or begins.
     pub fn forget_proposals(&mut self) {
         self.0.values_mut().for_each(|copy| copy.proposals.clear());
     }

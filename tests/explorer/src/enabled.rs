@@ -1,4 +1,4 @@
-//! Which events may happen next.
+//! Which events may happen next in a world.
 
 use crate::api::Phase;
 use crate::event::Event;
@@ -6,7 +6,7 @@ use crate::setting::LEASE;
 use crate::world::World;
 use kerf_core::ledger::reserved;
 
-/// Orders of connections that have ended are read late, but not all of them.
+/// How many orders of ended connections may still be read late, at most.
 const STRAYS: usize = 3;
 
 impl World<'_> {
@@ -41,7 +41,7 @@ impl World<'_> {
             events.push(Event::TakeLease { leader });
         }
         if it.term.is_none() && it.binds.is_empty() && !self.is_at_rest {
-            // What a follower does, and what happens to it, matters once it leads: then it reads what it has not read.
+            // What a follower does or suffers matters only once it leads, and then it reads what it has not read.
             return;
         }
         events.extend([Event::Freeze { leader }, Event::CrashLeader { leader }]);
@@ -50,7 +50,7 @@ impl World<'_> {
         }
     }
 
-    /// Whether the Lease is another's to take.
+    /// Whether another replica may take the Lease.
     pub fn is_lease_free(&self) -> bool {
         self.now >= self.lease.renewed + LEASE
     }
@@ -102,7 +102,7 @@ impl World<'_> {
         if !agent.waiting.is_empty() || !agent.is_on_disk() {
             events.push(Event::Sync { node });
         }
-        // Nothing is made that is not recorded.
+        // An agent creates only what is on its disk.
         if agent.has_steps && agent.disk.desired == *agent.node.ledger.desired() {
             events.extend([Event::Make { node }, Event::MakeFails { node }]);
         }
@@ -145,7 +145,7 @@ impl World<'_> {
                 Phase::Gone if self.setting.recreates && self.is_last_of_its_name(pod) => {
                     events.push(Event::Create { pod });
                 }
-                // A pod that no event has touched yet might as well not be there.
+                // A pod that no event has touched yet might as well not exist.
                 Phase::Gone => {}
                 Phase::Pending if !self.is_dealt_with(pod) => {}
                 Phase::Pending => events.extend([Event::Delete { pod }, Event::Move { pod }]),

@@ -1,8 +1,8 @@
-//! What may happen in a world, one event at a time.
+//! The events that may happen in a world, one at a time.
 
 use std::fmt;
 
-/// An event. Leaders, nodes, pods, Bindings and stray orders are meant by their place in the world's lists.
+/// An event. Leaders, nodes, pods, Bindings and stray orders are given by their index in the world's lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// The scheduler asks a leader to bind a pod to a node.
@@ -13,11 +13,11 @@ pub enum Event {
     Read { leader: usize, node: usize },
     /// A leader reads two messages, and its binds see the answer before the change that was sent ahead of it.
     ReadTwo { leader: usize, node: usize },
-    /// A leader's timers run that were due while it was frozen.
+    /// A leader runs the timers that became due while it was frozen.
     Timers { leader: usize },
     /// A replica takes the Lease, which has expired.
     TakeLease { leader: usize },
-    /// A frozen leader goes on.
+    /// A frozen leader continues.
     Wake { leader: usize },
 
     /// An agent connects to a leader. If there was a connection, the leader notices its end.
@@ -26,27 +26,27 @@ pub enum Event {
     Order { leader: usize, node: usize },
     /// An agent reads an order of a connection that has ended.
     Stray { order: usize },
-    /// An agent's disk has what the ledger is now. Answers that wait for it are sent.
+    /// An agent writes its ledger to the disk. Answers that wait for it are sent.
     Sync { node: usize },
-    /// All slices that a node should have are made, as far as they can be.
+    /// All slices that a node should have are created, as far as they can be.
     Make { node: usize },
     /// An agent's watch shows the pods of its node.
     Watch { node: usize },
-    /// The look-up of a pod is answered.
+    /// The lookup of a pod is answered.
     LookedUp { node: usize, look_up: usize },
 
-    /// The kubelet takes note of the slices that exist.
+    /// The kubelet lists the slices that exist.
     Acknowledge { node: usize },
     /// The kubelet gives a bound pod its slices.
     Allocate { node: usize, pod: usize },
-    /// The containers of a pod end that is gone.
+    /// The containers of a gone pod end.
     Free { node: usize, pod: usize },
 
-    /// The API server executes a Binding: it binds the pod, or says why not.
+    /// The API server executes a Binding: it binds the pod, or answers why not.
     Land { binding: usize },
-    /// The leader reads what became of a Binding.
+    /// The leader reads the outcome of a Binding.
     Answer { binding: usize },
-    /// A pod is created that has the name of one that is gone.
+    /// A pod is created that has the name of a gone one.
     Create { pod: usize },
 
     /// Time passes, to the next moment at which something is due.
@@ -56,32 +56,32 @@ pub enum Event {
     Double { leader: usize, node: usize },
     /// A connection is cut. The agent notices it at once, the leader when the agent dials again.
     Cut { leader: usize, node: usize },
-    /// An agent's process ends, and starts from what its disk has.
+    /// An agent's process ends, and starts from what is on its disk.
     CrashAgent { node: usize },
-    /// A leader's process ends, and starts as a follower that knows nothing.
+    /// A leader's process ends, and starts as a follower with empty state.
     CrashLeader { leader: usize },
     /// A leader does nothing for a while.
     Freeze { leader: usize },
     /// An agent cannot write to its disk.
     DiskFails { node: usize },
-    /// A slice cannot be made.
+    /// A slice cannot be created.
     MakeFails { node: usize },
-    /// A kubelet restarts, and knows of no slice that no container has.
+    /// A kubelet restarts, and forgets the slices that no container holds.
     RestartKubelet { node: usize },
-    /// The look-up of a pod fails.
+    /// The lookup of a pod fails.
     LookUpFails { node: usize, look_up: usize },
     /// The API server refuses a Binding that it could execute.
     Refuse { binding: usize },
     /// The answer to a Binding is lost.
     LoseAnswer { binding: usize },
-    /// A pod is deleted, by force where it runs: its containers may end later.
+    /// A pod is deleted, by force if it runs: its containers may end later.
     Delete { pod: usize },
-    /// A pod is bound to a node that is not among these.
+    /// A pod is bound to a node outside the world.
     Move { pod: usize },
 }
 
 impl Event {
-    /// Whether it is a fault, or something that users do. A world has a limited number of these.
+    /// Whether it is a fault or an action of a user. A world has a limited number of these.
     pub fn is_upset(self) -> bool {
         matches!(
             self,
@@ -101,7 +101,7 @@ impl Event {
         )
     }
 
-    /// A number for its kind, below [`Self::KINDS`].
+    /// A number for the kind of event, below [`Self::KINDS`].
     pub fn kind(self) -> usize {
         match self {
             Self::Bind { .. } => 0,
@@ -141,7 +141,7 @@ impl Event {
         }
     }
 
-    /// How many kinds of events there are.
+    /// The number of kinds of events.
     pub const KINDS: usize = 34;
 }
 

@@ -1,4 +1,4 @@
-//! Every sequence of events, to a depth: first all of one event, then all of two, and so on, so that the first violation has the
+//! Tries every sequence of events, to a depth. Shorter sequences come first, so that the first violation has the
 //! shortest trace.
 
 use crate::checks::Violation;
@@ -10,16 +10,16 @@ use crate::world::World;
 use std::collections::HashMap;
 use std::fmt;
 
-/// One world in so many that have no further event to try comes to rest.
+/// One of this many worlds at the last depth comes to rest.
 const RESTS: u64 = 64;
 
-/// How far a search has come.
+/// The progress of a search.
 #[derive(Debug)]
 pub struct Searched {
     what: String,
-    /// All sequences of so many events were tried.
+    /// All sequences of this many events were tried.
     depth: usize,
-    /// Different worlds, of all depths, and those that came to rest.
+    /// Different worlds of all depths, and those of them that came to rest.
     worlds: u64,
     rests: u64,
     pub found: Option<Trace>,
@@ -32,7 +32,7 @@ impl fmt::Display for Searched {
     }
 }
 
-/// Where a search begins: nothing has happened, or the first pod has come so far.
+/// The start of a search: an empty world, or one in which the first pod has come this far.
 #[derive(Debug, Clone, Copy)]
 pub enum Begin {
     New,
@@ -45,7 +45,7 @@ pub enum Begin {
 impl Begin {
     pub const ALL: [Self; 5] = [Self::New, Self::Reserved, Self::Marked, Self::Posted, Self::Bound];
 
-    /// The events until then, and what is there.
+    /// The events that lead to the start, and the world there.
     pub fn events(self, setting: &Setting) -> (Vec<Event>, World<'_>) {
         let (mut world, mut events) = (World::new(setting), Vec::new());
         let is_there = |world: &World<'_>| match self {
@@ -64,7 +64,7 @@ impl Begin {
             let bind = Event::Bind { leader: 0, pod: 0, node: 0 };
             let next = world.natural().filter(|_| !events.is_empty()).unwrap_or(bind);
             events.push(next);
-            // What is violated here is found by a search from the beginning.
+            // A search from the beginning finds what is violated here.
             if world.apply(next).is_err() || events.len() > 100 {
                 break;
             }
@@ -73,7 +73,7 @@ impl Begin {
     }
 }
 
-/// Searches until then.
+/// Searches until the given end.
 pub fn search(setting: &Setting, begin: Begin, until: Until<'_>) -> Searched {
     let (events, world) = begin.events(setting);
     let what = format!("{}, {begin:?}", setting.name);
@@ -102,7 +102,7 @@ struct Search<'a> {
     searched: &'a mut Searched,
 }
 
-/// Why a search ends. Its events are then those to where it was.
+/// Why a search ends. The search's events are then those that led to the place where it ended.
 enum Stop {
     TimeOver,
     Violation,
@@ -115,7 +115,7 @@ impl From<Violation> for Stop {
 }
 
 impl Search<'_> {
-    /// Tries all events in a world, and so many after each other.
+    /// Tries all events in a world, and sequences of up to `depth` of them.
     fn deepen(&mut self, world: &World<'_>, depth: usize) -> Result<(), Stop> {
         for event in world.enabled() {
             if self.until.is_over() {

@@ -1,4 +1,4 @@
-//! By what a world is recognised: two worlds of one fingerprint have the same future.
+//! The fingerprint of a world: two worlds with the same one have the same future.
 
 use crate::world::World;
 use std::fmt::{self, Write};
@@ -15,10 +15,11 @@ impl Write for Sink {
 }
 
 impl World<'_> {
-    /// Numbers of connections are left out, since they rise with each; a bind whose connection is its node's is told from others.
+    /// Hashes the world. Ids of connections are left out, because they rise with each connection; whether a bind's
+    /// connection is still its node's is included.
     pub fn fingerprint(&self) -> u64 {
         let mut sink = Sink::default();
-        // Writing to a hash does not fail.
+        // Writing to a hash cannot fail.
         let _ = self.write(&mut sink);
         sink.0.finish()
     }

@@ -1,4 +1,4 @@
-//! The leaders: their terms, and their binds with core's [`BindProgress`].
+//! Models the leaders: their terms, and their binds with core's [`BindProgress`].
 
 use crate::agent::owner;
 use crate::api::{Binding, Phase};
@@ -16,11 +16,11 @@ use kerf_core::ledger::{
 pub struct Leader {
     pub term: Option<Term>,
     pub frozen: bool,
-    /// It was frozen until its term was over, and has not noticed that yet.
+    /// It was frozen beyond the end of its term, and has not noticed that yet.
     pub overslept: bool,
     pub copies: Copies,
     pub binds: Vec<Bind>,
-    /// Binds of this term.
+    /// The number of binds in this term.
     attempts: u64,
 }
 
@@ -47,28 +47,27 @@ pub struct Bind {
 }
 
 impl Leader {
-    /// Whether it does something by its own.
+    /// Whether it leads and is not frozen.
     pub fn leads(&self) -> bool {
         self.term.is_some() && !self.frozen
     }
 
-    /// When the Lease may be another's, by what this replica knows.
+    /// When another replica may hold the Lease, as far as this replica can tell.
     fn lease(&self) -> Moment {
         self.term.as_ref().map_or(Moment::default(), |term| term.until)
     }
 
-    /// It goes on, and does not know for how long it was frozen.
+    /// Ends a freeze. The replica cannot tell how long it was frozen.
     pub fn wake(&mut self, now: Moment) {
         self.frozen = false;
         self.overslept = self.term.as_ref().is_some_and(|term| now >= term.until);
     }
 
-    /// The open bind of a pod.
     pub fn bind(&self, pod: usize) -> Option<&Bind> {
         self.binds.iter().find(|bind| bind.pod == pod)
     }
 
-    /// When one of its timers is due.
+    /// When its timers are due.
     pub fn due(&self) -> impl Iterator<Item = Moment> {
         self.binds.iter().map(|bind| if bind.posted.is_some() { bind.gate + POST_GRACE } else { bind.gate })
     }
@@ -92,7 +91,7 @@ impl World<'_> {
         it.binds.push(Bind { pod, node, connection, progress, gate, order: None, posted: None });
         self.input(leader, pod, &Input::Opened)?;
         if self.leaders[leader].bind(pod).is_none_or(|bind| bind.order.is_none()) {
-            // It was never sent.
+            // The proposal was never sent, so it will get no answer.
             self.leader(leader).copies.answered(&owner.uid, node);
         }
         Ok(())
@@ -110,7 +109,7 @@ impl World<'_> {
         self.send(leader, node, connection, order);
     }
 
-    /// Hands something over to a pod's bind, and does what follows. Whether anything does.
+    /// Gives an input to a pod's bind, and carries out its actions. Returns whether there were any.
     fn input(&mut self, leader: usize, pod: usize, input: &Input<'_>) -> Result<bool, Violation> {
         let now = self.now;
         let it = self.leader(leader);
@@ -120,7 +119,7 @@ impl World<'_> {
         self.act(leader, pod, actions)
     }
 
-    /// Shows a bind what the copy of its node has.
+    /// Shows a bind its slices in the copy of its node.
     fn show(&mut self, leader: usize, pod: usize) -> Result<bool, Violation> {
         let (now, uid) = (self.now, self.pods[pod].owner.uid.clone());
         let it = self.leader(leader);
@@ -164,7 +163,7 @@ impl World<'_> {
         Ok(acts)
     }
 
-    /// Sends an order of a bind. What wants an answer and is not sent ends the bind.
+    /// Sends an order of a bind. If an order that needs an answer cannot be sent, the bind ends.
     fn send_for(&mut self, leader: usize, pod: usize, order: Order) -> Result<(), Violation> {
         let is_answered = matches!(order.kind, OrderKind::Reserve(_) | OrderKind::Mark { .. });
         self.check_lease(leader, order.epoch)?;
@@ -180,14 +179,14 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Sends an order over a connection. Returns its number there if the connection has not ended.
+    /// Sends an order over a connection. Returns its number there, or `None` if the connection has ended.
     fn send(&mut self, leader: usize, node: usize, connection: Option<u64>, order: Order) -> Option<u64> {
         self.note(|| format!("L{leader} sends {} to N{node}", checks::name(&order)));
         let there = self.connections.get_mut(&(leader, node));
         there.filter(|there| Some(there.id) == connection).map(|there| there.send(order))
     }
 
-    /// No bind sends anything once the Lease may be another's.
+    /// Checks that no bind sends anything once another replica may hold the Lease.
     fn check_lease(&self, leader: usize, epoch: u64) -> Result<(), Violation> {
         let is_its = self.lease.epoch == epoch && self.lease.holder == leader;
         if is_its && self.now < self.lease.renewed + LEASE {
@@ -196,7 +195,7 @@ impl World<'_> {
         Err(Violation::new(Rule::Lease, format!("L{leader} sends in epoch {epoch} after its Lease")))
     }
 
-    /// Sends a Binding. The pod must have its slices, and the node's agent must know of the Binding.
+    /// Sends a Binding. The pod must have its slices, and the node's agent must have the mark.
     fn post(&mut self, leader: usize, pod: usize, attempt: u64) -> Result<(), Violation> {
         let (now, it) = (self.now, self.leader(leader));
         let epoch = it.term.as_ref().map_or(0, |term| term.epoch);
@@ -208,7 +207,8 @@ impl World<'_> {
         let uid = &self.pods[pod].owner.uid;
         let (agent, slices) = (&self.agents[node], self.agents[node].slices(uid));
         let has_its_slices = !slices.is_empty() && slices.iter().all(|slice| agent.exists(&slice.id));
-        // The agent may know before the leader that the pod is gone or runs elsewhere. The Binding is refused then.
+        // The agent may learn before the leader that the pod is gone or runs elsewhere. The API server then refuses the
+        // Binding.
         if self.pods[pod].phase == Phase::Pending && !has_its_slices {
             return Err(Violation::new(
                 Rule::Ready,
@@ -220,7 +220,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Reads the next message of an agent. The binds see the change of `two` messages after the answer that comes with it.
+    /// Reads the next message of an agent. If `two`, the binds see its change after the answer that follows it.
     pub fn read(&mut self, leader: usize, node: usize, two: bool) -> Result<(), Violation> {
         let report = &self.agents[node].report;
         let Some(connection) = self.connections.get_mut(&(leader, node)) else { return Ok(()) };
@@ -263,7 +263,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A leader reads what became of a Binding; `None` if it never will.
+    /// A leader reads the outcome of a Binding; `None` if it never will.
     pub fn posted(&mut self, binding: &Binding, bound: Option<bool>) -> Result<(), Violation> {
         let &Binding { leader, pod, attempt, .. } = binding;
         let is_its = |bind: &Bind| bind.posted == Some(attempt) && bind.gate + POST_GRACE == binding.gives_up;
@@ -278,7 +278,7 @@ impl World<'_> {
         self.input(leader, pod, &Input::Posted(posted)).map(drop)
     }
 
-    /// What is due by a leader's clock: the end of its term, of binds, and of the wait for answers to Bindings.
+    /// Runs what is due by a leader's clock: the ends of its term, of binds, and of the wait for answers to Bindings.
     pub fn run_timers(&mut self, leader: usize) -> Result<(), Violation> {
         let now = self.now;
         for Bind { pod, gate, posted, .. } in self.leaders[leader].binds.clone() {
@@ -294,7 +294,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A leader's term ends. A Binding that is under way stays so.
+    /// Ends a leader's term. A Binding that is under way stays so.
     pub fn depose(&mut self, leader: usize) -> Result<(), Violation> {
         let it = self.leader(leader);
         (it.term, it.overslept) = (None, false);
@@ -306,7 +306,6 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A replica takes the Lease.
     pub fn take_lease(&mut self, leader: usize) {
         let (epoch, now) = (self.lease.epoch + 1, self.now);
         self.lease = crate::api::Lease { holder: leader, epoch, renewed: now };

@@ -1,4 +1,4 @@
-//! The explorer: leaders and agents of kerf in virtual time, in every order of events and in random ones.
+//! The explorer runs leaders and agents of kerf in virtual time, in every order of events and in random ones.
 //!
 //! ```text
 //!  scheduler ──▶ Leader: copies of the nodes, BindProgress ──▶ Binding ──▶ API server: pods, Lease
@@ -8,14 +8,14 @@
 //!                           Agent: Ledger, disk, GPUs ──▶ kubelet: containers take slices
 //! ```
 //!
-//! `Ledger`, `BindProgress`, `Change` and `accept` are core's, as the agent and the extender run them. The rest is a model of what
-//! is around them. An [`event`] is the smallest thing that happens; between two events anybody may be slow, crash, or be cut off.
-//! After each event, and once all has come to rest, the [`checks`] must hold.
+//! `Ledger`, `BindProgress`, `Change` and `accept` are core's, as the agent and the extender run them. The rest is a
+//! model of their environment. An [`event`] is the smallest thing that happens; between two events any part may be
+//! slow, crash, or be cut off. After each event, and once the world has come to rest, the [`checks`] must hold.
 //!
 //! | module | |
 //! |---|---|
 //! | [`event`], [`enabled`] | what may happen, and when |
-//! | [`setting`] | what a world is made of |
+//! | [`setting`] | what a world consists of |
 //! | [`world`] | what an event does |
 //! | [`leader`], [`copies`] | a replica of the extender |
 //! | [`agent`] | a node: agent, disk, GPUs, kubelet |
@@ -26,7 +26,8 @@
 //! | [`offers`] | random lives of what one agent offers to its kubelet |
 //! | [`until`] | when it ends |
 //!
-//! A leader's Binding leaves it at the moment at which it is decided. That a process may be frozen between the two is left out.
+//! A leader's Binding is sent at the moment at which it is decided. The model leaves out that a process may be frozen
+//! between the two.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -99,7 +100,7 @@ fn seed_by_clock() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or_default() << 20
 }
 
-/// All small worlds, each for its share of the time.
+/// Explores all small worlds, each for an equal share of the time.
 fn explore_all(time: Duration, found: &AtomicBool) -> anyhow::Result<()> {
     let settings = Setting::small();
     let share = time / u32::try_from(settings.len() * Begin::ALL.len())?;

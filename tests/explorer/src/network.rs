@@ -1,4 +1,5 @@
-//! The connections between agents and leaders. Each keeps the order of its messages, and loses what is in it when it is cut.
+//! Models the connections between agents and leaders. Each keeps the order of its messages, and loses what is in it
+//! when it is cut.
 
 use crate::agent::{Agent, ReplyTo};
 use kerf_core::ledger::{Answer, Change, NodeState, Order, difference};
@@ -10,17 +11,16 @@ use std::sync::Arc;
 pub struct Connection {
     /// Rises by one with each connection of the world.
     pub id: u64,
-    /// The agent has hung up, or is gone. The leader has not noticed it yet.
+    /// The agent has hung up, or is gone, and the leader has not noticed it yet.
     pub is_cut: bool,
     pub to_agent: VecDeque<(u64, Order)>,
     to_leader: VecDeque<Message>,
-    /// What the leader's copy is once it has read all messages.
+    /// The leader's copy once it has read all messages.
     sent: Arc<NodeState>,
     orders: BTreeMap<u64, Order>,
     numbers: u64,
 }
 
-/// A message to a leader.
 #[derive(Debug, Clone)]
 pub enum Message {
     Change(Change),
@@ -28,7 +28,7 @@ pub enum Message {
 }
 
 impl Connection {
-    /// A connection whose first message, with all that the agent reports, was read.
+    /// A connection whose first message, the agent's whole state, has been read.
     pub fn new(id: u64, agent: &Agent) -> Self {
         Self {
             id,
@@ -41,7 +41,7 @@ impl Connection {
         }
     }
 
-    /// Sends an order. Over a connection that was cut it gets lost.
+    /// Sends an order, which is lost if the connection was cut.
     pub fn send(&mut self, order: Order) -> u64 {
         self.numbers += 1;
         if !self.is_cut {
@@ -51,7 +51,7 @@ impl Connection {
         self.numbers
     }
 
-    /// Sends an answer, and ahead of it what has changed.
+    /// Sends an answer, and before it what has changed.
     pub fn answer(&mut self, to: ReplyTo, answer: Answer, report: &Arc<NodeState>) {
         if self.is_cut || self.id != to.connection {
             return;
@@ -72,7 +72,8 @@ impl Connection {
         Some(change).filter(|change| !change.is_empty())
     }
 
-    /// The next message. An agent sends a change when the stream takes it: no sooner than the leader has read what was sent before.
+    /// The next message. An agent sends a change when the stream accepts it, which is no sooner than the leader has
+    /// read everything sent before.
     pub fn receive(&mut self, report: &Arc<NodeState>) -> Option<Message> {
         if let Some(message) = self.to_leader.pop_front() {
             return Some(message);
@@ -98,7 +99,7 @@ impl Connection {
         self.to_agent.drain(..).map(|(_, order)| order).collect()
     }
 
-    /// What of it matters to what can happen next.
+    /// The parts that influence what can happen next.
     pub fn essence(&self) -> impl std::fmt::Debug + '_ {
         (self.is_cut, &self.to_agent, &self.to_leader, &self.sent.status.slices, &self.sent.closed)
     }

@@ -1,4 +1,4 @@
-//! Random lives of larger worlds. A seed says all of a life.
+//! Random lives of larger worlds. A seed determines a life completely.
 
 use crate::event::Event;
 use crate::setting::Setting;
@@ -7,15 +7,15 @@ use crate::until::Until;
 use crate::world::World;
 use std::fmt;
 
-/// How many events a life has, before all comes to rest.
+/// How many events a life has, before the world comes to rest.
 const EVENTS: usize = 200;
 
-/// What was lived.
+/// The number of lives and events, and what was found.
 #[derive(Debug, Default)]
 pub struct Lived {
     lives: u64,
     events: u64,
-    /// The seed of the life in which something was found, and its trace.
+    /// The seed of the life with a violation, and its trace.
     pub found: Option<(u64, Trace)>,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Lived {
     }
 }
 
-/// Lives one life after the other until then, with these seeds.
+/// Plays one life after the other with these seeds, until the given end.
 pub fn live(seeds: impl Iterator<Item = u64>, until: Until<'_>) -> Lived {
     let mut lived = Lived::default();
     for seed in seeds {
@@ -61,7 +61,8 @@ fn life(setting: &Setting, dice: &mut Dice) -> (Vec<Event>, bool) {
     (events, is_well)
 }
 
-/// How likely each kind of event is in a life. Some lives have no faults of some kinds, and many of others.
+/// How likely each kind of event is in a life. They differ between lives, so that some have no faults of some kinds,
+/// and many of others.
 struct Weights([usize; Event::KINDS]);
 
 impl Weights {
@@ -76,7 +77,7 @@ impl Weights {
     fn weight(&self, event: Event) -> usize {
         let chance = self.0[event.kind()];
         match event {
-            // There are many of them at each moment.
+            // There are many such events at each moment.
             Event::Bind { .. } | Event::Pass => 4 + 4 * chance,
             Event::Release { .. } | Event::Dial { .. } => 1 + 4 * chance,
             Event::Stray { .. } => 4 * chance,

@@ -1,4 +1,4 @@
-//! All comes to rest: faults end, everybody does what is to be done, and time runs.
+//! Brings a world to rest: faults end, every part does what is due, and time passes.
 
 use crate::api::Phase;
 use crate::checks::{self, Rule, Violation};
@@ -6,14 +6,14 @@ use crate::event::Event;
 use crate::world::World;
 use std::time::Duration;
 
-/// How long it takes until nothing of before is left: a Binding without an answer is over after 80 s, a look-up that fails is
+/// The time after which nothing of before is left: a Binding without an answer is over after 80 s, a failed lookup is
 /// repeated within 30 s, a reservation lives 60 s.
 const REST: Duration = Duration::from_mins(4);
 
 /// The longest step of the clock.
 const STEP: Duration = Duration::from_secs(20);
 
-/// How much may happen without any time passing.
+/// The limit of events without any time passing. More are a violation.
 const AT_ONCE: usize = 3_000;
 
 impl World<'_> {
@@ -35,7 +35,7 @@ impl World<'_> {
         checks::at_rest(self)
     }
 
-    /// All happens that does without the scheduler and without time.
+    /// Plays all events that need neither the scheduler nor time.
     fn settle(&mut self) -> Result<(), Violation> {
         for _ in 0..AT_ONCE {
             let Some(next) = self.natural() else { return Ok(()) };
@@ -44,7 +44,7 @@ impl World<'_> {
         Err(Violation::new(Rule::Rest, "there is no end of what happens at once".to_owned()))
     }
 
-    /// The most natural next event.
+    /// The next event without faults, if there is one.
     pub fn natural(&self) -> Option<Event> {
         let leads = self.leaders.iter().any(|leader| leader.leads() && !leader.overslept);
         self.enabled().into_iter().find(|event| match event {

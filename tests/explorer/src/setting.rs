@@ -1,14 +1,14 @@
-//! What a world is made of.
+//! The setting of a world: its nodes, pods, policy and limits.
 
 use kerf_core::contract::{GpuNodeStatus, GpuRule, NodePolicy, RequestDocument};
 use kerf_core::packing::Fleet;
 use kerf_core::testing::{MIXED_REQUESTS, node_status, request};
 use std::time::Duration;
 
-/// How long a leader that is awake may rely on its Lease after it renewed it.
+/// How long a leader that is awake may rely on its Lease after a renewal.
 pub const LEADS_FOR: Duration = Duration::from_secs(10);
 
-/// How long after a renewal the Lease is another's to take.
+/// How long after a renewal another replica may take the Lease.
 pub const LEASE: Duration = Duration::from_secs(15);
 
 /// How long a bind is open.
@@ -21,17 +21,15 @@ pub const POST_GRACE: Duration = Duration::from_millis(800);
 #[derive(Debug, Clone)]
 pub struct Setting {
     pub name: &'static str,
-    /// The GPUs of each node.
     pub nodes: Vec<GpuNodeStatus>,
     pub policy: NodePolicy,
-    /// What each pod asks for.
     pub pods: Vec<RequestDocument>,
     pub leaders: usize,
     /// How many upsets there may be.
     pub upsets: u32,
-    /// Whether pods are created anew that are gone.
+    /// Whether gone pods are recreated.
     pub recreates: bool,
-    /// No GPU, but what is reckoned once for each model.
+    /// A fleet without GPUs, which keeps what is computed once for each model.
     pub fleet: Fleet,
 }
 
@@ -49,10 +47,11 @@ impl Setting {
             fleet: fleet(&[node_status(&[gpu])]),
         };
         vec![
-            // A T4 has three places, and each pod wants two.
+            // A T4 has three places, and each pod asks for two.
             small("one T4", "T4-16GB", 1, &[("nvidia.com/gpu-4gb", 2), ("nvidia.com/gpu-4gb", 2)]),
             small("two T4", "T4-16GB", 2, &[("nvidia.com/gpu-4gb", 2), ("nvidia.com/gpu-4gb", 2)]),
-            // An H100 has three places for the first and one for the second, which leaves room for one of the first.
+            // An H100 has three places for the first pod and one for the second, which leaves room for one slice of the
+            // first.
             small(
                 "one H100",
                 "H100-80GB",

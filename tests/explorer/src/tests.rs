@@ -1,5 +1,5 @@
-//! The explorations of the gate, and that the checks find what they are for. More of that is in `planted/`: there bugs are put into
-//! core's code.
+//! Short explorations for the gate, and tests that the checks find violations. `planted/` has more of the latter:
+//! patches that put bugs into core's code.
 
 use super::*;
 use agent::Taken;

@@ -1,4 +1,4 @@
-//! A sequence of events that violates a rule, as short as it can be made, and how it is told.
+//! A sequence of events that violates a rule, as short as it can be made, and its text.
 
 use crate::checks::{Rule, Violation};
 use crate::event::Event;
@@ -10,7 +10,7 @@ use std::fmt;
 #[derive(Debug)]
 pub struct Trace {
     violation: Violation,
-    /// Events that are left; more may follow while the world comes to rest.
+    /// The remaining events. More may follow while the world comes to rest.
     pub events: Vec<Event>,
     lines: Vec<String>,
 }
@@ -30,7 +30,7 @@ impl fmt::Display for Trace {
 }
 
 impl Trace {
-    /// The trace of these events without those that it does not take; `None` if they violate nothing.
+    /// Shortens these events to those that the violation needs; `None` if they violate nothing.
     pub fn of(setting: &Setting, events: &[Event]) -> Option<Self> {
         let (Violation { rule, .. }, events) = replay(setting, events, None)?;
         let events = shortest(events, |events| replay(setting, events, Some(rule)).is_some());
@@ -58,14 +58,14 @@ pub fn shortest<E: Clone>(mut events: Vec<E>, violates: impl Fn(&[E]) -> bool) -
                 start = end;
             }
         }
-        // What one could not do without may be needless once others are gone.
+        // An event that was necessary may become needless once others are gone, so single events are tried again.
         size = if events.len() < before && size == 1 { 1 } else { size / 2 };
     }
     events
 }
 
-/// What these events violate, or what follows them until all is at rest: this rule, if one is given. Events that cannot happen are
-/// left out, and those after the violation.
+/// The violation of these events, or of what follows until the world is at rest. If `rule` is given, only a violation
+/// of it counts. Returns the events up to the violation, without those that cannot happen.
 fn replay(setting: &Setting, events: &[Event], rule: Option<Rule>) -> Option<(Violation, Vec<Event>)> {
     let (mut world, mut happened) = (World::new(setting), Vec::new());
     let is_meant = |violation: &Violation| rule.is_none_or(|rule| violation.rule == rule);

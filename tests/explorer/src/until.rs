@@ -1,9 +1,9 @@
-//! When explorations end.
+//! Ends explorations after a time, or once one has found a violation.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A time, or once another exploration has found something.
+/// The end of an exploration: a time, or another exploration's find.
 #[derive(Debug, Clone, Copy)]
 pub struct Until<'a> {
     time: Instant,
@@ -19,7 +19,6 @@ impl<'a> Until<'a> {
         Instant::now() >= self.time || self.found.load(Ordering::Relaxed)
     }
 
-    /// Ends all explorations.
     pub fn end_all(self) {
         self.found.store(true, Ordering::Relaxed);
     }

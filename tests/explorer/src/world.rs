@@ -1,4 +1,4 @@
-//! The world: who is in it, and what each event does.
+//! The world: its parts, and what each event does to them.
 
 use crate::agent::{Agent, ReplyTo};
 use crate::api::{Binding, Lease, Phase, Pod};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A world. Cloning it is cheap where it does not change.
+/// A world. Cloning it is cheap, because the parts that do not change are shared.
 #[derive(Debug, Clone)]
 pub struct World<'s> {
     pub setting: &'s Setting,
@@ -29,9 +29,9 @@ pub struct World<'s> {
     /// How many upsets there may still be.
     pub upsets: u32,
     dialled: u64,
-    /// Whether all comes to rest.
+    /// Whether the world is coming to rest.
     pub is_at_rest: bool,
-    /// A line for each event, where a trace is printed.
+    /// A line for each event, if a trace is printed.
     pub story: Option<Vec<String>>,
 }
 
@@ -70,7 +70,7 @@ impl<'s> World<'s> {
         Arc::make_mut(&mut self.agents[node])
     }
 
-    /// Adds to the line of the event that happens.
+    /// Adds a text to the line of the current event.
     pub fn note(&mut self, text: impl FnOnce() -> String) {
         if let Some(line) = self.story.as_mut().and_then(|story| story.last_mut()) {
             line.push_str("; ");
@@ -78,7 +78,7 @@ impl<'s> World<'s> {
         }
     }
 
-    /// Lets an event happen, and checks what must hold after each.
+    /// Applies an event, and checks what must hold after it.
     pub fn apply(&mut self, event: Event) -> Result<(), Violation> {
         if let Some(story) = &mut self.story {
             story.push(format!("{:>6.1} s  {event}", self.now.0.as_secs_f32()));
@@ -142,7 +142,7 @@ impl<'s> World<'s> {
         Ok(())
     }
 
-    /// Events that a node's agent alone sees at once.
+    /// Applies events that only a node's agent sees at once.
     fn happen_on_node(&mut self, event: Event) {
         let (now, pods) = (self.now, std::mem::take(&mut self.pods));
         match event {
@@ -206,7 +206,7 @@ impl<'s> World<'s> {
         self.leader(leader).copies.connected(node, id, everything);
     }
 
-    /// An agent connects, and a leader learns of the epoch that the agent has heard.
+    /// An agent connects, and the leader receives the agent's epoch.
     fn dial(&mut self, leader: usize, node: usize) -> Result<(), Violation> {
         if self.connections.remove(&(leader, node)).is_some() {
             self.lose(leader, node)?;
@@ -219,7 +219,7 @@ impl<'s> World<'s> {
         Ok(())
     }
 
-    /// Ends a connection on the agent's side. The orders in it may still be executed if the agent lives.
+    /// Ends a connection on the agent's side. If the agent lives, it may still execute the orders in it.
     fn cut(&mut self, leader: usize, node: usize, agent_lives: bool) {
         if let Some(connection) = self.connections.get_mut(&(leader, node)) {
             let orders = connection.cut();
@@ -258,7 +258,7 @@ impl<'s> World<'s> {
         });
     }
 
-    /// Time passes to what is due next, at most by `at_most`. Timers of those who are awake run.
+    /// Lets time pass to what is due next, at most by `at_most`. Leaders that are awake run their timers.
     pub fn pass(&mut self, at_most: Option<Duration>) -> Result<(), Violation> {
         let limit = at_most.map(|rest| self.now + rest);
         let Some(next) = self.next_due().into_iter().chain(limit).min() else { return Ok(()) };

@@ -27,8 +27,7 @@ pub struct Args {
 /// Fleet sizes: nodes of eight GPUs, up to 50,000 of them.
 const GPUS: [usize; 4] = [800, 8_000, 40_000, 400_000];
 
-/// Measures and prints. It fails if a decision or a plan was illegal, but not if a bar is missed, because times depend
-/// on the machine.
+/// Measures and prints. It fails if a decision or a plan was illegal, but not if a bar is missed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut costs = Vec::new();
     for gpus in GPUS {

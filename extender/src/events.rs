@@ -43,7 +43,7 @@ impl Topic {
         Self::MovedForAnother,
     ];
 
-    /// The Event's reason, in the API's UpperCamelCase.
+    /// The Event's reason, in the API's CamelCase.
     #[must_use]
     pub fn reason(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Topic {
         }
     }
 
-    /// The Event's action, in the API's UpperCamelCase.
+    /// The Event's action, in the API's CamelCase.
     fn action(self) -> &'static str {
         match self {
             Self::QuotaFull | Self::NobodyPreempted | Self::AnotherKindHasRoom => "Scheduling",

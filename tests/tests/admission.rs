@@ -1,4 +1,5 @@
-//! Admission by the real API server: who meets the webhook, what its patch makes of a pod, and that a dry run does nothing.
+//! Admission by the real API server: which pods reach the webhook, what its patch does to a pod, and that a dry run has
+//! no effect.
 
 use std::time::Duration;
 
@@ -43,12 +44,12 @@ async fn a_dry_run_has_no_effect() -> anyhow::Result<()> {
     let (apply, manifest) = (["apply", "--dry-run=server", "-f", "-"], with_kind(&ten).to_string());
     let output = cluster.plane().kubectl_output(&apply, &manifest).await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // What comes after is served: nothing that was not created holds the place.
+    // A later pod gets the place, because the dry run has reserved nothing.
     cluster.create(&pod("real", &[(keys::GPU_MEMORY, "40Gi"), (keys::ISOLATION, "hardware")])).await?;
     cluster.running("real").await?;
     assert!(cluster.pods().get_opt("dry").await?.is_none(), "a dry run made a pod");
     assert_eq!(before.slices.len(), 0);
-    // The status is for people, and comes when the pod may run already.
+    // The status is written for people, and may come after the pod runs.
     let is_alone = async || {
         let slices = cluster.gpu_node("h").await?.read_desired()?.slices;
         Ok(slices.into_iter().filter_map(|slice| Some(slice.reservation?.pod)).eq(["real".to_owned()]))
@@ -63,7 +64,7 @@ fn with_kind(pod: &Pod) -> Value {
     pod
 }
 
-/// A policy by which pods are changed rather than refused.
+/// A policy by which pods are changed instead of refused.
 const LENIENT: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -130,7 +131,7 @@ async fn a_pod_with_a_preset_node_and_dangerous_variables_runs_where_the_policy_
     cluster.stop().await
 }
 
-/// One of a list.
+/// A random element of a list.
 fn one<T: Clone>(random: &mut Random, of: &[T]) -> T {
     let place = usize::try_from(random.draw() >> 33).unwrap_or_default() % of.len();
     of[place].clone()
@@ -170,7 +171,7 @@ fn container(random: &mut Random, name: &str, annotations: &mut Map<String, Valu
     json!({"name": name, "image": "none", "resources": resources, "env": one(random, &variables)})
 }
 
-/// A pod that the API server would take but for what it asks of kerf.
+/// A pod that the API server accepts, except perhaps for what it asks of kerf.
 fn random_pod(random: &mut Random) -> Value {
     let mut annotations = Map::from_iter([("note".to_owned(), json!("kept"))]);
     let apps = one(random, &[1, 1, 2, 3]);
@@ -218,7 +219,7 @@ fn random_pod(random: &mut Random) -> Value {
     json!({"metadata": {"generateName": "random-", "annotations": annotations}, "spec": spec})
 }
 
-/// Whatever the webhook lets in is a valid pod: the API server itself refuses none of them.
+/// Every pod that the webhook admits is valid: the API server itself refuses none of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_was_patched_is_valid() -> anyhow::Result<()> {
     let cluster = lenient().await?;

@@ -1,5 +1,5 @@
-//! `kerf bench` on a local cluster: the real program, Deployments, pods that run the client as processes, logs through the API
-//! server. What is measured is `sleep`, so nothing is said here of how fast anything is.
+//! `kerf bench` on a local cluster: the real program, Deployments, pods that run the client as processes, logs through
+//! the API server. The workload is `sleep`, so these tests say nothing about speed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -21,7 +21,7 @@ use tokio::process::Command;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A node with one GPU in MIG mode and one that has none.
+/// A node with one GPU in MIG mode and one without MIG.
 async fn cluster() -> anyhow::Result<Cluster> {
     let gpus = MockConfig::new().seed("b").gpus(Model::H100, 1, MigMode::Enabled).gpus(
         Model::L4,
@@ -32,7 +32,7 @@ async fn cluster() -> anyhow::Result<Cluster> {
     Cluster::start(ClusterOptions::new(vec![node.running_commands()]), |_| ()).await
 }
 
-/// Where the client lies on this machine, whose processes the containers are.
+/// The client's path on this machine, because the containers are processes of it.
 fn client() -> String {
     root().join("deploy/examples/sharing/client").display().to_string()
 }
@@ -41,7 +41,7 @@ fn client() -> String {
 struct Bench {
     folder: TempDir,
     kubeconfig: PathBuf,
-    /// How long is measured.
+    /// How long a run measures.
     measure: &'static str,
 }
 
@@ -59,8 +59,8 @@ impl Bench {
         Ok(Self { folder, kubeconfig: cluster.plane().kubeconfig().to_owned(), measure: "2s" })
     }
 
-    /// A turn of so many seconds, one copy after another: with several copies each takes longer for sure, however busy the
-    /// machine is, as the bench expects of a GPU.
+    /// A turn of this many seconds, one copy after another. With several copies each surely takes longer, however busy
+    /// the machine is, as the bench expects of a GPU.
     fn turn(&self, seconds: &str) -> [String; 4] {
         let lock = self.folder.path().join("gpu").display().to_string();
         ["flock".to_owned(), lock, "sleep".to_owned(), seconds.to_owned()]
@@ -78,7 +78,7 @@ impl Bench {
         Ok(command)
     }
 
-    /// A command whose pods are the client's.
+    /// A command whose pods run the client.
     fn of_client(&self, what: &str, flags: &[&str]) -> anyhow::Result<Command> {
         let (template, client) = (self.folder.path().join("template.yaml"), client());
         let pods = [
@@ -102,7 +102,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// That nothing of a run is left.
+/// Checks that nothing of a run is left.
 async fn nothing_left(cluster: &Cluster) -> anyhow::Result<()> {
     let mine = ListParams::default().labels("app.kubernetes.io/name=kerf-bench");
     let client = cluster.plane().client();
@@ -183,7 +183,7 @@ async fn what_fails_is_told_with_the_pods_words_and_nothing_is_left_behind() -> 
     ensure!(reason.contains("its container ended") && reason.contains("CalledProcessError"), "{reason}");
     nothing_left(&cluster).await?;
 
-    // Stopped in the middle.
+    // The run is stopped in the middle.
     let sleeping = [&mps[..], &["--", "sleep", "0.01"]].concat();
     let long = Bench { measure: "10m", ..bench };
     let running = long.of_client("sharing", &sleeping)?.spawn()?;
@@ -200,7 +200,7 @@ async fn what_fails_is_told_with_the_pods_words_and_nothing_is_left_behind() -> 
     cluster.stop().await
 }
 
-/// A pod of somebody's own that keeps to the client's lines.
+/// A user's own pod that writes the same lines as the client.
 fn manifest(folder: &Path, turn: &[String]) -> anyhow::Result<PathBuf> {
     let client = format!("{}/client.py", client());
     let command =
@@ -221,7 +221,7 @@ async fn a_pod_is_profiled_and_neighbours_are_measured_where_mig_is_on() -> anyh
     let cluster = cluster().await?;
     let bench = Bench::new(&cluster)?;
     let pod = manifest(bench.folder.path(), &bench.turn("0.2"))?.display().to_string();
-    // With half of the threads each, a copy that is slowed down could be so by its limit.
+    // If each copy had half of the threads, its limit could be what slows it down.
     let policy = json!([{"op": "add", "path": "/spec/policy", "value": {"gpus": [{"mps": {"computeLimit": "none"}}]}}]);
     cluster
         .plane()
@@ -231,7 +231,7 @@ async fn a_pod_is_profiled_and_neighbours_are_measured_where_mig_is_on() -> anyh
     ensure!(output.status.success(), "{}", text(&output));
     let profile: ProfileResults = bench.read("profile.json")?;
     assert_eq!(profile.points.iter().map(|point| point.copies).collect::<Vec<_>>(), [1, 2]);
-    // Nobody asked for a part of the threads.
+    // No run asked for a part of the threads.
     ensure!(profile.points.iter().all(|point| point.slice == "6gb MPS share"), "{profile:?}");
     ensure!(profile.workload.alone().seconds() >= 0.2 && profile.advice.is_some(), "{profile:?}");
     nothing_left(&cluster).await?;

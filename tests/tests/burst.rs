@@ -1,5 +1,5 @@
-//! A burst of pods through two replicas of the webhook at once, beyond what the preferred kind of slice has room for: as many as fit
-//! get it, and the others the next kind.
+//! A burst of pods through two replicas of the webhook at once, beyond the capacity of the preferred kind of slice. As
+//! many as fit get that kind, and the others the next kind.
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_mins(5);
 const NEUTRAL: &str = "kerf.dev/gpu-2gb";
-/// What two H100 have by MIG.
+/// The MIG slices that two H100 have.
 const MIG_ROOM: usize = 14;
 const BURST: usize = 100;
-/// The label by which pods go to the one replica or the other.
+/// The label that decides which of the two replicas gets a pod.
 const LANE: &str = "lane";
 const OTHER: &str = "b";
 
@@ -32,7 +32,7 @@ spec:
   isolation: {none: [mig, mps]}
 ";
 
-/// Two H100, of which MIG makes fourteen, beside three H200 that are shared.
+/// Two H100, which MIG cuts into fourteen, beside three H200 that are shared.
 async fn cluster(folder: &tempfile::TempDir) -> anyhow::Result<Cluster> {
     let policy = folder.path().join("policy.yaml");
     std::fs::write(&policy, POLICY)?;
@@ -53,7 +53,7 @@ fn small(number: usize) -> Pod {
     pod
 }
 
-/// The kinds of all pods' slices, with those that each was preferred to.
+/// The kinds of all pods' slices, each with the kinds that were passed over, and the number of pods.
 async fn kinds(cluster: &Cluster) -> anyhow::Result<BTreeMap<(Kind, Vec<Kind>), usize>> {
     let mut kinds = BTreeMap::new();
     for pod in cluster.pods().list(&ListParams::default()).await?.items {
@@ -65,7 +65,7 @@ async fn kinds(cluster: &Cluster) -> anyhow::Result<BTreeMap<(Kind, Vec<Kind>), 
     Ok(kinds)
 }
 
-/// Slices that two pods were promised, or pods that were promised other than one.
+/// Slices that two pods have reserved, and pods that have reserved another number than one.
 async fn promised_wrongly(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let (mut devices, mut pods) = (BTreeMap::new(), BTreeMap::new());
     for node in cluster.nodes() {

@@ -1,4 +1,4 @@
-//! What `deploy/cert-manager` renders to: the webhook's flag, the mount and the Secret are one thing.
+//! What `deploy/cert-manager` renders to: the webhook's flag, the mount and the Secret agree.
 
 use std::process::Command;
 

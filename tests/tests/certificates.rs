@@ -1,4 +1,4 @@
-//! Nobody notices that the webhook's certificates rotate, or that its replicas are restarted one after the other.
+//! Clients are not disturbed when the webhook's certificates rotate, or when its replicas restart one after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use kerf_tests::cluster::wait;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Short lives, and a grace that is long beside the proxy's probes.
+/// Short lifetimes, and a grace period that is long compared with the proxy's probes.
 const FLAGS: [&str; 3] = ["--tls-leaf-age=8s", "--tls-ca-age=24s", "--grace=1s"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,7 +26,7 @@ async fn rotation_and_a_rolling_restart_under_load_lose_no_admission() -> anyhow
     let loading =
         tokio::spawn(async move { load.run(&asking(), true, || ended.load(Ordering::Relaxed)).await });
 
-    // Both authorities are trusted while the old one's leaf is still there.
+    // Both authorities are trusted while the old one's leaf still exists.
     wait(PATIENCE, "a second authority", async || Ok(scene.trusted().await?.len() == 2)).await?;
     let both = scene.trusted().await?;
     ensure!(both[1] == first[0], "the first authority is gone too early");
@@ -35,7 +35,7 @@ async fn rotation_and_a_rolling_restart_under_load_lose_no_admission() -> anyhow
     let alone = async || Ok(scene.trusted().await? == both[..1]);
     wait(PATIENCE, "the first authority to go", alone).await?;
     ensure!(scene.leaf().await? != leaf, "the leaf is the first one");
-    // A while longer, with leaves of the new authority only.
+    // Runs for a while longer, with leaves of the new authority only.
     tokio::time::sleep(Duration::from_secs(2)).await;
 
     done.store(true, Ordering::Relaxed);

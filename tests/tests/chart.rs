@@ -1,4 +1,4 @@
-//! The Helm chart, and what kustomize makes: what they install, and that wrong values are refused by name.
+//! The Helm chart and the kustomize manifests: what they install, and that wrong values are refused by name.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ fn by_name(yaml: &str) -> BTreeMap<String, Value> {
     kerf_tests::chart::by_name(yaml).unwrap()
 }
 
-/// The list of names that the scheduler leaves to the extender is long, and another test's.
+/// Removes the long list of names that the scheduler leaves to the extender, which another test checks.
 fn without_names(mut object: Value) -> Value {
     let long = |text: &str| text.contains("ignoredByScheduler");
     for (_, text) in object.get_mut("data").and_then(Value::as_object_mut).into_iter().flatten() {
@@ -68,7 +68,7 @@ fn what_is_made_of_the_chart_is_what_is_checked_in() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// But for Helm's own marks and hooks, and for the namespace, which Helm makes by a flag.
+/// Except for Helm's own marks and hooks, and for the namespace, which Helm creates by a flag.
 #[test]
 fn helm_and_kustomize_install_the_same() {
     let mut by_helm = by_name(&template("kerf-system", &["--no-hooks"]).unwrap());
@@ -96,7 +96,7 @@ fn helm_and_kustomize_install_the_same() {
         if object["kind"] == "ConfigMap" {
             object["metadata"].as_object_mut().unwrap().remove("labels");
         }
-        // Kustomize takes these for objects of a namespace; the API server drops it.
+        // Kustomize takes these for namespaced objects; the API server drops the namespace.
         if object["apiVersion"] == "flowcontrol.apiserver.k8s.io/v1" {
             object["metadata"].as_object_mut().unwrap().remove("namespace");
         }
@@ -133,7 +133,7 @@ fn values_change_what_they_say_and_nothing_else() {
         let objects = by_name(&template(namespace, arguments).unwrap());
         let gone: Vec<&String> = default.keys().filter(|name| !objects.contains_key(*name)).collect();
         let changed = objects.iter().filter(|(name, object)| default.get(*name) != Some(*object));
-        // Another namespace changes everything; of that the programs and their configuration will do.
+        // Another namespace changes everything, so only the programs and their configuration are compared.
         let shown = |object: &&Value| {
             namespace == "kerf-system"
                 || ["Deployment", "DaemonSet", "ConfigMap"].iter().any(|k| object["kind"] == *k)
@@ -210,7 +210,7 @@ fn a_wrong_value_is_refused_and_named() {
             "monitoring.rules.pendingSeconds=59",
             "at '/monitoring/rules/pendingSeconds': minimum: got 59, want 60",
         ),
-        // What cannot be looked up without a cluster must be set.
+        // A value that cannot be looked up without a cluster must be set.
         (
             "scheduler.mode=main",
             "extender.clusterIP: with scheduler.mode=main the cluster's scheduler calls the extender by the address of its Service",
@@ -267,7 +267,7 @@ fn the_scheduler_gets_what_kerf_prints() {
     assert!(main == printed(&flags.split_whitespace().collect::<Vec<_>>()), "kerf prints another");
 }
 
-/// In a URL it stands in brackets, in a certificate without.
+/// The address has brackets in a URL, but not in a certificate.
 #[test]
 fn the_extender_may_have_an_address_of_ipv6() {
     let values = ["--set", "scheduler.mode=main,extender.clusterIP=fd00:10:96::44"];
@@ -286,7 +286,7 @@ fn the_scheduler_is_of_the_clusters_version() {
         ("v1.33.4-gke.1036000", "v1.33.4"),
         ("v1.35.1+k3s1", "v1.35.1"),
         ("v1.37.2", "v1.37.2"),
-        // As Argo CD 3.3 passes it.
+        // The form in which Argo CD 3.3 passes the version.
         ("1.34", "v1.34.0"),
         ("v1.34", "v1.34.0"),
     ];
@@ -313,7 +313,7 @@ fn without_a_cluster_the_schedulers_version_must_be_given() {
         &["--set", &digest],
         &["--kube-version", "v1.36.4"],
         &["--kube-version", "1.36"],
-        // As Argo CD passes what a cluster of this version has.
+        // The form in which Argo CD passes the API versions of a cluster of this version.
         &["--kube-version", "v1.36.0", "--api-versions", "v1,v1/Pod,apps/v1,apps/v1/Deployment"],
         &["--set", "scheduler.mode=main,extender.clusterIP=10.96.0.77"],
     ];
@@ -323,7 +323,7 @@ fn without_a_cluster_the_schedulers_version_must_be_given() {
     }
 }
 
-/// Without a cluster; `chart_cluster.rs` has one.
+/// This is without a cluster; `chart_cluster.rs` has one.
 #[test]
 fn preflight_decides_what_is_looked_up() {
     let by_default = template("kerf-system", &[]).unwrap();
@@ -359,7 +359,7 @@ fn the_charts_version_is_the_programs_and_its_icon_is_the_picture() {
     assert_eq!(chart["icon"], json!(format!("data:image/svg+xml;base64,{icon}")));
 }
 
-/// Whether a term of a required node affinity selects a node; of the operators those that the chart writes.
+/// Whether a term of a required node affinity selects a node. It supports only the operators that the chart writes.
 fn selects(term: &Value, labels: &BTreeMap<String, String>) -> bool {
     term["matchExpressions"].as_array().unwrap().iter().all(|expression| {
         let value = labels.get(expression["key"].as_str().unwrap());
@@ -403,7 +403,7 @@ fn agents_are_put_on_the_nodes_that_the_programs_take_for_kerfs_own() {
     assert!(nodes.iter().any(is_put) && !nodes.iter().all(is_put));
 }
 
-/// The schema knows each of its values, and the agent's pod has them.
+/// The schema has each of these values, and the agent's pod shows them.
 #[test]
 fn the_values_for_gpu_operator_are_the_agents() {
     let file = cluster::root().join("deploy/values/gpu-operator.yaml");
@@ -422,7 +422,7 @@ fn the_values_for_gpu_operator_are_the_agents() {
     assert_eq!(pod["runtimeClassName"], "nvidia");
     let arguments = pod["containers"][0]["args"].as_array().unwrap();
     assert!(arguments.contains(&json!("--host-driver-root=/run/nvidia/driver")), "{arguments:?}");
-    // As `kerf check --pre` sets it where the container toolkit runs its NRI plugin.
+    // As `kerf check --pre` sets it if the container toolkit runs its NRI plugin.
     let nri =
         r"nodeAgent.podAnnotations.nvidia\.cdi\.k8s\.io/container\.node-agent=management.nvidia.com/gpu=all";
     let sets = ["-f", &file.display().to_string(), "--set", nri, "--set", "nodeAgent.runtimeClassName="];

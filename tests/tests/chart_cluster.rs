@@ -1,5 +1,5 @@
-//! The chart on a real API server with its controllers: what Helm says, what is taken, how it is upgraded and uninstalled. No pod
-//! runs but the uninstall's, which the test runs itself, with the rights of its service account.
+//! The chart on a real API server with its controllers: what Helm prints, what the API server accepts, upgrade and
+//! uninstall. No pod runs except the uninstall's, which the test itself runs with the rights of its service account.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn node(name: &str, labels: &Value) -> String {
     node.to_string()
 }
 
-/// Two nodes as the GPU Operator labels them: from one NVIDIA's device plugin was taken.
+/// Two nodes with the GPU Operator's labels; NVIDIA's device plugin was removed from one.
 async fn add_nodes(plane: &ControlPlane) -> anyhow::Result<()> {
     let ours = json!({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.device-plugin": "false"});
     plane.apply(&node("ours", &ours)).await?;
@@ -47,7 +47,7 @@ async fn add_nodes(plane: &ControlPlane) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the uninstall's pods, and lets the agents' leave their nodes, until it is dropped.
+/// Runs the uninstall's pods, and lets the agents' pods leave their nodes, until it is dropped.
 async fn play(plane: &ControlPlane) -> anyhow::Result<()> {
     let pods = Api::<Pod>::namespaced(plane.client(), NAMESPACE);
     loop {
@@ -62,7 +62,7 @@ async fn play(plane: &ControlPlane) -> anyhow::Result<()> {
             if let Some(succeeded) = ended {
                 let phase = if succeeded { "Succeeded" } else { "Failed" };
                 let status = Patch::Merge(json!({"status": {"phase": phase}}));
-                // A Job that has gone meanwhile took its pod with it.
+                // If the Job was deleted meanwhile, its pod is gone too.
                 let _ = pods.patch_status(&name, &PatchParams::default(), &status).await;
             }
         }
@@ -77,7 +77,7 @@ async fn run(plane: &ControlPlane, pod: &Pod) -> anyhow::Result<bool> {
     let kubeconfig: PathBuf = plane.kubeconfig_for_service_account(NAMESPACE, account).await?;
     let mut kerf = Command::new(binaries::ours("kerf")?);
     kerf.args(spec.containers[0].args.iter().flatten()).env("KUBECONFIG", kubeconfig).kill_on_drop(true);
-    // One that waits for the agents to leave must not keep the others from running.
+    // A pod that waits for the agents to leave must not keep the others from running.
     let output = tokio::select! {
         output = kerf.output() => output?,
         error = Box::pin(play_leave(plane)) => return error.map(|()| false),
@@ -86,7 +86,7 @@ async fn run(plane: &ControlPlane, pod: &Pod) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Lets the pods that leave a node end well, and looks at what must be so by then.
+/// Lets the pods that leave a node end well, and checks what must be true by then.
 async fn play_leave(plane: &ControlPlane) -> anyhow::Result<()> {
     let pods = Api::<Pod>::namespaced(plane.client(), NAMESPACE);
     let theirs = ListParams::default().labels("app.kubernetes.io/name=kerf-node-agent-leave");
@@ -127,7 +127,7 @@ async fn the_api_server_takes_the_chart_and_the_manifests() -> anyhow::Result<()
     }
     plane.definitions_established().await?;
     plane.create_namespace(NAMESPACE).await?;
-    // An address of the plane's own range: the first one's neighbour, which is the API server's.
+    // The address after the first one of the plane's range, which is the API server's.
     let first = plane.kubectl(&["get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"]).await?;
     let (network, _) = first.trim().rsplit_once('.').context("the API server has no address")?;
     let main =
@@ -141,7 +141,7 @@ async fn the_api_server_takes_the_chart_and_the_manifests() -> anyhow::Result<()
         ],
     ];
     let dry_run = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"];
-    // A pod is refused without its service account, which a dry run does not make.
+    // A pod is refused without its service account, which a dry run does not create.
     plane.kubectl(&["create", "serviceaccount", "kerf-test", "-n", NAMESPACE]).await?;
     for set in sets {
         let yaml = template(NAMESPACE, set)?;
@@ -157,8 +157,8 @@ async fn the_api_server_takes_the_chart_and_the_manifests() -> anyhow::Result<()
     plane.stop().await
 }
 
-/// An admin may name a label that keeps a namespace's pods from the webhook. What asks kerf there is created with a warning, and what
-/// only kerf writes is refused.
+/// An admin may name a label that excludes a namespace's pods from the webhook. A pod that asks kerf there is created
+/// with a warning, and keys that only kerf writes are refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_is_excluded_by_its_label() -> anyhow::Result<()> {
     let plane = ControlPlane::start(ControlPlaneOptions::without_controller_manager()).await?;
@@ -180,7 +180,7 @@ async fn a_namespace_is_excluded_by_its_label() -> anyhow::Result<()> {
         let output = plane.kubectl_output(&arguments, &pod.to_string()).await?;
         anyhow::Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
     };
-    // The API server reads policies and namespaces from caches of its own.
+    // The API server caches policies and namespaces.
     let warned = async || {
         let (created, said) = create("free", "kerf.dev/gpu-memory").await?;
         Ok(created && said.contains("kerf serves no pod of namespace free"))
@@ -196,7 +196,7 @@ async fn a_namespace_is_excluded_by_its_label() -> anyhow::Result<()> {
     plane.stop().await
 }
 
-/// All pods but the agent's are taken by a namespace that enforces the strictest pod security.
+/// A namespace that enforces the strictest pod security accepts all pods except the agent's.
 async fn restricted(plane: &ControlPlane) -> anyhow::Result<()> {
     plane.create_namespace("strict").await?;
     plane.kubectl(&["label", "namespace", "strict", "pod-security.kubernetes.io/enforce=restricted"]).await?;
@@ -284,7 +284,7 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
     plane.stop().await
 }
 
-/// `kerf release` gives the one node of kerf's back, and it alone; then an admin takes it again.
+/// `kerf release` gives back the one node of kerf's and no other; then an admin takes it again.
 async fn one_node_is_given_back(plane: &ControlPlane) -> anyhow::Result<()> {
     let gpu_node = json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "ours"}, "spec": {}});
     plane.apply(&gpu_node.to_string()).await?;
@@ -307,12 +307,12 @@ async fn one_node_is_given_back(plane: &ControlPlane) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Binds the agent's pod for a node, as the scheduler would.
+/// Binds the agent's pod to a node, as the scheduler would.
 async fn bind_agent(plane: &ControlPlane, node: &str) -> anyhow::Result<()> {
     bind(plane, NAMESPACE, "app.kubernetes.io/name=kerf-node-agent", node).await
 }
 
-/// Binds a `DaemonSet`'s pod for a node, as the scheduler would.
+/// Binds a `DaemonSet`'s pod to a node, as the scheduler would.
 async fn bind(plane: &ControlPlane, namespace: &str, selector: &str, node: &str) -> anyhow::Result<()> {
     let pods = Api::<Pod>::namespaced(plane.client(), namespace);
     let theirs = ListParams::default().labels(selector);
@@ -342,7 +342,8 @@ async fn bind(plane: &ControlPlane, namespace: &str, selector: &str, node: &str)
 const PLUGIN: &str = "app=nvidia-device-plugin";
 const DEPLOY: &str = "nvidia.com/gpu.deploy.device-plugin";
 
-/// `kerf manage` hands over the node that NVIDIA's plugin serves, once nobody holds a GPU of it; then an admin puts it back.
+/// `kerf manage` hands over the node that NVIDIA's plugin serves, once no pod holds a GPU of it; then an admin puts it
+/// back.
 async fn one_node_is_handed_over(plane: &ControlPlane) -> anyhow::Result<()> {
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(plane.client());
     nodes.patch_status("served", &PatchParams::default(), &ready()).await?;
@@ -416,7 +417,7 @@ fn plugin() -> String {
     set.to_string()
 }
 
-/// Plays the node: the plugin's pod ends when it is deleted, and kerf's agent starts and writes its GpuNode.
+/// Simulates the node: the plugin's pod ends when it is deleted, and kerf's agent starts and writes its GpuNode.
 async fn play_handover(plane: &ControlPlane) -> anyhow::Result<()> {
     let pods = Api::<Pod>::namespaced(plane.client(), "gpu-operator");
     let theirs = ListParams::default().labels(PLUGIN);
@@ -442,7 +443,7 @@ async fn play_handover(plane: &ControlPlane) -> anyhow::Result<()> {
         "gpus": [gpu], "slices": [], "summary": {"gpus": "1x H100-80GB"},
         "conditions": [condition("Ready"), condition("Uncontested")],
     });
-    // Only the node's agent may write it.
+    // Only the node's agent may write the status.
     let agent = format!("--as=system:serviceaccount:{NAMESPACE}:kerf-node-agent");
     let on_node = "--as-user-extra=authentication.kubernetes.io/node-name=served";
     let write = ["apply", "--server-side", "--subresource=status", "--filename=-", &agent, on_node];
@@ -451,7 +452,8 @@ async fn play_handover(plane: &ControlPlane) -> anyhow::Result<()> {
     std::future::pending().await
 }
 
-/// Plays the node's kubelet: pods that are deleted end, and what puts back does it, once the agent has ended.
+/// Simulates the node's kubelet: deleted pods end, and once the agent has ended, the pods that put the node back
+/// succeed.
 async fn play_node(plane: &ControlPlane) -> anyhow::Result<()> {
     let pods = Api::<Pod>::namespaced(plane.client(), NAMESPACE);
     let here = ListParams::default().fields("spec.nodeName=ours");
@@ -472,7 +474,7 @@ async fn play_node(plane: &ControlPlane) -> anyhow::Result<()> {
     }
 }
 
-/// A Job that an earlier uninstall has left, of a node that is gone.
+/// A Job that an earlier uninstall has left behind, for a node that is gone.
 fn earlier_job() -> String {
     let labels = json!({"app.kubernetes.io/name": "kerf-node-agent-leave"});
     let container = json!({"name": "node-agent", "image": "kerf-node-agent:1"});
@@ -485,7 +487,7 @@ fn earlier_job() -> String {
     job.to_string()
 }
 
-/// A Service keeps its address: another one is refused before anything is changed.
+/// A Service keeps its address, so another one is refused before anything is changed.
 async fn other_address(plane: &ControlPlane) -> anyhow::Result<()> {
     let mode = ["upgrade", "kerf", &folder(), "-n", NAMESPACE, "--set", "scheduler.mode=main"];
     let other = [&mode[..], &["--set", "extender.clusterIP=10.255.255.1"]].concat();
@@ -498,7 +500,7 @@ async fn other_address(plane: &ControlPlane) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What Helm says of the namespace, which refuses the agent's pods, with each value of `preflight`.
+/// What Helm prints about the namespace, which refuses the agent's pods, with each value of `preflight`.
 async fn preflight(plane: &ControlPlane) -> anyhow::Result<()> {
     let chart = folder();
     for (value, is_refused) in [("auto", true), ("required", true), ("never", false)] {
@@ -518,7 +520,7 @@ async fn preflight(plane: &ControlPlane) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An older chart, whose CRD has no short name; and before it one that is refused, of which nothing is left.
+/// An older chart, whose CRD has no short name. Before it comes a refused install, which leaves nothing behind.
 async fn first_install(plane: &ControlPlane) -> anyhow::Result<String> {
     plane.create_namespace(NAMESPACE).await?;
     let label = "pod-security.kubernetes.io/enforce";

@@ -1,5 +1,5 @@
-//! kerf from Git: installed as Argo CD does it, from a render without a cluster and by server-side apply, it works, and a second render
-//! differs in nothing from what runs. The manifests that docs/gitops.md shows are what is installed.
+//! kerf from Git, installed as Argo CD does it: from a render without a cluster and by server-side apply. It works, and
+//! a second render does not differ from what runs. The installed manifests are those that `docs/gitops.md` shows.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn shown(file: &str, kind: &str) -> anyhow::Result<Value> {
     Ok(documents.swap_remove(found.with_context(|| format!("{file} has no {kind}"))?))
 }
 
-/// As Argo CD applies what it has rendered, hooks apart.
+/// Applies what was rendered, without hooks, as Argo CD does.
 async fn apply(plane: &ControlPlane, yaml: &str, more: &[&str]) -> anyhow::Result<String> {
     let arguments =
         ["apply", "--server-side", "--force-conflicts", "--field-manager=argocd-controller", "-f", "-"];
@@ -53,7 +53,7 @@ fn stated(list: &str) -> anyhow::Result<BTreeMap<String, Value>> {
     Ok(stated.collect())
 }
 
-/// Where a field that is rendered does not stand in what runs: what a comparison of the two manifests calls a difference.
+/// Finds rendered fields that differ in what runs, which a comparison of the two manifests would report.
 fn differences(rendered: &Value, live: &Value, path: &str, found: &mut Vec<String>) {
     match (rendered, live) {
         (Value::Object(rendered), Value::Object(live)) => {
@@ -88,7 +88,7 @@ async fn drift(plane: &ControlPlane, yaml: &str) -> anyhow::Result<Vec<String>> 
     Ok(found)
 }
 
-/// What a render gives without its hooks, which Argo CD does not compare.
+/// The render without its hooks, which Argo CD does not compare.
 fn without_hooks(yaml: &str) -> anyhow::Result<String> {
     let objects = by_name(yaml)?.into_values();
     let objects = objects.filter(|object| object["metadata"]["annotations"]["helm.sh/hook"].is_null());
@@ -96,7 +96,7 @@ fn without_hooks(yaml: &str) -> anyhow::Result<String> {
     Ok(documents.join("\n---\n"))
 }
 
-/// Until the webhook and the extender have made what they make, and serve.
+/// Waits until the webhook and the extender have created their objects, and serve.
 async fn settled(cluster: &BareCluster) -> anyhow::Result<()> {
     cluster.kerf_is_up(1, PATIENCE).await?;
     let plane = cluster.plane();
@@ -113,7 +113,7 @@ async fn settled(cluster: &BareCluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As Prometheus asks it by the chart's `PodMonitor`: without a name, and without trust in its certificate.
+/// Scrapes as Prometheus does by the chart's `PodMonitor`: without a name, and without trust in the certificate.
 async fn the_scheduler_shows_its_metrics(plane: &ControlPlane) -> anyhow::Result<()> {
     let pods = ["get", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=kerf-scheduler"];
     let address = plane.kubectl(&[&pods[..], &["-o", "jsonpath={.items[0].status.podIP}"]].concat()).await?;
@@ -187,7 +187,8 @@ async fn what_runs_is_what_git_says_and_nothing_is_ignored() -> anyhow::Result<(
     cluster.stop().await
 }
 
-/// What cert-manager makes of the chart's Certificate: the Secret, and the authority in the webhook's configuration by its ca-injector.
+/// Creates what cert-manager makes of the chart's Certificate: the Secret, and the authority in the webhook's
+/// configuration, which its ca-injector writes.
 async fn play_cert_manager(plane: &ControlPlane) -> anyhow::Result<()> {
     let authority = Authority::new("cert-manager")?;
     let pair = authority.server(&[&format!("kerf-webhook.{NAMESPACE}.svc")])?;
@@ -233,14 +234,14 @@ async fn what_cert_manager_writes_is_no_difference() -> anyhow::Result<()> {
     let before = plane.kubectl(&bundles).await?;
     let found = drift(plane, &render()?).await?;
     ensure!(found.is_empty(), "{}", found.join("\n"));
-    // A sync does not take the authority away either.
+    // A sync does not remove the authority either.
     apply(plane, &render()?, &[]).await?;
     ensure!(before.split_whitespace().count() == 2, "no authority was injected: {before}");
     ensure!(plane.kubectl(&bundles).await? == before, "a sync changed what cert-manager injected");
     cluster.stop().await
 }
 
-/// What is compared is seen to differ.
+/// The comparison itself must find differences.
 #[test]
 fn a_difference_is_seen_at_its_place() {
     let (mut found, live) = (Vec::new(), json!({"a": [{"b": 1, "more": 2}], "c": "d", "set": true}));

@@ -1,4 +1,4 @@
-//! What the chart lets each service account do, verb by verb; and what a feature that is turned on adds.
+//! What the chart allows each service account, verb by verb, and what an enabled feature adds.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ fn texts(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().map(|text| text.as_str().unwrap()).collect()
 }
 
-/// The rights of a rule, as `kubectl auth can-i` is asked.
+/// The rights of a rule, in the words of `kubectl auth can-i`.
 fn of_rule(rule: &Value, place: &str) -> Vec<String> {
     let names = texts(&rule["resourceNames"]);
     let names = if names.is_empty() { String::new() } else { format!(" {}", names.join("|")) };
@@ -61,7 +61,7 @@ fn each_account_may_do_what_its_program_does() {
 
 #[test]
 fn the_extender_has_the_rights_of_what_is_turned_on_and_no_others() {
-    // The version before had a right by `recreate`; installs may set it yet.
+    // The former version had a right for `recreate`; installs may still set it.
     let of = |moves: bool, recreate: bool, layouts: bool| {
         let extender = json!({"moves": moves, "recreate": recreate, "layouts": layouts});
         rights(&json!({"extender": extender})).remove("kerf-extender").unwrap()
@@ -79,7 +79,7 @@ fn the_extender_has_the_rights_of_what_is_turned_on_and_no_others() {
             "create tokenreviews.authentication.k8s.io",
             "patch events.events.k8s.io",
             "patch gpunodes.kerf.dev",
-            // The mark on pods that have room: without it kube-scheduler does not try them again.
+            // The annotation on pods that have room: without it kube-scheduler does not retry them.
             "patch pods",
         ]
     );
@@ -103,8 +103,8 @@ fn the_extender_has_the_rights_of_what_is_turned_on_and_no_others() {
     }
 }
 
-/// `OpenShift` admits the pods of user 65532 by a constraint that their accounts are bound to: lasting ones by the component, the
-/// test's by the chart.
+/// `OpenShift` admits pods with user 65532 by a constraint that their accounts are bound to: lasting accounts by the
+/// component, the test's by the chart.
 #[test]
 fn openshift_admits_each_pod_that_runs_as_the_user_of_its_image() {
     const NONROOT: &str = "system:openshift:scc:nonroot-v2";

@@ -1,11 +1,11 @@
-//! values.schema.json knows each value of values.yaml and no other, and Helm names the place of a key that it does not know.
+//! values.schema.json has each value of values.yaml and no others, and Helm reports the path of an unknown key.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use kerf_tests::chart::template_with;
 use kerf_tests::cluster::root;
 use serde_json::{Value, json};
 
-/// A parent chart may put more into it.
+/// Paths where a parent chart may add keys.
 const OPEN: [&str; 1] = ["/global"];
 
 fn read(name: &str) -> Value {
@@ -13,12 +13,12 @@ fn read(name: &str) -> Value {
     serde_saphyr::from_str(&text).unwrap()
 }
 
-/// What a node of the schema says, behind its reference.
+/// A node of the schema, after its reference is followed.
 fn resolved<'a>(schema: &'a Value, node: &'a Value) -> &'a Value {
     node["$ref"].as_str().map_or(node, |reference| schema.pointer(reference.trim_start_matches('#')).unwrap())
 }
 
-/// Compares a value with its node, and gives the paths of the maps whose keys are known.
+/// Compares a value with its node, and returns the paths of the maps with known keys.
 fn compare(schema: &Value, node: &Value, value: &Value, path: &str, wrong: &mut Vec<String>) -> Vec<String> {
     let node = resolved(schema, node);
     let Some(properties) = node["properties"].as_object() else {
@@ -42,7 +42,7 @@ fn compare(schema: &Value, node: &Value, value: &Value, path: &str, wrong: &mut 
             None => wrong.push(format!("{path}: not in the schema")),
         }
     }
-    // Of what Kubernetes defines (resources, strategies) the default need not have every field.
+    // For fields that Kubernetes defines (resources, strategies) the default may omit some.
     let is_kerfs = fields.len() > 2 || path.is_empty();
     let stale = properties.keys().filter(|name| is_kerfs && !fields.contains_key(*name));
     wrong.extend(stale.map(|name| format!("{path}/{name}: not in values.yaml")));

@@ -1,5 +1,5 @@
-//! Each value of the chart changes what it says. A table of values, and of what is made of them; the README has a row for each value,
-//! and each is in the table.
+//! Each value of the chart changes what its row says. The table has each value of the README with what the chart makes
+//! of it; a test compares both.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,20 +15,20 @@ const AGENT: &str = "apps/v1 DaemonSet kerf-node-agent";
 const UNINSTALL: &str = "batch/v1 Job kerf-uninstall-nodes";
 const TEST: &str = "v1 Pod kerf-test";
 const CONFIGURATION: &str = "admissionregistration.k8s.io/v1 MutatingWebhookConfiguration kerf";
-/// Where a controller has its pods' metadata and spec.
+/// The path of the pods' metadata and spec in a controller.
 const POD: &str = "/spec/template";
 const ARGS: &str = "/spec/template/spec/containers/0/args";
 
-/// What is refused otherwise, and tested where it is: `chart.rs`.
+/// Values without a row here, because `chart.rs` tests what they refuse.
 const ELSEWHERE: [&str; 2] = ["preflight", "extender.recreate"];
 
-/// What stands at a place of an object; of what is not there, null.
+/// The expected content at a path of an object; null if there is nothing.
 enum Expected {
     Is(Value),
     Has(String),
 }
 
-/// A value of a set, and what is made of it. All of a set are rendered at once.
+/// A value of a set, and its effect. All values of a set are rendered at once.
 struct Row {
     set: char,
     key: String,
@@ -43,17 +43,17 @@ fn is(set: char, key: &str, value: Value, object: &str, pointer: &str, expected:
     Row { set, key, value, object, pointer, expected: Expected::Is(expected) }
 }
 
-/// It stands there as it was written.
+/// The object has the value as it was written.
 fn same(key: &str, value: Value, object: &str, pointer: &str) -> Row {
     is('a', key, value.clone(), object, pointer, value)
 }
 
-/// It is a part of what stands there.
+/// The object's text contains this part.
 fn has(set: char, key: &str, value: Value, object: &str, pointer: &str, part: &str) -> Row {
     Row { expected: Expected::Has(part.to_owned()), ..is(set, key, value, object, pointer, Value::Null) }
 }
 
-/// What the pods of a program have; `pod` is where their metadata and spec are.
+/// The values that all programs' pods have; `pod` is the path of their metadata and spec.
 fn pods(program: &str, object: &str, pod: &str) -> Vec<Row> {
     let key = |name: &str| format!("{program}.{name}");
     let at = |rest: &str| format!("{pod}{rest}");
@@ -121,14 +121,14 @@ fn pods(program: &str, object: &str, pod: &str) -> Vec<Row> {
     ]
 }
 
-/// What the programs have beside that.
+/// The values that programs have beside that.
 fn program(program: &str, object: &str) -> Vec<Row> {
     let key = |name: &str| format!("{program}.{name}");
     let container = |field: &str| format!("{POD}/spec/containers/0/{field}");
     let own = format!("my-{program}").to_lowercase();
     let account = format!("v1 ServiceAccount {}", object.rsplit(' ').next().unwrap());
     let my_account = format!("v1 ServiceAccount {own}");
-    // The scheduler's flags stand in its command.
+    // The scheduler's flags are part of its command.
     let flags = container(if program == "scheduler" { "command" } else { "args" });
     let [variable, volume, mount] = [
         json!({"name": "MORE", "value": program}),
@@ -375,7 +375,7 @@ fn agent() -> Vec<Row> {
     rows
 }
 
-/// Of the terms each value changes one.
+/// Each value changes one of the affinity's terms.
 fn managed_nodes() -> Vec<Row> {
     let terms = "/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
     let not = json!({"key": "kerf.dev/managed", "operator": "NotIn", "values": ["false"]});
@@ -587,7 +587,7 @@ fn table() -> Vec<Row> {
         .collect()
 }
 
-/// The values of a set, as a file has them.
+/// The values of a set, as in a values file.
 fn values(set: char, table: &[Row]) -> Value {
     let mut values = json!({});
     for row in table.iter().filter(|row| row.set == set) {
@@ -640,7 +640,7 @@ fn the_table_has_each_value_of_the_readme() {
     assert_eq!(documented, tested);
 }
 
-/// The labels that every object has, and every pod, whatever makes it.
+/// Every object has these labels, and every pod, whichever controller creates it.
 #[test]
 fn all_objects_and_pods_have_the_standard_labels() {
     let values = json!({

@@ -1,5 +1,5 @@
-//! `kerf check` as an admin runs it: before kerf is there, when it works, and with one thing after another broken; its exit
-//! code and its words.
+//! `kerf check` as an admin runs it: before kerf is installed, when it works, and with one thing after another broken.
+//! The tests cover its exit code and its texts.
 
 use anyhow::{Context as _, ensure};
 use base64::Engine as _;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The exit code of `kerf check` with these flags, and all that it says.
+/// The exit code of `kerf check` with these flags, and its output.
 fn check(kubeconfig: &Path, flags: &[&str]) -> anyhow::Result<(i32, String)> {
     kerf(kubeconfig, &[&["check"], flags].concat())
 }
@@ -41,7 +41,7 @@ fn says(found: &(i32, String), code: i32, words: &[&str]) {
     }
 }
 
-/// A kubeconfig like another, with one thing changed.
+/// A copy of a kubeconfig with one field changed.
 fn changed(
     kubeconfig: &Path,
     name: &str,
@@ -54,7 +54,7 @@ fn changed(
     Ok(path)
 }
 
-/// A client certificate that has ended, with its key.
+/// An expired client certificate, with its key.
 fn ended() -> anyhow::Result<(String, String)> {
     let mut parameters = rcgen::CertificateParams::new(Vec::new())?;
     parameters.not_before = rcgen::date_time_ymd(2020, 1, 1);
@@ -63,7 +63,7 @@ fn ended() -> anyhow::Result<(String, String)> {
     Ok((parameters.self_signed(&key)?.pem(), key.serialize_pem()))
 }
 
-/// With a `ClusterPolicy`, of which the operator's defaults are left out as an admin may leave them out.
+/// Adds a `ClusterPolicy` without the operator's defaults, which an admin may omit.
 async fn beside_gpu_operator(plane: &ControlPlane) -> anyhow::Result<()> {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let version =
@@ -174,8 +174,8 @@ async fn an_empty_cluster_can_have_kerf_and_an_old_kubeconfig_is_told_by_what_is
     plane.stop().await
 }
 
-/// The programs run as processes here, and not in pods. What is said of their pods is tried on pods of their names, which the
-/// stand-in kubelet starts.
+/// Starts pods under the programs' names. The programs run as processes here and not in pods, so the checks of their
+/// pods need others, which the stand-in kubelet starts.
 async fn represent(client: &Client, node: &str) -> anyhow::Result<()> {
     let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     for program in ["kerf-webhook", "kerf-extender", "kerf-scheduler", "kerf-node-agent"] {
@@ -206,7 +206,7 @@ async fn scheduler_config(client: &Client) -> anyhow::Result<(Api<ConfigMap>, Co
 async fn what_breaks_is_told_with_its_remedy_and_what_is_mended_is_well_again() -> anyhow::Result<()> {
     let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1)]);
     options.control_plane.controller_manager = false;
-    // By this name the scheduler's configuration in `deploy/` calls it.
+    // The name by which the scheduler's configuration in `deploy/` calls the extender.
     options.extender_flags.push("--tls-name=kerf-extender.kerf-system.svc".to_owned());
     let mut cluster = Cluster::start(options, |_| ()).await?;
     let (client, kubeconfig) = (cluster.plane().client(), cluster.plane().kubeconfig().to_owned());
@@ -222,7 +222,7 @@ async fn what_breaks_is_told_with_its_remedy_and_what_is_mended_is_well_again() 
         ],
     );
 
-    // Of a webhook that runs it would be mended at once.
+    // A running webhook would repair this at once.
     cluster.webhook().kill()?;
     let webhooks = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let bundle = kerf_tests::control_plane::Authority::new("another")?;

@@ -1,5 +1,5 @@
-//! The kind of a pod's slice is chosen where the pod goes: by what the nodes have that kube-scheduler leaves for it, and as long as it
-//! waits by what comes free.
+//! The kind of a pod's slice is chosen when the pod is placed: by what the nodes have that kube-scheduler offers, and
+//! while the pod is pending by what becomes free.
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod, ResourceQuota, Taint};
@@ -18,27 +18,27 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// An A100, which one team has for itself.
+/// An A100 that belongs to one team alone.
 const A100: &str = "a100";
 const T4: &str = "t4";
 const H100: &str = "h100";
 const TEAM: &str = "team";
 const NEUTRAL: &str = "kerf.dev/gpu-8gb";
-/// A pod gets the Event about another kind after five minutes; pending pods are looked at every ten seconds.
+/// A pod gets the Event about another kind after five minutes; pending pods are checked every ten seconds.
 const TOLD_WITHIN: Duration = Duration::from_secs(330);
 
 fn asks(name: &str, memory: &str) -> Pod {
     pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, "memory")])
 }
 
-/// The pod with these fields besides.
+/// The pod with these additional fields.
 fn with(pod: &Pod, fields: &Value) -> anyhow::Result<Pod> {
     let mut document = serde_json::to_value(pod)?;
     json_patch::merge(&mut document, fields);
     Ok(serde_json::from_value(document)?)
 }
 
-/// The pod with one container that requests so much CPU.
+/// The pod with one container that requests this much CPU.
 fn with_cpu(pod: &Pod, cpu: &str) -> anyhow::Result<Pod> {
     let main = json!({"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}});
     with(pod, &json!({"spec": {"containers": [main]}}))
@@ -51,7 +51,7 @@ fn kept_for_the_team() -> NodeSpec {
     node
 }
 
-/// MIG passed over: the T4 never has it, and this many nodes that have it were not offered, one of them for its taint.
+/// MIG was passed over: the T4 never has it, and this many nodes with it were not offered, one of them for its taint.
 fn mig_passed(excluded: u32) -> Vec<PassedKind> {
     vec![PassedKind { kind: Kind::Mig, full: 0, never: 1, excluded, tainted: 1 }]
 }
@@ -62,7 +62,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A cluster whose only node is the team's.
+    /// A cluster whose only node belongs to the team.
     async fn start() -> anyhow::Result<Self> {
         let policies = tempfile::tempdir()?;
         std::fs::copy(root().join("policies/default.yaml"), policies.path().join("90-default.yaml"))?;
@@ -72,7 +72,7 @@ impl Scene {
         Ok(Self { cluster: Cluster::start(options, |_| ()).await?, _policies: policies })
     }
 
-    /// Creates the pod, waits until it runs, and says where and by which kind.
+    /// Creates the pod, waits until it runs, and returns its node and the kind of its slice.
     async fn run(&self, pod: &Pod) -> anyhow::Result<(Pod, String, Kind)> {
         self.cluster.create(pod).await?;
         self.placed(pod.metadata.name.as_deref().unwrap_or_default()).await
@@ -85,7 +85,7 @@ impl Scene {
         Ok((running, node, kind))
     }
 
-    /// The same for a pod that goes to the T4 by MPS, in its first scheduling cycle, although MIG is preferred.
+    /// The same for a pod that gets an MPS share of the T4 in its first scheduling cycle, although MIG is preferred.
     async fn shares_the_t4_at_once(&self, pod: &Pod, passed: &[PassedKind]) -> anyhow::Result<()> {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let (pod, node, kind) = self.run(pod).await?;
@@ -96,8 +96,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Deletes the pod and waits until its slices are free by its agent's account, which is written at a pace: that the pod has none is
-    /// news only after it had some.
+    /// Deletes the pod and waits until its slices are free in its agent's status. The status is written with a delay,
+    /// so first the pod must appear in it.
     async fn leaves(&self, name: &str) -> anyhow::Result<()> {
         let holds = |slice: &SliceStatus| slice.holder.as_ref().is_some_and(|holder| holder.pod == name);
         if assignment_of(&self.cluster.pods().get(name).await?).is_ok() {
@@ -116,7 +116,7 @@ impl Scene {
         wait(PATIENCE, &format!("the slices of {name} to be free"), free).await
     }
 
-    /// All slices by their agents' accounts.
+    /// All slices in their agents' statuses.
     async fn slices(&self) -> anyhow::Result<Vec<SliceStatus>> {
         let nodes = Api::<GpuNode>::all(self.cluster.plane().client()).list(&ListParams::default()).await?;
         let mut slices = Vec::new();
@@ -126,7 +126,7 @@ impl Scene {
         Ok(slices)
     }
 
-    /// The pod waits, and for a reason.
+    /// The pod is pending, with a reason.
     async fn waits(&self, pod: &Pod) -> anyhow::Result<()> {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let created = self.cluster.create(pod).await?;
@@ -146,7 +146,7 @@ impl Scene {
         Ok(events.items.into_iter().filter_map(|event| event.message).collect())
     }
 
-    /// The message of the pod's Event of this reason, once it is there.
+    /// Waits for the pod's Event with this reason, and returns its message.
     async fn told(&self, pod: &str, reason: &str) -> anyhow::Result<String> {
         self.told_within(PATIENCE, pod, reason).await
     }
@@ -174,7 +174,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Where one name alone can be meant the pod has that, also when a node with another kind joins.
+    /// If only one name is possible the pod gets it, even if a node with another kind joins later.
     async fn one_name_alone_is_concrete(&mut self) -> anyhow::Result<()> {
         self.is_named("nvidia.com/mig-1g.10gb").await?;
         self.cluster.create(&asks("early", "8Gi")).await?;
@@ -208,7 +208,7 @@ impl Scene {
         Ok(())
     }
 
-    /// CPU, a volume of another zone, another pod: each keeps the pod from the nodes that have MIG.
+    /// CPU, a volume of another zone, and another pod each keep the pod from the nodes that have MIG.
     async fn what_the_scheduler_excludes_is_passed_over_at_once(&self) -> anyhow::Result<()> {
         let excluded = mig_passed(2);
         let busy = with(&with_cpu(&pod("busy", &[]), "127")?, &json!({"spec": {"nodeName": H100}}))?;
@@ -267,7 +267,7 @@ impl Scene {
         self.sound().await
     }
 
-    /// The T4's node policy allows this kind alone, and its agent has taken that up.
+    /// Waits until the T4's node policy allows this kind only, and its agent has applied that.
     async fn t4_allows(&self, kind: Kind) -> anyhow::Result<()> {
         let patch = json!([{"op": "add", "path": "/spec/policy", "value": {"gpus": [{"kinds": [kind]}]}}]);
         let patch = ["patch", "gpunode", T4, "--type=json", "--patch", &patch.to_string()];
@@ -279,7 +279,7 @@ impl Scene {
         wait(PATIENCE, &format!("the agent of {T4} to serve {kind} alone"), taken_up).await
     }
 
-    /// The pod was admitted when no node had a kind for it; its neutral name lets it take the one that comes.
+    /// The pod was admitted when no node had a kind for it. Its neutral name lets it take one that comes later.
     async fn a_kind_that_a_policy_allows_later_is_taken(&self) -> anyhow::Result<()> {
         self.cluster.cordon(H100, true).await?;
         self.t4_allows(Kind::TimeSlicing).await?;
@@ -292,7 +292,7 @@ impl Scene {
         self.cluster.cordon(H100, false).await
     }
 
-    /// A `ResourceQuota` on a neutral name, as its controller would have read it.
+    /// A `ResourceQuota` on a neutral name, with the status that its controller would write.
     async fn a_resource_quota_counts_a_neutral_name(&self) -> anyhow::Result<()> {
         let name = format!("requests.{}", NEUTRAL.replace("8gb", "4gb"));
         let quota = json!({"metadata": {"name": "gpus"}, "spec": {"hard": {&name: "1"}}});

@@ -12,7 +12,7 @@ use serde_json::json;
 
 const NODE: &str = "n";
 
-/// For pods with the label; kerf is asked by others whether it serves.
+/// A policy for pods with the label; the shipped policy is for the others, among them the test's probes.
 const POLICY: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -25,7 +25,7 @@ spec:
 ---
 ";
 
-/// A node with two islands of four GPUs, one of those with even indexes and one of the others.
+/// A node with two islands of four GPUs: one with even indexes and one with odd ones.
 async fn cluster() -> anyhow::Result<Cluster> {
     let policy = tempfile::NamedTempFile::new()?;
     std::fs::write(policy.path(), POLICY.to_owned() + include_str!("../../policies/default.yaml"))?;
@@ -37,7 +37,7 @@ async fn cluster() -> anyhow::Result<Cluster> {
     Cluster::start(options, |_| ()).await
 }
 
-/// A pod whose containers `c0`, `c1` and so on want so many GPUs each.
+/// A pod whose containers `c0`, `c1` and so on ask for these numbers of GPUs.
 fn asking(name: &str, counts: &[u32]) -> anyhow::Result<Pod> {
     let mut pod = pod(name, &[]);
     pod.metadata.labels = Some([("asks".to_owned(), "for-whole-gpus".to_owned())].into());
@@ -64,9 +64,9 @@ fn seen(cluster: &Cluster, pod: &str, container: &str) -> anyhow::Result<BTreeSe
 async fn pods_for_several_gpus_get_those_of_one_nvlink_island() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     for (name, counts, expected) in [
-        // GPU 1 is free, and of the other island.
+        // GPU 1 is free, but belongs to the other island.
         ("two", &[2][..], &[&[0, 2][..]][..]),
-        // A pod for one GPU leaves the whole island alone.
+        // A pod with one GPU leaves the whole island free.
         ("one", &[1], &[&[4]]),
         ("four", &[4], &[&[1, 3, 5, 7]]),
     ] {
@@ -80,7 +80,8 @@ async fn pods_for_several_gpus_get_those_of_one_nvlink_island() -> anyhow::Resul
     for name in ["two", "one", "four"] {
         cluster.delete(name).await?;
     }
-    // Six GPUs: an island, and a pair of the other. Each container's are of one island, whichever the kubelet allocates first.
+    // Six GPUs: one island, and a pair of the other. Each container's GPUs are of one island, in whatever order the
+    // kubelet allocates.
     cluster.create(&asking("six", &[2, 2, 2])?).await?;
     cluster.running("six").await?;
     for container in ["c0", "c1", "c2"] {

@@ -1,4 +1,4 @@
-//! The local control plane itself: that it schedules, controls and refuses as a cluster does, and how long it takes.
+//! The local control plane itself: that it schedules, controls and refuses as a cluster does, and how long that takes.
 
 use std::time::{Duration, Instant};
 
@@ -112,7 +112,7 @@ async fn a_second_scheduler_binds_the_pods_that_name_it() -> anyhow::Result<()> 
     let metrics = plane.metrics("second").await?;
     assert!(metrics.contains("scheduler_schedule_attempts_total{profile=\"second\",result=\"scheduled\"} 1"));
 
-    // A scheduler that was killed comes back and goes on.
+    // A killed scheduler comes back and continues.
     plane.child("second")?.kill()?;
     pods.create(&PostParams::default(), &pod("late", "second")?).await?;
     plane.restart("second").await?;

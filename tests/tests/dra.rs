@@ -1,5 +1,6 @@
-//! Beside DRA: a `DeviceClass` may claim a name that kerf's pods would have (NVIDIA's DRA driver's chart claims `nvidia.com/gpu`). From
-//! then on kube-scheduler looks for such devices in `ResourceSlices`, and passes over nodes that have none, whatever the extender says.
+//! kerf beside DRA. A `DeviceClass` may claim a name that kerf's pods would have (the chart of NVIDIA's DRA driver
+//! claims `nvidia.com/gpu`). Then kube-scheduler searches `ResourceSlices` for such devices and skips nodes that have
+//! none, whatever the extender answers.
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate};
@@ -81,7 +82,7 @@ async fn names_that_a_device_class_claims_are_given_to_no_pod() -> anyhow::Resul
     class(&cluster, "mig.example.com", SMALL).await?;
     class(&cluster, "gpu.example.com", "nvidia.com/gpu").await?;
     is_named(&cluster, NEUTRAL).await?;
-    // What the names in use are spared: kube-scheduler itself passes over the only node.
+    // The neutral name avoids this: for a pod with the claimed name kube-scheduler itself skips the only node.
     let open = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
     cluster.pods().patch("early", &PatchParams::default(), &open).await?;
     cluster.event("early", "0/1 nodes are available").await?;

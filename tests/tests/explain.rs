@@ -1,5 +1,5 @@
-//! `kerf explain` as a user reads it: of a pod that runs, of a pending one, of pods for which a preferred kind was passed over, and of
-//! one that kerf never saw.
+//! `kerf explain` as a user reads it: for a running pod, a pending pod, pods for which a preferred kind was passed
+//! over, and a pod that kerf never saw.
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Pod, Taint};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An H100, of which MIG makes seven parts.
+/// An H100, which MIG cuts into seven parts.
 async fn cluster() -> anyhow::Result<Cluster> {
     let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1)]);
     options.control_plane.controller_manager = false;
@@ -27,7 +27,7 @@ fn fenced(name: &str, count: &str) -> Pod {
     pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::GPU_COUNT, count), (keys::ISOLATION, "hardware")])
 }
 
-/// What `kerf nodes` says with these words behind it, and whether it fails.
+/// Whether `kerf nodes` with these arguments fails, and its output.
 fn nodes(cluster: &Cluster, words: &[&str]) -> anyhow::Result<(bool, String)> {
     let mut kerf = Command::new(binaries::ours("kerf")?);
     let output =
@@ -36,7 +36,7 @@ fn nodes(cluster: &Cluster, words: &[&str]) -> anyhow::Result<(bool, String)> {
     Ok((output.status.success(), text))
 }
 
-/// What `kerf explain` says of a pod, without what differs from run to run.
+/// The output of `kerf explain` for a pod, without what differs from run to run.
 async fn explained(cluster: &Cluster, name: &str) -> anyhow::Result<Vec<String>> {
     let uid = cluster.pods().get(name).await?.metadata.uid.context("no uid")?;
     let output = Command::new(binaries::ours("kerf")?)
@@ -53,7 +53,7 @@ async fn explained(cluster: &Cluster, name: &str) -> anyhow::Result<Vec<String>>
     Ok(masked.lines().map(without_place).collect())
 }
 
-/// Without the place of a slice on its GPU, which any other is as good as.
+/// The line without the place of a slice on its GPU, because any place is as good.
 fn without_place(line: &str) -> String {
     match (line.find(" at "), line.find(") on GPU")) {
         (Some(from), Some(to)) if from < to => format!("{}{}", &line[..from], &line[to..]),
@@ -61,7 +61,7 @@ fn without_place(line: &str) -> String {
     }
 }
 
-/// Whether these lines are there in this order; of each its end, for before it stands its time.
+/// Checks that these line ends occur in this order. Only the ends are compared, because lines start with their times.
 #[track_caller]
 fn tells(said: &[String], expected: &[&str]) {
     let mut left = said.iter();

@@ -1,4 +1,4 @@
-//! The extender as a process between a real API server and a real kube-scheduler. This test is the webhook (pods come
+//! The extender as a process between a real API server and a real kube-scheduler. The test plays the webhook (pods come
 //! with their request document) and the agents (every slice is ready as soon as it is reserved).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ const SMALL: &str = "nvidia.com/mig-1g.10gb";
 const WHOLE: &str = "nvidia.com/mig-7g.80gb";
 const NAMESPACE: &str = "kerf-system";
 
-/// When each pod was seen with a node's name.
+/// For each pod, its node and when the node's name was first seen.
 type Bound = watch::Receiver<BTreeMap<String, (String, Instant)>>;
 
 struct Scene {
@@ -56,7 +56,7 @@ impl Scene {
         let extenders = vec![agents_address.clone()];
         let agents = SimulatedAgents::start(&plane.client(), extenders, Manner::default());
         let (extender, address) = spawn(&plane, "127.0.0.1:0", &agents_address).await?;
-        // An agent that has heard a leader's epoch is connected to it.
+        // An agent that has received a leader's epoch is connected to it.
         let are_connected = async || {
             Ok((0..nodes).all(|n| agents.epoch(&format!("node-{n:02}")).is_ok_and(|epoch| epoch > 0)))
         };
@@ -71,7 +71,7 @@ impl Scene {
         self.create_with(name, resource, &json!({})).await
     }
 
-    /// Creates a pod whose spec has these fields besides.
+    /// Creates a pod whose spec has these additional fields.
     async fn create_with(&self, name: &str, resource: &str, spec: &Value) -> anyhow::Result<()> {
         let mut pod = admitted(name, "kerf-scheduler", resource, &request(resource, 1));
         json_patch::merge(&mut pod["spec"], spec);
@@ -79,7 +79,7 @@ impl Scene {
         Ok(())
     }
 
-    /// The node on which a pod is bound, and when that was seen.
+    /// The node that a pod is bound to, and when that was seen.
     async fn bound(&self, name: &str) -> anyhow::Result<(String, Instant)> {
         let mut bound = self.bound.clone();
         let seen = tokio::time::timeout(PATIENCE, bound.wait_for(|bound| bound.contains_key(name))).await;
@@ -87,20 +87,20 @@ impl Scene {
         Ok(seen[name].clone())
     }
 
-    /// From its creation to its Binding.
+    /// The time from the pod's creation to its Binding.
     async fn walk(&self, name: &str, resource: &str) -> anyhow::Result<Duration> {
         let began = Instant::now();
         self.create(name, resource).await?;
         Ok(self.bound(name).await?.1 - began)
     }
 
-    /// Deletes a pod at once: no kubelet runs here.
+    /// Deletes a pod at once, because no kubelet runs here.
     async fn delete(&self, name: &str) -> anyhow::Result<()> {
         self.pods.delete(name, &DeleteParams::default().grace_period(0)).await?;
         Ok(())
     }
 
-    /// Waits until none of a node's slices is reserved; gives how many there are.
+    /// Waits until none of a node's slices is reserved. Returns their number.
     async fn until_idle(&self, node: &str) -> anyhow::Result<usize> {
         wait(PATIENCE, "all slices to be idle", async || Ok(self.agents.reserved(node)?.is_empty()))
             .await
@@ -132,7 +132,7 @@ fn watch_bound(pods: Api<Pod>) -> Bound {
     receiver
 }
 
-/// Starts the extender, and tells where it listens.
+/// Starts the extender, and returns the address that it serves on.
 async fn spawn(plane: &ControlPlane, address: &str, agents: &str) -> anyhow::Result<(Child, String)> {
     let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, "kerf-extender").await?;
     let file: PathBuf = plane.dir().join("extender.address");

@@ -1,10 +1,10 @@
-//! A sample of the fault matrix (`cargo xtask bench faults --all` plays the whole).
+//! A sample of the fault matrix, which `cargo xtask bench faults --all` plays completely.
 
 use std::time::Duration;
 
 use kerf_tests::fault_matrix::{self, Settings};
 
-/// Cells: two minutes on two cores that have other things to do.
+/// The number of cells, which take two minutes on two busy cores.
 const CELLS: usize = 12;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -15,7 +15,7 @@ async fn no_slice_is_lost_or_held_twice_whatever_becomes_of_a_call() -> anyhow::
         seed: 1,
         sample: Some(CELLS),
         only: None,
-        // The bar's time is the bench's affair.
+        // Only the bench checks the time.
         lenient: true,
     };
     let report = fault_matrix::run(&settings, |line| println!("{line}")).await?;

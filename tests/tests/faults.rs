@@ -30,7 +30,7 @@ fn asking(name: &str, memory: &str, class: &str) -> Pod {
     pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, class)])
 }
 
-/// A pod whose limit of a name is `amount`.
+/// A pod with this limit of a resource name.
 fn with_limit(name: &str, limit: &str, amount: &str) -> Pod {
     let mut pod = pod(name, &[]);
     for container in pod.spec.iter_mut().flat_map(|spec| &mut spec.containers) {
@@ -40,7 +40,7 @@ fn with_limit(name: &str, limit: &str, amount: &str) -> Pod {
     pod
 }
 
-/// New pods of both kinds run, the old ones still do, and every invariant holds.
+/// Checks that new pods of both kinds run, that the old ones still do, and that every invariant holds.
 async fn goes_on(cluster: &Cluster) -> anyhow::Result<()> {
     for (name, memory, class) in [("cut-2", "10Gi", "hardware"), ("share-2", "4Gi", "none")] {
         cluster.create(&asking(name, memory, class)).await?;
@@ -74,7 +74,7 @@ async fn an_agent_that_freezes_holds_no_pod() -> anyhow::Result<()> {
         ClusterOptions::new(vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)]);
     options.control_plane.controller_manager = false;
     let mut cluster = Cluster::start(options, |_| ()).await?;
-    // Its connection stays open for a while: of equal nodes the first by name is chosen.
+    // Its connection stays open for a while, and of equal nodes the first by name is chosen.
     cluster.nodes_mut()[0].agent().signal(Signal::STOP)?;
     cluster.create(&asking("a", "10Gi", "hardware")).await?;
     let bound = async || {
@@ -84,7 +84,7 @@ async fn an_agent_that_freezes_holds_no_pod() -> anyhow::Result<()> {
     wait(PATIENCE * 3, "the pod to be placed on n2", bound).await?;
     cluster.running("a").await?;
 
-    // It comes back, and its node serves again.
+    // The agent comes back, and its node serves again.
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.nodes_mut()[0].agent().restart()?;
     cluster.create(&asking("whole", "80Gi", "hardware")).await?;
@@ -95,7 +95,7 @@ async fn an_agent_that_freezes_holds_no_pod() -> anyhow::Result<()> {
     cluster.stop().await
 }
 
-/// The API server reaches it all the while.
+/// The API server reaches the agent all the while.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_agent_does_not_reach_the_extender_runs_its_pods_and_takes_no_more() -> anyhow::Result<()>
 {
@@ -174,7 +174,7 @@ async fn pods_without_a_gpu_do_not_need_kerf() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     cluster.webhook().kill()?;
     cluster.extender().kill()?;
-    // Who writes that no GPU is wanted, and whom a cluster calls movable as it does all pods, want none either.
+    // A pod that writes 0 GPUs asks for none, and so does one that is marked movable, as some clusters mark all pods.
     for (name, plain) in
         [("plain", pod("plain", &[])), ("movable", pod("movable", &[(keys::MOVABLE, "true")]))]
     {
@@ -182,8 +182,8 @@ async fn pods_without_a_gpu_do_not_need_kerf() -> anyhow::Result<()> {
         let plain = cluster.running(name).await?;
         assert_eq!(plain.spec.and_then(|s| s.scheduler_name).as_deref(), Some("default-scheduler"), "{name}");
     }
-    // Whether they run is the kubelet's: it rejects an amount of 0 of a name for which a node's agent has no healthy device
-    // (docs/troubleshooting.md).
+    // Whether they run is up to the kubelet: it rejects an amount of 0 of a name for which a node's agent has no
+    // healthy device (`docs/troubleshooting.md`).
     for (name, limit) in [("no-gpu", "nvidia.com/gpu"), ("no-slice", "nvidia.com/mig-1g.10gb")] {
         cluster.create(&with_limit(name, limit, "0")).await?;
         wait(PATIENCE, &format!("{name} to be bound"), async || {

@@ -1,4 +1,4 @@
-//! 20,000 random inputs for each reader of what users write; `cargo xtask bench fuzz` feeds ten million.
+//! Feeds 20,000 random inputs to each reader of what users write; `cargo xtask bench fuzz` feeds ten million.
 
 use anyhow::ensure;
 use kerf_tests::fuzz::{Target, run};
@@ -14,7 +14,7 @@ fn feed(target: Target) -> anyhow::Result<()> {
         anyhow::bail!("input {} of seed {SEED}: {}\n{input}", defect.number, defect.what);
     }
     ensure!(report.inputs == INPUTS, "only {} inputs were fed", report.inputs);
-    // Inputs that are all refused at the door would tell nothing of what is behind it.
+    // If all inputs were refused by the first check, the code behind it would not be tested.
     let accepted = report.accepted;
     ensure!(accepted > INPUTS / 100 && accepted < INPUTS, "{accepted} of {INPUTS} were accepted");
     Ok(())

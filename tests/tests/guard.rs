@@ -1,5 +1,5 @@
-//! What only kerf's programs may write, through the real API server: an admin of the cluster may not write it either, and all
-//! else goes through, with the webhook down too.
+//! The fields that only kerf's programs may write, through the real API server: even an admin of the cluster may not
+//! write them. Everything else passes, with the webhook down too.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ async fn cluster() -> anyhow::Result<Cluster> {
     cluster.create(&pod("plain", &[])).await?;
     cluster.running("sliced").await?;
     cluster.running("plain").await?;
-    // The API server takes a second or so until it goes by a policy that is new.
+    // The API server needs about a second until it enforces a new policy.
     let guarded = async || {
         Ok(refused(&alice(&cluster, &["label", "pod", "plain", "kerf.dev/sliced=true"]).await?).is_ok())
     };
@@ -60,7 +60,7 @@ fn taken(output: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What kerf has written into a pod.
+/// The keys that kerf has written into a pod.
 fn written(pod: &Pod) -> Vec<Option<String>> {
     let annotation = |key: &str| pod.metadata.annotations.as_ref().and_then(|a| a.get(key)).cloned();
     let label = pod.metadata.labels.as_ref().and_then(|l| l.get(keys::SLICED)).cloned();
@@ -85,7 +85,7 @@ async fn nobody_writes_or_removes_what_kerf_has_written_into_a_pod() -> anyhow::
         for subresource in ["status", "resize", "ephemeralcontainers"] {
             let patch = json!({"metadata": {"annotations": {key: "x"}}}).to_string();
             let flag = format!("--subresource={subresource}");
-            // Of some subresources the API server itself keeps nothing but what they are for.
+            // For some subresources the API server drops all other fields itself.
             let _ = alice(&cluster, &["patch", "pod", "sliced", &flag, "-p", &patch]).await?;
             assert_eq!(written(&cluster.pods().get("sliced").await?), before, "{key} by {subresource}");
         }
@@ -98,7 +98,7 @@ async fn nobody_writes_or_removes_what_kerf_has_written_into_a_pod() -> anyhow::
         assert!(message.contains("metadata.labels[kerf.dev/sliced] is written by kerf"), "{message}");
     }
     assert_eq!(written(&cluster.pods().get("sliced").await?), before);
-    // The extender marks a pod that has room.
+    // The extender annotates a pod that has room.
     taken(&as_user(&cluster, EXTENDER, &["annotate", "pod", "sliced", &room]).await?)?;
     cluster.stop().await
 }
@@ -250,7 +250,7 @@ async fn only_dcgm_is_paused(admin: &Api<Node>, own: &Api<Node>) -> anyhow::Resu
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
-    // What it is for goes through: NVIDIA's labels are true of what runs there.
+    // What the agent needs is allowed: NVIDIA's labels say what runs there.
     let told = async || {
         let labels = node_labels(&cluster.plane().client(), "h").await?;
         let told = ["gpu.product", "mig.strategy", "mig-1g.10gb.count", "mig-1g.10gb.multiprocessors"]
@@ -269,7 +269,7 @@ async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
         assert!(message.contains("status is written by the agent of this node"), "{message}");
     }
     patch_status(&own, "h").await?;
-    // Nor does an agent touch another node's objects.
+    // An agent may not change another node's objects either.
     let label = Patch::Merge(json!({"metadata": {"labels": {"kerf.dev/gpu-model": "H100-80GB"}}}));
     let nodes = |client: &Client| Api::<Node>::all(client.clone());
     let foreign = nodes(&own).patch("other", &PatchParams::default(), &label).await;
@@ -289,7 +289,7 @@ async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::default_namespaced(other);
     let deleted = pods.delete("plain", &kube::api::DeleteParams::default()).await;
     assert!(deleted.is_err(), "an agent deleted a pod of another node");
-    // The API server asks no policy about the pod of an eviction, so agents have no right to any.
+    // The API server asks no policy about the pod of an eviction, so agents have no right to evict at all.
     let evicted = pods.evict("plain", &kube::api::EvictParams::default()).await;
     let refused = evicted.err().context("an agent evicted a pod of another node")?.to_string();
     assert!(refused.contains("pods/eviction"), "{refused}");
@@ -323,7 +323,7 @@ async fn an_admin_writes_the_policy_of_a_gpu_node_and_no_promise() -> anyhow::Re
     cluster.stop().await
 }
 
-/// A pod of kube-system, which never comes to the webhook, whose container in `list` has this limit.
+/// A pod of kube-system, which never reaches the webhook, whose container in `list` has this limit.
 fn with_limit(list: &str, name: &str, amount: &str, more: &Value) -> Value {
     let main = json!({"name": "main", "image": "none"});
     let mut pod = json!({
@@ -337,7 +337,7 @@ fn with_limit(list: &str, name: &str, amount: &str, more: &Value) -> Value {
     pod
 }
 
-/// Makes a pod that asks kerf in a namespace.
+/// Makes a pod in a namespace that asks kerf.
 type AskingPod<'p> = Box<dyn Fn(&str) -> Value + 'p>;
 
 const ALICE: [&str; 2] = ["--as", "alice"];
@@ -360,8 +360,8 @@ async fn trust_nodes(cluster: &Cluster) -> anyhow::Result<()> {
 async fn a_pod_that_asks_kerf_and_has_no_request_is_refused() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     trust_nodes(&cluster).await?;
-    // The API server passes every pod over, as it does a pod to which a later webhook adds kerf's keys. The webhook would put the
-    // condition back.
+    // The API server skips the webhook for every pod, as it does for a pod to which a later webhook adds kerf's keys. A
+    // running webhook would restore the condition.
     cluster.webhook().kill()?;
     set_match_condition(&cluster.plane().client(), "false").await?;
     let annotated = |namespace: &str, key: &str| {
@@ -446,7 +446,7 @@ async fn what_only_kerf_serves_comes_by_a_scheduler_that_asks_kerf() -> anyhow::
         ("nvidia.com/gpu-10gb", "1", &ours),
         ("nvidia.com/gpu-10gb", "0", &named),
         ("kerf.dev/gpu-10gb", "0", &named),
-        // GPU Operator's validator.
+        // As GPU Operator's validator asks.
         ("nvidia.com/gpu", "1", &named),
         ("nvidia.com/mig-1g.10gb", "1", &named),
         ("nvidia.com/gpu.shared", "1", &named),
@@ -456,7 +456,7 @@ async fn what_only_kerf_serves_comes_by_a_scheduler_that_asks_kerf() -> anyhow::
     ] {
         taken(&create(&cluster, &ALICE, &with_limit("containers", name, amount, more)).await?)?;
     }
-    // The kubelet's mirror of a static pod, and who only says that he is one.
+    // The kubelet's mirror of a static pod, and a user who claims that a pod is one.
     let mut mirror = with_limit("containers", "kerf.dev/gpu-10gb", "1", &named);
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
     refused(&create(&cluster, &ALICE, &mirror).await?)?;
@@ -528,7 +528,7 @@ async fn the_extender_writes_of_nodes_and_pods_what_it_is_for() -> anyhow::Resul
         assert!(message.contains("the extender of kerf evicts no pod of namespace"), "{message}");
     }
     taken(&evict("default", "sliced").await?)?;
-    // Of its own pods it labels the one that leads.
+    // Of its own pods the extender labels the one that leads.
     let own = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "own", "namespace": NAMESPACE},
         "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}});
     cluster.plane().apply(&own.to_string()).await?;

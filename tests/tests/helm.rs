@@ -1,4 +1,4 @@
-//! kerf by its chart, with its own pods: one command brings it up, and away again, and running pods notice neither.
+//! kerf by its chart, with its own pods: one command installs it, one removes it, and running pods are not disturbed.
 
 use std::time::Duration;
 
@@ -28,19 +28,19 @@ fn device(cluster: &BareCluster, pod: &str) -> anyhow::Result<String> {
     grant.environment.get("NVIDIA_VISIBLE_DEVICES").cloned().context("the pod has no device")
 }
 
-/// What kerf's labels on the node say.
+/// kerf's labels on the node.
 async fn labels(cluster: &BareCluster) -> anyhow::Result<Vec<String>> {
     let node = Api::<Node>::all(cluster.plane().client()).get("h100").await?;
     let labels = node.metadata.labels.unwrap_or_default();
     Ok(labels.into_keys().filter(|key| key.starts_with(keys::GROUP)).collect())
 }
 
-/// A pod that wants a MIG instance.
+/// A pod that asks for a MIG instance.
 fn hardware(name: &str) -> Pod {
     pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")])
 }
 
-/// `helm test` runs `kerf check`, by rights that are gone with it.
+/// `helm test` runs `kerf check`, with rights that are removed afterwards.
 async fn the_test_passes(cluster: &BareCluster) -> anyhow::Result<()> {
     let test = ["test", "kerf", "--namespace", NAMESPACE, "--timeout", "3m"];
     let said = said(&helm_on(cluster.plane(), &test).await?)?;
@@ -52,7 +52,7 @@ async fn the_test_passes(cluster: &BareCluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With the rights of the test `kerf check` can look at everything.
+/// With the rights of the test `kerf check` can read everything.
 async fn its_rights_suffice(cluster: &BareCluster) -> anyhow::Result<()> {
     let plane = cluster.plane();
     let rights = template(NAMESPACE, &["--show-only", "templates/tests/rbac.yaml"])?;
@@ -68,9 +68,9 @@ async fn its_rights_suffice(cluster: &BareCluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As Flux looks for drift.
+/// Flux searches for drift in this way.
 async fn an_upgrade_to_the_same_writes_nothing(cluster: &BareCluster) -> anyhow::Result<()> {
-    // Controllers write the status of some; their generation counts changes of the rest.
+    // Controllers write the status of some objects; their generation counts changes of the rest.
     let kinds = [
         ("deployments,daemonsets,validatingadmissionpolicies,customresourcedefinitions", "generation"),
         (
@@ -154,7 +154,8 @@ async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() ->
                 .iter()
                 .any(|slice| slice.holder.as_ref().is_some_and(|holder| holder.pod == "first"))
         };
-        // It keeps pods away until no Binding can be made that was marked in the ledger which the uninstall took along.
+        // The uninstall deleted the ledger, so the new agent accepts no pods until no Binding can be made that the old
+        // ledger had marked.
         Ok(status.is_some_and(|status| status.is_ready() && holds(status)))
     };
     wait(PATIENCE, "the new agent to know who holds the slice, and to serve", found).await?;
@@ -167,8 +168,8 @@ async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() ->
     cluster.stop().await
 }
 
-/// The first chart that worked (`deploy/chart` of commit f17a3ad, as `helm package` makes it): one extender, and no role of it in
-/// the Service's selector.
+/// The first chart that worked (`deploy/chart` of commit f17a3ad, packed by `helm package`). It has one extender, and
+/// no role in the Service's selector.
 fn first_chart() -> String {
     root().join("tests/charts/first.tgz").display().to_string()
 }
@@ -176,7 +177,7 @@ fn first_chart() -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_chart_that_worked_is_upgraded_to_this_one() -> anyhow::Result<()> {
     let cluster = BareCluster::start(BareOptions::new(nodes())).await?;
-    // Its programs are today's, whose agent wants to know where the extender is; the first chart does not say.
+    // The programs are today's. Their agent needs the extender's address, which the first chart does not set.
     cluster.helm_now(&["install", "kerf", &first_chart(), "--create-namespace"]).await?;
     cluster.helm(&["upgrade", "kerf", &folder()]).await?;
     cluster.kerf_is_up(1, PATIENCE).await?;

@@ -1,5 +1,5 @@
-//! Container images as `cargo xtask images` writes them: valid by the OCI's rules, with nothing in them that is not needed, and
-//! programs that run in them. A chroot stands for a container.
+//! Container images as `cargo xtask images` writes them: valid by the OCI's rules, without unnecessary files, and with
+//! programs that run in them. A chroot stands in for a container.
 
 #![expect(clippy::unwrap_used, reason = "a fault of a test's own shows where it is")]
 
@@ -22,10 +22,10 @@ use kerf_nvml_mock::{MigMode, MockConfig, MockFiles, Model, library_path};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The one program that is root's, for it cuts GPUs and makes device files.
+/// The one program that runs as root, because it cuts GPUs and makes device files.
 const ROOT: &str = "kerf-node-agent";
 
-/// Programs that open NVML, and so have a loader and glibc with them.
+/// Programs that open NVML, so that their images have a loader and glibc.
 const DYNAMIC: [&str; 2] = ["kerf-node-agent", "kerf-cli"];
 
 #[test]
@@ -45,7 +45,7 @@ fn archives_hold_what_their_digests_say_and_nothing_else() {
     }
 }
 
-/// `docker load` before version 25, and after it without containerd's store, reads this list alone.
+/// `docker load` reads only this list before version 25, and later without containerd's store.
 #[test]
 fn docker_finds_the_same_image() {
     for image in IMAGES.map(image) {
@@ -105,7 +105,7 @@ fn nothing_else_is_in_an_image() {
     }
 }
 
-/// Whether it is a folder of something that is wanted.
+/// Whether the path is a folder on the way to a wanted file.
 fn is_folder_of(path: &str, wanted: &BTreeSet<String>) -> bool {
     path.ends_with('/') && !wanted.contains(path) && wanted.iter().any(|one| one.starts_with(path))
 }
@@ -123,7 +123,7 @@ fn programs_run_with_nothing_but_their_image() {
     assert!(root.run("/usr/bin/kubectl-kerf", &["--help"], &[]).contains("Usage"));
 }
 
-/// It runs on hosts of any distribution.
+/// The hook runs on hosts of any distribution.
 #[test]
 fn the_hook_needs_nothing_but_itself() {
     let root = Root::unpack(&image(ROOT));
@@ -154,7 +154,7 @@ fn kerf_opens_nvml_from_inside_its_image() {
     assert!(said.contains("H100"), "{said}");
 }
 
-/// By the name that the driver's library has, in a folder in which a container runtime may put it.
+/// Container runtimes put the driver's library under its own name into one of several folders.
 #[test]
 fn nvml_is_found_where_container_runtimes_put_it() {
     let environment_of =
@@ -175,13 +175,13 @@ fn nvml_is_found_where_container_runtimes_put_it() {
     }
 }
 
-/// By its own loader too; of its cluster there is just enough.
+/// The agent's own loader opens NVML too. Its cluster is only a minimal API server.
 #[test]
 fn the_agent_opens_nvml_from_inside_its_image() {
     let root = Root::unpack(&image("kerf-node-agent"));
     let environment = simulated_gpus(&root);
     root.write("etc/kubeconfig", &api_server());
-    // What the agent reads of a kernel's, for who is not root cannot mount that.
+    // The kernel's files that the agent reads, because a process without root rights cannot mount them.
     root.write("proc/sys/kernel/random/boot_id", "00000000-0000-4000-8000-000000000000\n");
     fs::create_dir_all(root.path("proc/self")).unwrap();
     symlink("/usr/bin/kerf-node-agent", root.path("proc/self/exe")).unwrap();
@@ -202,7 +202,7 @@ fn the_agent_opens_nvml_from_inside_its_image() {
     assert!(files.iter().any(|path| path.ends_with("/libc.so.6")), "{maps}");
 }
 
-/// A kubeconfig of an API server that has nothing but an empty GpuNode; without that the agent does not look at its GPUs.
+/// A kubeconfig for an API server that has only an empty GpuNode. Without that object the agent does not read its GPUs.
 fn api_server() -> String {
     let server = inside::answer_all_with(r#"{"metadata": {"name": "node"}}"#);
     let authority = rcgen::generate_simple_self_signed(["kubernetes".to_owned()]).unwrap().cert.pem();
@@ -219,7 +219,7 @@ fn api_server() -> String {
     config.to_string()
 }
 
-/// Puts the mock into the root as the driver's library; gives the environment that it reads.
+/// Puts the mock into the root as the driver's library. Returns the environment that it reads.
 fn simulated_gpus(root: &Root) -> Vec<(String, String)> {
     root.write("mock/empty", "");
     let folder = root.path("mock");
@@ -253,7 +253,7 @@ fn the_bill_of_materials_names_what_is_in_the_image() {
         for of_glibc in ["libc6", "libgcc-s1"] {
             assert_eq!(named.contains(of_glibc), dynamic, "{name}");
         }
-        // The agent's image has the hook for CDI beside it, which is static.
+        // The agent's image also has the static hook for CDI.
         assert_eq!(named.contains("musl"), !dynamic || name == "kerf-node-agent", "{name}");
         for library in image(name).entries().iter().filter(|path| path.contains(".so")) {
             assert!(named.contains(format!("/{library}").as_str()), "{name} lacks {library}");

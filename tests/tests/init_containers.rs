@@ -1,6 +1,6 @@
 //! Pods with init containers, a sidecar and several app containers, through all phases on a real control plane.
 //!
-//! The kubelet never lists what an ordinary init container holds; nobody else may get it all the same.
+//! The kubelet never lists what an ordinary init container holds, but no other pod may get it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,7 +24,7 @@ async fn cluster() -> anyhow::Result<Cluster> {
     Cluster::start(options, |_| ()).await
 }
 
-/// A container that asks for slices of 10 GB, and runs until there is a file of its name in `gates`.
+/// A container that asks for slices of 10 GB, and runs until a file of its name is in `gates`.
 fn until_opened(gates: &Path, name: &str, count: u32) -> Value {
     let gate = gates.join(name).display().to_string();
     let script = format!("while [ ! -e {gate} ]; do sleep 0.02; done");
@@ -50,7 +50,7 @@ fn pod(name: &str, inits: &[Value], apps: &[Value]) -> anyhow::Result<Pod> {
     }))?)
 }
 
-/// Devices that a pod's containers have, by the kubelet's own account.
+/// The devices of a pod's containers, by the kubelet's own account.
 fn devices(cluster: &Cluster, pod: &str) -> BTreeSet<String> {
     let held = cluster.nodes()[0].kubelet().allocations().remove(&PodKey::new("default", pod));
     held.and_then(|mut names| names.remove(NAME)).unwrap_or_default()
@@ -63,7 +63,8 @@ fn visible(cluster: &Cluster, pod: &str, container: &str) -> BTreeSet<String> {
     visible.into_iter().flat_map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// The slices that are reserved for a pod, once the status shows `count`: it is written a moment after the agent has decided.
+/// The slices that are reserved for a pod, once the status shows `count`. The status is written a moment after the
+/// agent has decided.
 async fn slices_of(cluster: &Cluster, pod: &str, count: usize) -> anyhow::Result<Vec<WantedSlice>> {
     let is_its = |slice: &WantedSlice| slice.reservation.as_ref().is_some_and(|r| r.pod == pod);
     let reserved = async || {
@@ -88,7 +89,7 @@ async fn init_runs(cluster: &Cluster, pod: &str, init: &str) -> anyhow::Result<(
     wait(PATIENCE, &format!("{init} of {pod} to run"), runs).await
 }
 
-/// How many slices the agent says are held by a pod.
+/// The number of slices that a pod holds in the agent's status.
 async fn held_by(cluster: &Cluster, pod: &str) -> anyhow::Result<usize> {
     let status = cluster.gpu_node("h").await?.read_status()?.unwrap_or_default();
     let held = status.slices.iter().filter(|s| s.state == SliceState::Held);
@@ -116,7 +117,7 @@ async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() ->
     assert_eq!(mine.len(), 5, "the most that it needs at any time");
     slices_of(&cluster, "staged", 5).await?;
 
-    // Two of seven are left: the third rival has to wait, through all phases.
+    // Two of seven are left, so the third rival is pending through all phases.
     for name in ["rival-1", "rival-2", "rival-3"] {
         cluster.create(&pod(name, &[], &[for_ever("main", 1)])?).await?;
     }
@@ -134,7 +135,8 @@ async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() ->
     assert_eq!(visible(&cluster, "staged", "load").len(), 4);
     wait(PATIENCE, "the agent to know all holders", async || Ok(held_by(&cluster, "staged").await? == 5))
         .await?;
-    // Nobody knows any more what was allocated; and an allocation that the kubelet does not list would be old by now.
+    // The next agent has no memory of what was allocated. After three seconds an allocation that the kubelet does not
+    // list would count as old.
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.nodes_mut()[0].agent().restart()?;
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -182,7 +184,7 @@ async fn pods_whose_init_containers_need_more_come_and_go_together() -> anyhow::
         pod.spec.as_mut().context("the pod has no spec")?.restart_policy = Some("Never".to_owned());
         cluster.create(&pod).await?;
     }
-    // Six of seven slices are three pods; the others follow when these have ended.
+    // Three pods need six of seven slices; the others follow when these have ended.
     for name in names {
         let done = async || {
             sound(&cluster).await?;
@@ -201,14 +203,14 @@ async fn pods_whose_init_containers_need_more_come_and_go_together() -> anyhow::
     cluster.stop().await
 }
 
-/// A container of 10 GB goes on with the slice of 20 GB that its init container gives back.
+/// A container of 10 GB keeps the slice of 20 GB that its init container gives back.
 async fn goes_on_with_a_larger_slice(cluster: &Cluster) -> anyhow::Result<()> {
     let gates = tempfile::tempdir()?;
     let mut load = until_opened(gates.path(), "load", 1);
     load["resources"] = json!({"limits": {"kerf.dev/gpu-20gb": "1"}});
     cluster.create(&pod("levelled", &[load], &[for_ever("main", 1)])?).await?;
     init_runs(cluster, "levelled", "load").await?;
-    // It holds one slice, and not one of each size.
+    // The pod holds one slice, and not one of each size.
     slices_of(cluster, "levelled", 1).await?;
     std::fs::write(gates.path().join("load"), "").context("failed to open a gate")?;
     cluster.running("levelled").await?;
@@ -217,8 +219,8 @@ async fn goes_on_with_a_larger_slice(cluster: &Cluster) -> anyhow::Result<()> {
     sound(cluster).await
 }
 
-/// A restarted kubelet admits its pods again, and ends one whose init container had a device, unless all its devices are healthy
-/// by then. The real one waits a second before it asks for pods.
+/// A restarted kubelet admits its pods again. It ends a pod whose init container had a device, unless all its devices
+/// are healthy by then. The real kubelet waits a second before it asks for pods.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_offers_what_is_held_before_a_restarted_kubelet_admits_its_pods_again() -> anyhow::Result<()>
 {
@@ -235,7 +237,7 @@ async fn an_agent_offers_what_is_held_before_a_restarted_kubelet_admits_its_pods
         async || Ok(kubelet.healthy_devices().get(NAME).is_some_and(|healthy| held.is_subset(healthy)));
     wait(PATIENCE, "what is held to be offered again", offered).await?;
     kubelet.hold_pods_back(false);
-    // It is admitted after the other.
+    // This pod is admitted after the other.
     cluster.create(&pod("two", &[], &[for_ever("main", 1)])?).await?;
     cluster.running("two").await?;
     assert_eq!(kubelet.failed_admissions(), []);

@@ -1,4 +1,4 @@
-//! kerf is brought up by its own manifests: nothing of it is started by hand.
+//! kerf is installed by its own manifests: the test starts none of its programs by hand.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use kerf_tests::oracle::Truth;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 
-/// For everything that an admin waits for.
+/// The timeout of everything that an admin waits for.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
@@ -49,7 +49,7 @@ async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow:
     detectors_run(&cluster).await?;
     let slices = cluster.node("h100")?.gpus()?.slices();
     assert_eq!(slices.len(), 7, "{slices:?}");
-    // A share behind an MPS daemon, which the agent starts out of its container.
+    // A share with an MPS daemon, which the agent starts from its container.
     let share = pod("share", &[(keys::GPU_MEMORY, "4Gi"), (keys::ISOLATION, "memory")]);
     cluster.pods().create(&share).await?;
     let share = cluster.pods().running("share").await?;
@@ -59,7 +59,7 @@ async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow:
     assert!(grant.environment.contains_key("CUDA_MPS_PIPE_DIRECTORY"), "{grant:?}");
     sound(&cluster).await?;
 
-    // The webhook's replicas go, one after the other, and pods are admitted all the same.
+    // The webhook's replicas are deleted one after the other, and pods are still admitted.
     let system = Api::<Pod>::namespaced(cluster.plane().client(), NAMESPACE);
     let webhooks = ListParams::default().labels("app.kubernetes.io/name=kerf-webhook");
     for webhook in system.list(&webhooks).await?.items {

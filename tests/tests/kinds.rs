@@ -1,4 +1,4 @@
-//! GPUs of one node that are cut in different ways at once, as an admin writes it into the GpuNode's policy.
+//! GPUs of one node that are cut in different ways at once, as an admin configures it in the GpuNode's policy.
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -23,7 +23,7 @@ const T4: usize = 1;
 const L4: usize = 2;
 const H200: usize = 3;
 
-/// For pods that ask as HAMi does; the others have the policy that is shipped.
+/// A policy for pods that ask as for HAMi. The others have the shipped policy.
 const HAMI: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -37,7 +37,7 @@ spec:
 ---
 ";
 
-/// A cluster of one node with GPUs of four models, of which the first is in MIG mode.
+/// A cluster of one node with GPUs of four models, the first of which is in MIG mode.
 async fn cluster() -> anyhow::Result<Cluster> {
     let policy = tempfile::NamedTempFile::new()?;
     std::fs::write(policy.path(), HAMI.to_owned() + include_str!("../../policies/default.yaml"))?;
@@ -53,9 +53,9 @@ async fn cluster() -> anyhow::Result<Cluster> {
     Cluster::start(options, |_| ()).await
 }
 
-/// Sets the node's policy as an admin does, and waits until the agent says that its GPUs have these kinds.
+/// Sets the node's policy as an admin does, and waits until the agent reports that its GPUs have these kinds.
 async fn set_policy(cluster: &Cluster, policy: &Value, kinds: [&[Kind]; 4]) -> anyhow::Result<()> {
-    // What an admin does not mention goes: a merge would leave it.
+    // Fields that the admin does not mention must go, and a merge would leave them.
     let patch = json!([{"op": "add", "path": "/spec/policy", "value": policy}]).to_string();
     cluster.plane().kubectl(&["patch", "gpunode", NODE, "--type=json", "--patch", &patch]).await?;
     let applied = async || Ok(status(cluster).await?.gpus.iter().map(|gpu| &gpu.kinds[..]).eq(kinds));
@@ -100,7 +100,7 @@ fn mig_devices(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     Ok(cluster.nodes()[0].gpus()?.slices().into_iter().flat_map(|slice| slice.mig_uuids).collect())
 }
 
-/// The GPUs of the slices that a pod was promised, by its assignment, which are those that its GpuNode has for it.
+/// The GPUs of a pod's assigned slices. They must be those that its GpuNode has reserved for it.
 async fn assigned(cluster: &Cluster, pod: &Pod) -> anyhow::Result<BTreeSet<String>> {
     let document = assignment_of(pod)?;
     let assigned: Vec<_> = document.slices.iter().map(|slice| (&slice.id, &slice.gpu)).collect();
@@ -158,7 +158,8 @@ async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
         assert_eq!(visible(&cluster, pod)?, uuid(&cluster, gpu)?, "{pod}");
     }
 
-    // As HAMi is asked for two GPUs: a slice of each, though another of one GPU would have room too, and MPS before it.
+    // In HAMi's words the pod asks for two GPUs. It gets a time slice of each, although MPS is preferred and the T4 has
+    // room, because only one GPU has MPS shares.
     let two = [uuid(&cluster, L4)?, uuid(&cluster, H200)?];
     let names = ["two", "two-more"];
     for name in names {
@@ -184,7 +185,8 @@ async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
         cluster.delete(name).await?;
     }
 
-    // More than any MIG profile of the cluster has: a GPU alone, once the share is gone, whatever policy has become of it.
+    // More than any MIG profile of the cluster has: the pod gets a whole GPU once the share is gone, whatever the
+    // policy has become.
     cluster.create(&asking("whole", "100Gi", "hardware")).await?;
     cluster.event("whole", "GPU slices in use").await?;
     let gpus = [&gpus[..3], &[rule(H200, &[Kind::Whole])]].concat();
@@ -202,7 +204,8 @@ async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
         "no GPU has time slices of that size"
     );
 
-    // Who means everybody's GPUs and names kerf's scheduler is told, and does not get what others were promised.
+    // A pod that the webhook did not admit but that names kerf's scheduler gets an Event that says so, and no GPU that
+    // is reserved for others.
     let mut others = limited(pod("others", &[]), "nvidia.com/gpu")?;
     others.spec.get_or_insert_default().scheduler_name = Some("kerf-scheduler".to_owned());
     cluster.create(&others).await?;
@@ -237,7 +240,7 @@ async fn slices_are_cut_ahead_of_demand_and_a_pod_takes_one_without_a_cut() -> a
     idle(2).await?;
     assert_eq!(mig_devices(&cluster)?.len(), 3, "another was cut in its place");
 
-    // A bigger one takes their room, and as long as it has it nothing is cut ahead.
+    // A bigger slice takes their place, and while it holds that, nothing is cut ahead.
     cluster.create(&asking("big", "40Gi", "hardware")).await?;
     cluster.create(&asking("big-too", "30Gi", "hardware")).await?;
     cluster.running("big").await?;

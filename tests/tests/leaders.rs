@@ -1,5 +1,6 @@
-//! What becomes of reservations and Bindings that nobody answers for: of pods that the scheduler gave up, and of leaders that
-//! vanished. Replicas of the extender between a real API server and real kube-schedulers; this test is webhook, agents and kubelets.
+//! What happens to reservations and Bindings without an answer: of pods that the scheduler dropped, and of leaders that
+//! vanished. Replicas of the extender run between a real API server and real kube-schedulers; the test plays webhook,
+//! agents and kubelets.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -36,9 +37,9 @@ const WHOLE: &str = "nvidia.com/mig-7g.80gb";
 const MANAGED: &str = "managed";
 const STATIC: &str = "static";
 const GPU: &str = "nvidia.com/gpu";
-/// Only the guard of Bindings: this test writes what the other programs write, as an admin.
+/// Only the guard of Bindings, because this test writes as an admin what the other programs write.
 const FENCE: &str = "deploy/base/guard/bindings.yaml";
-/// What the fence says.
+/// Part of the guard's refusal.
 const FENCED: &str = "does not lead any more";
 const LEASE: &str = "kerf-extender";
 /// A short Lease, for tests in which the leader vanishes.
@@ -64,7 +65,7 @@ impl Scene {
         Self::with_limits(flags, Limits::default()).await
     }
 
-    /// The same with an agent that keeps no longer than this what nobody confirms.
+    /// The same with an agent that keeps unconfirmed reservations no longer than these limits.
     async fn with_limits(flags: &[&str], limits: Limits) -> anyhow::Result<Self> {
         Self::with_gpus(flags, limits, 1).await
     }
@@ -100,12 +101,12 @@ impl Scene {
         Ok(self.pods.get(name).await?)
     }
 
-    /// kube-scheduler's part, for this replica.
+    /// A client that plays kube-scheduler towards this replica.
     async fn scheduler_client(&self, replica: usize) -> anyhow::Result<SchedulerClient> {
         SchedulerClient::new(self.leaders.replicas[replica].address(), &write_tls(&self.plane).await?).await
     }
 
-    /// Waits until a leader's Binding is under way, which its link holds back.
+    /// Waits until a leader's Binding is under way; the leader's link holds it back.
     async fn binding_sent(&self, leader: usize) -> anyhow::Result<()> {
         let sent = async || Ok(self.leaders.replicas[leader].link().entered().bindings > 0);
         wait(PATIENCE, "the Binding to be sent", sent).await.with_context(|| self.leaders.log_tails())
@@ -124,7 +125,7 @@ impl Scene {
         self.lease().await?.metadata.uid.context("the Lease has no UID")
     }
 
-    /// What the API server answers to a Binding of the extender with this Lease and epoch. Nothing is bound.
+    /// The API server's answer to a Binding of the extender with this Lease and epoch. Nothing is bound.
     async fn dry_bind(&self, pod: &str, lead: Option<&str>) -> anyhow::Result<String> {
         let account = self.plane.kubeconfig_for_service_account(NAMESPACE, "kerf-extender").await?;
         let extender = self.plane.client_as(&account).await?;
@@ -143,13 +144,13 @@ impl Scene {
         })
     }
 
-    /// Waits until the fence refuses Bindings of this Lease and epoch.
+    /// Waits until the guard refuses Bindings of this Lease and epoch.
     async fn fence_refuses(&self, pod: &str, lead: &str) -> anyhow::Result<()> {
         let refused = async || Ok(self.dry_bind(pod, Some(lead)).await?.contains(FENCED));
         wait(PATIENCE, &format!("the fence to refuse {lead}"), refused).await
     }
 
-    /// Puts the fence in force with a copy of the Lease that stays as it is, and stands for the Lease itself.
+    /// Puts the guard in force with an unchanging copy of the Lease in place of the Lease itself.
     async fn freeze_fence(&self) -> anyhow::Result<()> {
         let uid = self.lease_uid().await?;
         let mut copy = self.lease().await?;
@@ -170,8 +171,8 @@ impl Scene {
         self.fence_refuses("any", &format!("{uid}/0")).await
     }
 
-    /// No two of the pods that are bound to the managed node were assigned the same place, and each has its reservation there. How
-    /// many are bound.
+    /// Checks that no two pods that are bound to the managed node have the same place, and that each has its
+    /// reservation there. Returns how many are bound.
     async fn places_are_shared_by_nobody(&self, pods: &[Pod]) -> anyhow::Result<usize> {
         let (mut places, mut bound) = (BTreeSet::new(), BTreeSet::new());
         for pod in pods {
@@ -194,7 +195,7 @@ impl Scene {
         Ok(bound.len())
     }
 
-    /// Waits until a pod is on this node.
+    /// Waits until a pod is bound to this node.
     async fn bound(&self, name: &str, node: &str) -> anyhow::Result<()> {
         let bound = async || {
             let spec = self.pods.get(name).await?.spec.unwrap_or_default();
@@ -203,7 +204,7 @@ impl Scene {
         wait(PATIENCE, &format!("{name} to be bound"), bound).await.with_context(|| self.leaders.log_tails())
     }
 
-    /// Waits until kube-scheduler says this of a pod.
+    /// Waits until kube-scheduler reports this text about a pod.
     async fn told(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let told = async || {
             let status = self.pods.get(name).await?.status.unwrap_or_default();
@@ -215,7 +216,6 @@ impl Scene {
             .with_context(|| self.leaders.log_tails())
     }
 
-    /// What the managed node's agent reports.
     fn status(&self) -> anyhow::Result<GpuNodeStatus> {
         self.agents.status(MANAGED)
     }
@@ -226,7 +226,7 @@ impl Scene {
         Ok(all.find(|reservation| reservation.pod == pod))
     }
 
-    /// Waits until the agent offers so many slices.
+    /// Waits until the agent offers this many slices.
     async fn until_ready(&self, count: usize) -> anyhow::Result<()> {
         let is_ready = async || {
             let slices = self.status()?.slices;
@@ -242,7 +242,7 @@ impl Scene {
             .with_context(|| self.leaders.log_tails())
     }
 
-    /// A node's allocatable, or its labels, as they are to be.
+    /// Changes a node's labels or its allocatable.
     async fn change_node(&self, node: &str, patch: Value) -> anyhow::Result<()> {
         let api = Api::<Node>::all(self.plane.client());
         api.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await?;
@@ -277,7 +277,8 @@ async fn bind_all(scheduler: &SchedulerClient, pods: &[Pod]) -> Vec<anyhow::Resu
     join_all(pods.iter().map(|pod| scheduler.bind(pod, MANAGED))).await
 }
 
-/// E1: a bind times out while its slice is cut; then other pods fill the node's CPU, and the scheduler asks nobody any more.
+/// E1: a bind times out while its slice is cut. Then other pods fill the node's CPU, and the scheduler does not ask for
+/// the pod again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reservation_that_the_scheduler_has_no_use_for_is_released() -> anyhow::Result<()> {
     let scene = Scene::with_limits(&["--bind-timeout=1s"], SHORT).await?;
@@ -303,8 +304,8 @@ async fn a_reservation_that_the_scheduler_has_no_use_for_is_released() -> anyhow
     scene.stop().await
 }
 
-/// E1: a bind times out while its slice is cut. Then the pod passes kerf's filter again and again and no bind follows, as where a second
-/// extender or a plugin refuses the pod.
+/// E1: a bind times out while its slice is cut. Then the pod passes kerf's filter again and again and no bind follows,
+/// as if a second extender or a plugin refused the pod.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reservation_that_is_filtered_and_never_bound_is_released() -> anyhow::Result<()> {
     let scene = Scene::with_limits(&["--bind-timeout=1s"], SHORT).await?;
@@ -343,7 +344,7 @@ async fn a_pod_in_backoff_blocks_no_ready_slice() -> anyhow::Result<()> {
     scene.agents.set_offer(Offer::FirstOfName);
     scene.create("next", &request(SMALL, 1), json!({})).await?;
     scene.bound("next", MANAGED).await?;
-    // The one that made way finds its slice again.
+    // The pod that made way gets its slice again.
     scene.agents.set_offer(Offer::All);
     scene.change_node(MANAGED, json!({"metadata": {"labels": {"zone": "a"}}})).await?;
     scene.bound("in-backoff", MANAGED).await?;
@@ -354,8 +355,9 @@ fn whole_gpu() -> RequestDocument {
     request_sized(ResourceName::Plugin(PluginName::Gpu, Kind::Whole), SizeGb(80), 1)
 }
 
-/// E3: the leader dies when its Binding to a static node is under way. The Binding arrives after another leads, and the API server takes
-/// it: the fence is in force, and its view of the Lease is stale. The new leader binds no other pod to that GPU.
+/// E3: the leader dies while its Binding to a static node is under way. The Binding arrives after another leads, and
+/// the API server accepts it: the guard is in force, but its view of the Lease is stale. The new leader binds no other
+/// pod to that GPU.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_binding_of_a_dead_leader_is_waited_out_on_static_nodes() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[VANISHES, "--request-lifetime=20s"]).await?;
@@ -367,7 +369,7 @@ async fn a_binding_of_a_dead_leader_is_waited_out_on_static_nodes() -> anyhow::R
     scene.create("early", &whole_gpu(), json!({})).await?;
     scene.binding_sent(leader).await?;
     scene.leaders.replicas[leader].child().kill()?;
-    // Nobody schedules it again.
+    // Without this scheduler the pod is not scheduled again.
     scene.plane.child("kerf-scheduler")?.kill()?;
     scene.leaders.leads_but(Some(leader)).await?;
     scene.create("late", &whole_gpu(), json!({"spec": {"schedulerName": "second"}})).await?;
@@ -406,13 +408,13 @@ async fn the_api_server_refuses_a_binding_of_a_leader_that_was_followed() -> any
         let answer = scene.dry_bind("early", Some(&format!("{uid}/{epoch}"))).await?;
         ensure!(answer.contains(FENCED), "{epoch:?}: {answer}");
     }
-    // A Lease that was deleted and made anew counts from the beginning, and the API server may go on knowing the old one.
+    // A Lease that was deleted and recreated counts from the beginning, and the API server may still cache the old one.
     let led = format!("{uid}/{epoch}");
     for lead in [Some(led.as_str()), Some("another/1"), Some("1"), None] {
         let answer = scene.dry_bind("early", lead).await?;
         ensure!(answer == "taken", "{lead:?}: {answer}");
     }
-    // The delayed one arrives, and changes nothing; one of the new leader does.
+    // The delayed Binding arrives, and changes nothing; one of the new leader binds its pod.
     scene.leaders.replicas[leader].link().set(Gate::Open);
     scene.create("next", &request(SMALL, 1), json!({"spec": {"schedulerName": "second"}})).await?;
     scene.leaders.start_scheduler(&mut scene.plane, "second").await?;
@@ -421,8 +423,9 @@ async fn the_api_server_refuses_a_binding_of_a_leader_that_was_followed() -> any
     scene.stop().await
 }
 
-/// E4: a leader that is frozen is asked for binds. It reads them when it wakes up, after another has followed it, and sends nothing.
-/// Chance decides whether a bind or the Lease's timer is first then; the extender's `app::tests` have the bind first.
+/// E4: a frozen leader gets bind requests. It reads them when it wakes up, after another has followed it, and sends
+/// nothing. Whether a bind or the Lease's timer comes first then is chance; in the extender's `app::tests` the bind is
+/// first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_wakes_binds_nobody() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[VANISHES, "--bind-timeout=1s"]).await?;
@@ -452,12 +455,12 @@ async fn a_leader_that_wakes_binds_nobody() -> anyhow::Result<()> {
     };
     let (answers, woken) = tokio::join!(bind_all(&scheduler, &pods), wake_up);
     woken?;
-    // It refuses the bind, or ends the connection.
+    // It refuses the bind, or closes the connection.
     ensure!(!answers.iter().flatten().any(String::is_empty), "a pod was bound: {answers:?}");
     scene.leaders.replicas[leader].logs("leader::lease", before).await?;
     let now = scene.leaders.replicas[leader].link().entered();
     ensure!(now == sent, "{now:?} after {sent:?}: {answers:?}");
-    // Nor has it marked anything in the ledger. The one that leads binds all of them, to what was reserved.
+    // It has not marked anything in the ledger either. The new leader binds all pods to their reservations.
     ensure!(scene.status()? == reported, "{:?} after {reported:?}", scene.status()?);
     let successor = scene.scheduler_client(next).await?;
     for answer in bind_all(&successor, &pods).await {
@@ -470,8 +473,8 @@ async fn a_leader_that_wakes_binds_nobody() -> anyhow::Result<()> {
     scene.stop().await
 }
 
-/// A leader that is cut off from the API server goes on for as long as its Lease, which another has taken already: by a clock that is
-/// wrong, or by an admin. Both ask the same agent for all that it has.
+/// A leader that is cut off from the API server continues for as long as its Lease lasts, although another has taken
+/// it: because of a wrong clock, or by an admin. Both ask the same agent for all its slices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_leaders_share_no_place() -> anyhow::Result<()> {
     const EARLY: usize = 3;
@@ -484,7 +487,7 @@ async fn two_leaders_share_no_place() -> anyhow::Result<()> {
     let (early, late) = pods.split_at(EARLY);
     let (of_former, of_next) = late.split_at(SMALLS);
     let former_client = scene.scheduler_client(former).await?;
-    // Some of its Bindings are under way, for as long as it takes.
+    // Some of its Bindings stay under way for as long as the link holds them.
     scene.leaders.replicas[former].link().set(Gate::WithoutBindings);
     for answer in bind_all(&former_client, early).await {
         ensure!(!answer?.is_empty(), "a Binding has passed");
@@ -501,13 +504,13 @@ async fn two_leaders_share_no_place() -> anyhow::Result<()> {
     wait(PATIENCE, "the agent to hear the next leader", learns).await?;
     let (of_former, of_next) =
         tokio::join!(bind_all(&former_client, of_former), bind_all(&next_client, of_next));
-    // It believes that it leads. The agent knows better.
+    // It believes that it leads, but the agent has received a higher epoch.
     ensure!(!of_former.iter().flatten().any(String::is_empty), "the former leader binds: {of_former:?}");
-    // The agent hangs up at once, and each bind is told of what it has seen first.
+    // The agent hangs up at once, and each bind gets the error that it sees first.
     scene.leaders.replicas[former].logs("a leader of a higher epoch is obeyed", 0).await?;
     let bound = of_next.iter().flatten().filter(|answer| answer.is_empty()).count();
     ensure!(bound == SMALLS - EARLY, "{of_next:?}\n{}", scene.leaders.log_tails());
-    // What was sent before arrives, and has its places still.
+    // The earlier Bindings arrive, and their places are still reserved.
     scene.leaders.replicas[former].link().set(Gate::Open);
     for pod in early {
         scene.bound(pod.metadata.name.as_deref().unwrap_or_default(), MANAGED).await?;
@@ -517,11 +520,12 @@ async fn two_leaders_share_no_place() -> anyhow::Result<()> {
     scene.stop().await
 }
 
-/// A leader dies when it has marked a pod for its Binding, which never arrives. The pod keeps its place until the Binding cannot
-/// arrive any more and the agent has looked: a pod that is there and not bound, then its reservation's time; a pod that is gone, at once.
+/// A leader dies after it has marked a pod for its Binding, which never arrives. The pod keeps its place until the
+/// Binding can no longer arrive and the agent has looked the pod up. The reservation of an existing, unbound pod then
+/// ends after its lifetime; that of a gone pod ends at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_binding_that_is_lost_keeps_its_place_until_it_cannot_arrive() -> anyhow::Result<()> {
-    // Twenty seconds from a mark to the look-up; a reservation without a mark has ended before.
+    // Twenty seconds pass from a mark to the lookup. A reservation without a mark would have ended earlier.
     let limits = Limits { reservation: Duration::from_secs(11), request: Duration::from_secs(10), ..SHORT };
     let mut scene = Scene::with_limits(&["--lease-duration=2s"], limits).await?;
     let leader = scene.leaders.leads_but(None).await?;
@@ -531,7 +535,7 @@ async fn a_binding_that_is_lost_keeps_its_place_until_it_cannot_arrive() -> anyh
     for name in ["stays", "goes"] {
         pods.push(scene.create_unscheduled(name, &request(SMALL, 1)).await?);
     }
-    // Nobody answers: the link holds both back, and ends with the test.
+    // No answer comes: the link holds both Bindings back, and ends with the test.
     let began = Instant::now();
     let (answers, sent) = tokio::join!(bind_all(&scheduler, &pods), async {
         let sent = async || Ok(scene.leaders.replicas[leader].link().entered().bindings == 2);
@@ -552,13 +556,13 @@ async fn a_binding_that_is_lost_keeps_its_place_until_it_cannot_arrive() -> anyh
     }
     scene.until_reserved(&[]).await?;
     ensure!(scene.pods.get("stays").await?.spec.is_some_and(|spec| spec.node_name.is_none()));
-    // All of the GPU is to be had again.
+    // The whole GPU is free again.
     scene.create("whole", &request(WHOLE, 1), json!({})).await?;
     scene.bound("whole", MANAGED).await?;
     scene.stop().await
 }
 
-/// A leader that ends in order waits for its last Binding, and its successor goes on at once on static nodes too.
+/// A leader that ends in order waits for its last Binding, and its successor starts at once on static nodes too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_ends_in_order_leaves_nothing_to_wait_for() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[]).await?;
@@ -571,7 +575,7 @@ async fn a_leader_that_ends_in_order_leaves_nothing_to_wait_for() -> anyhow::Res
     scene.leaders.replicas[leader].link().set(Gate::Open);
     scene.leaders.replicas[leader].logs("lease released", 0).await?;
     scene.bound("last", MANAGED).await?;
-    // Its lifetime of 70 s is longer than the patience here.
+    // A request's lifetime of 70 s is longer than the timeout here.
     scene.leaders.leads_but(Some(leader)).await?;
     scene.create("at-once", &whole_gpu(), json!({})).await?;
     scene.bound("at-once", STATIC).await?;

@@ -1,5 +1,5 @@
-//! What crosses the border of a process, in one program: it is linked once, and its tests wait at the same time. `cargo test -p
-//! kerf-tests --test system NAME` runs those whose path has NAME in it, for example `guard::`.
+//! The tests across processes, in one program, so that it is linked once and the tests wait in parallel.
+//! `cargo test -p kerf-tests --test system NAME` runs those whose path contains NAME, for example `guard::`.
 #![forbid(unsafe_code)]
 
 mod admission;

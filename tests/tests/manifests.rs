@@ -1,4 +1,4 @@
-//! What `deploy/` ships is taken by a real API server.
+//! A real API server accepts what `deploy/` ships.
 
 use anyhow::bail;
 use kerf_core::contract::{
@@ -36,7 +36,8 @@ async fn the_manifests_apply_cleanly_and_twice() -> anyhow::Result<()> {
     plane.stop().await
 }
 
-/// A field that the schema lacks would be pruned silently: both documents come back as they were written.
+/// The API server would silently prune a field that the schema lacks, so both documents must come back as they were
+/// written.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_schema_keeps_every_field_of_the_documents() -> anyhow::Result<()> {
     let plane = ControlPlane::start(ControlPlaneOptions::without_controller_manager()).await?;
@@ -67,7 +68,7 @@ fn full() -> anyhow::Result<(GpuNodeSpec, GpuNodeStatus)> {
     assert_eq!(spec.slices.len(), 3);
     assert_eq!(spec.slices[0].gpu, gpu_uuid(0));
     spec.policy = full_policy()?;
-    // A compute instance, and a pod that gets no slices of others'.
+    // A compute instance, and a pod that gets no slices of others.
     let Some(Shape::Mig { part, .. }) = spec.slices.last_mut().map(|slice| &mut slice.shape) else {
         bail!("the last slice is no GPU instance");
     };
@@ -83,7 +84,7 @@ fn full() -> anyhow::Result<(GpuNodeSpec, GpuNodeStatus)> {
     Ok((spec, status))
 }
 
-/// A policy in which every field says something.
+/// A policy in which every field has a value.
 fn full_policy() -> anyhow::Result<NodePolicy> {
     let rule = GpuRule {
         select: GpuSelector {
@@ -106,7 +107,7 @@ fn full_policy() -> anyhow::Result<NodePolicy> {
         time_slicing: TimeSlicingRule { replicas: Some(4), length: SliceLength::Long, memory_limits: true },
         layout: serde_json::from_str(r#"[{"resource": "nvidia.com/gpu.shared", "count": 4}]"#)?,
     };
-    // Equal MPS shares exclude a part of the memory for all shares.
+    // Equal MPS shares exclude a memory fraction for all shares.
     let equal = MpsRule { replicas: Some(serde_json::from_str("4")?), ..MpsRule::default() };
     Ok(NodePolicy {
         gpus: vec![rule, GpuRule { mps: equal, ..GpuRule::default() }],

@@ -1,4 +1,4 @@
-//! What the chart and the kustomize manifests install is what every version of Kubernetes that kerf is for knows, to the field.
+//! Every supported version of Kubernetes has each field of what the chart and the kustomize manifests install.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use kerf_tests::cluster::root;
 use kerf_tests::openapi::Schemas;
 use serde_json::{Value, json};
 
-/// API groups of others' resources and of kerf's own, which the API server judges by their CRDs.
+/// API groups of other projects' resources and of kerf's own, which the API server validates by their CRDs.
 const OF_CRDS: [&str; 4] =
     ["kerf.dev/", "monitoring.coreos.com/", "cert-manager.io/", "security.openshift.io/"];
 
@@ -91,7 +91,7 @@ fn what_kustomize_makes_is_known_to_every_version() {
     assert_eq!(found.collect::<Vec<_>>(), Vec::<String>::new());
 }
 
-/// The judge itself: it must see what the API server would let pass.
+/// Tests the judge itself, which must find what the API server would accept silently.
 #[test]
 fn a_slip_in_a_manifest_is_seen() {
     let versions = versions();

@@ -1,4 +1,5 @@
-//! The chart's first match condition is what the webhook keeps it at: core makes the one, the chart's templates the other.
+//! The chart's first match condition equals the one that the webhook restores. Core makes the one, the chart's
+//! templates the other.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;

@@ -39,7 +39,7 @@ fn held(cluster: &Cluster) -> BTreeMap<String, String> {
     allocations.into_iter().flat_map(of_pod).collect()
 }
 
-/// The same by the agent's status.
+/// The same in the agent's status.
 async fn told(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
     let status = cluster.gpu_node(NODE).await?.read_status()?.context("no status")?;
     let held = status.slices.into_iter().filter(|slice| slice.state == SliceState::Held);
@@ -89,7 +89,7 @@ async fn three_pods_take_turns_on_a_mig_device_which_goes_after_the_last_of_them
     assert_eq!(before, expected.map(|(device, pod)| (device, pod.to_owned())).collect());
     sound(&cluster).await?;
 
-    // A new agent knows who has which turn.
+    // A restarted agent learns which pod has which turn.
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.nodes_mut()[0].agent().restart()?;
     cluster.create(&limited(pod("e", &[]), SHARED)?).await?;
@@ -100,7 +100,7 @@ async fn three_pods_take_turns_on_a_mig_device_which_goes_after_the_last_of_them
     assert_eq!(held(&cluster), after);
     wait(PATIENCE, "the agent to tell of all turns", async || Ok(told(&cluster).await? == after)).await?;
 
-    // Who wants the whole GPU waits for the last pod of both devices.
+    // A pod for the whole GPU waits for the last pod of both devices.
     cluster.create(&limited(pod("big", &[]), "nvidia.com/mig-7g.80gb")?).await?;
     for name in ["a", "d", "b", "e"] {
         cluster.delete(name).await?;

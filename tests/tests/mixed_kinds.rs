@@ -1,5 +1,5 @@
-//! Pods of several kinds that ask by the same neutral names, on one node with GPUs in MIG mode and others: the scene `mixed` of
-//! `gpu_node test`, with the stand-in kubelet in place of the real one.
+//! Pods of several kinds that ask by the same neutral names, on one node with GPUs in MIG mode and others. It is the
+//! scene `mixed` of `gpu_node test`, with the stand-in kubelet in place of the real one.
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -46,7 +46,7 @@ impl MixedNode for StandInMixedNode {
         ask.pod(&json!({}), &json!({"image": "none"}))
     }
 
-    /// The stand-in writes the runs of a container into one file, one behind the other.
+    /// The stand-in writes all runs of a container into one file, one after the other.
     fn output(&self, pod: &Pod, container: &str, run: i32) -> String {
         let key = PodKey::new("default", pod.metadata.name.as_deref().unwrap_or_default());
         let path = self.node().kubelet().container_log(&key, container);

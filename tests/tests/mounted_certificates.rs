@@ -1,5 +1,5 @@
-//! Certificates that another makes and mounts (`--tls-dir`), cert-manager's way: a running replica takes over the good ones,
-//! and no others, and nobody notices.
+//! Certificates that another program makes and mounts (`--tls-dir`), like cert-manager. A running replica takes over
+//! the valid ones and no others, without disturbing clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use rustls_pki_types::pem::PemObject as _;
 const PATIENCE: Duration = Duration::from_secs(90);
 const NAME: &str = "127.0.0.1";
 
-/// An authority and what it made for the webhook.
+/// An authority and the certificate that it made for the webhook.
 struct Made {
     by: Authority,
     pair: KeyAndCertificate,
@@ -30,20 +30,20 @@ impl Made {
         Ok(Self { pair: by.server(&[NAME])?, by })
     }
 
-    /// One that ends in `life`.
+    /// A certificate that ends in `life`.
     fn ending_in(name: &str, life: Duration) -> anyhow::Result<Self> {
         let by = Authority::new(name)?;
         let end = SystemTime::now().duration_since(UNIX_EPOCH)? + life;
         Ok(Self { pair: by.server_until(&[NAME], end)?, by })
     }
 
-    /// The Secret's content.
+    /// The content of the Secret.
     fn content(&self) -> [(&str, &str); 3] {
         [("ca.crt", self.by.pem()), ("tls.crt", &self.pair.certificate), ("tls.key", &self.pair.key)]
     }
 }
 
-/// Whether a new connection to `address` is shown a certificate by this authority.
+/// Whether a new connection to `address` gets a certificate by this authority.
 async fn is_shown(address: SocketAddr, by: &Authority) -> anyhow::Result<bool> {
     let mut config = Config::new(format!("https://{address}").parse()?);
     config.root_cert = Some(vec![CertificateDer::from_pem_slice(by.pem().as_bytes())?.to_vec()]);
@@ -94,14 +94,14 @@ async fn a_mounted_certificate_is_renewed_under_load_and_a_bad_one_changes_nothi
     stage.shows(&new).await?;
     let address = stage.scene.replicas()[0].address();
     ensure!(!is_shown(address, &old.by).await?, "the old certificate is shown too");
-    // The API server connects anew when it is told whom to trust.
+    // The API server reconnects when its trust bundle changes.
     stage.scene.trust(&[new.by.pem()]).await?;
 
     let past = Made::ending_in("past", Duration::ZERO)?;
     let [ca, crt, key] = new.content();
     let half = crt.1.split_at(crt.1.len() / 2).0;
     let (wrong_crt, wrong_key) = (("tls.crt", &*stranger.pair.certificate), ("tls.key", &*stranger.pair.key));
-    // What is said twice in a row is logged once.
+    // The same message twice in a row is logged only once, so neighbours in this list differ.
     let bad = [
         (vec![ca, crt, wrong_key], "tls.key cannot be used"),
         (vec![ca, ("tls.crt", half), key], "tls.crt cannot be used"),

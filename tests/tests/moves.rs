@@ -1,4 +1,4 @@
-//! A pod that may be moved restarts elsewhere to make room for a bigger one; one that may not stays where it is.
+//! An evictable pod restarts elsewhere to make room for a bigger one; a pod that is not evictable stays where it is.
 
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
@@ -19,7 +19,7 @@ fn asking(name: &str, memory: &str, node: Option<&str>) -> Pod {
     pod
 }
 
-/// The pod as a controller makes it, marked by its owner.
+/// The pod as a controller creates it, marked by its owner.
 fn movable(mut pod: Pod) -> Pod {
     pod = owned(pod);
     pod.metadata.annotations.get_or_insert_default().insert(keys::MOVABLE.to_owned(), "true".to_owned());
@@ -38,7 +38,7 @@ async fn one_movable_pod_makes_room_and_comes_up_where_there_is_some() -> anyhow
     let cluster = Cluster::start(options, |_| ()).await?;
     cluster.create(&asking("half", "40Gi", Some("n2"))).await?;
     cluster.running("half").await?;
-    // Not by a choice of its own, or its successor might go to no other node.
+    // A cordon leads the pod to n1, and not a choice of its own, which would keep its successor there too.
     cluster.cordon("n2", true).await?;
     cluster.create(&movable(asking("small", "10Gi", None))).await?;
     cluster.running("small").await?;
@@ -49,7 +49,7 @@ async fn one_movable_pod_makes_room_and_comes_up_where_there_is_some() -> anyhow
     let gone = async || Ok(cluster.pods().get_opt("small").await?.is_none());
     wait(PATIENCE, "small to be evicted", gone).await?;
     cluster.event("small", "evicted from n1 so that default/whole finds room").await?;
-    // As its controller would.
+    // Recreates the pod as its controller would.
     cluster.create(&movable(asking("small-again", "10Gi", None))).await?;
     cluster.running("whole").await?;
     cluster.running("small-again").await?;
@@ -57,7 +57,7 @@ async fn one_movable_pod_makes_room_and_comes_up_where_there_is_some() -> anyhow
     assert_eq!(node_of(&cluster, "small-again").await?.as_deref(), Some("n2"));
     assert_eq!(cluster.phase("half").await?, "Running", "who may not be moved stays");
 
-    // Now nothing can be moved that would help: the next big one waits, and nobody is evicted for it.
+    // Now no eviction would help: the next big pod is pending, and no pod is evicted for it.
     cluster.create(&asking("another", "80Gi", None)).await?;
     cluster.event("another", "GPU slices in use").await?;
     tokio::time::sleep(Duration::from_secs(1)).await;

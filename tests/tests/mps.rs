@@ -1,4 +1,5 @@
-//! The agent's MPS supervision with the stand-in for `nvidia-cuda-mps-control`: processes, sockets, files, control words.
+//! The agent's MPS supervision with the stand-in for `nvidia-cuda-mps-control`: processes, sockets, files, control
+//! words.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
 use futures::FutureExt as _;
@@ -29,10 +30,10 @@ use tokio_util::sync::CancellationToken;
 const GPU: &str = "GPU-7ce2be1e-795f-dc99-f369-725ee6944871";
 const OTHER: &str = "MIG-0d1ffd2c-cf72-5372-a1b9-c9c2a5a5a3d5";
 
-/// Longer than anything takes on the slowest machine.
+/// Longer than any step takes on the slowest machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The words that the supervisor says.
+/// The words that the supervisor sends.
 const WORDS: [&str; 14] = [
     "get_server_list",
     "get_server_status",
@@ -146,7 +147,7 @@ impl Node {
         self.stand_in.words(target).unwrap()
     }
 
-    /// The processes that were the target's daemon.
+    /// All processes that have been the target's daemon.
     fn daemons(&self, target: &str) -> Vec<u32> {
         let events = self.stand_in.events(target).unwrap().into_iter();
         events
@@ -155,7 +156,7 @@ impl Node {
     }
 }
 
-/// A supervisor. Dropping it is what SIGKILL is to an agent: nothing is tidied up.
+/// A supervisor. Dropping it acts like SIGKILL on an agent: nothing is cleaned up.
 struct Agent {
     wanted: watch::Sender<Option<Targets>>,
     observed: watch::Receiver<Observed>,
@@ -208,14 +209,14 @@ fn runs(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
 }
 
-/// The processes of a daemon's servers that run.
+/// The running processes of a daemon's servers.
 fn servers_of(daemon: u32) -> Vec<u32> {
     let all =
         fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
     let is_of = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.split(' ').collect::<Vec<_>>());
-        // Field 5, behind the name: the process group.
+        // Field 5, counted with the name: the process group.
         fields.is_some_and(|fields| fields[2] == daemon.to_string())
             && stat.contains("(nvidia-cuda-mps")
             && runs(*pid)
@@ -223,7 +224,7 @@ fn servers_of(daemon: u32) -> Vec<u32> {
     all.filter_map(|name| name.parse().ok()).filter(is_of).collect()
 }
 
-/// The processes of a daemon's servers, once there are some.
+/// Waits for the processes of a daemon's servers.
 async fn until_servers_of(daemon: u32) -> Vec<u32> {
     let found = async {
         loop {
@@ -280,7 +281,7 @@ async fn a_daemon_serves_within_its_limits_is_given_others_under_its_clients_and
     assert!(!node.root.join(GPU).exists() && !runs(node.daemons(GPU)[0]));
 }
 
-/// An admin has set it before kerf served the GPU.
+/// An admin set that mode before kerf served the GPU.
 #[tokio::test]
 async fn a_gpu_that_was_exclusive_before_stays_so() {
     let node = Node::new();
@@ -368,7 +369,7 @@ async fn a_fault_is_told_and_ends_by_itself_by_a_shutdown_or_by_a_restart() {
     }
 }
 
-/// Lets one word after another go wrong once, each for a daemon of its own, on its whole way.
+/// Makes each word fail once, each on a daemon of its own, through the whole life of the daemon.
 async fn each_word_goes_wrong_once(fault: Fault) {
     let node = Node::new();
     let agent = node.agent(WantedByTarget::new());
@@ -434,7 +435,7 @@ async fn the_next_agent_adopts_what_is_wanted_and_ends_what_is_not() {
 
     let agent = node.agent(None);
     let said_before = node.words(GPU).len();
-    // Time for it to do what it must not.
+    // Leaves time for what must not happen.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(agent.observed.borrow().is_empty());
     agent.want(GPU, Some(want.clone()));
@@ -492,7 +493,7 @@ async fn a_note_that_names_another_process_harms_nobody() {
     agent.until_serving(GPU, &want).await;
     drop(agent);
     kill(node.daemons(GPU)[0]);
-    // This one, which must live.
+    // The test's own process, which must live.
     fs::write(node.root.join(GPU).join("daemon.pid"), format!("{} 1\n", std::process::id())).unwrap();
 
     let agent = node.agent(each([GPU], &want));
@@ -564,7 +565,7 @@ async fn a_daemon_has_its_own_shared_memory_and_session() {
     agent.until_serving(GPU, &want).await;
     let daemon = node.daemons(GPU)[0];
     let stat = fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap();
-    // Fields 5 and 6, behind the name: process group and session.
+    // Fields 5 and 6, counted with the name: process group and session.
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     assert_eq!(fields[2..4], [daemon.to_string(), daemon.to_string()]);
     if !private_shm {
@@ -578,7 +579,7 @@ async fn a_daemon_has_its_own_shared_memory_and_session() {
     assert!(mounts.lines().any(is_bounded), "{mounts}");
 }
 
-/// What the control program prints that is run so, with these words.
+/// The output of the control program when it is run like this, with these words.
 fn said(mut command: Command, pipe: &Path, words: &str) -> String {
     command.env("CUDA_MPS_PIPE_DIRECTORY", pipe).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut client = command.spawn().unwrap();
@@ -595,10 +596,11 @@ async fn neither_another_user_nor_the_root_of_a_user_namespace_commands_a_daemon
     let (node, wanted) = (Node::new(), wanted(10, 14));
     let agent = node.agent(each([GPU], &wanted));
     let before = agent.until_serving(GPU, &wanted).await;
-    // Others reach the socket, and run the program that they brought along.
+    // Other users can reach the socket, and run the program that they brought along.
     fs::set_permissions(node.folder.path(), Permissions::from_mode(0o755)).unwrap();
     let (pipe, program) = (pipe_dir(&node.root, GPU), node.folder.path().join("mps-control"));
-    // Not by this process: a fork of another test would hold the copy open for writing, and it could not be executed.
+    // Another process copies it. Otherwise a fork of another test could hold the copy open for writing, and it could
+    // not be executed.
     let copied = Command::new("cp").arg(MpsStandIn::program().unwrap()).arg(&program).status().unwrap();
     assert!(copied.success());
     let (mut user, mut separated) = (Command::new(&program), Command::new("unshare"));

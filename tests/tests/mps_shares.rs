@@ -1,4 +1,5 @@
-//! MPS shares as pods get them: equal ones where policy fixes their number, and those of pods whose processes may be root.
+//! MPS shares as pods get them: equal ones if the policy fixes their number, and shares of pods whose processes may be
+//! root.
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 const REPLICAS: usize = 3;
 
-/// A node whose only GPU is shared by so many, and pods that ask for it as for one that NVIDIA's plugin serves.
+/// A node whose only GPU has a fixed number of shares, and pods that ask for it as on a node of NVIDIA's plugin.
 const SHARED_BY_THREE: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuNodePolicy
@@ -36,7 +37,7 @@ spec:
   dialects: [mig, nvidia]
 ";
 
-/// For pods that may be root beside an MPS daemon; the others have the policy that is shipped.
+/// A policy for pods that may be root beside an MPS daemon. The others have the shipped policy.
 const OPEN: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -47,7 +48,7 @@ spec:
   mps: {rootContainers: allow}
 ";
 
-/// A cluster of one node with a T4, with this document before the policy that is shipped.
+/// A cluster of one node with a T4, with this document before the shipped policy.
 async fn cluster(document: &str) -> anyhow::Result<Cluster> {
     let policies = tempfile::tempdir()?;
     std::fs::copy(root().join("policies/default.yaml"), policies.path().join("90-default.yaml"))?;
@@ -58,7 +59,7 @@ async fn cluster(document: &str) -> anyhow::Result<Cluster> {
     Cluster::start(options, |_| ()).await
 }
 
-/// A pod that asks for so many of a name in its limits.
+/// A pod with this count of a name in its limits.
 fn asking(name: &str, resource: &str, count: u32) -> anyhow::Result<Pod> {
     let mut pod = pod(name, &[]);
     let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
@@ -66,7 +67,7 @@ fn asking(name: &str, resource: &str, count: u32) -> anyhow::Result<Pod> {
     Ok(pod)
 }
 
-/// The variables of the pod's container by which an MPS client is limited.
+/// The variables of the pod's container that limit an MPS client.
 fn limits(cluster: &Cluster, pod: &str) -> anyhow::Result<[String; 2]> {
     let grant = cluster.nodes()[0].kubelet().grant(&PodKey::new("default", pod), "main");
     let environment = grant.with_context(|| format!("{pod} got nothing"))?.environment;
@@ -83,7 +84,7 @@ async fn who_asks_for_a_gpu_gets_one_of_its_equal_mps_shares_until_all_are_given
         Ok(status.gpus.iter().all(|gpu| gpu.kinds == [Kind::Mps]))
     };
     wait(PATIENCE, "the GPU to be shared", served).await?;
-    // The webhook learns of it a moment later.
+    // The webhook sees that a moment later.
     let known = async || {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let admitted = cluster.pods().create(&dry_run, &asking("probe", "nvidia.com/gpu", 1)?).await?;
@@ -105,7 +106,7 @@ async fn who_asks_for_a_gpu_gets_one_of_its_equal_mps_shares_until_all_are_given
     }
     let held = async || Ok(held(&cluster).await? == fit.iter().cloned().collect());
     wait(PATIENCE, "each to hold a share of its own", held).await?;
-    // A T4 has 15,360 MiB, some of them the driver's own: four whole GiB for each of three.
+    // A T4 has 15,360 MiB, some of which the driver needs: four whole GiB for each of three.
     for name in fit {
         assert_eq!(limits(&cluster, name)?, ["0=4096M", "33"], "{name}");
     }
@@ -122,14 +123,14 @@ async fn who_asks_for_a_gpu_gets_one_of_its_equal_mps_shares_until_all_are_given
     cluster.stop().await
 }
 
-/// The pods that hold a device, by the agent's account; each its own.
+/// The pods that hold a device in the agent's status; each must have its own.
 async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     let slices = cluster.gpu_node(NODE).await?.read_status()?.context("no status")?.slices;
     let held = slices.into_iter().filter_map(|slice| Some((slice.device?, slice.holder?.pod)));
     Ok(held.collect::<BTreeMap<_, _>>().into_values().collect())
 }
 
-/// A pod that asks for a share with memory of its own, with this security context and this label.
+/// A pod that asks for a share with isolated memory, with this security context and this label.
 fn sharing(name: &str, context: &Value, label: Option<&str>) -> anyhow::Result<Pod> {
     let mut pod = pod(name, &[(keys::GPU_MEMORY, "4Gi"), (keys::ISOLATION, "memory")]);
     let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
@@ -151,7 +152,7 @@ async fn a_root_container_beside_an_mps_daemon_is_separated_or_told_of_where_pol
 -> anyhow::Result<()> {
     let cluster = cluster(OPEN).await?;
     let (root, user) = (json!({}), json!({"runAsUser": 1000, "allowPrivilegeEscalation": false}));
-    // A pod, its policy's label; whether it is put into a user namespace, and whether it may command the daemon.
+    // A pod and its policy's label; whether it is put into a user namespace, and whether it may command the daemon.
     for (name, context, label, separated, warned) in [
         ("allowed", &root, Some("allowed"), None, true),
         ("allowed-user", &user, Some("allowed"), None, false),
@@ -162,7 +163,7 @@ async fn a_root_container_beside_an_mps_daemon_is_separated_or_told_of_where_pol
         let pod = cluster.running(name).await?;
         assert_eq!(resource_of(&pod)?, "nvidia.com/gpu-4gb", "{name}");
         assert_eq!(pod.spec.context("no spec")?.host_users, separated, "{name}");
-        // Written beside the other.
+        // This Event is written beside the other.
         cluster.event(name, "on node t4: slice").await?;
         if warned {
             cluster.event(name, "mps.rootContainers of its policy is allow").await?;
@@ -180,8 +181,8 @@ async fn a_root_container_beside_an_mps_daemon_is_separated_or_told_of_where_pol
     cluster.stop().await
 }
 
-/// Adds containers to a pod that runs, without doing it: by whether the pod has a user namespace, and whether
-/// its own containers may command the daemon already.
+/// Adds containers to a running pod by a dry run. The result depends on whether the pod has a user namespace, and on
+/// whether its own containers may already command the daemon.
 async fn debug(cluster: &Cluster, pod: &str, separated: bool, allowed: bool) -> anyhow::Result<()> {
     let fenced = json!({"runAsUser": 1000, "allowPrivilegeEscalation": false});
     let escalating = json!({"runAsNonRoot": true});

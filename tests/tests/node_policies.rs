@@ -1,5 +1,5 @@
-//! Policies for nodes as files: they reach the `GpuNodes` that they match and the agents act on them, and what they filled is
-//! the default again when they go. What an admin wrote by hand stays where no file is for the node.
+//! Policies for nodes as files: they reach the `GpuNodes` that they match, and the agents apply them. When a file is
+//! removed, what it filled is the default again. What an admin wrote by hand stays if no file is for the node.
 
 use anyhow::Context as _;
 use kerf_core::keys;
@@ -35,7 +35,7 @@ async fn kinds(cluster: &Cluster, node: &str, kinds: &[Kind]) -> anyhow::Result<
 }
 
 fn write(folder: &Path, text: &str) -> anyhow::Result<()> {
-    // As a ConfigMap volume is renewed: whole, and never half.
+    // Replaces the file as a ConfigMap volume does: as a whole, never half.
     let whole = folder.with_extension("new");
     std::fs::write(&whole, text)?;
     Ok(std::fs::rename(whole, folder.join("50-pool.yaml"))?)

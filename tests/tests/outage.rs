@@ -1,4 +1,4 @@
-//! An outage of kerf's webhook hurts only those who ask kerf, and who that is follows from the policies in force.
+//! An outage of kerf's webhook affects only pods that ask kerf, and the policies in force decide which those are.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How soon the webhook must answer what another writes into its configuration: until then pods pass unmutated.
+/// How soon the webhook must repair another program's change of its configuration. Until then pods pass unchanged.
 const RESTORE_LIMIT: Duration = Duration::from_secs(5);
 
 fn condition(dialects: &[Dialect]) -> MatchCondition {
@@ -31,12 +31,12 @@ async fn met_the_webhook(scene: &AdmissionScene, pod: &Value) -> anyhow::Result<
     let pods = Api::<Pod>::default_namespaced(scene.plane().client());
     let Err(error) = pods.create(&dry_run, &pod_of(pod)?).await else { return Ok(false) };
     let met = error.to_string().contains("failed calling webhook \"pods.kerf.dev\"");
-    // The API server itself refuses names without a group, and the guard pods that go past the scheduler.
+    // The API server itself refuses names without a group, and the guard refuses pods that bypass the scheduler.
     ensure!(met || !of_others().contains(pod), "{pod}: {error}");
     Ok(met)
 }
 
-/// The API server hears of a changed configuration a moment later.
+/// The API server sees a changed configuration a moment later.
 async fn in_force(scene: &AdmissionScene, condition: &MatchCondition) -> anyhow::Result<()> {
     set_match_condition(&scene.plane().client(), &condition.expression()).await?;
     let as_core_says = async || {
@@ -50,7 +50,7 @@ async fn in_force(scene: &AdmissionScene, condition: &MatchCondition) -> anyhow:
     wait(PATIENCE, "the API server to pick the pods that core picks", as_core_says).await
 }
 
-/// An address at which nobody listens.
+/// An address without a listener.
 fn nowhere() -> std::io::Result<SocketAddr> {
     std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
@@ -64,7 +64,8 @@ async fn an_outage_hurts_only_those_who_ask_kerf() -> anyhow::Result<()> {
     for condition in dialects.chain([MatchCondition::widest(), condition(&[])]) {
         in_force(&scene, &condition).await?;
     }
-    // It hangs, and no policy has a dialect: nobody but those who ask kerf comes to its port, so nobody waits for it.
+    // The webhook hangs, and no policy has a dialect. Only pods that ask kerf reach its port, so no other pod waits for
+    // it.
     let hung = HungWebhook::start().await?;
     scene.call(hung.address()).await?;
     let asking = of_kerf().into_iter().next().context("no pod asks kerf")?;
@@ -118,7 +119,7 @@ async fn the_webhook_keeps_the_condition_as_its_policies_need_it() -> anyhow::Re
         Ok(true)
     };
     wait(RESTORE_LIMIT, "the condition to be nobody's", apply).await?;
-    // What is narrower than the policies need, or nobody's, does not stay.
+    // A condition that is narrower than the policies need, or that kerf did not write, is replaced.
     let narrow = || condition(&[]).expression();
     for text in [narrow(), "has(object.spec)".to_owned(), narrow()] {
         set_match_condition(&client, &text).await?;
@@ -127,7 +128,7 @@ async fn the_webhook_keeps_the_condition_as_its_policies_need_it() -> anyhow::Re
         wait(RESTORE_LIMIT, "the condition to be put right", put_right).await?;
     }
     scene.end(0)?;
-    // Where another owns the object, the webhook leaves it alone.
+    // If another program owns the object, the webhook does not change it.
     set_match_condition(&client, &condition(&[]).expression()).await?;
     scene.add_replica(&[&flag, "--match-conditions=off"]).await?;
     assert_eq!(found().await?, Some(condition(&[])));

@@ -1,5 +1,5 @@
-//! The overlays and examples of `deploy/` build, and what they say is what their texts promise; the layouts of nodes that kerf's agent
-//! serves do what the demos show, on the local control plane.
+//! The overlays and examples of `deploy/` build, and contain what their texts promise. The layouts of managed nodes do
+//! what the demos show, on the local control plane.
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
@@ -17,7 +17,7 @@ use std::process::Command;
 #[path = "overlays/managed.rs"]
 mod managed;
 
-/// What `kubectl kustomize` makes of a folder below `deploy`.
+/// What `kubectl kustomize` builds from a folder below `deploy`.
 fn built(folder: &str) -> anyhow::Result<Vec<Value>> {
     let path = root().join("deploy").join(folder);
     let output = Command::new(binaries::tool("kubectl")?).arg("kustomize").arg(&path).output()?;
@@ -43,7 +43,7 @@ fn policies(documents: &[Value]) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(serde_json::from_value(data)?)
 }
 
-/// All folders below `deploy/<under>` with a kustomization that stands by itself.
+/// All folders below `deploy/<under>` whose kustomization builds by itself.
 fn kustomizations(under: &str) -> anyhow::Result<Vec<String>> {
     let (mut found, deploy) = (Vec::new(), root().join("deploy"));
     let mut folders = vec![deploy.join(under)];
@@ -77,7 +77,7 @@ fn check(folder: &Path) -> anyhow::Result<()> {
     result.with_context(|| String::from_utf8_lossy(&said).into_owned())
 }
 
-/// A layout of NVIDIA's plugin, by the form that is decided: `kerf policy check` reads it too.
+/// A layout of NVIDIA's plugin, by the decided form, which `kerf policy check` reads too.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "what is read is the form")]
@@ -137,7 +137,7 @@ fn each_overlay_is_the_base_with_the_layout_of_its_name() -> anyhow::Result<()> 
         assert_eq!(files, ["default.yaml", layout.as_str(), "partitioning.yaml"], "{overlay}");
         let text = &policies[&layout];
         let policy: Value = serde_saphyr::from_str(text)?;
-        // A layout may not be called as what the plugin has without one.
+        // A layout may not have the name of what the plugin uses without a layout.
         let name = if *overlay == "default" { "whole" } else { overlay };
         assert_eq!(policy["metadata"]["name"], name, "{overlay}");
     }
@@ -161,7 +161,7 @@ fn the_layouts_of_nvidias_plugin_share_and_cut_as_they_are_called() -> anyhow::R
             assert_eq!(allocatable, [("nvidia.com/gpu", shares)], "{overlay}");
         }
     }
-    // And all of them together, each for the nodes that ask for it.
+    // All layouts together, each for the nodes that ask for it.
     let together = std::fs::read_to_string(root().join("deploy/components/layouts/node-layouts.yaml"))?;
     let together: Vec<PluginPolicy> = serde_saphyr::from_multiple(&together)?;
     let names: BTreeSet<&str> = together
@@ -188,7 +188,7 @@ fn the_layouts_are_good_policies() -> anyhow::Result<()> {
         }
         check(folder.path()).with_context(|| (*overlay).to_owned())?;
     }
-    // And all of NVIDIA's together.
+    // All of NVIDIA's layouts together.
     let folder = tempfile::tempdir()?;
     let together = root().join("deploy/components/layouts/node-layouts.yaml");
     std::fs::copy(together, folder.path().join("node-layouts.yaml"))?;
@@ -219,10 +219,10 @@ fn every_overlay_has_its_expectation_and_every_example_builds() -> anyhow::Resul
     Ok(())
 }
 
-/// What kustomize makes of the base with one component.
+/// What kustomize builds from the base with one component.
 fn with_component(component: &str) -> anyhow::Result<Vec<Value>> {
     let folder = tempfile::tempdir()?;
-    // kustomize takes relative paths only.
+    // kustomize accepts relative paths only.
     let here = folder.path().canonicalize()?;
     let up = "../".repeat(here.components().count() - 1);
     let deploy = format!("{up}{}", root().join("deploy").canonicalize()?.strip_prefix("/")?.display());
@@ -231,7 +231,7 @@ fn with_component(component: &str) -> anyhow::Result<Vec<Value>> {
     built(&here.display().to_string()).with_context(|| component.to_owned())
 }
 
-/// `kubectl apply` without `--prune` leaves an object that a component takes away, and the rights that it gives.
+/// `kubectl apply` without `--prune` leaves an object that a component removes, and the rights that it gives.
 #[test]
 fn a_component_over_the_base_takes_no_object_away() -> anyhow::Result<()> {
     let base = built("base")?;
@@ -267,7 +267,7 @@ fn each_workload_has_as_many_pods_as_its_layout_shows() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `OpenShift` admits the agent's pod by what it asks for, and nothing is granted that it does not ask for.
+/// `OpenShift` admits the agent's pod by what it asks for, and nothing else is granted.
 #[test]
 fn openshifts_constraints_are_what_the_agent_needs() -> anyhow::Result<()> {
     let text = std::fs::read_to_string(root().join("deploy/components/openshift/agent.yaml"))?;
@@ -302,7 +302,7 @@ fn openshifts_constraints_are_what_the_agent_needs() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every folder and file that the table names is there, and every overlay and example has its line.
+/// Every folder and file that the table names exists, and every overlay and example has its line.
 #[test]
 fn the_table_of_the_reference_demos_is_whole() -> anyhow::Result<()> {
     let table = std::fs::read_to_string(root().join("docs/reference-demos.md"))?;
@@ -316,7 +316,7 @@ fn the_table_of_the_reference_demos_is_whole() -> anyhow::Result<()> {
     }
     for folder in kustomizations("overlays")?.into_iter().chain(kustomizations("examples")?) {
         let path = Path::new("deploy").join(&folder);
-        // What others are made of.
+        // A base, which other overlays use.
         if path.ends_with("base") {
             continue;
         }

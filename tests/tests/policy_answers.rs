@@ -1,5 +1,5 @@
-//! `kerf policy` answers as the webhook does: over the manifests of the documentation, the pods of `policies/tests`, and every
-//! refusal that there is.
+//! `kerf policy` answers as the webhook does: for the manifests of the documentation, the pods of `policies/tests`, and
+//! every refusal that exists.
 
 use anyhow::{Context as _, ensure};
 use base64::Engine as _;
@@ -33,7 +33,7 @@ fn said(args: &[&str], gpunodes: Option<&Path>) -> anyhow::Result<String> {
     result.with_context(|| text.clone()).map(|()| text)
 }
 
-/// A pod as the API server brings it to the webhook.
+/// A pod as the API server sends it to the webhook.
 struct Case {
     name: String,
     manifest: Value,
@@ -54,7 +54,7 @@ impl Case {
     }
 }
 
-/// What becomes of a pod.
+/// The decision about a pod.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Answer {
     refused: Option<String>,
@@ -64,7 +64,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// The webhook's, by the answer that goes to the API server.
+    /// The webhook's decision, from its answer to the API server.
     fn of_webhook(case: &Case, policies: &Path, supply: &Supply) -> anyhow::Result<Self> {
         let question = json!({
             "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
@@ -88,7 +88,7 @@ impl Answer {
         Ok(Self { gets: gets(&pod), warnings: warnings.map(str::to_owned).collect(), refused: None })
     }
 
-    /// The command's, by what it prints.
+    /// The command's decision, from its output.
     fn of_explain(case: &Case, policies: &str, gpunodes: Option<&Path>) -> anyhow::Result<Self> {
         let file = tempfile::NamedTempFile::new()?;
         std::fs::write(file.path(), case.manifest.to_string())?;
@@ -104,7 +104,7 @@ impl Answer {
         })
     }
 
-    /// As an expectation of `kerf policy test`.
+    /// The decision as an expectation of `kerf policy test`.
     fn expected(&self) -> Value {
         let mut expect = json!({"untouched": self.refused.is_none() && self.gets.is_empty()});
         if let Some(refused) = &self.refused {
@@ -120,7 +120,7 @@ impl Answer {
     }
 }
 
-/// What the limits of a pod that was admitted say.
+/// The limits of an admitted pod, as texts.
 fn gets(pod: &Value) -> Vec<String> {
     let containers = ["initContainers", "containers"]
         .into_iter()
@@ -136,7 +136,7 @@ fn gets(pod: &Value) -> Vec<String> {
     containers.flat_map(of).collect()
 }
 
-/// Holds the webhook and the commands against each other; gives how many pods were refused and how many got something.
+/// Compares the webhook and the commands. Returns how many pods were refused and how many got something.
 fn compare(
     cases: &[Case],
     policies: &Path,
@@ -254,7 +254,7 @@ fn on_every_refusal() -> anyhow::Result<()> {
     let policies = folder.path().join("policies.yaml");
     let documents = golden["policies"].as_array().context("policies")?.iter().map(Value::to_string);
     std::fs::write(&policies, documents.collect::<Vec<_>>().join("\n---\n"))?;
-    // What is no Pod, the command does not find in a manifest.
+    // The command skips manifests that are not Pods.
     let all = golden["cases"].as_array().context("cases")?.iter().filter(|case| case["direct"] == false);
     let cases: Vec<Case> =
         all.map(|case| Case::of(case["case"].as_str().unwrap_or_default(), &case["pod"])).collect();

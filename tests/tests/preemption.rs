@@ -1,4 +1,4 @@
-//! kube-scheduler evicts pods for one that waits for CPU and a slice only where that has its slice then.
+//! kube-scheduler evicts pods for one that needs CPU and a slice only where that pod then has its slice.
 
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long it is looked whether somebody is evicted after all.
+/// How long the test watches for late evictions.
 const WATCHED: Duration = Duration::from_secs(3);
 const URGENT: &str = "urgent";
 
-/// With so many CPUs, and of a priority class if it has one.
+/// The pod with this many CPUs, and with a priority class if one is given.
 fn with_cpu(mut pod: Pod, cpu: u32, class: Option<&str>) -> Pod {
     let Some(spec) = &mut pod.spec else { return pod };
     spec.priority_class_name = class.map(str::to_owned);
@@ -39,7 +39,7 @@ fn whole_gpu(name: &str) -> Pod {
     pod(name, &[(keys::GPU_MEMORY, "80Gi"), (keys::ISOLATION, "hardware")])
 }
 
-/// The bystanders that run and that nobody deletes.
+/// The number of bystanders that run and are not being deleted.
 async fn left_alone(cluster: &Cluster) -> anyhow::Result<usize> {
     let pods = cluster.pods().list(&ListParams::default()).await?.items;
     let pods = pods.into_iter().filter(|pod| pod.metadata.name.iter().any(|n| n.starts_with("bystander")));

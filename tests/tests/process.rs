@@ -1,4 +1,4 @@
-//! Child processes: that none outlives its test, and that they can be ended and started again.
+//! Child processes: none outlives its test, and they can be ended and restarted.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ fn sleeper(folder: &Path) -> Result<Child, ProcessError> {
     Program::new("sleeper", "sleep", folder).arg("600").spawn()
 }
 
-/// A process that ended but was not yet waited for by its new parent counts as dead.
+/// A process that has ended but was not yet waited for by its new parent counts as dead.
 fn is_alive(id: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
@@ -60,12 +60,12 @@ fn children_die_when_their_parent_is_killed() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts two children from a thread that ends, says who they are, and waits to be killed.
+/// Starts two children from a thread that ends, writes their ids, and waits to be killed.
 fn play_parent(folder: &Path) -> anyhow::Result<()> {
     let asked = folder.to_path_buf();
     let asking = thread::spawn(move || Ok::<_, ProcessError>([sleeper(&asked)?, sleeper(&asked)?]));
     let children = asking.join().map_err(|_| anyhow!("the asking thread has panicked"))??;
-    // Time for a signal that the end of the asking thread would cause.
+    // Leaves time for a signal that the end of the asking thread might cause.
     thread::sleep(Duration::from_millis(300));
     let unfinished = folder.join("children.unfinished");
     fs::write(&unfinished, format!("{} {}", children[0].id(), children[1].id()))?;

@@ -1,5 +1,5 @@
-//! Namespaces' quotas on a real control plane: many pods at once never pass one, a pod that is held back is told why, and
-//! the end of one lets the next in; also after the extender has died.
+//! Namespaces' quotas on a real control plane: many pods at once never exceed one, a pod that is held back gets an
+//! Event, and the end of one pod lets the next in; also after the extender has died.
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const TEAM: &str = "team";
-/// Two H100 serve 14 of these; the quota three.
+/// Two H100 serve 14 of these; the quota allows three.
 const QUOTA: usize = 3;
 
 /// The shipped policy with a quota of memory for each namespace.
@@ -45,7 +45,7 @@ impl Team {
         Ok(())
     }
 
-    /// The pods that run, by name.
+    /// The names of the running pods.
     async fn running(&self) -> anyhow::Result<Vec<String>> {
         let pods = self.0.list(&ListParams::default()).await?.items;
         let runs = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
@@ -59,7 +59,7 @@ impl Team {
     }
 }
 
-/// Waits until as many run as may, and lets more of them run if they will.
+/// Waits until as many run as may, and then for a while, in case more of them start.
 async fn full(team: &Team) -> anyhow::Result<Vec<String>> {
     wait(PATIENCE, "the quota to be used", async || Ok(team.running().await?.len() >= QUOTA)).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;

@@ -32,15 +32,15 @@ fn limits(limits: &Value) -> Value {
     json!([{"name": "main", "image": "none", "resources": {"limits": limits}}])
 }
 
-/// Every refusal that the webhook knows, with a pod that gets it: made, and kept complete, by the webhook's own test.
+/// Every refusal of the webhook, with a pod that gets it. The webhook's own test writes the file and keeps it complete.
 const REFUSALS: &str = include_str!("../../webhook/src/admit/refusals.json");
 
 #[derive(Deserialize)]
 struct Refusals {
-    /// The policies under which they happen. The cluster has no GPU.
+    /// The policies under which the refusals happen. The cluster has no GPU.
     policies: Vec<Value>,
     cases: Vec<Case>,
-    /// Pods that go in with a warning.
+    /// Pods that are admitted with a warning.
     warned: Vec<Warned>,
 }
 
@@ -106,8 +106,8 @@ async fn every_refusal_and_warning_reaches_the_user_with_its_field_and_remedy() 
     cluster.stop().await
 }
 
-/// The webhook watches Namespaces, with the rights that it is installed with, once a policy asks for their labels: a namespace and its
-/// pod may come at the same time, and a label that changes is followed.
+/// The webhook watches Namespaces, with its installed rights, once a policy asks for their labels. A namespace and its
+/// pod may be created at the same time, and a label that changes is followed.
 async fn namespaces_labels_choose_the_policy(cluster: &Cluster) -> anyhow::Result<()> {
     let policy = |name: &str, spec: Value| {
         json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name}, "spec": spec}).to_string()
@@ -154,7 +154,8 @@ async fn a_count_that_no_node_can_hold_waits_with_a_reason() -> anyhow::Result<(
     cluster.stop().await
 }
 
-/// Waits for an Event of this reason about the webhook's configuration, where Events about what has no namespace are.
+/// Waits for an Event with this reason about the webhook's configuration, in the namespace for Events about
+/// cluster-scoped objects.
 async fn policy_event(cluster: &Cluster, reason: &str) -> anyhow::Result<String> {
     let api = Api::<Event>::namespaced(cluster.plane().client(), "default");
     let found = async || {
@@ -182,7 +183,7 @@ async fn a_policy_with_a_typo_leaves_the_last_good_one_in_force() -> anyhow::Res
     assert!(refused.contains("defaultIsolaton") && refused.contains("stays in force"), "{refused}");
     cluster.create(&pod("after-typo", &[(keys::GPU_MEMORY, "10Gi")])).await?;
     cluster.running("after-typo").await?;
-    // A good file is taken in again: now only class none is allowed.
+    // A valid file is loaded again: now only class none is allowed.
     let narrow = "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {name: narrow}\nspec:\n  defaultIsolation: none\n  isolation: {none: [mig]}\n";
     std::fs::write(cluster.policy_file(), narrow)?;
     let asking = pod("classy", &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")]);
@@ -201,7 +202,7 @@ async fn a_policy_with_a_typo_leaves_the_last_good_one_in_force() -> anyhow::Res
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_gpu_nodes_status_says_is_for_people() -> anyhow::Result<()> {
     let cluster = cluster().await?;
-    // As the agent, of whom alone the API server takes a status.
+    // As the agent, because the API server accepts a status from it only.
     let plane = cluster.plane();
     let agent = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", "h").await?;
     let nodes = Api::<GpuNode>::all(plane.client_as(&agent).await?);
@@ -210,7 +211,7 @@ async fn what_a_gpu_nodes_status_says_is_for_people() -> anyhow::Result<()> {
     nodes.patch_status("h", &PatchParams::default(), &Patch::Merge(patch)).await?;
     cluster.create(&pod("served", &[(keys::GPU_MEMORY, "10Gi")])).await?;
     cluster.running("served").await?;
-    // Somebody who wrote it has written what the agent does not know; it writes all again with the next change.
+    // The agent does not read such a change, but it writes the whole status with its next one.
     let readable = async || Ok(cluster.gpu_node("h").await?.read_status().is_ok());
     wait(PATIENCE, "the agent to write its status again", readable).await?;
     cluster.stop().await

@@ -1,4 +1,4 @@
-//! The workflows on GitHub are well-formed, run what there is, and run code of others by its digest only.
+//! The workflows on GitHub are well-formed, run existing commands, and run third-party code by digest only.
 
 #![expect(clippy::unwrap_used, reason = "a fault of a test's own shows where it is")]
 
@@ -101,7 +101,7 @@ fn the_tasks_that_are_run_exist() {
     assert!(run >= 2, "the gate and the images are run");
 }
 
-/// cargo-deny's advisories depend on the day, so that the gate leaves them to a job of their own.
+/// cargo-deny's advisories depend on the day, so the gate leaves them to a job of their own.
 #[test]
 fn advisories_are_checked_each_week_by_the_gates_version_of_cargo_deny() {
     let (_, ci) = workflows().into_iter().find(|(name, _)| name == "ci.yml").unwrap();
@@ -114,7 +114,7 @@ fn advisories_are_checked_each_week_by_the_gates_version_of_cargo_deny() {
     assert!(commands[0].contains(&format!(" {version} ")), "{} and {version}", commands[0]);
 }
 
-/// A released image for each that there is.
+/// Each image that exists is released.
 #[test]
 fn every_image_is_released() {
     let output = Command::new(binaries::ours("kerf-images").unwrap()).arg("--help").output().unwrap();
@@ -129,7 +129,7 @@ fn every_image_is_released() {
     assert_eq!(released, &known, "{help}");
 }
 
-/// The step's own script, on a copy of the chart; it ends with an error if an image is not one of those that are pushed.
+/// The step's own script, on a copy of the chart. It fails if an image is not one of those that are pushed.
 #[test]
 fn a_releases_chart_names_the_images_that_are_pushed() {
     let (_, release) = workflows().into_iter().find(|(name, _)| name == "release.yml").unwrap();
@@ -206,7 +206,7 @@ fn krews_manifest_names_every_archive_with_its_checksum() {
     }
 }
 
-/// The release's notes are a section of it.
+/// The release's notes are a section of the changelog.
 #[test]
 fn the_changelog_has_a_section_for_what_comes_and_dates_for_what_came() {
     let text = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();

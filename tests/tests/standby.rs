@@ -1,5 +1,5 @@
-//! Two replicas of the extender: when the leader is gone, or comes back too late, the other
-//! leads, the Service leads to it alone, pods are bound, and no slice is given out twice.
+//! Two replicas of the extender. When the leader is gone, or comes back too late, the other leads, the Service selects
+//! it alone, pods are bound, and no slice is given to two pods.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use rustix::process::Signal;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 const EXTENDER: &str = "kerf-extender";
-/// Where the extender's replicas run, and kerf's other pods.
+/// The nodes that the extender's replicas and kerf's other pods run on.
 const HOSTS: [&str; 2] = ["cpu-a", "cpu-b"];
 
 struct Scene {
@@ -43,7 +43,7 @@ impl Scene {
         Api::namespaced(self.cluster.plane().client(), NAMESPACE)
     }
 
-    /// Who holds the Lease.
+    /// The holder of the Lease.
     async fn leader(&self) -> anyhow::Result<String> {
         let leases = Api::<Lease>::namespaced(self.cluster.plane().client(), NAMESPACE);
         let spec = leases.get(EXTENDER).await?.spec.context("the Lease is empty")?;
@@ -64,7 +64,8 @@ impl Scene {
         Ok(pods.filter_map(|pod| pod.metadata.name).collect())
     }
 
-    /// Waits until two replicas are ready and another than `before` leads; the Service leads to it, and it alone has the label.
+    /// Waits until two replicas are ready and a replica other than `before` leads. The Service must select the leader,
+    /// and only it may have the label.
     async fn settled_without(&self, before: &str) -> anyhow::Result<String> {
         let replicas = format!("app.kubernetes.io/name={EXTENDER}");
         let mut last = String::new();
@@ -96,7 +97,7 @@ impl Scene {
         self.cluster.pods().create(&asking).await.map(drop)
     }
 
-    /// Waits until the pod runs, and everybody has a slice of his own.
+    /// Waits until the pod runs, and checks that every pod has a slice of its own.
     async fn runs(&self, name: &str, since: Instant) -> anyhow::Result<()> {
         self.cluster.pods().running(name).await?;
         println!("{name}: ran after {:.1} s", since.elapsed().as_secs_f64());
@@ -119,7 +120,7 @@ async fn the_service_leads_to_the_one_replica_that_leads() -> anyhow::Result<()>
     let first = scene.settled_without("").await?;
     scene.serves("first").await?;
 
-    // It dies with its machine: it gives nothing back, and its pod is gone.
+    // The leader dies with its machine: it does not release the Lease, and its pod is gone.
     let began = Instant::now();
     scene.signal(&first, Signal::STOP)?;
     scene.pods().delete(&first, &DeleteParams::default().grace_period(0)).await?;
@@ -127,7 +128,7 @@ async fn the_service_leads_to_the_one_replica_that_leads() -> anyhow::Result<()>
     scene.runs("after-death", began).await?;
     let second = scene.settled_without(&first).await?;
 
-    // It is cut off for longer than its Lease, with the scheduler's connection to it, and comes back.
+    // The leader is cut off for longer than its Lease, with the scheduler's connection to it, and comes back.
     let began = Instant::now();
     scene.signal(&second, Signal::STOP)?;
     scene.create("cut-off").await?;
@@ -136,14 +137,14 @@ async fn the_service_leads_to_the_one_replica_that_leads() -> anyhow::Result<()>
     let third = scene.settled_without(&second).await?;
     scene.serves("after-return").await?;
 
-    // Its process is killed, and started again in its place.
+    // The leader's process is killed, and restarted in its place.
     let began = Instant::now();
     scene.signal(&third, Signal::KILL)?;
     scene.create("after-crash").await?;
     scene.runs("after-crash", began).await?;
     let fourth = scene.settled_without("").await?;
 
-    // A rollout: the Lease is given back each time, and nobody waits for its end.
+    // A rollout: each leader releases the Lease, so that no successor waits for its expiry.
     scene.cluster.plane().kubectl(&["rollout", "restart", "-n", NAMESPACE, "deployment", EXTENDER]).await?;
     scene.serves("during-rollout").await?;
     scene
@@ -156,7 +157,8 @@ async fn the_service_leads_to_the_one_replica_that_leads() -> anyhow::Result<()>
     scene.cluster.stop().await
 }
 
-/// Replicas whose agents have streams to both. The new leader knows what the last one knew: it lists nothing, and answers at once.
+/// Agents have streams to both replicas. The new leader has all that the former one had, so it lists nothing, and
+/// answers at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_takes_over_without_listing() -> anyhow::Result<()> {
     const NODES: usize = 20;

@@ -1,5 +1,5 @@
-//! Nodes that NVIDIA's device plugin serves: pods that ask kerf run on them, and no more than there are devices, whoever else
-//! takes some. A stand-in serves the devices; `StaticServer` takes NVIDIA's own plugin just as well.
+//! Nodes that NVIDIA's device plugin serves: pods that ask kerf run on them, and no more than there are devices, even
+//! if other pods take some. A stand-in serves the devices; `StaticServer` accepts NVIDIA's own plugin as well.
 
 use anyhow::{Context as _, ensure};
 use futures::future::try_join_all;
@@ -21,7 +21,7 @@ const GPU: &str = "nvidia.com/gpu";
 const SHARED: &str = "nvidia.com/gpu.shared";
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 
-/// One kind for each class, so that it is known which node serves a pod.
+/// One kind for each class, so that each pod's node is determined.
 const POLICY: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -95,7 +95,7 @@ impl Scene {
         {
             scene.has(name, resource, count).await?;
         }
-        // The webhook hears of the nodes by its watch.
+        // The webhook sees the nodes by its watch.
         let asks = pod("probe", &[(keys::GPU_MEMORY, "10Gi")]);
         let dry_run = kube::api::PostParams { dry_run: true, ..Default::default() };
         let is_known = async || {
@@ -110,7 +110,7 @@ impl Scene {
         Api::all(self.cluster.plane().client())
     }
 
-    /// Waits until a Node has so many devices of a name.
+    /// Waits until a Node has this many devices of a name.
     async fn has(&self, node: &str, resource: &str, count: u32) -> anyhow::Result<()> {
         wait(PATIENCE, &format!("{node} to have {count} {resource}"), async || {
             let status = self.api().get(node).await?.status.unwrap_or_default();
@@ -126,7 +126,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until so many devices of a name are held on a node, by its kubelet's account.
+    /// Waits until this many devices of a name are held on a node, by its kubelet's account.
     async fn held(&self, node: &str, resource: &str, count: usize) -> anyhow::Result<()> {
         let server = &self.nodes[node];
         wait(PATIENCE, &format!("{count} {resource} of {node} to be held"), async || {
@@ -136,7 +136,7 @@ impl Scene {
         .await
     }
 
-    /// Every kubelet took every pod that it was given.
+    /// Checks that every kubelet admitted every pod that it got.
     fn nobody_was_refused(&self) {
         for server in self.nodes.values() {
             assert!(
@@ -154,7 +154,7 @@ fn asks(name: &str, memory: &str, isolation: &str) -> Pod {
     pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, isolation)])
 }
 
-/// A pod that asks NVIDIA's device plugin and was bound to a node by somebody else.
+/// A pod that asks NVIDIA's device plugin and that another scheduler has bound to a node.
 fn foreign(name: &str, node: &str, resource: &str, count: u32) -> anyhow::Result<Pod> {
     let mut pod = serde_json::to_value(pod(name, &[]))?;
     pod["spec"]["nodeName"] = json!(node);
@@ -162,7 +162,7 @@ fn foreign(name: &str, node: &str, resource: &str, count: u32) -> anyhow::Result
     Ok(serde_json::from_value(pod)?)
 }
 
-/// What `kerf explain` says of a pod.
+/// The output of `kerf explain` for a pod.
 fn explained(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
     let mut kerf = Command::new(binaries::ours("kerf")?);
     chart::said(&kerf.args(["explain", name, "--kubeconfig"]).arg(cluster.plane().kubeconfig()).output()?)
@@ -177,7 +177,7 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
     let scene = Scene::start().await?;
     let cluster = &scene.cluster;
 
-    // One of each layout, by annotation alone.
+    // One pod for each layout, by annotation alone.
     for (name, memory, isolation, resource, nodes) in [
         ("replica", "10Gi", "memory", GPU, &["mps"][..]),
         ("slice", "5Gi", "none", GPU, &["sliced", "renamed"]),
@@ -204,7 +204,7 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
         assert!(request_of(&pod)?.static_nodes);
     }
 
-    // A pod that wants no GPU never meets kerf.
+    // A pod without a GPU request never meets kerf.
     let bare = cluster.create(&pod("bare", &[])).await?;
     let written = (bare.metadata.annotations.unwrap_or_default(), bare.metadata.labels.unwrap_or_default());
     assert_eq!(written, (BTreeMap::new(), BTreeMap::new()));
@@ -214,7 +214,7 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
         "{spec:?}"
     );
 
-    // Somebody else takes three of the eight MPS replicas, and kerf's pod has one: four are left for a burst of forty.
+    // Another pod takes three of the eight MPS replicas, and kerf's pod has one: four are left for a burst of forty.
     cluster.create(&foreign("foreign", "mps", GPU, 3)?).await?;
     scene.held("mps", GPU, 4).await?;
     let burst: Vec<Pod> = (0..40).map(|number| asks(&format!("p{number}"), "10Gi", "memory")).collect();
@@ -233,11 +233,12 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
     assert!(said.lines().any(|line| line.trim() == "mps: GPU slices in use"), "{said}");
     scene.nobody_was_refused();
 
-    // Who leaves makes room for those that wait, kerf's pod or another.
+    // A pod that leaves makes room for pending ones, whether kerf placed it or not.
     cluster.delete("foreign").await?;
     wait(PATIENCE, "three more to run", async || Ok(bound().await?.len() == 7)).await?;
     scene.held("mps", GPU, 8).await?;
-    // So does the plugin when it offers more. The labels are changed first: until both agree, nothing there is fenced.
+    // More devices of the plugin make room too. The labels are changed first, because until both agree, nothing there
+    // counts as isolated.
     let mut scene = scene;
     scene.label("mps", json!({"nvidia.com/gpu.count": "3"})).await?;
     scene.nodes.get_mut("mps").context("no node")?.serve(GPU, 12).await?;
@@ -262,7 +263,7 @@ async fn a_node_goes_from_static_to_managed_and_back_and_its_pods_stay_counted()
     assert_eq!(node_of(&pod), None, "the node is nobody's static node");
     scene.held("mps", GPU, 2).await?;
 
-    // Back again: with another leader, which must find what is held.
+    // Back again, with another leader, which must find what is held.
     cluster.delete("waits").await?;
     scene.label("mps", json!({keys::MANAGED: null})).await?;
     let burst: Vec<Pod> = (0..12).map(|number| asks(&format!("b{number}"), "10Gi", "memory")).collect();

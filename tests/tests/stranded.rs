@@ -1,8 +1,9 @@
-//! Random small clusters: no pod waits while a kind that it may have has room where it may go. `cargo xtask bench stranded` judges more.
+//! Random small clusters: no pod is pending while a kind that it may have has room where it may go.
+//! `cargo xtask bench stranded` judges more.
 
 use kerf_tests::stranded::{Case, Scene, Verdict, decide};
 
-/// Those that are wrong, with their cases' numbers.
+/// The wrong verdicts, with their cases' numbers.
 fn wrong(verdicts: &[Verdict]) -> Vec<(usize, Verdict)> {
     verdicts.iter().copied().enumerate().filter(|(_, verdict)| verdict.is_wrong()).collect()
 }

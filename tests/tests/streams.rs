@@ -1,4 +1,4 @@
-//! Agents' connections to the extender, which is a process and asks a real API server whose their tokens are.
+//! Agents' connections to the extender, which runs as a process and has a real API server review their tokens.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const AGENT: &str = "kerf-node-agent";
 const AUDIENCE: &str = "kerf-extender";
 const NAME: &str = "kerf-extender.kerf-system.svc";
 
-/// A cluster without nodes, and where its extender serves agents.
+/// A cluster without nodes, and the address where its extender serves agents.
 async fn cluster() -> anyhow::Result<(Cluster, SocketAddr)> {
     let mut options = ClusterOptions::new(Vec::new());
     options.control_plane.controller_manager = false;
@@ -42,7 +42,7 @@ async fn cluster() -> anyhow::Result<(Cluster, SocketAddr)> {
     Ok((cluster, address))
 }
 
-/// What a token is bound to: the pod of the agent on a node, which is made.
+/// Creates the pod of the agent on a node, which a token is bound to.
 async fn pod_of_agent(plane: &ControlPlane, node: &str) -> anyhow::Result<BoundObjectReference> {
     NodeObject::new(node).create_node(&plane.client()).await?;
     let pod = json!({
@@ -67,7 +67,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// With the rights of one.
+    /// An agent with the rights of one.
     async fn new(plane: &ControlPlane, extender: SocketAddr) -> anyhow::Result<Self> {
         let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, AGENT).await?;
         let client = plane.client_as(&kubeconfig).await?;
@@ -75,7 +75,7 @@ impl Agent {
         Ok(Self { extender, authority, folder: tempfile::tempdir()? })
     }
 
-    /// Says hello for a node. Whether the extender tells its role.
+    /// Says hello for a node. Returns whether the extender answers with its role.
     async fn greets(&self, node: &str, token: Option<&str>) -> anyhow::Result<Result<(), Status>> {
         let file = self.folder.path().join("token");
         std::fs::write(&file, token.unwrap_or_default())?;
@@ -143,7 +143,7 @@ async fn a_forged_hello_is_refused() -> anyhow::Result<()> {
     agent.greets("n1", Some(&right)).await?.context("the right token is refused")?;
 
     let of_second = token(AGENT, AUDIENCE, Some(&two)).await?;
-    // What is signed anew is taken as long as it is in time, so that the next one is refused for its end and nothing else.
+    // A newly signed token is accepted while it is valid, so the next one is refused only because it has expired.
     let in_time = plane.resigned(&right, |_| ())?;
     agent.greets("n1", Some(&in_time)).await?.context("a token that is signed anew is refused")?;
     let ended = plane.resigned(&right, |claims| {
@@ -185,7 +185,7 @@ async fn a_forged_hello_is_refused() -> anyhow::Result<()> {
         let refusal = refusal.err().with_context(|| format!("a token {what} is taken"))?;
         ensure!(refusal.code() == code && refusal.message().starts_with(message), "{what}: {refusal:?}");
     }
-    // The node whose agent was played by others is served as before.
+    // The node whose agent others tried to impersonate is served as before.
     agent.greets("n1", Some(&right)).await?.context("the right token is refused at last")?;
     cluster.stop().await
 }

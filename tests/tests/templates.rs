@@ -1,5 +1,5 @@
-//! Bare names in pod templates, through the real kubectl and API server: the template gets the qualified name, applying it
-//! again changes nothing, and its pods run.
+//! Bare names in pod templates, through the real kubectl and API server: the template gets the qualified name, applying
+//! it again changes nothing, and its pods run.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A kind with a pod template: its API version and where its template is.
+/// A kind with a pod template: its API version and the path of its template.
 struct Kind {
     name: &'static str,
     version: &'static str,
@@ -92,7 +92,8 @@ async fn runs(cluster: &Cluster, app: &str) -> anyhow::Result<()> {
     wait(PATIENCE, &format!("a pod of {app} to run"), running).await
 }
 
-/// Applies the manifest again until nothing else writes the object in between: controllers write its status for a while.
+/// Applies the manifest again until no other program writes the object in between, because controllers write its status
+/// for a while.
 async fn applying_again_is_a_no_op(
     cluster: &Cluster,
     kind: &Kind,
@@ -130,7 +131,7 @@ async fn a_bare_name_works_in_every_template_and_applying_it_twice_changes_nothi
         runs(&cluster, &kind.object()).await?;
         applying_again_is_a_no_op(&cluster, kind, &manifest, &[]).await?;
     }
-    // Nothing was rolled out anew for it.
+    // It caused no new rollout.
     let sets = cluster.plane().kubectl(&["get", "replicasets", "-l", "app=deployment", "-o", "name"]).await?;
     assert_eq!(sets.lines().count(), 1, "{sets}");
     cluster.stop().await

@@ -1,4 +1,4 @@
-//! Rules of the codebase that a machine keeps.
+//! Rules of the codebase that a test enforces.
 #![expect(clippy::unwrap_used, reason = "a rule that cannot be looked at has failed")]
 
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ fn is_test(path: &str) -> bool {
     path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("tests.rs")
 }
 
-/// Core decides: it may not reach the world, not even through a dependency.
+/// Core only decides, so it may not do I/O, not even through a dependency.
 #[test]
 fn core_is_pure() {
     let manifest = std::fs::read_to_string(root().join("core/Cargo.toml")).unwrap();
@@ -108,7 +108,7 @@ fn unsafe_code_lives_at_the_nvml_boundary_only() {
     }
 }
 
-/// Keys are spelled in one room, so that a rename is one change.
+/// Keys are spelled in one place, so that a rename is one change.
 #[test]
 fn kubernetes_keys_are_spelled_in_core_keys_only() {
     let key = concat!("\"kerf", ".dev/");
@@ -120,10 +120,10 @@ fn kubernetes_keys_are_spelled_in_core_keys_only() {
     }
 }
 
-/// Used by code that a build script makes.
+/// Dependencies that only generated code uses.
 const USED_BY_GENERATED_CODE: [&str; 2] = ["prost", "tonic-prost"];
 
-/// What a crate does not use, everybody compiles all the same. What no crate names, the workspace need not pin.
+/// Everybody compiles an unused dependency too. The workspace need not pin what no crate names.
 #[test]
 fn every_dependency_is_used() {
     let sources = all_sources();
@@ -167,7 +167,7 @@ fn manifests_in(folder: &Path, found: &mut Vec<(String, String)>) {
     }
 }
 
-/// Names in the sections of dependencies, those of tests and of build scripts too.
+/// Names in the sections of dependencies, including those of tests and of build scripts.
 fn dependencies(manifest: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut is_inside = false;
@@ -183,7 +183,7 @@ fn dependencies(manifest: &str) -> Vec<&str> {
     found.into_iter().filter(|name| !name.starts_with('#')).collect()
 }
 
-/// Whether a line names a crate: in a path, or alone behind `use`.
+/// Whether a line names a crate: in a path, or alone after `use`.
 fn names(line: &str, name: &str) -> bool {
     let is_part = |sign: char| sign.is_alphanumeric() || sign == '_';
     line.match_indices(name).any(|(at, _)| {

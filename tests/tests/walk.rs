@@ -37,7 +37,7 @@ fn container(pod: &mut Pod) -> anyhow::Result<&mut Container> {
     pod.spec.as_mut().and_then(|s| s.containers.first_mut()).context("the pod has no container")
 }
 
-/// The environment that the kubelet gives to the pod's container.
+/// The devices that the kubelet makes visible to the pod's container.
 fn visible(cluster: &Cluster, node: usize, pod: &str) -> Option<String> {
     let grant = cluster.nodes()[node].kubelet().grant(&PodKey::new("default", pod), "main")?;
     grant.environment.get("NVIDIA_VISIBLE_DEVICES").cloned()
@@ -63,7 +63,7 @@ async fn dispatched(cluster: &Cluster, schema: &str) -> anyhow::Result<f64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn bindings_and_the_lease_wait_behind_no_other_accounts_requests() -> anyhow::Result<()> {
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
-    // The API server goes by a schema that is new after a moment.
+    // The API server applies a new schema after a moment.
     wait(PATIENCE, "the schemas to be in force", async || {
         Ok(dispatched(&cluster, "kerf-extender-lease").await? > 0.0)
     })
@@ -88,7 +88,7 @@ async fn a_pod_gets_the_slice_that_was_cut_for_it() -> anyhow::Result<()> {
     assert_eq!(visible(&cluster, 0, "cut").as_ref(), slices[0].mig_uuids.first());
     assert_eq!(assignment.slices[0].gpu.as_str(), slices[0].gpu_uuid);
 
-    // Gone: the slice stays as idle capacity, and the next pod of this size gets that very one.
+    // The pod is gone: its slice stays as idle capacity, and the next pod of this size gets that very slice.
     cluster.delete("cut").await?;
     let idle = async || {
         let slices = cluster.gpu_node("h").await?.read_status()?.unwrap_or_default().slices;
@@ -152,7 +152,7 @@ async fn shares_of_a_gpu_without_mig_are_accounted_by_memory() -> anyhow::Result
     cluster.running("c").await?;
     cluster.delete("b").await?;
     cluster.delete("c").await?;
-    // The last time slice is gone: the GPU may serve MPS shares.
+    // The last time slice is gone, so the GPU may serve MPS shares.
     cluster.running("fenced").await?;
     let grant =
         cluster.nodes()[0].kubelet().grant(&PodKey::new("default", "fenced"), "main").context("no grant")?;

@@ -1,5 +1,5 @@
-//! Requests that reach no pod, because they are on the workload or are labels: the real API server warns and refuses nothing, with
-//! no program of kerf's in the cluster.
+//! Requests that reach no pod, because they are on the workload or are labels. The real API server warns and refuses
+//! nothing, with no program of kerf's in the cluster.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn guarded() -> anyhow::Result<ControlPlane> {
     let guard = root().join("deploy/base/guard/workloads.yaml").display().to_string();
     plane.kubectl(&["apply", "--server-side", "-f", &guard]).await?;
     let misplaced = workload(KINDS[0], json!({"annotations": {keys::GPU_MEMORY: "10Gi"}}), json!({}));
-    // The API server takes a second or so until it goes by a policy that is new.
+    // The API server needs about a second until it enforces a new policy.
     wait(PATIENCE, "the policy to be in force", async || Ok(!warnings(&plane, &misplaced).await?.is_empty()))
         .await?;
     Ok(plane)
@@ -52,7 +52,7 @@ fn template_of(kind: &str) -> &'static str {
     if kind == "CronJob" { "spec.jobTemplate.spec.template" } else { "spec.template" }
 }
 
-/// What the API server warns of when the object is created.
+/// The API server's warnings when the object is created.
 async fn warnings(plane: &ControlPlane, object: &Value) -> anyhow::Result<String> {
     let output =
         plane.kubectl_output(&["create", "--dry-run=server", "-f", "-"], &object.to_string()).await?;
@@ -80,14 +80,15 @@ async fn a_request_that_reaches_no_pod_is_told_with_its_place() -> anyhow::Resul
         let told = create(json!({}), json!({"labels": {keys::GPU_MEMORY: "10Gi"}})).await?;
         let expected = format!("{template}.metadata.labels[{}] is a label", keys::GPU_MEMORY);
         assert!(told.contains(&expected), "{told}");
-        // What the pods have themselves may be on the workload too, and who asks nothing is told nothing.
+        // Keys that the pods have themselves may be on the workload too, and an object that asks for nothing gets no
+        // warning.
         let asked = json!({"annotations": {keys::GPU_MEMORY: "10Gi"}});
         for (metadata, pods) in
             [(asked.clone(), asked.clone()), (json!({}), asked.clone()), (json!({}), json!({}))]
         {
             assert_eq!(create(metadata, pods).await?, "", "{kind}");
         }
-        // A controller made it of an object whose author was told already.
+        // A controller created it from an object whose author was warned already.
         let owner = json!([{"apiVersion": "example.com/v1", "kind": "Owner", "name": "o", "uid": "1", "controller": true}]);
         let made = json!({"annotations": {keys::GPU_MEMORY: "10Gi"}, "ownerReferences": owner});
         assert_eq!(create(made, json!({})).await?, "", "{kind}");

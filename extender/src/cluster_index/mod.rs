@@ -181,12 +181,12 @@ impl ClusterIndex {
         self.nodes.get(name)
     }
 
-    /// Starts a list of all GpuNodes.
+    /// Starts a list of all `GpuNodes`.
     pub fn nodes_listing(&mut self) {
         self.listing.nodes = Some(HashSet::new());
     }
 
-    /// Ends a list of all GpuNodes: those that it did not contain are gone.
+    /// Ends a list of all `GpuNodes`: those that it did not contain are gone.
     pub fn nodes_listed(&mut self) {
         if let Some(shown) = self.listing.nodes.take() {
             let gone: Vec<_> = self.nodes.keys().filter(|name| !shown.contains(*name)).cloned().collect();

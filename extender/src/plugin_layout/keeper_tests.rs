@@ -144,7 +144,7 @@ async fn mig_devices_get_other_names_only_where_no_pod_is_about_to_come() {
     assert!(keeper.term.with(|index| index.is_open(&"n".into())));
 }
 
-/// Sets a ClusterPolicy that gives the MIG devices of `n` their names of strategy `mixed`.
+/// Sets a `ClusterPolicy` that gives the MIG devices of `n` their names of strategy `mixed`.
 fn renaming(api: &ApiStandIn) {
     let settings = json!({"migStrategy": "mixed"});
     let record =

@@ -1,5 +1,6 @@
-//! Measures how well and how fast kerf packs lists of jobs, without a cluster. `cargo xtask bench packing`, `cargo
-//! xtask bench decide`, `cargo xtask bench policy` and `cargo xtask bench offers` run it, and build it optimised first.
+//! Measures how well and how fast kerf packs lists of jobs, without a cluster. `cargo xtask bench packing`,
+//! `cargo xtask bench decide`, `cargo xtask bench policy` and `cargo xtask bench offers` run it, and build it optimised
+//! first.
 #![forbid(unsafe_code)]
 
 mod board;

@@ -1,4 +1,4 @@
-//! Has the images written once, and reads them by the OCI's own types.
+//! Writes the images once for all tests, and reads them by the OCI's own types.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +12,9 @@ use kerf_tests::binaries;
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest};
 use sha2::{Digest as _, Sha256};
 
-/// All that there are.
 pub const IMAGES: [&str; 4] = ["kerf-webhook", "kerf-extender", "kerf-node-agent", "kerf-cli"];
 
-/// Any time will do, if it is not now.
+/// Any time other than the present.
 const TIME: &str = "1700000000";
 
 /// An archive that was read.
@@ -23,13 +22,12 @@ pub struct Image {
     pub name: &'static str,
     /// Every file, by its path.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// The only entry of the index.
     pub descriptor: Descriptor,
     pub manifest: ImageManifest,
     pub configuration: ImageConfiguration,
 }
 
-/// The folder that holds the images, written by the first that asks.
+/// The folder with the images, which the first caller writes.
 pub fn build() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -48,7 +46,6 @@ pub fn write(folder: &Path, images: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Reads one of them.
 pub fn image(name: &'static str) -> Image {
     let archive = fs::read(build().join(format!("{name}.tar"))).unwrap();
     let mut files = BTreeMap::new();
@@ -71,14 +68,13 @@ pub fn image(name: &'static str) -> Image {
     Image { name, files, descriptor, manifest, configuration }
 }
 
-/// What a descriptor leads to, with the size that it tells.
+/// The content that a descriptor refers to, whose size must match.
 fn blob<'a>(files: &'a BTreeMap<String, Vec<u8>>, descriptor: &Descriptor) -> &'a [u8] {
     let content = &files[&format!("blobs/sha256/{}", descriptor.digest().digest())];
     assert_eq!(content.len() as u64, descriptor.size());
     content
 }
 
-/// SHA-256, in hex.
 pub fn sha256(bytes: &[u8]) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }
@@ -96,14 +92,14 @@ impl Image {
         self.manifest.layers()[0].digest().digest()
     }
 
-    /// The layer, not compressed.
+    /// The layer, uncompressed.
     pub fn layer(&self) -> Vec<u8> {
         let mut layer = Vec::new();
         GzDecoder::new(blob(&self.files, &self.manifest.layers()[0])).read_to_end(&mut layer).unwrap();
         layer
     }
 
-    /// Paths in the layer.
+    /// The paths of all entries in the layer.
     pub fn entries(&self) -> Vec<String> {
         let layer = self.layer();
         let mut archive = tar::Archive::new(layer.as_slice());

@@ -13,12 +13,11 @@ use tempfile::TempDir;
 
 use super::archive::Image;
 
-/// An unpacked image.
 pub struct Root(TempDir);
 
 impl Root {
-    /// By a process of its own: a fork of another test would hold a file of this process open for writing, and the kernel executes no
-    /// program that is.
+    /// Unpacks in a process of its own. Otherwise a fork of another test could hold a file of this process open for
+    /// writing, and the kernel does not execute such a file.
     pub fn unpack(image: &Image) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut tar = Command::new("tar");
@@ -29,7 +28,7 @@ impl Root {
         Self(folder)
     }
 
-    /// Where a path of the image is on this machine.
+    /// The path of an image's file on this machine.
     pub fn path(&self, path: &str) -> PathBuf {
         self.0.path().canonicalize().unwrap().join(path)
     }
@@ -41,7 +40,7 @@ impl Root {
         fs::write(path, content).unwrap();
     }
 
-    /// What a program says that runs to its end.
+    /// The output of a program that runs to its end.
     pub fn run(&self, program: &str, arguments: &[&str], environment: &[(String, String)]) -> String {
         let output = self.command(program, arguments, environment).output().unwrap();
         assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
@@ -55,14 +54,14 @@ impl Root {
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
     }
 
-    /// A program with the image for its root, and nothing of this process's environment.
+    /// A program with the image as its root, and nothing of this process's environment.
     pub fn command(&self, program: &str, arguments: &[&str], environment: &[(String, String)]) -> Command {
         let mut command = if rustix::process::geteuid().is_root() {
             let mut command = Command::new("chroot");
             command.arg(self.0.path());
             command
         } else {
-            // Who is not root is, in a user namespace of its own.
+            // Without root rights, a user namespace of its own gives them.
             let mut command = Command::new("unshare");
             command.args(["--user", "--map-root-user", "--root"]).arg(self.0.path());
             command
@@ -73,7 +72,7 @@ impl Root {
     }
 }
 
-/// What a process has mapped, once that is as wished; ends the process.
+/// The mappings of a process, once they are as wished; ends the process.
 pub fn maps(root: &Root, mut child: Child, wished: impl Fn(&str) -> bool, patience: Duration) -> String {
     let path = format!("/proc/{}/maps", child.id());
     let deadline = Instant::now() + patience;
@@ -92,7 +91,7 @@ pub fn maps(root: &Root, mut child: Child, wished: impl Fn(&str) -> bool, patien
     maps
 }
 
-/// A server that has one answer, for as long as the test runs; gives its address.
+/// A server with one answer, for as long as the test runs. Returns its address.
 pub fn answer_all_with(document: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -114,7 +113,7 @@ pub fn answer_all_with(document: &'static str) -> String {
     address
 }
 
-/// What a dynamic program's image has of the machine that it was built on.
+/// The files of the build machine that a dynamic program's image contains.
 pub fn of_the_system() -> Vec<String> {
     let loader =
         if ARCH == "x86_64" { "usr/lib64/ld-linux-x86-64.so.2" } else { "usr/lib/ld-linux-aarch64.so.1" };

@@ -1,4 +1,5 @@
-//! Commands that need an API server and no more. Each block runs on one that has what the block before it has left taken away.
+//! Runs the commands of the pages that need only an API server. Before each block the leftovers of the one before it
+//! are removed.
 
 use std::fs;
 
@@ -11,18 +12,18 @@ use serde_json::{Value, json};
 
 use super::reader::Reader;
 
-/// The node that the pages speak of.
+/// The node that the pages use.
 const NODE: &str = "gpu-1";
 
-/// Words that a reader replaces, and by what.
+/// The placeholders that a reader replaces, with their values.
 const PLACEHOLDERS: [(&str, &str); 3] =
     [("NODE", NODE), ("NAME", NODE), ("SELECTOR", "nvidia.com/gpu.present=true")];
 
-/// Objects of kerf's that are in no namespace.
+/// kerf's objects that are in no namespace.
 const CLUSTER_SCOPED: &str = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,\
     validatingadmissionpolicies,validatingadmissionpolicybindings,customresourcedefinitions";
 
-/// A node with GPUs as the GPU Operator labels it.
+/// A node with GPUs and the GPU Operator's labels.
 fn node() -> Value {
     let operands = ["device-plugin", "gpu-feature-discovery", "mig-manager", "mps-control-daemon"];
     let mut labels = json!({"nvidia.com/gpu.present": "true"});
@@ -32,7 +33,7 @@ fn node() -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}})
 }
 
-/// The commands with these words replaced.
+/// The commands with their placeholders replaced.
 fn filled_in(text: &str) -> String {
     let word = |piece: &str| {
         let word = piece.trim_end();
@@ -42,7 +43,7 @@ fn filled_in(text: &str) -> String {
     text.split_inclusive(char::is_whitespace).map(word).collect()
 }
 
-/// Takes away what a page has made.
+/// Removes what a page has created.
 async fn clear(plane: &ControlPlane) -> anyhow::Result<()> {
     let namespaces = ["delete", "namespace", "kerf-system", "demo", "ollama", "--ignore-not-found"];
     let objects = ["delete", CLUSTER_SCOPED, "--selector=app.kubernetes.io/part-of=kerf"];
@@ -51,7 +52,7 @@ async fn clear(plane: &ControlPlane) -> anyhow::Result<()> {
         plane.kubectl(command).await?;
     }
     plane.apply(&node().to_string()).await?;
-    // As after an installation: some pages add to one.
+    // As after an installation, because some pages add to one.
     plane.create_namespace(NAMESPACE).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Commands.
+//! Runs the commands of the pages on a cluster, and checks the flags of those that cannot run.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use kerf_tests::docs::{Block, Page, Role, pages};
 use kube::Api;
 use kube::api::ListParams;
 
-/// The pages whose commands run, in the order in which somebody reads them: the first installs kerf.
+/// The pages whose commands run, in reading order: the first installs kerf.
 const IN_ORDER: [&str; 14] = [
     "docs/start.md",
     "README.md",
@@ -33,10 +33,10 @@ const IN_ORDER: [&str; 14] = [
     "docs/sharing.md",
 ];
 
-/// Made by GPU Operator.
+/// The `RuntimeClass` that GPU Operator creates.
 const RUNTIME_CLASS: &str = r#"{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}"#;
 
-/// kerf's own pods name images that a node could pull, had the commands been typed on a real cluster.
+/// kerf's own pods must name images that a node could pull if the commands were typed on a real cluster.
 async fn pods_have_images_that_were_pushed(cluster: &BareCluster, folder: &Path) -> anyhow::Result<()> {
     let pushed = std::fs::read_to_string(folder.join("pushed"))?;
     let pods =
@@ -68,7 +68,7 @@ async fn the_commands_of_the_documentation_run_and_its_manifests_are_taken() -> 
     let nodes = vec![NodeSpec::without_gpus("cpu"), h100.with_gpu_taint()];
     let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
     cluster.plane().apply(RUNTIME_CLASS).await?;
-    // Where the operator puts the driver, by `driverRoot` in deploy/values/gpu-operator.yaml.
+    // The operator's path of the driver, by `driverRoot` in deploy/values/gpu-operator.yaml.
     std::fs::create_dir_all(cluster.node("h100")?.kubelet().locate(Path::new("/run/nvidia/driver")))?;
     let reader = Reader::of(cluster.plane())?;
     let pages = pages(&root())?;
@@ -87,7 +87,7 @@ async fn the_commands_of_the_documentation_run_and_its_manifests_are_taken() -> 
     cluster.stop().await
 }
 
-/// What cannot run here is at least spelled as its program wants it, and names files that are there.
+/// Commands that cannot run here have at least valid flags, and name existing files.
 #[test]
 fn commands_for_elsewhere_have_flags_and_files_that_exist() -> anyhow::Result<()> {
     let (kerf, mut wrong) = (binaries::ours("kerf")?, Vec::new());
@@ -113,7 +113,7 @@ fn commands_for_elsewhere_have_flags_and_files_that_exist() -> anyhow::Result<()
     Ok(())
 }
 
-/// The page of the module `untested` has those that do not run.
+/// The module `untested` writes the page with those that do not run.
 #[test]
 fn many_commands_run() -> anyhow::Result<()> {
     let blocks = pages(&root())?.into_iter().flat_map(|page| page.blocks);

@@ -10,7 +10,6 @@ use kerf_tests::docs::{Role, pages};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The list.
 const LIST: &str = "deploy/examples/images.yaml";
 
 #[derive(Deserialize)]
@@ -70,8 +69,8 @@ fn manifests(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
 /// What Helm prints after an installation.
 const NOTES: &str = "deploy/chart/templates/NOTES.txt";
 
-/// The images that the manifests of `deploy/examples` and `docs` name, the manifests in the pages there and in `README.md`, and the
-/// commands in the chart's notes.
+/// The images of the manifests of `deploy/examples` and `docs`, of the manifests in the pages there and in `README.md`,
+/// and of the commands in the chart's notes.
 fn uses() -> anyhow::Result<BTreeSet<Use>> {
     let (root, mut paths, mut uses) = (root(), Vec::new(), BTreeSet::new());
     for folder in ["deploy/examples", "docs"] {

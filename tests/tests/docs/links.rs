@@ -1,9 +1,9 @@
-//! Links.
+//! Checks the links of the pages and their headings.
 
 use kerf_tests::cluster::root;
 use kerf_tests::docs::pages;
 
-/// A link inside the repository names a file that is there, and a heading that the file has.
+/// A link inside the repository names an existing file, and a heading of that file.
 #[test]
 fn links_lead_somewhere() -> anyhow::Result<()> {
     let root = root();
@@ -30,7 +30,7 @@ fn links_lead_somewhere() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A page that no other leads to is not found by anybody.
+/// Readers cannot find a page that no other page links to.
 #[test]
 fn every_page_is_linked_from_another() -> anyhow::Result<()> {
     let root = root();

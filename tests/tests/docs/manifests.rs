@@ -1,4 +1,4 @@
-//! Manifests and parts of them.
+//! Validates the manifests in the pages, and parts of manifests.
 
 use anyhow::{Context as _, ensure};
 use kerf_core::contract::NodePolicy;
@@ -11,7 +11,7 @@ use kerf_tests::docs::{Block, Page, Role, Whole, pages};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// A Pod with nothing but what every Pod has.
+/// A Pod with only the required fields.
 fn pod() -> Value {
     let container = json!({"name": "main", "image": "none"});
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "shown"}, "spec": {"containers": [container]}})
@@ -26,7 +26,7 @@ fn merged(mut whole: Value, part: &Value) -> Value {
     whole
 }
 
-/// The whole objects that a block stands for.
+/// The whole objects that a block shows or shows a part of.
 fn wholes(role: Role, text: &str) -> anyhow::Result<Vec<Value>> {
     let parts = objects(text)?;
     let Role::Part(whole) = role else { return Ok(parts) };
@@ -50,8 +50,8 @@ fn wholes(role: Role, text: &str) -> anyhow::Result<Vec<Value>> {
     }])
 }
 
-/// Whether its reader takes it: kerf's own documents by core, values by Helm, a kustomization's parts by their paths, all else by the
-/// API server.
+/// Whether its reader accepts it: core for kerf's own documents, Helm for values, file paths for the parts of a
+/// kustomization, the API server for everything else.
 async fn taken(plane: &ControlPlane, role: Role, object: Value) -> anyhow::Result<()> {
     match (role, object["kind"].as_str()) {
         (Role::Part(Whole::Values), _) => {
@@ -89,7 +89,7 @@ async fn taken(plane: &ControlPlane, role: Role, object: Value) -> anyhow::Resul
     Ok(())
 }
 
-/// Whether the programs take a policy; one that extends another stands beside the shipped ones.
+/// Whether the programs accept a policy. One that extends another is read beside the shipped ones.
 fn policies_are_taken(object: &Value) -> anyhow::Result<()> {
     let mut texts = vec![(PathBuf::from("page.json"), object.to_string())];
     if !object["spec"]["extends"].is_null() {
@@ -107,7 +107,7 @@ async fn block_is_taken(plane: &ControlPlane, block: &Block) -> anyhow::Result<(
     Ok(())
 }
 
-/// Every manifest of the pages, and every part of one, is taken by who would read it.
+/// Every manifest of the pages, and every part of one, is accepted by the program that reads it.
 pub async fn are_taken(plane: &ControlPlane) -> anyhow::Result<()> {
     let mut blocks = 0;
     for page in pages(&root())? {

@@ -1,4 +1,4 @@
-//! What the documentation says is so: its links lead somewhere, its commands run, its manifests are taken.
+//! The documentation is true: its links lead somewhere, its commands run, its manifests are accepted.
 
 mod api_server;
 mod commands;

@@ -1,4 +1,4 @@
-//! Somebody who reads a page and types what stands there.
+//! A reader of a page, who types the commands that it shows.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use kerf_tests::cluster::root;
 use kerf_tests::control_plane::ControlPlane;
 use kerf_tests::docs::{Page, Role};
 
-/// What a reader has in the `PATH` before the first page.
+/// The programs that a reader has in the `PATH` before the first page.
 fn programs(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir(folder)?;
     for (name, path) in [("kubectl", binaries::tool("kubectl")?), ("helm", binaries::admin_tool("helm")?)] {
@@ -24,7 +24,7 @@ fn programs(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A checkout in which commands may make a target folder.
+/// A checkout in which commands may create a target folder.
 fn checkout(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir(folder)?;
     for entry in std::fs::read_dir(root())? {
@@ -37,7 +37,8 @@ fn checkout(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The blocks of a page as one script, so that what one sets the next one has. Before each command it says where it stands.
+/// The blocks of a page as one script, so that later blocks see the variables of earlier ones. Before each command it
+/// prints the command's place in the page.
 pub fn script(page: &Page, role: Role) -> String {
     let mut script = "set -euo pipefail\n".to_owned();
     for block in page.blocks.iter().filter(|block| block.role == role) {
@@ -63,7 +64,7 @@ impl Reader {
         Ok(Self { folder, kubeconfig: plane.kubeconfig().to_owned() })
     }
 
-    /// A reader who has installed the command line already.
+    /// A reader who has already installed the command line.
     pub fn with_kerf(plane: &ControlPlane) -> anyhow::Result<Self> {
         let reader = Self::of(plane)?;
         for name in ["kerf", "kubectl-kerf"] {
@@ -73,12 +74,11 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The reader's home.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Runs the commands as somebody at the root of a checkout does.
+    /// Runs the commands at the root of a checkout.
     pub async fn run(&self, script: String) -> anyhow::Result<()> {
         let folder = self.folder.display();
         let path = format!("{folder}/.cargo/bin:{folder}/bin:/usr/bin:/bin");

@@ -1,4 +1,4 @@
-//! The page of the commands that no test runs.
+//! Writes the page with the commands that no test runs.
 
 use std::fmt::Write as _;
 

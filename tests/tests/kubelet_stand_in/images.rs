@@ -1,4 +1,4 @@
-//! Pods of images that the stand-in kubelet knows: what their containers see.
+//! Pods whose images the stand-in kubelet can run, and what their containers see.
 
 use std::path::Path;
 
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::pods::Cluster;
 
-/// A pod of one container of the image `shell` that runs this script, with more of its container's and the pod's fields.
+/// A pod with one container of the image `shell` that runs this script, with additional fields of the container and of
+/// the pod.
 pub(super) fn shell(name: &str, script: &str, container: &Value, spec: &Value) -> Pod {
     let mut pod = json!({
         "metadata": {"name": name, "labels": {"app": name}},
@@ -148,7 +149,6 @@ async fn a_container_sees_its_volumes_and_nothing_else_of_the_machine() {
     cluster.end().await;
 }
 
-/// The claims of a token.
 fn claims(token: &str) -> Value {
     let payload = token.split('.').nth(1).unwrap();
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap()
@@ -217,7 +217,7 @@ async fn what_is_not_there_yet_is_waited_for_and_what_changes_is_brought() {
     secret(&cluster, "late", "key", "second").await;
     cluster.log_until("waits", "renewed").await;
 
-    // The same for what a variable needs.
+    // The same for a variable that refers to a missing ConfigMap.
     let main =
         json!({"env": [{"name": "V", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "k"}}}]});
     create(&cluster, &shell("needs", "echo got $V; exec sleep 1000", &main, &json!({}))).await;

@@ -1,4 +1,4 @@
-//! The rules that the real kubelet is held to as well (`gpu_node judge`), shown by the stand-in.
+//! The stand-in follows the rules that the real kubelet is checked against too (`gpu_node judge`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,7 +54,7 @@ async fn the_stand_in_keeps_the_real_kubelets_rules() {
     options.serving = Some(plane.kubelet_serving().unwrap());
     let kubelet = StandInKubelet::start(options).await.unwrap();
     let stand_in = StandIn { client: plane.client(), kubelet };
-    // To look at some rules only.
+    // The variable limits the run to some rules.
     let only = std::env::var("KERF_RULES").unwrap_or_default();
     let broken = judge(&stand_in, &only, |text| println!("{text}")).await.unwrap();
     assert_eq!(broken, Vec::<&str>::new());

@@ -22,7 +22,7 @@ fn ids<const N: usize>(ids: [&str; N]) -> BTreeSet<String> {
     ids.into_iter().map(str::to_owned).collect()
 }
 
-/// A pod by its containers' counts of devices; init containers also have a restart policy, empty for none.
+/// A pod by its containers' counts of devices. Init containers also have a restart policy, empty for none.
 fn pod(name: &str, init: &[(&str, &str, u32)], app: &[(&str, u32)]) -> Pod {
     let container = |name: &str, count: u32| json!({"name": name, "resources": {"limits": {NAME: count.to_string(), "cpu": "1"}}});
     let inits: Vec<_> = init

@@ -1,4 +1,5 @@
-//! Init containers and sidecars on a node: the order in which they run, and whose devices pod-resources shows when.
+//! Init containers and sidecars on a node: the order in which they run, and which devices pod-resources lists in each
+//! phase.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kerf_node_agent::kubelet_api::podresources::ListPodResourcesRequest;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use super::NAME;
 use super::pods::Cluster;
 
-/// A container that runs until the file `<folder>/<name>` exists, if it does not run for ever.
+/// A container that runs until the file `<folder>/<name>` exists, or for ever.
 fn container(cluster: &Cluster, name: &str, count: u32, ends: bool) -> Value {
     let gate = cluster.folder.path().join(name).display().to_string();
     let script = format!("while [ ! -e {gate} ]; do sleep 0.02; done");
@@ -43,7 +44,7 @@ fn is_initialized(pod: &Pod) -> bool {
     conditions.into_iter().any(|c| c.type_ == "Initialized" && c.status == "True")
 }
 
-/// Containers that pod-resources lists, with how many devices each has.
+/// The containers that pod-resources lists, with their numbers of devices.
 async fn listed(cluster: &Cluster) -> Vec<(String, usize)> {
     let mut lister =
         PodResourcesListerClient::new(channel(cluster.kubelet.pod_resources_socket()).await.unwrap());

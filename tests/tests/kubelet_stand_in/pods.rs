@@ -81,7 +81,7 @@ impl Cluster {
         self.pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
     }
 
-    /// Waits until a pod is in this phase, and gives it.
+    /// Waits until a pod is in this phase, and returns it.
     pub(super) async fn phase(&self, name: &str, phase: &str) -> Pod {
         let is_so = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(phase);
         self.pod_until(name, is_so).await
@@ -125,12 +125,12 @@ impl Cluster {
         }
     }
 
-    /// Waits until the node says where its kubelet is reached; gives the port.
+    /// Waits until the node names its kubelet's port, and returns it.
     pub(super) async fn served(&self) -> i32 {
         self.served_elsewhere_than(0).await
     }
 
-    /// The same for a port that is not this one.
+    /// The same for a port other than this one.
     pub(super) async fn served_elsewhere_than(&self, before: i32) -> i32 {
         let nodes: Api<Node> = Api::all(self.plane.client());
         let began = Instant::now();
@@ -168,7 +168,7 @@ fn main_container(pod: &Pod) -> ContainerStatus {
     statuses.into_iter().next().unwrap_or_default()
 }
 
-/// A process that has ended and waits for its parent to notice has no command line any more.
+/// A process that has ended but was not waited for by its parent has no command line.
 fn process_lives(id: &str) -> bool {
     std::fs::read(format!("/proc/{id}/cmdline")).is_ok_and(|line| !line.is_empty())
 }

@@ -1,4 +1,4 @@
-//! Probes of containers, and what comes of them.
+//! Probes of containers, and the effects of their results.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn main(pod: &Pod) -> Option<&ContainerStatus> {
     pod.status.as_ref()?.container_statuses.as_ref()?.first()
 }
 
-/// A server that answers `/healthz` as it is told.
+/// A server whose answer to `/healthz` follows the flag.
 async fn server(healthy: Arc<AtomicBool>) -> SocketAddr {
     let answer = move || {
         let healthy = healthy.load(Ordering::Relaxed);
@@ -79,7 +79,7 @@ async fn a_container_that_does_not_live_is_started_again() {
 async fn other_probes_wait_for_the_startup_probe() {
     let cluster = Cluster::start().await;
     let probe = |file: &str| json!({"exec": {"command": ["test", "-e", format!("/state/{file}")]}, "periodSeconds": 1, "failureThreshold": 100});
-    // It would be ended at once.
+    // This probe would end the container at once.
     let lives =
         json!({"exec": {"command": ["test", "-e", "/state/up"]}, "periodSeconds": 1, "failureThreshold": 1});
     let container = json!({

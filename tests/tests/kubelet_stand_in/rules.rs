@@ -1,4 +1,4 @@
-//! Who gets which device, and what is written about it: the pure half.
+//! Which container gets which device, and what is recorded about it: the pure half of the stand-in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn ledger_with(healthy: &[&str], unhealthy: &[&str]) -> DeviceLedger {
     ledger
 }
 
-/// What the kubelet does with one container when the plugin has no preference.
+/// What the kubelet does with one container if the plugin has no preference.
 fn allocate(ledger: &mut DeviceLedger, uid: &str, count: usize) -> Result<BTreeSet<String>, AllocationError> {
     let Some(choice) = ledger.choose(uid, "main", NAME, count, &BTreeSet::new())? else {
         return Ok(BTreeSet::new());

@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::images::{create, shell};
 use super::pods::Cluster;
 
-/// What the server behind an address calls itself.
+/// The name that the server behind an address sends.
 async fn ask(address: SocketAddr) -> io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let mut said = String::new();
@@ -23,7 +23,7 @@ async fn ask(address: SocketAddr) -> io::Result<String> {
     Ok(said)
 }
 
-/// Whoever connects to the pod's address hears its name: all of 127.0.0.0/8 is this machine's, and so is the pod's.
+/// Serves the pod's name at the pod's address. That works because all of 127.0.0.0/8 is this machine's.
 async fn answer(pod: &Pod, port: u16) {
     let (name, ip) = (pod.metadata.name.clone().unwrap(), pod.status.clone().unwrap().pod_ip.unwrap());
     let listener = TcpListener::bind(format!("{ip}:{port}")).await.unwrap();
@@ -34,7 +34,7 @@ async fn answer(pod: &Pod, port: u16) {
     });
 }
 
-/// Waits until eight questions are answered by exactly these.
+/// Waits until eight connections are answered by exactly these pods.
 async fn answered_by(address: SocketAddr, names: &[&str]) {
     let expected: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Plugins, the registration socket and pod-resources, with pods that only a list knows.
+//! Plugins, the registration socket and pod-resources, with pods that only a list provides.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -72,7 +72,7 @@ impl Node {
         PodResourcesListerClient::new(channel(self.paths().pod_resources()).await.unwrap())
     }
 
-    /// Waits until the kubelet's healthy devices of our name are these; None is an unknown name.
+    /// Waits until these are the kubelet's healthy devices of the test's name; `None` means an unregistered name.
     async fn wait_for(&self, expected: Option<&[&str]>) {
         let expected: Option<BTreeSet<String>> =
             expected.map(|ids| ids.iter().map(|id| (*id).to_owned()).collect());

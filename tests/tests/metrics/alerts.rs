@@ -1,4 +1,4 @@
-//! The alerts: promtool takes the rules, and each fires on series that should make it fire and on no others.
+//! The alerts: promtool accepts the rules, and each fires on the series that should fire it and on no others.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -18,7 +18,7 @@ pub fn alerts() -> anyhow::Result<Vec<Value>> {
     Ok(all.collect::<anyhow::Result<Vec<_>>>()?.concat())
 }
 
-/// The rules, as Prometheus reads them: the `PrometheusRule`'s spec.
+/// The rules as Prometheus reads them: the spec of the `PrometheusRule`.
 fn shipped() -> anyhow::Result<Value> {
     let text = std::fs::read_to_string(root().join("deploy/monitoring/rules.yaml"))?;
     let rule: Value = serde_saphyr::from_str(&text)?;
@@ -42,7 +42,7 @@ fn name(alert: &Value) -> &str {
 fn promtool_takes_the_rules_and_each_alert_fires_when_it_should() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let (rules, tests) = (folder.path().join("rules.yaml"), folder.path().join("tests.yaml"));
-    // JSON is YAML.
+    // promtool reads it, because JSON is YAML.
     std::fs::write(&rules, shipped()?.to_string())?;
     std::fs::write(&tests, with_texts(serde_saphyr::from_str(include_str!("alerts.yaml"))?)?.to_string())?;
     for arguments in [["check", "rules"], ["test", "rules"]] {
@@ -55,7 +55,7 @@ fn promtool_takes_the_rules_and_each_alert_fires_when_it_should() -> anyhow::Res
     Ok(())
 }
 
-/// The tests, with the annotations that have no template: these are as in the rules, and are said once.
+/// The tests, with those annotations added that have no template, so that only the rules contain their texts.
 fn with_texts(mut tests: Value) -> anyhow::Result<Value> {
     let alerts = alerts()?;
     for test in tests["tests"].as_array_mut().context("tests")? {
@@ -78,7 +78,7 @@ fn plain(texts: &Value) -> Map<String, Value> {
     texts.into_iter().filter(|(_, text)| text.as_str().is_some_and(|text| !text.contains("{{"))).collect()
 }
 
-/// What the chart's values change is what they name.
+/// The chart's values change only what they name.
 #[test]
 fn the_chart_has_the_same_rules_but_for_the_address_and_the_limit() -> anyhow::Result<()> {
     const PAGE: &str = "https://git.example.com/kerf/docs/runbooks.md";
@@ -99,7 +99,7 @@ fn the_chart_has_the_same_rules_but_for_the_address_and_the_limit() -> anyhow::R
     Ok(())
 }
 
-/// A text with a number in it is right for 1 and for 2: the number stands behind a colon, or has a unit.
+/// A text with a number must be right for 1 and for 2, so the number follows a colon, or has a unit.
 #[test]
 fn texts_with_a_number_are_right_for_any_number() -> anyhow::Result<()> {
     for alert in alerts()? {
@@ -113,7 +113,7 @@ fn texts_with_a_number_are_right_for_any_number() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A test that nothing fires is worth nothing without one in which it does.
+/// A test without firing is worth nothing without another in which the alert fires.
 #[test]
 fn each_alert_has_series_that_fire_it_and_series_that_do_not() -> anyhow::Result<()> {
     let tests: Value = serde_saphyr::from_str(include_str!("alerts.yaml"))?;
@@ -131,7 +131,7 @@ fn each_alert_has_series_that_fire_it_and_series_that_do_not() -> anyhow::Result
     Ok(())
 }
 
-/// Each alert is told of in the documentation, names what to do, and leads to a runbook with the same four parts.
+/// Each alert is in the documentation, names what to do, and leads to a runbook with the same four parts.
 #[test]
 fn each_alert_is_documented_and_leads_to_its_runbook() -> anyhow::Result<()> {
     const RUNBOOKS: &str = "docs/runbooks.md";

@@ -1,4 +1,4 @@
-//! What a real Prometheus answers, on kerf's programs with simulated GPUs.
+//! The answers of a real Prometheus, on kerf's programs with simulated GPUs.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::metrics::documented::{Metrics, compare, documented, told};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Panels whose first query a healthy cluster answers with nothing, and why. [`trouble`] gives each of them an answer.
+/// Panels whose first query has no answer on a healthy cluster, and why. [`trouble`] gives each of them an answer.
 const OF_TROUBLE: [(&str, &str); 4] = [
     ("Conditions that do not hold", "they all hold"),
     ("Nodes not served", "every node is served"),
@@ -22,7 +22,7 @@ const OF_TROUBLE: [(&str, &str); 4] = [
     ("Errors by NVML's code, and rejected pods", "no call has failed"),
 ];
 
-/// A layout for nodes that NVIDIA's device plugin serves. No node is one of them before there is trouble.
+/// A layout for nodes that NVIDIA's device plugin serves. Before there is trouble there is no such node.
 const LAYOUT: &str = "
 ---
 apiVersion: kerf.dev/v1alpha1
@@ -42,7 +42,7 @@ async fn prometheus_answers_every_query_of_the_dashboard() -> anyhow::Result<()>
     std::fs::write(policy, policies + LAYOUT)?;
     let mut cluster = Cluster::start(options, |_| ()).await?;
     let targets = scraped(&mut cluster)?;
-    // Before the pods: a rate needs a value before the first.
+    // Prometheus starts before the pods, because a rate needs a value from before the first event.
     let [classic, native] = [("classic", Buckets::Classic), ("native", Buckets::Native)];
     let classic = Prometheus::start(&folder.path().join(classic.0), &targets, classic.1).await?;
     let native = Prometheus::start(&folder.path().join(native.0), &targets, native.1).await?;
@@ -80,15 +80,15 @@ async fn the_programs_tell_what_the_documentation_says(targets: &[Scraped]) -> a
     wait(TIMEOUT, "each metric that is documented", whole).await
 }
 
-/// How the cluster is when Prometheus is asked.
+/// The state of the cluster when Prometheus is queried.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Healthy,
     InTrouble,
 }
 
-/// A managed node without an agent, a node whose layout is not applied since it names no GPUs, a lost GPU, by which a condition of its
-/// GpuNode does not hold, and a GPU on which no instance can be created.
+/// Causes trouble: a managed node without an agent, a node whose layout cannot be applied because it names no GPUs, a
+/// lost GPU, which makes a condition of its GpuNode false, and a GPU on which no instance can be created.
 async fn trouble(cluster: &Cluster) -> anyhow::Result<()> {
     let labels = [
         ("no-agent", json!({"kerf.dev/managed": "true"})),
@@ -106,8 +106,8 @@ async fn trouble(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each query of a healthy cluster has a number for an answer, but for those about trouble; in trouble these have one too. A lost GPU
-/// takes its own numbers away, so the others are not asked again.
+/// Whether each query has a number for an answer. On a healthy cluster those about trouble are excepted. In trouble
+/// only those are queried, because a lost GPU removes its own series.
 async fn is_answered(prometheus: &Prometheus, state: State) -> anyhow::Result<bool> {
     let dashboard = Dashboard::read()?;
     for panel in dashboard.asking() {
@@ -137,7 +137,7 @@ fn panels_about_trouble_exist() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// On a healthy cluster no alert has anything to say. Those that compare a number with a limit could do so wrongly.
+/// On a healthy cluster no alert fires. Those that compare a number with a limit could do so by mistake.
 async fn nothing_fires(prometheus: &Prometheus) -> anyhow::Result<()> {
     for alert in alerts()? {
         let expr = alert["expr"].as_str().context("expr")?;
@@ -147,7 +147,7 @@ async fn nothing_fires(prometheus: &Prometheus) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The scraped pod's own namespace and name do not stand in the place of those that kerf tells, nor where it tells none.
+/// The scraped pod's own namespace and name do not replace those in kerf's labels, nor appear where kerf sets none.
 async fn labels_are_those_of_the_pods_and_nodes(prometheus: &Prometheus) -> anyhow::Result<()> {
     for (expr, series) in [
         (r#"kerf_agent_slice_memory_bytes{namespace="default", pod="detector-a", node="h"}"#, 1),
@@ -162,7 +162,7 @@ async fn labels_are_those_of_the_pods_and_nodes(prometheus: &Prometheus) -> anyh
     Ok(())
 }
 
-/// Both count the same pods, and what they say of the median is within a classic bucket, which is twice as wide as it is low.
+/// Both count the same pods, and their medians agree to within a classic bucket, whose upper bound is twice its lower.
 async fn both_kinds_of_buckets_agree(classic: &Prometheus, native: &Prometheus) -> anyhow::Result<()> {
     const METRIC: &str = "kerf_extender_created_to_bound_seconds";
     let one = async |prometheus: &Prometheus, expr: String| {

@@ -1,4 +1,4 @@
-//! The dashboard's structure: Grafana would take it, and it asks for what exists.
+//! The dashboard's structure: Grafana accepts it, and its queries use existing metrics.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::metrics::documented::{Metrics, documented};
 /// Labels of the scrape, not of the metric.
 const OF_THE_TARGET: [&str; 3] = ["job", "node", "pod"];
 
-/// The queries of the alerts and of the dashboard, with where each stands.
+/// The queries of the alerts and of the dashboard, each with its place.
 fn queries() -> anyhow::Result<Vec<(String, String)>> {
     let dashboard = Dashboard::read()?;
     let panels = dashboard.panels.iter().flat_map(|panel| {
@@ -22,7 +22,7 @@ fn queries() -> anyhow::Result<Vec<(String, String)>> {
     Ok(alerts.chain(panels).collect())
 }
 
-/// The names of metrics in a query, each with the labels that are selected by.
+/// The names of metrics in a query, each with the labels that it selects by.
 fn selected(query: &str) -> Vec<(String, BTreeSet<String>)> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let mut found = Vec::new();
@@ -41,14 +41,14 @@ fn selected(query: &str) -> Vec<(String, BTreeSet<String>)> {
     found
 }
 
-/// What `by (…)` and `on (…)` name.
+/// The labels that `by (…)` and `on (…)` name.
 fn grouped(query: &str) -> BTreeSet<String> {
     let lists = ["by (", "on ("].into_iter().flat_map(|word| query.split(word).skip(1));
     let lists = lists.filter_map(|rest| rest.split_once(')'));
     lists.flat_map(|(list, _)| list.split(',').map(|label| label.trim().to_owned())).collect()
 }
 
-/// The documented name of a metric in a query: that of a histogram without what its parts have behind it.
+/// The documented name of a metric in a query. A histogram's suffix is removed.
 fn base<'q>(name: &'q str, documented: &Metrics) -> &'q str {
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
     base.filter(|base| documented.get(*base).is_some_and(|metric| metric.kind == "histogram")).unwrap_or(name)
@@ -83,9 +83,10 @@ fn alerts_and_dashboard_ask_for_metrics_that_exist() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// By hand, since no registry has a JSON Schema of Grafana's classic dashboards (`schemaVersion` 39): npm's `@grafana/schema` 13.2.3 has
-/// types of `TypeScript`, the Go module `grafana-foundation-sdk` v0.0.22 has builders, and both are made from CUE in Grafana's repository
-/// (`kinds/dashboard/dashboard_kind.cue`), which nothing here reads. These are the rules by which Grafana lays out and asks panels.
+/// The rules by which Grafana lays out and queries panels. They are written by hand, because no registry has a JSON
+/// Schema of Grafana's classic dashboards (`schemaVersion` 39). npm's `@grafana/schema` 13.2.3 has types of
+/// `TypeScript`, and the Go module `grafana-foundation-sdk` v0.0.22 has builders. Both are made from CUE in Grafana's
+/// repository (`kinds/dashboard/dashboard_kind.cue`), which nothing here can read.
 #[test]
 fn panels_have_a_place_a_number_and_a_data_source_of_their_own() -> anyhow::Result<()> {
     const SOURCE: &str = "${datasource}";
@@ -120,7 +121,7 @@ fn panels_have_a_place_a_number_and_a_data_source_of_their_own() -> anyhow::Resu
     Ok(())
 }
 
-/// Each variable is used, none that is used is missing, and each offers the values of a label that exists.
+/// Each variable is used, no used variable is missing, and each offers the values of an existing label.
 #[test]
 fn variables_are_used_and_have_values() -> anyhow::Result<()> {
     let dashboard = Dashboard::read()?;

@@ -1,4 +1,4 @@
-//! What docs/metrics.md says, and what the programs' texts tell.
+//! Compares docs/metrics.md with what the programs expose.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use kerf_tests::cluster::root;
 pub struct Metric {
     pub kind: String,
     pub labels: BTreeSet<String>,
-    /// Whether it is told from the start.
+    /// Whether it has series from the start.
     pub at_once: bool,
 }
 
 pub type Metrics = BTreeMap<String, Metric>;
 
-/// The tables of docs/metrics.md.
+/// The metrics in the tables of docs/metrics.md.
 pub fn documented() -> anyhow::Result<Metrics> {
     let text = std::fs::read_to_string(root().join("docs/metrics.md"))?;
     let rows = text.lines().filter(|line| line.starts_with("| `kerf_"));
@@ -33,7 +33,7 @@ pub fn documented() -> anyhow::Result<Metrics> {
     rows.collect()
 }
 
-/// What a text of `/metrics` tells, by the names that are asked for: a counter's has `_total`.
+/// Adds the metrics of a `/metrics` text, by the names that queries use: a counter's has `_total`.
 pub fn told(text: &str, into: &mut Metrics) {
     let mut kinds = BTreeMap::new();
     for line in text.lines() {
@@ -46,7 +46,7 @@ pub fn told(text: &str, into: &mut Metrics) {
             kinds.insert(name, kind.to_owned());
         }
     }
-    // One of which nothing has been told yet has no series, but its name stands there.
+    // A metric without events so far has no series, but its name and type are in the text.
     for (name, kind) in &kinds {
         into.entry(name.clone()).or_insert_with(|| Metric {
             kind: kind.clone(),
@@ -67,7 +67,7 @@ pub fn told(text: &str, into: &mut Metrics) {
     }
 }
 
-/// Fails where the documentation and what the programs tell are not the same.
+/// Fails if the documentation and the programs differ.
 pub fn compare(documented: &Metrics, mut told: Metrics) -> anyhow::Result<()> {
     for (name, metric) in documented {
         match told.remove(name) {

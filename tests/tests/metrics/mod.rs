@@ -1,5 +1,5 @@
-//! Metrics, alerts and dashboard: what the programs expose is what docs/metrics.md says; each alert fires when it should, by
-//! promtool; and a real Prometheus answers each query of the dashboard.
+//! Metrics, alerts and dashboard. The programs expose what docs/metrics.md says; promtool shows that each alert fires
+//! when it should; and a real Prometheus answers each query of the dashboard.
 
 mod alerts;
 mod answers;

@@ -1,5 +1,5 @@
-//! The agent as a process: real NVML calls on the simulated GPUs, a stand-in kubelet, an API server, and a stand-in
-//! for the extender's leader that orders what the test wants.
+//! The agent as a process: real NVML calls on the simulated GPUs, a stand-in kubelet, an API server, and a stand-in for
+//! the extender's leader that sends the test's orders.
 
 mod pause;
 mod policy;

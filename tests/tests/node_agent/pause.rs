@@ -1,4 +1,4 @@
-//! DCGM holds what is to be cut, and is paused by its label as GPU Operator's MIG manager pauses it.
+//! DCGM holds what is to be cut, so the agent pauses it by its label, as GPU Operator's MIG manager does.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,8 @@ const LABEL: &str = "nvidia.com/gpu.deploy.dcgm";
 const EXPORTER: &str = "nvidia.com/gpu.deploy.dcgm-exporter";
 const PAUSED: &str = "paused-for-mig-change";
 
-/// GPU Operator's DCGM: a pod where its label is `true`, and a process that holds a GPU instance and is in none of NVML's lists.
+/// GPU Operator's DCGM: a pod while its label is `true`, and a process that holds a GPU instance without being in
+/// NVML's lists.
 struct Dcgm {
     /// The values that its label has had.
     seen: Arc<Mutex<Vec<String>>>,
@@ -91,7 +92,7 @@ async fn dcgm_is_paused_while_it_holds_what_is_cut_and_comes_back_also_after_the
     let records = String::from_utf8_lossy(&[read("ledger.0"), read("ledger.1")].concat()).into_owned();
     assert!(records.contains(&format!("\"paused\":[\"{LABEL}\"]")), "{records}");
 
-    // The next process puts it back, and needs the pause again.
+    // The next process restores the label, and needs the pause again.
     scene.start_agent().await?;
     dcgm.until(&["true", PAUSED, "true", PAUSED]).await?;
     assert_eq!(scene.cut()?, ["1g.10gb at 0"], "DCGM holds it");

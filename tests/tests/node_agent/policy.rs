@@ -52,7 +52,7 @@ async fn compute_instances_share_a_gpu_instance() -> anyhow::Result<()> {
     let (_, second) = scene.hold(std::slice::from_ref(&first), ("s2", part(2)?), ("b", name)).await?;
     let devices = [scene.visible("a"), scene.visible("b")];
     assert!(devices[0].is_some() && devices[0] != devices[1], "{devices:?}");
-    // One goes and makes room for another; its neighbour is not touched.
+    // One ends and makes room for another; its neighbour is not touched.
     scene.pods().delete("a", &DeleteParams::default()).await?;
     scene.slice_until("s1", SliceState::Idle).await?;
     scene.hold(&[second], ("s3", part(0)?), ("c", name)).await?;

@@ -28,7 +28,6 @@ pub(crate) const NODE: &str = "n";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const ONE: &str = "nvidia.com/mig-1g.10gb";
 
-/// One node and its API server.
 pub(crate) struct Scene {
     pub(crate) plane: ControlPlane,
     pub(crate) kubelet: StandInKubelet,
@@ -46,7 +45,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Starts everything; `before` is done to the node's folder before the agent starts.
+    /// Starts everything; `before` changes the node's folder before the agent starts.
     pub(crate) async fn prepare(
         gpus: MockConfig,
         before: impl FnOnce(&std::path::Path) -> anyhow::Result<()>,
@@ -83,7 +82,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until a condition is false, and gives its message.
+    /// Waits until a condition is false, and returns its message.
     pub(crate) async fn complaint(&self, kind: &str) -> anyhow::Result<String> {
         let find = |status: &GpuNodeStatus| {
             let mut all = status.conditions.clone().into_iter();
@@ -101,13 +100,13 @@ impl Scene {
         self.until(&format!("{kind} to hold"), holds).await
     }
 
-    /// Lets something happen to the GPUs.
+    /// Changes the simulated GPUs.
     pub(crate) fn happen(&self, change: impl FnOnce(MockControl) -> MockControl) -> anyhow::Result<()> {
         MockControl::edit(&self.files.control, |control| *control = change(std::mem::take(control)))?;
         Ok(())
     }
 
-    /// Has a pod run on a slice of this shape.
+    /// Makes a pod run on a slice of this shape.
     pub(crate) async fn hold(
         &self,
         others: &[WantedSlice],
@@ -123,7 +122,7 @@ impl Scene {
         Ok((created, wanted))
     }
 
-    /// Has the host's `/proc` show a process of a pod.
+    /// Makes the host's `/proc` show a process of a pod.
     pub(crate) fn show_process(&self, pid: u32, name: &str, pod: Option<&Pod>) -> anyhow::Result<()> {
         let folder = self.dir.join("proc").join(pid.to_string());
         std::fs::create_dir_all(&folder)?;
@@ -159,7 +158,7 @@ impl Scene {
         }
     }
 
-    /// Waits until the agent serves a kubelet that was restarted. The status may never show the moment between.
+    /// Waits until the agent serves a restarted kubelet. The status may never show the moment between.
     pub(crate) async fn serves_again(&self) -> anyhow::Result<()> {
         let registered = async || Ok(!self.kubelet.healthy_devices().is_empty());
         wait(PATIENCE, "the agent to register again", registered).await?;
@@ -178,7 +177,7 @@ impl Scene {
         self.leader.want(&slices).await.with_context(|| self.agent.log_tail())
     }
 
-    /// Waits until the agent has given a slice up that it could not make, and gives its words.
+    /// Waits until the agent has dropped a slice that it could not make, and returns its log line.
     pub(crate) async fn given_up(&self, id: &str) -> anyhow::Result<String> {
         let line = || {
             let log = self.agent.log_tail();
@@ -206,7 +205,7 @@ impl Scene {
         Api::default_namespaced(self.plane.client())
     }
 
-    /// A pod that waits for a node.
+    /// A pod that is not bound to a node yet.
     pub(crate) async fn create(&self, name: &str, resource: &str) -> anyhow::Result<Pod> {
         let pod = json!({
             "metadata": {"name": name},
@@ -255,7 +254,7 @@ impl Scene {
         Ok(slices.iter().map(|s| format!("{} at {}", s.profile, s.placement.start)).collect())
     }
 
-    /// Waits for an Event of this reason about an object of this name.
+    /// Waits for an Event with this reason about an object of this name.
     pub(crate) async fn event(&self, reason: &str, about: &str) -> anyhow::Result<String> {
         let events = Api::<Event>::all(self.plane.client());
         let mut note = None;
@@ -285,7 +284,7 @@ pub(crate) async fn run(
     files: &MockFiles,
     arguments: Vec<OsString>,
 ) -> anyhow::Result<Child> {
-    // The rights that deploy/ gives, and no more.
+    // The agent has exactly the rights that deploy/ gives.
     let account = plane
         .kubeconfig_for_service_account_on_node(kerf_tests::cluster::NAMESPACE, "kerf-node-agent", NODE)
         .await?;
@@ -324,7 +323,7 @@ pub(crate) async fn run(
     Ok(program.spawn()?)
 }
 
-/// Has the host's `/proc` name the boot.
+/// Sets the boot id in the host's `/proc`.
 pub(crate) fn name_boot(dir: &std::path::Path, boot: &str) -> anyhow::Result<()> {
     let folder = dir.join("proc/sys/kernel/random");
     std::fs::create_dir_all(&folder)?;

@@ -27,7 +27,7 @@ fn mps(gb: u32) -> Shape {
     Shape::mps(SizeGb(gb))
 }
 
-/// The MPS daemon of the node's first GPU.
+/// The process id of the MPS daemon of the node's first GPU.
 async fn daemon(scene: &Scene) -> anyhow::Result<u32> {
     let folder = scene.dir.join("mps").join(scene.gpu().await?.as_str());
     let text = std::fs::read_to_string(folder.join("daemon.pid"))?;
@@ -65,7 +65,7 @@ async fn a_daemon_outlives_its_agent_and_one_that_dies_is_started_anew() -> anyh
     scene.until("the agent to serve again", kerf_core::contract::GpuNodeStatus::is_ready).await?;
     assert_eq!(daemon(&scene).await?, first, "its clients run on");
 
-    // A bigger share raises the limit of the daemon, which goes on.
+    // A bigger share raises the limit of the daemon, which keeps running.
     let (_, bigger) =
         scene.hold(std::slice::from_ref(&held), ("s2", mps(8)), ("b", "nvidia.com/gpu-8gb")).await?;
     assert_eq!(daemon(&scene).await?, first);
@@ -148,7 +148,7 @@ async fn a_driver_that_can_limits_the_memory_of_a_time_slices_pod() -> anyhow::R
     wait(PATIENCE, "the limit to be set", async || Ok(!limits()?.is_empty())).await?;
     assert!(format!("{:?}", limits()?).contains(&uid), "{:?}", limits()?);
     assert!(format!("{:?}", limits()?).contains(&(4_u64 << 30).to_string()), "{:?}", limits()?);
-    // The pod ends while no agent runs: the next one knows by the record what is to be lifted.
+    // The pod ends while no agent runs. The next agent's checkpoint says which limits to lift.
     scene.agent.kill()?;
     scene.happen(|mut control| {
         control.processes.clear();

@@ -1,4 +1,4 @@
-//! Slices are cut where they are wanted, told in time, and kept over restarts.
+//! Slices are cut as they are desired, reported in time, and kept over restarts.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ async fn a_slice_is_cut_where_it_is_wanted_and_its_pod_gets_that_very_device() -
     })
     .await?;
 
-    // The pod goes and its slice becomes idle; a bigger one takes its place.
+    // The pod ends and its slice becomes idle; a bigger one takes its place.
     scene.pods().delete("a", &DeleteParams::default()).await?;
     scene.slice_until("s1", SliceState::Idle).await?;
     scene.want(vec![scene.wanted("s2", mig("3g.40gb", 4, 4)?, None).await?]).await?;
@@ -78,7 +78,8 @@ async fn a_wanted_slice_is_ready_soon() -> anyhow::Result<()> {
     times.sort();
     let (p50, p99) = (times[times.len() / 2], times[times.len() - 1]);
     println!("ordered to Ready seen: p50 {p50:?}, slowest {p99:?}");
-    // The bar is 40 ms on a quiet machine with a release build (`cargo xtask bench walk` prints it); tests run on busy ones.
+    // The bar is 40 ms on a quiet machine with a release build (`cargo xtask bench walk` prints it); tests run on busy
+    // machines.
     assert!(p50 <= Duration::from_millis(400), "{times:?}");
     assert!(scene.kubelet.failed_admissions().is_empty());
     scene.stop().await
@@ -94,7 +95,7 @@ async fn a_restarted_agent_and_a_restarted_kubelet_find_everything_again() -> an
     scene.run("a").await?;
     let device = scene.slice_until("s1", SliceState::Held).await?.device;
 
-    // Stopped in an orderly way the agent says so; killed it cannot.
+    // An agent that is stopped in order reports it; a killed one cannot.
     scene.agent.terminate(Duration::from_secs(5))?;
     let status = scene.until("the agent to say that it stops", |status| !status.is_ready()).await?;
     assert_eq!(status.conditions[0].reason, "AgentStopped");
@@ -102,7 +103,7 @@ async fn a_restarted_agent_and_a_restarted_kubelet_find_everything_again() -> an
     scene.start_agent().await?;
     scene.until("the agent to serve again", GpuNodeStatus::is_ready).await?;
     scene.agent.kill()?;
-    // What a pod holds is as it was, and the leader of before is dialled.
+    // What a pod holds is as it was, and the agent dials the former leader.
     let next = scene.create("b", ONE).await?;
     scene.start_agent().await?;
     scene.want(vec![held, scene.wanted("s2", mig("1g.10gb", 1, 1)?, Some((&next, ONE))).await?]).await?;
@@ -121,7 +122,7 @@ async fn a_restarted_agent_and_a_restarted_kubelet_find_everything_again() -> an
 async fn a_kubelet_that_was_just_started_and_lists_no_pod_yet_frees_nothing() -> anyhow::Result<()> {
     let scene = Scene::start(h100()).await?;
     scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
-    // The place is wanted for another, and the kubelet is as it is for a moment after its start.
+    // The place is desired for another slice, and the kubelet is in the state of the moment after its start.
     scene.kubelet.hold_pods_back(true);
     scene.kubelet.restart().await?;
     let bigger = scene.wanted("s2", mig("7g.80gb", 0, 8)?, None).await?;
@@ -156,7 +157,7 @@ async fn a_kubelet_that_was_just_started_and_lists_no_pod_yet_frees_nothing() ->
 #[tokio::test(flavor = "multi_thread")]
 async fn nvmls_refusals_are_told_in_its_own_words_and_leave_nothing_behind() -> anyhow::Result<()> {
     let scene = Scene::start(h100()).await?;
-    // The compute instance is refused once: the GPU instance goes again, and the second try succeeds.
+    // The compute instance is refused once: the GPU instance is destroyed again, and the second try succeeds.
     let once = Fault::new("nvmlGpuInstanceCreateComputeInstance", NvmlCode::INSUFFICIENT_RESOURCES).times(1);
     MockControl::new().fault(once).write(&scene.files.control)?;
     scene.want(vec![scene.wanted("s1", mig("1g.10gb", 0, 1)?, None).await?]).await?;
@@ -177,11 +178,11 @@ async fn nvmls_refusals_are_told_in_its_own_words_and_leave_nothing_behind() -> 
     scene.leader.until("it to be taken back", |node| node.status.slices.len() == 1).await?;
     assert_eq!(scene.cut()?, ["1g.10gb at 0"]);
 
-    // Somebody runs on the idle slice: it stays, whatever is wanted of its place.
+    // A process runs on the idle slice, so the slice stays, whatever is desired in its place.
     let gi = MockState::load(&scene.files.state)?.gpus[0].instances[0].id;
     MockControl::new().process(Process::on_instance(4711, 0, gi, 100)).write(&scene.files.control)?;
     let bigger = scene.wanted("s3", mig("7g.80gb", 0, 8)?, None).await?;
-    // It is accepted if the agent has not looked yet, and given up then.
+    // The agent accepts it if it has not yet looked for processes, and then drops it.
     let accepted = scene.leader.propose(&bigger, &[]).await?.is_ok();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(scene.cut()?, ["1g.10gb at 0"]);

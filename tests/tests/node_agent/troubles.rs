@@ -1,4 +1,4 @@
-//! Reboots, sick GPUs, folders that cannot be written, others who want the GPUs.
+//! Reboots, sick GPUs, folders that cannot be written, conflicting users of the GPUs.
 
 use std::os::unix::net::UnixListener;
 
@@ -20,7 +20,7 @@ async fn after_a_reboot_the_recorded_slices_are_at_their_places() -> anyhow::Res
     scene.want(vec![held, idle]).await?;
     let before = scene.slice_until("s2", SliceState::Idle).await?;
 
-    // The agent dies with the node; instances and the Hopper's MIG mode are gone. Nobody orders anything meanwhile.
+    // The agent dies with the node; instances and the Hopper's MIG mode are gone. No orders come meanwhile.
     scene.agent.kill()?;
     name_boot(&scene.dir, "boot-2")?;
     scene.happen(|control| control.boot("boot-2"))?;
@@ -72,7 +72,7 @@ async fn a_gpu_whose_errors_could_not_be_heard_is_listened_to_once_it_answers() 
         control.faults.clear();
         control
     })?;
-    // What is reported before it is listened to is not heard.
+    // An error event before the agent subscribes is lost.
     wait(PATIENCE, "the GPU to be listened to", async || {
         Ok(scene.agent.log_tail().contains("error events are watched"))
     })
@@ -85,7 +85,8 @@ async fn a_gpu_whose_errors_could_not_be_heard_is_listened_to_once_it_answers() 
     scene.stop().await
 }
 
-/// While GPU 0 is in trouble its pod keeps its slice, and a pod is served on GPU 1; when the trouble is over both are well.
+/// While GPU 0 is in trouble its pod keeps its slice, and a pod is served on GPU 1. When the trouble is over both are
+/// well.
 async fn the_other_gpu_serves(scene: Scene, held: WantedSlice) -> anyhow::Result<()> {
     assert_eq!(scene.slice_until("s1", SliceState::Held).await?.holder.map(|h| h.pod).as_deref(), Some("a"));
     let pod = scene.create("b", ONE).await?;
@@ -133,7 +134,7 @@ async fn a_gpu_node_that_was_deleted_has_its_whole_status_again() -> anyhow::Res
             s.is_ready() && s.gpus.len() == 2 && held.eq(holders.iter().copied())
         }
     };
-    // On an unused node nothing has changed but the object.
+    // On an unused node nothing has changed except the object.
     scene.gpu_nodes.delete(NODE, &DeleteParams::default()).await?;
     scene.until("an unused node to be told of again", remade(&[])).await?;
     scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
@@ -147,7 +148,7 @@ async fn a_gpu_node_that_was_deleted_has_its_whole_status_again() -> anyhow::Res
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_is_offered_once_its_cdi_specification_is_there() -> anyhow::Result<()> {
-    // Where the folder should be there is a file.
+    // A file is where the folder should be.
     let scene = Scene::prepare(h100(), |dir| Ok(std::fs::write(dir.join("cdi"), "no folder")?)).await?;
     scene.until("the agent to serve", GpuNodeStatus::is_ready).await?;
     let pod = scene.create("a", ONE).await?;
@@ -160,7 +161,7 @@ async fn a_device_is_offered_once_its_cdi_specification_is_there() -> anyhow::Re
     let first = ready.device.context("no device")?;
     let text = std::fs::read_to_string(spec(&first))?;
     assert!(text.contains(first.as_str()), "{text}");
-    // The slice makes room for a bigger one, and its file goes with it.
+    // The slice makes room for a bigger one, and its file is removed with it.
     scene.want(vec![scene.wanted("s2", mig("7g.80gb", 0, 8)?, None).await?]).await?;
     let bigger = scene.slice_until("s2", SliceState::Idle).await?.device.context("no device")?;
     wait(PATIENCE, "the old file to go", async || Ok(!spec(&first).exists() && spec(&bigger).exists()))

@@ -14,14 +14,14 @@ use crate::node_agent::scene::{NODE, PATIENCE, Scene, h100, mig};
 
 const LABEL: &str = "nvidia.com/gpu.deploy.dcgm";
 
-/// Sets the label as the driver manager does, or as it was.
+/// Sets the label as the driver manager does, or restores it.
 async fn label(scene: &Scene, value: Value) -> anyhow::Result<()> {
     let patch = Patch::Merge(json!({"metadata": {"labels": {LABEL: value}}}));
     Api::<Node>::all(scene.plane.client()).patch(NODE, &PatchParams::default(), &patch).await?;
     Ok(())
 }
 
-/// Has the kernel load the driver's module, in place of the one of before.
+/// Makes the kernel load the driver's module in place of the old one.
 fn load(dir: &Path, old: &str) -> anyhow::Result<()> {
     let module = dir.join("sys/module/nvidia");
     if module.exists() {
@@ -56,7 +56,7 @@ async fn the_driver_is_let_go_of_and_what_its_reload_took_is_made_again() -> any
     wait(PATIENCE, "both sessions to be closed", async || Ok(!has_nvml())).await?;
     assert_eq!(scene.agent.exited()?, None, "it waits for the upgrade's end");
 
-    // In the same boot: a Hopper's MIG mode goes with the module.
+    // This is the same boot: a Hopper's MIG mode is lost with the module.
     load(&scene.dir, "old")?;
     scene.happen(|control| control.boot("load-2"))?;
     label(&scene, Value::Null).await?;
@@ -84,7 +84,7 @@ async fn a_driver_that_is_reloaded_while_no_agent_runs_gives_the_mode_back_and_a
         if reloads {
             load(&scene.dir, "old")?;
         }
-        // Without a reload the mock's boot stands for an admin's nvidia-smi: the mode is off and nothing is cut.
+        // Without a reload the mock's boot plays an admin's nvidia-smi: the mode is off and nothing is cut.
         scene.happen(|control| control.boot(format!("off-{reloads}")))?;
         scene.start_agent().await?;
         scene.until("the agent to serve", GpuNodeStatus::is_ready).await?;

@@ -1,4 +1,5 @@
-//! Whole GPUs and time-slicing replicas: resource names, device ids and labels of each layout, chosen by the node's label.
+//! Whole GPUs and time-slicing replicas: resource names, device ids and labels of each layout, chosen by the node's
+//! label.
 
 use kerf_nvml_mock::Model;
 use kerf_tests::nvidia_plugin::StaticNodeSpec;
@@ -14,7 +15,7 @@ async fn a_label_takes_a_node_through_the_layouts_of_whole_gpus() {
     let uuids: Vec<String> = node.gpus().unwrap().gpus.into_iter().map(|gpu| gpu.uuid).collect();
     let base = [("gpu.count", "2"), ("gpu.memory", "81920"), ("mig.capable", "true"), ("mig.strategy", "-")];
 
-    // Without a label it is the key `default`.
+    // Without a label the key `default` applies.
     node.until_allocatable(&[("gpu", "2")]).await.unwrap();
     assert!(
         node.kubelet().healthy_devices()["nvidia.com/gpu"].iter().eq({
@@ -66,7 +67,7 @@ async fn a_label_takes_a_node_through_the_layouts_of_whole_gpus() {
     )
     .await;
 
-    // And back to the default by taking the label away.
+    // Removing the label leads back to the default.
     node.choose(None).await.unwrap();
     node.until_allocatable(&[("gpu", "2")]).await.unwrap();
     assert_eq!(node.allocatable().await.unwrap()["gpu.shared"], "0");
@@ -110,7 +111,7 @@ async fn every_model_is_labelled_with_its_product_and_memory() {
     scene.end(nodes).await;
 }
 
-/// config-manager looks where the link leads, not what is there: a layout that is written anew needs a key of its own.
+/// config-manager compares the link's target, not the content, so a changed layout needs a new key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layout_that_changes_under_its_key_is_not_noticed() {
     let scene = Scene::start().await;

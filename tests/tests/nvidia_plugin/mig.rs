@@ -54,7 +54,7 @@ async fn instances_are_offered_as_the_strategy_says() {
             ("gpu.product", "NVIDIA-A100-SXM4-80GB"),
             ("gpu.count", "2"),
             ("gpu.memory", "81920"),
-            // Of MIG-mode GPUs alone nothing is offered as a whole GPU.
+            // If all GPUs are in MIG mode, none is offered as a whole GPU.
             ("gpu.replicas", "0"),
             ("gpu.sharing-strategy", "none"),
             ("mig.strategy", "mixed"),
@@ -70,12 +70,12 @@ async fn instances_are_offered_as_the_strategy_says() {
     )
     .await;
 
-    // The plugin of this version offers the instance with the media extension under the plain name
-    // (k8s-device-plugin#1807); discovery knows the two apart.
+    // This version of the plugin offers the instance with the media extension under the plain name
+    // (k8s-device-plugin#1807); discovery distinguishes the two.
     hopper.until_allocatable(&[("mig-1g.10gb", "2"), ("mig-1g.20gb", "1")]).await.unwrap();
     until_labels(&hopper, &[("mig-1g.10gb.me.count", "1"), ("mig-1g.10gb.count", "1")]).await;
 
-    // Replicas of instances; and a MIG-mode GPU of which the strategy knows nothing.
+    // Replicas of instances, and a MIG-mode GPU that the strategy does not cover.
     mixed.choose(Some("mig-mixed-sliced")).await.unwrap();
     mixed
         .until_allocatable(&[
@@ -108,7 +108,7 @@ async fn instances_are_offered_as_the_strategy_says() {
     scene.end(vec![single, mixed, hopper]).await;
 }
 
-/// As GPU Operator sets it for all nodes by its `ClusterPolicy`: the layout's own strategy then counts for nothing.
+/// GPU Operator sets the variable for all nodes by its `ClusterPolicy`, and the layout's own strategy is then ignored.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_strategy_given_as_a_variable_wins_over_the_layouts() {
     let scene = Scene::start().await;

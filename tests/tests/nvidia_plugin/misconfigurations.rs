@@ -1,11 +1,11 @@
-//! Layouts that NVIDIA's programs refuse, and what is seen of that from outside.
+//! Layouts that NVIDIA's programs refuse, and what is visible of that from outside.
 
 use kerf_nvml_mock::Model;
 use kerf_tests::nvidia_plugin::{NvidiaPod, StaticNode, StaticNodeSpec};
 
 use crate::nvidia_plugin::scene::{LAYOUTS, Scene, until_labels};
 
-/// Chooses a layout on which the plugin ends, gives the words that it ends with, and goes back to the default.
+/// Chooses a layout on which the plugin exits, returns its last message, and goes back to the default.
 async fn refused(node: &StaticNode, layout: &str, count: &str) -> String {
     node.choose(Some(layout)).await.unwrap();
     let exit = node.until_exit("nvidia-device-plugin").await.unwrap();
@@ -72,13 +72,13 @@ async fn instances_that_do_not_fit_the_strategy_are_refused() {
         (&empty, "2", "device 1 has no MIG devices configured"),
     ] {
         node.until_allocatable(&[("gpu", gpus)]).await.unwrap();
-        // config-manager ends when it has to tell a program that does not run.
+        // config-manager exits if it has to signal a program that does not run.
         node.may_end(&NvidiaPod::Plugin.sidecar());
         node.choose(Some("mig-single")).await.unwrap();
         let exit = node.until_exit("nvidia-device-plugin").await.unwrap();
         assert!(exit.code == 1 && exit.log.contains(said), "{}", exit.log);
         node.until_allocatable(&[]).await.unwrap();
-        // Discovery says so in its labels.
+        // Discovery shows it in its labels.
         until_labels(
             node,
             &[
@@ -92,7 +92,8 @@ async fn instances_that_do_not_fit_the_strategy_are_refused() {
         )
         .await;
     }
-    // MPS over MIG: with strategy none the plugin takes the whole GPU for one that can be shared, and discovery ends.
+    // MPS over MIG: with strategy `none` the plugin treats the whole GPU as one that can be shared, and discovery
+    // exits.
     different.choose(Some("default")).await.unwrap();
     different.until_allocatable(&[("gpu", "1")]).await.unwrap();
     different.choose(Some("mps-2")).await.unwrap();
@@ -117,14 +118,14 @@ async fn a_label_that_names_no_layout_leaves_the_node_as_it_was() {
     let exit = node.until_exit(&NvidiaPod::Plugin.sidecar()).await.unwrap();
     assert_eq!(exit.code, 1);
     assert!(exit.log.contains("specified config nonesuch does not exist"), "{}", exit.log);
-    // Its config-manager, started again, goes to the default layout before it fails again.
+    // Its config-manager, once restarted, applies the default layout before it fails again.
     node.until_allocatable(&[("gpu", "1")]).await.unwrap();
     node.choose(Some("time-sliced-2")).await.unwrap();
     node.until_allocatable(&[("gpu", "2")]).await.unwrap();
     scene.end(vec![node]).await;
 }
 
-/// The rule by which kerf's ConfigMap always has a key `default`.
+/// For this reason kerf's ConfigMap always has a key `default`.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_default_layout_nothing_starts_even_on_a_node_with_a_label() {
     let scene = Scene::start().await;

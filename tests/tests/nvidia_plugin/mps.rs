@@ -1,4 +1,4 @@
-//! MPS replicas, with NVIDIA's MPS control daemon over the stand-in for nvidia-cuda-mps-control.
+//! MPS replicas, with NVIDIA's MPS control daemon over the stand-in for `nvidia-cuda-mps-control`.
 
 use kerf_nvml_mock::Model;
 use kerf_tests::mps::Event;
@@ -6,7 +6,7 @@ use kerf_tests::nvidia_plugin::{NvidiaPod, StaticNode, StaticNodeSpec};
 
 use crate::nvidia_plugin::scene::{Scene, replicas, until_labels};
 
-/// What the daemons were told, word by word.
+/// The words that the daemons received, in order.
 fn words(node: &StaticNode) -> Vec<String> {
     let events = node.mps("gpu").events().unwrap();
     let words = events.into_iter().filter_map(|event| match event {
@@ -28,7 +28,7 @@ const EXCLUSIVE_PROCESS: u32 = 3;
 async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     let scene = Scene::start().await;
     let node = scene.node(StaticNodeSpec::new("a", Model::A100Gb80, 2)).await;
-    // What the chart says that the daemon is called, which it is not.
+    // The daemon's name according to the chart, which is wrong.
     let mut spec = StaticNodeSpec::new("b", Model::T4, 1);
     spec.mps_daemon_is_called = "/usr/bin/mps-control-daemon";
     let untold = scene.node(spec).await;
@@ -38,7 +38,7 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
 
     node.choose(Some("mps-4")).await.unwrap();
     untold.choose(Some("mps-4")).await.unwrap();
-    // The plugin is there before its daemon, serves nothing, and tries again after 30 s.
+    // The plugin starts before its daemon, serves nothing, and retries after 30 s.
     let said = node.until_says("nvidia-device-plugin", "Retrying in 30s").await.unwrap();
     assert!(
         said.contains(
@@ -71,17 +71,17 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     }
     assert_eq!(compute_modes(&node), [EXCLUSIVE_PROCESS, EXCLUSIVE_PROCESS]);
 
-    // The other node's daemon runs as the default layout has it, without any server, and its plugin serves nothing.
+    // The other node's daemon runs with the default layout, without any server, and its plugin serves nothing.
     let exit = untold.exits(&NvidiaPod::MpsDaemon.sidecar()).into_iter().next().unwrap();
     assert_eq!(exit.code, 1);
     assert!(exit.log.contains("error finding pid: no process found"), "{}", exit.log);
     assert!(words(&untold).is_empty());
     assert_eq!(untold.allocatable().await.unwrap()["gpu"], "0");
 
-    // Another number of replicas: the daemon begins anew.
+    // Another number of replicas: the daemon restarts.
     node.choose(Some("mps-2")).await.unwrap();
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
-    // The plugin may have asked the old daemon and be there before the new one.
+    // The plugin may have asked the old daemon and be ready before the new one is.
     node.until("the daemon to have the new limits", async || {
         let told = words(&node);
         let has = |word: &str| told.iter().any(|said| said == word);
@@ -96,7 +96,7 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     .await
     .unwrap();
 
-    // Back: the daemon's pod goes with its label, and the GPUs are for everybody again.
+    // Back again: the daemon's pod is removed with its label, and the GPUs are shared again.
     node.choose(Some("time-sliced-2")).await.unwrap();
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
     until_labels(&node, &[("mps.capable", "false"), ("gpu.sharing-strategy", "time-slicing")]).await;

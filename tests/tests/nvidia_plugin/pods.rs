@@ -21,7 +21,7 @@ async fn create(pods: &Api<Pod>, node: &StaticNode, name: &str, resource: &str, 
     pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
 }
 
-/// Waits for a phase; gives the status's message.
+/// Waits for a phase, and returns the status's message.
 async fn until(pods: &Api<Pod>, node: &StaticNode, name: &str, phase: &str) -> String {
     node.until(&format!("pod {name} to be {phase}"), async || {
         let status = pods.get(name).await?.status.unwrap_or_default();
@@ -60,8 +60,8 @@ async fn pods_get_gpus_replicas_and_instances() {
     for name in ["one", "two", "greedy"] {
         pods.delete(name, &DeleteParams::default()).await.unwrap();
     }
-    // Without that rule a pod may have more replicas, which give it no more. There are fewer of them: were there as many, the node
-    // would look ready before the plugin has begun anew.
+    // Without that rule a pod may have more replicas, which give it nothing more. The new layout has fewer replicas:
+    // with as many as before, the node would look ready before the plugin has restarted.
     node.choose(Some("time-sliced-2")).await.unwrap();
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
     create(&pods, &node, "both", "nvidia.com/gpu", 2).await;

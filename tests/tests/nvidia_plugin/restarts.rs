@@ -1,4 +1,4 @@
-//! NVIDIA's plugin and the kubelet come and go; layouts and pods outlive them.
+//! NVIDIA's plugin and the kubelet restart; layouts and pods outlive them.
 
 use kerf_nvml_mock::Model;
 use kerf_tests::nvidia_plugin::{NvidiaPod, StaticNodeSpec};
@@ -12,7 +12,7 @@ async fn a_layout_outlives_the_plugin_discovery_and_the_kubelet() {
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
     until_labels(&node, &[("gpu.replicas", "4")]).await;
 
-    // A plugin that was killed leaves its socket, and no healthy device until it is back.
+    // A killed plugin leaves its socket behind, and no healthy device until it is back.
     node.kill("nvidia-device-plugin").await.unwrap();
     let exit = node.exits("nvidia-device-plugin").pop().unwrap();
     assert_eq!(exit.code, 128 + 9);
@@ -33,11 +33,11 @@ async fn a_layout_outlives_the_plugin_discovery_and_the_kubelet() {
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
     assert!(node.said("nvidia-device-plugin").contains("kubelet.sock created, restarting."));
 
-    // Discovery that was killed leaves its labels as they were.
+    // Killed discovery leaves its labels as they were.
     node.kill("gpu-feature-discovery").await.unwrap();
     until_labels(&node, &[("gpu.replicas", "4"), ("gpu.product", "NVIDIA-A10G-SHARED")]).await;
 
-    // A config-manager that begins anew chooses the default layout first, and then the node's.
+    // A restarted config-manager applies the default layout first, and then the node's.
     let before = node.reloads();
     node.kill(&NvidiaPod::Plugin.sidecar()).await.unwrap();
     node.until("the plugin to be told twice", async || {

@@ -60,7 +60,7 @@ impl Scene {
     }
 }
 
-/// Waits until the node has these labels of NVIDIA's; one that is to have the value `-` must not be there.
+/// Waits until the node has these labels of NVIDIA's. The value `-` means that the label must be absent.
 pub async fn until_labels(node: &StaticNode, wanted: &[(&str, &str)]) {
     node.until(&format!("labels {wanted:?}"), async || {
         let labels = node.labels().await?;
@@ -72,8 +72,8 @@ pub async fn until_labels(node: &StaticNode, wanted: &[(&str, &str)]) {
     .unwrap();
 }
 
-/// How many devices of a resource the kubelet has on each GPU or MIG device, and that their ids are numbered as NVIDIA's plugin
-/// numbers replicas.
+/// How many devices of a resource the kubelet has on each GPU or MIG device. It also checks that their ids are numbered
+/// as NVIDIA's plugin numbers replicas.
 pub fn replicas(node: &StaticNode, resource: &str) -> BTreeMap<String, usize> {
     let mut by_device: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for id in &node.kubelet().healthy_devices()[resource] {

@@ -1,5 +1,5 @@
-//! The layouts of nodes that kerf's agent serves, one after the other on one node: as the policy changes the node follows, and the
-//! workload of each layout comes to the state that the demo's text describes.
+//! The layouts of managed nodes, one after the other on one node: the node follows the policy, and the workload of each
+//! layout reaches the state that the demo's text describes.
 
 use super::{built, policies};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -36,7 +36,7 @@ async fn each_in_turn(gpu: Model) -> anyhow::Result<()> {
 async fn shows(cluster: &Cluster, layout: &Layout) -> anyhow::Result<()> {
     let Layout { overlay, workload, running, pending, labels, .. } = layout;
     let policy = &policies(&built(&format!("overlays/{overlay}"))?)?[&format!("node-layout-{overlay}.yaml")];
-    // As a ConfigMap volume is renewed: whole, and never half.
+    // Replaces the file as a ConfigMap volume does: as a whole, never half.
     let whole = cluster.policy_file().with_extension("new");
     std::fs::write(&whole, policy)?;
     std::fs::rename(whole, cluster.policy_file().join("node-layout.yaml"))?;

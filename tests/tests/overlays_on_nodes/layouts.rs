@@ -11,9 +11,9 @@ fn layout(overlay: &str) -> &'static Layout {
     STATIC.iter().find(|layout| layout.overlay == overlay).unwrap()
 }
 
-/// The workload as the demo has it, and by size. All instances are of their own, all shares of the one GPU.
+/// The workload as the demo has it, and by size. All instances are distinct, and all shares are of the one GPU.
 async fn shows(scene: &Scene, name: &str, layout: &Layout) -> anyhow::Result<()> {
-    // A policy may not be called as what the plugin has without one.
+    // A policy may not have the name of what the plugin uses without one.
     let policy = if layout.overlay == "default" { "whole" } else { layout.overlay };
     scene.until_in_force(name, policy).await?;
     scene.until_offered(name, layout).await?;
@@ -41,7 +41,7 @@ async fn a_gpu_without_mig_is_whole_or_shared_as_each_overlay_shows() -> anyhow:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gpu_with_mig_is_cut_as_each_overlay_shows_and_others_are_left_alone() -> anyhow::Result<()> {
-    // As NVIDIA's MIG manager cuts them, which is not there.
+    // These GPUs are cut as NVIDIA's MIG manager cuts them, which does not run here.
     let equal = StaticNodeSpec::new("equal", Model::A100Gb80, 1).cut(&[(0, "1g.10gb"); 7]);
     let balanced = [(0, "3g.40gb"), (0, "2g.20gb"), (0, "1g.10gb"), (0, "1g.10gb")];
     let balanced = StaticNodeSpec::new("balanced", Model::A100Gb80, 1).cut(&balanced);
@@ -57,13 +57,13 @@ async fn a_gpu_with_mig_is_cut_as_each_overlay_shows_and_others_are_left_alone()
 
     scene.leave("equal").await?;
     scene.apply("mig-mixed").await?;
-    // Once this is told, the overlay has reached kerf.
+    // Once the condition says this, the overlay has reached kerf.
     is_unfit(&scene, "mig-mixed").await?;
     scene.choose("balanced").await?;
     shows(&scene, "balanced", layout("mig-mixed")).await?;
     ensure!(scene.node("balanced").labels().await?["mig.config"] == "all-balanced");
 
-    // Nobody cuts the GPU anew, and NVIDIA's plugin refuses instances of several sizes under the strategy `single`.
+    // No program recuts the GPU, and NVIDIA's plugin refuses instances of several sizes under the strategy `single`.
     let node = scene.node("balanced");
     for container in ["nvidia-device-plugin", "nvidia-device-plugin-sidecar"] {
         node.may_end(container);
@@ -75,13 +75,13 @@ async fn a_gpu_with_mig_is_cut_as_each_overlay_shows_and_others_are_left_alone()
     ensure!(message.contains("see the log of NVIDIA's device plugin on the node"), "{message}");
     scene.until_offered("balanced", layout("mig-mixed")).await?;
     ensure!(scene.config("balanced").await?.as_deref() == Some("mig-mixed"));
-    // It stays so, and the overlay that fits makes the node well again.
+    // It stays so until the fitting overlay makes the node well again.
     scene.apply("mig-mixed").await?;
     shows(&scene, "balanced", layout("mig-mixed")).await?;
     scene.end().await
 }
 
-/// The node's GPU cannot be cut: it is told why, and nothing is changed.
+/// The node's GPU cannot be cut: the condition says why, and nothing is changed.
 async fn is_unfit(scene: &Scene, overlay: &str) -> anyhow::Result<()> {
     let text = format!("no GPU of this node can have layout {overlay}: NVIDIA-A10G cannot be cut by MIG");
     let message = scene.until("a10g", ("False", "UnfitGpus"), &text).await?;

@@ -1,4 +1,4 @@
-//! A cluster with nodes that NVIDIA's programs serve, and nothing else on it but what is applied.
+//! A cluster with nodes that NVIDIA's programs serve, on which only applied manifests run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use kerf_tests::pods::phase_of;
 use kube::Api;
 use kube::api::ListParams;
 
-/// For everything that an admin waits for. NVIDIA's plugin alone takes half a minute for MPS.
+/// The timeout of everything that an admin waits for. NVIDIA's plugin alone takes half a minute for MPS.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The label by which the overlays choose nodes; GPU Operator and node feature discovery set it.
 const PRESENT: &str = "nvidia.com/gpu.present";
 
-/// Where the pods of the validation workloads are.
+/// The namespace of the validation workloads.
 const DEMO: &str = "demo";
 
 pub struct Scene {
@@ -30,10 +30,12 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// These nodes, on which only what tolerates a GPU's taint runs, and one for kerf. `timeout` is how long a layout has.
+    /// These nodes, whose GPU taint keeps other pods away, and one node for kerf. `timeout` is how long a layout may
+    /// take.
     pub async fn start(timeout: &str, nodes: Vec<StaticNodeSpec>) -> anyhow::Result<Self> {
         let mut options = BareOptions::new(vec![NodeSpec::without_gpus("cpu")]);
-        // The times of a real kubelet and a real plugin are longer. The manifests stay as they are.
+        // The times of a real kubelet and a real plugin are longer, so two flags are shortened. The manifests stay as
+        // they are.
         let extender = Image::running(binaries::ours("kerf-extender")?)
             .with_arguments(&["--plugin-config-delay=2s", &format!("--plugin-timeout={timeout}")])
             .with_wildcards(&["--address=[::]:9444", "--admin-address=[::]:9090"]);
@@ -64,19 +66,19 @@ impl Scene {
         self.cluster.kerf_is_up(0, PATIENCE).await
     }
 
-    /// Has the overlays choose the node.
+    /// Makes the overlays choose the node.
     pub async fn choose(&self, name: &str) -> anyhow::Result<()> {
         self.node(name).set_label(PRESENT, Some("true")).await
     }
 
-    /// Has the overlays not choose the node, which has no layout then.
+    /// Makes the overlays not choose the node, which then has no layout.
     pub async fn leave(&self, name: &str) -> anyhow::Result<()> {
         self.node(name).set_label(PRESENT, None).await?;
         let gone = async || Ok(self.condition(name).await?.is_none() && self.config(name).await?.is_none());
         wait(PATIENCE, &format!("the layout of {name} to go"), gone).await
     }
 
-    /// Lets pods come to this node alone.
+    /// Opens only this node to pods.
     pub async fn open(&self, name: &str) -> anyhow::Result<()> {
         for node in &self.nodes {
             let verb = if node.name() == name { "uncordon" } else { "cordon" };
@@ -85,7 +87,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What the node's label names as its configuration.
+    /// The configuration that the node's label names.
     pub async fn config(&self, name: &str) -> anyhow::Result<Option<String>> {
         Ok(self.node(name).labels().await?.remove("device-plugin.config"))
     }
@@ -96,7 +98,7 @@ impl Scene {
         Ok(conditions.into_iter().find(|condition| condition.type_ == keys::LAYOUT_CONDITION))
     }
 
-    /// Waits until the node's condition has this status and reason and says this; gives all that it says.
+    /// Waits until the node's condition has this status and reason and contains this text. Returns its message.
     pub async fn until(&self, name: &str, state: (&str, &str), text: &str) -> anyhow::Result<String> {
         let mut message = String::new();
         let is = async || {
@@ -120,7 +122,7 @@ impl Scene {
         Ok(api.list(&ListParams::default()).await?.items)
     }
 
-    /// What the node offers is what the demo shows.
+    /// Waits until the node offers what the demo shows.
     pub async fn until_offered(&self, name: &str, layout: &Layout) -> anyhow::Result<()> {
         let wanted: Vec<(String, String)> = layout
             .allocatable
@@ -142,7 +144,8 @@ impl Scene {
         .await
     }
 
-    /// Applies a validation workload and waits until so many pods run on the node and so many wait, as the demo shows.
+    /// Applies a validation workload and waits until as many pods run on the node, and as many are pending, as the demo
+    /// shows.
     pub async fn work(&self, name: &str, layout: &Layout, workload: &str) -> anyhow::Result<()> {
         let folder = root().join("deploy/examples/validation").join(workload).display().to_string();
         self.kubectl(&["apply", "--server-side", "-k", &folder]).await?;
@@ -173,7 +176,6 @@ impl Scene {
         Ok(seen)
     }
 
-    /// Ends the workload.
     pub async fn rest(&self) -> anyhow::Result<()> {
         self.kubectl(&["delete", "deployment", "--all", "-n", DEMO]).await?;
         let gone = async || Ok(self.pods().await?.is_empty());

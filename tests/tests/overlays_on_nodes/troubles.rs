@@ -1,4 +1,4 @@
-//! What befalls a node in a layout, and is survived.
+//! Troubles of a node in a layout, which it survives.
 
 use std::collections::BTreeSet;
 
@@ -29,14 +29,14 @@ async fn a_layout_outlives_the_plugin_and_waits_for_pods_and_for_admins() -> any
     };
     let before = uids().await?;
 
-    // NVIDIA's programs end and come again; pods keep what they have.
+    // NVIDIA's programs restart; pods keep what they have.
     for container in ["nvidia-device-plugin", "gpu-feature-discovery", "nvidia-device-plugin-sidecar"] {
         node.kill(container).await?;
     }
     scene.until_offered("a10g", layout).await?;
     scene.until_in_force("a10g", "time-sliced-4").await?;
 
-    // Another overlay waits for them.
+    // Another overlay waits for these pods.
     scene.apply("time-sliced-2").await?;
     let message = scene.until("a10g", ("Unknown", "WaitsForPods"), "layout time-sliced-2 waits").await?;
     ensure!(message.contains("demo/nvidia-plugin-test-"), "{message}");
@@ -46,7 +46,7 @@ async fn a_layout_outlives_the_plugin_and_waits_for_pods_and_for_admins() -> any
     scene.until_in_force("a10g", "time-sliced-4").await?;
     ensure!(uids().await? == before, "pods are others");
 
-    // Somebody deletes the ConfigMap: it is there again, and the node goes on meanwhile.
+    // The ConfigMap is deleted and comes back, and the node continues meanwhile.
     let config_map = ["-n", "gpu-operator", "configmap", "kerf-device-plugin"];
     scene.kubectl(&[&["delete"], &config_map[..]].concat()).await?;
     let again = async || {
@@ -56,7 +56,8 @@ async fn a_layout_outlives_the_plugin_and_waits_for_pods_and_for_admins() -> any
     wait(PATIENCE, "the ConfigMap to be there again", again).await?;
     scene.until_in_force("a10g", "time-sliced-4").await?;
 
-    // An admin takes the label away: NVIDIA's plugin goes to its default at once, and kerf sets the label when pods have ended.
+    // An admin removes the label: NVIDIA's plugin goes to its default at once, and kerf sets the label when pods have
+    // ended.
     node.choose(None).await?;
     node.until_allocatable(&[("gpu", "1")]).await?;
     scene.until("a10g", ("Unknown", "WaitsForPods"), "layout time-sliced-4 waits").await?;
@@ -65,7 +66,7 @@ async fn a_layout_outlives_the_plugin_and_waits_for_pods_and_for_admins() -> any
     scene.until_in_force("a10g", "time-sliced-4").await?;
     scene.until_offered("a10g", layout).await?;
 
-    // An admin names a configuration that is not there. NVIDIA's config-manager ends over it, and then chooses the default.
+    // An admin names a configuration that does not exist. NVIDIA's config-manager exits, and then chooses the default.
     node.may_end("nvidia-device-plugin-sidecar");
     node.may_end("gpu-feature-discovery-sidecar");
     node.choose(Some("misspelt")).await?;

@@ -1,5 +1,6 @@
-//! Layouts of nodes that NVIDIA's device plugin serves, with GPU Operator's real CRD and a stand-in for the plugin: applied when
-//! nobody holds a GPU, taken back on failure, carried on by the next leader, and gone with their policy.
+//! Layouts of nodes that NVIDIA's device plugin serves, with GPU Operator's real CRD and a stand-in for the plugin.
+//! They are applied when no pod holds a GPU, rolled back on failure, continued by the next leader, and removed with
+//! their policy.
 
 mod plugin;
 
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LABEL: &str = "nvidia.com/device-plugin.config";
 const OPERATOR: &str = "gpu-operator";
 
-/// A cluster with GPU Operator's CRD, in which policies are the shipped default and the shipped layouts.
+/// A cluster with GPU Operator's CRD, whose policies are the shipped default and the shipped layouts.
 async fn cluster() -> anyhow::Result<Cluster> {
     let shipped = tempfile::tempdir()?;
     for (from, to) in [("default.yaml", "90-default.yaml"), ("examples/layouts.yaml", "50-layouts.yaml")] {
@@ -86,7 +87,7 @@ async fn condition(cluster: &Cluster, name: &str) -> anyhow::Result<Option<NodeC
     Ok(conditions.into_iter().find(|condition| condition.type_ == keys::LAYOUT_CONDITION))
 }
 
-/// Waits until the node's condition has this status and reason; gives its message.
+/// Waits until the node's condition has this status and reason. Returns its message.
 async fn state(cluster: &Cluster, node: &str, status: &str, reason: &str) -> anyhow::Result<String> {
     let is = async || {
         let condition = condition(cluster, node).await?.context("no condition")?;
@@ -146,7 +147,7 @@ async fn a_layout_is_applied_to_a_free_node_and_goes_with_its_policy() -> anyhow
     let expected = ["default", "mig-mixed", "mig-single", "mps-2", "mps-4", "time-sliced-2", "time-sliced-4"];
     assert_eq!(texts.keys().collect::<Vec<_>>(), expected);
 
-    // Another leader goes on.
+    // Another leader continues.
     cluster.extender().kill()?;
     release(&cluster, "theirs").await?;
     cluster.extender().restart()?;
@@ -217,7 +218,7 @@ async fn what_stands_against_a_layout_is_told_and_nothing_is_changed() -> anyhow
     let config = settings(&cluster).await?["devicePlugin"]["config"].clone();
     assert_eq!(config, json!({"name": "theirs", "default": "any"}));
 
-    // Once the admin lets it, the rest goes on by itself.
+    // Once the admin allows it, the rest continues by itself.
     let _plugin = Plugin::start(cluster.plane().client());
     let patch = Patch::Merge(json!({"spec": {"devicePlugin": {"config": null}}}));
     let policies = cluster_policies(&cluster.plane().client());

@@ -1,6 +1,6 @@
-//! A stand-in for NVIDIA's device plugin with its config-manager, for many nodes at once: it takes a node's configuration from the
-//! `ConfigMap` by the node's label, as they do, and shows what that says in the node's allocatable. It knows of the plugin what
-//! layouts rest on, and nothing else.
+//! A stand-in for NVIDIA's device plugin with its config-manager, for many nodes at once. Like these programs it reads
+//! a node's configuration from the `ConfigMap` by the node's label, and shows the result in the node's allocatable. It
+//! simulates only what layouts rely on.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::Client;
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 const LABEL: &str = "nvidia.com/device-plugin.config";
 
-/// A running stand-in, which ends with this value.
+/// A running stand-in, which ends when this value is dropped.
 pub struct Plugin {
     /// Whether it fails on every configuration that is not the default.
     pub fails: Arc<AtomicBool>,
@@ -34,7 +34,7 @@ impl Plugin {
         let told = fails.clone();
         let task = tokio::spawn(async move {
             loop {
-                // What fails is looked at again.
+                // A failed pass is repeated.
                 let _ = serve(&client, told.load(Ordering::Relaxed)).await;
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -43,7 +43,6 @@ impl Plugin {
     }
 }
 
-/// GPU Operator's policies.
 pub fn cluster_policies(client: &Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("nvidia.com", "v1", "ClusterPolicy");
     Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, "clusterpolicies"))
@@ -58,8 +57,8 @@ async fn serve(client: &Client, fails: bool) -> anyhow::Result<()> {
         let label = labels.get(LABEL).filter(|label| !label.is_empty());
         let count = match label {
             Some(_) if fails => 0,
-            // Without a ConfigMap of its own the plugin has no config-manager, and the label means nothing.
-            // A key that is not there leads to the default.
+            // Without a configured ConfigMap the plugin has no config-manager, and the label has no effect. A missing
+            // key leads to the default.
             Some(key) if !keys.is_empty() => gpus * keys.get(key).map_or(Ok(1), |text| replicas(text))?,
             Some(_) | None => gpus,
         };
@@ -74,7 +73,7 @@ async fn serve(client: &Client, fails: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the `ConfigMap` holds that GPU Operator gives to the plugin.
+/// The content of the `ConfigMap` that GPU Operator gives to the plugin.
 async fn keys(client: &Client) -> anyhow::Result<BTreeMap<String, String>> {
     let policy = cluster_policies(client).get("cluster-policy").await?;
     let Some(name) = policy.data["spec"]["devicePlugin"]["config"]["name"].as_str() else {
@@ -84,7 +83,7 @@ async fn keys(client: &Client) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(maps.get(name).await?.data.unwrap_or_default())
 }
 
-/// Into how many devices a configuration makes a GPU.
+/// How many devices a configuration makes of a GPU.
 fn replicas(text: &str) -> anyhow::Result<u64> {
     let config: Value = serde_saphyr::from_str(text)?;
     anyhow::ensure!(config["version"] == "v1", "unknown version: {}", config["version"]);

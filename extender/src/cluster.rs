@@ -30,7 +30,7 @@ pub struct Cluster {
 #[derive(Debug)]
 struct State {
     index: ClusterIndex,
-    /// Weak, so that the cluster does not keep a term alive that all its tasks have left.
+    /// Weak, because the term itself holds the cluster, and a cycle would never be freed.
     term: Weak<Term>,
     number: u64,
     last: u64,

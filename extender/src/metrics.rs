@@ -52,7 +52,8 @@ struct LayoutLabels {
 
 type Histograms<Labels> = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// Doubles from a quarter of a millisecond, in which a filter is answered, to the 5 s that a scheduler waits.
+/// Doubles from a quarter of a millisecond, in which a filter is answered, to 4 s, just below the 5 s that a scheduler
+/// waits.
 fn request_seconds() -> Histogram {
     histogram(exponential_buckets(0.000_25, 2.0, 15))
 }

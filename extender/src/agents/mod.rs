@@ -25,8 +25,7 @@ use std::time::Duration;
 /// Bytes that an agent may send before the extender reads them. The window is small, so that an agent that is ahead
 /// blocks and then reports the sum of its changes.
 const STREAM_WINDOW: u32 = 64 << 10;
-/// Limits for connections on which no agent has said hello. They equal the server's own limits for greetings, so that
-/// none is cut off earlier.
+/// Limits for connections on which no agent has said hello: the same as the protocol's own.
 const IDLE: IdleLimits = IdleLimits { connections: NOT_GREETED, timeout: HELLO_TIMEOUT };
 
 /// The open connections, one for each node.

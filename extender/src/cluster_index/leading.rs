@@ -9,18 +9,16 @@
 //! predecessor sends nothing after the Lease's deadline. But a follower's watch may be seconds late, so its state may
 //! be older than its predecessor's last acts. For each kind of data that a decision rests on:
 //!
-//! | data | why it may be stale, or is read again |
-//! |---|---|
-//! | copies of agents' ledgers | The agent has the truth. It refuses orders of a lower epoch, places that are taken,
-//! and the release of a pod whose Binding may be open. |
-//! | pods with a reservation that the index does not have | They are looked up. |
-//! | what pods hold of static nodes, and which nodes are being changed | A device may be held by a pod that the watch
-//! has not shown. No pod is bound to a static node until Nodes and pods were listed in this term. |
-//! | epochs | The Lease's own and the ConfigMap's are read in each term. Those that agents have reported are kept. |
-//! | CPU, memory, taints, labels; pending pods | They rank nodes and requeue pods; kube-scheduler and the agents
-//! decide. |
-//! | quotas | Copies have all reservations. A bound pod that the watch has not shown yet is in its node's copy, as long
-//! as the agent is connected. |
+//! - Copies of agents' ledgers: the agent has the truth. It refuses orders of a lower epoch, places that are taken,
+//!   and the release of a pod whose Binding may be open.
+//! - Pods with a reservation that the index does not have: they are looked up.
+//! - What pods hold of static nodes, and which nodes are being changed: a device may be held by a pod that the watch
+//!   has not shown. No pod is bound to a static node until Nodes and pods were listed in this term.
+//! - Epochs: the Lease's own and the ConfigMap's are read in each term. Those that agents have reported are kept.
+//! - CPU, memory, taints, labels; pending pods: they rank nodes and requeue pods; kube-scheduler and the agents
+//!   decide.
+//! - Quotas: copies have all reservations. A bound pod that the watch has not shown yet is in its node's copy, as
+//!   long as the agent is connected.
 
 use super::statics::Shower;
 use super::{ClusterIndex, lifetime, succession};

@@ -1,5 +1,5 @@
 //! What a replica knows of the cluster: nodes, pods with slices, reservations and assumed pods. Only a leader has
-//! assumed pods.
+//! assumed pods, and reservations on static nodes.
 //!
 //! Callers report events to it and ask it questions. It reads no clock and does no I/O. What callers must do next it
 //! puts into its [`Effects`]: orders to agents, binds that must check again, pods to look up.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 impl ClusterIndex {
     /// The managed nodes that serve no pods, each with the reason. A node is managed if it has a GpuNode, or by its
-    /// labels ([`is_managed`]). A cordoned or lost node without an agent is left out, because no agent can start there.
+    /// labels ([`is_managed`]). A cordoned or lost node without an agent is left out.
     #[must_use]
     pub fn unserved(&self) -> Vec<(&NodeName, Unserved)> {
         let serving = self.nodes.iter().filter_map(|(name, node)| {

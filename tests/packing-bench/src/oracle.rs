@@ -1,4 +1,4 @@
-//! The oracle, an upper bound: it accepts a job whenever all running jobs fit if everything may be moved.
+//! The oracle accepts a job whenever all running jobs fit if everything may be moved.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

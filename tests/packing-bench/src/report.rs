@@ -96,7 +96,7 @@ impl Progress {
     }
 
     /// On a terminal the line is rewritten in place. Elsewhere lines are printed at the start, at each tenth and at the
-    /// end, so that logs stay short.
+    /// end.
     fn show(&self, done: usize) {
         let mut stderr = std::io::stderr().lock();
         let terminal = stderr.is_terminal();

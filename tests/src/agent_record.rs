@@ -1,7 +1,8 @@
 //! The slices that a node should have, whose they are, and in whose epoch, by the record on its agent's disk.
 //!
-//! The record is there before anybody is promised anything. The GpuNode tells the same later: it is written at a pace, for people.
-//! The format is the agent's (`checkpoint/two_files.rs`); this reads it while the agent runs.
+//! The agent writes the checkpoint before it confirms a reservation. The GpuNode shows the same later,
+//! because the agent publishes it at intervals, for people. `checkpoint/two_files.rs` of the agent defines
+//! the format; this code reads the files while the agent runs.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 const FILES: [&str; 2] = ["ledger.0", "ledger.1"];
 
-/// The wanted slices of the newest whole record in this folder; none if there is no record.
+/// The desired slices of the newest intact checkpoint in this folder; empty if there is none.
 pub fn wanted_slices(folder: &Path) -> anyhow::Result<Vec<WantedSlice>> {
     let Some(record) = newest(folder)? else { return Ok(Vec::new()) };
     Ok(serde_json::from_value(record["ledger"]["desired"]["slices"].clone())?)
@@ -30,7 +31,8 @@ fn newest(folder: &Path) -> anyhow::Result<Option<Value>> {
     newest.map(|(_, document)| serde_json::from_slice(document).context("the record is no JSON")).transpose()
 }
 
-/// The number and the document of a file, if no write of it is under way.
+/// The sequence number and document of a file, or `None` if its checksum is wrong because a write is under
+/// way.
 fn whole(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (_magic, rest) = bytes.split_first_chunk::<8>()?;
     let (numbers, rest) = rest.split_first_chunk::<16>()?;
@@ -38,7 +40,7 @@ fn whole(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (sequence, length) = numbers.split_first_chunk::<8>()?;
     let length = u64::from_le_bytes(length.try_into().ok()?);
     let document = rest.get(..usize::try_from(length).ok()?)?;
-    // FNV-1a.
+    // The agent's checksum is FNV-1a.
     let fnv = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let found = numbers.iter().chain(document).fold(0xcbf2_9ce4_8422_2325, fnv);
     (found == u64::from_le_bytes(*sum)).then_some((u64::from_le_bytes(*sequence), document))

@@ -1,16 +1,16 @@
-//! Finds executables: ours beside the running test, the control plane's where `cargo xtask tools` put them.
+//! Finds executables: the workspace's own beside the running test, the control plane's where
+//! `cargo xtask tools` put them.
 //!
-//! Only looks; never builds. The key of a set of Kubernetes programs is made by xtask alone: here the file
-//! `k8s-tools/current` is read.
+//! It never builds anything. Only xtask computes the key of a set of Kubernetes programs; this code reads it
+//! from the file `k8s-tools/current`.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What makes a folder one of envtest's; `cargo xtask tools` builds everything when one of these is missing.
+/// The programs that identify an envtest folder. `cargo xtask tools` builds everything if one is missing.
 const ASSETS: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
 
-/// Why an executable cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum BinaryError {
     /// The path of the running executable is unknown.
@@ -19,27 +19,23 @@ pub enum BinaryError {
     /// One of the workspace's own programs is not built.
     #[error("{name} is not in {folder}: run `cargo build --workspace --bins` (or set KERF_BIN_DIR)")]
     NotBuilt {
-        /// File name of the program.
         name: String,
-        /// Where it was looked for.
         folder: PathBuf,
     },
-    /// One of the control plane's programs, or of those that an admin installs with, is not there.
+    /// A program of the control plane, or one that an admin installs with, is missing.
     #[error("{name} is missing: run `cargo xtask tools`, which builds the programs that tests need once")]
     NoTool {
-        /// File name of the program.
         name: String,
     },
-    /// One of a node's programs is not there.
+    /// A program of a GPU node is missing.
     #[error("{name} is missing: run `cargo xtask gpu pack`, which builds a node's programs once")]
     NoNodeTool {
-        /// File name of the program.
         name: String,
     },
 }
 
-/// One of the workspace's own programs, as built with the running executable: `<target>/<profile>/<name>`, or
-/// `$KERF_BIN_DIR/<name>` when tests run away from their target folder.
+/// A program of the workspace, from the running executable's build: `<target>/<profile>/<name>`, or
+/// `$KERF_BIN_DIR/<name>` for tests that run away from their target folder.
 pub fn ours(name: &str) -> Result<PathBuf, BinaryError> {
     let folder = match env::var_os("KERF_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
@@ -49,8 +45,9 @@ pub fn ours(name: &str) -> Result<PathBuf, BinaryError> {
     if path.is_file() { Ok(path) } else { Err(BinaryError::NotBuilt { name: name.to_owned(), folder }) }
 }
 
-/// One of the control plane's programs (`etcd`, `kube-apiserver`, `kube-scheduler`, `kube-controller-manager`,
-/// `kubectl`): from `$KUBEBUILDER_ASSETS` if it is there, else from the current set of `cargo xtask tools`.
+/// A program of the control plane (`etcd`, `kube-apiserver`, `kube-scheduler`, `kube-controller-manager`,
+/// `kubectl`): from `$KUBEBUILDER_ASSETS` if that is complete, otherwise from the current set of
+/// `cargo xtask tools`.
 pub fn tool(name: &str) -> Result<PathBuf, BinaryError> {
     let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
     let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
@@ -63,30 +60,30 @@ pub fn tool(name: &str) -> Result<PathBuf, BinaryError> {
         .ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
 }
 
-/// One of the programs that an admin installs with (`helm`, `kustomize`): from the current set of `cargo xtask tools`.
+/// A program that an admin installs with (`helm`, `kustomize`), from the current set of `cargo xtask tools`.
 pub fn admin_tool(name: &str) -> Result<PathBuf, BinaryError> {
     let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
     let path = current_set(&executable, "admin-tools").map(|folder| folder.join(name));
     path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
 }
 
-/// One of a node's programs (`kubelet`, `containerd`, `containerd-shim-runc-v2`, `ctr`, `runc`): from the current set of
-/// `cargo xtask gpu pack`.
+/// A program of a node (`kubelet`, `containerd`, `containerd-shim-runc-v2`, `ctr`, `runc`), from the current
+/// set of `cargo xtask gpu pack`.
 pub fn node_tool(name: &str) -> Result<PathBuf, BinaryError> {
     let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
     let path = current_set(&executable, "node-tools").map(|folder| folder.join(name));
     path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoNodeTool { name: name.to_owned() })
 }
 
-/// One of NVIDIA's programs (`nvidia-device-plugin`, `gpu-feature-discovery`, `config-manager`, `mps-control-daemon`): from the
-/// current set of `cargo xtask tools`.
+/// A program of NVIDIA's (`nvidia-device-plugin`, `gpu-feature-discovery`, `config-manager`,
+/// `mps-control-daemon`), from the current set of `cargo xtask tools`.
 pub fn nvidia_tool(name: &str) -> Result<PathBuf, BinaryError> {
     let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
     let path = current_set(&executable, "nvidia-tools").map(|folder| folder.join(name));
     path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
 }
 
-/// One of the programs by which alerts, metrics and the dashboard are tested (`promtool`, `prometheus`): from the current set of
+/// A program that tests alerts, metrics and the dashboard (`promtool`, `prometheus`), from the current set of
 /// `cargo xtask tools`.
 pub fn monitoring_tool(name: &str) -> Result<PathBuf, BinaryError> {
     let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
@@ -94,7 +91,7 @@ pub fn monitoring_tool(name: &str) -> Result<PathBuf, BinaryError> {
     path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
 }
 
-/// `<target>/<profile>` of an executable there, in `deps` (tests) or in `examples`.
+/// The folder `<target>/<profile>` of an executable in it, in its `deps` (tests) or in its `examples`.
 fn profile_folder(executable: &Path) -> PathBuf {
     let folder = executable.parent().unwrap_or(Path::new("."));
     match folder.file_name().and_then(|name| name.to_str()) {
@@ -103,8 +100,8 @@ fn profile_folder(executable: &Path) -> PathBuf {
     }
 }
 
-/// The set named by the nearest `<store>/current` above the executable: the target folder is one of the folders
-/// above, with or without a target triple between.
+/// The set that the nearest `<store>/current` above the executable names. Searching all folders above finds
+/// the target folder with and without a target triple in the path.
 fn current_set(executable: &Path, store: &str) -> Option<PathBuf> {
     executable.ancestors().skip(1).find_map(|folder| {
         let store = folder.join(store);

@@ -1,4 +1,4 @@
-//! The chart and the kustomize manifests as objects, made by Helm and kustomize themselves.
+//! The objects of the chart and of the kustomize manifests, rendered by Helm and kustomize themselves.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,13 +11,12 @@ use crate::binaries;
 use crate::cluster::root;
 use crate::control_plane::ControlPlane;
 
-/// Where the chart is.
 #[must_use]
 pub fn folder() -> String {
     root().join("deploy/chart").display().to_string()
 }
 
-/// Helm, with caches and settings of its own below `home`, and with this kubeconfig if any.
+/// Runs Helm with caches and settings below `home`, and with this kubeconfig if any.
 pub fn helm_in(home: &Path, kubeconfig: Option<&Path>, arguments: &[&str]) -> anyhow::Result<Output> {
     let mut helm = Command::new(binaries::admin_tool("helm")?);
     helm.args(arguments);
@@ -31,7 +30,8 @@ pub fn helm_in(home: &Path, kubeconfig: Option<&Path>, arguments: &[&str]) -> an
     helm.output().context("failed to start helm")
 }
 
-/// Helm as an admin of this control plane runs it, off the asynchronous threads: it waits for what others do.
+/// Runs Helm as an admin of this control plane. It runs on a blocking thread, because Helm waits for tasks of
+/// this process.
 pub async fn helm_on(plane: &ControlPlane, arguments: &[&str]) -> anyhow::Result<Output> {
     let (home, kubeconfig) = (plane.dir().join("helm"), plane.kubeconfig().to_owned());
     let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
@@ -42,12 +42,12 @@ pub async fn helm_on(plane: &ControlPlane, arguments: &[&str]) -> anyhow::Result
     tokio::task::spawn_blocking(run).await?
 }
 
-/// What Helm writes; the error is what it says.
+/// Helm's standard output; the error has its standard error.
 pub fn helm(arguments: &[&str]) -> anyhow::Result<String> {
     said(&helm_in(&std::env::temp_dir(), None, arguments)?)
 }
 
-/// What a program wrote, or an error with what it said.
+/// A program's standard output, or an error with its standard error.
 pub fn said(output: &Output) -> anyhow::Result<String> {
     if !output.status.success() {
         bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
@@ -55,24 +55,22 @@ pub fn said(output: &Output) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// `helm template` in a namespace with further arguments, for a cluster of Kubernetes 1.36.
+/// Runs `helm template` in a namespace with further arguments, for a cluster of Kubernetes 1.36.
 pub fn template(namespace: &str, arguments: &[&str]) -> anyhow::Result<String> {
     let chart = folder();
     let first = ["template", "kerf", &chart, "--namespace", namespace, "--kube-version", "v1.36.4"];
     helm(&[&first, arguments].concat())
 }
 
-/// The same with these values.
 pub fn template_with(namespace: &str, values: &Value) -> anyhow::Result<String> {
     let file = tempfile::NamedTempFile::new().context("failed to make a file")?;
     std::fs::write(file.path(), values.to_string()).context("failed to write the values")?;
     template(namespace, &["--values", &file.path().display().to_string()])
 }
 
-/// What kustomize itself makes of a folder of the checkout.
+/// Runs `kustomize build` on a folder of the checkout.
 pub fn kustomize(path: &str) -> anyhow::Result<String> {
     let mut kustomize = Command::new(binaries::admin_tool("kustomize")?);
-    // policies/ lies beside deploy/.
     kustomize.arg("build").arg(root().join(path));
     said(&kustomize.output().context("failed to start kustomize")?)
         .with_context(|| format!("kustomize build {path} failed"))
@@ -85,12 +83,12 @@ pub fn objects(yaml: &str) -> anyhow::Result<Vec<Value>> {
     Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
 }
 
-/// Objects by what `name_of` calls them; of two of one name, in two namespaces, the last.
+/// The objects by [`name_of`]. If two namespaces have an object of one name, the last one counts.
 pub fn by_name(yaml: &str) -> anyhow::Result<BTreeMap<String, Value>> {
     Ok(objects(yaml)?.into_iter().map(|object| (name_of(&object), object)).collect())
 }
 
-/// Like `apps/v1 Deployment kerf-webhook`.
+/// A name like `apps/v1 Deployment kerf-webhook`.
 #[must_use]
 pub fn name_of(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

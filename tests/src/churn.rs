@@ -1,4 +1,4 @@
-//! Random creates and deletes of pods, and the wait until the cluster is settled again.
+//! Creates and deletes random pods, and waits until the cluster has settled.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use crate::cluster::{Cluster, pod};
 use crate::oracle::Truth;
 use crate::random::Random;
 
-/// What pods ask for: amount and class. Sizes of every GPU of the demo, some larger than what is free most of the time.
+/// The requests of pods: amount and isolation class. There are sizes for every GPU of the demo, some larger
+/// than what is usually free.
 const ASKS: [(&str, &str); 10] = [
     ("5Gi", "hardware"),
     ("10Gi", "hardware"),
@@ -23,21 +24,19 @@ const ASKS: [(&str, &str); 10] = [
     ("12Gi", "none"),
 ];
 
-/// A pod that could run is seen by the scheduler again within its longest back-off, 10 s, and the cut takes its time.
+/// kube-scheduler retries a pod within its longest backoff, 10 s, and the cut takes time on top.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// How a round ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settled {
-    /// All holds.
+    /// Every invariant holds, and no pod is pending without a reason.
     Sound,
-    /// These pods wait though there is room for them.
+    /// These pods are pending although there is capacity for them.
     Unexplained(Vec<String>),
-    /// What must never be was so.
+    /// These invariants are violated.
     Broken(Vec<String>),
 }
 
-/// A sequence of random rounds.
 #[derive(Debug)]
 pub struct Churn {
     random: Random,
@@ -55,7 +54,7 @@ impl Churn {
         Self { random: Random::new(seed), next: 0, alive: Vec::new(), created: 0, deleted: 0, pending: 0 }
     }
 
-    /// What was done so far.
+    /// Counts of what was done so far.
     #[must_use]
     pub fn tally(&self) -> String {
         format!(
@@ -64,10 +63,11 @@ impl Churn {
         )
     }
 
-    /// Creates or deletes up to four pods and waits until all pods run or wait for a reason.
+    /// Creates or deletes up to four pods, and waits until all pods run or are pending for a reason.
     pub async fn round(&mut self, cluster: &Cluster) -> anyhow::Result<Settled> {
         for _ in 0..=self.random.below(4) {
-            // The more pods there are, the likelier one goes, so that the nodes are full about half of the time.
+            // The probability of a deletion grows with the number of pods, so that the nodes are full about
+            // half of the time.
             if self.random.below(24) < self.alive.len() {
                 let at = self.random.below(self.alive.len());
                 let name = self.alive.swap_remove(at);
@@ -96,7 +96,8 @@ impl Churn {
         loop {
             let truth = Truth::observe(cluster).await?;
             let violations = truth.violations();
-            // A pod that was deleted between the looks at kubelet and NVML may seem to hold what is gone: look again.
+            // The kubelet and NVML are read one after the other, so a pod deleted in between may seem to hold
+            // a destroyed slice. A second reading must confirm a violation.
             if !violations.is_empty() && !Truth::observe(cluster).await?.violations().is_empty() {
                 return Ok(Settled::Broken(violations));
             }
@@ -114,7 +115,7 @@ impl Churn {
         }
     }
 
-    /// Deletes all pods that are left.
+    /// Deletes all remaining pods, without waiting for their end.
     pub async fn clear(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
         self.alive.clear();
         cluster

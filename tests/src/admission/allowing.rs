@@ -1,4 +1,5 @@
-//! A webhook that allows everything: what TLS, HTTP and the reading of a question cost without any decision.
+//! A webhook that allows everything. It shows what TLS, HTTP and parsing an AdmissionReview cost without a
+//! decision.
 
 use std::net::SocketAddr;
 
@@ -14,17 +15,18 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The largest question, as kerf's webhook has it.
+/// The same limit as in kerf's webhook, so that both read the same bodies.
 const LARGEST_BODY: usize = 8 << 20;
 
-/// The webhook, on a thread of its own as another process would be. It ends when it is dropped.
+/// The webhook, on a thread with its own runtime, so that it shares no executor with the load. Dropping it
+/// stops it.
 pub struct AllowingWebhook {
     address: SocketAddr,
     _stop: DropGuard,
 }
 
 impl AllowingWebhook {
-    /// Serves `POST /mutate` on a free port of loopback, by kerf's own accept loop and TLS.
+    /// Serves `POST /mutate` on a free loopback port, with kerf's own accept loop and TLS.
     pub fn start(material: &Material) -> anyhow::Result<Self> {
         let tls = server_config(material, Clients::Any)?;
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
@@ -47,7 +49,6 @@ impl AllowingWebhook {
         Ok(Self { address, _stop: stop.drop_guard() })
     }
 
-    /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

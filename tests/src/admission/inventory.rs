@@ -1,4 +1,4 @@
-//! `GpuNodes` that no agent stands behind: the inventory of a large cluster.
+//! Creates `GpuNodes` that have no agent: the inventory of a large cluster.
 
 use std::time::Duration;
 
@@ -14,14 +14,13 @@ use serde_json::json;
 use crate::cluster::wait;
 use crate::control_plane::ControlPlane;
 
-/// How many are written at once.
 const AT_ONCE: usize = 16;
-/// The longest that the API server may go by a guard that is gone.
+/// How long the API server may still enforce a guard whose binding is deleted.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Creates `count` `GpuNodes` of eight GPUs each, of several models, cut and used in many ways.
 pub async fn create_gpu_nodes(plane: &ControlPlane, count: u32) -> anyhow::Result<()> {
-    // Only kerf's own programs may write these otherwise.
+    // These bindings reserve `GpuNodes` for kerf's own programs, so they would reject the writes below.
     let bindings = ["gpunodes.guard.kerf.dev", "gpunodes-status.guard.kerf.dev"];
     let delete = ["delete", "validatingadmissionpolicybinding", "--ignore-not-found"];
     plane.kubectl(&[&delete[..], &bindings].concat()).await?;
@@ -30,7 +29,7 @@ pub async fn create_gpu_nodes(plane: &ControlPlane, count: u32) -> anyhow::Resul
         let name = format!("n{number}");
         let object = GpuNode::new(&NodeName::new(&name));
         let patch = Patch::Merge(json!({"status": node(number)?}));
-        // The API server takes a moment to hear that the bindings are gone.
+        // The API server enforces deleted bindings for a moment, so rejected writes are retried.
         let created = async || Ok(nodes.create(&PostParams::default(), &object).await.map(|_| true)?);
         wait(PATIENCE, "a GpuNode to be taken", created).await?;
         let told =
@@ -40,7 +39,7 @@ pub async fn create_gpu_nodes(plane: &ControlPlane, count: u32) -> anyhow::Resul
     stream::iter(0..count).map(write).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// The cluster's models, and what their GPUs are cut into.
+/// The cluster's GPU models, and the MIG profile that each is cut into.
 const FLEET: [(&str, Option<&str>); 4] = [
     ("H100-80GB", Some("1g.10gb")),
     ("A100-40GB", Some("1g.5gb")),
@@ -48,7 +47,7 @@ const FLEET: [(&str, Option<&str>); 4] = [
     ("L4-24GB", None),
 ];
 
-/// Eight GPUs of one model, each cut into none to six slices, all of which pods have.
+/// Eight GPUs of one model, each cut into none to six slices, all of them held by pods.
 fn node(number: u32) -> anyhow::Result<GpuNodeStatus> {
     let (model, profile) = FLEET[usize::try_from(number)? % FLEET.len()];
     let mut status = node_status(&[model; 8]);

@@ -1,4 +1,4 @@
-//! Pods that are created at a steady rate, dry, whatever becomes of those before them.
+//! Creates pods in dry-run mode at a steady rate, however slowly earlier ones are answered.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use tokio::time::MissedTickBehavior;
 
 use crate::cluster::pod;
 
-/// One admission.
+/// The measurement of one admission.
 #[derive(Debug, Clone)]
 pub struct Sample {
-    /// From the request to the answer.
+    /// Time from the request to the answer.
     pub took: Duration,
-    /// What went wrong.
+    /// The API server's error, or a request document where none is expected, or none where one is.
     pub error: Option<String>,
 }
 
@@ -26,26 +26,26 @@ pub fn asking() -> Pod {
     pod("asking", &[(keys::GPU_MEMORY, "10Gi")])
 }
 
-/// The same pod, whose key is nobody's: the API server has as much to read, and the webhook is not called.
+/// The same pod with an unrelated annotation: the API server parses as much, but does not call the webhook.
 #[must_use]
 pub fn plain() -> Pod {
     pod("plain", &[("kerf.example/gpu-memory", "10Gi")])
 }
 
-/// Creations at a steady rate.
+/// Creates pods at a steady rate.
 #[derive(Clone)]
 pub struct Load {
-    /// Where.
     pub pods: Api<Pod>,
-    /// How many a second.
+    /// Pods per second.
     pub rate: u32,
 }
 
 impl Load {
-    /// Creates `pod`, dry, until `done`, and waits for all answers. With `admitted` an answer without a request document
-    /// is a failure: the webhook was passed by.
+    /// Creates `pod` with `dryRun` until `done`, and awaits all answers. With `admitted`, an answer without a
+    /// request document counts as failed, because the API server then skipped the webhook.
     pub async fn run(&self, pod: &Pod, admitted: bool, mut done: impl FnMut() -> bool) -> Vec<Sample> {
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / self.rate);
+        // Bursting makes up for late ticks, so that the mean rate holds.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let (mut running, mut samples) = (JoinSet::new(), Vec::new());
         while !done() {
@@ -60,7 +60,6 @@ impl Load {
         samples
     }
 
-    /// The same for `time`.
     pub async fn run_for(&self, pod: &Pod, admitted: bool, time: Duration) -> Vec<Sample> {
         let end = Instant::now() + time;
         self.run(pod, admitted, || Instant::now() >= end).await
@@ -82,7 +81,7 @@ async fn create(pods: &Api<Pod>, pod: &Pod, admitted: bool) -> Sample {
     Sample { took, error }
 }
 
-/// What went wrong, each reason once, with its count.
+/// Each distinct error with its count.
 #[must_use]
 pub fn failures(samples: &[Sample]) -> Vec<(String, usize)> {
     let mut counts = std::collections::BTreeMap::new();

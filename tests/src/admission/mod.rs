@@ -1,5 +1,5 @@
-//! The webhook's replicas as processes behind a proxy, under a load of admissions: what a Deployment, a Service and a
-//! cluster's users are to it. Knows nothing of GPUs' agents: the inventory is written by hand where one is wanted.
+//! The webhook's replicas as processes behind a proxy, under a load of admissions, as a Deployment behind a
+//! Service has it. No agent runs here; a test that needs an inventory writes `GpuNodes` itself.
 
 mod allowing;
 mod inventory;

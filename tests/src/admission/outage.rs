@@ -1,4 +1,5 @@
-//! The webhook away or hung, and pods that ask in all ways there are: which of them the API server sends to it.
+//! Webhooks that are away or hang, and pods with every form of request, to see which pods the API server
+//! sends to the webhook.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use tokio::task::AbortHandle;
 
 const CONFIGURATION: &str = "kerf";
 
-/// A webhook that hangs: it accepts connections and never answers. It ends when it is dropped.
+/// A webhook that hangs: it accepts connections and never answers. Dropping it stops it.
 #[derive(Debug)]
 pub struct HungWebhook {
     address: SocketAddr,
@@ -25,12 +26,12 @@ pub struct HungWebhook {
 }
 
 impl HungWebhook {
-    /// Listens on a free port of loopback.
     pub async fn start() -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (address, connections) = (listener.local_addr()?, Arc::new(AtomicUsize::new(0)));
         let counted = connections.clone();
         let accepting = tokio::spawn(async move {
+            // The connections stay open: a closed one would be an error at once instead of a timeout.
             let mut open = Vec::new();
             while let Ok((connection, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::Relaxed);
@@ -40,13 +41,12 @@ impl HungWebhook {
         Ok(Self { address, connections, accepting: accepting.abort_handle() })
     }
 
-    /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many connections were made to it.
+    /// How many connections it has accepted.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
@@ -59,21 +59,19 @@ impl Drop for HungWebhook {
     }
 }
 
-/// A pod whose only container has this limit.
 #[must_use]
 pub fn limited(name: &str, amount: &str) -> Value {
     let main = json!({"name": "main", "image": "none", "resources": {"limits": {name: amount}}});
     json!({"metadata": {"name": "p"}, "spec": {"containers": [main]}})
 }
 
-/// A pod with this annotation.
 #[must_use]
 pub fn annotated(key: &str, text: &str) -> Value {
     let main = json!({"name": "main", "image": "none"});
     json!({"metadata": {"name": "p", "annotations": {key: text}}, "spec": {"containers": [main]}})
 }
 
-/// Pods that ask nothing of kerf where no policy has a dialect: plain ones, and those of other systems.
+/// Pods that request nothing from kerf while no policy has a dialect: plain pods, and pods of other systems.
 #[must_use]
 pub fn of_others() -> Vec<Value> {
     vec![
@@ -99,7 +97,7 @@ pub fn of_others() -> Vec<Value> {
     ]
 }
 
-/// Pods that ask kerf, whatever policies say.
+/// Pods that address kerf under every policy.
 #[must_use]
 pub fn of_kerf() -> Vec<Value> {
     let resources =
@@ -121,12 +119,11 @@ pub fn of_kerf() -> Vec<Value> {
     ]
 }
 
-/// A pod's JSON as the API takes it.
 pub fn pod_of(json: &Value) -> anyhow::Result<Pod> {
     serde_json::from_value(json.clone()).with_context(|| format!("{json} is no pod"))
 }
 
-/// The match condition of the webhook for pods, as the API server has it.
+/// The match condition of the pods' webhook, as the API server has it.
 pub async fn match_condition(client: &Client) -> anyhow::Result<String> {
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let webhooks = api.get(CONFIGURATION).await?.webhooks.unwrap_or_default();
@@ -136,7 +133,6 @@ pub async fn match_condition(client: &Client) -> anyhow::Result<String> {
     Ok(found.context("there is no match condition")?.expression)
 }
 
-/// Writes it.
 pub async fn set_match_condition(client: &Client, expression: &str) -> anyhow::Result<()> {
     let conditions = json!([{"name": MatchCondition::NAME, "expression": expression}]);
     let patch = json!({"webhooks": [{"name": MatchCondition::WEBHOOK, "matchConditions": conditions}]});

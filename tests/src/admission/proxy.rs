@@ -1,5 +1,5 @@
-//! A Service in small: TCP connections go to the replicas that say that they are ready, in turn. Connections that are open
-//! stay where they are when a replica is ready no more, as with kube-proxy.
+//! A small Service: forwards TCP connections to ready replicas in turn. As with kube-proxy, open connections
+//! stay with their replica when it is no longer ready.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,9 +11,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-/// How often a replica is asked whether it is ready. The manifests ask every 2 s; a test has no time.
+/// How often the proxy probes a replica. The manifests probe every 2 s, which would make the tests slow.
 const PROBE: Duration = Duration::from_millis(50);
-/// How long a probe may take.
+/// Timeout of a probe.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ struct Shared {
     turn: AtomicUsize,
 }
 
-/// The proxy. It ends when it is dropped.
+/// Dropping the proxy stops it.
 #[derive(Debug)]
 pub struct AdmissionProxy {
     address: SocketAddr,
@@ -38,7 +38,6 @@ pub struct AdmissionProxy {
 }
 
 impl AdmissionProxy {
-    /// Listens on a free port of loopback.
     pub async fn start() -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let (address, shared) = (listener.local_addr()?, Arc::new(Shared::default()));
@@ -51,13 +50,12 @@ impl AdmissionProxy {
         Ok(Self { address, shared, accepting: accepting.abort_handle() })
     }
 
-    /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Adds a replica, which serves at `address` and tells at `admin` whether it is ready.
+    /// Adds a replica that serves at `address` and reports its readiness at `admin`.
     pub fn add(&self, address: SocketAddr, admin: SocketAddr) {
         let ready = Arc::new(AtomicBool::new(false));
         let told = ready.clone();
@@ -89,7 +87,7 @@ impl Drop for AdmissionProxy {
 
 impl Shared {
     fn backends(&self) -> MutexGuard<'_, Vec<Backend>> {
-        // Nothing panics while it is held.
+        // No code panics while it holds the lock, so a poisoned lock is still consistent.
         self.backends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,12 +103,12 @@ impl Shared {
     }
 }
 
-/// A Service without endpoints refuses at once, and so does this: the client is cut off.
+/// Closes the client's connection at once if no replica is ready, as a Service without endpoints refuses one.
 async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
     let Some(address) = shared.next() else { return };
     let Ok(mut server) = TcpStream::connect(address).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    // Either side ends it; both have been told then.
+    // An error here means that one side closed; both connections are closed then.
     let _ = copy_bidirectional(&mut client, &mut server).await;
 }
 

@@ -1,4 +1,4 @@
-//! A control plane, the webhook's replicas and the proxy before them.
+//! A control plane, the webhook's replicas and the proxy in front of them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,17 +22,15 @@ use crate::process::Child;
 const NAME: &str = "kerf-webhook";
 const CONFIGURATION: &str = "kerf";
 const SECRET: &str = "kerf-webhook-tls";
-/// The longest that a replica may need to be ready, or to end.
+/// How long a replica may take to become ready, or to exit.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A replica of the webhook.
 pub struct Replica {
     child: Child,
     address: SocketAddr,
     admin: SocketAddr,
 }
 
-/// The scene.
 pub struct AdmissionScene {
     plane: ControlPlane,
     proxy: AdmissionProxy,
@@ -41,11 +39,11 @@ pub struct AdmissionScene {
 }
 
 impl AdmissionScene {
-    /// A control plane with kerf's objects, and no replica yet.
+    /// Starts a control plane with kerf's objects, without a replica.
     pub async fn start() -> anyhow::Result<Self> {
         let options = ControlPlaneOptions {
             scheduler: false,
-            // Its queues would be what is measured.
+            // The API server's queues would dominate the measurement.
             priority_and_fairness: false,
             ..ControlPlaneOptions::without_controller_manager()
         };
@@ -60,7 +58,7 @@ impl AdmissionScene {
         Ok(scene)
     }
 
-    /// Starts one more replica with these flags, behind the proxy, and waits until it is ready.
+    /// Starts another replica with these flags behind the proxy, and waits until it is ready.
     pub async fn add_replica(&mut self, flags: &[&str]) -> anyhow::Result<()> {
         let [port, admin] = ports::free()?;
         let (address, admin) =
@@ -90,7 +88,7 @@ impl AdmissionScene {
         waited.with_context(|| replica.child.log_tail())
     }
 
-    /// Ends a replica as Kubernetes does, and starts it again.
+    /// Terminates a replica as Kubernetes does, and starts it again.
     pub async fn restart(&mut self, number: usize) -> anyhow::Result<()> {
         self.end(number)?;
         let replica = self.replicas.get_mut(number).context("there is no such replica")?;
@@ -98,15 +96,17 @@ impl AdmissionScene {
         self.is_ready(number).await
     }
 
-    /// Ends a replica as Kubernetes does: it must end by itself.
+    /// Terminates a replica as Kubernetes does, and fails if it does not exit by itself.
     pub fn end(&mut self, number: usize) -> anyhow::Result<()> {
         let replica = self.replicas.get_mut(number).context("there is no such replica")?;
+        // Blocking here is announced to the runtime, because the proxy's tasks run on it too.
         let ended = tokio::task::block_in_place(|| replica.child.terminate(PATIENCE))?;
         ensure!(ended, "replica {number} did not end by itself: {}", replica.child.log_tail());
         Ok(())
     }
 
-    /// Ends all replicas and forgets their certificates.
+    /// Ends all replicas, and deletes the Secret with their certificates, so that the next replica creates
+    /// it.
     pub async fn begin_anew(&mut self) -> anyhow::Result<()> {
         for number in 0..self.replicas.len() {
             self.end(number)?;
@@ -120,12 +120,12 @@ impl AdmissionScene {
         Ok(())
     }
 
-    /// Lets the API server call the webhook at `address`.
+    /// Makes the API server call the webhook at `address`.
     pub async fn call(&self, address: SocketAddr) -> anyhow::Result<()> {
         self.configure(json!({"service": null, "url": format!("https://{address}/mutate")})).await
     }
 
-    /// Lets the API server trust these authorities, PEM, as cert-manager's ca-injector does.
+    /// Makes the API server trust these authorities (PEM), as cert-manager's ca-injector does.
     pub async fn trust(&self, authorities: &[&str]) -> anyhow::Result<()> {
         self.configure(json!({"caBundle": STANDARD.encode(authorities.concat())})).await
     }
@@ -142,7 +142,8 @@ impl AdmissionScene {
         Ok(())
     }
 
-    /// The authorities in the configuration's caBundle, PEM each; of the first webhook, for all must be alike.
+    /// The authorities of the configuration's `caBundle`, as PEM. It reads the first webhook, and fails if
+    /// the others differ.
     pub async fn trusted(&self) -> anyhow::Result<Vec<String>> {
         let api: Api<MutatingWebhookConfiguration> = Api::all(self.plane.client());
         let webhooks = api.get(CONFIGURATION).await?.webhooks.unwrap_or_default();
@@ -152,44 +153,39 @@ impl AdmissionScene {
         Ok(certificates(&String::from_utf8(first)?))
     }
 
-    /// The server's certificate in the Secret, PEM.
+    /// The server's certificate in the Secret, as PEM.
     pub async fn leaf(&self) -> anyhow::Result<String> {
         let secret = Api::<Secret>::namespaced(self.plane.client(), NAMESPACE).get(SECRET).await?;
         let leaf = secret.data.and_then(|mut data| data.remove("tls.crt")).context("there is no tls.crt")?;
         Ok(String::from_utf8(leaf.0)?)
     }
 
-    /// A load of `rate` pods a second in the namespace `default`.
     #[must_use]
     pub fn load(&self, rate: u32) -> Load {
         Load { pods: Api::<Pod>::default_namespaced(self.plane.client()), rate }
     }
 
-    /// The control plane.
     #[must_use]
     pub fn plane(&self) -> &ControlPlane {
         &self.plane
     }
 
-    /// The replicas that say that they are ready.
     #[must_use]
     pub fn ready(&self) -> Vec<SocketAddr> {
         self.proxy.ready()
     }
 
-    /// The replicas.
     #[must_use]
     pub fn replicas(&self) -> &[Replica] {
         &self.replicas
     }
 
-    /// Where the proxy listens.
     #[must_use]
     pub fn proxy(&self) -> SocketAddr {
         self.proxy.address()
     }
 
-    /// Ends everything in order.
+    /// Ends the replicas before the control plane, because they call its API server.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         for number in 0..self.replicas.len() {
             self.end(number)?;
@@ -199,25 +195,22 @@ impl AdmissionScene {
 }
 
 impl Replica {
-    /// Where it serves.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it tells of itself.
+    /// Address of the admin server, with readiness and metrics.
     #[must_use]
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Its process.
     #[must_use]
     pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it logged.
     pub fn log(&self) -> std::io::Result<String> {
         std::fs::read_to_string(self.child.log())
     }

@@ -1,4 +1,5 @@
-//! A mounted Secret, renewed as the kubelet renews it: all files by the swap of one link, and the old ones gone after it.
+//! A mounted Secret that is updated as the kubelet does it: one link is swapped for all files, then the old
+//! files are deleted.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +8,6 @@ use tempfile::TempDir;
 
 use crate::kubelet::AtomicFolder;
 
-/// The folder.
 #[derive(Debug)]
 pub struct SecretVolume {
     folder: AtomicFolder,
@@ -15,7 +15,6 @@ pub struct SecretVolume {
 }
 
 impl SecretVolume {
-    /// A volume of a Secret with these keys and texts.
     pub fn mount(content: &[(&str, &str)]) -> io::Result<Self> {
         let temporary = tempfile::tempdir()?;
         let mut volume = Self { folder: AtomicFolder::make(temporary.path())?, _temporary: temporary };
@@ -23,13 +22,11 @@ impl SecretVolume {
         Ok(volume)
     }
 
-    /// Where it is mounted.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Gives the Secret these keys and texts.
     pub fn renew(&mut self, content: &[(&str, &str)]) -> io::Result<()> {
         let payload = content.iter().map(|(key, text)| ((*key).to_owned(), text.as_bytes().to_vec()));
         self.folder.show(payload.collect()).map(drop)

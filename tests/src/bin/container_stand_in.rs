@@ -1,6 +1,7 @@
-//! `container_stand_in <document>`: becomes the container's program that the document ([`ContainerRoot`], JSON) tells of, in
-//! the file system that it tells of. `container_stand_in <document> <process> <command>...`: becomes the command in the file
-//! system of that container, whose process it is told. A separate executable, because a process with threads cannot make namespaces for one.
+//! `container_stand_in <document>` becomes the program of the container that the document ([`ContainerRoot`],
+//! JSON) describes, in that container's file system. `container_stand_in <document> <process> <command>...`
+//! becomes the command in the file system of that container, whose process id it gets. It is a separate
+//! executable, because a process with several threads cannot create these namespaces.
 #![forbid(unsafe_code)]
 
 use std::convert::Infallible;
@@ -9,10 +10,10 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use kerf_tests::container_root::{ContainerRoot, become_container, run_beside};
 
-/// Never returns success: that would mean the program was not become.
+/// Never returns success, because success means that another program has replaced this one.
 fn main() -> ExitCode {
     let Err(error) = become_program();
-    // Into the container's log, in one line.
+    // The container's log gets the error in one line.
     eprintln!("container_stand_in: {error:#}");
     ExitCode::from(128)
 }

@@ -1,8 +1,9 @@
-//! `die_with_parent <parent's process id> <program> [arguments]`: becomes the program, after having asked the kernel to
-//! kill it when its parent ends. A separate executable, because asking between fork and exec would need unsafe code.
+//! `die_with_parent <parent's process id> <program> [arguments]` asks the kernel to kill it when its parent
+//! ends, then becomes the program. It is a separate executable, because asking between fork and exec would
+//! need unsafe code.
 //!
-//! The kernel counts the *thread* that forked as the parent; [`kerf_tests::process`] forks from one that lives as long
-//! as its process.
+//! For the kernel the parent is the *thread* that forked. [`kerf_tests::process`] therefore forks on a thread
+//! that lives as long as its process.
 #![forbid(unsafe_code)]
 
 use std::os::unix::process::CommandExt as _;
@@ -11,10 +12,11 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-/// Never returns success: that would mean the program was not become.
+/// Never returns success, because success means that another program has replaced this one.
 fn main() -> ExitCode {
     if let Err(error) = become_program() {
-        // Into the child's log, in one line: a backtrace of ours would push out what the reader looks for.
+        // The child's log gets the error in one line, because a backtrace would push out the lines that
+        // matter.
         eprintln!("die_with_parent: {error:#}");
     }
     ExitCode::FAILURE
@@ -28,7 +30,8 @@ fn become_program() -> anyhow::Result<()> {
 
     set_parent_process_death_signal(Some(Signal::KILL))
         .context("failed to ask for the parent death signal")?;
-    // A parent that ended before the line above sends no signal any more; the orphan then has another parent.
+    // If the parent ended before the line above, the kernel sends no signal; the orphan then has another
+    // parent.
     ensure!(getppid() == Pid::from_raw(parent), "the parent {parent} has ended already");
 
     let error = Command::new(&program).args(arguments).exec();

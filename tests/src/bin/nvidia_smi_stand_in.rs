@@ -1,5 +1,5 @@
-//! `nvidia_smi_stand_in -i UUID -c DEFAULT|EXCLUSIVE_PROCESS`: the options of `nvidia-smi` that NVIDIA's mps-control-daemon
-//! gives it. It sets the GPU's compute mode through `libnvidia-ml.so.1`, as the real one does.
+//! `nvidia_smi_stand_in -i UUID -c DEFAULT|EXCLUSIVE_PROCESS` has the options of `nvidia-smi` that NVIDIA's
+//! mps-control-daemon uses. It sets the GPU's compute mode through `libnvidia-ml.so.1`, as the real one does.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;

@@ -1,5 +1,5 @@
-//! A cluster as an admin has it before kerf: a control plane, nodes, Services that lead to pods. What is applied to it brings
-//! up its own pods, as processes: nothing of kerf is started by hand.
+//! A cluster before kerf is installed: a control plane, nodes, and Services that lead to pods. Applied
+//! manifests start their own pods, as processes; no program of kerf is started by hand.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,27 +17,25 @@ use crate::kubelet::{Image, PodProcesses};
 use crate::pods::{Pods, is_ready, standing};
 use crate::services::ServiceProxy;
 
-/// How to start a bare cluster.
 pub struct BareOptions {
-    /// The control plane. Deployments and `DaemonSet`s need the controller manager.
+    /// Deployments and `DaemonSet`s need the controller manager.
     pub control_plane: ControlPlaneOptions,
-    /// The nodes.
     pub nodes: Vec<NodeSpec>,
-    /// Images besides kerf's own and kube-scheduler's, by name, on every node.
+    /// Images on every node, by name, besides those of kerf and kube-scheduler.
     pub images: Vec<(String, Image)>,
 }
 
 impl BareOptions {
-    /// These nodes, and kerf's images.
     #[must_use]
     pub fn new(nodes: Vec<NodeSpec>) -> Self {
         Self { control_plane: ControlPlaneOptions::default(), nodes, images: Vec::new() }
     }
 }
 
-/// A running cluster. [`BareCluster::stop`] ends it in order; dropping it kills everything and keeps the logs.
+/// A running cluster. [`BareCluster::stop`] ends it in order; dropping it kills everything and keeps the
+/// logs.
 pub struct BareCluster {
-    // Dropped in this order: pods before what they speak to.
+    // Fields are dropped in this order: pods before the servers that they call.
     nodes: Vec<StandInNode>,
     services: ServiceProxy,
     images: Vec<(String, Image)>,
@@ -56,7 +54,6 @@ impl BareCluster {
         Ok(cluster)
     }
 
-    /// One more node.
     pub async fn add_node(&mut self, spec: NodeSpec) -> anyhow::Result<()> {
         let mut images = kerf_images(&gpu_files(&self.plane, &spec.name))?;
         for (name, image) in &self.images {
@@ -70,7 +67,8 @@ impl BareCluster {
             hosts: Some(self.services.hosts().to_owned()),
             ..PodProcesses::default()
         };
-        // The agent's manifest puts MPS daemons into this cgroup. A kernel makes the file; here it takes what is written.
+        // The agent's manifest puts MPS daemons into this cgroup. A kernel would create the file; here it is
+        // an ordinary file.
         let cgroup = folder(&self.plane, &spec.name).join("host/sys/fs/cgroup/kerf-mps");
         std::fs::create_dir_all(&cgroup)?;
         std::fs::write(cgroup.join("cgroup.procs"), "")?;
@@ -78,7 +76,6 @@ impl BareCluster {
         Ok(())
     }
 
-    /// The control plane, by which kubectl is run.
     #[must_use]
     pub fn plane(&self) -> &ControlPlane {
         &self.plane
@@ -89,47 +86,44 @@ impl BareCluster {
         &mut self.plane
     }
 
-    /// The nodes.
     #[must_use]
     pub fn nodes(&self) -> &[StandInNode] {
         &self.nodes
     }
 
-    /// A node by its name.
     pub fn node(&self, name: &str) -> anyhow::Result<&StandInNode> {
         self.nodes.iter().find(|node| node.name() == name).with_context(|| format!("there is no node {name}"))
     }
 
-    /// Pods of the namespace `default`.
     #[must_use]
     pub fn pods(&self) -> Pods {
         Pods::new(self.plane.client())
     }
 
-    /// What Helm says, as an admin runs it who waits until all is up.
+    /// Runs Helm as an admin who waits until everything is ready, and returns its output.
     pub async fn helm(&self, arguments: &[&str]) -> anyhow::Result<String> {
         self.helm_now(&[arguments, &["--wait", "--timeout", "4m"]].concat()).await
     }
 
-    /// The same for objects whose programs cannot be ready.
+    /// Runs Helm without waiting, for objects whose programs cannot become ready.
     pub async fn helm_now(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let arguments = [arguments, &["--namespace", NAMESPACE]].concat();
         chart::said(&chart::helm_on(&self.plane, &arguments).await?)
     }
 
-    /// `helm install` of the chart with nothing set; gives its notes.
+    /// Runs `helm install` of the chart with default values, and returns its notes.
     pub async fn install(&self) -> anyhow::Result<String> {
         self.helm(&["install", "kerf", &chart::folder(), "--create-namespace"]).await
     }
 
-    /// `kubectl apply --server-side -k` of a folder of the repository.
+    /// Runs `kubectl apply --server-side -k` on a folder of the repository.
     pub async fn apply(&self, kustomization: &str) -> anyhow::Result<String> {
         let folder = root().join(kustomization).display().to_string();
         self.plane.kubectl(&["apply", "--server-side", "-k", &folder]).await
     }
 
-    /// Waits until kerf is up as its manifests have it: two webhooks, extenders and schedulers, and an agent on each of so many
-    /// managed nodes.
+    /// Waits until kerf is up as its manifests declare it: two webhooks, extenders and schedulers, and an
+    /// agent on each of `managed` nodes.
     pub async fn kerf_is_up(&self, managed: usize, patience: Duration) -> anyhow::Result<()> {
         let agents = format!("daemonset/kerf-node-agent numberReady {managed}");
         let parts = [
@@ -154,7 +148,7 @@ impl BareCluster {
         Ok(())
     }
 
-    /// Ends everything in order.
+    /// Ends the nodes first, because pods call the control plane.
     pub async fn stop(self) -> anyhow::Result<()> {
         for node in self.nodes {
             node.stop().await;
@@ -164,7 +158,7 @@ impl BareCluster {
     }
 }
 
-/// How a pod stands, in a line.
+/// The state of a pod in one line.
 fn line(pod: &Pod) -> String {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("no node");

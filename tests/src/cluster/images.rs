@@ -1,4 +1,4 @@
-//! The images that kerf's manifests name, as programs that were built here.
+//! The images that kerf's manifests name, made of programs that were built here.
 
 use anyhow::Context as _;
 use kerf_nvml_mock::MockFiles;
@@ -7,12 +7,12 @@ use crate::binaries;
 use crate::kubelet::{Image, Images};
 use crate::mps::MpsStandIn;
 
-/// Where the simulated NVML and its files are in containers that see GPUs.
+/// Paths of the simulated NVML and its files in containers that see GPUs.
 const LIBRARIES: &str = "/opt/image/lib";
 const NVML_FILES: &str = "/opt/image/nvml";
 
-/// kerf's own images, kube-scheduler's, and one that ends by itself. The agent sees the GPUs of the node with these files, and stand-ins for the
-/// driver's programs, as NVIDIA's container runtime would give it the driver's.
+/// The images of kerf, of kube-scheduler, and one that ends by itself. The agent's image sees the node's
+/// simulated GPUs and has stand-ins for the driver's programs, which NVIDIA's container runtime would add.
 pub fn kerf_images(gpus: &MockFiles) -> anyhow::Result<Images> {
     let mut images = Images::default();
     let webhook = Image::running(binaries::ours("kerf-webhook")?);
@@ -29,12 +29,12 @@ pub fn kerf_images(gpus: &MockFiles) -> anyhow::Result<Images> {
     images.add("kerf-cli", Image::running(binaries::ours("kerf")?));
     let scheduler = Image::running(binaries::tool("kube-scheduler")?);
     images.add("kube-scheduler", scheduler.with_wildcards(&["--bind-address=0.0.0.0"]));
-    // NVIDIA's sample, which computes for a moment and ends.
+    // NVIDIA's sample computes for a moment and ends, so `true` replaces it.
     images.add("cuda-sample", Image::running("/bin/true"));
     Ok(images)
 }
 
-/// An image that sees the simulated GPUs with these files, under the name by which programs load NVML.
+/// Adds the simulated GPUs of these files to an image, under the name by which programs load NVML.
 pub fn with_gpus(image: Image, gpus: &MockFiles) -> anyhow::Result<Image> {
     let library =
         kerf_nvml_mock::library_path().context("the simulated NVML is not built: cargo build --workspace")?;

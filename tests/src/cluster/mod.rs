@@ -1,5 +1,5 @@
-//! A whole kerf cluster on this machine: the control plane, the three programs as processes with the rights that
-//! `deploy/` gives them, and GPU nodes with real agents on the simulated NVML.
+//! A whole kerf cluster on this machine: the control plane, the three programs as processes with the rights
+//! that `deploy/` grants, and GPU nodes with real agents on the simulated NVML.
 
 mod bare;
 mod images;
@@ -41,7 +41,7 @@ pub const NAMESPACE: &str = "kerf-system";
 /// kerf's objects without its workloads.
 const MANIFESTS: &str = "deploy/local";
 
-/// For `kubectl apply`: without the webhook and the guard.
+/// A selector for `kubectl apply` that skips the webhook and the guard.
 const UNGUARDED: &str = "--selector=app.kubernetes.io/component notin (guard,webhook)";
 
 /// A running cluster. [`Cluster::stop`] ends it in order; dropping it kills everything and keeps the logs.
@@ -49,16 +49,17 @@ pub struct Cluster {
     plane: ControlPlane,
     nodes: Vec<GpuServer>,
     webhook: Child,
-    /// Further replicas of the webhook.
+    /// Replicas that [`Cluster::add_webhook`] started.
     replicas: Vec<Child>,
     extender: Child,
     policy: PathBuf,
-    /// Where agents dial replicas of the extender, the first of which is the cluster's own.
+    /// Addresses of the extender's replicas for agents. The first one is the cluster's own.
     agents_addresses: Vec<SocketAddr>,
 }
 
 impl Cluster {
-    /// Starts everything and waits until a pod that asks for a slice would be served. `progress` hears of each step.
+    /// Starts everything, and waits until a pod that asks for a slice would be served. `progress` gets a text
+    /// for each step.
     pub async fn start(options: ClusterOptions, mut progress: impl FnMut(&str)) -> anyhow::Result<Self> {
         let begun = Instant::now();
         let mut plane = ControlPlane::start(options.control_plane).await?;
@@ -99,7 +100,7 @@ impl Cluster {
     }
 
     async fn is_served(&self, node: &GpuServer) -> anyhow::Result<()> {
-        // The extender knows of a node what its agent has said over its connection.
+        // Being ready is not enough: the extender knows only nodes whose agent is connected.
         let is_served = |status: &GpuNodeStatus| {
             let connected = status.condition(Condition::CONNECTED);
             status.is_ready() && connected.is_some_and(|found| found.status == ConditionStatus::True)
@@ -110,7 +111,7 @@ impl Cluster {
         wait(Duration::from_mins(1), &what, served).await.with_context(|| node.agent_log())
     }
 
-    /// One more GPU node joins; waits until its agent serves it.
+    /// Adds a GPU node, and waits until its agent serves it.
     pub async fn add_node(&mut self, spec: NodeSpec) -> anyhow::Result<()> {
         let node = GpuServer::start(&self.plane, spec, &self.agents_addresses).await?;
         self.is_served(&node).await?;
@@ -118,32 +119,31 @@ impl Cluster {
         Ok(())
     }
 
-    /// Where agents dial replicas of the extender, the first of which is the cluster's own.
+    /// Addresses of the extender's replicas for agents. The first one is the cluster's own.
     #[must_use]
     pub fn agents_addresses(&self) -> &[SocketAddr] {
         &self.agents_addresses
     }
 
-    /// Starts an agent for each GpuNode that there is or will be.
+    /// Starts a simulated agent for each existing and each later GpuNode.
     #[must_use]
     pub fn simulate_agents(&self, manner: Manner) -> SimulatedAgents {
         let extenders = self.agents_addresses.iter().map(ToString::to_string).collect();
         SimulatedAgents::start(&self.plane.client(), extenders, manner)
     }
 
-    /// The flags by which an agent of a further node finds the extender, with its token in this file.
+    /// The flags with which an agent of a further node finds the extender. Its token is written to this file.
     pub async fn extender_flags(&self, node: &str, token: &Path) -> anyhow::Result<Vec<OsString>> {
         node::extender_flags(&self.plane, &self.agents_addresses, node, token).await
     }
 
-    /// Whether a pod comes out of admission with a request document.
+    /// Whether admission adds a request document to the pod.
     async fn admits(&self, pod: &Pod) -> bool {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let admitted = self.pods().create(&dry_run, pod).await;
         admitted.is_ok_and(|p| p.metadata.annotations.is_some_and(|a| a.contains_key(keys::REQUEST)))
     }
 
-    /// The control plane.
     #[must_use]
     pub fn plane(&self) -> &ControlPlane {
         &self.plane
@@ -154,28 +154,25 @@ impl Cluster {
         &mut self.plane
     }
 
-    /// The GPU nodes.
     #[must_use]
     pub fn nodes(&self) -> &[GpuServer] {
         &self.nodes
     }
 
-    /// The GPU nodes, to break them.
+    /// The GPU nodes, to break parts of them.
     pub fn nodes_mut(&mut self) -> &mut [GpuServer] {
         &mut self.nodes
     }
 
-    /// The extender's process.
     pub fn extender(&mut self) -> &mut Child {
         &mut self.extender
     }
 
-    /// The webhook's process.
     pub fn webhook(&mut self) -> &mut Child {
         &mut self.webhook
     }
 
-    /// Starts another replica of the webhook, which admits the pods with this label, and waits until it does.
+    /// Starts another replica of the webhook for pods with this label, and waits until it admits one.
     pub async fn add_webhook(&mut self, label: (&str, &str)) -> anyhow::Result<()> {
         self.replicas.push(programs::webhook_for(&self.plane, &self.policy, label).await?);
         let mut probe = probe();
@@ -183,19 +180,18 @@ impl Cluster {
         wait(Duration::from_secs(30), "the replica to answer", async || Ok(self.admits(&probe).await)).await
     }
 
-    /// The policy file, or the folder of them, that webhook and extender read.
+    /// The policy file or folder that webhook and extender read.
     #[must_use]
     pub fn policy_file(&self) -> &Path {
         &self.policy
     }
 
-    /// Pods of the namespace `default`.
     #[must_use]
     pub fn pods(&self) -> Api<Pod> {
         Api::default_namespaced(self.plane.client())
     }
 
-    /// The same, with what tests ask of them.
+    /// The same pods, with the helpers of [`Pods`].
     fn asked(&self) -> Pods {
         Pods::new(self.plane.client())
     }
@@ -235,7 +231,7 @@ impl Cluster {
         self.asked().event(name, text).await
     }
 
-    /// Cordons a node, or takes that back, and lets the programs hear of it.
+    /// Cordons or uncordons a node, and gives the programs time to see it.
     pub async fn cordon(&self, node: &str, is_shut: bool) -> anyhow::Result<()> {
         let patch = Patch::Merge(serde_json::json!({"spec": {"unschedulable": is_shut}}));
         Api::<Node>::all(self.plane().client()).patch(node, &PatchParams::default(), &patch).await?;
@@ -243,7 +239,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A node's GpuNode.
+    /// The GpuNode of a node; an empty one if there is none.
     pub async fn gpu_node(&self, name: &str) -> anyhow::Result<GpuNode> {
         let found = Api::<GpuNode>::all(self.plane.client()).get_opt(name).await?;
         Ok(found.unwrap_or_else(|| GpuNode::new(&NodeName::new(name))))
@@ -257,7 +253,7 @@ impl Cluster {
         self.plane.apply(&text).await
     }
 
-    /// Ends everything in order.
+    /// Ends the nodes first, because their agents call the extender and the API server.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         for node in self.nodes {
             node.stop().await?;
@@ -272,7 +268,8 @@ impl Cluster {
     }
 }
 
-/// The repository's root; away from the checkout, the folder above the running program that has its manifests.
+/// The repository's root. Away from the checkout, it is the folder above the running program that has kerf's
+/// manifests.
 #[must_use]
 pub fn root() -> PathBuf {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -285,13 +282,13 @@ fn carried() -> Option<PathBuf> {
     folders.find(|folder| folder.join(MANIFESTS).is_dir()).map(Path::to_owned)
 }
 
-/// One or two free addresses of loopback.
+/// One or two free loopback addresses.
 fn addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     let ports: [u16; 2] = ports::free()?;
     Ok(ports.into_iter().take(count).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect())
 }
 
-/// Copies a policy file, or a folder of them, into a folder, and tells where it is.
+/// Copies a policy file or folder into `folder`, and returns the copy's path.
 fn copy(shipped: &Path, folder: &Path) -> std::io::Result<PathBuf> {
     if !shipped.is_dir() {
         let copied = folder.join("policy.yaml");
@@ -312,20 +309,20 @@ async fn install(plane: &ControlPlane, more: &[&str]) -> anyhow::Result<()> {
     plane.definitions_established().await
 }
 
-/// A control plane without a scheduler, with kerf's objects but for its webhook and its guard: for those who play kerf's programs with
-/// an admin's rights, and whose pods come with what the webhook would write.
+/// A control plane without a scheduler, with kerf's objects but without its webhook and guard. It is for
+/// tests that act as kerf's programs with an admin's rights, and that write into pods what the webhook would
+/// write.
 pub async fn unguarded(options: ControlPlaneOptions) -> anyhow::Result<ControlPlane> {
     let plane = ControlPlane::start(ControlPlaneOptions { scheduler: false, ..options }).await?;
     install(&plane, &[UNGUARDED]).await?;
     Ok(plane)
 }
 
-/// A pod that asks for a slice.
 fn probe() -> Pod {
     pod("admission-probe", &[(keys::GPU_MEMORY, "1Gi"), (keys::ISOLATION, "none")])
 }
 
-/// A pod of one container `main` with these annotations and no image to speak of.
+/// A pod with one container `main`, these annotations, and a placeholder image.
 #[must_use]
 pub fn pod(name: &str, annotations: &[(&str, &str)]) -> Pod {
     let container = serde_json::json!({"name": "main", "image": "none"});
@@ -344,7 +341,7 @@ pub fn pod(name: &str, annotations: &[(&str, &str)]) -> Pod {
     }
 }
 
-/// The pod as a controller makes it.
+/// The pod with a controller as its owner.
 #[must_use]
 pub fn owned(mut pod: Pod) -> Pod {
     let owner = OwnerReference {
@@ -359,7 +356,7 @@ pub fn owned(mut pod: Pod) -> Pod {
     pod
 }
 
-/// Asks until the answer is yes; an error that persists is part of the time-out's message.
+/// Polls until `done` returns true. The timeout's error includes the last error of `done`.
 pub async fn wait(
     patience: Duration,
     what: &str,

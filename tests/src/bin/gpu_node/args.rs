@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `gpu_node`, and the paths and GPUs that follow from it.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
 use kerf_tests::real_node::{Gpus, Places};
 
-/// Where container images of GPU machines have the driver's files.
+/// Where container images of GPU machines keep the driver's files.
 pub const DRIVER: &str = "/usr/local/nvidia";
 
 /// A step. Each ends by itself.
@@ -95,7 +95,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// The node's folders.
     pub fn places(&self) -> Places {
         Places::new(&self.state, &self.run)
     }
@@ -110,14 +109,14 @@ impl Args {
         Ok(Gpus::Real { nvml: self.nvml(), mps_control: self.mps_control()? })
     }
 
-    /// NVML, wherever it is.
+    /// The path of NVML, or its bare name if the usual folder lacks it, so that the loader searches for it.
     pub fn nvml(&self) -> PathBuf {
         let name = "libnvidia-ml.so.1";
         let usual = Path::new(DRIVER).join("lib64").join(name);
         self.nvml.clone().unwrap_or(if usual.is_file() { usual } else { name.into() })
     }
 
-    /// `nvidia-cuda-mps-control`, wherever it is.
+    /// The path of `nvidia-cuda-mps-control`: the flag's, or the first in `PATH` or in the driver's folder.
     pub fn mps_control(&self) -> anyhow::Result<PathBuf> {
         let name = "nvidia-cuda-mps-control";
         let path = env::var_os("PATH").unwrap_or_default();

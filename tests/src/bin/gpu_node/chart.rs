@@ -1,5 +1,5 @@
-//! `--chart`: kerf comes by its chart, as pods of its own images, and nothing of it is started by hand. Then the cluster's own
-//! scheduler is made to ask the extender, by the commands of docs/install.md.
+//! `--chart`: the chart installs kerf as pods of its own images; no program of kerf is started by hand. Then
+//! the cluster's own scheduler is configured to call the extender, by the commands of docs/install.md.
 
 use std::env;
 use std::fs;
@@ -20,17 +20,16 @@ use tokio::process::Command;
 use crate::args::Args;
 use crate::{driver, lent, node_policy};
 
-/// The extender's Service: a scheduler in the host's network cannot resolve its name.
+/// The cluster IP of the extender's Service. It is fixed, because a scheduler in the host's network cannot
+/// resolve the Service's name.
 const EXTENDER: &str = "10.96.0.44";
 
-/// A node with kerf on it.
 pub struct Installed {
     plane: ControlPlane,
     node: BareNode,
 }
 
 impl Installed {
-    /// Brings everything up.
     pub async fn start(args: &Args, gpus: &Gpus, say: impl Fn(&str)) -> anyhow::Result<Self> {
         let options =
             ControlPlaneOptions { services: Some(service_addresses()), ..ControlPlaneOptions::default() };
@@ -49,12 +48,12 @@ impl Installed {
         Ok(Self { plane, node })
     }
 
-    /// An administrator's kubeconfig.
+    /// The kubeconfig of an administrator.
     pub fn kubeconfig(&self) -> PathBuf {
         self.plane.kubeconfig().to_owned()
     }
 
-    /// Uninstalls kerf, sees that nothing of it is left that could hinder a pod, and ends the rest.
+    /// Uninstalls kerf, checks that it leaves no object that could hinder a pod, and ends the rest.
     pub async fn stop(self, say: impl Fn(&str)) -> anyhow::Result<()> {
         let uninstalled = self.uninstall().await;
         say("helm uninstall has ended");
@@ -79,7 +78,7 @@ impl Installed {
     }
 }
 
-/// Archives of kerf's images, in the folder `images` beside that of this program.
+/// The archives of kerf's images, from the folder `images` beside this program's folder.
 fn images() -> anyhow::Result<Vec<PathBuf>> {
     let program = env::current_exe().context("failed to find this program")?;
     let folder = program.ancestors().nth(2).unwrap_or(Path::new("/")).join("images");
@@ -92,7 +91,7 @@ fn images() -> anyhow::Result<Vec<PathBuf>> {
     Ok(images)
 }
 
-/// What an admin of this node sets: no mode of the GPU is switched.
+/// The values that an admin of this node sets. No mode of the GPU is switched.
 fn values(args: &Args, gpus: &Gpus) -> anyhow::Result<Value> {
     let policy = node_policy::text(args, true);
     Ok(json!({
@@ -117,7 +116,7 @@ async fn install(plane: &ControlPlane, args: &Args, gpus: &Gpus) -> anyhow::Resu
     Err(error.context(format!("helm install failed; the pods:\n{pods}\n{logs}")))
 }
 
-/// Ends the cluster's scheduler and starts it with what `kerf scheduler-config` prints.
+/// Replaces the cluster's scheduler by one with the configuration that `kerf scheduler-config` prints.
 async fn scheduler(plane: &mut ControlPlane, state: &Path) -> anyhow::Result<()> {
     let tls = state.join("scheduler-tls");
     write_secret(plane, &tls).await?;
@@ -132,7 +131,7 @@ async fn scheduler(plane: &mut ControlPlane, state: &Path) -> anyhow::Result<()>
     plane.start_scheduler("kube-scheduler-asking-kerf", &path).await
 }
 
-/// The files of the Secret by which the scheduler speaks to the extender.
+/// Writes the Secret with which the scheduler authenticates to the extender into files.
 async fn write_secret(plane: &ControlPlane, folder: &Path) -> anyhow::Result<()> {
     let secrets = Api::<Secret>::namespaced(plane.client(), NAMESPACE);
     let secret = secrets.get("kerf-extender-tls").await.context("failed to read the extender's Secret")?;

@@ -1,4 +1,4 @@
-//! When pods were created, bound and running, as a watcher of the API server sees it.
+//! Records when pods are created, bound and running, as a watch of the API server shows it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,6 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Of these pods.
     pub fn start(pods: Api<Pod>) -> Self {
         let moments = Arc::<Mutex<BTreeMap<String, Moments>>>::default();
         let seen = Arc::clone(&moments);
@@ -35,17 +34,17 @@ impl Clock {
         Self { moments, watching }
     }
 
-    /// The pod is about to be created.
+    /// Records the time of creation. The caller calls it just before the API call.
     pub fn created(&self, name: &str) {
         locked(&self.moments).entry(name.to_owned()).or_default().created = Some(Instant::now());
     }
 
-    /// From created to bound of the pods whose names begin so, shortest first.
+    /// Sorted times from creation to binding, of the pods whose names have this prefix.
     pub fn bound(&self, prefix: &str) -> Vec<Duration> {
         self.took(prefix, |moments| moments.bound)
     }
 
-    /// From created to a running container.
+    /// Sorted times from creation to a running container.
     pub fn running(&self, prefix: &str) -> Vec<Duration> {
         self.took(prefix, |moments| moments.running)
     }
@@ -66,7 +65,7 @@ impl Drop for Clock {
 }
 
 fn note(moments: &Mutex<BTreeMap<String, Moments>>, pod: kube::runtime::watcher::Result<Pod>) {
-    // A watch that breaks is begun anew.
+    // The watcher restarts a broken watch by itself.
     let Ok(pod) = pod else { return };
     let now = Instant::now();
     let mut all = locked(moments);

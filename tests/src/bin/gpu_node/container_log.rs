@@ -1,11 +1,11 @@
-//! What a container has printed, by the files that the kubelet and containerd keep of it.
+//! Reads what a container printed from the log files of the kubelet and containerd.
 
 use std::fs;
 
 use k8s_openapi::api::core::v1::Pod;
 use kerf_tests::real_node::Places;
 
-/// The container's lines so far, of its run of this number, which counts from 0; empty while there are none.
+/// The lines that a run of the container has printed so far. Runs count from 0. Empty without a log file.
 pub fn lines(places: &Places, pod: &Pod, container: &str, run: i32) -> Vec<String> {
     let metadata = &pod.metadata;
     let [namespace, name, uid] =
@@ -15,7 +15,7 @@ pub fn lines(places: &Places, pod: &Pod, container: &str, run: i32) -> Vec<Strin
     text.lines().filter_map(printed).map(str::to_owned).collect()
 }
 
-/// What the container printed: a line of the log is `<time> <stream> <F or P> <text>`.
+/// The text of a log line `<time> <stream> <F or P> <text>`.
 fn printed(line: &str) -> Option<&str> {
     line.splitn(4, ' ').nth(3)
 }

@@ -1,5 +1,6 @@
-//! The image with `PyTorch`, made on this machine: a small root file system of another distribution, and the machine's own
-//! Python packages over it. Nothing of it is mounted from the machine, so it has of the driver what kerf gives it.
+//! Builds the image with `PyTorch` on this machine: a small root file system of another distribution, and the
+//! machine's Python packages over it. Containers of it mount nothing from the machine, so they get only the
+//! driver files that kerf adds.
 
 use std::env;
 use std::fs;
@@ -12,13 +13,13 @@ use kerf_tests::real_node::containerd_socket;
 
 use crate::args::Args;
 
-/// The image's name, which is in no registry.
+/// The image's name, which no registry has.
 pub const IMAGE: &str = "kerf.local/torch:1";
 
-/// The Python in it.
+/// The path of Python in the image.
 pub const PYTHON: &str = "/opt/python/bin/python3";
 
-/// Packages beside the packages that `torch.compile` takes, large ones first.
+/// Large packages that `torch.compile` does not need.
 const LEFT_OUT: [&str; 12] = [
     "jax*",
     "cupy*",
@@ -34,14 +35,14 @@ const LEFT_OUT: [&str; 12] = [
     "sklearn*",
 ];
 
-/// The root file system, if its bundle was unpacked where this program was.
+/// The root file system, if its bundle was unpacked beside this program.
 pub fn base() -> Option<PathBuf> {
     let executable = env::current_exe().ok()?;
     let mut folders = executable.ancestors().skip(1).map(|folder| folder.join("distribution/root"));
     folders.find(|folder| folder.is_dir())
 }
 
-/// Makes the image and gives it to the node's containerd, unless that has it.
+/// Builds the image and imports it into the node's containerd.
 pub fn import(args: &Args, base: &Path) -> anyhow::Result<()> {
     let parts = args.state.join("torch-image");
     fs::create_dir_all(&parts).context("failed to create the image's folder")?;
@@ -77,7 +78,6 @@ pub fn import(args: &Args, base: &Path) -> anyhow::Result<()> {
     fs::remove_file(&archive).context("failed to remove the image's archive")
 }
 
-/// The folder of the machine's Python packages.
 fn packages(args: &Args) -> anyhow::Result<PathBuf> {
     let program = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])";
     let told = run(Command::new(&args.python).args(["-c", program]))?;
@@ -88,7 +88,7 @@ fn packages(args: &Args) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("{} has no PyTorch: {told:?}", args.python.display()))
 }
 
-/// Runs one of the machine's programs, and gives what it prints.
+/// Runs a program of the machine, and returns its standard output.
 fn run(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("failed to run {name}"))?;

@@ -1,4 +1,4 @@
-//! `down`: ends the holder, and what it has left behind if it did not end in order.
+//! `down`: ends the holder, and kills what it left behind if it did not end in order.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
@@ -14,23 +14,23 @@ use crate::args::Args;
 use crate::standing::{holder, log_file};
 use crate::up::show;
 
-/// How long the holder may take: the pods have to end, the agent to leave, all programs to stop.
+/// Timeout for the holder's end: pods are deleted, the agent leaves, and all programs stop.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Ends everything and removes the files.
 pub fn down(args: &Args) -> anyhow::Result<()> {
     end(args)?;
     args.places().remove()?;
     let over = args.places().over();
     for fixed in over.iter().map(|(_, fixed)| *fixed).chain([Path::new(MPS_CGROUP)]) {
-        // Made by `up` where it was not there; somebody else's is not empty, or stays as empty as it was.
+        // `up` creates these folders if they are missing. Removing a foreign one fails if it is in use; an
+        // empty one is no loss.
         let _ = std::fs::remove_dir(fixed);
     }
     println!("everything has ended");
     Ok(())
 }
 
-/// Ends everything; the files stay for who wants to know why it failed.
+/// Ends everything but keeps the files, so that a failure can be examined.
 pub fn end(args: &Args) -> anyhow::Result<()> {
     let ended = holder(args).map_or(Ok(()), |holder| end_holder(args, holder));
     let left = Leftovers::find(&args.places());
@@ -51,14 +51,14 @@ fn end_holder(args: &Args, holder: Pid) -> anyhow::Result<()> {
     let begun = Instant::now();
     while is_alive(holder) {
         if begun.elapsed() > PATIENCE {
-            // All programs end with it, by the kernel's hand.
+            // The kernel kills all programs of the node with their parent.
             kill_process(holder, Signal::KILL).context("failed to kill the holder")?;
             anyhow::bail!("the node did not end within {PATIENCE:?} and was killed");
         }
         thread::sleep(Duration::from_millis(50));
     }
     let said = show(&mut log)?;
-    // Another command's child: nobody here gets its exit code.
+    // The holder is another command's child, so its exit code is not available; its log is read instead.
     ensure!(
         !said.lines().any(|line| line.starts_with("error: ")),
         "the node did not end in order, see above"

@@ -1,4 +1,4 @@
-//! What the agent's container gets of the driver, where NVIDIA's container toolkit brings it in other clusters.
+//! Gives the agent's container the driver's files, as NVIDIA's container toolkit does in other clusters.
 
 use anyhow::Context as _;
 use kerf_tests::mps::MpsStandIn;
@@ -6,7 +6,8 @@ use kerf_tests::real_node::{Gpus, NVIDIA, RuntimeHandler, simulated_gpus};
 
 use crate::args::{Args, DRIVER};
 
-/// The driver's files, where images of GPU machines have them; simulated GPUs are files, and variables that name them.
+/// Brings the driver's files from where images of GPU machines keep them. A simulated GPU consists of files,
+/// and variables that name them.
 pub fn handler(args: &Args, gpus: &Gpus) -> anyhow::Result<RuntimeHandler> {
     let bringing =
         |folder| RuntimeHandler { name: NVIDIA, files: vec![(folder, None)], ..RuntimeHandler::default() };
@@ -18,10 +19,10 @@ pub fn handler(args: &Args, gpus: &Gpus) -> anyhow::Result<RuntimeHandler> {
     Ok(RuntimeHandler { writable: true, env: env.collect(), ..bringing(args.places().nvml()) })
 }
 
-/// The agent's flags for it.
+/// The agent's flags for simulated GPUs; none for real ones.
 pub fn flags(gpus: &Gpus) -> anyhow::Result<Vec<String>> {
     let Gpus::Simulated(_) = gpus else { return Ok(Vec::new()) };
-    // The host's root is mounted there.
+    // The agent's container mounts the host's root there.
     let inside = |path: std::path::PathBuf| format!("/driver-root{}", path.display());
     let library = kerf_nvml_mock::library_path().context("the simulated NVML is not built")?;
     Ok(vec![

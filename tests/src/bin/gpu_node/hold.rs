@@ -1,4 +1,5 @@
-//! The process behind `up`: it is the parent of all programs, which end with it, and ends them in order when it is told to.
+//! The process behind `up`: the parent of all programs. They end with it, and a signal makes it end them in
+//! order.
 
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use crate::chart::Installed;
 use crate::standing::Standing;
 use crate::{lent, node_policy, order};
 
-/// Holds a node. Its mount namespace must be made before there is a second thread.
+/// Holds a node. It enters its mount namespace first, because a process with several threads cannot.
 pub fn hold(args: &Args) -> anyhow::Result<()> {
     real_node::enter(&args.places())?;
     tokio::runtime::Runtime::new()?.block_on(held(args))
@@ -38,7 +39,7 @@ async fn held(args: &Args) -> anyhow::Result<()> {
     settings.map_or(Ok(()), |settings| settings.unchanged())
 }
 
-/// With kerf's programs as processes.
+/// Starts kerf's programs as processes.
 async fn by_hand(args: &Args, gpus: Gpus, end: &mut Signal, say: impl Fn(&str)) -> anyhow::Result<()> {
     let mut options = ClusterOptions::new(Vec::new());
     options.policy = Some(node_policy::folder(args)?);
@@ -56,6 +57,7 @@ async fn by_hand(args: &Args, gpus: Gpus, end: &mut Signal, say: impl Fn(&str)) 
     Standing { kubeconfig, policies: Some(cluster.policy_file().to_owned()) }.write(args)?;
     tokio::select! {
         _ = end.recv() => {}
+        // A failed order ends the node too, so that the error reaches the log.
         failed = order::obey(&orders, &mut node) => failed?,
     }
     let stopped = node.stop(&cluster).await;
@@ -65,7 +67,7 @@ async fn by_hand(args: &Args, gpus: Gpus, end: &mut Signal, say: impl Fn(&str)) 
     stopped
 }
 
-/// With kerf as its chart installs it.
+/// Installs kerf by its chart.
 async fn installed(args: &Args, gpus: &Gpus, end: &mut Signal, say: impl Fn(&str)) -> anyhow::Result<()> {
     let node = Installed::start(args, gpus, &say).await?;
     let kubeconfig = node.kubeconfig();

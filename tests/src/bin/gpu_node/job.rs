@@ -1,4 +1,4 @@
-//! The pods of the test: the machine's Python, in the machine's /usr and /opt, with a script of ours.
+//! The pods of the test: they run a script with the machine's Python, from the machine's `/usr` and `/opt`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,51 +13,48 @@ use serde_json::{Value, json};
 use crate::args::Args;
 use crate::{distribution, lent};
 
-/// The only container's name.
 pub const CONTAINER: &str = "main";
 
-/// Whom a job runs as that names nobody: root beside an MPS daemon could command it, and gets no share.
+/// The default user of a job. kerf gives root no MPS share, because root could command the MPS daemon.
 const USER: u32 = 1000;
 
-/// The scripts, by the names that pods find them under.
+/// The scripts, by their file names in pods.
 const SCRIPTS: [(&str, &str); 2] =
     [("sees.py", include_str!("sees.py")), ("compiles.py", include_str!("compiles.py"))];
 
-/// Where containers have the scripts.
+/// Mount path of the scripts in containers.
 pub const INSIDE: &str = "/job";
 
-/// What of a GPU a pod asks for.
+/// The GPU request of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// So many GiB behind a fence of memory.
+    /// An MPS share of this many GiB, with a memory limit.
     Share(u64),
-    /// So many GiB, by turns and without a fence.
+    /// A time slice of this many GiB, without a memory limit.
     TimeSlice(u64),
-    /// So many GPUs that nobody else has.
+    /// This many exclusive GPUs.
     Gpus(usize),
 }
 
-/// A pod, and what its script does.
 #[derive(Debug, Clone)]
 pub struct Job {
     pub name: String,
     pub ask: Ask,
-    /// How often it tries to have a fifth less than its share, and a fifth more.
+    /// How often it tries to allocate a fifth less than its share, and a fifth more.
     pub tries: usize,
-    /// What it keeps and works on.
+    /// Memory that it keeps allocated and works on.
     pub keep_mib: u64,
-    /// Whether it leaves the share's server at once, by what it does to its own environment.
+    /// Whether it removes the MPS variables from its environment, and so leaves its MPS server.
     pub outside: bool,
-    /// Whether it compiles, in an image of another distribution with nothing of the machine's.
+    /// Whether it runs `torch.compile`, in an image of another distribution without files of the machine.
     pub compiles: bool,
-    /// Whom it runs as; root if none.
+    /// The user it runs as; `USER` if `None`.
     pub user: Option<u32>,
-    /// Variables of the pod's own.
     pub environment: Vec<(&'static str, &'static str)>,
 }
 
 impl Ask {
-    /// What it may use.
+    /// The memory that it may use; `None` for whole GPUs.
     pub fn mib(self) -> Option<u64> {
         match self {
             Self::Share(gib) | Self::TimeSlice(gib) => Some(gib * 1024),
@@ -65,12 +62,11 @@ impl Ask {
         }
     }
 
-    /// How many GPUs it is of.
     pub fn gpus(self) -> usize {
         if let Self::Gpus(count) = self { count } else { 1 }
     }
 
-    /// What serves it on a node without MIG.
+    /// The kind of slice that serves it on a node without MIG.
     pub fn kind(self) -> Kind {
         match self {
             Self::Share(_) => Kind::Mps,
@@ -83,7 +79,7 @@ impl Ask {
         let (gib, class) = match self {
             Self::Share(gib) => (gib, "memory"),
             Self::TimeSlice(gib) => (gib, "none"),
-            // More than half of the GPU, fenced by hardware.
+            // More than half of the GPU with hardware isolation: only a whole GPU serves that without MIG.
             Self::Gpus(_) => (72, "hardware"),
         };
         let count = self.gpus().to_string();
@@ -92,7 +88,7 @@ impl Ask {
 }
 
 impl Job {
-    /// A pod that looks, and keeps little.
+    /// A pod that reports what it sees and keeps little memory.
     pub fn new(name: impl Into<String>, ask: Ask) -> Self {
         let name = name.into();
         Self {
@@ -107,23 +103,21 @@ impl Job {
         }
     }
 
-    /// The same, with tries of its limit.
     pub fn trying(self, tries: usize) -> Self {
         Self { tries, ..self }
     }
 
-    /// The same, with something to lose.
+    /// The same, keeping `keep_mib` of memory that a fault would cost it.
     pub fn keeping(self, keep_mib: u64) -> Self {
         Self { keep_mib, ..self }
     }
 
-    /// The pod.
     pub fn pod(&self, args: &Args) -> anyhow::Result<Pod> {
         let (mut volumes, mut mounts) =
             if self.compiles { (Vec::new(), Vec::new()) } else { (lent::volumes(), lent::mounts()) };
         volumes.push(json!({"name": "job", "hostPath": {"path": folder(args)}}));
         mounts.push(json!({"name": "job", "mountPath": INSIDE, "readOnly": true}));
-        // What compiles writes its caches, and knows no user of its number.
+        // Compiling writes caches below HOME, and looks up a user name that the image does not have.
         let own = [("HOME", "/tmp"), ("USER", "job")];
         let variables = self.environment.iter().copied().chain(own);
         let variables: Vec<_> =
@@ -152,7 +146,7 @@ impl Job {
         serde_json::from_value(pod).context("the pod is malformed")
     }
 
-    /// The same pod without a GPU: what a pod costs that kerf has nothing to do with.
+    /// The same pod without a GPU: it shows what a pod costs without kerf.
     pub fn control(&self, args: &Args) -> anyhow::Result<Pod> {
         let without_cuda = Args { simulated: true, ..args.clone() };
         let mut pod = Self { tries: 0, ..self.clone() }.pod(&without_cuda)?;
@@ -177,7 +171,7 @@ impl Job {
     }
 }
 
-/// Puts the scripts where pods mount them from.
+/// Writes the scripts into the folder that pods mount.
 pub fn write_scripts(args: &Args) -> anyhow::Result<()> {
     fs::create_dir_all(folder(args)).context("failed to create the scripts' folder")?;
     SCRIPTS.into_iter().try_for_each(|(name, text)| {
@@ -185,7 +179,7 @@ pub fn write_scripts(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// The scripts' folder, which containers may only read.
+/// The folder of the scripts. Containers mount it read-only.
 pub fn folder(args: &Args) -> PathBuf {
     args.state.join("job")
 }

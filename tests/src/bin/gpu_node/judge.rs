@@ -1,4 +1,4 @@
-//! `judge`: the rules that the stand-in kubelet keeps, shown by the real one.
+//! `judge`: checks with the real kubelet the rules that the stand-in kubelet keeps.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,16 +15,15 @@ use crate::args::Args;
 use crate::order::Order;
 use crate::standing::Standing;
 
-/// The kubelet's default.
+/// The kubelet's default sync interval.
 const TICK: Duration = Duration::from_secs(10);
 
 /// How long a killed kubelet may take to serve again.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The kubelet of a node that is up.
 struct RealKubelet<'a> {
     client: Client,
-    /// Its folder, outside of the node's mount namespace.
+    /// The kubelet's folder, as a path outside of the node's mount namespace.
     folder: PathBuf,
     args: &'a Args,
 }
@@ -58,6 +57,7 @@ impl JudgedKubelet for RealKubelet<'_> {
                 .clone()
                 .map(|socket| fs::metadata(socket).map(|file| (file.ino(), file.ctime_nsec())).ok())
         };
+        // A new inode or change time shows that the socket belongs to the restarted kubelet.
         let before = made();
         Order::RestartKubelet.give(self.args).await?;
         let serves = async || {
@@ -71,7 +71,7 @@ impl JudgedKubelet for RealKubelet<'_> {
     }
 }
 
-/// Holds the node's kubelet to the rules; fails if one does not hold.
+/// Checks every selected rule with the node's kubelet; fails if one does not hold.
 pub async fn judge(args: &Args) -> anyhow::Result<()> {
     let kubelet = RealKubelet {
         client: control_plane::client(&Standing::read(args)?.kubeconfig).await?,

@@ -1,4 +1,4 @@
-//! What pods have of the machine on a node that reaches no registry: its Python, in its /usr and /opt.
+//! What pods use from the machine on a node without a registry: its Python, from its `/usr` and `/opt`.
 
 use std::path::Path;
 
@@ -8,30 +8,30 @@ use serde_json::{Value, json};
 use crate::args::{Args, DRIVER};
 use crate::job;
 
-/// The `RuntimeClass` whose containers have it without a volume, which a pod in a user namespace may not have.
+/// The `RuntimeClass` whose containers get these files without a volume, because a pod in a user namespace
+/// may not have one.
 pub const RUNTIME_CLASS: &str = "machine";
 
-/// Volumes' names, and where the files are on the machine and in the container.
+/// Names of the volumes, and the path of the files on the machine and in the container.
 const FILES: [(&str, &str); 2] = [("usr", "/usr"), ("opt", "/opt")];
 
-/// The machine's driver is not among them: the folder is empty, so that a container has of it what kerf brings, and can be
-/// written, so that kerf's files can be mounted there.
+/// An empty, writable volume over the machine's driver. It hides the machine's files, so that a container
+/// sees only the files that kerf brings; it is writable, so that kerf's files can be mounted in it.
 const DRIVER_VOLUME: &str = "driver";
 
-/// The folders of the machine's that are empty in containers: none on a machine without a driver, for nothing can be made in its
-/// `/usr`.
+/// The machine's folders that are empty in containers. Without a driver on the machine there is none, because
+/// its `/usr` is read-only and takes no mount point.
 fn hidden() -> Vec<&'static str> {
     [DRIVER].into_iter().filter(|folder| Path::new(folder).is_dir()).collect()
 }
 
-/// The volumes.
 pub fn volumes() -> Vec<Value> {
     let files = FILES.map(|(name, path)| json!({"name": name, "hostPath": {"path": path}}));
     let hidden = hidden().into_iter().map(|_| json!({"name": DRIVER_VOLUME, "emptyDir": {}}));
     files.into_iter().chain(hidden).collect()
 }
 
-/// Where they are mounted: what is the machine's cannot be written.
+/// Mounts of the volumes. The machine's files are read-only.
 pub fn mounts() -> Vec<Value> {
     let files = FILES.map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
     let hidden = hidden().into_iter().map(|folder| json!({"name": DRIVER_VOLUME, "mountPath": folder}));

@@ -1,5 +1,5 @@
-//! A whole node with a real GPU: control plane, kerf's programs, containerd and the kubelet on one machine, in steps that end
-//! by themselves. `docs/gpu-node.md` says how to use it.
+//! Runs a whole node with a real GPU on one machine: control plane, kerf's programs, containerd and the
+//! kubelet. Each step ends by itself. `docs/gpu-node.md` describes its use.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -29,7 +29,7 @@ use clap::Parser as _;
 
 fn main() -> ExitCode {
     let Err(error) = run(&Args::parse()) else { return ExitCode::SUCCESS };
-    // Without the backtrace that returning it would print: the text says what is wrong.
+    // Returning the error would print a backtrace; the text alone says what is wrong.
     eprintln!("error: {error:#}");
     ExitCode::FAILURE
 }
@@ -46,7 +46,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Everything in order. A node that failed is taken down too, but for its files.
+/// Runs all steps in order. A node whose test failed is ended too, but keeps its files.
 fn all(args: &Args) -> anyhow::Result<()> {
     let tested = up::up(args).and_then(|()| test(args));
     let down = if tested.is_ok() { down::down(args) } else { down::end(args) };

@@ -1,4 +1,4 @@
-//! The policies of the node: for pods the shipped one, and one for the node's GPUs, which `bench` changes.
+//! The node's policies: the shipped one for pods, and one for the node's GPUs, which `bench` changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use kerf_tests::cluster::root;
 
 use crate::args::Args;
 
-/// The node's own policy, before the shipped one.
+/// The file of the node's own policy. It sorts before the shipped one.
 pub const OWN: &str = "10-node.yaml";
 
-/// Makes the folder that the control plane takes its policies from.
+/// Creates the policy folder that kerf's programs read.
 pub fn folder(args: &Args) -> anyhow::Result<PathBuf> {
     let folder = args.state.join("policies");
     fs::create_dir_all(&folder).context("failed to create the policies' folder")?;
@@ -22,17 +22,18 @@ pub fn folder(args: &Args) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Writes the node's policy into the folder of a cluster that is up.
+/// Writes the node's policy into the folder of a running cluster.
 pub fn write(args: &Args, folder: &Path, limits_compute: bool) -> anyhow::Result<()> {
-    // At once: who reads it never sees half of it.
+    // Renaming the complete file makes sure that no reader sees half of it.
     let unfinished = folder.join("unfinished");
     fs::write(&unfinished, text(args, limits_compute)).context("failed to write the node's policy")?;
     fs::rename(unfinished, folder.join(OWN)).context("failed to write the node's policy")
 }
 
-/// The node's policy: every kind, MIG only where GPUs are simulated in MIG mode, and no mode of a real GPU is switched (`modeChange`
-/// is `never`, which it is unless it is said, and `exclusive` is false; a simulated one is as exclusive as GPUs are by default). Who
-/// uses more memory than it has is evicted. Whether a share's compute is limited is as told.
+/// The node's policy. It allows every kind, MIG only if simulated GPUs are in MIG mode. It switches no mode
+/// of a real GPU: `modeChange` defaults to `never`, and `exclusive` is false; simulated GPUs are exclusive,
+/// which is the default. A pod that uses more memory than it has is evicted. `limits_compute` sets whether a
+/// share's compute is limited.
 pub fn text(args: &Args, limits_compute: bool) -> String {
     let (name, limit) = (&args.name, if limits_compute { "share" } else { "none" });
     let exclusive = args.simulated;

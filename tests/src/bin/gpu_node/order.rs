@@ -1,4 +1,5 @@
-//! What a step asks of the holder, whose children the node's programs are: a word and its answer, over a socket.
+//! Orders from a step to the holder, the parent of the node's programs: one word and its answer, over a
+//! socket.
 
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::args::Args;
 
-/// The answer to what was done.
+/// The answer to an order that succeeded.
 const DONE: &str = "done";
 
 /// What can be asked.
@@ -23,7 +24,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// Asks the holder, and waits until it is done.
+    /// Sends the order to the holder, and waits until it is carried out.
     pub async fn give(self, args: &Args) -> anyhow::Result<()> {
         let word = self.to_possible_value().context("an order has a word")?;
         let mut holder =
@@ -44,12 +45,11 @@ impl Order {
     }
 }
 
-/// Where the holder listens.
 pub fn listen(args: &Args) -> anyhow::Result<UnixListener> {
     UnixListener::bind(socket(args)).context("failed to listen for orders")
 }
 
-/// Does what is asked, one after another, for ever.
+/// Carries out orders one after another, until accepting one fails.
 pub async fn obey(listener: &UnixListener, node: &mut RealNode) -> anyhow::Result<()> {
     loop {
         let (mut caller, _) = listener.accept().await.context("failed to take an order")?;
@@ -60,7 +60,7 @@ pub async fn obey(listener: &UnixListener, node: &mut RealNode) -> anyhow::Resul
             Err(error) => format!("{error:#}"),
         };
         println!("told to {word}: {answer}");
-        // Who does not wait for the answer needs none.
+        // A caller that has closed its connection needs no answer.
         let _ = caller.write_all(answer.as_bytes()).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What a container tells of its GPU, and what it should be. Decides only.
+//! Compares what a container reports of its GPU with what is expected, without I/O.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,25 +11,26 @@ const MPS_MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const MPS_THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
-/// What the driver makes beside the GPUs' own files, and containers with a GPU have.
+/// Device files that the driver creates beside those of the GPUs, and that containers with a GPU may have.
 const COMMON_FILES: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 
-/// Multiprocessors of the GPU that this is about, and how many percent of them the driver may round up by: they come in twos.
+/// Multiprocessors of the GPU that this test runs on, and by how many percent the driver may round up: it
+/// gives them in pairs.
 const H200: u64 = 132;
 const ROUNDING: u64 = 3;
 
-/// The least that the driver gives a client of such a GPU (580, seen with 2 and 3 percent).
+/// The fewest multiprocessors that driver 580 gives a client of this GPU, seen with limits of 2 and 3
+/// percent.
 const LEAST: u64 = 8;
 
-/// What a container tells.
+/// The report of a container.
 #[derive(Debug, Deserialize)]
 pub struct Seen {
     environment: BTreeMap<String, String>,
-    /// The names in `/dev`.
     devices: Vec<String>,
-    /// Whom it runs as.
+    /// The container's user id.
     pub user: u32,
-    /// How many GPUs CUDA shows, and those that the pod asked for.
+    /// How many GPUs CUDA shows. `cuda` has one entry for each GPU that the pod asked for.
     gpus: usize,
     cuda: Vec<Cuda>,
 }
@@ -41,24 +42,22 @@ struct Cuda {
     multiprocessors: u64,
     free_mib: u64,
     total_mib: u64,
-    /// Whether a fifth less than the share was had, and a fifth more.
+    /// For each try: whether a fifth less than the share was allocated, and whether a fifth more was.
     tries: Vec<(bool, bool)>,
 }
 
-/// What a pod should see.
 pub struct Expected {
-    /// What it asked for.
     pub ask: Ask,
     /// How often it tried its limit.
     pub tries: usize,
-    /// The whole GPU's memory.
+    /// Memory of the whole GPU.
     pub of_mib: u64,
-    /// Whether there is a GPU to be seen.
+    /// Whether the node has a real GPU, so that device files and CUDA are checked.
     pub gpu: bool,
 }
 
 impl Expected {
-    /// What is not as expected, each as a text.
+    /// Every difference between the report and the expectation, as a text.
     pub fn compare(&self, seen: &Seen) -> Vec<String> {
         let mut wrong = self.environment(seen);
         if self.gpu {
@@ -126,7 +125,8 @@ impl Expected {
     }
 }
 
-/// A file for each GPU and the common ones, and no others of the driver's; no disk of the machine's.
+/// Checks `/dev`: one file for each GPU and the common ones, no other file of the driver, and no disk of the
+/// machine.
 fn device_files(devices: &[String], asked: usize) -> Vec<String> {
     let of_gpu = |name: &&String| name.strip_prefix("nvidia").is_some_and(|n| n.parse::<u32>().is_ok());
     let gpus: Vec<&String> = devices.iter().filter(of_gpu).collect();

@@ -1,4 +1,5 @@
-//! The files by which one step finds what another has left: who holds the node, and how its API server is reached.
+//! The files by which one step finds what another left: the holder's process, and the kubeconfig of its API
+//! server.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,24 +11,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::Args;
 
-/// What is told of a node once it is up.
+/// Written once the node is up.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Standing {
-    /// An administrator's.
+    /// The kubeconfig of an administrator.
     pub kubeconfig: PathBuf,
-    /// The folder of policies that webhook and extender read; none where the chart has made a ConfigMap of them.
+    /// The policy folder of webhook and extender; `None` if the chart put the policies into a ConfigMap.
     pub policies: Option<PathBuf>,
 }
 
 impl Standing {
-    /// Told by the holder.
+    /// Called by the holder.
     pub fn write(&self, args: &Args) -> anyhow::Result<()> {
+        // Renaming the complete file makes sure that no step reads half of it.
         let unfinished = args.state.join("standing.unfinished");
         fs::write(&unfinished, serde_json::to_vec(self)?).context("failed to tell that the node is up")?;
         fs::rename(unfinished, args.state.join("standing.json")).context("failed to tell that the node is up")
     }
 
-    /// Of a node that is up; else the remedy.
+    /// Reads the file of a node that is up; otherwise the error names the remedy.
     pub fn read(args: &Args) -> anyhow::Result<Self> {
         let Ok(text) = fs::read(args.state.join("standing.json")) else {
             bail!("no node is up in {}: run `gpu_node up`", args.state.display());
@@ -35,23 +37,23 @@ impl Standing {
         serde_json::from_slice(&text).context("failed to read standing.json")
     }
 
-    /// Whether the node is up.
     pub fn is_told(args: &Args) -> bool {
         args.state.join("standing.json").is_file()
     }
 }
 
-/// Where the holder's process is noted.
+/// The file with the holder's process id.
 pub fn pid_file(args: &Args) -> PathBuf {
     args.state.join("holder.pid")
 }
 
-/// Where the holder writes what it does.
+/// The file with the holder's output.
 pub fn log_file(args: &Args) -> PathBuf {
     args.state.join("holder.log")
 }
 
-/// The process that holds the node, if it lives: by its number and by what it is, for numbers are used again.
+/// The holder's process, if it is alive. The command line is checked too, because the kernel reuses process
+/// ids.
 pub fn holder(args: &Args) -> Option<Pid> {
     let text = fs::read_to_string(pid_file(args)).ok()?;
     let id = text.trim().parse().ok()?;

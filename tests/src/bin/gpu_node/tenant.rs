@@ -1,4 +1,4 @@
-//! A tenant that means ill: its pod, and the orders by which it tries one thing at a time.
+//! A malicious tenant: its pod, and the orders that make it try one attack at a time.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,17 +15,18 @@ use crate::args::Args;
 use crate::job::{self, Ask, CONTAINER};
 use crate::lent;
 
-/// Its programs, by the names under which containers have them.
+/// Its programs, by their file names in containers.
 const SCRIPTS: [(&str, &str); 3] = [
     ("tenant.py", include_str!("tenant.py")),
     ("attempts.py", include_str!("attempts.py")),
     ("attempts_cuda.py", include_str!("attempts_cuda.py")),
 ];
 
-/// The control program that it brings along.
+/// The copy of `nvidia-cuda-mps-control` that it brings along.
 const CONTROL: &str = "mps-control";
 
-/// What a root tenant has beside what containers have by default: all that there is but `SYS_ADMIN`.
+/// Capabilities that a root tenant has beside a container's defaults: nearly all others, but never
+/// `SYS_ADMIN`.
 const CAPABILITIES: [&str; 21] = [
     "BPF",
     "CHECKPOINT_RESTORE",
@@ -50,66 +51,63 @@ const CAPABILITIES: [&str; 21] = [
     "WAKE_ALARM",
 ];
 
-/// Whom a tenant's processes are.
+/// The user of a tenant's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenant {
-    /// Root in the container, with every capability but that to mount. The pod says nothing of user namespaces.
+    /// Root in the container, with `CAPABILITIES` but without the one to mount. The pod sets no `hostUsers`.
     Root,
-    /// Another user, who cannot become root, and no user namespace.
+    /// An ordinary user who cannot become root, without a user namespace.
     User,
 }
 
-/// What a tenant of a cluster cannot easily learn. This one knows it.
+/// Facts that a tenant of a cluster cannot easily learn. This one gets them, so that the attacks are the
+/// strongest.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
-    /// The MPS daemon's process.
     pub daemon: u32,
-    /// The MPS server's process.
     pub server: u32,
     /// The server's clients, which are the neighbour's processes.
     pub clients: Vec<u32>,
-    /// All of these, by their numbers on the host.
+    /// All of these processes, by their ids on the host.
     pub processes: Vec<i32>,
     /// The daemon's pipe folder on the host.
     pub pipe: PathBuf,
     /// Files of the agent, of containerd and of the kubelet on the host.
     pub node_files: Vec<PathBuf>,
-    /// The memory of its share.
     pub share_mib: u64,
-    /// The byte that the neighbour wrote all over a part of its memory.
+    /// The byte with which the neighbour filled a part of its memory.
     pub pattern: u8,
-    /// Whether there is no CUDA.
+    /// Whether the GPU is simulated, so that CUDA is missing.
     pub without_cuda: bool,
 }
 
-/// What a tenant says once it runs.
+/// The first report of a tenant.
 #[derive(Debug, Deserialize)]
 pub struct Ready {
-    /// Its user, as it sees it.
+    /// Its user id inside the container.
     pub user: u32,
-    /// `/proc/self/uid_map`: first user inside, first outside, how many.
+    /// `/proc/self/uid_map`: first user inside, first user outside, and their number.
     pub users: Vec<(String, String, String)>,
 }
 
-/// What a tenant says of a try.
+/// The report of one try.
 #[derive(Debug, Deserialize)]
 pub struct Tried {
-    /// Of this order.
+    /// The serial number of the order.
     pub serial: u64,
-    /// What came of its steps.
+    /// The outcome of its steps.
     pub said: String,
 }
 
 impl Ready {
-    /// Whether its users are others outside.
+    /// Whether its users are mapped to other users on the host.
     pub fn is_separated(&self) -> bool {
         self.users.iter().all(|(inside, outside, _)| inside != outside)
     }
 }
 
 impl Tenant {
-    /// The pod's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Root => "tenant-root",
@@ -117,7 +115,7 @@ impl Tenant {
         }
     }
 
-    /// Who it is, for people.
+    /// Description for the test's output.
     pub fn text(self) -> &'static str {
         match self {
             Self::Root => "root of a user namespace",
@@ -125,7 +123,7 @@ impl Tenant {
         }
     }
 
-    /// The pod, with this share. It has no volume, with which kerf gives no user namespace.
+    /// The pod with this share. It has no volume, because kerf gives a pod with one no user namespace.
     pub fn pod(self, args: &Args, ask: Ask) -> anyhow::Result<Pod> {
         let context = match self {
             Self::Root => json!({"capabilities": {"add": CAPABILITIES}}),
@@ -134,7 +132,7 @@ impl Tenant {
         self.pod_with(args, ask, &context)
     }
 
-    /// The same pod in a user namespace, and with the capability to mount, which gets no share.
+    /// The same pod in a user namespace and with the capability to mount; kerf gives it no share.
     pub fn mounting(args: &Args, ask: Ask) -> anyhow::Result<Pod> {
         let mut pod = Self::Root.pod_with(args, ask, &json!({"capabilities": {"add": ["SYS_ADMIN"]}}))?;
         if let Some(spec) = &mut pod.spec {
@@ -166,17 +164,17 @@ impl Tenant {
         serde_json::from_value(pod).context("the pod is malformed")
     }
 
-    /// Orders one try.
+    /// Orders the tenant to try one attack.
     pub fn order(self, args: &Args, serial: u64, attempt: &str, facts: &Facts) -> anyhow::Result<()> {
         self.write(args, &json!({"serial": serial, "attempt": attempt, "facts": facts}))
     }
 
-    /// Orders nothing, so that a tenant that is just started tries nothing.
+    /// Writes an empty order, so that a tenant that has just started tries nothing.
     pub fn order_nothing(self, args: &Args) -> anyhow::Result<()> {
         self.write(args, &Value::Null)
     }
 
-    /// At once: who reads it never sees half of it.
+    /// Writes an order. The rename makes sure that the tenant never reads half of it.
     fn write(self, args: &Args, order: &Value) -> anyhow::Result<()> {
         let file = job::folder(args).join(format!("{}.json", self.name()));
         let unfinished = file.with_extension("unfinished");
@@ -185,7 +183,7 @@ impl Tenant {
     }
 }
 
-/// Puts its programs where its pod has them from.
+/// Writes its programs into the folder that its pod mounts.
 pub fn write_programs(args: &Args) -> anyhow::Result<()> {
     let folder = job::folder(args);
     for (name, text) in SCRIPTS {
@@ -196,7 +194,7 @@ pub fn write_programs(args: &Args) -> anyhow::Result<()> {
     fs::set_permissions(control, Permissions::from_mode(0o755)).context("failed to let containers run it")
 }
 
-/// The program that speaks to the node's MPS daemons.
+/// The program that sends commands to the node's MPS daemons.
 pub fn control_program(args: &Args) -> anyhow::Result<PathBuf> {
     if args.simulated { Ok(MpsStandIn::program()?) } else { args.mps_control() }
 }

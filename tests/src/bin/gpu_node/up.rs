@@ -1,4 +1,4 @@
-//! `up`: starts a holder that outlives this command, and shows what it says until the node is up.
+//! `up`: starts a holder that outlives this command, and shows its output until the node is up.
 
 use std::env;
 use std::fs::{self, File};
@@ -14,11 +14,10 @@ use kerf_tests::real_node::{Process, kernel};
 use crate::args::Args;
 use crate::standing::{Standing, holder, log_file, pid_file};
 
-/// The longest that all of it may take: some tens of seconds on an idle machine. With the other steps' it stays below what a
-/// command on a machine that is lent may take.
+/// Timeout for the start, which takes some tens of seconds on an idle machine. Together with the other steps
+/// it stays below the limit of a command on a lent machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Brings the node up.
 pub fn up(args: &Args) -> anyhow::Result<()> {
     ensure!(holder(args).is_none(), "a node is up in {}: run `gpu_node down` first", args.state.display());
     ensure!(!args.state.exists(), "{} is there already: run `gpu_node down`", args.state.display());
@@ -44,7 +43,8 @@ pub fn up(args: &Args) -> anyhow::Result<()> {
     show(&mut log).map(drop)
 }
 
-/// Two kubelets of one machine end each other's pods: each takes the other's cgroups for those of pods that are gone.
+/// Two kubelets on one machine end each other's pods: each takes the other's cgroups for those of deleted
+/// pods.
 fn no_other_kubelet() -> anyhow::Result<()> {
     let other = Process::all().into_values().find(|process| process.name == "kubelet");
     other.map_or(Ok(()), |other| {
@@ -52,7 +52,7 @@ fn no_other_kubelet() -> anyhow::Result<()> {
     })
 }
 
-/// This program again, as the holder, with nothing of this command's.
+/// Starts this program again as the holder, without this command's standard streams and folder.
 fn start(args: &Args) -> anyhow::Result<Child> {
     let log = File::create(log_file(args)).context("failed to create the holder's log")?;
     let mut holder = Command::new(env::current_exe().context("failed to find this program")?);
@@ -62,7 +62,7 @@ fn start(args: &Args) -> anyhow::Result<Child> {
     holder.spawn().context("failed to start the holder")
 }
 
-/// Prints what was written since, and gives it.
+/// Prints what was added to the log, and returns it.
 pub fn show(log: &mut File) -> anyhow::Result<String> {
     let mut text = String::new();
     log.read_to_string(&mut text).context("failed to read the holder's log")?;

@@ -1,7 +1,7 @@
-//! A job list through the real scheduler, beside what `kerf simulate` decides for it.
+//! Plays a job list through the real scheduler, beside what `kerf simulate` decides for it.
 //!
-//! Jobs come one after another in the list's order; time is the list's, not the clock's. A job that cannot be placed is
-//! taken back, as in the simulation.
+//! Jobs come one after another in the list's order; time is the list's, not the clock's. As in the
+//! simulation, a job that cannot be placed is withdrawn.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use kerf_tests::random::Random;
 
 use crate::report::{Figure, print, print_figures};
 
-/// How long one pod may need to be bound or refused, and a slice to be given back.
+/// Timeout for a pod to be bound or refused, and for a slice to become idle.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is played.
@@ -38,7 +38,6 @@ pub struct Args {
     seed: u64,
 }
 
-/// Plays and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let model = catalog::by_name("H100-80GB").context("the catalog has no H100")?;
     let table = model.mig_table().context("an H100 has MIG")?;
@@ -77,7 +76,8 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Jobs of all plain profiles alike, which ask for 95 % of all memory slices (3.5 a job on the mean).
+/// Jobs of all plain profiles with equal probability. They ask for 95 % of all memory slices, at 3.5 slices a
+/// job on average.
 fn jobs(table: &MigTable, gpus: usize, count: usize, seed: u64) -> Vec<Job> {
     let plain: Vec<_> = table.entries().iter().map(|e| e.profile).filter(|p| p.is_plain()).collect();
     let mut random = Random::new(seed);
@@ -97,12 +97,12 @@ fn high(random: &mut Random) -> u32 {
     u32::try_from(random.draw() >> 32).unwrap_or(u32::MAX)
 }
 
-/// Above 0, up to 1.
+/// A random number above 0, up to 1.
 fn unit(random: &mut Random) -> f64 {
     (f64::from(high(random)) + 1.0) / (f64::from(u32::MAX) + 1.0)
 }
 
-/// Where the scheduler puts each job.
+/// The place that the scheduler gives each job; `None` if it refuses the job.
 async fn schedule(args: &Args, jobs: &[Job]) -> anyhow::Result<Vec<Option<Place>>> {
     let nodes = (0..args.nodes).map(|n| NodeSpec::new(&format!("n{n}"), Model::H100, 8)).collect();
     let mut options = ClusterOptions::new(nodes);
@@ -129,8 +129,8 @@ async fn schedule(args: &Args, jobs: &[Job]) -> anyhow::Result<Vec<Option<Place>
     Ok(places)
 }
 
-/// Deletes the pods of jobs that have ended, and waits until nobody but those that are `alive` has a promise or a slice,
-/// and all other slices are idle.
+/// Deletes the pods of ended jobs. Then waits until only pods in `alive` have a reservation or a slice, and
+/// all other slices are idle.
 async fn end(cluster: &Cluster, ended: &[usize], alive: &[String]) -> anyhow::Result<()> {
     for number in ended {
         cluster.delete(&name(*number)).await?;
@@ -144,7 +144,7 @@ async fn end(cluster: &Cluster, ended: &[usize], alive: &[String]) -> anyhow::Re
             let (spec, status) = (node.read_desired()?, node.read_status()?.unwrap_or_default());
             let promised = spec.slices.iter().filter_map(|s| s.reservation.as_ref()).map(|r| &r.pod);
             let held = status.slices.iter().filter_map(|s| s.holder.as_ref()).map(|h| &h.pod);
-            // The extender counts on a slice again once its agent calls it idle.
+            // The extender offers a slice again only after its agent reports it idle.
             let open = status.slices.iter().any(|s| s.holder.is_none() && s.state != SliceState::Idle);
             if open || promised.chain(held).any(|pod| !alive.contains(pod)) {
                 return Ok(false);

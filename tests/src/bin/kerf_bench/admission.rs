@@ -1,7 +1,9 @@
-//! Admission: what the webhook adds to a pod's creation, whether anybody notices its rotations and restarts, and its memory.
+//! Measures what the webhook adds to a pod's creation, whether rotations and restarts fail admissions, and
+//! its memory.
 //!
-//! Pods are created dry at a steady rate. Rounds with the webhook take turns with rounds of the same pod whose key is
-//! nobody's, so that the webhook is not called; what it adds is the difference of the medians of each pair.
+//! Pods are created in dry-run mode at a steady rate. Rounds with the webhook alternate with rounds of the
+//! same pod with an unrelated annotation, for which the webhook is not called. The webhook adds the
+//! difference of the medians of each pair.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +24,9 @@ const HANDLER_P99_MS: f64 = 0.5;
 const ADDED_MEDIAN_MS: f64 = 2.0;
 const RESIDENT_MIB: f64 = 16.0;
 
-/// Lives that rotate within the measurement.
+/// Lifetimes of certificates that expire within the measurement.
 const SHORT_LIVES: [&str; 3] = ["--tls-leaf-age=10s", "--tls-ca-age=30s", "--grace=2s"];
-/// The longest wait for a rotation.
+/// Timeout for a rotation.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// What to measure.
@@ -47,7 +49,6 @@ pub struct Args {
     beside_nothing: bool,
 }
 
-/// Measures and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let mut scene = AdmissionScene::start().await?;
     scene.add_replica(&[]).await?;
@@ -60,7 +61,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         return scene.stop().await;
     }
     let mut figures = latency(&scene, args).await?;
-    // The one that was there while they came, and one that lists them all at its start.
+    // A replica that got the objects one by one, and one that lists them all at its start, differ in memory.
     let grown = resident_mib(process(&scene)?)?;
     scene.restart(0).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -83,7 +84,7 @@ fn process(scene: &AdmissionScene) -> anyhow::Result<u32> {
 /// The handler's own time, and what the webhook adds to a creation.
 async fn latency(scene: &AdmissionScene, args: &Args) -> anyhow::Result<Vec<Figure>> {
     let replica = scene.replicas().first().context("no replica runs")?;
-    // Without the proxy, which no cluster has in this form.
+    // The test's proxy is left out, because no cluster has it.
     scene.call(replica.address()).await?;
     let load = scene.load(args.rate);
     warm_up(&load).await?;
@@ -91,6 +92,7 @@ async fn latency(scene: &AdmissionScene, args: &Args) -> anyhow::Result<Vec<Figu
     let round = Duration::from_millis(args.round_ms);
     let (mut added, mut with, mut without) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..args.pairs {
+        // The order alternates, so that a drift of the machine cancels out.
         let (ours, others) = paired(&load, round, pair % 2 == 0).await?;
         added.push(median(&ours) - median(&others));
         with.extend(ours);
@@ -120,7 +122,7 @@ async fn latency(scene: &AdmissionScene, args: &Args) -> anyhow::Result<Vec<Figu
     ])
 }
 
-/// Connections are made, and code is read from disk.
+/// Opens connections and loads code before the first measured round.
 async fn warm_up(load: &Load) -> anyhow::Result<()> {
     let admitted = async || {
         let samples = load.run_for(&asking(), true, Duration::from_millis(500)).await;
@@ -131,7 +133,7 @@ async fn warm_up(load: &Load) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One round with the webhook and one without, in this or the other order.
+/// One round with the webhook and one without, in either order.
 async fn paired(
     load: &Load,
     round: Duration,
@@ -157,7 +159,7 @@ fn median(times: &[Duration]) -> f64 {
     Latency::of(times.to_vec()).p50_ms
 }
 
-/// Leaf and authority rotate and both replicas restart under load.
+/// Leaf and authority rotate, and both replicas restart under load.
 async fn rotation(scene: &mut AdmissionScene, args: &Args) -> anyhow::Result<Figure> {
     scene.begin_anew().await?;
     for _ in 0..2 {
@@ -171,13 +173,15 @@ async fn rotation(scene: &mut AdmissionScene, args: &Args) -> anyhow::Result<Fig
     let begun = Instant::now();
     let mut leaves = vec![scene.leaf().await?];
     let mut restarted = false;
-    // Until the first authority has gone from the caBundle, and two seconds more.
+    // The load lasts until the first authority is gone from the `caBundle`, and two seconds more.
     while scene.trusted().await?.iter().any(|authority| first.contains(authority)) {
         ensure!(begun.elapsed() < PATIENCE, "the first authority is still there");
         let leaf = scene.leaf().await?;
         if leaves.last() != Some(&leaf) {
             leaves.push(leaf);
         }
+        // With two authorities in the bundle, replicas may serve leaves of either: the riskiest moment for a
+        // restart.
         if scene.trusted().await?.len() == 2 && !restarted {
             scene.restart(0).await?;
             scene.restart(1).await?;

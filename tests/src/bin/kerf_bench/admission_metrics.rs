@@ -1,4 +1,4 @@
-//! What a webhook's process tells of itself: its histogram of answers, and its memory as Linux counts it.
+//! Reads a webhook process's histogram of admissions and its memory as Linux counts it.
 
 use std::net::SocketAddr;
 
@@ -8,12 +8,12 @@ use tokio::net::TcpStream;
 
 const BUCKET: &str = "kerf_webhook_admission_duration_seconds_bucket{le=\"";
 
-/// A histogram: upper ends in seconds with the count of all that took no longer, in order.
+/// A histogram: upper bounds in seconds, each with the count of all samples up to it, in order.
 #[derive(Debug, PartialEq)]
 pub struct Histogram(Vec<(f64, u64)>);
 
 impl Histogram {
-    /// The handler's, all kinds of slice together, from the text of `/metrics`.
+    /// The handler's histogram over all kinds of slice, from the text of `/metrics`.
     pub fn read(metrics: &str) -> anyhow::Result<Self> {
         let mut buckets: Vec<(f64, u64)> = Vec::new();
         for line in metrics.lines().filter_map(|line| line.strip_prefix(BUCKET)) {
@@ -30,18 +30,18 @@ impl Histogram {
         Ok(Self(buckets))
     }
 
-    /// What came since `before`.
+    /// The samples that were added since `before`.
     pub fn since(&self, before: &Self) -> Self {
         let pairs = self.0.iter().zip(&before.0);
         Self(pairs.map(|((end, now), (_, then))| (*end, now.saturating_sub(*then))).collect())
     }
 
-    /// How many it counts.
+    /// The number of samples.
     pub fn count(&self) -> u64 {
         self.0.last().map_or(0, |(_, count)| *count)
     }
 
-    /// The upper end of the bucket in which `percent` of 100 have ended.
+    /// The upper bound of the bucket that holds this percentile, in milliseconds.
     pub fn percentile_ms(&self, percent: u64) -> f64 {
         let needed = (self.count() * percent).div_ceil(100).max(1);
         let bucket = self.0.iter().find(|(_, count)| *count >= needed);
@@ -49,7 +49,6 @@ impl Histogram {
     }
 }
 
-/// The text of `/metrics` at this address.
 pub async fn scrape(admin: SocketAddr) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(admin).await.context("failed to connect to the admin address")?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: kerf\r\nconnection: close\r\n\r\n").await?;

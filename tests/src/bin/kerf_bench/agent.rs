@@ -1,7 +1,7 @@
-//! The node agent by itself: how soon a wanted slice is ready, and what an agent costs that has nothing to do.
+//! Measures the node agent alone: how soon a reserved slice is ready, and what an idle agent costs.
 //!
-//! A slice's time runs from the order to reserve it until the agent's stream reports it Ready for its pod.
-//! At rest the agent's writes are those that the API server counts, its memory and CPU those of Linux.
+//! A slice's time runs from the order to reserve it until the agent's stream reports it Ready for its pod. An
+//! idle agent's writes are those that the API server counts; its memory and CPU are those that Linux reports.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,12 +30,11 @@ use crate::report::{Figure, Latency, print, print_figures};
 const NODE: &str = "n";
 const ONE: &str = "nvidia.com/mig-1g.10gb";
 
-/// The bars of the agent.
 const SLICE_MS: f64 = 40.0;
 const WRITES_A_MINUTE: f64 = 1.0;
 const CORE_PERCENT: f64 = 0.5;
 
-/// The bar of its resident memory, MiB.
+/// The limit of its resident memory, in MiB. A node of one or two GPUs has a lower one.
 fn resident_bar(gpus: u32) -> f64 {
     if gpus <= 2 { 16.0 } else { 24.0 }
 }
@@ -54,7 +53,6 @@ pub struct Args {
     rest: u64,
 }
 
-/// Measures and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let mut scene = Scene::start(args.gpus).await?;
     let times = scene.cut(args.slices).await?;
@@ -81,7 +79,7 @@ struct Scene {
     gpu_nodes: Api<GpuNode>,
 }
 
-/// What an agent costs that has nothing to do.
+/// The cost of an idle agent.
 struct Rest {
     writes_a_minute: f64,
     resident_mib: f64,
@@ -112,7 +110,7 @@ impl Scene {
         Ok(Self { plane, kubelet, leader, agent, gpu_nodes })
     }
 
-    /// Wants one slice after the other, each for a pod of its own.
+    /// Reserves one slice after the other, each for its own pod.
     async fn cut(&self, count: usize) -> anyhow::Result<Vec<Duration>> {
         let gpus = self.status().await?.gpus;
         let (mut slices, mut times) = (Vec::new(), Vec::new());
@@ -153,7 +151,8 @@ impl Scene {
         Ok(pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?)
     }
 
-    /// Binds the pod and waits until it runs, so that the next slice meets an agent with nothing under way.
+    /// Binds the pod and waits until it runs, so that the agent has nothing under way when the next slice is
+    /// ordered.
     async fn bind(&self, pod: &Pod, id: &SliceId) -> anyhow::Result<()> {
         let name = pod.metadata.name.as_deref().context("the pod has no name")?;
         let uid = PodUid::new(pod.metadata.uid.clone().context("the pod has no UID")?);
@@ -171,9 +170,10 @@ impl Scene {
         self.leader.until(&format!("{name} to hold its slice"), is_held).await.map(drop)
     }
 
-    /// Looks at the agent while nothing happens.
+    /// Measures the agent while nothing happens.
     async fn rest(&mut self, time: Duration) -> anyhow::Result<Rest> {
         print(&format!("at rest for {} s", time.as_secs()));
+        // The last pod's status and events settle before the measurement begins.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let (pid, begun) = (self.agent.id(), Instant::now());
         let (writes, ticks) = (self.writes().await?, cpu_ticks(pid)?);
@@ -184,13 +184,14 @@ impl Scene {
         Ok(Rest {
             writes_a_minute: f64::from(u32::try_from(writes)?) * 60.0 / seconds,
             resident_mib: resident_mib(pid)?,
-            // Linux counts in hundredths of a second (USER_HZ).
+            // Linux counts in hundredths of a second (`USER_HZ`), so ticks over seconds are percent of a
+            // core.
             core_percent: used / seconds,
         })
     }
 
-    /// Writes that the API server has seen of the objects that the agent writes: its GpuNode, its Node's labels, Events. The
-    /// kubelet writes the Node's status too, and is left out with it.
+    /// Counts the API server's writes of the objects that the agent writes: its GpuNode, its Node's labels,
+    /// Events. Status updates of the Node are left out, because the kubelet writes them too.
     async fn writes(&self) -> anyhow::Result<u64> {
         let request = http::Request::get("/metrics").body(Vec::new())?;
         let text = self.plane.client().request_text(request).await?;
@@ -231,7 +232,7 @@ async fn spawn(
         .args(leader.agent_flags())
         .arg("--kubeconfig")
         .arg(account)
-        // As in the chart's DaemonSet.
+        // The chart's DaemonSet sets this too.
         .env("MALLOC_ARENA_MAX", "1");
     for (key, value) in files.env() {
         program = program.env(key, value);

@@ -1,5 +1,6 @@
-//! The webhook's handler beside one that allows everything: the same questions by the same client over TLS, in turns, at a steady
-//! rate. The API server is left out, for its own time is many times the handlers'.
+//! Compares the webhook's handler with one that allows everything: the same client sends both the same
+//! reviews over TLS, in turns, at a steady rate. The API server is left out, because its own time is many
+//! times that of the handlers.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -17,11 +18,10 @@ use tokio::time::MissedTickBehavior;
 
 use crate::report::{Figure, Latency, print};
 
-/// The bar of issue 23; its aim is 2.
+/// The bar of issue 23, which aims at 2.
 const BAR: f64 = 3.0;
 const UID: &str = "705ab4f5-6393-11e8-b7cc-42010a800002";
 
-/// Measures.
 pub async fn measure(
     scene: &AdmissionScene,
     rate: u32,
@@ -34,6 +34,7 @@ pub async fn measure(
     let nothing =
         Asked::new(nothing.address(), scene.plane().ca_pem(), false).await.map(|to| (to, nothing))?;
     let question = question(scene).await?;
+    // A round of warm-up opens the connections.
     for to in [&ours, &nothing.0] {
         to.run(&question, rate, round).await?;
     }
@@ -64,10 +65,10 @@ pub async fn measure(
     Ok(vec![Figure::at_most("handler, p99, over one that does nothing", took.p99_ms / beside.p99_ms, BAR)])
 }
 
-/// What the API server would ask of a pod that asks for a slice.
+/// The AdmissionReview that the API server would send for a pod that asks for a slice.
 async fn question(scene: &AdmissionScene) -> anyhow::Result<Value> {
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-    // The API server fills in its defaults.
+    // A dry run makes the API server fill in its defaults.
     let mut pod = scene.load(1).pods.create(&dry_run, &plain()).await?;
     pod.metadata.annotations = asking().metadata.annotations;
     pod.metadata.name = asking().metadata.name;
@@ -87,10 +88,10 @@ async fn question(scene: &AdmissionScene) -> anyhow::Result<Value> {
     }))
 }
 
-/// A handler, as the API server speaks to it: over connections that stay open.
+/// A client of a handler. Like the API server, it keeps its connections open.
 struct Asked {
     client: Client,
-    /// Whether its answers have a patch.
+    /// Whether the handler's answers have a patch.
     patches: bool,
 }
 
@@ -108,7 +109,7 @@ impl Asked {
         Ok(Self { client: kerf_runtime::args::client(config)?, patches })
     }
 
-    /// Asks at a steady rate, whatever becomes of the questions before.
+    /// Sends reviews at a steady rate, however slowly earlier ones are answered.
     async fn run(&self, question: &Value, rate: u32, time: Duration) -> anyhow::Result<Vec<Duration>> {
         let body = question.to_string().into_bytes();
         let end = Instant::now() + time;

@@ -1,4 +1,4 @@
-//! When each pod was seen bound, from one watch.
+//! Records when each pod was seen bound, from one watch.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use kube::Api;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// The longest that a pod is waited for by [`Bound::of`].
+/// How long [`Bound::of`] waits for a pod.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// When each pod was seen bound. A name counts once: pods of one watch have different names.
+/// When each pod was seen bound. A name counts once, because all pods of a watch have different names.
 pub struct Bound {
     events: UnboundedReceiver<(String, Instant)>,
     seen: BTreeMap<String, Instant>,
 }
 
 impl Bound {
-    /// Watches pods; `hook` sees each event too.
+    /// Watches pods, and calls `hook` with each event.
     pub fn watch(pods: Api<Pod>, mut hook: impl FnMut(&watcher::Event<Pod>) + Send + 'static) -> Self {
         let (sender, events) = unbounded_channel();
         tokio::spawn(async move {
@@ -30,7 +30,7 @@ impl Bound {
                 if let watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) = &event
                     && pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
                 {
-                    // The receiver is gone when the measurement is over.
+                    // The receiver is dropped when the measurement is over.
                     let _ = sender.send((pod.metadata.name.clone().unwrap_or_default(), at));
                 }
                 hook(&event);
@@ -43,7 +43,7 @@ impl Bound {
         Self { events, seen: BTreeMap::new() }
     }
 
-    /// When the pod was bound; an error if that takes more than a minute.
+    /// When the pod was bound. Fails if that takes more than a minute.
     pub async fn of(&mut self, name: &str) -> anyhow::Result<Instant> {
         let bound = self.by(name, Instant::now() + PATIENCE).await?;
         bound.with_context(|| format!("{name} was not bound within a minute"))

@@ -1,8 +1,8 @@
-//! A burst of pods that prefer a kind with too little room, through three replicas of the webhook and two of the extender: who gets
-//! which kind, and what that adds to the pods' creation.
+//! A burst of pods that prefer a kind with too little capacity, through three replicas of the webhook and two
+//! of the extender. It shows which pods get which kind, and what that adds to their creation.
 //!
-//! Bursts take turns with bursts of the same pods whose key is nobody's, so that no webhook is called and the default scheduler
-//! binds them to the same nodes.
+//! Bursts alternate with bursts of the same pods with an unrelated annotation: no webhook is called for
+//! those, and the default scheduler binds them to the same nodes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,15 +22,16 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 
 use crate::report::{Figure, Latency, print, print_figures};
 
-/// The bar of issue 23; its aim is 2.
+/// The bar of issue 23, which aims at 2.
 const BAR: f64 = 3.0;
-/// Instances of `1g.10gb` that an H100 has.
+/// Instances of `1g.10gb` that fit on an H100.
 const PLACES: u32 = 7;
-/// GPUs of a node.
+/// GPUs of a MIG node.
 const GPUS: u32 = 8;
-/// Pods that a kubelet takes.
+/// Pods that a kubelet accepts.
 const PODS: u32 = 110;
-/// The label by which pods go to the replicas of the webhook. A Service would spread connections; one API server has one.
+/// The label that selects a pod's webhook replica. A Service would spread connections, but one API server has
+/// only one connection.
 const LANE: &str = "lane";
 const LANES: [&str; 3] = ["a", "b", "c"];
 const NEUTRAL: &str = "kerf.dev/gpu-2gb";
@@ -64,7 +65,6 @@ pub struct Args {
     patience: u64,
 }
 
-/// Measures and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.room <= args.pods, "--room is of --pods");
     let folder = tempfile::tempdir()?;
@@ -109,14 +109,14 @@ struct Scene {
     patience: Duration,
 }
 
-/// Nodes of H100 in MIG mode, and nodes of H200 that are shared, with room for all others.
+/// Nodes of H100 in MIG mode, and nodes of shared H200 with capacity for all other pods.
 fn nodes(args: &Args) -> Vec<NodeSpec> {
     let first = args.room.div_ceil(PLACES);
     let of_first = (0..first.div_ceil(GPUS)).map(|node| {
         let here = GPUS.min(first - node * GPUS);
         NodeSpec::new(&format!("mig-{node}"), Model::H100, here)
     });
-    // Forty shares of a GPU are fewer than MPS has clients.
+    // A node's pods put at most forty shares on a GPU, which is below the limit of MPS clients.
     let shared = (args.pods - args.room).div_ceil(PODS) + 1;
     let of_rest = (0..shared).map(|node| {
         let name = format!("mps-{node}");
@@ -152,7 +152,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Takes the places beyond the first kind's room, and waits until the webhooks know both kinds.
+    /// Fills the MIG instances beyond `--room`, after the webhooks know both kinds.
     async fn fill(&self, args: &Args) -> anyhow::Result<()> {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let pods = self.cluster.pods();
@@ -171,7 +171,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Creates the pods; gives how long each creation took.
+    /// Creates the pods, and returns how long each creation took.
     async fn create(&self, args: &Args, name: &str, key: &str) -> anyhow::Result<Vec<Duration>> {
         let pods = self.cluster.pods();
         let create = async |number: u32| {
@@ -183,7 +183,7 @@ impl Scene {
         stream::iter(0..args.pods).map(create).buffer_unordered(args.at_once).try_collect().await
     }
 
-    /// How long each creation took, how many pods have each kind, and how many wait.
+    /// Returns how long each creation took, how many pods have each kind, and how many are pending.
     async fn burst(&mut self, args: &Args) -> anyhow::Result<(Vec<Duration>, BTreeMap<Kind, usize>, usize)> {
         let begun = Instant::now();
         let took = self.create(args, "burst", keys::GPU_MEMORY).await?;
@@ -221,7 +221,7 @@ impl Scene {
         Ok(pods)
     }
 
-    /// Waits until all run, or for as long as they may take; gives how many do not.
+    /// Waits until all pods run or the timeout ends, and returns how many do not run.
     async fn all_run(&self, name: &str, args: &Args) -> anyhow::Result<usize> {
         let begun = Instant::now();
         let pods = usize::try_from(args.pods)?;

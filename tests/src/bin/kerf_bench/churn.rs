@@ -1,4 +1,4 @@
-//! Random creates and deletes on the demo's nodes, with every invariant recomputed after each round.
+//! Creates and deletes random pods on the demo's nodes, and checks every invariant after each round.
 
 use std::time::Instant;
 
@@ -20,7 +20,6 @@ pub struct Args {
     seed: u64,
 }
 
-/// Churns and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let nodes = ClusterOptions::demo_nodes();
     let cluster = Cluster::start(ClusterOptions::new(nodes), |step| print(&format!("# {step}"))).await?;

@@ -1,5 +1,5 @@
-//! The dashboard's picture: pods come and go on a cluster with simulated GPUs, Prometheus scrapes the programs, and what it
-//! answers to the dashboard's queries is drawn.
+//! Draws the dashboard: pods come and go on a cluster with simulated GPUs, Prometheus scrapes the programs,
+//! and its answers to the dashboard's queries become the picture.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,7 +11,6 @@ use kerf_tests::monitoring::{Buckets, Dashboard, Drawn, Load, Prometheus, pictur
 use kerf_tests::random::Random;
 use tokio::time::sleep;
 
-/// How often something changes.
 const STEP: Duration = Duration::from_millis(1500);
 
 /// What to draw.
@@ -25,7 +24,7 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// Runs the pods, asks Prometheus, and writes the picture.
+/// Runs the pods, queries Prometheus, and writes the picture.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let mut cluster = Cluster::start(Load::cluster(folder.path())?, |line| eprintln!("{line}")).await?;
@@ -65,7 +64,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     cluster.stop().await
 }
 
-/// Now, since 1970.
+/// The current time in seconds since 1970.
 fn seconds() -> f64 {
     let now = jiff::Timestamp::now();
     now.as_duration().as_secs_f64()

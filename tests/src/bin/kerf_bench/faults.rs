@@ -1,4 +1,5 @@
-//! Every NVML call and every MPS control word of the agent with every fault, during a churn of cuts.
+//! Injects every fault into every NVML call and every MPS control command of the agent, during a churn of
+//! cuts.
 
 use std::time::Duration;
 
@@ -31,7 +32,6 @@ pub struct Args {
     period_ms: u64,
 }
 
-/// Plays and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let settings = Settings {
         period: Duration::from_millis(args.period_ms),

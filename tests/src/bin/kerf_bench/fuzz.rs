@@ -1,4 +1,4 @@
-//! Random bytes and documents into all that reads what users write, on all cores.
+//! Feeds random bytes and documents to all code that parses users' input, on all cores.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use kerf_tests::fuzz::{Report, Target, run as feed};
 
 use crate::report::{Figure, print, print_figures};
 
-/// How often it is told how far a target is.
+/// How often the progress of a target is printed.
 const TELL: Duration = Duration::from_secs(10);
 
 /// What is fed.
@@ -31,7 +31,6 @@ fn target(name: &str) -> Result<Target, String> {
     Target::ALL.into_iter().find(|t| t.name() == name).ok_or_else(|| format!("write one of {}", known()))
 }
 
-/// Feeds and prints.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let targets = if args.targets.is_empty() { Target::ALL.to_vec() } else { args.targets.clone() };
     let threads = std::thread::available_parallelism()?.get();
@@ -39,7 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for target in targets {
         let (begun, told) = (Instant::now(), Mutex::new(Instant::now()));
         let progress = |done: u64| {
-            // Whoever finds it locked leaves it to the other.
+            // If another thread holds the lock, that thread prints the progress.
             let Ok(mut told) = told.try_lock() else { return };
             if told.elapsed() >= TELL {
                 *told = Instant::now();

@@ -1,4 +1,5 @@
-//! From `helm install` to the first pod on a slice: one command on a fresh control plane, with no edit.
+//! Measures from `helm install` to the first pod on a slice: one command on a fresh control plane, without
+//! any edit.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_tests::cluster::{BareCluster, BareOptions, NodeSpec, pod};
 
-/// What it is held to.
+/// The longest accepted time to the first pod.
 const BAR: Duration = Duration::from_mins(1);
 
 #[derive(Debug, clap::Args)]
@@ -34,7 +35,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With a CPU node, and one with an H100.
+/// Installs on a CPU node and a node with an H100.
 async fn once() -> anyhow::Result<(Duration, Duration)> {
     let nodes = vec![NodeSpec::without_gpus("cpu"), NodeSpec::new("h100", Model::H100, 1).left_to_kerf()];
     let cluster = BareCluster::start(BareOptions::new(nodes)).await?;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Figure, print, print_figures};
 
-/// A leader that is frozen or cut off stays so for this long: much longer than its Lease.
+/// How long a leader stays frozen or isolated: much longer than its Lease lasts.
 const LASTS: Duration = Duration::from_secs(15);
 
 /// How often.
@@ -35,7 +35,7 @@ pub struct Args {
     minutes: Option<u64>,
 }
 
-/// What was found so far.
+/// The findings so far, which a resumed run continues.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct State {
     rounds: u32,

@@ -1,5 +1,5 @@
-//! Measurements on the local control plane with simulated GPUs. Run them by `cargo xtask bench <name>`, which builds
-//! optimised programs first.
+//! Benchmarks on the local control plane with simulated GPUs. Run them by `cargo xtask bench <name>`, which
+//! first builds optimised programs.
 #![forbid(unsafe_code)]
 
 mod accept;

@@ -1,4 +1,5 @@
-//! What pods that ask nothing of kerf notice of its webhook's outage: creations that fail or wait, beside a cluster without kerf.
+//! Measures what an outage of the webhook does to pods that request nothing from kerf: creations that fail or
+//! are delayed, beside a cluster without kerf.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use kube::api::DeleteParams;
 
 use crate::report::{Figure, Latency, print, print_figures};
 
-/// A creation that took longer has waited for somebody: the webhook's timeout is 5 s.
+/// A creation that takes longer has waited for the webhook, whose timeout is 5 s.
 const WAITED: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -32,13 +33,13 @@ pub struct Args {
     round_ms: u64,
 }
 
-/// Measures and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let scene = AdmissionScene::start().await?;
     let mut figures = Vec::new();
     let hung = HungWebhook::start().await?;
+    // The listener is dropped at once, so that connections to its port are refused.
     let gone = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    // What the shipped policy needs, and what policies without dialects do.
+    // The match condition of the shipped policy, and that of policies without dialects.
     let default =
         MatchCondition::parse(&kerf_tests::admission::match_condition(&scene.plane().client()).await?);
     let narrow = MatchCondition::of(&[].into());
@@ -66,7 +67,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     let api: Api<MutatingWebhookConfiguration> = Api::all(scene.plane().client());
     api.delete("kerf", &DeleteParams::default()).await?;
     let pods = pods(&MatchCondition::of(&[].into()))?;
-    // The guard goes on refusing pods that ask kerf.
+    // The guard still denies pods that address kerf, but with another error.
     let free = async || {
         let samples = scene.load(20).run_for(&asking(), false, Duration::from_millis(50)).await;
         Ok(!failures(&samples).iter().any(|(reason, _)| reason.contains("calling webhook")))
@@ -82,7 +83,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     scene.stop().await
 }
 
-/// The pods that do not meet the condition.
+/// The pods that do not match the condition.
 fn pods(condition: &MatchCondition) -> anyhow::Result<Vec<Pod>> {
     let mut pods = Vec::new();
     for pod in of_others() {
@@ -94,7 +95,8 @@ fn pods(condition: &MatchCondition) -> anyhow::Result<Vec<Pod>> {
     Ok(pods)
 }
 
-/// Points the configuration at an address that does not answer, and waits until a pod that asks kerf fails for it.
+/// Points the configuration at an address that does not answer, and waits until a pod that addresses kerf
+/// fails because of it.
 async fn out(scene: &AdmissionScene, address: SocketAddr) -> anyhow::Result<()> {
     scene.call(address).await?;
     let fails = async || {
@@ -113,7 +115,7 @@ async fn create(scene: &AdmissionScene, pods: &[Pod], args: &Args) -> Vec<Sample
     samples
 }
 
-/// Prints a round; how many failed or waited.
+/// Prints a round, and returns how many creations failed or waited.
 fn show(name: &str, samples: &[Sample]) -> f64 {
     let latency = Latency::of(samples.iter().map(|sample| sample.took).collect());
     let bad = samples.iter().filter(|sample| sample.error.is_some() || sample.took > WAITED).count();

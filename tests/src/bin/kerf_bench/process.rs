@@ -1,8 +1,9 @@
-//! What a process costs, by `/proc/<pid>`.
+//! The CPU time and memory of a process, from `/proc/<pid>`.
 
 use anyhow::Context as _;
 
-/// The process's user and system time: fields 14 and 15 of `/proc/<pid>/stat` (proc(5)), counted after the name in brackets.
+/// User and system time in clock ticks: fields 14 and 15 of `/proc/<pid>/stat` (proc(5)). Fields are counted
+/// after the name in brackets, because the name may contain spaces.
 pub fn cpu_ticks(pid: u32) -> anyhow::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = text.rsplit_once(')').context("no name in stat")?;
@@ -11,12 +12,12 @@ pub fn cpu_ticks(pid: u32) -> anyhow::Result<u64> {
     Ok(field(14)? + field(15)?)
 }
 
-/// The memory that is in RAM, MiB: its own and the files that it has mapped.
+/// Resident memory in MiB, including mapped files.
 pub fn resident_mib(pid: u32) -> anyhow::Result<f64> {
     status_mib(pid, "VmRSS:")
 }
 
-/// The most that it ever had in RAM, MiB.
+/// The largest resident memory so far, in MiB.
 pub fn peak_mib(pid: u32) -> anyhow::Result<f64> {
     status_mib(pid, "VmHWM:")
 }

@@ -1,4 +1,4 @@
-//! Figures and the bars that they are held to.
+//! Figures of a benchmark, and the bars that they must meet.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -9,13 +9,9 @@ use serde::Serialize;
 /// Percentiles of a set of durations, in milliseconds.
 #[derive(Debug, Clone, Serialize)]
 pub struct Latency {
-    /// How many were measured.
     pub count: usize,
-    /// Half took no longer.
     pub p50_ms: f64,
-    /// 99 of 100 took no longer.
     pub p99_ms: f64,
-    /// The longest.
     pub max_ms: f64,
 }
 
@@ -28,26 +24,20 @@ impl Latency {
     }
 }
 
-/// One figure with its bar.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// What was measured.
     pub name: String,
-    /// The value.
     pub value: f64,
-    /// The bar.
     pub bar: f64,
-    /// Whether the value may be at most the bar, or must be at least.
+    /// Whether the bar is an upper limit; otherwise it is a lower one.
     pub at_most: bool,
 }
 
 impl Figure {
-    /// A value that may be at most `bar`.
     pub fn at_most(name: &str, value: f64, bar: f64) -> Self {
         Self { name: name.to_owned(), value, bar, at_most: true }
     }
 
-    /// A value that must be at least `bar`.
     pub fn at_least(name: &str, value: f64, bar: f64) -> Self {
         Self { name: name.to_owned(), value, bar, at_most: false }
     }
@@ -58,18 +48,16 @@ impl Figure {
     }
 }
 
-/// Prints a line of the table.
 pub fn print(line: &str) {
-    // A closed pipe ends the output, not the measurement.
+    // A closed pipe ends the output, but not the measurement.
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-/// Prints figures beside their bars.
 pub fn print_figures(figures: &[Figure]) {
     for figure in figures {
         let relation = if figure.at_most { "≤" } else { "≥" };
         let verdict = if figure.is_met() { "met" } else { "MISSED" };
-        // A ratio's first digit says too little.
+        // A ratio needs two digits, because its bar is below 10.
         let digits = if figure.bar < 10.0 { 2 } else { 1 };
         print(&format!(
             "{:<52} {:>10.digits$}   bar {relation} {:<8} {verdict}",

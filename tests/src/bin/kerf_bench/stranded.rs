@@ -1,5 +1,6 @@
-//! Pods that wait although a kind that they may have has room where they may go: in random small clusters, by core's decision alone
-//! and through kube-scheduler and the extender. An account that shares no code with kerf-core judges.
+//! Finds pods that are pending although one of their kinds has capacity on a node that they may use. Random
+//! small clusters are judged twice: by core's decision alone, and through kube-scheduler and the extender.
+//! The expected result comes from code that shares nothing with kerf-core.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,6 @@ pub struct Args {
     first: u64,
 }
 
-/// Judges and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.scheduled <= args.cases, "--scheduled is of --cases");
     let cases: Vec<Case> = (args.first..args.first + args.cases).map(Case::random).collect();
@@ -46,7 +46,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints how pods fared, and those that fared wrongly.
+/// Prints how the pods fared, and the wrong verdicts one by one.
 fn tell(by: &str, first: u64, cases: &[Case], verdicts: &[Verdict]) -> Vec<Figure> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for (number, verdict) in (first..).zip(verdicts) {

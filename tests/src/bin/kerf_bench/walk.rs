@@ -1,7 +1,7 @@
-//! From created to bound.
+//! Measures a pod's time from created to bound.
 //!
-//! A pod's time runs from the API server's answer to its POST until a watch shows `spec.nodeName`; the time from the
-//! sending of the POST, with admission, is printed beside it.
+//! A pod's time runs from the API server's answer to its POST until a watch shows `spec.nodeName`. The time
+//! from sending the POST, which includes admission, is printed beside it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,7 +36,6 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Measures and prints.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     let mut figures = Vec::new();
     let mut latencies = BTreeMap::new();
@@ -78,7 +77,7 @@ async fn single(
             let at = bound.of(&name).await?;
             created.push(at.saturating_duration_since(answered));
             sent.push(at - begun);
-            // One pod at a time: all that this one sets in motion has come to rest before the next one comes.
+            // The pod's reports and Events settle before the next pod comes, so that pods do not overlap.
             settled(&cluster, &name).await?;
         }
         empty(&cluster).await?;
@@ -149,7 +148,7 @@ async fn settled(cluster: &Cluster, pod: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Deletes all pods and waits until their slices are idle.
+/// Deletes all pods, and waits until no slice is held or reserved.
 async fn empty(cluster: &Cluster) -> anyhow::Result<()> {
     cluster
         .pods()

@@ -1,4 +1,4 @@
-//! What the demo claims, checked against the simulated NVML and the kubelet's account, not against kerf's own words.
+//! Checks the demo's claims against the simulated NVML and the kubelets, without trusting kerf's own reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use kerf_tests::cluster::{Cluster, GpuServer, request_of};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::pods::assignment_of;
 
-/// The device ids that pods hold by their kubelets' account, by pod name.
+/// The device ids that pods hold according to their kubelets, by pod name. Fails if two pods hold one device.
 pub fn held(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, BTreeSet<String>>> {
     let mut held: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut taken = BTreeMap::new();
@@ -30,7 +30,8 @@ pub fn held(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, BTreeSet<Strin
     Ok(held)
 }
 
-/// That a running pod holds as many slices as it asked for, each big enough and there; gives a text for each.
+/// Checks that a running pod holds as many slices as it asked for, and that each exists and is large enough.
+/// Returns a text for each.
 pub fn runs_on_what_it_asked_for(cluster: &Cluster, pod: &Pod) -> anyhow::Result<Vec<String>> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let request = request_of(pod)?;
@@ -59,7 +60,7 @@ pub fn runs_on_what_it_asked_for(cluster: &Cluster, pod: &Pod) -> anyhow::Result
     Ok(texts)
 }
 
-/// That `device` exists on the node and has `gb` nominal gigabytes or more.
+/// Checks that `device` exists on the node and has at least `gb` nominal gigabytes.
 fn big_enough(node: &GpuServer, device: &str, gb: u32) -> anyhow::Result<String> {
     let gpus = node.gpus()?;
     if let Some(gpu) = gpus.gpu(device) {

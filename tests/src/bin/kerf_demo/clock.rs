@@ -1,4 +1,4 @@
-//! When each pod was seen first, bound and running, from one watch.
+//! Records when each pod was first seen, bound and running, from one watch.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,10 +11,10 @@ use kube::Api;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use tokio::task::AbortHandle;
 
-/// One pod's way.
+/// The times of one pod.
 #[derive(Debug, Clone)]
 pub struct Way {
-    /// The pod as it was seen last.
+    /// The pod as it was last seen.
     pub pod: Pod,
     seen: Instant,
     bound: Option<Instant>,
@@ -22,12 +22,12 @@ pub struct Way {
 }
 
 impl Way {
-    /// From the first sight to the Binding.
+    /// Time from the first sight to the Binding.
     pub fn to_bound(&self) -> Option<Duration> {
         Some(self.bound? - self.seen)
     }
 
-    /// From the first sight to the phase Running.
+    /// Time from the first sight to the phase Running.
     pub fn to_running(&self) -> Option<Duration> {
         Some(self.running? - self.seen)
     }
@@ -48,14 +48,13 @@ impl Way {
     }
 }
 
-/// A watch over the pods of the namespace `default`.
+/// A watch of the pods of the namespace `default`.
 pub struct PodClock {
     ways: Arc<Mutex<BTreeMap<String, Way>>>,
     watching: AbortHandle,
 }
 
 impl PodClock {
-    /// Begins to watch.
     pub fn start(pods: Api<Pod>) -> Self {
         let ways = Arc::new(Mutex::new(BTreeMap::new()));
         let seen = Arc::clone(&ways);
@@ -72,7 +71,7 @@ impl PodClock {
         Self { ways, watching: task.abort_handle() }
     }
 
-    /// The ways of all pods that exist, by name.
+    /// The times of all existing pods, by name.
     pub fn ways(&self) -> BTreeMap<String, Way> {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

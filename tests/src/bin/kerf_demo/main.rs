@@ -1,5 +1,5 @@
-//! The main job, shown and checked: pods ask for GPU memory and run on slices that were cut for them, on a real local
-//! control plane with simulated GPUs. Run it by `cargo xtask demo`.
+//! The demo: pods ask for GPU memory and run on slices that are cut for them, on a real local control plane
+//! with simulated GPUs. Every claim is checked. Run it by `cargo xtask demo`.
 #![forbid(unsafe_code)]
 
 mod checks;
@@ -33,7 +33,7 @@ async fn main() -> ExitCode {
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("stopped by Ctrl-C; everything is down")),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
-    // Without the backtrace that returning it would print: the text says what is wrong.
+    // Returning the error would print a backtrace; the text alone says what is wrong.
     eprintln!("error: {error:#}");
     ExitCode::FAILURE
 }

@@ -1,27 +1,27 @@
-//! The demo as an animated picture, made from what a real run printed and when.
+//! Draws the demo as an animated picture, from the output of a real run and its times.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use anstyle_svg::Term;
 
-/// Lines that the picture shows at a time.
+/// Lines that the picture shows at once.
 const ROWS: usize = 40;
 /// The height of a line in `anstyle_svg`.
 const LINE_PX: usize = 18;
-/// Longer pauses are shown as long as this: the times that the demo prints stay as they were.
+/// Longer pauses are shortened to this. The times that the demo prints stay real.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1200);
-/// How long the end is shown before the picture starts again.
+/// How long the last frame is shown before the animation restarts.
 const END: Duration = Duration::from_secs(8);
 
-/// What was printed, and when.
+/// The printed lines, with their times.
 #[derive(Debug, Default)]
 pub struct Recording {
     lines: Vec<(Duration, String)>,
 }
 
 impl Recording {
-    /// Adds text that was printed that long after the start; it may have several lines and styles.
+    /// Adds text that was printed at this time after the start. It may have several lines and styles.
     pub fn add(&mut self, at: Duration, text: &str) {
         self.lines.extend(text.lines().map(|line| (at, line.to_owned())));
         if text.is_empty() {
@@ -29,7 +29,8 @@ impl Recording {
         }
     }
 
-    /// The picture: all lines in one column that is moved up behind a window, and a cover over what is not printed yet.
+    /// The picture: all lines in one column that moves up behind a window, and a cover over the lines that
+    /// are not printed yet.
     pub fn svg(&self, command: &str) -> String {
         let text: String = self.lines.iter().flat_map(|(_, line)| [line.as_str(), "\n"]).collect();
         let column = Term::new().background(false).render_svg(&format!("$ {command}\n{text}"));
@@ -57,7 +58,7 @@ impl Recording {
         )
     }
 
-    /// From when on how many lines are there, the command's included.
+    /// For each change: its time, and how many lines are printed by then, including the command's.
     fn frames(&self) -> Vec<(Duration, usize)> {
         let mut frames = vec![(Duration::ZERO, 1)];
         let (mut shown, mut real) = (Duration::ZERO, Duration::ZERO);
@@ -81,7 +82,7 @@ fn keyframes(frames: &[(Duration, usize)], length: Duration, pixels: &dyn Fn(usi
     })
 }
 
-/// The width that the column's picture says of itself.
+/// The width that the column's SVG states.
 fn width(svg: &str) -> usize {
     let said = svg.split_once("width=\"").and_then(|(_, rest)| rest.split_once("px\""));
     said.and_then(|(number, _)| number.parse().ok()).unwrap_or(900)
@@ -101,7 +102,7 @@ mod tests {
         assert_eq!(recording.frames(), [(ms(0), 1), (ms(500), 3), (ms(1700), 5)]);
         let svg = recording.svg("cargo xtask demo");
         assert!(svg.contains("$ cargo xtask demo") && svg.contains("three") && !svg.contains('\u{1b}'));
-        // 500 ms of 9.7 s: three lines of 18 pixels are uncovered, and nothing has moved up.
+        // At 500 ms of 9.7 s, three lines of 18 pixels are visible, and the column has not moved.
         assert!(svg.contains("5.15% { transform: translateY(68px) }"), "{svg}");
         assert!(svg.contains("5.15% { transform: translateY(0px) }"), "{svg}");
     }

@@ -1,4 +1,4 @@
-//! The demo's acts. Each shows what it does and fails if it is not so.
+//! The demo's acts. Each prints what it does, and fails if a claim does not hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::clock::{PodClock, Way};
 use crate::screen::Screen;
 use kerf_cli::nodes::draw;
 
-/// Tells the whole story; gives the demo's last line.
+/// Plays all acts, and returns the demo's last line.
 pub async fn tell(cluster: &Cluster, screen: &Screen) -> anyhow::Result<String> {
     let clock = PodClock::start(cluster.pods());
     let mut asked = BTreeSet::new();
@@ -27,7 +27,7 @@ pub async fn tell(cluster: &Cluster, screen: &Screen) -> anyhow::Result<String> 
     ))
 }
 
-/// Act one: the example pods arrive, and each gets a slice that was not there before.
+/// Act one: the example pods arrive, and each gets a new slice.
 async fn arrive(
     cluster: &Cluster,
     screen: &Screen,
@@ -52,10 +52,10 @@ async fn arrive(
     checks::held(cluster)
 }
 
-/// Devices by pod name.
 type Held = BTreeMap<String, BTreeSet<String>>;
 
-/// Act two: some pods go, bigger ones come, idle slices make room, and the others run on untouched.
+/// Act two: some pods are deleted and larger ones are created. Idle slices give way, and the other pods keep
+/// their devices.
 async fn grow(
     cluster: &Cluster,
     screen: &Screen,
@@ -95,7 +95,7 @@ async fn grow(
     Ok(recut)
 }
 
-/// Act three: what can never be is refused at once, in the user's words.
+/// Act three: a request that no GPU can serve is refused at once, with field and remedy.
 async fn refuse(cluster: &Cluster, screen: &Screen) -> anyhow::Result<()> {
     screen.title("3. A request that no GPU can serve");
     screen.step("kubectl apply -f deploy/examples/refused.yaml: limits {gpu-999gb: 1}");
@@ -113,7 +113,7 @@ async fn refuse(cluster: &Cluster, screen: &Screen) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The pod without a GPU went another way and carries nothing of kerf's.
+/// Checks that the pod without a GPU used the default scheduler and has no annotation of kerf's.
 fn plain_pod_is_untouched(clock: &PodClock) -> anyhow::Result<()> {
     let way = clock.ways().remove("plain").context("the pod without a GPU is gone")?;
     let text = serde_json::to_string(&way.pod)?;
@@ -129,7 +129,7 @@ fn plain_pod_is_untouched(clock: &PodClock) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints each new pod's way and all GPUs, and checks every running pod.
+/// Prints the times of each new pod and all GPUs, and checks every running pod.
 async fn show(
     cluster: &Cluster,
     screen: &Screen,
@@ -169,7 +169,7 @@ async fn draw_all(cluster: &Cluster, screen: &Screen) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the agents have reported a holder for every device that a kubelet has given out.
+/// Whether the agents have reported a holder for every device that a kubelet has allocated.
 async fn all_held(cluster: &Cluster) -> anyhow::Result<bool> {
     let mut reported = 0;
     for node in cluster.nodes() {
@@ -188,7 +188,7 @@ async fn idle(cluster: &Cluster) -> anyhow::Result<usize> {
     Ok(idle)
 }
 
-/// Detectors whose slices lie in the upper half of a GPU.
+/// Detectors whose slices are in the upper half of a GPU.
 fn upper_half(cluster: &Cluster, held: &Held) -> anyhow::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for node in cluster.nodes() {
@@ -202,13 +202,14 @@ fn upper_half(cluster: &Cluster, held: &Held) -> anyhow::Result<BTreeSet<String>
     Ok(found)
 }
 
-/// Scales the Deployment so that exactly `leaving` go.
+/// Scales the Deployment so that exactly `leaving` are deleted.
 async fn scale_down(
     cluster: &Cluster,
     clock: &PodClock,
     leaving: &BTreeSet<String>,
     keep: usize,
 ) -> anyhow::Result<()> {
+    // The deletion cost makes the ReplicaSet controller choose these pods.
     for pod in leaving {
         let cost = "controller.kubernetes.io/pod-deletion-cost=-1";
         cluster.plane().kubectl(&["annotate", "pod", pod, cost]).await?;
@@ -218,7 +219,7 @@ async fn scale_down(
     wait(Duration::from_secs(30), "the detectors to go", gone).await
 }
 
-/// All GPU instances: GPU, MIG UUID, memory slices as bits.
+/// All GPU instances, as GPU, MIG UUID and a bit mask of memory slices.
 fn instances(cluster: &Cluster) -> anyhow::Result<Vec<(String, String, u32)>> {
     let mut all = Vec::new();
     for node in cluster.nodes() {
@@ -230,7 +231,7 @@ fn instances(cluster: &Cluster) -> anyhow::Result<Vec<(String, String, u32)>> {
     Ok(all)
 }
 
-/// GPUs on which a new instance lies where an old one lay.
+/// Counts GPUs on which a new instance covers memory slices of an old one.
 fn recut(before: &[(String, String, u32)], after: &[(String, String, u32)]) -> usize {
     let new = after.iter().filter(|(_, uuid, _)| !before.iter().any(|(_, old, _)| old == uuid));
     let over = new.filter(|(gpu, _, mask)| before.iter().any(|(g, _, m)| g == gpu && m & mask != 0));

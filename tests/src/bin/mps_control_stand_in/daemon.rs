@@ -1,4 +1,5 @@
-//! The daemon: one thread, one word at a time, so that a word that hangs keeps all others waiting, as a real one does.
+//! The daemon. It has one thread and handles one command at a time, so a command that hangs blocks all
+//! others, as in the real one.
 
 use crate::peer;
 use crate::processes::Processes;
@@ -16,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often orders are looked at.
+/// How often the daemon reads its orders.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Runs until it is told to quit.
+/// Runs until a command makes it quit.
 pub fn run(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
     let socket = pipe.join("control");
     if UnixStream::connect(&socket).is_ok() {
@@ -43,7 +44,7 @@ pub fn run(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for a connection, for one tick.
+/// Waits one tick for a connection.
 fn is_readable(listener: &UnixListener) -> anyhow::Result<bool> {
     let tick = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
     let mut sockets = [PollFd::new(listener, PollFlags::IN)];
@@ -55,12 +56,13 @@ struct Daemon {
     files: Files,
     servers: Servers,
     processes: Processes,
-    /// Told to quit, when its clients have ended and at this time at the latest.
+    /// Set by `quit`: the daemon ends once its clients have ended, and at this time at the latest.
     quit: Option<Instant>,
 }
 
 impl Daemon {
-    /// Does what is due. A daemon whose folder is gone belongs to a test that has ended.
+    /// Applies orders and timers, and returns whether to end. If the pipe folder is gone, the test has ended,
+    /// so the daemon ends too.
     fn has_quit(&mut self) -> anyhow::Result<bool> {
         if !self.pipe.exists() {
             return Ok(true);
@@ -71,16 +73,16 @@ impl Daemon {
         Ok(self.quit.is_some_and(|until| !self.servers.have_clients() || Instant::now() >= until))
     }
 
-    /// One whom it does not obey is answered once, and its words are not read.
+    /// Serves a connection. A peer without privileges gets one refusal, and its commands are not read.
     fn serve(&mut self, mut stream: &UnixStream) -> anyhow::Result<()> {
         if !peer::is_obeyed(stream)? {
             let _ = stream.write_all(peer::REFUSAL.as_bytes());
             return Ok(());
         }
         for line in BufReader::new(stream).lines() {
-            // A client that was killed has no more to say.
+            // A client that was killed sends no further command.
             let Ok(line) = line else { return Ok(()) };
-            // Clients that came before the word count.
+            // Clients that connected before this command must count, so orders are applied first.
             self.has_quit()?;
             if !line.trim().is_empty() {
                 self.hear(line.trim(), stream)?;
@@ -124,7 +126,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What is to go wrong with a word, if it has not gone wrong often enough.
+    /// The fault that the orders set for this command, if it has not occurred often enough.
     fn fault_of(&self, line: &str, orders: &Orders) -> anyhow::Result<Option<WordFault>> {
         let Some(ordered) = orders.faults.iter().find(|fault| fault.word == name(line)) else {
             return Ok(None);
@@ -149,7 +151,7 @@ impl Daemon {
         }
     }
 
-    /// Until the orders no longer say so.
+    /// Blocks until the orders no longer have this fault.
     fn hang(&self, line: &str, fault: &Fault) -> anyhow::Result<()> {
         let hangs = |orders: &Orders| {
             orders.faults.iter().any(|ordered| ordered.word == name(line) && ordered.fault == *fault)

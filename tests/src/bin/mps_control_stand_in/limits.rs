@@ -1,11 +1,11 @@
-//! Limits, read and written as the daemon does.
+//! Memory and thread limits, parsed and printed as the daemon does.
 
-/// What a server lets each client have, or what those to come will.
+/// The limits of a server for each client, or the defaults for later servers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
-    /// In MiB.
+    /// The memory limit in MiB; `None` if unlimited.
     pub memory: Option<u64>,
-    /// In percent.
+    /// The active thread percentage.
     pub threads: f64,
 }
 
@@ -16,7 +16,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What cannot be read changes nothing, and nothing is said of it.
+    /// Sets the memory limit. Like the real daemon, it ignores a value that it cannot parse, without an
+    /// error.
     pub fn set_memory(&mut self, text: &str) {
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let factor = match &text[digits..] {
@@ -29,7 +30,7 @@ impl Limits {
         }
     }
 
-    /// `10G`, rounded down; `1000M`; nothing.
+    /// The limit as `10G` (rounded down), as `1000M` below one GiB, or empty if unlimited.
     pub fn memory_text(&self) -> String {
         match self.memory {
             None => String::new(),
@@ -38,7 +39,7 @@ impl Limits {
         }
     }
 
-    /// What is out of bounds changes nothing, and the old one is said.
+    /// Sets the percentage, and returns the valid one. Like the real daemon, it ignores a value out of range.
     pub fn set_threads(&mut self, text: &str) -> String {
         if let Ok(percent) = text.parse::<f64>()
             && percent > 0.0

@@ -1,7 +1,8 @@
-//! A stand-in for `nvidia-cuda-mps-control`, daemon (`-f`, `-d`) and control client (words on the standard input) in one.
+//! A stand-in for `nvidia-cuda-mps-control`: the daemon (`-f`, `-d`) and the control client (commands on
+//! standard input).
 //!
-//! What it is told and what it tells stands in [`kerf_tests::mps`]; it answers as driver 580 was seen to on an H200.
-//! Its servers are numbers, each with a process that does nothing.
+//! [`kerf_tests::mps`] describes the orders that it reads and the events that it writes. It answers as driver
+//! 580 did on an H200. Its servers are numbers, each with a process that does nothing.
 #![forbid(unsafe_code)]
 
 mod daemon;
@@ -20,7 +21,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// How often it is looked whether the daemon has begun.
+/// How often `-d` checks whether the daemon accepts connections.
 const LOOK: Duration = Duration::from_millis(5);
 
 fn main() -> ExitCode {
@@ -56,7 +57,7 @@ fn run() -> anyhow::Result<()> {
     control(&pipe)
 }
 
-/// The daemon in the background. It is back when the daemon takes words.
+/// Starts the daemon in the background, and returns once it accepts commands.
 fn detach(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
     let rest = arguments.iter().filter(|argument| *argument != "-d");
     let mut daemon = Command::new(std::env::current_exe()?);
@@ -71,17 +72,17 @@ fn detach(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The control client: what the daemon answers goes to the standard output.
+/// The control client: sends the commands, and prints the daemon's answers.
 fn control(pipe: &Path) -> anyhow::Result<()> {
     let Ok(mut stream) = UnixStream::connect(pipe.join("control")) else {
         bail!("Cannot find MPS control daemon process");
     };
     let mut words = String::new();
     std::io::stdin().read_to_string(&mut words)?;
-    // A daemon that does not obey reads nothing; what it answers says why.
+    // A daemon that refuses this user does not read; its answer says why.
     let _ = stream.write_all(words.as_bytes());
     let _ = stream.shutdown(Shutdown::Write);
-    // A daemon that is killed in the middle answers nothing, and a real client then says nothing either.
+    // A daemon that is killed meanwhile does not answer, and the real client then prints nothing either.
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     std::io::stdout().write_all(&answer)?;

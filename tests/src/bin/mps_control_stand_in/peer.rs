@@ -1,13 +1,14 @@
-//! Whom the daemon obeys: by the kernel's account of who connected, root and the daemon's own user, and no others. A real one
-//! (driver 580) refuses uid 1000 and the root of a user namespace, which is another user outside.
+//! Decides whose commands the daemon accepts: those of root and of the daemon's own user, by the socket's
+//! peer credentials. The real one (driver 580) refuses uid 1000 and the root of a user namespace, whose user
+//! outside is another.
 
 use anyhow::Context as _;
 use std::os::unix::net::UnixStream;
 
-/// What it answers others.
+/// The answer to any other user.
 pub const REFUSAL: &str = "Insufficient privileges\n";
 
-/// Whether it obeys who is at the other end.
+/// Whether the daemon accepts commands from this peer.
 pub fn is_obeyed(stream: &UnixStream) -> anyhow::Result<bool> {
     let peer = user_of(stream).context("failed to tell who connected")?;
     Ok(obeys(peer, rustix::process::geteuid().as_raw()))
@@ -17,14 +18,14 @@ fn obeys(peer: u32, own: u32) -> bool {
     peer == 0 || peer == own
 }
 
-/// The standard library does not tell it yet.
+/// The peer's user id. It takes tokio, because the standard library cannot read it yet.
 fn user_of(stream: &UnixStream) -> anyhow::Result<u32> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _entered = runtime.enter();
     let other = stream.try_clone()?;
     other.set_nonblocking(true)?;
     let user = tokio::net::UnixStream::from_std(other)?.peer_cred()?.uid();
-    // The two are one to the kernel.
+    // Both handles share one file description, so the original became nonblocking too.
     stream.set_nonblocking(false)?;
     Ok(user)
 }

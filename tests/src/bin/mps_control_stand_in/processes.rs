@@ -1,5 +1,5 @@
-//! A process for each server: it has a real one's name and does nothing. One that a killed daemon leaves behind goes on, in
-//! the daemon's group.
+//! A process for each server: it has the real one's name and does nothing. After a killed daemon it stays, in
+//! the daemon's process group, as the real one does.
 
 use anyhow::Context as _;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,16 +9,16 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// The argument of a run that is a server.
+/// The first argument of a process that is a server.
 pub const ARGUMENT: &str = "--be-server";
 
-/// A real server's name, of which the kernel keeps 15 bytes.
+/// The name of a real server. The kernel keeps 15 bytes of it.
 const NAME: &str = "nvidia-cuda-mps-server";
 
-/// How often a server looks whether the folder is still there.
+/// How often a server checks whether its folder still exists.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Is a server. One whose folder is gone belongs to a test that has ended.
+/// Runs as a server. If the pipe folder is gone, the test has ended, so the process ends too.
 pub fn run(pipe: &Path) -> anyhow::Result<()> {
     fs::write("/proc/self/comm", NAME).context("failed to take a server's name")?;
     while pipe.exists() {
@@ -27,7 +27,6 @@ pub fn run(pipe: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The servers' processes.
 #[derive(Debug)]
 pub struct Processes {
     pipe: PathBuf,
@@ -39,7 +38,7 @@ impl Processes {
         Self { pipe: pipe.to_owned(), by_server: BTreeMap::new() }
     }
 
-    /// Starts those that are missing, and ends those whose servers have ended.
+    /// Starts missing processes, and ends those whose servers have ended.
     pub fn follow<'a>(&mut self, servers: impl Iterator<Item = &'a u32>) -> anyhow::Result<()> {
         let servers: BTreeSet<u32> = servers.copied().collect();
         let ended = self.by_server.extract_if(.., |own, _| !servers.contains(own));

@@ -1,14 +1,14 @@
-//! The servers of a daemon, and their clients.
+//! The daemon's servers and their clients.
 
 use crate::limits::Limits;
 use kerf_tests::mps::{Event, Files, Orders, ServerFault};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long a server takes to begin; a real one 150 to 270 ms.
+/// How long a server takes to start. A real one takes 150 to 270 ms.
 const BEGIN: Duration = Duration::from_millis(20);
 
-/// How long a server takes to end that has clients; a real one up to 2 s.
+/// How long a server with clients takes to end. A real one takes up to 2 s.
 const END: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -20,14 +20,14 @@ pub struct Server {
     pub ends_at: Option<Instant>,
 }
 
-/// The servers, one of which accepts clients.
+/// The servers. At most one of them accepts clients; others are ending.
 #[derive(Debug)]
 pub struct Servers {
     pub defaults: Limits,
-    /// The defaults of the daemon's other GPUs, by their index.
+    /// Default limits of the daemon's other GPUs, by their index.
     pub of_other_devices: BTreeMap<String, Limits>,
     pub all: BTreeMap<u32, Server>,
-    /// Clients that lost their server.
+    /// Clients that lost their server. They do not connect again.
     lost: BTreeSet<u32>,
     next: u32,
 }
@@ -43,7 +43,7 @@ impl Servers {
         }
     }
 
-    /// Starts one, unless there is one.
+    /// Starts a server, unless one already accepts clients, and returns its id.
     pub fn start(&mut self) -> u32 {
         if let Some((own, _)) = self.all.iter().find(|(_, server)| server.ends_at.is_none()) {
             return *own;
@@ -60,7 +60,7 @@ impl Servers {
         self.next
     }
 
-    /// Ends one by force: its clients lose it.
+    /// Ends a server by force: its clients lose it.
     pub fn shut_down(&mut self, own: u32) {
         let Some(server) = self.all.get_mut(&own) else { return };
         if server.fault == Some(ServerFault::UntilRestart) {
@@ -70,7 +70,7 @@ impl Servers {
         server.ends_at.get_or_insert(Instant::now() + slow);
     }
 
-    /// Ends a client's work.
+    /// Disconnects a client, and returns whether the server had it.
     pub fn terminate(&mut self, own: u32, client: u32) -> bool {
         let known = self.all.get_mut(&own).is_some_and(|server| server.clients.remove(&client));
         if known {
@@ -83,7 +83,7 @@ impl Servers {
         self.all.values().any(|server| !server.clients.is_empty())
     }
 
-    /// What is due: servers end, clients come and go, faults begin and heal.
+    /// Applies what is due: servers end, clients come and go, faults begin and heal.
     pub fn pass(&mut self, orders: &Orders, files: &Files) -> anyhow::Result<()> {
         let now = Instant::now();
         let ended: Vec<u32> = self

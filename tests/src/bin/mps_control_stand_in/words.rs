@@ -1,22 +1,20 @@
-//! What the daemon answers.
+//! The daemon's answers to its commands.
 
 use crate::servers::{Server, Servers};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than any test.
 const FOREVER: Duration = Duration::from_hours(24);
 
-/// What a word comes to.
+/// The result of a command.
 #[derive(Debug, PartialEq)]
 pub enum Done {
-    /// This is answered.
     Answer(String),
-    /// The daemon ends when its clients have, or after this time.
+    /// The daemon ends once its clients have ended, or after this time.
     Quit { within: Duration },
 }
 
-/// Does what a word says.
+/// Executes a command.
 pub fn answer(servers: &mut Servers, line: &str) -> Done {
     let words: Vec<&str> = line.split_whitespace().collect();
     Done::Answer(match words[..] {
@@ -72,7 +70,8 @@ fn of_server(word: &str) -> bool {
     .contains(&word)
 }
 
-/// Default limits of a GPU that is not the daemon's first. What clients get on it is not told.
+/// Whether the command sets or reads a default limit of a GPU other than the daemon's first. Clients never
+/// get these limits here.
 fn of_another_device(word: &str, device: &str) -> bool {
     word.ends_with("_default_device_pinned_mem_limit") && device.parse::<u32>().is_ok_and(|device| device > 0)
 }
@@ -98,7 +97,7 @@ fn answer_of_server(servers: &mut Servers, own: u32, word: &str, arguments: &[&s
         _ => {}
     }
     let server = servers.all.get_mut(&own)?;
-    // The daemon is one thread, and asks the server, which answers when it is ready.
+    // The daemon has one thread and asks the server, so it blocks until the server is ready.
     thread::sleep(server.ready_at.saturating_duration_since(Instant::now()));
     Some(match (word, arguments) {
         ("get_server_status", []) => status(server).to_owned(),
@@ -115,7 +114,7 @@ fn answer_of_server(servers: &mut Servers, own: u32, word: &str, arguments: &[&s
 }
 
 fn status(server: &Server) -> &'static str {
-    // One that is being shut down says so too.
+    // A server that is being shut down reports FAULT too.
     if server.fault.is_some() || server.ends_at.is_some() { "FAULT\n" } else { "ACTIVE\n" }
 }
 

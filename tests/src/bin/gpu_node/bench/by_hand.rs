@@ -1,4 +1,4 @@
-//! The same clients without Kubernetes: `deploy/examples/sharing/by_hand.py`.
+//! Runs the same clients without Kubernetes, by `deploy/examples/sharing/by_hand.py`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +12,10 @@ use kerf_tests::real_node::search_path;
 
 use crate::args::Args;
 
-/// Mean seconds of a turn, by copies.
+/// Mean seconds per iteration, by number of copies.
 pub type Means = BTreeMap<u32, f64>;
 
-/// Measures what kerf has measured.
+/// Measures the same workload, copies and durations as kerf did.
 pub fn run(args: &Args, technology: &str, kerf: &Results, out: &Path) -> anyhow::Result<Means> {
     let copies: Vec<String> = kerf.points.iter().map(|point| point.copies.to_string()).collect();
     let mut command = Command::new(&args.python);
@@ -32,7 +32,7 @@ pub fn run(args: &Args, technology: &str, kerf: &Results, out: &Path) -> anyhow:
     means(&told)
 }
 
-/// Of lines `technology,copies,mean,…` below a heading.
+/// Parses lines `technology,copies,mean,…` below a header.
 fn means(told: &str) -> anyhow::Result<Means> {
     let read = |line: &str| {
         let mut fields = line.split(',').skip(1);

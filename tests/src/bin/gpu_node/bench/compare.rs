@@ -1,19 +1,18 @@
-//! The means through kerf beside those by hand. Decides only.
+//! Compares the means through kerf with those by hand, without I/O.
 
 use kerf_cli::bench::Results;
 
 use super::by_hand::Means;
 
-/// How far a mean may be from the other's, in percent: what a run differs from the next by, and nothing of kerf's.
+/// The largest accepted difference of the two means, in percent. Two runs of the same clients differ by about
+/// as much.
 const BAR: f64 = 5.0;
 
-/// One point, measured both ways.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     technology: String,
     copies: u32,
     by_hand: f64,
-    /// Absent where kerf was to measure and did not.
     kerf: f64,
 }
 
@@ -22,7 +21,8 @@ impl Row {
         100.0 * (self.kerf / self.by_hand - 1.0)
     }
 
-    /// Whether kerf costs no more than the bar; less is no cost either, but then something else differs.
+    /// Whether both means agree within the bar. A lower mean fails too, because then the two runs differ in
+    /// something else.
     pub fn is_met(&self) -> bool {
         self.percent().abs() <= BAR
     }
@@ -38,7 +38,6 @@ pub fn rows(technology: &str, kerf: &Results, by_hand: &Means) -> Vec<Row> {
     by_hand.iter().filter_map(row).collect()
 }
 
-/// Prints the table.
 pub fn print(rows: &[Row]) {
     if rows.is_empty() {
         return;

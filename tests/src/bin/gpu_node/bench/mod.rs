@@ -1,4 +1,4 @@
-//! `bench`: what sharing costs through kerf, beside the same clients started by hand in the same call.
+//! `bench`: measures what sharing costs through kerf, and the same clients started by hand in the same run.
 
 mod by_hand;
 mod compare;
@@ -18,19 +18,20 @@ use crate::args::Args;
 use crate::node_policy;
 use crate::standing::Standing;
 
-/// Under this one clients may use what the others leave: the node's policy says so meanwhile.
+/// With this technology, clients may use compute that others leave idle, so the node's policy sets no limit
+/// meanwhile.
 const UNLIMITED: &str = "mps";
 
-/// By its points kerf predicts those of the others.
+/// The results of `mps`, from which kerf predicts the points of the other technologies.
 fn fit(out: &Path, technology: &str) -> Option<PathBuf> {
     let measured = out.with_file_name(UNLIMITED).join("results.json");
     Some(measured).filter(|file| technology != UNLIMITED && file.is_file())
 }
 
-/// Within two seconds the programs have read a changed policy; then it goes to the node's agent.
+/// The programs reload a changed policy within two seconds; then the extender sends it to the node's agent.
 const POLICY: Duration = Duration::from_secs(4);
 
-/// Measures technology by technology, each both ways, so that the GPU is as warm for the one as for the other.
+/// Measures one technology after the other, each both ways, so that the GPU is equally warm for both.
 pub fn bench(args: &Args) -> anyhow::Result<()> {
     let standing = Standing::read(args)?;
     let out = args.out.clone().unwrap_or_else(|| args.state.join("bench"));
@@ -54,7 +55,7 @@ pub fn bench(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sets the node's policy, and gives it the time to arrive.
+/// Writes the node's policy, and waits until the agent has it.
 fn limit_compute(args: &Args, standing: &Standing, limits: bool) -> anyhow::Result<()> {
     let policies = standing.policies.as_deref();
     let policies =
@@ -64,7 +65,7 @@ fn limit_compute(args: &Args, standing: &Standing, limits: bool) -> anyhow::Resu
     Ok(())
 }
 
-/// `kerf bench sharing` on this node, as an admin runs it.
+/// Runs `kerf bench sharing` on this node, as an admin does.
 fn by_kerf(
     args: &Args,
     standing: &Standing,

@@ -1,4 +1,5 @@
-//! The client's pod on a node that reaches no registry: the machine's Python, in the machine's /usr and /opt.
+//! The client's pod on a node without a registry: it uses the machine's Python from the machine's `/usr` and
+//! `/opt`.
 
 use kerf_tests::real_node::IMAGE;
 use serde_json::json;
@@ -6,7 +7,6 @@ use serde_json::json;
 use crate::args::Args;
 use crate::lent;
 
-/// A pod template for `kerf bench sharing`.
 pub fn text(args: &Args) -> String {
     let (mut volumes, mut mounts) = (lent::volumes(), lent::mounts());
     volumes.push(json!({"name": "tmp", "emptyDir": {}}));
@@ -20,16 +20,16 @@ pub fn text(args: &Args) -> String {
                 "name": "client",
                 "image": IMAGE,
                 "imagePullPolicy": "Never",
-                // Root beside an MPS daemon could command it, and gets no share.
+                // kerf gives root no MPS share, because root could command the MPS daemon.
                 "securityContext": {"runAsUser": 1000, "allowPrivilegeEscalation": false},
                 "command": [args.python],
-                // All pods share the machine's ports.
+                // All pods share the machine's ports, so each takes a free one.
                 "env": [{"name": "PORT", "value": "0"}, {"name": "LD_LIBRARY_PATH", "value": args.libraries}],
                 "volumeMounts": mounts,
             }],
             "volumes": volumes,
         },
     });
-    // JSON, which every reader of YAML accepts.
+    // Every YAML parser accepts JSON.
     format!("{template:#}\n")
 }

@@ -1,5 +1,5 @@
-//! What kerf says of the machine's GPUs beside what nvidia-smi says, and kerf's catalog beside what NVML offers. Neither needs
-//! the MIG mode: NVML tells profiles and placements also where it is off.
+//! Compares `kerf gpu list` with nvidia-smi, and kerf's catalog of MIG profiles with NVML. Neither needs MIG
+//! mode: NVML reports profiles and placements also while it is off.
 
 use std::process::Command;
 
@@ -32,7 +32,7 @@ pub fn agrees_with_nvml(scene: &Scene<'_>) -> anyhow::Result<String> {
     ))
 }
 
-/// `kerf gpu`, GPU by GPU.
+/// The GPUs that `kerf gpu` reports.
 fn kerf(scene: &Scene<'_>, what: &str) -> anyhow::Result<Vec<Value>> {
     let mut command = Command::new(binaries::ours("kerf")?);
     command.args(["gpu", what, "--output=json", "--nvml"]).arg(scene.args.nvml());

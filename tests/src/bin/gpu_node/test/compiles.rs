@@ -1,4 +1,4 @@
-//! A container of another distribution, with nothing of the machine's mounted, compiles for its share.
+//! A container of another distribution, without files of the machine, compiles on its share.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use super::scene::Scene;
 use crate::distribution;
 use crate::job::{Ask, Job};
 
-/// `PyTorch` is imported from an image that was read never before, and compiles.
+/// Timeout for importing `PyTorch` from an image that no cache has yet, and for compiling.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// How far compiled and uncompiled may be apart, of sums of 1,024 products.
+/// The largest accepted difference of the compiled and the uncompiled result, which are sums of 1,024
+/// products.
 const APART: f64 = 1e-2;
 
 const GIB: u64 = 10;

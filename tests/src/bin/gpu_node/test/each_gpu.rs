@@ -1,4 +1,4 @@
-//! Shares on several GPUs: each GPU has a daemon of its own, whose loss is no other's.
+//! Shares on several GPUs: each GPU has its own MPS daemon, and the loss of one does not affect the others.
 
 use anyhow::{Context as _, ensure};
 use kerf_tests::real_node::Process;
@@ -8,7 +8,7 @@ use super::users::{daemons, servers};
 use super::whole::ONE;
 use crate::job::Job;
 
-/// How often each pod tries its limit, both ways.
+/// How often each pod tries its limit, in both directions.
 const TRIES: usize = 25;
 
 pub async fn has_its_own_server(scene: &Scene<'_>) -> anyhow::Result<String> {
@@ -41,7 +41,7 @@ pub async fn has_its_own_server(scene: &Scene<'_>) -> anyhow::Result<String> {
     Ok(format!("each saw its own: {}; a server was killed, and only its GPU's pod ended", told.join("; ")))
 }
 
-/// Kills one GPU's server: its pod ends, the others work on.
+/// Kills one GPU's server: its pod fails, the others keep working.
 async fn one_is_lost(scene: &Scene<'_>, jobs: &[Job]) -> anyhow::Result<()> {
     let (one, others) = jobs.split_first().context("there are pods")?;
     let gpus = scene.node.gpus_of(&one.name).await?;

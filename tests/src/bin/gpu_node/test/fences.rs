@@ -1,4 +1,4 @@
-//! Shares of many sizes, several at a time: each has what it asked for, and no more.
+//! Shares of many sizes, several at a time: each gets what it asked for, and no more.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use kerf_tests::percentile;
 use super::scene::Scene;
 use crate::job::{Ask, Job};
 
-/// GiB of a share, and how many at a time: fifty pods on a GPU of 141 GB, on smaller ones as many as they have room for.
+/// GiB of a share, and how many run at a time: fifty pods on a GPU of 141 GB, and fewer on smaller GPUs.
 const ROUNDS: [(u64, usize); 8] = [(10, 7), (10, 3), (10, 1), (4, 12), (20, 6), (40, 3), (5, 10), (16, 8)];
 
-/// How often each pod tries its limit, both ways.
+/// How often each pod tries its limit, in both directions.
 const TRIES: usize = 4;
 
-/// From created to a running container, and the part of it that is kerf's and the scheduler's: bars of the project.
+/// Targets of the project: from creation to a running container, and from creation to binding.
 const RUNNING: Duration = Duration::from_secs(2);
 const BOUND: Duration = Duration::from_millis(200);
 
-/// How much later a pod runs that has a share than one without a GPU, each at p50.
+/// How much later a pod with a share may run than one without a GPU, each at p50.
 const MORE: Duration = Duration::from_millis(150);
 
-/// Each pod's name begins so.
+/// Prefix of the names of pods with a share.
 const PREFIX: &str = "limits-";
 
-/// So do those of the pods without a GPU.
+/// Prefix of the names of pods without a GPU.
 const CONTROLS: &str = "control-";
 
 pub async fn limits(scene: &Scene<'_>) -> anyhow::Result<String> {
@@ -40,6 +40,7 @@ pub async fn limits(scene: &Scene<'_>) -> anyhow::Result<String> {
             seen.last().map(ToString::to_string).unwrap_or_default()
         );
         scene.clear().await?;
+        // As many pods without a GPU in the same run show which part of the time is not kerf's.
         let control = |number| Job::new(format!("{CONTROLS}{round}-{number}"), Ask::Share(gib));
         scene.run_controls(&(0..count).map(control).collect::<Vec<_>>()).await?;
         scene.clear().await?;
@@ -53,7 +54,7 @@ pub async fn limits(scene: &Scene<'_>) -> anyhow::Result<String> {
     Ok(format!("{pods} pods, {tries} tries: always had a fifth less than the share, never a fifth more"))
 }
 
-/// Prints how long the pods took, beside as many without a GPU of the same run.
+/// Prints how long the pods took, beside the pods without a GPU of the same run.
 fn told_times(scene: &Scene<'_>, pods: usize) -> anyhow::Result<()> {
     let (bound, running) = (scene.clock.bound(PREFIX), scene.clock.running(PREFIX));
     let controls = scene.clock.running(CONTROLS);

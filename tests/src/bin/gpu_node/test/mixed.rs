@@ -1,4 +1,4 @@
-//! Pods of several kinds that ask by the same neutral names, beside GPUs in MIG mode and others.
+//! Pods of several kinds that use the same neutral names, on a node with GPUs in MIG mode and others.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,6 @@ use crate::order::Order;
 use crate::standing::Standing;
 use crate::{container_log, lent};
 
-/// Why the scene was not played.
 const NO_MIG: &str = "not played: it takes simulated GPUs, of which some are in MIG mode (--mig)";
 
 pub async fn each_holds_what_it_was_assigned(scene: &Scene<'_>) -> anyhow::Result<String> {

@@ -1,5 +1,5 @@
-//! `test`: pods on a real GPU, made through the API server and started by the kubelet, tell what they see. Each scene begins
-//! and ends with nobody on the GPU.
+//! `test`: pods on a real GPU report what they see. They are created through the API server and started by
+//! the kubelet. No pod uses the GPU before or after a scene.
 
 mod catalog;
 mod compiles;
@@ -28,22 +28,22 @@ use crate::args::Args;
 use crate::job;
 use scene::Scene;
 
-/// How long a scene may take: the longest is the one with tenants that try hundreds of things.
+/// Timeout of a scene. The longest scene is the one whose tenants make hundreds of tries.
 const PATIENCE: Duration = Duration::from_mins(7);
 
-/// How long all of them may take, so that the step ends on a machine that is lent for ten minutes.
+/// Timeout of all scenes, so that the step ends on a machine that is lent for ten minutes.
 const ALL: Duration = Duration::from_mins(8);
 
 /// How long a pod of `mixed` may take, on average.
 const A_POD: Duration = Duration::from_secs(3);
 
-/// The scene in which programs are killed that were started by hand.
+/// The scene that kills programs. The chart's agent cannot be restarted by the holder, so `--chart` skips it.
 const RESTARTS: &str = "restarts";
 
-/// The scene for GPUs in MIG mode. The others take a node without MIG.
+/// The scene for GPUs in MIG mode. The other scenes need a node without MIG.
 const MIXED: &str = "mixed";
 
-/// A scene, and what it tells when all was as it should be.
+/// A scene. It returns what the test prints on success.
 type Play = for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, anyhow::Result<String>>;
 
 const SCENES: [(&str, Play); 17] = [
@@ -66,16 +66,16 @@ const SCENES: [(&str, Play); 17] = [
     (MIXED, |scene| mixed::each_holds_what_it_was_assigned(scene).boxed_local()),
 ];
 
-/// Plays the scenes, all that are named so, and fails with all that is not as it should be.
+/// Plays the selected scenes one after another, and fails with the names of those that failed.
 pub async fn test(args: &Args) -> anyhow::Result<()> {
     job::write_scripts(args)?;
     let scene = Scene::open(args).await?;
     let named = |name: &str| {
         args.scenes.is_empty() || args.scenes.iter().any(|wanted| name.contains(wanted.as_str()))
     };
-    // An agent of the chart's is the kubelet's to start again.
+    // With `--chart` the kubelet restarts the agent, so the holder cannot.
     let can_be = |name: &str| (!args.chart || name != RESTARTS) && (args.mig == 0 || name == MIXED);
-    // Who asks for more pods than a machine that is lent has time for has another machine.
+    // `--pods` may ask for more than fits into the time above; such a run has a machine of its own.
     let mixed = PATIENCE.max(A_POD * args.pods);
     let (mut failed, until) = (Vec::new(), Instant::now() + ALL.max(mixed));
     for (name, play) in SCENES.into_iter().filter(|(name, _)| named(name) && can_be(name)) {

@@ -1,4 +1,4 @@
-//! The node by the agent's account.
+//! The node as its agent reports it in the GpuNode.
 
 use anyhow::ensure;
 use kerf_core::contract::{GpuNodeStatus, GpuStatus, SliceStatus};
@@ -6,7 +6,6 @@ use kerf_core::names::GpuUuid;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::{Api, Client};
 
-/// The node's GpuNode.
 pub struct Node {
     name: String,
     api: Api<GpuNode>,
@@ -17,7 +16,7 @@ impl Node {
         Self { name: name.to_owned(), api: Api::all(client) }
     }
 
-    /// The pods that hold a slice, in order.
+    /// The pods that hold a slice, sorted.
     pub async fn holders(&self) -> anyhow::Result<Vec<String>> {
         let slices = self.status().await?.slices;
         let mut holders: Vec<String> =
@@ -26,14 +25,13 @@ impl Node {
         Ok(holders)
     }
 
-    /// The node's GPUs.
     pub async fn gpus(&self) -> anyhow::Result<Vec<GpuStatus>> {
         let gpus = self.status().await?.gpus;
         ensure!(!gpus.is_empty(), "the node has no GPU");
         Ok(gpus)
     }
 
-    /// The GPUs that this pod's slices are on, in order.
+    /// The GPUs of this pod's slices, sorted.
     pub async fn gpus_of(&self, pod: &str) -> anyhow::Result<Vec<GpuUuid>> {
         let held = |slice: &SliceStatus| slice.holder.as_ref().is_some_and(|holder| holder.pod == pod);
         let mut gpus: Vec<GpuUuid> =

@@ -1,4 +1,4 @@
-//! Pods that would loosen their own fence.
+//! Pods that try to loosen their own limits.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use kerf_tests::pods::phase_of;
 use super::scene::Scene;
 use crate::job::{Ask, Job};
 
-/// What leads past a share, or widens it.
+/// Variables that lead past a share's server, or raise its limits.
 const VARIABLES: [(&str, &str); 3] = [
     ("CUDA_MPS_PIPE_DIRECTORY", ""),
     ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=64G"),
     ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"),
 ];
 
-/// Twice what the pod was given.
+/// Twice the pod's share.
 const KEEP_MIB: u64 = 20 * 1024;
 
 pub async fn are_caught(scene: &Scene<'_>) -> anyhow::Result<String> {

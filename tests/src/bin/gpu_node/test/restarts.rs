@@ -1,4 +1,4 @@
-//! Agent and kubelet are killed while pods work.
+//! Kills the agent and the kubelet while pods work.
 
 use super::scene::Scene;
 use crate::job::{Ask, Job};

@@ -1,4 +1,4 @@
-//! Tenants that mean ill, beside a neighbour that works: what they try hurts nobody.
+//! Malicious tenants beside a neighbour that works: none of their attempts may do harm.
 
 mod attempts;
 mod neighbour;
@@ -20,28 +20,27 @@ use crate::tenant::{self, Facts, Ready, Tenant, Tried};
 use attempts::{ATTEMPTS, Attempt};
 use neighbour::Neighbour;
 
-/// How often each thing is tried.
 const TRIES: u64 = 10;
 
-/// As large as the neighbour's, so that the daemon's limit is the tenant's own.
+/// The share is as large as the neighbour's, so that the daemon's limit equals the tenant's own.
 const SHARE: Ask = Ask::Share(10);
 
-/// What the webhook makes of it where no other kind than MPS may serve it.
+/// The resource name that the webhook writes if only MPS can serve the pod.
 const NAME: &str = "nvidia.com/gpu-10gb";
 
-/// Longer than a try may take by the tenant's own clock.
+/// Longer than the tenant's own timeout for a try.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A daemon that answers others so late was kept from it: connections and locks are held for a second.
+/// A daemon that answers later than this was kept busy: the attempts hold connections and locks for a second.
 const SLOW: Duration = Duration::from_millis(800);
 
-/// What kerf says of a pod that could command the daemon.
+/// Part of the error for a pod that could command the daemon.
 const REFUSAL: &str = "could command the MPS daemon";
 
-/// What a tenant's programs say that got what it must not get.
+/// Output of a tenant that got what it must not get.
 const GAINS: [&str; 2] = ["MORE THAN ITS SHARE", "FOUND WHAT"];
 
-/// Plays each tenant, and tells how often one hurt its neighbour.
+/// Plays each tenant, and reports how often one harmed its neighbour.
 pub async fn hurts_nobody(scene: &Scene<'_>) -> anyhow::Result<String> {
     tenant::write_programs(scene.args)?;
     let kept_out = kept_out(scene, &Tenant::mounting(scene.args, SHARE)?).await?;
@@ -92,12 +91,12 @@ async fn play(scene: &Scene<'_>, tenant: Tenant) -> anyhow::Result<String> {
         names => format!(" ({why}: {})", names.join(", ")),
     };
     let unproven = but("unproven here, for the GPU is not in exclusive mode", &unproven);
-    // No neighbour's work, but new clients of the GPU wait.
+    // A slow daemon disturbs no running work, but delays new clients of the GPU.
     let slowed = but("the daemon let others wait", &slowed);
     Ok(format!("{what}{unproven}{slowed}"))
 }
 
-/// How kerf keeps a pod from a share that could command the daemon; nothing if it gets one.
+/// How kerf denies a share to a pod that could command the daemon; `None` if the pod gets one.
 async fn kept_out(scene: &Scene<'_>, pod: &Pod) -> anyhow::Result<Option<String>> {
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     match scene.pods.api().create(&dry_run, pod).await {
@@ -111,7 +110,7 @@ async fn kept_out(scene: &Scene<'_>, pod: &Pod) -> anyhow::Result<Option<String>
     }
 }
 
-/// A neighbour that works, and a tenant beside it that takes orders.
+/// A working neighbour, and a tenant beside it that takes orders.
 struct Stage<'a> {
     scene: &'a Scene<'a>,
     tenant: Tenant,
@@ -121,19 +120,19 @@ struct Stage<'a> {
     serial: u64,
 }
 
-/// What came of an attempt's tries.
+/// The result of an attempt's tries.
 struct Outcome {
     tries: u64,
-    /// What the tenant said of each, those that differ.
+    /// The distinct outputs of the tenant.
     said: Vec<String>,
-    /// The longest that the daemon took to answer another.
+    /// The longest time that the daemon took to answer another client.
     slowest: Duration,
-    /// What was hurt by the last one.
+    /// The harm done by the last try.
     harm: Option<String>,
 }
 
 impl<'a> Stage<'a> {
-    /// Starts both; why not, if the tenant's container does not start.
+    /// Starts both. The inner error says why the tenant's container did not start.
     async fn set(scene: &'a Scene<'a>, tenant: Tenant) -> anyhow::Result<Result<Self, String>> {
         let mut neighbour = Neighbour::start(scene).await?;
         tenant.order_nothing(scene.args)?;
@@ -149,18 +148,20 @@ impl<'a> Stage<'a> {
         let ready: Ready = serde_json::from_str(&scene.line(&pod, "READY ", PATIENCE).await?)?;
         ensure_unprivileged(tenant, &pod, &ready)?;
         neighbour.ensure_beside(tenant.name()).await?;
+        // Whatever the tenant changes after this counts as harm.
         neighbour.settle().await?;
         let facts = neighbour.facts()?;
         Ok(Ok(Self { scene, tenant, pod, neighbour, facts, serial: 0 }))
     }
 
-    /// Tries it as often as is wanted, or until somebody is hurt.
+    /// Orders the attempt `TRIES` times, or until one does harm.
     async fn tries(&mut self, attempt: Attempt) -> anyhow::Result<Outcome> {
         let mut outcome = Outcome { tries: 0, said: Vec::new(), slowest: Duration::ZERO, harm: None };
         while outcome.tries < TRIES && outcome.harm.is_none() {
             outcome.tries += 1;
             self.serial += 1;
             self.tenant.order(self.scene.args, self.serial, attempt.name, &self.facts)?;
+            // The daemon is asked while the tenant tries, so that a blocked daemon shows.
             let (said, answered) = tokio::join!(self.said(), self.neighbour.answers_after(PATIENCE));
             let mut harm = self.neighbour.harm().await?;
             match answered {
@@ -177,7 +178,7 @@ impl<'a> Stage<'a> {
         Ok(outcome)
     }
 
-    /// What the tenant says of the last order.
+    /// The tenant's output for the last order.
     async fn said(&self) -> anyhow::Result<String> {
         let mut said = None;
         let told = async || {
@@ -217,7 +218,8 @@ impl Outcome {
     }
 }
 
-/// That no process of the tenant's is root on the host: by what kerf made of the pod, by the tenant, and by the host's kernel.
+/// Checks that no process of the tenant is root on the host: by the pod's spec, by the tenant's report, and
+/// by the host's `/proc`.
 fn ensure_unprivileged(tenant: Tenant, pod: &Pod, ready: &Ready) -> anyhow::Result<()> {
     let separated = pod.spec.as_ref().and_then(|spec| spec.host_users) == Some(false);
     let wanted = tenant == Tenant::Root;

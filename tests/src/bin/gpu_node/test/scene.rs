@@ -1,4 +1,4 @@
-//! What all scenes use: pods that are started, listened to and ended, on one GPU.
+//! Shared by all scenes: starts pods on the node, reads their output, and deletes them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -22,27 +22,27 @@ use crate::job::{Ask, CONTAINER, Job};
 use crate::seen::{Expected, Seen};
 use crate::standing::Standing;
 
-/// How long a container may take to tell.
+/// Timeout for a line of a container's output.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Of what a pod printed that told nothing.
+/// How many lines of a pod's output an error shows.
 const LINES: usize = 20;
 
-/// The node, and who asks it.
+/// The node, and clients for its pods and its GpuNode.
 pub struct Scene<'a> {
     pub args: &'a Args,
     pub pods: Pods,
     pub node: Node,
     pub clock: Clock,
-    /// The memory of each of the node's GPUs, of which shares are parts, and what of it shares can have.
+    /// The memory of each of the node's GPUs, and the part of it that shares can use.
     pub gpu_mib: u64,
     pub usable_mib: u64,
-    /// How many GPUs the node has, all alike.
+    /// How many GPUs the node has. All are alike.
     pub gpus: usize,
 }
 
 impl<'a> Scene<'a> {
-    /// On a node that is up.
+    /// Opens a node that is up.
     pub async fn open(args: &'a Args) -> anyhow::Result<Self> {
         let client = control_plane::client(&Standing::read(args)?.kubeconfig).await?;
         let node = Node::new(&args.name, client.clone());
@@ -62,13 +62,13 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// How many shares of so many GiB all GPUs have room for.
+    /// How many shares of `gib` GiB fit on all GPUs together.
     pub fn room_for(&self, gib: u64) -> usize {
         let of_one = self.usable_mib / (gib * 1024);
         usize::try_from(of_one).unwrap_or(usize::MAX).saturating_mul(self.gpus)
     }
 
-    /// Jobs whose shares leave no GPU whole: each has clearly more than half of one.
+    /// One job for each GPU. Each share is clearly more than half of a GPU, so no GPU stays free.
     pub fn one_a_gpu(&self, name: &str) -> anyhow::Result<Vec<Job>> {
         let half = self.gpu_mib * 11 / 20;
         let size = SHARE_SIZES.into_iter().find(|size| size.share_memory().0 > half);
@@ -93,12 +93,11 @@ impl<'a> Scene<'a> {
         Ok(servers(self.args, &self.gpu_of(jobs).await?))
     }
 
-    /// Whether there is a GPU behind what is simulated.
+    /// Whether the GPUs are real.
     pub fn is_real(&self) -> bool {
         !self.args.simulated
     }
 
-    /// Creates the job's pod.
     pub async fn create(&self, job: &Job) -> anyhow::Result<()> {
         self.clock.created(&job.name);
         self.pods
@@ -108,7 +107,7 @@ impl<'a> Scene<'a> {
             .with_context(|| format!("failed to create {}", job.name))
     }
 
-    /// Creates as many pods without a GPU, and waits until they run.
+    /// Creates the jobs' pods without a GPU, and waits until they run.
     pub async fn run_controls(&self, jobs: &[Job]) -> anyhow::Result<()> {
         for job in jobs {
             self.clock.created(&job.name);
@@ -120,8 +119,9 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Creates the pods and waits until each has told what it sees, which is as expected.
+    /// Creates the pods, and waits until each has reported what is expected.
     pub async fn run(&self, jobs: &[Job]) -> anyhow::Result<Vec<Seen>> {
+        // All pods are created before any is awaited, so that they run at the same time.
         for job in jobs {
             self.create(job).await?;
         }
@@ -132,7 +132,7 @@ impl<'a> Scene<'a> {
         Ok(all)
     }
 
-    /// Waits until the pod has told what it sees, and compares it.
+    /// Waits for the pod's report, and compares it with what is expected.
     pub async fn expect(&self, job: &Job) -> anyhow::Result<Seen> {
         let name = &job.name;
         let pod = self.pods.running(name).await?;
@@ -148,7 +148,7 @@ impl<'a> Scene<'a> {
         Ok(seen)
     }
 
-    /// What stands behind the word in the first line of the pod's that begins with it, once there is one.
+    /// Waits for a line that begins with `word`, and returns the rest of it.
     pub async fn line(&self, pod: &Pod, word: &str, patience: Duration) -> anyhow::Result<String> {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let begun = Instant::now();
@@ -166,12 +166,12 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// What the pod's container has printed in its first run.
+    /// The output of the container's first run.
     pub fn lines(&self, pod: &Pod) -> Vec<String> {
         container_log::lines(&self.args.places(), pod, CONTAINER, 0)
     }
 
-    /// Waits until each of these pods has worked on for two turns, in the container in which it began.
+    /// Waits until each of these pods has worked for two more turns, in its container's first run.
     pub async fn work_on(&self, jobs: &[Job]) -> anyhow::Result<()> {
         for job in jobs {
             let pod = self.pods.get(&job.name).await?;
@@ -184,7 +184,7 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Waits until the agent tells that these pods hold something, and no others.
+    /// Waits until the agent reports exactly these pods as holders.
     pub async fn held_by(&self, jobs: &[Job]) -> anyhow::Result<()> {
         let mut names: Vec<String> = jobs.iter().map(|job| job.name.clone()).collect();
         names.sort();
@@ -194,20 +194,20 @@ impl<'a> Scene<'a> {
         reported.with_context(|| format!("expected {names:?} as holders, saw {seen:?}"))
     }
 
-    /// Ends all pods, and waits until nobody holds anything any more by the agent's account.
+    /// Deletes all pods, and waits until the agent reports no holder.
     pub async fn clear(&self) -> anyhow::Result<()> {
         self.pods.end_all().await?;
         self.held_by(&[]).await
     }
 }
 
-/// How often the pod's containers were started again.
+/// How often the pod's containers were restarted.
 pub fn restarts(pod: &Pod) -> i32 {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     statuses.map(|container| container.restart_count).sum()
 }
 
-/// A share takes no right of the machine's.
+/// Checks that a share needs no privilege on the machine.
 fn unprivileged(pod: &Pod) -> anyhow::Result<()> {
     let spec = pod.spec.as_ref().context("a pod has a spec")?;
     ensure!(spec.host_ipc != Some(true), "the pod has hostIPC");

@@ -1,4 +1,4 @@
-//! MPS processes are killed: a client in the middle of work, the server, the daemon.
+//! Kills MPS processes: a client in the middle of work, the server, the daemon.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::scene::Scene;
 use super::users::daemons;
 use crate::job::{Ask, Job};
 
-/// What the victim keeps: more than two shares would have left if it were not given back.
+/// The memory that the victim keeps. The driver must free it after the kill.
 const KEEP_MIB: u64 = 30 * 1024;
 
-/// How long the driver, and the kubelet, may take to notice.
+/// How long the driver and the kubelet may take to notice.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub async fn client_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
@@ -74,12 +74,12 @@ const SIMULATED: &str = "the stand-in for the daemon is killed in other tests";
 pub fn client(job: &Job) -> anyhow::Result<Process> {
     let name = format!("--name\0{}\0", job.name);
     let mut all = Process::all().into_values();
-    // Before the shim of the container there is none with these arguments.
+    // The process of the script is the first with both in its arguments.
     all.find(|process| process.arguments.contains(&name) && process.arguments.contains("sees.py"))
         .with_context(|| format!("no process of {} is on this machine", job.name))
 }
 
-/// The memory of all GPUs that is in use by the driver's account; nothing where there is no GPU.
+/// Used memory of all GPUs, as the driver reports it; 0 without a GPU.
 fn used_mib(scene: &Scene<'_>) -> anyhow::Result<u64> {
     if !scene.is_real() {
         return Ok(0);

@@ -1,4 +1,4 @@
-//! Pods without a fence take turns.
+//! Pods without a memory limit share a GPU by time slices.
 
 use super::scene::Scene;
 use crate::job::{Ask, Job};

@@ -1,4 +1,4 @@
-//! Pods of different users behind one server.
+//! Pods of different users share one MPS server.
 
 use std::path::PathBuf;
 
@@ -41,15 +41,15 @@ pub fn daemons(args: &Args, gpu: &GpuUuid) -> Vec<Process> {
         .collect()
 }
 
-/// Where an agent has them that the chart has started.
+/// The folder that the chart's agent uses for them.
 const MPS_OF_THE_CHART: &str = "/run/kerf/mps";
 
-/// The folder of the MPS daemons' folders, as this program sees it: not in the node's mount namespace.
+/// The folder with the folders of the MPS daemons, as seen outside of the node's mount namespace.
 pub fn mps_root(args: &Args) -> PathBuf {
     if args.chart { args.run.join("kerf/mps") } else { args.places().mps() }
 }
 
-/// Processes of this program that have this GPU's pipes on this node.
+/// Processes of this program whose pipe folder belongs to this GPU and node.
 fn processes(args: &Args, gpu: &GpuUuid, program: &str) -> Vec<Process> {
     let mps = if args.chart { MPS_OF_THE_CHART.into() } else { args.places().mps() };
     let pipes = format!("CUDA_MPS_PIPE_DIRECTORY={}/{gpu}/", mps.display());

@@ -1,4 +1,4 @@
-//! More is asked for than the GPU has.
+//! Pods ask for more memory than the GPU has.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub async fn for_room(scene: &Scene<'_>) -> anyhow::Result<String> {
         reasons.push(scene.pods.event(&job.name, "nodes are available").await?);
         ensure!(scene.pods.phase(&job.name).await? == "Pending", "{} does not wait", job.name);
     }
-    // Room for one; the one that gets it may be either.
+    // This frees capacity for one pod; either of the pending ones may get it.
     scene.pods.api().delete(&first[0].name, &DeleteParams::default()).await?;
     let one = async || Ok(pending(scene, late).await? == 1);
     wait(Duration::from_secs(40), "one of the waiting pods to run", one).await?;

@@ -1,4 +1,4 @@
-//! Pods that want GPUs for themselves.
+//! Pods that ask for whole GPUs.
 
 use anyhow::ensure;
 use kube::api::DeleteParams;
@@ -6,7 +6,7 @@ use kube::api::DeleteParams;
 use super::scene::Scene;
 use crate::job::{Ask, Job};
 
-/// While each GPU has a share; it gets the one whose share ends.
+/// Each GPU has a share, so the pod stays pending until one of the shares ends, and gets that GPU.
 pub async fn waits_for_the_shares(scene: &Scene<'_>) -> anyhow::Result<String> {
     let shares = scene.one_a_gpu("whole-before")?;
     scene.run(&shares).await?;
@@ -24,7 +24,7 @@ pub async fn waits_for_the_shares(scene: &Scene<'_>) -> anyhow::Result<String> {
     Ok(format!("it waited ({reason}), then it saw {seen}"))
 }
 
-/// Where there are two GPUs it need not wait.
+/// With a second GPU the pod runs at once.
 pub async fn beside_a_share(scene: &Scene<'_>) -> anyhow::Result<String> {
     if scene.gpus < 2 {
         return Ok(ONE.to_owned());
@@ -57,5 +57,4 @@ pub async fn two_for_one_pod(scene: &Scene<'_>) -> anyhow::Result<String> {
     Ok(format!("it saw {}{copies}", seen[0]))
 }
 
-/// Why a scene was not played.
 pub const ONE: &str = "not played: it takes two GPUs";

@@ -1,9 +1,8 @@
-//! The bars of issue 24, of those scenes that were played.
+//! The bars of issue 24, for the scenes that were played.
 
 use super::result::Row;
 use crate::report::Figure;
 
-/// The figures beside their bars.
 pub fn figures(rows: &[Row]) -> Vec<Figure> {
     let mut figures: Vec<Figure> = rows.iter().flat_map(of_scene).collect();
     figures.extend(rows.iter().filter_map(|row| busy(rows, row)));
@@ -29,7 +28,7 @@ fn of_scene(row: &Row) -> Vec<Figure> {
     }
 }
 
-/// What of its rate kerf keeps with one core taken, over what the control keeps.
+/// The part of its rate that kerf keeps with one core taken, over the part that the control keeps.
 fn busy(rows: &[Row], row: &Row) -> Option<Figure> {
     let calm = row.scene.strip_suffix(" busy")?;
     let calm = rows.iter().find(|other| other.nodes == row.nodes && other.scene == calm)?;
@@ -37,7 +36,7 @@ fn busy(rows: &[Row], row: &Row) -> Option<Figure> {
     Some(Figure::at_least(&name, row.rate_ratio / calm.rate_ratio, 0.8))
 }
 
-/// The rate beside pods that fit nowhere, over that without them.
+/// The rate beside pods that fit nowhere, over the rate without them.
 fn storm(rows: &[Row], row: &Row) -> Option<Figure> {
     let pods = row.scene.strip_prefix("storm ")?;
     let calm = format!("burst {pods} idle");
@@ -46,7 +45,7 @@ fn storm(rows: &[Row], row: &Row) -> Option<Figure> {
     Some(Figure::at_least(&name, row.kerf.rate / calm.kerf.rate, 0.8))
 }
 
-/// What a larger cluster keeps of the ratio at 200 nodes.
+/// The ratio of a larger cluster over the ratio at 200 nodes.
 fn larger(rows: &[Row], row: &Row) -> Option<Figure> {
     let bar = match row.nodes {
         1000 => 0.8,

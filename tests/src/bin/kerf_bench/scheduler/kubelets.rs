@@ -1,4 +1,4 @@
-//! The kubelets of all nodes, as far as the bench needs them: a bound pod runs, and the node's agent hears of its devices.
+//! Simulates the kubelets of all nodes: lets bound pods run, and shows them to the agents.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,23 +13,22 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::bound::Bound;
 
-/// Writers of pods' status. Every node has a kubelet of its own; more would only fill the API server's queue.
+/// Concurrent writers of pod status. Real nodes have a kubelet each; more writers here would only fill the
+/// API server's queue.
 const WRITERS: usize = 32;
 
-/// The pods of one cluster, by name.
 #[derive(Debug, Default)]
 pub struct Pods {
-    /// All that there are.
     pub all: BTreeSet<String>,
     pub running: BTreeSet<String>,
-    /// Those that the scheduler found no node for, once or more often.
+    /// Pods that the scheduler found no node for, at least once.
     pub refused: BTreeSet<String>,
 }
 
-/// What is known of the pods, shared with the watch.
+/// The state of the pods, shared with the watch.
 pub type Known = Arc<Mutex<Pods>>;
 
-/// Watches the pods, lets those that are bound run, and shows them to the agents.
+/// Watches the pods, lets bound ones run, and shows them to the agents.
 pub fn start(pods: &Api<Pod>, agents: Option<Arc<SimulatedAgents>>) -> (Bound, Known) {
     let known = Known::default();
     let (queue, waiting) = unbounded_channel();
@@ -83,7 +82,7 @@ async fn run_pods(pods: Api<Pod>, mut waiting: UnboundedReceiver<String>) {
             let status = json!({"status": {"phase": "Running", "podIP": "127.0.0.1", "conditions": [
                 {"type": "Ready", "status": "True"},
             ]}});
-            // A pod that was deleted meanwhile runs no more.
+            // The write fails if the pod was deleted meanwhile.
             let patched = pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(status)).await;
             if let Err(error) = patched {
                 tracing::debug!(%name, %error, "failed to let a pod run");

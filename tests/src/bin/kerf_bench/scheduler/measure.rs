@@ -1,4 +1,4 @@
-//! What a scene cost: CPU of each program, requests by verb and resource, memory.
+//! Measures the cost of a scene: CPU of each program, requests by verb and resource, memory.
 
 use std::collections::BTreeMap;
 
@@ -7,35 +7,35 @@ use anyhow::Context as _;
 use super::side::Side;
 use crate::process::{cpu_ticks, resident_mib};
 
-/// Linux counts CPU time in these (`USER_HZ`), whatever the kernel's own clock.
+/// Linux counts CPU time in this unit (`USER_HZ`), independent of the kernel's own tick.
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// The bench's own process: clients, kubelets and agents.
+/// The bench's own process, which runs the clients, kubelets and agents.
 pub const BENCH: &str = "bench";
 
 #[derive(Debug, Clone, Default)]
 pub struct Counts {
-    /// CPU seconds of each program.
     pub cpu_s: BTreeMap<String, f64>,
     /// Requests that the API server has answered, by verb and resource.
     pub requests: BTreeMap<String, f64>,
 }
 
 impl Counts {
-    /// At the beginning of a scene: the scrape, which costs the API server some CPU, comes first.
+    /// Reads the counts at the beginning of a scene. It scrapes first, so that the CPU time of the scrape is
+    /// not counted.
     pub async fn before(side: &mut Side) -> anyhow::Result<Self> {
         let requests = requests(&side.plane_mut().metrics("kube-apiserver").await?);
         Ok(Self { cpu_s: cpu(side)?, requests })
     }
 
-    /// At its end: the scrape comes last.
+    /// Reads the counts at the end of a scene. It scrapes last, for the same reason.
     pub async fn after(side: &mut Side) -> anyhow::Result<Self> {
         let cpu_s = cpu(side)?;
         let requests = requests(&side.plane_mut().metrics("kube-apiserver").await?);
         Ok(Self { cpu_s, requests })
     }
 
-    /// What came since `before`, for each of `pods` pods.
+    /// The increase since `before`, divided by `pods`.
     pub fn since(&self, before: &Self, pods: usize) -> Self {
         Self {
             cpu_s: difference(&self.cpu_s, &before.cpu_s, pods),
@@ -66,13 +66,13 @@ fn cpu(side: &mut Side) -> anyhow::Result<BTreeMap<String, f64>> {
     programs.map(seconds).collect()
 }
 
-/// The memory of each program, MiB.
+/// Resident memory of each program, in MiB.
 pub fn resident(side: &mut Side) -> anyhow::Result<BTreeMap<String, f64>> {
     let programs = side.processes()?.into_iter();
     programs.map(|(name, pid)| Ok((name.to_owned(), resident_mib(pid)?))).collect()
 }
 
-/// `apiserver_request_total` by verb, resource and, for refusals, code, from the text of `/metrics`.
+/// Sums `apiserver_request_total` from the text of `/metrics`, by verb, resource and, for errors, code.
 fn requests(metrics: &str) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
     for line in metrics.lines().filter(|line| line.starts_with("apiserver_request_total{")) {

@@ -1,7 +1,9 @@
-//! Pods through the whole of kerf under load, beside a control without it: rates, latencies, CPU and requests a pod.
+//! Pods through the whole of kerf under load, beside a control without it: rates, latencies, CPU and requests
+//! per pod.
 //!
-//! All clusters have a real etcd, API server and kube-scheduler; kerf's have the real webhook and extender, and the guard. Kubelets and
-//! agents are simulated in this process. Each scene is played in each cluster, one after the other, so that all meet the same machine.
+//! Every cluster has a real etcd, API server and kube-scheduler; the one with kerf has the real webhook,
+//! extender and guard. This process simulates the kubelets and agents. The clusters play each scene one after
+//! the other, so that both have the whole machine.
 
 mod bars;
 mod kubelets;
@@ -87,7 +89,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Those on new slices come first, while nothing is idle.
+/// The scenes in order: those on new slices come first, while no slice is idle.
 fn scenes(args: &Args) -> anyhow::Result<Vec<Scene>> {
     let most = args.pods.iter().copied().max().context("--pods has no number")?;
     let base = Scene {
@@ -124,14 +126,14 @@ fn scenes(args: &Args) -> anyhow::Result<Vec<Scene>> {
 struct Bench<'a> {
     args: &'a Args,
     begun: Instant,
-    /// Of the last scene that was played, for its pods' names.
+    /// The number of the last scene, which makes its pods' names unique.
     number: usize,
     results: BTreeMap<(usize, String), Vec<(Kind, Measured)>>,
     failed: Vec<String>,
 }
 
 impl Bench<'_> {
-    /// Plays each scene in both clusters, which begin anew where a scene needs it.
+    /// Plays each scene in both clusters. They are recreated if a scene needs uncut GPUs.
     async fn round(&mut self, round: u32, nodes: usize, scenes: &[Scene]) -> anyhow::Result<()> {
         self.say(&format!("round {round} of {}: starting the clusters of {nodes} nodes", self.args.rounds));
         let mut sides = self.start(nodes).await?;
@@ -144,6 +146,7 @@ impl Bench<'_> {
             if let Err(error) = self.play(scene, nodes, &mut sides).await {
                 self.say(&format!("{error:#}; starting the clusters anew"));
                 self.failed.push(format!("{error:#}"));
+                // A failed scene may leave pods behind, so both clusters are replaced.
                 drop(sides);
                 sides = self.start(nodes).await?;
             }
@@ -151,7 +154,7 @@ impl Bench<'_> {
         sides.stop().await
     }
 
-    /// Plays a scene in each; which comes first alternates.
+    /// Plays a scene in both clusters. The order alternates.
     async fn play(&mut self, scene: &Scene, nodes: usize, sides: &mut Sides) -> anyhow::Result<()> {
         self.number += 1;
         let mut order: Vec<Kind> = sides.all().map(|side| side.kind).collect();
@@ -186,7 +189,7 @@ impl Bench<'_> {
         rows.collect()
     }
 
-    /// Writes the JSON, also when more rounds are to come: a long run may be ended early.
+    /// Writes the JSON after each round, because a long run may be ended early.
     fn write(&self, rows: &[Row]) -> anyhow::Result<()> {
         let Some(path) = &self.args.json else { return Ok(()) };
         let document = serde_json::json!({"rows": rows, "rounds": self.rounds(), "failed": self.failed});
@@ -194,7 +197,6 @@ impl Bench<'_> {
             .with_context(|| format!("failed to write {}", path.display()))
     }
 
-    /// All rounds, for the JSON.
     fn rounds(&self) -> Vec<serde_json::Value> {
         let each = self.results.iter().flat_map(|((nodes, scene), rounds)| {
             rounds.iter().map(move |(kind, measured)| {

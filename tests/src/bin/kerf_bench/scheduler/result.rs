@@ -1,4 +1,4 @@
-//! What was measured, its medians, and how kerf's are beside the control's.
+//! The figures of a scene, their medians, and kerf's compared with the control's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,32 +7,28 @@ use serde::Serialize;
 use super::side::Kind;
 use crate::report::{Latency, print};
 
-/// Requests with these verbs write.
 const WRITES: [&str; 4] = ["POST", "PUT", "PATCH", "APPLY"];
-/// Rarer requests are in the JSON only.
+/// Requests that are rarer per pod are in the JSON only.
 const SHOWN: f64 = 0.02;
 
-/// One scene in one cluster.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measured {
-    /// Pods that were created.
     pub pods: usize,
-    /// Those that were not bound in time.
+    /// Pods that were not bound before the timeout.
     pub unbound: usize,
-    /// Pods bound a second, from the first creation's begin to the last one's Binding.
+    /// Pods bound per second, from the start of the first creation to the last Binding.
     pub rate: f64,
-    /// From created to bound.
     pub latency: Latency,
-    /// CPU milliseconds for each pod, by program.
+    /// CPU milliseconds per pod, by program.
     pub cpu_ms: BTreeMap<String, f64>,
-    /// Requests for each pod, by verb and resource.
+    /// Requests per pod, by verb and resource.
     pub requests: BTreeMap<String, f64>,
-    /// Memory of each program, MiB.
+    /// Resident memory of each program, in MiB.
     pub resident_mib: BTreeMap<String, f64>,
 }
 
 impl Measured {
-    /// The median of each figure over rounds of one scene; `None` of none.
+    /// The median of each figure over the rounds of a scene; `None` without rounds.
     pub fn median(rounds: &[&Self]) -> Option<Self> {
         let of = |figure: &dyn Fn(&Self) -> f64| median(rounds.iter().map(|one| figure(one)).collect());
         let maps = |map: &dyn Fn(&Self) -> &BTreeMap<String, f64>| {
@@ -43,6 +39,7 @@ impl Measured {
         let first = rounds.first()?;
         Some(Self {
             pods: first.pods,
+            // The maximum is kept, because one unbound pod in any round must show.
             unbound: rounds.iter().map(|one| one.unbound).max()?,
             rate: of(&|one| one.rate),
             latency: Latency {
@@ -57,7 +54,7 @@ impl Measured {
         })
     }
 
-    /// Writes of `GpuNodes` for each pod, by whomever.
+    /// Writes of `GpuNodes` per pod, by any client.
     pub fn gpu_node_writes(&self) -> f64 {
         let is_write = |name: &str| {
             let (verb, resource) = name.split_once(' ').unwrap_or_default();
@@ -67,7 +64,6 @@ impl Measured {
         writes.fold(0.0, |sum, (_, count)| sum + count)
     }
 
-    /// The figures in a line.
     pub fn line(&self) -> String {
         let unbound = if self.unbound > 0 { format!(", {} NOT BOUND", self.unbound) } else { String::new() };
         format!(
@@ -86,7 +82,7 @@ fn joined(figures: &BTreeMap<String, f64>, least: f64, digits: usize) -> String 
     shown.map(|(name, value)| format!("{name} {value:.digits$}")).collect::<Vec<_>>().join(", ")
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// The middle value, or the mean of the two middle ones.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let (low, high) = (values.len().saturating_sub(1) / 2, values.len() / 2);
@@ -96,25 +92,23 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// One scene on clusters of one size.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     pub nodes: usize,
     pub scene: String,
     /// Medians with kerf.
     pub kerf: Measured,
-    /// Medians of the control.
     pub control: Measured,
-    /// kerf's bound pods a second over the control's.
+    /// Bound pods per second: kerf's over the control's.
     pub rate_ratio: f64,
-    /// kerf's created → bound p50 less the control's, ms.
+    /// Median time from created to bound: kerf's minus the control's, in milliseconds.
     pub p50_more_ms: f64,
-    /// CPU of the API server over the control's.
+    /// CPU time of the API server: kerf's over the control's.
     pub apiserver_ratio: f64,
 }
 
 impl Row {
-    /// Of one scene's rounds.
+    /// The medians of one scene's rounds; `None` if a cluster has none.
     pub fn of(nodes: usize, scene: &str, rounds: &[(Kind, Measured)]) -> Option<Self> {
         let of = |kind| {
             let rounds: Vec<_> = rounds.iter().filter(|(of, _)| *of == kind).map(|(_, one)| one).collect();
@@ -147,7 +141,7 @@ impl Row {
     }
 }
 
-/// CPU milliseconds of the API server for each pod.
+/// CPU milliseconds of the API server per pod.
 fn apiserver(one: &Measured) -> f64 {
     one.cpu_ms.get("apiserver").copied().unwrap_or(f64::NAN)
 }

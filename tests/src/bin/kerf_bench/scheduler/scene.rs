@@ -1,4 +1,4 @@
-//! The scenes, and how one is played in one of the clusters.
+//! The scenes, and how a cluster plays one.
 
 use std::time::{Duration, Instant};
 
@@ -14,44 +14,41 @@ use super::side::{AT_ONCE, Side};
 use super::workload::{Asks, DEVICES};
 use crate::report::{Latency, print};
 
-/// The longest that a burst may take to be bound.
+/// Timeout for a burst to be bound.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// Between the last pod's rest and the last count: schedulers write their Events in the background.
+/// Delay before the final count, because schedulers write their Events in the background.
 const EVENTS: Duration = Duration::from_secs(2);
-/// Between two pods in turn, beside the wait until all is at rest.
+/// Delay between two pods in turn, after the cluster has settled.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Of so many pods of the mixed scene one asks for a slice.
+/// In the mixed scene, one of this many pods asks for a slice.
 const MIXED: usize = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slices {
-    /// Nothing is cut: each pod's slice is new.
+    /// Nothing is cut, so each pod gets a new slice.
     New,
-    /// Slices that pods had before.
+    /// Pods get slices that earlier pods have left idle.
     Idle,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// Each after the one before it is at rest.
+    /// Each pod is created after the previous one has settled.
     InTurn,
-    /// As fast as the API server takes them.
+    /// Pods are created as fast as the API server accepts them.
     Burst,
     /// A burst of which one in ten asks for a slice.
     Mixed,
-    /// A burst without GPUs.
     Plain,
-    /// A burst beside pods that fit nowhere.
+    /// A burst while pods that fit nowhere are pending.
     Storm,
 }
 
-/// One scene.
 #[derive(Debug, Clone)]
 pub struct Scene {
     pub load: Load,
     pub slices: Slices,
     pub pods: usize,
-    /// How long a cut takes.
     pub cut: Duration,
     /// Whether a busy loop takes one core.
     pub busy: bool,
@@ -60,7 +57,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// As it is printed and selected.
+    /// The name that is printed, and that `--scene` selects.
     pub fn name(&self) -> String {
         let slices = match self.slices {
             Slices::New => "new",
@@ -78,7 +75,6 @@ impl Scene {
         format!("{name}{cut}{busy}")
     }
 
-    /// What the pod of this number asks for.
     fn asks(&self, number: usize) -> Asks {
         match self.load {
             Load::Plain => Asks::NoGpu,
@@ -91,7 +87,8 @@ impl Scene {
         (0..self.pods).filter(|number| self.asks(*number) == Asks::Slice).count()
     }
 
-    /// Whether the cluster has what the scene needs, or can get it without beginning anew.
+    /// Whether the cluster has the uncut or idle slices that the scene needs, or can get them without a new
+    /// cluster.
     pub fn can_follow(&self, side: &Side) -> bool {
         let Some(census) = side.census() else { return true };
         let places = side.nodes * usize::try_from(DEVICES).unwrap_or(0);
@@ -101,9 +98,10 @@ impl Scene {
         }
     }
 
-    /// Plays it; `prefix` begins the pods' names, which no scene before may have had.
+    /// Plays the scene. `prefix` begins the pods' names, so it must be new in this cluster.
     pub async fn play(&self, side: &mut Side, prefix: &str) -> anyhow::Result<Measured> {
         self.prepare(side, prefix).await?;
+        // Only the scene itself has slow cuts; preparation would only take longer.
         side.set_cut(self.cut);
         let busy = self.busy.then(|| busy_loop(side)).transpose()?;
         let before = Counts::before(side).await?;
@@ -131,7 +129,7 @@ impl Scene {
         })
     }
 
-    /// Makes idle slices, and the storm.
+    /// Creates idle slices and the storm, if the scene needs them.
     async fn prepare(&self, side: &mut Side, prefix: &str) -> anyhow::Result<()> {
         if self.slices == Slices::Idle {
             side.clear().await?;
@@ -154,7 +152,8 @@ impl Scene {
         Ok(())
     }
 
-    /// How long it took, how long each pod waited from created to bound, and how many are not created or bound.
+    /// Returns the duration, each pod's time from created to bound, and the number of pods that were not
+    /// bound.
     async fn burst(&self, side: &mut Side, prefix: &str) -> anyhow::Result<(Duration, Vec<Duration>, usize)> {
         let (begun, pods) = (Instant::now(), side.pods());
         let running = side.known().running.len();

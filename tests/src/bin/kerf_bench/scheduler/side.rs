@@ -1,4 +1,4 @@
-//! The clusters that are measured beside each other: one with kerf, and the control.
+//! The clusters that are compared: one with kerf, and the control.
 
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -25,22 +25,20 @@ use crate::bound::Bound;
 
 const MODEL: &str = "H100-80GB";
 const SIZE_GB: u32 = 80;
-/// Requests under way at once where objects are made or deleted.
+/// Concurrent requests when objects are created or deleted.
 pub const AT_ONCE: usize = 16;
-/// The longest that a cluster may need to come to rest.
+/// Timeout for a cluster to settle.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Which of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// With webhook, extender, guard and agents.
     Kerf,
-    /// Without.
+    /// Without any of them; a device plugin's counts are on the nodes.
     Control,
 }
 
 impl Kind {
-    /// As it is printed.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kerf => "kerf",
@@ -58,20 +56,20 @@ pub struct Side {
     pub kind: Kind,
     plane: Plane,
     pub nodes: usize,
-    /// When pods were bound.
     pub bound: Bound,
     known: Known,
 }
 
-/// The clusters; the control is the last.
+/// The clusters. The control is the last.
 pub struct Sides(Vec<Side>);
 
 impl Sides {
-    /// Starts them, with so many nodes each.
+    /// Starts both clusters with this many nodes each.
     pub async fn start(nodes: usize, lanes: CutLanes) -> anyhow::Result<Self> {
         let kerf = Side::kerf(nodes, lanes).await.context("the cluster with kerf")?;
         let configuration = kerf.plane().dir().join("kerf-scheduler-config.yaml");
         let mut control = Side::control(nodes, &configuration).await.context("the control")?;
+        // Equal pod sizes make the API server's work for both equal.
         let padding = padding(&kerf, &control).await?;
         if let Plane::Control(_, of_control) = &mut control.plane {
             *of_control = padding;
@@ -83,7 +81,7 @@ impl Sides {
         self.0.iter()
     }
 
-    /// One of them, if it was started.
+    /// The cluster of this kind.
     pub fn of(&mut self, kind: Kind) -> anyhow::Result<&mut Side> {
         let found = self.0.iter_mut().find(|side| side.kind == kind);
         found.with_context(|| format!("there is no cluster {}", kind.name()))
@@ -97,7 +95,7 @@ impl Sides {
     }
 }
 
-/// How much longer an admitted pod is with kerf.
+/// By how many bytes an admitted pod is longer with kerf.
 async fn padding(kerf: &Side, control: &Side) -> anyhow::Result<usize> {
     let length = async |side: &Side| {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
@@ -127,7 +125,7 @@ impl Side {
         Ok(side)
     }
 
-    /// The control's scheduler has kerf's configuration less the extender.
+    /// Starts the control. Its scheduler has kerf's configuration without the extender.
     async fn control(nodes: usize, configuration: &Path) -> anyhow::Result<Self> {
         let mut plane = ControlPlane::start(control_plane()).await?;
         let text = std::fs::read_to_string(configuration).context("kerf's scheduler has no configuration")?;
@@ -168,7 +166,6 @@ impl Side {
         }
     }
 
-    /// The same, to ask its programs.
     pub fn plane_mut(&mut self) -> &mut ControlPlane {
         match &mut self.plane {
             Plane::Kerf(cluster, _) => cluster.plane_mut(),
@@ -176,7 +173,7 @@ impl Side {
         }
     }
 
-    /// Its programs and their process ids.
+    /// Names and process ids of its programs.
     pub fn processes(&mut self) -> anyhow::Result<Vec<(&'static str, u32)>> {
         let plane = self.plane_mut();
         let mut all = vec![
@@ -190,12 +187,12 @@ impl Side {
         Ok(all)
     }
 
-    /// The namespace's pods.
+    /// The pods of the namespace `default`.
     pub fn pods(&self) -> Api<Pod> {
         pods(&self.plane().client())
     }
 
-    /// A pod, as this cluster's users write it.
+    /// A pod as a user of this cluster writes it.
     pub fn pod(&self, name: &str, asks: Asks) -> Pod {
         match &self.plane {
             Plane::Kerf(..) => asks.of_kerf(name),
@@ -203,14 +200,14 @@ impl Side {
         }
     }
 
-    /// How long a cut takes from now on.
+    /// Sets the duration of every further cut.
     pub fn set_cut(&self, time: Duration) {
         if let Plane::Kerf(_, agents) = &self.plane {
             agents.set_cut(time);
         }
     }
 
-    /// What the agents say; nothing in the control.
+    /// The slices as the agents count them; `None` in the control.
     pub fn census(&self) -> Option<Census> {
         match &self.plane {
             Plane::Kerf(_, agents) => Some(agents.census()),
@@ -218,12 +215,11 @@ impl Side {
         }
     }
 
-    /// What is known of the pods.
     pub fn known(&self) -> MutexGuard<'_, Pods> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until so many pods run, and the agents have reported all of their slices.
+    /// Waits until this many pods run, and the agents have reported all reserved slices as ready.
     pub async fn settle(&self, running: usize) -> anyhow::Result<()> {
         let at_rest = async || {
             let unreported = self.census().is_some_and(|census| census.reserved > 0);
@@ -232,8 +228,8 @@ impl Side {
         wait(PATIENCE, &format!("{running} pods to run"), at_rest).await
     }
 
-    /// Deletes all pods, and waits until all slices are idle. One by one: a busy API server does not delete a thousand within the
-    /// minute that one request may take.
+    /// Deletes all pods, and waits until all slices are idle. It deletes them one by one, because a busy API
+    /// server does not delete a thousand within the minute that one request may take.
     pub async fn clear(&self) -> anyhow::Result<()> {
         let pods = self.pods();
         let empty = async || {
@@ -255,6 +251,7 @@ impl Side {
     async fn stop(self) -> anyhow::Result<()> {
         match self.plane {
             Plane::Kerf(cluster, agents) => {
+                // The agents end first, because they connect to the cluster's extender.
                 drop(agents);
                 cluster.stop().await
             }
@@ -277,7 +274,7 @@ async fn make_nodes(count: usize, make: impl AsyncFn(String) -> anyhow::Result<(
     stream::iter(names).map(|name| make(name)).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// A node with the labels that kerf's agent gives it.
+/// A node with the labels that kerf's agent sets.
 fn node(name: &str) -> NodeObject {
     let largest = || SIZE_GB.to_string();
     let labels = [
@@ -289,7 +286,7 @@ fn node(name: &str) -> NodeObject {
     NodeObject { labels: labels.into(), ..NodeObject::new(name) }
 }
 
-/// Eight H100 in MIG mode that nothing was cut from.
+/// The status of a node with eight uncut H100 in MIG mode.
 fn status(node: &str) -> GpuNodeStatus {
     let mut status = with_neutral_names(node_status(&[MODEL; 8]));
     for gpu in &mut status.gpus {

@@ -1,4 +1,5 @@
-//! The pods, as a user of kerf writes them and as one writes them who has the same devices from an ordinary device plugin.
+//! The pods of the bench: as a user of kerf writes them, and as a user of an ordinary device plugin writes
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -7,31 +8,29 @@ use kerf_core::keys;
 use kerf_tests::cluster::pod;
 use serde_json::json;
 
-/// What a pod of the control asks for, and how many a node of eight H100 has.
+/// The resource that a pod of the control asks for. [`DEVICES`] of it are on a node.
 pub const DEVICE: &str = "nvidia.com/mig-1g.10gb";
-/// See [`DEVICE`].
+/// How many `1g.10gb` instances eight H100 have.
 pub const DEVICES: u32 = 56;
 
 const SCHEDULER: &str = "kerf-scheduler";
 const PADDING: &str = "example.com/padding";
 
-/// What a pod asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asks {
     /// A slice of 10 GiB with hardware isolation.
     Slice,
     /// More than any node has.
     TooMany,
-    /// CPU and memory only.
     NoGpu,
 }
 
 impl Asks {
-    /// Through kerf.
+    /// The pod with kerf's annotations.
     pub fn of_kerf(self, name: &str) -> Pod {
         let (size, count) = match self {
             Self::Slice => ("10Gi", "1"),
-            // A node has eight GPUs of this size, and a policy allows more slices than that.
+            // A node has eight GPUs of this size, and the policy allows more slices than that.
             Self::TooMany => ("80Gi", "9"),
             Self::NoGpu => return plain(name, 0),
         };
@@ -47,7 +46,7 @@ impl Asks {
         }
     }
 
-    /// Without kerf, and `padding` bytes longer: as long as the one that kerf's webhook has made of the other.
+    /// The pod without kerf, `padding` bytes longer: as long as kerf's webhook makes the other.
     pub fn of_control(self, name: &str, padding: usize) -> Pod {
         let mut plain = plain(name, self.devices());
         if padding > 0 && self != Self::NoGpu {
@@ -58,7 +57,7 @@ impl Asks {
     }
 }
 
-/// A pod that kerf's webhook is not called for, bound by the same scheduler.
+/// A pod for which the webhook is not called, bound by the same scheduler.
 fn plain(name: &str, devices: u32) -> Pod {
     let mut pod = with_resources(pod(name, &[]), devices);
     pod.metadata.annotations = None;

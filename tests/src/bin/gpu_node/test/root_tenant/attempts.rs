@@ -1,13 +1,12 @@
-//! What the tenants try: the table behind `tenant.py`, and that of docs/isolation.md.
+//! The attempts of the tenants: the table for `tenant.py`, and for docs/isolation.md.
 
-/// Something that a tenant tries.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt {
-    /// The function of `attempts.py` or `attempts_cuda.py` that tries it.
+    /// The function of `attempts.py` or `attempts_cuda.py` that implements it.
     pub name: &'static str,
-    /// What it does, for people.
+    /// Description for the test's output.
     pub tries: &'static str,
-    /// Whether the GPU's exclusive mode alone is against it.
+    /// Whether only the GPU's exclusive mode prevents it.
     pub needs_exclusive: bool,
 }
 
@@ -15,7 +14,7 @@ const fn attempt(name: &'static str, tries: &'static str) -> Attempt {
     Attempt { name, tries, needs_exclusive: false }
 }
 
-/// All of them, in the order in which they are tried.
+/// All attempts, in the order in which they are made.
 pub const ATTEMPTS: [Attempt; 31] = [
     attempt("set_default_limits", "set the daemon's default limits by the control program"),
     attempt("set_server_limits", "set the server's limits"),

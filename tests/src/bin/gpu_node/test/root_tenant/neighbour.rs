@@ -1,5 +1,5 @@
-//! A neighbour on a share, and what a tenant beside it must not change: its work, the daemon, the server, their limits and
-//! files, and the GPU's mode. It is judged from the host.
+//! A neighbour on a share, and the state that a tenant beside it must not change: its work, the daemon, the
+//! server, their limits and files, and the GPU's mode. All of it is checked from the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,19 +20,18 @@ use super::super::{server, users};
 use crate::job::{Ask, Job};
 use crate::tenant::{Facts, control_program};
 
-/// What it asks for.
 const SHARE: Ask = Ask::Share(10);
 
-/// The byte that `sees.py` writes at first, and never again.
+/// The byte that `sees.py` writes at first and at no other time.
 const MARK: u8 = 0xC5;
 
-/// How long a daemon may take to answer, and a neighbour for two turns of a twentieth of a second.
+/// Timeout for an answer of the daemon, and for two turns of a twentieth of a second each.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// `nvmlComputeMode_t`: exclusive process.
+/// Exclusive process mode, as a number of `nvmlComputeMode_t`.
 const EXCLUSIVE: u32 = 3;
 
-/// What is as it was.
+/// The state that must not change.
 #[derive(Debug, Clone, PartialEq)]
 struct State {
     daemon: String,
@@ -44,21 +43,20 @@ struct State {
     compute_mode: String,
 }
 
-/// A neighbour that works.
 pub struct Neighbour<'a> {
     scene: &'a Scene<'a>,
     job: Job,
     gpu: String,
     control: Control,
-    /// The folder of the daemon's that its clients see.
+    /// The daemon's folder that its clients see.
     shown: PathBuf,
-    /// Its process on the host.
+    /// Its process id on the host.
     process: i32,
     usual: Option<State>,
 }
 
 impl<'a> Neighbour<'a> {
-    /// Starts it, with one whole GPU's daemon for itself until a tenant comes.
+    /// Starts it. Until a tenant comes, it has the daemon of a whole GPU to itself.
     pub async fn start(scene: &'a Scene<'a>) -> anyhow::Result<Self> {
         let job = Job::new("neighbour", SHARE);
         scene.run(std::slice::from_ref(&job)).await?;
@@ -68,19 +66,20 @@ impl<'a> Neighbour<'a> {
         let control = Control { program: control_program(scene.args)?, pipe, timeout: PATIENCE };
         let process = server::client(&job)?.id;
         let neighbour = Self { scene, job, gpu, control, shown, process, usual: None };
-        // CUDA makes itself a client; without it the stand-in is told.
+        // CUDA registers as a client by itself; without CUDA the stand-in gets an order.
         neighbour.order_clients([u32::try_from(process)?].into())?;
         Ok(neighbour)
     }
 
-    /// Whose slice is on its GPU.
+    /// Fails if the tenant's slice is on another GPU.
     pub async fn ensure_beside(&self, tenant: &str) -> anyhow::Result<()> {
         let gpu = gpu_of(self.scene, tenant).await?;
         ensure!(gpu == self.gpu, "{tenant} is on {gpu} and its neighbour on {}", self.gpu);
         Ok(())
     }
 
-    /// Takes what is now for what must stay, once nothing changes by itself any more: a tenant has just come.
+    /// Records the state to compare with, once two consecutive readings agree, because a tenant that has just
+    /// started changes it too.
     pub async fn settle(&mut self) -> anyhow::Result<()> {
         let mut last = None;
         let settled = async || {
@@ -95,12 +94,12 @@ impl<'a> Neighbour<'a> {
         Ok(())
     }
 
-    /// Ends what was said of it to a stand-in.
+    /// Removes the clients that were ordered from a stand-in.
     pub fn end(self) -> anyhow::Result<()> {
         self.order_clients(BTreeSet::new())
     }
 
-    /// What a tenant knows.
+    /// The facts that a tenant gets.
     pub fn facts(&self) -> anyhow::Result<Facts> {
         let usual = self.usual.as_ref().context("the neighbour has not settled")?;
         let daemon: u32 = usual.daemon.parse().context("the daemon's process")?;
@@ -119,26 +118,26 @@ impl<'a> Neighbour<'a> {
         })
     }
 
-    /// Whether no process but the server's clients gets the GPU.
+    /// Whether only the server's clients can use the GPU.
     pub fn is_exclusive(&self) -> bool {
         self.usual.as_ref().is_some_and(|usual| usual.compute_mode == EXCLUSIVE.to_string())
     }
 
-    /// How long the daemon takes to answer, which may be as long as a tenant keeps it busy.
+    /// How long the daemon takes to answer while a tenant may keep it busy.
     pub async fn answers_after(&self, patience: Duration) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         self.ask_for(patience, Word::ServerList).await.context("the daemon did not answer meanwhile")?;
         Ok(begun.elapsed())
     }
 
-    /// What is not as it was, each as a text; nothing if the neighbour works on undisturbed.
+    /// Every change from the recorded state, as a text; empty if the neighbour works undisturbed.
     pub async fn harm(&self) -> anyhow::Result<Vec<String>> {
         let (goes_on, now) = tokio::join!(self.goes_on(), self.state());
         let mut harm: Vec<String> = goes_on.err().map(|error| format!("{error:#}")).into_iter().collect();
         let usual = self.usual.as_ref().context("the neighbour has not settled")?;
         match now {
             Ok(mut now) => {
-                // What root makes there for a new client is none of the neighbour's.
+                // Files that root creates there for a new client do not affect the neighbour.
                 now.files.retain(|name, (.., owner)| usual.files.contains_key(name) || *owner != 0);
                 harm.extend((now != *usual).then(|| format!("expected {usual:?}, saw {now:?}")));
             }
@@ -147,7 +146,8 @@ impl<'a> Neighbour<'a> {
         Ok(harm)
     }
 
-    /// Two further turns, each of which checks what the GPU has against what was written, in the container that it began in.
+    /// Waits for two more turns in the container's first run. Each turn compares the GPU's memory with what
+    /// was written.
     async fn goes_on(&self) -> anyhow::Result<()> {
         let pod = self.scene.pods.get(&self.job.name).await?;
         ensure!(phase_of(&pod) == "Running", "the neighbour does not run any more: {}", standing(&pod));
@@ -188,8 +188,8 @@ impl<'a> Neighbour<'a> {
         self.ask_for(PATIENCE, word).await
     }
 
-    /// The daemon serves one control client at a time, and another may be the agent's or the tenant's: it is asked until it
-    /// answers.
+    /// The daemon serves one control client at a time, and the agent or the tenant may be connected. So it is
+    /// asked until it answers.
     async fn ask_for(&self, patience: Duration, word: Word) -> anyhow::Result<Answer> {
         let begun = Instant::now();
         loop {
@@ -212,7 +212,7 @@ impl<'a> Neighbour<'a> {
         Ok(files)
     }
 
-    /// As NVML numbers it where it is simulated, else as nvidia-smi writes it.
+    /// NVML's number for a simulated GPU, nvidia-smi's text for a real one.
     fn compute_mode(&self) -> anyhow::Result<String> {
         if !self.scene.is_real() {
             let files = MockFiles::in_folder(self.scene.args.places().nvml());
@@ -235,7 +235,7 @@ impl<'a> Neighbour<'a> {
     }
 }
 
-/// The GPU that a pod has a share of.
+/// The one GPU that the pod has a share of.
 async fn gpu_of(scene: &Scene<'_>, pod: &str) -> anyhow::Result<String> {
     let gpus = scene.node.gpus_of(pod).await?;
     let [gpu] = &gpus[..] else { anyhow::bail!("expected {pod} on one GPU, saw it on {gpus:?}") };

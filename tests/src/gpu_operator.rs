@@ -1,4 +1,5 @@
-//! GPU Operator as far as a test without its images has it: the CRD of its `ClusterPolicy`, from the operator's Go module.
+//! The part of GPU Operator that a test without its images has: the CRD of `ClusterPolicy`, from the
+//! operator's Go module.
 
 use anyhow::{Context as _, ensure};
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use crate::openapi::crds;
 
 const CRD: &str = "nvidia.com_clusterpolicies.yaml";
 
-/// The CRD of `ClusterPolicy`, as `kubectl apply` takes it.
+/// The CRD of `ClusterPolicy`, as YAML.
 pub fn cluster_policy_crd() -> anyhow::Result<String> {
     let versions = crds()?.join("gpu-operator");
     let folders = std::fs::read_dir(&versions)

@@ -1,4 +1,4 @@
-//! One GPU node with the real agent as a process.
+//! A GPU node with the real agent as a process.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::control_plane::ControlPlane;
 use crate::kubelet::{PodProcesses, StandInKubelet};
 use crate::process::Child;
 
-/// The agent's flags for folders of its own on a node whose folder is `dir`, for GPUs that have no device files, and with the
+/// Flags that give the agent its own folders below `dir`. They are for GPUs without device files, and use the
 /// stand-in for `nvidia-cuda-mps-control`.
 pub fn agent_folders(dir: &Path) -> anyhow::Result<Vec<OsString>> {
     let folders = [
@@ -28,12 +28,13 @@ pub fn agent_folders(dir: &Path) -> anyhow::Result<Vec<OsString>> {
     ];
     let flags = folders.into_iter().flat_map(|(flag, below)| [flag.into(), dir.join(below).into_os_string()]);
     let mps = ["--mps-control".into(), binaries::ours("mps_control_stand_in")?.into_os_string()];
-    // A mount namespace of their own takes root, which nobody needs for the tests.
+    // A private mount namespace takes root, which the tests do not require.
     let shared = (!rustix::process::geteuid().is_root()).then(|| "--mps-shared-shm".into());
     Ok(flags.chain(["--no-device-access".into()]).chain(mps).chain(shared).collect())
 }
 
-/// The flags by which a node's agent finds the extender's replicas at these addresses, with its token in a file.
+/// The flags with which a node's agent finds the extender's replicas. The agent's token is written to
+/// `token`.
 pub(super) async fn extender_flags(
     plane: &ControlPlane,
     extenders: &[SocketAddr],
@@ -45,7 +46,6 @@ pub(super) async fn extender_flags(
     Ok(extenders.chain(["--extender-token".into(), token.into()]).collect())
 }
 
-/// A running node with kerf's agent.
 pub struct GpuServer {
     node: StandInNode,
     agent: Child,
@@ -53,7 +53,7 @@ pub struct GpuServer {
 }
 
 impl GpuServer {
-    /// Registers the node and starts kubelet and agent, which dials the extender's replicas at these addresses.
+    /// Registers the node, and starts the kubelet and an agent that dials these addresses of the extender.
     pub(super) async fn start(
         plane: &ControlPlane,
         mut spec: NodeSpec,
@@ -75,7 +75,7 @@ impl GpuServer {
             .args(agent_folders(&folder(plane, node.name()))?)
             .args(flags)
             .args(extender_flags(plane, extenders, node.name(), &token).await?)
-            // Nobody waits for it but a test.
+            // Tests wait for the status, so the agent writes it more often than by default.
             .arg("--status-interval=100ms");
         for (key, value) in node.files().env() {
             program = program.env(key, value);
@@ -83,52 +83,47 @@ impl GpuServer {
         Ok(Self { node, agent: program.spawn()?, token })
     }
 
-    /// The node without its agent.
     #[must_use]
     pub fn node(&self) -> &StandInNode {
         &self.node
     }
 
-    /// The node's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.node.name()
     }
 
-    /// What is cut on the node's GPUs, by the simulated NVML's own account.
+    /// The slices on the node's GPUs, as the simulated NVML reports them.
     pub fn gpus(&self) -> anyhow::Result<MockState> {
         self.node.gpus()
     }
 
-    /// Lets faults, delays or processes happen to the node's GPUs.
+    /// Sets faults, delays or processes of the node's GPUs.
     pub fn control(&self, control: &MockControl) -> anyhow::Result<()> {
         self.node.control(control)
     }
 
-    /// The node's kubelet.
     #[must_use]
     pub fn kubelet(&self) -> &StandInKubelet {
         self.node.kubelet()
     }
 
-    /// The agent's process.
     pub fn agent(&mut self) -> &mut Child {
         &mut self.agent
     }
 
-    /// The file of the token that the agent sends to the extender whenever it dials.
+    /// The file with the token that the agent sends whenever it dials the extender.
     #[must_use]
     pub fn token(&self) -> &Path {
         &self.token
     }
 
-    /// The end of the agent's log.
     #[must_use]
     pub fn agent_log(&self) -> String {
         self.agent.log_tail()
     }
 
-    /// Ends agent and kubelet.
+    /// Ends the agent before the kubelet, because it calls the kubelet.
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         self.agent.terminate(Duration::from_secs(5))?;
         self.node.stop().await;

@@ -1,4 +1,4 @@
-//! What a cluster consists of.
+//! The options of a test cluster and of its nodes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,28 +9,24 @@ use kerf_nvml_mock::{MigMode, MockConfig, Model};
 
 use crate::control_plane::ControlPlaneOptions;
 
-/// How to start a cluster.
 pub struct ClusterOptions {
-    /// The control plane.
     pub control_plane: ControlPlaneOptions,
-    /// The GPU nodes.
     pub nodes: Vec<NodeSpec>,
-    /// The policy file, or a folder of them, which is copied; absent for the one that is shipped as the default.
+    /// The policy file or folder, which is copied; `None` for the shipped default.
     pub policy: Option<PathBuf>,
-    /// More flags for the extender.
+    /// Additional flags for the extender.
     pub extender_flags: Vec<String>,
-    /// Whether agents dial the extender at two addresses, for [two replicas](crate::leaders::Leaders::take_over) that take its place.
+    /// Whether agents dial the extender at two addresses, for [two
+    /// replicas](crate::leaders::Leaders::take_over) that replace it.
     pub two_extenders: bool,
-    /// Whether agents are simulated: the extender believes whatever they say.
+    /// Whether agents are simulated. The extender then accepts agents without authentication.
     pub simulated_agents: bool,
 }
 
-/// One GPU node.
 #[derive(Debug, Clone)]
 pub struct NodeSpec {
-    /// Its name, short: sockets lie in a folder of this name.
+    /// The node's name. It must be short, because the path of a socket in a folder of this name is limited.
     pub name: String,
-    /// Its GPUs.
     pub gpus: MockConfig,
     /// Whether containers' commands run as processes.
     pub run_commands: bool,
@@ -38,14 +34,13 @@ pub struct NodeSpec {
     pub status_period: Duration,
     /// Labels besides those that every node has.
     pub labels: BTreeMap<String, String>,
-    /// Taints.
     pub taints: Vec<Taint>,
-    /// Flags of its agent beside those that it needs.
+    /// Additional flags for its agent.
     pub agent_flags: Vec<String>,
 }
 
 impl NodeSpec {
-    /// A node with `count` GPUs of a model, in MIG mode where the model has it.
+    /// A node with `count` GPUs of a model, in MIG mode if the model supports it.
     #[must_use]
     pub fn new(name: &str, model: Model, count: u32) -> Self {
         let gpus = MockConfig::new().seed(name).gpus(model, count, MigMode::Enabled);
@@ -60,20 +55,19 @@ impl NodeSpec {
         }
     }
 
-    /// A node without GPUs.
     #[must_use]
     pub fn without_gpus(name: &str) -> Self {
         Self { gpus: MockConfig::new().seed(name), ..Self::new(name, Model::T4, 0) }
     }
 
-    /// One more label.
     #[must_use]
     pub fn with_label(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// The labels by which GPU Operator and node-feature-discovery say that a node has NVIDIA GPUs, before any plugin runs.
+    /// Adds the labels with which GPU Operator and node-feature-discovery mark a node with NVIDIA GPUs,
+    /// before any plugin runs.
     #[must_use]
     pub fn with_gpu_operator_labels(self) -> Self {
         self.with_label("feature.node.kubernetes.io/pci-10de.present", "true")
@@ -81,14 +75,15 @@ impl NodeSpec {
             .with_label("nvidia.com/gpu.deploy.driver", "pre-installed")
     }
 
-    /// What GPU Operator adds by its defaults where the GPUs have MIG: its MIG manager, and the order to leave them uncut.
+    /// Adds GPU Operator's default labels for GPUs with MIG: its MIG manager, and a configuration without MIG
+    /// instances.
     #[must_use]
     pub fn with_mig_manager_labels(self) -> Self {
         self.with_label("nvidia.com/gpu.deploy.mig-manager", "true")
             .with_label("nvidia.com/mig.config", "all-disabled")
     }
 
-    /// The taint that keeps pods without GPUs away.
+    /// Adds the taint that keeps pods without GPUs away.
     #[must_use]
     pub fn with_gpu_taint(mut self) -> Self {
         let (key, effect) = ("nvidia.com/gpu".to_owned(), "NoSchedule".to_owned());
@@ -96,7 +91,8 @@ impl NodeSpec {
         self
     }
 
-    /// As the GPU Operator labels and taints it, after an admin has taken NVIDIA's device plugin from it.
+    /// The node as GPU Operator labels and taints it, after an admin has removed NVIDIA's device plugin from
+    /// it.
     #[must_use]
     pub fn left_to_kerf(self) -> Self {
         let as_the_operator_has_it = self.with_gpu_operator_labels().with_gpu_taint();
@@ -111,21 +107,22 @@ impl NodeSpec {
 }
 
 impl ClusterOptions {
-    /// A cluster of these nodes with everything on and the policy that is shipped as the default.
+    /// A cluster of these nodes with all programs and the shipped default policy.
     #[must_use]
     pub fn new(nodes: Vec<NodeSpec>) -> Self {
         Self {
             control_plane: ControlPlaneOptions::default(),
             nodes,
             policy: None,
-            // As in deploy/: a name that stays over a restart, so that the Lease is its own again at once.
+            // As in deploy/, the name survives a restart, so that the extender can use its own Lease at once.
             extender_flags: vec!["--identity=kerf-extender-0".to_owned()],
             two_extenders: false,
             simulated_agents: false,
         }
     }
 
-    /// A cluster without kubelets, whose nodes are objects with [simulated agents](super::Cluster::simulate_agents).
+    /// A cluster without kubelets, whose nodes are objects with [simulated
+    /// agents](super::Cluster::simulate_agents).
     #[must_use]
     pub fn of_simulated_nodes() -> Self {
         let mut options = Self::new(Vec::new());

@@ -1,4 +1,4 @@
-//! kerf's programs as processes: each with its own service account's token, on a port of its choice.
+//! Starts kerf's programs as processes, each with its service account's token and on its own port.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 const WEBHOOK: &str = "kerf-webhook";
 const CONFIGURATION: &str = "kerf";
-/// The entries of the webhook's configuration: pods and templates.
+/// Entries of the webhook's configuration: pods and templates.
 const WEBHOOKS: usize = 2;
 
 /// Starts the webhook and points its configuration at it.
@@ -37,8 +37,8 @@ pub(super) async fn webhook(plane: &ControlPlane, policy: &Path) -> anyhow::Resu
     Ok(child)
 }
 
-/// Starts another replica of the webhook, to which the API server sends the pods with this label. A Service would spread the
-/// connections of several API servers; here is one, with one connection to each address.
+/// Starts another replica of the webhook, for the pods with this label. A Service would spread the
+/// connections of several API servers, but this API server has only one connection to each address.
 pub(super) async fn webhook_for(
     plane: &ControlPlane,
     policy: &Path,
@@ -53,7 +53,7 @@ pub(super) async fn webhook_for(
     theirs["clientConfig"]["url"] = json!(url);
     let requirement = |operator| json!({"key": label.0, "operator": operator, "values": [label.1]});
     theirs["objectSelector"] = json!({"matchExpressions": [requirement("In")]});
-    // What other replicas have stays theirs.
+    // Conditions of earlier replicas stay, so that each pod goes to one replica.
     let of_others = pods["objectSelector"]["matchExpressions"].as_array().cloned().unwrap_or_default();
     let of_none = [of_others, vec![requirement("NotIn")]].concat();
     let of_none = json!({"matchExpressions": of_none});
@@ -65,7 +65,7 @@ pub(super) async fn webhook_for(
     Ok(child)
 }
 
-/// Starts a replica of the webhook that logs as `name`; gives its URL.
+/// Starts a replica of the webhook that logs as `name`, and returns its URL.
 async fn replica(plane: &ControlPlane, policy: &Path, name: &str) -> anyhow::Result<(Child, String)> {
     let flags = |p: Program| p.arg("--policy").arg(policy).arg("--tls-name").arg("127.0.0.1");
     let (child, address) = start_as(plane, WEBHOOK, name, flags).await?;
@@ -79,11 +79,10 @@ async fn patch_configuration(plane: &ControlPlane, patch: &Value) -> anyhow::Res
     Ok(())
 }
 
-/// Starts the extender.
 pub(super) async fn extender(plane: &ControlPlane, policy: &Path, flags: &[String]) -> anyhow::Result<Child> {
     let told = flags.iter().any(|flag| flag.starts_with("--policy"));
     let policy = (!told).then(|| format!("--policy={}", policy.display()));
-    // By address for the scheduler, by the Service's name for agents.
+    // The scheduler calls the extender by its address, agents by its Service's name.
     let tls = |p: Program| {
         p.args(["--tls-name=127.0.0.1", "--tls-name=kerf-extender.kerf-system.svc"]).args(policy).args(flags)
     };
@@ -106,7 +105,7 @@ pub(super) async fn scheduler(plane: &mut ControlPlane) -> anyhow::Result<()> {
     plane.start_scheduler("kerf-scheduler", &path).await
 }
 
-/// Writes what the scheduler's pod would mount of the extender's Secret, and gives its folder.
+/// Writes the files of the extender's Secret that the scheduler's pod would mount, and returns their folder.
 pub async fn write_tls(plane: &ControlPlane) -> anyhow::Result<PathBuf> {
     let folder = plane.dir().join("extender-tls");
     let secrets = Api::<Secret>::namespaced(plane.client(), NAMESPACE);
@@ -120,7 +119,7 @@ pub async fn write_tls(plane: &ControlPlane) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Starts one of kerf's programs in the cluster's namespace, as its own service account, and waits for its address.
+/// Starts a program of kerf with its service account, and waits for its address.
 async fn start(
     plane: &ControlPlane,
     program: &str,
@@ -129,7 +128,7 @@ async fn start(
     start_as(plane, program, program, more).await
 }
 
-/// The same for a replica that has a name of its own.
+/// Starts a program of kerf as a replica with its own name.
 async fn start_as(
     plane: &ControlPlane,
     program: &str,
@@ -137,7 +136,7 @@ async fn start_as(
     more: impl FnOnce(Program) -> Program,
 ) -> anyhow::Result<(Child, String)> {
     let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, program).await?;
-    // A port of its own, not 0: whoever speaks to the program finds it there again after a restart.
+    // The port is fixed instead of 0, so that the program has the same one after a restart.
     let [port] = ports::free()?;
     let program = plane
         .program(name, binaries::ours(program)?)

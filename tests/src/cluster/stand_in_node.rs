@@ -1,4 +1,4 @@
-//! One node: simulated GPUs and a stand-in kubelet. Who serves the GPUs is another's matter.
+//! A node with simulated GPUs and a stand-in kubelet. Its agent or device plugin is started elsewhere.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,6 @@ use crate::agent_record::{epoch, wanted_slices};
 use crate::control_plane::ControlPlane;
 use crate::kubelet::{KubeletOptions, NodeTemplate, PodProcesses, StandInKubelet};
 
-/// A running node.
 pub struct StandInNode {
     name: String,
     folder: PathBuf,
@@ -19,12 +18,12 @@ pub struct StandInNode {
     kubelet: StandInKubelet,
 }
 
-/// The folder of a node, whose kubelet's it is too.
+/// The folder of a node, which its kubelet uses too.
 pub(super) fn folder(plane: &ControlPlane, node: &str) -> PathBuf {
     plane.dir().join("n").join(node)
 }
 
-/// The simulated NVML's folder of a node.
+/// The files of a node's simulated NVML.
 pub(super) fn gpu_files(plane: &ControlPlane, node: &str) -> MockFiles {
     MockFiles::in_folder(folder(plane, node).join("nvml"))
 }
@@ -53,24 +52,23 @@ impl StandInNode {
         Ok(Self { name: spec.name, folder: dir, files, kubelet })
     }
 
-    /// The node's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The files of its simulated NVML: the environment of whatever opens that.
+    /// The files of its simulated NVML. A program needs them in its environment to open it.
     #[must_use]
     pub fn files(&self) -> &MockFiles {
         &self.files
     }
 
-    /// What is cut on the node's GPUs, by the simulated NVML's own account.
+    /// The slices on the node's GPUs, as the simulated NVML reports them.
     pub fn gpus(&self) -> anyhow::Result<MockState> {
         Ok(MockState::load(&self.files.state)?)
     }
 
-    /// The slices that the node should have by its agent's record, whether the agent is a process or a pod.
+    /// The desired slices in its agent's checkpoint, whether the agent is a process or a pod.
     pub fn wanted_slices(&self) -> anyhow::Result<Vec<WantedSlice>> {
         let mut slices = wanted_slices(&self.folder.join("state"))?;
         slices.extend(wanted_slices(&self.folder.join("host/var/lib/kerf"))?);
@@ -87,13 +85,12 @@ impl StandInNode {
         Ok(control.write(&self.files.control)?)
     }
 
-    /// The node's kubelet.
     #[must_use]
     pub fn kubelet(&self) -> &StandInKubelet {
         &self.kubelet
     }
 
-    /// The machine goes.
+    /// Stops the kubelet, as if the machine were gone.
     pub(super) async fn stop(self) {
         self.kubelet.stop().await;
     }

@@ -1,4 +1,4 @@
-//! Becoming a container: mounts of its own, then the program.
+//! Turns a process into a container: it mounts the container's file system, then executes the program.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,54 +16,46 @@ use super::{ContainerRoot, image};
 
 const NONE: Option<&str> = None;
 
-/// Why a process did not become a container.
 #[derive(Debug, thiserror::Error)]
 pub enum EnterError {
-    /// No namespace of its own.
+    /// The mount namespace was not created.
     #[error(
         "failed to make a mount namespace; that takes root, or user namespaces for everyone (Ubuntu: sysctl \
          kernel.apparmor_restrict_unprivileged_userns=0)"
     )]
     Namespace(#[source] nix::Error),
-    /// Something cannot be mounted.
     #[error("failed to mount {path} in a container")]
     Mount {
-        /// Where, while the root is put together.
+        /// The path below the scratch folder.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: nix::Error,
     },
-    /// A file or folder of the root cannot be made.
     #[error("failed to make {path} in a container")]
     Path {
-        /// Where, while the root is put together.
+        /// The path below the scratch folder.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// What a process asks of the kernel for itself.
+    /// A call by which the process changes itself failed.
     #[error("failed to prepare a container's process")]
     Process(#[source] io::Error),
-    /// The program does not run.
     #[error("failed to run {program}")]
     Exec {
-        /// The program.
         program: String,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
 }
 
-/// What goes with an error about a path.
+/// Maps an I/O error to one with its path.
 pub(super) fn on(path: &Path) -> impl Fn(io::Error) -> EnterError {
     move |source| EnterError::Path { path: path.to_owned(), source }
 }
 
-/// Becomes the container's program, in a session of its own, so that all of the container's processes can be signalled
-/// together. To be called while the process has one thread. Returns only if that failed.
+/// Becomes the container's program in a new session, so that all processes of the container can be signalled
+/// together. The process must have only one thread. Returns only on failure.
 #[must_use]
 pub fn become_container(root: &ContainerRoot) -> EnterError {
     match enter(root) {
@@ -72,8 +64,8 @@ pub fn become_container(root: &ContainerRoot) -> EnterError {
     }
 }
 
-/// Becomes a command beside a container's process: in its namespaces, with the environment of the container. To be called
-/// while the process has one thread. Returns only if that failed.
+/// Becomes a command in the namespaces and the environment of a container's process. The process must have
+/// only one thread. Returns only on failure.
 #[must_use]
 pub fn run_beside(process: u32, root: &ContainerRoot, command: &[String]) -> EnterError {
     match join(process)
@@ -91,7 +83,7 @@ fn join(process: u32) -> Result<(), EnterError> {
         let (own, theirs) = (namespace("self", kind), namespace(&process, kind));
         let is_same =
             fs::read_link(&own).map_err(on(&own))? == fs::read_link(&theirs).map_err(on(&theirs))?;
-        // Nobody may join the user namespace that he is in.
+        // The kernel rejects joining the process's own user namespace.
         if !is_same {
             let file = File::open(&theirs).map_err(on(&theirs))?;
             setns(file, flag).map_err(EnterError::Namespace)?;
@@ -114,8 +106,10 @@ fn enter(root: &ContainerRoot) -> Result<(), EnterError> {
     assemble(root)?;
     leave_the_machine(&root.scratch)?;
     std::env::set_current_dir(&root.working_dir).map_err(on(&root.working_dir))?;
-    // Capabilities of a new user namespace end what die_with_parent asked for.
+    // The capabilities of a new user namespace cancel the parent death signal that `die_with_parent` set, so
+    // it is set again.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| EnterError::Process(error.into()))?;
+    // A parent that ended before that line sends no signal.
     if getppid() == parent {
         Ok(())
     } else {
@@ -123,7 +117,8 @@ fn enter(root: &ContainerRoot) -> Result<(), EnterError> {
     }
 }
 
-/// A mount namespace of which the machine sees nothing; for an ordinary user in a user namespace where it is root.
+/// Creates a mount namespace that the machine does not see. An ordinary user also gets a user namespace with
+/// root in it.
 fn own_namespace() -> Result<(), EnterError> {
     let (user, group) = (geteuid(), getegid());
     if user.is_root() {
@@ -140,7 +135,8 @@ fn own_namespace() -> Result<(), EnterError> {
             fs::write(&path, text).map_err(on(&path))?;
         }
     }
-    // A slave gets what the machine mounts later and gives nothing back. The first step that Ubuntu's restriction refuses.
+    // A slave receives later mounts of the machine and propagates none back. This is the first call that
+    // Ubuntu's restriction rejects.
     let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
     mount(NONE, "/", NONE, slave, NONE).map_err(EnterError::Namespace)
 }
@@ -151,7 +147,7 @@ fn assemble(root: &ContainerRoot) -> Result<(), EnterError> {
     mount(Some("tmpfs"), scratch, Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).map_err(failed)?;
     image::make(scratch)?;
     let mut mounts: Vec<_> = root.mounts.iter().collect();
-    // What lies in another comes after it.
+    // Outer mounts come first, because they would hide inner ones.
     mounts.sort_by_key(|mount| mount.target.components().count());
     for mount in mounts {
         let target = scratch.join(mount.target.strip_prefix("/").unwrap_or(&mount.target));
@@ -165,7 +161,7 @@ fn assemble(root: &ContainerRoot) -> Result<(), EnterError> {
     mount(NONE, scratch, NONE, flags, NONE).map_err(failed)
 }
 
-/// Puts a file or a folder, with all that is mounted below it, where nothing or its like is.
+/// Mounts a file or folder recursively over a target of the same kind, which is created if missing.
 pub(super) fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), EnterError> {
     let metadata = fs::metadata(source).map_err(on(source))?;
     if metadata.is_dir() {
@@ -184,7 +180,7 @@ pub(super) fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), En
     mount(NONE, target, NONE, remount, NONE).map_err(failed)
 }
 
-/// The flags that a user namespace may not take away when it mounts anew.
+/// The flags that a remount in a user namespace must keep.
 fn kept_flags(path: &Path) -> Result<MsFlags, EnterError> {
     use rustix::fs::StatVfsMountFlags as Has;
     let has = rustix::fs::statvfs(path).map_err(|error| on(path)(error.into()))?.f_flag;
@@ -199,10 +195,10 @@ fn kept_flags(path: &Path) -> Result<MsFlags, EnterError> {
     Ok(pairs.into_iter().filter(|(flag, _)| has.contains(*flag)).map(|(_, flag)| flag).collect())
 }
 
-/// The scratch folder becomes the root, and nothing else of the machine can be reached.
+/// Makes the scratch folder the root, so that no other file of the machine can be reached.
 fn leave_the_machine(scratch: &Path) -> Result<(), EnterError> {
     std::env::set_current_dir(scratch).map_err(on(scratch))?;
     pivot_root(".", ".").map_err(|error| EnterError::Process(error.into()))?;
-    // The old root lies over the new one now.
+    // The old root is now mounted over the new one.
     umount2(".", MntFlags::MNT_DETACH).map_err(|error| EnterError::Process(error.into()))
 }

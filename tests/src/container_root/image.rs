@@ -1,4 +1,5 @@
-//! What every image has: this machine's programs and libraries, read only, and empty folders for the rest.
+//! The files of every image: this machine's programs and libraries, read-only, and empty folders for the
+//! rest.
 
 use std::fs;
 use std::io;
@@ -9,13 +10,13 @@ use nix::mount::MsFlags;
 
 use super::enter::{EnterError, bind, on};
 
-/// Programs and libraries.
+/// Folders with programs and libraries.
 const READ_ONLY: [&str; 8] = ["bin", "lib", "lib32", "lib64", "libx32", "nix", "sbin", "usr"];
 
-/// What the kernel shows, and devices.
+/// File systems of the kernel.
 const KERNEL: [&str; 3] = ["dev", "proc", "sys"];
 
-/// What programs and libraries need of `/etc`.
+/// Files of `/etc` that programs and libraries need.
 const CONFIGURATION: [&str; 9] = [
     "alternatives",
     "ca-certificates",
@@ -28,13 +29,13 @@ const CONFIGURATION: [&str; 9] = [
     "ssl",
 ];
 
-/// Names come from `/etc/hosts` first, which stands in for the cluster's DNS.
+/// Programs read `/etc/hosts` before DNS, because it replaces the cluster's DNS.
 const NAME_SWITCH: &str = "passwd: files\ngroup: files\nhosts: files dns\n";
 
-/// A name has all its addresses, as a headless Service has in the cluster's DNS.
+/// A name resolves to all its addresses, as a headless Service does in the cluster's DNS.
 const ALL_ADDRESSES: &str = "multi on\n";
 
-/// Makes the image's tree in an empty folder.
+/// Creates the image's tree in an empty folder.
 pub(super) fn make(root: &Path) -> Result<(), EnterError> {
     for name in READ_ONLY {
         of_machine(root, name, true)?;
@@ -63,14 +64,15 @@ pub(super) fn make(root: &Path) -> Result<(), EnterError> {
     Ok(())
 }
 
-/// What this machine has of that name, if it does.
+/// Adds this machine's file or folder of that name, if it exists.
 fn of_machine(root: &Path, name: &str, read_only: bool) -> Result<(), EnterError> {
     let (source, target) = (Path::new("/").join(name), root.join(name));
     let kind = match fs::symlink_metadata(&source) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found.map_err(on(&source))?.file_type(),
     };
-    // A link that leads out of /etc (to systemd's resolv.conf in /run) would lead nowhere: what it means is taken.
+    // Links in `/etc` are resolved, because their targets (such as systemd's resolv.conf in /run) are not in
+    // the image.
     if kind.is_symlink() && !name.starts_with("etc/") {
         let link = fs::read_link(&source).map_err(on(&source))?;
         return symlink(link, &target).map_err(on(&target));

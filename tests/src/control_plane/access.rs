@@ -1,4 +1,4 @@
-//! Who may speak to the API server, and as whom: kubeconfigs and clients.
+//! Access to the API server for several users: kubeconfigs, tokens and clients.
 
 use std::path::{Path, PathBuf};
 
@@ -14,36 +14,36 @@ use serde_json::Value;
 use super::kubeconfig::{self, Credential};
 use super::{ControlPlane, jwt, programs};
 
-/// Asked of every service account token: a test's day. The API server allows ten minutes to 2^32 seconds.
+/// Requested lifetime of every service account token. The API server allows ten minutes to 2^32 seconds.
 const TOKEN_SECONDS: i64 = 24 * 3600;
 
 impl ControlPlane {
-    /// Kubeconfig of a member of `system:masters`.
+    /// The kubeconfig of a member of `system:masters`.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         &self.admin
     }
 
-    /// A client of a member of `system:masters`, without any limit of rate.
+    /// A client of a member of `system:masters`, without a rate limit.
     #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// A client without any limit of rate for a kubeconfig that one of the methods here wrote.
+    /// A client without a rate limit, for a kubeconfig that a method here wrote.
     pub async fn client_as(&self, kubeconfig: &Path) -> anyhow::Result<Client> {
         kubeconfig::client(kubeconfig).await
     }
 
-    /// Mints a client certificate and writes a kubeconfig for it. One group at most; `system:authenticated` comes by
-    /// itself. For service accounts take [`ControlPlane::kubeconfig_for_service_account`].
+    /// Signs a client certificate and writes a kubeconfig with it. It has at most one group beside
+    /// `system:authenticated`. Service accounts use [`ControlPlane::kubeconfig_for_service_account`].
     pub fn kubeconfig_for(&self, user: &str, group: Option<&str>) -> anyhow::Result<PathBuf> {
         let pair = self.authority.client(user, group)?;
         kubeconfig::write(&self.folder, user, &self.url, &self.authority, &Credential::Certificate(pair))
     }
 
-    /// Asks the API server for a token of an existing service account and writes a kubeconfig with it: the caller then
-    /// has exactly the account's rights.
+    /// Requests a token of an existing service account and writes a kubeconfig with it. Its user has exactly
+    /// the account's rights.
     pub async fn kubeconfig_for_service_account(
         &self,
         namespace: &str,
@@ -52,8 +52,9 @@ impl ControlPlane {
         self.service_account(namespace, name, None).await
     }
 
-    /// The same for the pod of a `DaemonSet` on `node`, which must exist: the token is bound to the node and carries
-    /// its name (`authentication.kubernetes.io/node-name` in the user's extra), which admission policies check.
+    /// Writes such a kubeconfig for the pod of a `DaemonSet` on `node`, which must exist. The token is bound
+    /// to the node and carries its name (`authentication.kubernetes.io/node-name` in the user's extra), which
+    /// admission policies check.
     pub async fn kubeconfig_for_service_account_on_node(
         &self,
         namespace: &str,
@@ -64,7 +65,7 @@ impl ControlPlane {
         self.service_account(namespace, name, Some(bound)).await
     }
 
-    /// The token by which the extender knows the agent on `node`, which must exist.
+    /// The token with which the agent on `node` authenticates to the extender. The node must exist.
     pub async fn agent_token(&self, namespace: &str, name: &str, node: &str) -> anyhow::Result<String> {
         let bound = self.reference_of(node).await?;
         self.token(namespace, name, "kerf-extender", Some(bound)).await
@@ -81,7 +82,8 @@ impl ControlPlane {
         })
     }
 
-    /// A token of a service account for this audience, as a kubelet asks for one for a pod that is bound to it.
+    /// A token of a service account for this audience. A kubelet requests one like it for a pod, bound to the
+    /// pod.
     pub async fn token(
         &self,
         namespace: &str,
@@ -101,13 +103,14 @@ impl ControlPlane {
         Ok(answer.status.context("the API server answered without a token")?.token)
     }
 
-    /// A token of the API server's with other claims, signed anew by its key.
+    /// A copy of the API server's token with other claims, signed by the API server's key.
     pub fn resigned(&self, token: &str, change: impl FnOnce(&mut Value)) -> anyhow::Result<String> {
         let key = std::fs::read_to_string(self.folder.pki().join("service-accounts.key"))?;
         jwt::resigned(token, &KeyPair::from_pem(&key)?, change)
     }
 
-    /// What a kubelet on this machine serves the API server with, and knows it by.
+    /// The serving certificate of a kubelet on this machine, and the authority by which it verifies the API
+    /// server.
     pub fn kubelet_serving(&self) -> anyhow::Result<Material> {
         let pair = self.authority.server(&["127.0.0.1"])?;
         Ok(Material {

@@ -1,4 +1,5 @@
-//! The certificate authority of one control plane and what it signs. Keys are ECDSA P-256; nothing is written here.
+//! The certificate authority of one control plane, and the certificates that it signs. Keys are ECDSA P-256;
+//! no file is written here.
 
 use std::time::Duration;
 
@@ -8,12 +9,11 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 
-/// A certificate and its private key, PEM.
+/// A certificate and its private key, as PEM.
 #[derive(Clone)]
 pub struct KeyAndCertificate {
-    /// The certificate.
     pub certificate: String,
-    /// Its private key, PKCS #8.
+    /// The private key, as PKCS #8 in PEM.
     pub key: String,
 }
 
@@ -24,7 +24,6 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A fresh authority.
     pub fn new(name: &str) -> anyhow::Result<Self> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -36,18 +35,18 @@ impl Authority {
         Ok(Self { issuer, pem })
     }
 
-    /// The authority's own certificate, PEM.
+    /// The authority's own certificate, as PEM.
     #[must_use]
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// A server's certificate for DNS names and IP addresses, for as long as any test lives.
+    /// A server's certificate for DNS names and IP addresses. It outlives every test.
     pub fn server(&self, names: &[&str]) -> anyhow::Result<KeyAndCertificate> {
         self.sign(Self::of_server(names)?)
     }
 
-    /// The same, whose last moment is `end`, in seconds since 1970.
+    /// A server's certificate that expires at `end`, in seconds since 1970.
     pub fn server_until(&self, names: &[&str], end: Duration) -> anyhow::Result<KeyAndCertificate> {
         let mut params = Self::of_server(names)?;
         params.not_after = date_time_ymd(1970, 1, 1) + end;
@@ -63,7 +62,7 @@ impl Authority {
         Ok(params)
     }
 
-    /// A client's certificate. Kubernetes takes the common name as the user and the organization as a group.
+    /// A client's certificate. Kubernetes reads the common name as the user and the organization as a group.
     pub fn client(&self, user: &str, group: Option<&str>) -> anyhow::Result<KeyAndCertificate> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);

@@ -1,4 +1,4 @@
-//! Custom resources, ready to be created.
+//! Waits until custom resources can be created.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use kube::{Api, ResourceExt as _};
 
 use super::ControlPlane;
 
-/// Longest wait, on a busy machine.
+/// Timeout for one definition, on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 impl ControlPlane {
-    /// Returns when the API server serves every custom resource that is defined. `kubectl wait` fails for a definition that was
-    /// made just now and has no conditions yet (kubernetes issue 66439).
+    /// Returns when the API server serves every defined custom resource. `kubectl wait` is not used, because
+    /// it fails for a new definition without conditions (kubernetes issue 66439).
     pub async fn definitions_established(&self) -> anyhow::Result<()> {
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client());
         for definition in definitions.list(&ListParams::default()).await? {

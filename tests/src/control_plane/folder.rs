@@ -1,7 +1,8 @@
-//! The folder of one control plane: keys, kubeconfigs, logs, etcd's data. Decides whether it outlives the test.
+//! The folder of one control plane: keys, kubeconfigs, logs and etcd's data. It decides whether the folder
+//! outlives the test.
 //!
-//! It stays unless the control plane was stopped in order: a failed start, a panic and a test that returns an error all
-//! come down to a mere drop.
+//! The folder stays unless the control plane was stopped in order. A failed start, a panic, and a test that
+//! returns an error all merely drop it, so their logs are kept.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -9,7 +10,7 @@ use std::{env, fs};
 use anyhow::Context as _;
 use tempfile::TempDir;
 
-/// A temporary folder that is removed on request only, and never when `KERF_KEEP` is set.
+/// A temporary folder that is removed only on request, and never if `KERF_KEEP` is set.
 #[derive(Debug)]
 pub struct Folder {
     directory: TempDir,
@@ -29,27 +30,25 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Removes it, its purpose served.
+    /// Drops the folder and removes it.
     pub fn remove(mut self) {
         self.remove = true;
     }
 
-    /// The folder itself.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Certificates and keys.
     pub fn pki(&self) -> PathBuf {
         self.path().join("pki")
     }
 
-    /// One log for each program.
+    /// The folder of the logs, one for each program.
     pub fn logs(&self) -> PathBuf {
         self.path().join("logs")
     }
 
-    /// One kubeconfig for each user.
+    /// The folder of the kubeconfigs, one for each user.
     pub fn kubeconfigs(&self) -> PathBuf {
         self.path().join("kubeconfigs")
     }

@@ -1,4 +1,4 @@
-//! Tokens with claims that the API server would not give.
+//! Signs tokens with claims that the API server would not issue.
 
 use anyhow::{Context as _, ensure};
 use base64::Engine as _;
@@ -6,10 +6,10 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use rcgen::{KeyPair, SigningKey as _};
 use serde_json::Value;
 
-/// Bytes of each of the two numbers of a signature by a key on the curve P-256.
+/// Length in bytes of each of the two numbers of a P-256 signature.
 const NUMBER: usize = 32;
 
-/// A token with its claims changed, signed by this key, whose signatures are of ES256.
+/// A copy of the token with changed claims, signed by this key with ES256.
 pub(super) fn resigned(
     token: &str,
     key: &KeyPair,
@@ -26,7 +26,7 @@ pub(super) fn resigned(
     Ok(format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)))
 }
 
-/// The two numbers of a signature in DER, as a token has them: one behind the other, each with leading zeros.
+/// Converts a DER signature to the form of a token: both numbers concatenated, each with leading zeros.
 fn plain(der: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut rest = der.get(2..).context("a signature is a sequence")?;
     let mut numbers = Vec::new();

@@ -1,4 +1,4 @@
-//! Kubeconfig files, and clients made from them. JSON, which every reader of YAML accepts.
+//! Writes kubeconfig files, and makes clients from them. They are JSON, which every YAML parser accepts.
 
 use std::fs;
 use std::io::Write as _;
@@ -15,15 +15,13 @@ use serde_json::{Value, json};
 use super::certificates::{Authority, KeyAndCertificate};
 use super::folder::Folder;
 
-/// What a user proves who he is with.
+/// The credential of a user.
 pub enum Credential {
-    /// A client certificate.
     Certificate(KeyAndCertificate),
-    /// A bearer token.
     Token(String),
 }
 
-/// Writes the kubeconfig of one user, everything inline, readable by this machine's user only.
+/// Writes the kubeconfig of one user with all data inline, readable by this machine's user only.
 pub fn write(
     folder: &Folder,
     user: &str,
@@ -33,7 +31,7 @@ pub fn write(
 ) -> anyhow::Result<PathBuf> {
     let path = folder.kubeconfigs().join(format!("{}.yaml", user.replace(['/', ':'], "-")));
     let document = document(url, authority.pem(), credential);
-    // Whole or not at all: a program of the same user may be reading it.
+    // The file is renamed into place, because a program of the same user may be reading it.
     let mut file = tempfile::NamedTempFile::new_in(folder.kubeconfigs())?;
     writeln!(file, "{document:#}").with_context(|| format!("failed to write {}", path.display()))?;
     file.as_file().set_permissions(fs::Permissions::from_mode(0o600))?;

@@ -1,4 +1,4 @@
-//! The real kubectl against this control plane: what a user types, with a user's error messages.
+//! Runs the real kubectl against this control plane, with a user's commands and error messages.
 
 use std::process::{Output, Stdio};
 
@@ -10,28 +10,29 @@ use super::ControlPlane;
 use crate::binaries;
 
 impl ControlPlane {
-    /// Runs kubectl as the administrator and gives its outcome, also when it fails: for tests of refusals.
+    /// Runs kubectl as the administrator and returns its output even if it fails, for tests of denied
+    /// requests.
     pub async fn kubectl_output(&self, arguments: &[&str], stdin: &str) -> anyhow::Result<Output> {
         let mut command = Command::new(binaries::tool("kubectl")?);
         command.args(arguments).env("KUBECONFIG", self.kubeconfig());
-        // kubectl's cache of API resources belongs to this cluster and dies with it.
+        // kubectl's cache of API resources must not be shared with another cluster.
         command.env("KUBECACHEDIR", self.dir().join("kubectl-cache"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().context("failed to start kubectl")?;
         let mut input = child.stdin.take().context("kubectl has no stdin")?;
-        // A kubectl that reads nothing closes it early, which is no failure of ours.
+        // A kubectl that reads no input closes the pipe early, which is not an error.
         let _ = input.write_all(stdin.as_bytes()).await;
         drop(input);
         child.wait_with_output().await.context("failed to wait for kubectl")
     }
 
-    /// Runs kubectl as the administrator and gives its stdout; the error holds its stderr.
+    /// Runs kubectl as the administrator and returns its standard output; the error has its standard error.
     pub async fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.kubectl_output(arguments, "").await?;
         stdout_of(arguments, &output)
     }
 
-    /// `kubectl apply --server-side` of documents given as YAML.
+    /// Runs `kubectl apply --server-side` on YAML documents.
     pub async fn apply(&self, yaml: &str) -> anyhow::Result<String> {
         let arguments = ["apply", "--server-side", "--field-manager=kerf-tests", "--filename=-"];
         let output = self.kubectl_output(&arguments, yaml).await?;

@@ -1,10 +1,10 @@
-//! A real control plane on this machine: etcd, kube-apiserver, kube-scheduler and kube-controller-manager as child
-//! processes on loopback ports, in a folder of their own.
+//! A real control plane on this machine: etcd, kube-apiserver, kube-scheduler and kube-controller-manager as
+//! child processes on loopback ports, in a folder of their own.
 //!
-//! Decides how a test's cluster is put together. Knows nothing of kerf: programs and documents under test are brought
-//! by the caller. Never touches a cluster that it has not started.
+//! It assembles a test's cluster, but has nothing of kerf: the caller starts the programs and applies the
+//! documents under test. It never touches a cluster that it has not started.
 //!
-//! No kubelet runs here: a pod gets a node's name, and no more, unless a stand-in acts.
+//! No kubelet runs here: a pod gets a node's name, but does not run unless a stand-in kubelet starts it.
 
 mod access;
 mod certificates;
@@ -38,13 +38,13 @@ use self::readiness::Probe;
 use self::servers::Servers;
 use crate::process::{Child, Program};
 
-/// How often a start is tried when another process took one of the chosen ports in between.
+/// How often a start is tried if another process takes one of the chosen ports meanwhile.
 const START_ATTEMPTS: u32 = 3;
 
-/// A running control plane. A test that ends well calls [`ControlPlane::stop`]; a mere drop kills the programs, schedulers
-/// first and etcd last, and keeps the folder with their logs.
+/// A running control plane. A successful test calls [`ControlPlane::stop`]. Dropping it kills the programs,
+/// schedulers first and etcd last, and keeps the folder with their logs.
 pub struct ControlPlane {
-    // Dropped in this order: the programs must end before their folder goes.
+    // Fields are dropped in this order: the programs must end before their folder is removed.
     servers: Servers,
     authority: Authority,
     url: String,
@@ -55,8 +55,8 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts the programs and waits until all of them are ready. The error holds the end of the failing one's log,
-    /// and the folder is kept.
+    /// Starts the programs and waits until all of them are ready. The error has the end of the failing
+    /// program's log, and the folder is kept.
     pub async fn start(options: ControlPlaneOptions) -> anyhow::Result<Self> {
         for _ in 1..START_ATTEMPTS {
             match Self::try_start(&options).await {
@@ -99,7 +99,7 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// The default scheduler and the controller manager, which start side by side.
+    /// Starts the default scheduler and the controller manager side by side.
     async fn start_controllers(&mut self, options: &ControlPlaneOptions) -> anyhow::Result<()> {
         if options.controller_manager {
             self.spawn_controller_manager(options).await?;
@@ -122,19 +122,20 @@ impl ControlPlane {
         self.servers.spawn(program, Probe::Answers(client, "/healthz"))
     }
 
-    /// kube-apiserver's base URL, `https://127.0.0.1:<port>`.
+    /// The base URL of kube-apiserver, `https://127.0.0.1:<port>`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The authority behind every certificate here; webhooks and extenders under test get theirs from it too.
+    /// The authority that signed every certificate here. It also signs those of webhooks and extenders under
+    /// test.
     #[must_use]
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// The authority's certificate, PEM.
+    /// The authority's certificate, as PEM.
     #[must_use]
     pub fn ca_pem(&self) -> &str {
         self.authority.pem()
@@ -146,28 +147,28 @@ impl ControlPlane {
         self.folder.path()
     }
 
-    /// A program that logs into this control plane's folder, to be completed and spawned by the caller.
+    /// A program that logs into this control plane's folder. The caller completes and spawns it.
     pub fn program(&self, name: &str, path: impl Into<PathBuf>) -> Program {
         Program::new(name, path, &self.folder.logs())
     }
 
-    /// One of the control plane's programs, to signal or to kill: `etcd`, `kube-apiserver`, `kube-controller-manager`,
-    /// or a scheduler's name (`kube-scheduler` is the default one's).
+    /// A program of the control plane, to signal or kill it: `etcd`, `kube-apiserver`,
+    /// `kube-controller-manager`, or a scheduler's name (the default one's is `kube-scheduler`).
     pub fn child(&mut self, name: &str) -> anyhow::Result<&mut Child> {
         self.servers.child(name)
     }
 
-    /// The text of one program's `/metrics`, by the name that [`ControlPlane::child`] takes.
+    /// The text of a program's `/metrics`, by its name as in [`ControlPlane::child`].
     pub async fn metrics(&mut self, name: &str) -> anyhow::Result<String> {
         self.servers.get(name, "/metrics").await
     }
 
-    /// Kills one program if it runs, starts it again and waits until it is ready.
+    /// Kills a program if it runs, starts it again and waits until it is ready.
     pub async fn restart(&mut self, name: &str) -> anyhow::Result<()> {
         self.servers.restart(name).await
     }
 
-    /// Ends all programs in order, giving each some time to do so by itself, and removes the folder.
+    /// Ends all programs in order, with some time for each to exit by itself, and removes the folder.
     pub async fn stop(self) -> anyhow::Result<()> {
         let Self { servers, folder, .. } = self;
         let stopped = tokio::task::spawn_blocking(|| servers.terminate()).await;

@@ -1,4 +1,4 @@
-//! Namespaces, ready for pods.
+//! Creates namespaces in which pods can be created at once.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use kube::api::{ObjectMeta, PostParams};
 
 use super::ControlPlane;
 
-/// Longest wait for the controller manager to make a service account, on a busy machine.
+/// Timeout for the controller manager to create a service account, on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(25);
 
 impl ControlPlane {
-    /// Creates a namespace and returns when pods can be created in it.
+    /// Creates a namespace, and returns when pods can be created in it.
     pub async fn create_namespace(&self, name: &str) -> anyhow::Result<()> {
         let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
         let namespace = Namespace { metadata, ..Namespace::default() };
@@ -22,7 +22,8 @@ impl ControlPlane {
         if self.controller_manager { self.wait_for_default_service_account(name).await } else { Ok(()) }
     }
 
-    /// The API server refuses pods in a namespace whose account `default` the controller manager has not yet made.
+    /// The API server rejects pods in a namespace until the controller manager has created its service
+    /// account `default`.
     pub(super) async fn wait_for_default_service_account(&self, namespace: &str) -> anyhow::Result<()> {
         let accounts = Api::<ServiceAccount>::namespaced(self.client(), namespace);
         let began = Instant::now();

@@ -1,34 +1,34 @@
-//! What a test may choose about its control plane.
+//! The options of a test's control plane.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-/// The addresses of Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceAddresses {
-    /// The range, as `10.96.0.0/24`.
+    /// The range, such as `10.96.0.0/24`.
     pub range: String,
-    /// Its first, which is the Service `kubernetes`'s.
+    /// The first address of the range, which belongs to the Service `kubernetes`.
     pub first: Ipv4Addr,
 }
 
-/// How to start a control plane. The default is everything on, as a cluster has it.
+/// The default has every program, as a cluster does.
 #[derive(Debug, Clone)]
 pub struct ControlPlaneOptions {
-    /// Run kube-controller-manager (Deployments, Jobs, garbage collection, namespaces' ends, service accounts), without
-    /// its node controllers. Without it pods need no service account, and a start takes half the time.
+    /// Run kube-controller-manager (Deployments, Jobs, garbage collection, deletion of namespaces, service
+    /// accounts), without its node controllers. Without it pods need no service account, and a start takes
+    /// half the time.
     pub controller_manager: bool,
     /// Run a kube-scheduler named `kube-scheduler`.
     pub scheduler: bool,
-    /// A `KubeSchedulerConfiguration` for it; see [`super::ControlPlane::start_scheduler`] for what is filled in.
+    /// A `KubeSchedulerConfiguration` for it. [`super::ControlPlane::start_scheduler`] says what is added.
     pub scheduler_configuration: Option<PathBuf>,
-    /// API Priority and Fairness. Off for measurements: its queues would be what is measured.
+    /// API Priority and Fairness. Measurements turn it off, because its queues would dominate them.
     pub priority_and_fairness: bool,
-    /// The addresses of Services; `None` for some of the loopback's, which pods that are processes reach.
+    /// The addresses of Services. `None` chooses loopback addresses, which pods that are processes can reach.
     pub services: Option<ServiceAddresses>,
-    /// More flags for kube-apiserver; the last of equal ones wins.
+    /// Additional flags for kube-apiserver. The last one of equal flags wins.
     pub apiserver_flags: Vec<String>,
-    /// More flags for kube-controller-manager.
+    /// Additional flags for kube-controller-manager.
     pub controller_manager_flags: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl Default for ControlPlaneOptions {
 }
 
 impl ControlPlaneOptions {
-    /// The quickest start: API server and default scheduler.
+    /// The quickest start: only the API server and the default scheduler.
     #[must_use]
     pub fn without_controller_manager() -> Self {
         Self { controller_manager: false, ..Self::default() }

@@ -1,19 +1,21 @@
-//! Ports of the loopback interface for programs that are started later, or again.
+//! Loopback ports for programs that are started later or restarted.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Below the ports that Linux gives to outgoing connections (`net.ipv4.ip_local_port_range`, from 32768). A port of that range may
-/// become the source of any connection before its program listens; a client that dials it meanwhile can even connect to itself.
+/// Below the ports that Linux assigns to outgoing connections (`net.ipv4.ip_local_port_range`, from 32768). A
+/// port of that range may become the source of a connection before its program listens; a client that dials
+/// it meanwhile can even connect to itself.
 const RANGE: Range<u16> = 16_384..30_000;
 
-/// How many ports this process has looked at.
+/// How many ports this process has tried.
 static LOOKED_AT: AtomicU32 = AtomicU32::new(0);
 
-/// `N` ports that no program listens at and that this process has given to no other caller. They stay free for their programs, which
-/// take no listening socket. Processes begin at different ports.
+/// Returns `N` ports on which no program listens, and which this process has returned to no other caller. No
+/// listening socket reserves them, so the programs can bind them. Processes start at different ports, so that
+/// they rarely choose the same.
 ///
 /// # Errors
 /// No port of the range is free.

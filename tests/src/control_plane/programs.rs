@@ -1,4 +1,4 @@
-//! The command lines of etcd, kube-apiserver and kube-controller-manager, and the key files they read.
+//! The command lines of etcd, kube-apiserver and kube-controller-manager, and the key files that they read.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -13,20 +13,21 @@ use super::options::{ControlPlaneOptions, ServiceAddresses};
 use crate::binaries;
 use crate::process::Program;
 
-/// Issuer and audience of service account tokens: kubeadm's default.
+/// Issuer and audience of service account tokens, as kubeadm sets them.
 pub const SERVICE_ACCOUNT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// What the servers are called: by tests on loopback, in VMs and containers by service name or address.
+/// The servers' names in their certificate: tests use loopback addresses, VMs and containers the service's
+/// name or address.
 const SERVER_NAMES: [&str; 4] = ["localhost", "127.0.0.1", "kubernetes", "kubernetes.default.svc"];
 
-/// All but the controllers that watch kubelets' leases: nodes of tests are made by hand and have none, and would be
-/// tainted as not ready after 40 s. And those that write endpoints: pods have loopback addresses here, which are no valid
-/// endpoints ([`crate::services`] looks at the pods).
+/// Disables the controllers that watch kubelets' leases: nodes of tests have no leases, and would be tainted
+/// as not ready after 40 s. It also disables those that write endpoints: pods have loopback addresses, which
+/// are not valid endpoints ([`crate::services`] watches the pods instead).
 const CONTROLLERS: &str = "*,-node-lifecycle-controller,-node-ipam-controller,-endpoints-controller,\
     -endpointslice-controller,-endpointslice-mirroring-controller";
 
-/// The addresses of Services, of which [`crate::services`] can listen on each: all of 127.0.0.0/8 is this machine's. One of
-/// 512 parts of 127.96.0.0/11, so that control planes side by side hardly ever give out the same.
+/// The addresses of Services. [`crate::services`] can listen on each, because all of 127.0.0.0/8 is local.
+/// The range is one of 512 parts of 127.96.0.0/11, so that control planes side by side rarely use the same.
 fn services(options: &ControlPlaneOptions, apiserver_port: u16) -> ServiceAddresses {
     options.services.clone().unwrap_or_else(|| {
         let part = apiserver_port % 512;
@@ -37,8 +38,8 @@ fn services(options: &ControlPlaneOptions, apiserver_port: u16) -> ServiceAddres
     })
 }
 
-/// Writes the authority, the servers' certificate, the one that the API server shows to kubelets, and the service accounts'
-/// signing keys.
+/// Writes the authority, the servers' certificate, the API server's client certificate for kubelets, and the
+/// signing keys of service accounts.
 pub fn write_pki(
     folder: &Folder,
     authority: &Authority,
@@ -65,7 +66,7 @@ pub fn write_pki(
     Ok(())
 }
 
-/// etcd without safety against power cuts, which no test survives either.
+/// etcd without fsync: a test's data need not survive a power failure.
 pub fn etcd(folder: &Folder, client_port: u16, peer_port: u16) -> anyhow::Result<Program> {
     let client = format!("http://127.0.0.1:{client_port}");
     let peer = format!("http://127.0.0.1:{peer_port}");
@@ -80,14 +81,16 @@ pub fn etcd(folder: &Folder, client_port: u16, peer_port: u16) -> anyhow::Result
         .arg("--log-level=warn"))
 }
 
-/// kube-apiserver with the admission plugins of a real cluster, save what needs controllers that do not run.
+/// kube-apiserver with the admission plugins of a real cluster, except those that need controllers that do
+/// not run.
 pub fn apiserver(
     folder: &Folder,
     etcd_port: u16,
     port: u16,
     options: &ControlPlaneOptions,
 ) -> anyhow::Result<Program> {
-    // Hand-made nodes would wait for a lifecycle controller to untaint them; pods for one that makes their account.
+    // Without the lifecycle controller, nodes would keep their initial taint; without the controller manager,
+    // pods would have no service account.
     let mut disabled = vec!["TaintNodesByCondition"];
     if !options.controller_manager {
         disabled.push("ServiceAccount");
@@ -102,19 +105,20 @@ pub fn apiserver(
         .arg(flag("service-account-signing-key-file", pki.join("service-accounts.key").display()))
         .arg(flag("kubelet-client-certificate", pki.join("kubelet-client.crt").display()))
         .arg(flag("kubelet-client-key", pki.join("kubelet-client.key").display()))
-        // Nobody resolves a node's name here.
+        // Node names do not resolve here.
         .arg("--kubelet-preferred-address-types=InternalIP")
         .arg("--authorization-mode=Node,RBAC")
         .arg(flag("service-cluster-ip-range", services(options, port).range))
         .arg("--allow-privileged=true")
-        // No Service leads here, and a loopback address is no valid endpoint.
+        // No Service leads here, and a loopback address is not a valid endpoint.
         .arg("--endpoint-reconciler-type=none")
         .arg(flag("disable-admission-plugins", disabled.join(",")))
         .arg(flag("enable-priority-and-fairness", options.priority_and_fairness))
         .args(&options.apiserver_flags))
 }
 
-/// kube-controller-manager with a rate at which it is not the slowest part of a test (its own default is 20 per second).
+/// kube-controller-manager with a rate limit that does not slow tests down; its default is 20 requests per
+/// second.
 pub fn controller_manager(
     folder: &Folder,
     port: u16,
@@ -127,7 +131,7 @@ pub fn controller_manager(
         .args(open_paths())
         .arg(flag("kubeconfig", kubeconfig.display()))
         .arg("--leader-elect=false")
-        // Each controller with its own account and role, so that admission sees who really creates a pod.
+        // Each controller uses its own account and role, so that admission sees which one creates a pod.
         .arg("--use-service-account-credentials=true")
         .arg("--kube-api-qps=1000")
         .arg("--kube-api-burst=2000")
@@ -146,12 +150,12 @@ pub fn serving(program: Program, pki: &Path, port: u16) -> Program {
         .arg(flag("tls-private-key-file", pki.join("server.key").display()))
 }
 
-/// Health and metrics for everyone on loopback: scheduler and controller manager otherwise ask the API server who asks.
+/// Serves health and metrics to every local client; scheduler and controller manager would otherwise
+/// authorize each through the API server.
 pub fn open_paths() -> [String; 1] {
     [flag("authorization-always-allow-paths", "/healthz,/readyz,/livez,/metrics,/metrics/resources,/configz")]
 }
 
-/// `--name=value`.
 pub fn flag(name: &str, value: impl std::fmt::Display) -> String {
     format!("--{name}={value}")
 }

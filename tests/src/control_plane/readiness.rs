@@ -1,20 +1,20 @@
-//! How it is told that a program serves.
+//! Probes whether a program serves.
 
 use std::net::Ipv4Addr;
 
 use kube::Client;
 use tokio::net::TcpStream;
 
-/// A question to a program that has just been started.
+/// A probe of a program that has just been started.
 pub enum Probe {
-    /// Does it accept connections on this loopback port?
+    /// The program accepts connections on this loopback port.
     Connects(u16),
-    /// Does a GET of this path answer 200?
+    /// A GET of this path returns 200.
     Answers(Client, &'static str),
 }
 
 impl Probe {
-    /// Asks once; the error says why it is not ready yet.
+    /// Probes once. The error says why the program is not ready yet.
     pub async fn ask(&self) -> Result<(), String> {
         match self {
             Self::Connects(port) => {

@@ -1,4 +1,4 @@
-//! kube-schedulers: the default one, and as many more as a test wants, each with its own configuration.
+//! Starts kube-schedulers: the default one, and further ones with their own configurations.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use super::readiness::Probe;
 use super::{ControlPlane, kubeconfig, ports, programs};
 use crate::binaries;
 
-/// What the program of the default scheduler is called here. (Pods know it as `default-scheduler`.)
+/// The name of the default scheduler's program. Pods use `default-scheduler`.
 pub const DEFAULT: &str = "kube-scheduler";
 
-/// Requests per second and burst: the scheduler's own 50 and 100 would be the limit of every measurement.
+/// Requests per second and burst. The scheduler's defaults of 50 and 100 would limit every measurement.
 const RATE: u32 = 5000;
 
 impl ControlPlane {
-    /// Starts one more kube-scheduler and waits until it has seen the cluster. `configuration` is the path of a
-    /// `KubeSchedulerConfiguration`, whose client connection is filled in; leader election is off unless it says
-    /// otherwise. `name` is what [`ControlPlane::child`] and the log know it by; the `schedulerName` of pods comes from
-    /// the configuration.
+    /// Starts another kube-scheduler and waits until it is ready. `configuration` is the path of a
+    /// `KubeSchedulerConfiguration`. Its client connection is added, and leader election is off unless the
+    /// file sets it. `name` is its name for [`ControlPlane::child`] and the log; the `schedulerName` of pods
+    /// comes from the file.
     pub async fn start_scheduler(&mut self, name: &str, configuration: &Path) -> anyhow::Result<()> {
         self.spawn_scheduler(name, Some(configuration)).await?;
         self.servers.ready().await
@@ -60,8 +60,8 @@ impl ControlPlane {
     }
 }
 
-/// Fills in what belongs to this control plane and not to a shipped configuration: the kubeconfig always, rates and
-/// the absence of leader election where nothing is said. None unless the document is a mapping of mappings.
+/// Adds what belongs to this control plane and not to a shipped configuration: the kubeconfig always, rates
+/// and disabled leader election if they are not set. `None` unless the document is a mapping of mappings.
 fn completed(mut document: Value, kubeconfig: &Path) -> Option<Value> {
     let connection = section(&mut document, "clientConnection")?;
     connection.insert("kubeconfig".to_owned(), json!(kubeconfig));

@@ -1,5 +1,5 @@
-//! The programs of one control plane, in the order in which they were started; they are stopped in the reverse one,
-//! for an API server without etcd does not end.
+//! The programs of one control plane, in the order of their start. They are stopped in reverse, because an
+//! API server without etcd does not exit.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use anyhow::{Context as _, bail};
 use super::readiness::Probe;
 use crate::process::{Child, Program};
 
-/// Longest wait for one program on a machine that is busy with other builds (idle: at most a few seconds).
+/// Timeout for one program on a machine that is busy with builds. An idle machine takes a few seconds.
 const START_PATIENCE: Duration = Duration::from_mins(1);
 
-/// Pause between two probes: small beside a start, and nothing for the program asked.
+/// Interval of probes: short compared to a start, and no load for the program.
 const PROBE_PAUSE: Duration = Duration::from_millis(25);
 
-/// Time to end by itself, per program, before it is killed.
+/// How long a program may take to exit before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 struct Server {
@@ -23,7 +23,6 @@ struct Server {
     ready: bool,
 }
 
-/// The started programs.
 #[derive(Default)]
 pub struct Servers {
     in_start_order: Vec<Server>,
@@ -45,12 +44,11 @@ impl Servers {
         Ok(())
     }
 
-    /// The program of this name.
     pub fn child(&mut self, name: &str) -> anyhow::Result<&mut Child> {
         Ok(&mut self.find(name)?.child)
     }
 
-    /// What the program of this name answers to a GET.
+    /// The answer of the program of this name to a GET.
     pub async fn get(&mut self, name: &str, path: &str) -> anyhow::Result<String> {
         let Probe::Answers(client, _) = &self.find(name)?.probe else { bail!("{name} serves no HTTPS") };
         let request = http::Request::get(path).body(Vec::new())?;
@@ -64,7 +62,7 @@ impl Servers {
         server.wait().await
     }
 
-    /// Ends all, last started first. Blocks.
+    /// Ends all programs, the last started first. It blocks the thread.
     pub fn terminate(mut self) -> anyhow::Result<()> {
         while let Some(mut server) = self.in_start_order.pop() {
             let name = server.child.name().to_owned();
@@ -110,7 +108,7 @@ impl Server {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        // A vector would drop its first element first, which is etcd.
+        // A vector drops its first element first, which is etcd.
         while self.in_start_order.pop().is_some() {}
     }
 }

@@ -1,59 +1,55 @@
-//! A code block, and what its fence says of it.
+//! A code block of a page, and the role that its fence gives it.
 
 use std::str::FromStr;
 use thiserror::Error;
 
-/// A code block of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// The line of its fence, from 1.
+    /// The line of its fence, counted from 1.
     pub line: usize,
-    /// What it is.
     pub role: Role,
-    /// What is in it.
     pub text: String,
 }
 
-/// What a block is.
+/// How a test checks a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Commands that run, in the order of the page.
+    /// Commands that are run in the order of the page.
     Run,
-    /// Commands that run after everything else.
+    /// Commands that are run after everything else.
     RunAtTheEnd,
-    /// Commands that run on an API server where no program of kerf and no kubelet runs.
+    /// Commands that are run on an API server without kerf's programs and without a kubelet.
     RunOnApiServer,
-    /// Commands that cannot run here.
+    /// Commands that cannot be run here.
     Elsewhere(Elsewhere),
-    /// Whole documents.
+    /// Complete documents.
     Manifest,
-    /// Whole documents of kinds that other projects define.
+    /// Complete documents of kinds that other projects define.
     Foreign,
-    /// A part of one.
+    /// Part of a document.
     Part(Whole),
-    /// Something to look at.
+    /// Text that is only shown.
     Shown,
 }
 
-/// Where commands run that a local control plane without a GPU cannot run.
+/// The environment of commands that a local control plane without a GPU cannot run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Elsewhere {
-    /// They are the gate, or a part of it that takes long.
+    /// They are the gate, or a long part of it.
     Gate,
-    /// On a machine with a GPU.
+    /// They need a machine with a GPU.
     Gpu,
-    /// With an account of a cloud.
+    /// They need a cloud account.
     Cloud,
-    /// With a container engine, or a registry.
+    /// They need a container engine or a registry.
     Images,
-    /// On a cluster that has more than Kubernetes: GPU Operator, Prometheus, cert-manager, `OpenShift`'s own.
+    /// They need a cluster with more than Kubernetes: GPU Operator, Prometheus, cert-manager, or `OpenShift`.
     Cluster,
 }
 
-/// What a block is a part of.
+/// The document that a block is part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whole {
-    /// A Pod.
     Pod,
     /// A Pod's only container.
     Container,
@@ -61,11 +57,10 @@ pub enum Whole {
     GpuPolicySpec,
     /// A policy for nodes.
     GpuNodePolicy,
-    /// A GpuNode.
     GpuNode,
     /// The values of kerf's chart.
     Values,
-    /// A pod and what is expected of it, for `kerf policy test`.
+    /// A pod and its expected result, for `kerf policy test`.
     PolicyTest,
     /// The `env` of a container.
     Env,
@@ -73,7 +68,6 @@ pub enum Whole {
     Kustomization,
 }
 
-/// A fence that says something unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the fence {0:?} is not known: see tests/src/docs")]
 pub struct UnknownFence(String);
@@ -116,7 +110,7 @@ impl FromStr for Role {
 }
 
 impl Block {
-    /// The commands of a block of them: without comments, continued lines as one.
+    /// The commands of the block, without comments, and with continued lines joined.
     #[must_use]
     pub fn commands(&self) -> Vec<String> {
         let joined = self.text.replace("\\\n", " ");

@@ -1,16 +1,16 @@
-//! The pages of the documentation, as far as a machine can hold them to the truth: their code blocks and their links.
+//! The documentation's pages, with the parts that tests can check: code blocks and links.
 //!
-//! What a block is stands in the first line of its fence, behind the language, where readers do not see it:
+//! The role of a block is in the first line of its fence, after the language, where readers do not see it:
 //!
-//! | fence | what becomes of it |
+//! | fence | what tests do with it |
 //! |---|---|
 //! | `sh` | run on a local cluster, in the order of the page |
-//! | `sh when=end` | run after everything else: it takes kerf away |
+//! | `sh when=end` | run after everything else, because it removes kerf |
 //! | `sh on=api-server` | run on an API server where nothing else runs; `NODE`, `NAME` and `SELECTOR` are replaced |
 //! | `sh elsewhere=WHERE` | not run here, for one of the reasons of [`Elsewhere`]; its commands must exist with these flags |
-//! | `yaml` | whole manifests or policies: taken by the API server, or by `kerf policy check` |
-//! | `yaml elsewhere=cluster` | manifests of kinds that other projects define: read, and not applied |
-//! | `yaml part-of=WHAT` | put into an empty [`Whole`], and then taken |
+//! | `yaml` | whole manifests or policies: the API server or `kerf policy check` must accept them |
+//! | `yaml elsewhere=cluster` | manifests of kinds that other projects define: parsed, not applied |
+//! | `yaml part-of=WHAT` | completed to an otherwise empty [`Whole`], which must be accepted |
 //! | `json`, `promql`, `text` | shown |
 
 mod block;

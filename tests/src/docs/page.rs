@@ -1,4 +1,4 @@
-//! A page: its blocks, its links, and the places in it that links can lead to.
+//! A page: its blocks, its links, and its anchors.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,20 +9,18 @@ use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 use super::Block;
 
-/// A page of the documentation.
 #[derive(Debug)]
 pub struct Page {
     /// Its path from the repository's root.
     pub path: PathBuf,
-    /// Its code blocks, in order.
     pub blocks: Vec<Block>,
-    /// Where its links and pictures lead to, as they are written.
+    /// Targets of its links and pictures, as they are written.
     pub links: Vec<String>,
     /// Its headings, as links name them.
     pub anchors: BTreeSet<String>,
 }
 
-/// Every page of the repository: those at the root, and all under `docs/`, `deploy/` and `policies/`.
+/// All pages of the repository: those at the root, and all below `docs/`, `deploy/` and `policies/`.
 pub fn pages(root: &Path) -> anyhow::Result<Vec<Page>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(root).with_context(|| format!("failed to list {}", root.display()))? {
@@ -98,7 +96,7 @@ impl Page {
     }
 }
 
-/// How GitHub names a heading in links: lower case, words joined by hyphens, other signs dropped.
+/// GitHub's anchor for a heading: lower case, words joined by hyphens, other signs dropped.
 fn anchor(title: &str) -> String {
     let kept = title.chars().filter(|sign| sign.is_alphanumeric() || matches!(sign, ' ' | '-' | '_'));
     kept.map(|sign| if sign == ' ' { '-' } else { sign.to_ascii_lowercase() }).collect()

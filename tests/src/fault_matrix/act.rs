@@ -1,4 +1,4 @@
-//! What is asked of a node: at random for the churn, and on purpose so that the agent makes a certain call.
+//! Acts on a node: random ones for the churn, and chosen ones that make the agent call a certain function.
 
 use kerf_core::contract::Shape;
 use kerf_core::kind::Kind;
@@ -10,7 +10,7 @@ use super::node::{AMPERE, CUT, SHARED, SWITCHED};
 use super::places;
 use super::scene::Scene;
 
-/// What a pod gets.
+/// The kind of slice that a pod gets.
 #[derive(Debug, Clone, Copy)]
 enum What {
     Instance,
@@ -18,50 +18,49 @@ enum What {
     Share(Kind),
 }
 
-/// Pods on a node at most.
+/// The largest number of pods on a node.
 const MOST_TENANTS: usize = 9;
 
-/// Something that makes the agent call NVML, or say words to an MPS daemon.
+/// An act that makes the agent call NVML or send commands to an MPS daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Act {
-    /// A GPU instance is cut, where idle ones have to go for it if there are any.
+    /// Cuts a GPU instance, in place of idle ones if there are any.
     Cut,
-    /// A compute instance of a shared GPU instance is cut.
+    /// Cuts a compute instance of a shared GPU instance.
     Part,
-    /// A pod gets an MPS share of a GPU.
+    /// Gives a pod an MPS share of a GPU.
     Share,
-    /// The servers of the MPS daemon get into fault.
+    /// Puts the servers of the MPS daemon into fault.
     Break,
-    /// A pod gets a time slice of a GPU.
+    /// Gives a pod a time slice of a GPU.
     Slice,
-    /// Nothing: the agent looks at its GPUs by itself.
+    /// Does nothing; the agent probes its GPUs by itself.
     Rest,
-    /// The agent is killed and starts again.
+    /// Kills the agent and starts it again.
     Start,
-    /// A GPU's MIG mode is switched.
+    /// Switches a GPU's MIG mode.
     Switch,
 }
 
 impl Act {
-    /// Those of the GPUs that MIG cuts, in such an order that at the look and at the start there is something to see.
+    /// Acts on the GPUs with MIG. Slices come first, so that the probe and the start find some.
     pub(super) const OF_CUTS: [Self; 5] = [Self::Cut, Self::Part, Self::Rest, Self::Start, Self::Switch];
 
-    /// Those of the GPU that is shared, so that MPS ends.
+    /// Acts on the shared GPU. The time slice comes last, so that MPS ends.
     pub(super) const OF_SHARES: [Self; 3] = [Self::Share, Self::Break, Self::Slice];
 }
 
 impl Scene {
-    /// Asks for it. It is done as soon as it can be.
+    /// Queues an act. It is done as soon as it can be.
     pub(super) fn ask(&mut self, act: Act) {
         self.due.push(act);
     }
 
-    /// Whether all that was asked for is done.
     pub(super) fn asks_nothing(&self) -> bool {
         self.due.is_empty()
     }
 
-    /// Does what is asked for and can be done, and makes way for the rest.
+    /// Does every queued act that can be done, and frees slices for the rest.
     pub(super) async fn do_what_is_due(&mut self) -> anyhow::Result<()> {
         for act in std::mem::take(&mut self.due) {
             if !self.try_to(act).await? {
@@ -71,7 +70,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Does it, or makes way for it. Whether it is done.
+    /// Does the act, or frees slices for it. Returns whether it is done.
     async fn try_to(&mut self, act: Act) -> anyhow::Result<bool> {
         match act {
             Act::Rest => Ok(true),
@@ -99,7 +98,7 @@ impl Scene {
         }
     }
 
-    /// A random demand.
+    /// Creates or deletes a random pod.
     pub(super) async fn demand(&mut self) -> anyhow::Result<()> {
         let full = self.leader.tenants().count() >= MOST_TENANTS;
         match self.dice.below(10) {
@@ -112,7 +111,7 @@ impl Scene {
                     CUT if self.dice.below(3) == 0 => What::Part,
                     _ => What::Instance,
                 };
-                // What is asked for on purpose is not to be kept from its GPU.
+                // A random pod must not occupy the GPU of a queued act.
                 let is_wanted = match gpu {
                     SHARED => self.due.iter().any(|act| matches!(act, Act::Share | Act::Slice | Act::Break)),
                     SWITCHED => self.due.contains(&Act::Switch),
@@ -128,12 +127,12 @@ impl Scene {
         }
     }
 
-    /// Where it could go on the GPU, and its resource name.
+    /// A place on the GPU for this kind of slice, and its resource name.
     fn find(&mut self, gpu: u32, what: What) -> anyhow::Result<Option<(GpuState, Shape, String)>> {
         let state = self.gpu(gpu)?;
         let taken = places::taken(&state, self.leader.promised(&state.uuid), &self.status());
         let found = match what {
-            // Its policy goes ahead of its mode.
+            // The policy changes before the mode does.
             What::Instance if gpu == SWITCHED && !self.wants_mig() => None,
             What::Instance if state.mig.current => places::instance(&state, &taken, &mut self.dice),
             What::Part if state.mig.current => places::part(&state, &taken, &mut self.dice),
@@ -143,7 +142,7 @@ impl Scene {
         Ok(found.map(|(shape, name)| (state, shape, name)))
     }
 
-    /// Makes a pod that gets something new of the GPU, or makes room for it. Whether it is done.
+    /// Creates a pod with a new slice on the GPU, or frees a place for it. Returns whether it is done.
     async fn rent_on(&mut self, gpu: u32, what: What) -> anyhow::Result<bool> {
         let uuid = self.uuid(gpu)?;
         if let Some((state, shape, name)) = self.find(gpu, what)? {
@@ -153,7 +152,7 @@ impl Scene {
             return Ok(true);
         }
         match what {
-            // All of the other kind have to go.
+            // All slices of another kind must go first.
             What::Share(_) => drop(self.clear(gpu)?),
             _ if self.tenants_of(Some(gpu))?.iter().any(|name| self.leader.is_leaving(name)) => {}
             _ => self.evict_one(Some(gpu))?,
@@ -165,7 +164,7 @@ impl Scene {
         let idle = self.leader.idle();
         let Some(slice) = self.dice.pick(&idle).cloned() else { return Ok(()) };
         let instance = slice.shape.instance().filter(|_| slice.shape.part().is_none());
-        // Its policy goes ahead of its mode.
+        // The policy changes before the mode does.
         let is_allowed = self.wants_mig() || slice.gpu != self.uuid(SWITCHED)?;
         let instance = instance.filter(|_| is_allowed);
         let Some(instance) = instance.filter(|_| !self.due.contains(&Act::Switch)) else { return Ok(()) };
@@ -173,7 +172,7 @@ impl Scene {
         self.leader.rent(&slice.gpu, slice.shape, &name, Source::Idle(slice.id)).await
     }
 
-    /// Deletes a pod, of this GPU or any.
+    /// Deletes a random pod of this GPU, or of any.
     pub(super) fn evict_one(&mut self, gpu: Option<u32>) -> anyhow::Result<()> {
         let all = self.tenants_of(gpu)?;
         if let Some(name) = self.dice.pick(&all) {
@@ -182,7 +181,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Deletes all pods of a GPU. Whether there are none.
+    /// Deletes all pods of a GPU. Returns whether there are none.
     fn clear(&mut self, gpu: u32) -> anyhow::Result<bool> {
         let all = self.tenants_of(Some(gpu))?;
         for name in &all {

@@ -1,5 +1,5 @@
-//! The calls that the agent really makes, and what makes it call: the rows of the matrix, counted and not listed, so that
-//! none can be forgotten.
+//! Finds the calls that the agent really makes, and the acts that cause them. These are the rows of the
+//! matrix; they are counted instead of listed, so that none is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,23 +10,23 @@ use super::act::Act;
 use super::cell::Call;
 use super::scene::Scene;
 
-/// Calls, each with the acts in which it is made.
+/// Calls, each with the acts that cause it.
 pub(super) type Calls = BTreeMap<Call, Vec<Act>>;
 
-/// How often each act is asked for, so that all that may become of it is seen: what it needs gone is destroyed.
+/// How often each act is repeated, so that its variants occur, such as destroying idle slices for it.
 const TIMES: usize = 8;
 
-/// After so long the agent's watch for errors has noticed that the GPUs' handles are others.
+/// By then the agent's watch for errors has noticed that the GPUs have new handles.
 const WATCH_NOTICES: Duration = Duration::from_secs(7);
 
-/// What ends the fault of an MPS server, some 15 seconds after it began.
+/// The command that ends an MPS server's fault, some 15 seconds after its begin.
 const SHUT_DOWN: &str = "shutdown_server";
 
-/// After so long a node that is not at rest is a broken one.
+/// A node that has not settled by then is broken.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 impl Scene {
-    /// Counts the calls of each of these acts, nothing else being asked for.
+    /// Counts the calls of each of these acts alone.
     pub(super) async fn count_calls(&mut self, acts: &[Act]) -> anyhow::Result<Calls> {
         self.node.control(|control| control.count_calls = true)?;
         let mut calls = Calls::new();
@@ -42,17 +42,16 @@ impl Scene {
         Ok(calls)
     }
 
-    /// Has all calls counted that are made from now on, errors' ones as well.
+    /// Counts all calls from now on, including those that follow errors.
     pub(super) fn count_all(&mut self) -> anyhow::Result<()> {
         self.node.control(|control| control.count_calls = true)
     }
 
-    /// The calls that were ever counted.
+    /// The calls that were counted since the start.
     pub(super) fn counted(&self) -> anyhow::Result<BTreeSet<Call>> {
         Ok(self.counts()?.into_keys().collect())
     }
 
-    /// How often each call was made.
     fn counts(&self) -> anyhow::Result<BTreeMap<Call, u64>> {
         let functions = self.node.state()?.calls.into_iter();
         let functions = functions.map(|(function, count)| (Call::Nvml(function), count));
@@ -76,7 +75,7 @@ impl Scene {
             let least = match act {
                 Act::Switch if n == 0 => WATCH_NOTICES,
                 Act::Rest | Act::Start => self.period * 3 / 2,
-                // Limits are set on whose processes were seen.
+                // The agent sets limits only for processes that it has seen.
                 Act::Slice if n == 0 => self.period * 3 / 2,
                 _ => Duration::ZERO,
             };
@@ -93,7 +92,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until the node is at rest, for so long at least.
+    /// Waits until the node has settled, and at least for `least`.
     async fn rest(&mut self, least: Duration) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {

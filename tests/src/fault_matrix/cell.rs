@@ -1,4 +1,4 @@
-//! One cell of the matrix: what happens to which call, and how often and when it is made to happen.
+//! One cell of the matrix: a call, its fault, and how often and when the fault occurs.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,92 +9,87 @@ use super::act::Act;
 use super::codes;
 use crate::mps::{Fault as Mishap, WordFault};
 
-/// A call that the agent makes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Call {
-    /// An NVML function.
     Nvml(String),
-    /// A word to an MPS control daemon, without its arguments.
+    /// A command to an MPS control daemon, without its arguments.
     Mps(String),
 }
 
-/// What becomes of a call, of the daemon that it goes to, or of the agent that makes it.
+/// The fault of a call, of the daemon that it goes to, or of the agent that makes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Blow {
-    /// It gives this code.
+    /// The call returns this code.
     Code(NvmlCode),
-    /// It is not understood, or answered by nothing.
+    /// The daemon answers with an error, or with nothing.
     Refused,
-    /// It does not come back until it is released.
+    /// The call hangs until it is released, then takes effect.
     Hang,
-    /// It takes effect, and does not come back until it is released.
+    /// The call takes effect, then hangs until it is released.
     HangAfter,
-    /// The daemon is killed right before it takes effect.
+    /// The daemon is killed before the call takes effect.
     DieBefore,
-    /// The daemon is killed right after.
+    /// The daemon is killed after the call took effect.
     DieAfter,
-    /// The agent is killed right before it takes effect.
+    /// The agent is killed before the call takes effect.
     KillBefore,
-    /// The agent is killed right after.
+    /// The agent is killed after the call took effect.
     KillAfter,
 }
 
-/// A call and what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
-    /// The call.
     pub call: Call,
-    /// What becomes of it.
     pub blow: Blow,
 }
 
-/// How a cell went.
+/// The result of a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// All held, and the node was settled within this time of the fault's end.
+    /// Every check held. The node settled within this time after the fault's end.
     Sound(Duration),
-    /// What was wrong.
+    /// The violated checks.
     Broken(Vec<String>),
-    /// The agent did not make the call: the cell is empty.
+    /// The agent did not make the call, so the cell is empty.
     NotStruck,
 }
 
-/// One time that a cell's blow is struck.
+/// One injection of a cell's fault.
 #[derive(Debug, Clone)]
 pub(super) struct Dose {
     pub(super) strike: Strike,
     pub(super) lasts: Lasts,
-    /// What makes the agent call.
+    /// The act that makes the agent call.
     pub(super) act: Act,
 }
 
-/// What strikes.
+/// The injected fault.
 #[derive(Debug, Clone)]
 pub(super) enum Strike {
-    /// A call to the simulated NVML.
+    /// A fault of the simulated NVML.
     Nvml(Fault),
-    /// A word to the stand-in for the MPS control daemon.
+    /// A fault of the stand-in for the MPS control daemon.
     Mps(WordFault),
-    /// The same, and the agent is killed while the daemon hangs.
+    /// A fault of the stand-in, during which the agent is killed.
     MpsAndAgent(WordFault),
 }
 
-/// How long.
+/// The duration of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lasts {
-    /// It strikes once.
+    /// It occurs once.
     Once,
-    /// It strikes for a probe period, and what hangs until the agent has noticed.
+    /// It lasts for a probe period. A call that hangs does so until the agent has noticed.
     AWhile,
-    /// It hangs until the agent has put another daemon in its place.
+    /// It hangs until the agent has replaced the daemon.
     UntilReplaced,
 }
 
-/// Strikes of a fault that lasts: more than there are in its time.
+/// Occurrences of a fault with a duration: more than fit into it.
 const MANY: u32 = 10_000;
 
 impl Call {
-    /// What may become of it.
+    /// The faults that this call can have.
     pub(super) fn blows(&self) -> Vec<Blow> {
         use Blow::{DieAfter, DieBefore, Hang, HangAfter, KillAfter, KillBefore, Refused};
         match self {
@@ -108,7 +103,7 @@ impl Call {
 }
 
 impl Cell {
-    /// The doses of the cell, `turn` saying with which of the acts that make the agent call to begin.
+    /// The doses of the cell. `turn` selects the act to begin with, among those that make the agent call.
     pub(super) fn doses(&self, acts: &[Act], turn: usize) -> Vec<Dose> {
         let strikes = match &self.call {
             Call::Nvml(function) => of_nvml(function, self.blow),
@@ -174,7 +169,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// As the table's columns are headed.
+/// The heading of the table's column.
 impl fmt::Display for Blow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,9 +1,9 @@
-//! Which codes each NVML function may give: by nvml.h's documentation, and those that a driver gives to any call when it is
-//! unloaded, replaced, out of memory, slow, or its GPU is gone.
+//! The codes that each NVML function may return: those that nvml.h documents, and those that a driver returns
+//! from any call when it is unloaded, replaced, out of memory or slow, or when its GPU is gone.
 
 use kerf_nvml_mock::NvmlCode as C;
 
-/// Any call after `nvmlInit`.
+/// Codes of any call after `nvmlInit`.
 const ANY: [C; 7] = [
     C::UNINITIALIZED,
     C::INVALID_ARGUMENT,
@@ -14,16 +14,16 @@ const ANY: [C; 7] = [
     C::UNKNOWN,
 ];
 
-/// Calls that name a GPU or something of it.
+/// Codes of calls that name a GPU or a part of it.
 const OF_A_GPU: [C; 4] = [C::NOT_SUPPORTED, C::GPU_IS_LOST, C::RESET_REQUIRED, C::NOT_READY];
 
-/// Calls that only root may make, or that open the GPU.
+/// Codes of calls that only root may make, or that open the GPU.
 const PRIVILEGED: [C; 2] = [C::NO_PERMISSION, C::OPERATING_SYSTEM];
 
-/// Calls that change something.
+/// Codes of calls that change something.
 const CHANGING: [C; 2] = [C::IN_USE, C::INVALID_STATE];
 
-/// Functions that change something on a GPU: of these an answer can be lost after the effect.
+/// Functions that change a GPU. Their answer can be lost after the effect.
 const MUTATORS: [&str; 8] = [
     "nvmlDeviceCreateGpuInstanceWithPlacement",
     "nvmlDeviceSetComputeMode",
@@ -35,7 +35,7 @@ const MUTATORS: [&str; 8] = [
     "nvmlComputeInstanceDestroy",
 ];
 
-/// What single functions may give beside these.
+/// Further codes of single functions.
 const OWN: [(&str, &[C]); 17] = [
     ("nvmlDeviceCreateGpuInstanceWithPlacement", &[C::INSUFFICIENT_RESOURCES]),
     ("nvmlDeviceGetGpuInstanceById", &[C::NOT_FOUND, C::NO_PERMISSION]),
@@ -56,12 +56,11 @@ const OWN: [(&str, &[C]); 17] = [
     ("nvmlComputeInstanceGetInfo_v2", &[C::NO_PERMISSION, C::NOT_FOUND]),
 ];
 
-/// Whether the function changes something on a GPU.
 pub(super) fn changes(function: &str) -> bool {
     MUTATORS.contains(&function)
 }
 
-/// The codes that the function may give, ascending.
+/// The codes that the function may return, ascending.
 pub(super) fn of(function: &str) -> Vec<C> {
     let own = OWN.iter().find(|(name, _)| *name == function).map_or(&[][..], |(_, codes)| codes);
     let mut codes = own.to_vec();

@@ -1,4 +1,4 @@
-//! The MPS daemon of the GPU that is shared: what it is told to do, and what it should be like at rest.
+//! The MPS daemon of the shared GPU: its orders, and its expected state when the node has settled.
 
 use std::collections::BTreeSet;
 
@@ -17,10 +17,9 @@ use crate::mps::{Event, Fault, MpsStandIn, Orders, ServerFault};
 const DEFAULT: u32 = 0;
 const EXCLUSIVE: u32 = 3;
 
-/// The word that says what a client may have of memory.
+/// The command that sets the memory limit of new clients.
 const LIMIT: &str = "set_default_device_pinned_mem_limit 0 ";
 
-/// The daemons of one GPU.
 pub(super) struct Daemon {
     pub(super) target: GpuUuid,
     stand_in: MpsStandIn,
@@ -36,7 +35,7 @@ impl Daemon {
         self.stand_in.events(self.target.as_str()).context("the MPS daemon's log cannot be read")
     }
 
-    /// The daemon that was started last, and the memory limit in MiB that it was given last.
+    /// The daemon that was started last, and its last memory limit in MiB.
     fn newest(&self) -> anyhow::Result<Option<(u32, Option<u64>)>> {
         let mut newest = None;
         for event in self.events()? {
@@ -53,13 +52,12 @@ impl Daemon {
     }
 }
 
-/// Whether a word did what it says, at last.
+/// Whether a command took effect, perhaps after it had hung.
 fn took_effect(fault: Option<&Fault>) -> bool {
     matches!(fault, None | Some(Fault::HangBefore | Fault::HangAfter | Fault::DieAfter))
 }
 
 impl Scene {
-    /// Gives the daemon other orders.
     pub(super) fn order(&mut self, change: impl FnOnce(&mut Orders)) -> anyhow::Result<()> {
         let daemon = &mut self.daemon;
         change(&mut daemon.orders);
@@ -67,15 +65,14 @@ impl Scene {
         daemon.stand_in.order(daemon.target.as_str(), orders).context("the MPS daemon cannot be given orders")
     }
 
-    /// Has the servers get into fault, once.
+    /// Puts the servers into fault, once.
     pub(super) fn break_servers(&mut self) -> anyhow::Result<()> {
         self.order(|orders| orders.server_fault = Some(ServerFault::UntilShutDown))?;
-        // A later order must not break them again.
+        // A later order must not repeat the fault.
         self.daemon.orders.server_fault = None;
         Ok(())
     }
 
-    /// How often each word came.
     pub(super) fn word_counts(&self) -> anyhow::Result<std::collections::BTreeMap<String, usize>> {
         self.daemon
             .stand_in
@@ -83,7 +80,7 @@ impl Scene {
             .context("the MPS daemon's log cannot be read")
     }
 
-    /// The words that went wrong.
+    /// The commands that had a fault.
     pub(super) fn words_struck(&self) -> anyhow::Result<Vec<(String, Fault)>> {
         self.daemon
             .stand_in
@@ -91,20 +88,18 @@ impl Scene {
             .context("the MPS daemon's log cannot be read")
     }
 
-    /// How often a daemon was started.
     pub(super) fn daemons_started(&self) -> anyhow::Result<usize> {
         Ok(self.daemon.events()?.iter().filter(|event| matches!(event, Event::Started { .. })).count())
     }
 
-    /// The pods that have MPS shares.
     pub(super) fn mps_holders(&self) -> BTreeSet<PodKey> {
         let shares = |name: &str| name.starts_with("nvidia.com/gpu-") && !name.ends_with(".shared");
         let held = guard::held(&self.node.kubelet);
         held.into_values().flatten().filter(|(name, _)| shares(name)).map(|(_, pod)| pod).collect()
     }
 
-    /// What is wrong with the daemon: it runs for those who have shares, within the largest that is not idle (within the largest of
-    /// all if all are), and for nobody else.
+    /// Wrong states of the daemon. It must run exactly if there are shares. Its limit is the largest share
+    /// that is not idle, or the largest of all if all are idle.
     pub(super) fn daemon_complaints(&self, state: &MockState) -> anyhow::Result<Vec<String>> {
         let status = self.status();
         let shares = status.slices.iter().filter(|s| s.gpu == self.daemon.target);
@@ -114,7 +109,7 @@ impl Scene {
             }
             _ => None,
         });
-        // One that is not idle is more than any that is.
+        // `true` sorts after `false`, so any share that is not idle comes after all idle ones.
         let largest = sizes.max().map(|(_, size)| size);
         let newest = self.daemon.newest()?.filter(|(pid, _)| runs(*pid));
         let mode = state.gpus.iter().find(|gpu| gpu.index == SHARED).context("no such GPU")?.compute_mode;
@@ -135,7 +130,7 @@ impl Scene {
     }
 }
 
-/// Whether the process runs; one that ended and that nobody has waited for has no program any more.
+/// Whether the process runs. A zombie has no executable any more.
 fn runs(pid: u32) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
 }

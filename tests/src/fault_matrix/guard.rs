@@ -1,4 +1,4 @@
-//! Looks all the time whether what must never be is so: a slice with two holders, a held slice that is gone.
+//! Checks continuously that a slice never has two holders, and that no held slice is destroyed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,13 +10,12 @@ use tokio::task::JoinHandle;
 
 use crate::kubelet::{PodKey, StandInKubelet};
 
-/// How often it looks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Devices with their names and their holders.
+/// Devices, with the resource names and pods that hold them.
 pub(super) type Held = BTreeMap<String, BTreeSet<(String, PodKey)>>;
 
-/// Looks until it is dropped.
+/// Checks until it is dropped.
 pub(super) struct Guard {
     seen: Arc<Mutex<BTreeSet<String>>>,
     task: JoinHandle<()>,
@@ -36,7 +35,7 @@ impl Guard {
         Self { seen, task }
     }
 
-    /// What was found since it was asked last.
+    /// The violations since the last call.
     pub(super) fn take(&self) -> Vec<String> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *seen).into_iter().collect()
@@ -49,7 +48,7 @@ impl Drop for Guard {
     }
 }
 
-/// Who holds what, by the kubelet's own account.
+/// Which pods hold which devices, as the kubelet allocated them.
 pub(super) fn held(kubelet: &StandInKubelet) -> Held {
     let mut held = Held::new();
     for (pod, devices) in kubelet.allocations() {
@@ -64,16 +63,16 @@ pub(super) fn held(kubelet: &StandInKubelet) -> Held {
 
 fn look(kubelet: &StandInKubelet, state: &Path) -> Vec<String> {
     let before = held(kubelet);
-    // There is none before the agent's first call.
+    // The file is missing before the agent's first call.
     let Ok(state) = MockState::load(state) else { return Vec::new() };
     let after = held(kubelet);
-    // Held before and after by the same pod, so held while the state was read.
+    // A pod that holds the device before and after also held it while the state was read.
     let mut meanwhile = before;
     meanwhile.retain(|device, holders| after.get(device).is_some_and(|now| now.is_superset(holders)));
     violations(&state, &meanwhile)
 }
 
-/// What must not be of what is held.
+/// Violations in a state of the GPUs and what is held of them.
 pub(super) fn violations(state: &MockState, held: &Held) -> Vec<String> {
     let real: BTreeSet<&str> = state
         .gpus
@@ -91,7 +90,7 @@ pub(super) fn violations(state: &MockState, held: &Held) -> Vec<String> {
     twice.chain(gone).chain(illegal).chain(state.gpus.iter().flat_map(|gpu| shared(gpu, held))).collect()
 }
 
-/// What is wrong with the shares of a GPU.
+/// Violations among the shares of a GPU.
 fn shared(gpu: &GpuState, held: &Held) -> Vec<String> {
     let here = held.iter().filter(|(device, _)| device.starts_with(&format!("{}::", gpu.uuid)));
     let names: Vec<&str> = here.flat_map(|(_, holders)| holders).map(|(name, _)| name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! A fault that stands: how it is armed, whether it has struck, how it is ended.
+//! An active fault: arms it, detects whether it has occurred, and ends it.
 
 use std::time::Duration;
 
@@ -11,15 +11,14 @@ use crate::mps::{Fault as Mishap, WordFault};
 /// How often the agent probes an MPS daemon (`Timings::probe_every`, which no flag scales).
 const MPS_PERIOD: Duration = Duration::from_secs(5);
 
-/// A fault that stands.
 pub(super) struct Harm {
     strike: Strike,
-    /// How often words had gone wrong before.
+    /// Count of this command's faults before this one was armed.
     words_before: usize,
 }
 
 impl Harm {
-    /// The dose's, with a count of its own.
+    /// The dose's fault. `number` identifies it in the simulated NVML.
     pub(super) fn new(dose: &Dose, number: u32) -> Self {
         let strike = match dose.strike.clone() {
             Strike::Nvml(fault) => Strike::Nvml(Fault { id: Some(format!("dose-{number}")), ..fault }),
@@ -28,7 +27,6 @@ impl Harm {
         Self { strike, words_before: 0 }
     }
 
-    /// Arms it.
     pub(super) fn begin(&mut self, scene: &mut Scene) -> anyhow::Result<()> {
         match &self.strike {
             Strike::Nvml(fault) => scene.node.control(|control| control.faults.push(fault.clone())),
@@ -39,7 +37,7 @@ impl Harm {
         }
     }
 
-    /// Whether it has struck.
+    /// Whether the fault has occurred. A hang counts only while the running agent is in it.
     pub(super) fn has_struck(&self, scene: &Scene) -> anyhow::Result<bool> {
         let fault = match &self.strike {
             Strike::Nvml(fault) => fault,
@@ -59,7 +57,6 @@ impl Harm {
         })
     }
 
-    /// Ends it.
     pub(super) fn end(&self, scene: &mut Scene) -> anyhow::Result<()> {
         match &self.strike {
             Strike::Nvml(_) => scene.node.control(|control| control.faults.clear()),
@@ -67,7 +64,7 @@ impl Harm {
         }
     }
 
-    /// Whether what it strikes does not come back.
+    /// Whether the faulty call hangs.
     pub(super) fn hangs(&self) -> bool {
         match &self.strike {
             Strike::Nvml(fault) => fault.strike == Nvml::Hang,
@@ -77,7 +74,6 @@ impl Harm {
         }
     }
 
-    /// Whether the agent dies of it.
     pub(super) fn kills_the_agent(&self) -> bool {
         match &self.strike {
             Strike::Nvml(fault) => fault.strike == Nvml::Kill,
@@ -86,23 +82,23 @@ impl Harm {
         }
     }
 
-    /// Whether the agent is to be killed while it stands.
+    /// Whether the test must kill the agent during the fault.
     pub(super) fn kills_the_agent_by_hand(&self) -> bool {
         matches!(self.strike, Strike::MpsAndAgent(_))
     }
 
-    /// Whether it is a word to an MPS daemon that it strikes.
+    /// Whether it is a fault of a command to an MPS daemon.
     pub(super) fn is_of_mps(&self) -> bool {
         !matches!(self.strike, Strike::Nvml(_))
     }
 
-    /// The probe period of what it strikes.
+    /// The agent's probe period for the faulty part.
     pub(super) fn period(&self, own: Duration) -> Duration {
         if self.is_of_mps() { own.max(MPS_PERIOD) } else { own }
     }
 }
 
-/// How often this has gone wrong with the word.
+/// How often the command has had this fault.
 fn struck(scene: &Scene, fault: &WordFault) -> anyhow::Result<usize> {
     let all = scene.words_struck()?;
     Ok(all.iter().filter(|(word, mishap)| *word == fault.word && *mishap == fault.fault).count())

@@ -1,5 +1,5 @@
-//! The extender's leader for one node: it makes pods, has their slices reserved by the agent's ledger, and binds those whose slices
-//! are ready. Where a slice goes is chosen by the matrix, not by packing.
+//! The extender's leader for one node. It creates pods, reserves slices for them in the agent's ledger, and
+//! binds pods whose slices are ready. The matrix chooses the places of slices, not packing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use super::sight::{FOR_NODE, SeenPods};
 use crate::stand_in_leader::StandInLeader;
 
-/// A pod's only Binding.
+/// The attempt number of a pod's only Binding.
 const ATTEMPT: u64 = 1;
 
 /// A pod of the churn.
@@ -27,42 +27,42 @@ struct Tenant {
     uid: PodUid,
     place: Placed,
     stage: Stage,
-    /// It is to go: once it is bound, for the agent learns of an unbound pod's end only by looking it up, or has no place.
+    /// Whether the pod shall be deleted. That happens once it is bound or has lost its place, because the
+    /// agent learns of the end of an unbound pod only by a look-up.
     leaving: bool,
     deleted: bool,
 }
 
-/// How far a pod has come.
+/// The progress of a pod.
 enum Stage {
-    /// The agent is asked for its place.
+    /// The order to reserve its place is open.
     Reserving(Asked),
     Reserved,
-    /// The agent is told that the Binding comes.
+    /// The order to mark the coming Binding is open.
     Marking(Asked),
     Bound,
-    /// Its place was refused or taken back.
+    /// Its place was rejected or withdrawn.
     Lost,
 }
 
-/// An order that the agent has not answered yet. It may be down, or hang.
+/// An order without an answer yet. The agent may be down or hang.
 type Asked = JoinHandle<anyhow::Result<Answer>>;
 
-/// The leader.
 pub(super) struct Leader {
     node: String,
     agent: Arc<StandInLeader>,
     gpu_nodes: Api<GpuNode>,
     pods: Api<Pod>,
-    /// The node's policy, as an admin wants it.
+    /// The node's policy as the admin wants it.
     pub(super) policy: NodePolicy,
     written: NodePolicy,
     tenants: BTreeMap<String, Tenant>,
     pods_made: u64,
-    /// Slices that had holders when the leader looked last.
+    /// Slices that had holders when failures were last judged.
     held: BTreeSet<SliceId>,
-    /// What the agent should not have said.
+    /// Wrong reports of the agent.
     pub(super) wrongs: Vec<String>,
-    /// How many pods the kubelet refused.
+    /// How many pods the kubelet rejected.
     pub(super) refused: usize,
 }
 
@@ -83,17 +83,17 @@ impl Leader {
         }
     }
 
-    /// What the agent has reported over its stream.
+    /// The status that the agent reported over its stream.
     pub(super) fn status(&self) -> GpuNodeStatus {
         self.agent.state().status
     }
 
-    /// The slices that the agent's ledger has.
+    /// The slices of the agent's ledger.
     pub(super) fn desired(&self) -> Vec<WantedSlice> {
         self.agent.state().desired().slices
     }
 
-    /// What pods have of a GPU, or will have.
+    /// The shapes on a GPU that are reserved, or whose reservation is under way.
     pub(super) fn promised(&self, gpu: &str) -> Vec<Shape> {
         let desired = self.desired();
         let asked = self.tenants.values().filter(|tenant| matches!(tenant.stage, Stage::Reserving(_)));
@@ -104,7 +104,7 @@ impl Leader {
         reserved.map(|slice| slice.shape).chain(asked).collect()
     }
 
-    /// Slices that nobody has, or is about to have.
+    /// Slices without a holder, a reservation, or an open order for one.
     pub(super) fn idle(&self) -> Vec<WantedSlice> {
         let (status, mut idle) = (self.status(), self.desired());
         let asked = self.tenants.values().filter(|tenant| matches!(tenant.stage, Stage::Reserving(_)));
@@ -114,7 +114,7 @@ impl Leader {
         idle
     }
 
-    /// Makes a pod that gets this slice: an idle one, or a new one in the place of idle ones.
+    /// Creates a pod with this slice: an idle one, or a new one in place of idle ones.
     pub(super) async fn rent(
         &mut self,
         gpu: &GpuUuid,
@@ -157,12 +157,12 @@ impl Leader {
         Ok((PodKey::new("default", name), uid))
     }
 
-    /// The pods that are not on their way out.
+    /// The pods that are not to be deleted.
     pub(super) fn tenants(&self) -> impl Iterator<Item = &String> {
         self.tenants.iter().filter(|(_, tenant)| !tenant.leaving).map(|(name, _)| name)
     }
 
-    /// The pods that have something of this GPU, or are to have it, but for those that are gone.
+    /// The pods with a place on this GPU, including those that are being deleted.
     pub(super) fn tenants_of(&self, gpu: &GpuUuid) -> Vec<String> {
         let desired = self.desired();
         let is_here = |tenant: &Tenant| {
@@ -173,7 +173,6 @@ impl Leader {
         here.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Whether the pod is on its way out.
     pub(super) fn is_leaving(&self, name: &str) -> bool {
         self.tenants.get(name).is_some_and(|tenant| tenant.leaving)
     }
@@ -183,14 +182,14 @@ impl Leader {
         slice.reservation.as_ref().map(|r| r.pod.as_str())
     }
 
-    /// Deletes a pod as soon as that may be.
+    /// Marks a pod for deletion, which happens as soon as it may.
     pub(super) fn evict(&mut self, name: &str) {
         if let Some(tenant) = self.tenants.get_mut(name) {
             tenant.leaving = true;
         }
     }
 
-    /// What the extender does whenever something has changed.
+    /// One round of the extender's work: policy, orders, Bindings and deletions.
     pub(super) async fn upkeep(&mut self, pods: &SeenPods) -> anyhow::Result<()> {
         self.write_policy().await?;
         self.judge_failures();
@@ -215,7 +214,7 @@ impl Leader {
         Ok(())
     }
 
-    /// A pod's next steps to its Binding.
+    /// A pod's next step towards its Binding.
     async fn lead(&self, name: &str, tenant: &mut Tenant, desired: &[WantedSlice]) -> anyhow::Result<()> {
         let uid = &tenant.uid;
         match &mut tenant.stage {
@@ -223,7 +222,8 @@ impl Leader {
                 tenant.stage = match asked.await? {
                     Ok(Ok(_)) => Stage::Reserved,
                     Ok(Err(Rejection::Taken(_))) => Stage::Lost,
-                    // It starts, its disk fails, or it is down for long.
+                    // The agent is starting, its disk fails, or it is down for long; so the order is
+                    // repeated.
                     Ok(Err(_)) | Err(_) => {
                         Stage::Reserving(self.reserve(uid, &PodKey::new("default", name), &tenant.place))
                     }
@@ -233,7 +233,7 @@ impl Leader {
                 let mark = OrderKind::Mark { uid: uid.clone(), attempt: ATTEMPT };
                 tenant.stage = Stage::Marking(self.order(mark));
             }
-            // It could not be made.
+            // The slice could not be created, so the agent dropped the reservation.
             Stage::Reserved if reserved(desired, uid).is_none() => {
                 tenant.stage = Stage::Lost;
             }
@@ -242,7 +242,7 @@ impl Leader {
                     Ok(Ok(_)) => {
                         self.bind(name).await?;
                         let uid = uid.clone();
-                        // Nothing waits for it: the agent watches pods.
+                        // The answer does not matter, because the agent watches pods itself.
                         drop(self.order(OrderKind::Outcome { uid, attempt: ATTEMPT, bound: true }));
                         Stage::Bound
                     }
@@ -277,7 +277,7 @@ impl Leader {
         }
     }
 
-    /// Slices fail for a reason, and none that a pod holds.
+    /// Checks that failed slices have a reason, and that none of them was held.
     fn judge_failures(&mut self) {
         let status = self.status();
         for slice in status.slices.iter().filter(|slice| slice.state == SliceState::Failed) {
@@ -304,7 +304,7 @@ impl Leader {
         Ok(())
     }
 
-    /// The pods that do not run yet or are not gone yet, and those that have lost their reservation.
+    /// The pods that do not run yet, are not deleted yet, or have lost their reservation.
     pub(super) fn unsettled(&self, pods: &SeenPods) -> Vec<String> {
         let desired = self.desired();
         let phase = |name: &String| pods.get(name).map_or("unseen", |pod| pod.phase.as_str()).to_owned();
@@ -319,20 +319,19 @@ impl Leader {
         .collect()
     }
 
-    /// Whether a slice that could not be made is kept for a pod that waits for it: the agent has started since it was reserved, and
-    /// does not know whether the pod's Binding was sent.
+    /// Whether a failed slice is kept for a pending pod. That is right if the agent restarted after the
+    /// reservation, because it cannot know whether the pod's Binding was sent.
     pub(super) fn is_kept_in_doubt(&self) -> bool {
         let failed = self.status().slices.into_iter().filter(|slice| slice.state == SliceState::Failed);
         failed.filter_map(|slice| slice.reservation).any(|reservation| reservation.binding)
     }
 }
 
-/// The slice that is reserved for a pod.
 fn reserved<'d>(desired: &'d [WantedSlice], uid: &PodUid) -> Option<&'d WantedSlice> {
     desired.iter().find(|slice| slice.reservation.as_ref().is_some_and(|r| r.uid == *uid))
 }
 
-/// The idle slices that a place takes or replaces.
+/// The idle slices that a place uses or replaces.
 fn ids(source: &Source) -> &[SliceId] {
     match source {
         Source::Idle(id) => std::slice::from_ref(id),

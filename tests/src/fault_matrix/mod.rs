@@ -1,9 +1,10 @@
-//! The fault matrix: every NVML call of the agent fails with each code that it may give, hangs, and has the agent killed
-//! right before and right after it; every word that it says to an MPS daemon is refused, hangs, and has daemon or agent
-//! killed. Meanwhile slices are cut on a node with four GPUs. No slice ever has two holders, no held one is destroyed; soon
-//! after the fault's end all that is wanted is there, and NVML, the agent's ledger, GpuNode.status and the kubelet tell the same.
+//! The fault matrix: every NVML call of the agent returns each code that it may return, hangs, and has the
+//! agent killed right before and right after it. Every command to an MPS daemon is rejected, hangs, and has
+//! the daemon or the agent killed. Meanwhile slices are cut on nodes with five GPUs each. No slice ever has
+//! two holders, and no held slice is destroyed. Soon after the fault's end all desired slices exist, and
+//! NVML, the agent's ledger, `GpuNode.status` and the kubelet agree.
 //!
-//! Each node has an agent, a stand-in kubelet and a leader of its own; they share one API server.
+//! Each node has its own agent, stand-in kubelet and leader; all share one API server.
 
 mod act;
 mod calls;
@@ -42,33 +43,32 @@ use scene::Scene;
 /// How much of the matrix is played, and how.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The agent's probe period: how often it looks at everything.
+    /// The agent's probe period: the interval in which it checks everything.
     pub period: Duration,
-    /// Nodes that are played on at the same time.
+    /// How many nodes play cells at the same time.
     pub nodes: usize,
-    /// What all choices are made from.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Cells to play, first of each call one; all if there is no number.
+    /// How many cells to play; the first ones cover each call once. `None` plays all.
     pub sample: Option<usize>,
-    /// Only calls with this in their names.
+    /// Only calls whose names contain this.
     pub only: Option<String>,
-    /// Whether a node may settle late: on a machine that has other things to do, time tells nothing.
+    /// Whether a node may settle late, because times mean nothing on a busy machine.
     pub lenient: bool,
 }
 
-/// What came of it.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The calls that the agent makes.
     pub calls: Vec<Call>,
     /// The cells that were played.
     pub cells: BTreeMap<Cell, Verdict>,
-    /// Calls that were made in the course of it and had not been counted before: they have no row.
+    /// Calls that occurred during the cells but not in the count before, so they have no row.
     pub uncounted: BTreeSet<Call>,
 }
 
 impl Report {
-    /// What was wrong, cell by cell: broken ones and empty ones; and calls that have no cell.
+    /// The broken cells, the empty cells, and the calls without a row, as texts.
     #[must_use]
     pub fn failures(&self) -> Vec<String> {
         let text = |(cell, verdict): (&Cell, &Verdict)| match verdict {
@@ -80,7 +80,7 @@ impl Report {
         self.cells.iter().filter_map(text).chain(uncounted).collect()
     }
 
-    /// The longest time in which a node was settled after a fault's end.
+    /// The longest time that a node took to settle after a fault's end.
     #[must_use]
     pub fn slowest(&self) -> Duration {
         let times = self.cells.values().filter_map(|verdict| match verdict {
@@ -90,18 +90,17 @@ impl Report {
         times.max().unwrap_or_default()
     }
 
-    /// The table of calls and faults.
     #[must_use]
     pub fn table(&self) -> String {
         table::of(self)
     }
 }
 
-/// Plays the matrix. `say` is told of the progress.
+/// Plays the matrix. `say` gets lines of progress.
 ///
 /// # Errors
 ///
-/// What could not be started; a node that does not come to rest without any fault.
+/// Fails if a part cannot be started, or if a node does not settle without a fault.
 pub async fn run(settings: &Settings, say: impl Fn(&str)) -> anyhow::Result<Report> {
     say("starting a control plane");
     let plane = cluster::unguarded(ControlPlaneOptions::without_controller_manager()).await?;
@@ -111,7 +110,7 @@ pub async fn run(settings: &Settings, say: impl Fn(&str)) -> anyhow::Result<Repo
             plane.stop().await?;
             Ok(report)
         }
-        // A mere drop keeps the folder.
+        // Dropping the control plane kills it and keeps the folder.
         other => {
             say(&format!("the nodes' folders and the agents' logs are kept in {}", plane.dir().display()));
             other
@@ -142,7 +141,7 @@ async fn play(plane: &ControlPlane, settings: &Settings, say: &impl Fn(&str)) ->
     for scene in &mut scenes {
         scene.calls = Arc::clone(&calls);
     }
-    // On one node: it costs a write for each call.
+    // Only one node counts, because each call then costs a write.
     scenes.first_mut().map(Scene::count_all).transpose()?;
     try_join_all(scenes.into_iter().map(|scene| stage.work(scene, say))).await?;
     let played = stage.played.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +152,7 @@ async fn play(plane: &ControlPlane, settings: &Settings, say: &impl Fn(&str)) ->
 
 async fn start_all(plane: &ControlPlane, settings: &Settings) -> anyhow::Result<Vec<Scene>> {
     let (none, mut leaders) = (Arc::default(), Vec::new());
-    // One after the other: the first makes the certificate that all serve.
+    // They start one after the other, because the first creates the certificate that all serve.
     for _ in 0..settings.nodes.max(1) {
         leaders.push(StandInLeader::start(plane).await?);
     }
@@ -195,7 +194,7 @@ async fn start(
     Scene::start(plane, plane.client(), &format!("f{number}"), settings, Arc::clone(calls), leader).await
 }
 
-/// The cells to play, in a random order, so that neighbours on a node have nothing in common.
+/// The cells to play in random order, so that consecutive cells on a node are unrelated.
 fn choose(calls: &Calls, settings: &Settings) -> Vec<Cell> {
     let mut dice = Dice::new(settings.seed);
     let is_meant = |call: &&Call| settings.only.as_ref().is_none_or(|only| call.to_string().contains(only));
@@ -218,7 +217,7 @@ fn shuffle<T>(all: &mut [T], dice: &mut Dice) {
     }
 }
 
-/// What the nodes that are played on share.
+/// The state that the playing nodes share.
 struct Stage<'a> {
     plane: &'a ControlPlane,
     settings: &'a Settings,
@@ -226,15 +225,15 @@ struct Stage<'a> {
     total: usize,
     queue: Mutex<VecDeque<(usize, Cell)>>,
     played: Mutex<BTreeMap<Cell, Verdict>>,
-    /// The calls that were made.
     made: Mutex<BTreeSet<Call>>,
-    /// Nodes that were ever started.
+    /// How many nodes were started so far.
     scenes: Mutex<usize>,
     begun: Instant,
 }
 
 impl Stage<'_> {
-    /// Plays cells on one node until none is left. A node on which a cell broke is left as it is, and a new one taken.
+    /// Plays cells on one node until none is left. After a broken cell the node is ended for inspection, and
+    /// a new one continues.
     async fn work(&self, mut scene: Scene, say: &impl Fn(&str)) -> anyhow::Result<()> {
         while let Some((turn, cell)) = self.next() {
             let verdict = scene.play(&cell, turn).await;

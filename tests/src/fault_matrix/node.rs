@@ -1,5 +1,5 @@
-//! One node with four simulated GPUs: its files, a stand-in kubelet, and the agent as a process that is started again
-//! whenever it has ended.
+//! A node with five simulated GPUs: its files, a stand-in kubelet, and the agent as a process that is
+//! restarted whenever it ends.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,20 +16,19 @@ use crate::control_plane::ControlPlane;
 use crate::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
 use crate::process::Child;
 
-/// GPUs by index: one that is cut, also in compute instances; one whose MIG mode is switched; one of the generation whose
-/// mode takes a reset; one without MIG.
+/// GPUs by index: one that is cut, also into compute instances; one whose MIG mode is switched; one of the
+/// generation whose mode switch needs a reset; one without MIG. No pod uses the fifth.
 pub(super) const CUT: u32 = 0;
 pub(super) const SWITCHED: u32 = 1;
 pub(super) const AMPERE: u32 = 2;
 pub(super) const SHARED: u32 = 3;
 
-/// A driver that has memory limits.
+/// A driver that supports memory limits.
 const DRIVER: &str = "615.10.01";
 
-/// `SIGKILL`, as a process's end tells it.
+/// The signal of a process that was killed.
 const KILLED: i32 = 9;
 
-/// A running node.
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) dir: PathBuf,
@@ -37,12 +36,13 @@ pub(super) struct Node {
     files: MockFiles,
     control: MockControl,
     agent: Child,
-    /// Whether the fault of now, or the last one, was that NVML's library is not the driver's.
+    /// Whether the current or last fault was a mismatch of NVML's library and the driver.
     was_mismatched: bool,
 }
 
 impl Node {
-    /// Registers the node and starts kubelet and agent, which looks at everything once in `period` and has these flags too.
+    /// Registers the node, and starts the kubelet and an agent that checks everything once per `period` and
+    /// gets these flags.
     pub(super) async fn start(
         plane: &ControlPlane,
         name: &str,
@@ -71,85 +71,78 @@ impl Node {
         })
     }
 
-    /// What is cut, by the simulated NVML's own account.
+    /// The state of the GPUs, as the simulated NVML reports it.
     pub(super) fn state(&self) -> anyhow::Result<MockState> {
         Ok(MockState::load(&self.files.state)?)
     }
 
-    /// Where that account is.
+    /// The file with that state.
     pub(super) fn state_file(&self) -> PathBuf {
         self.files.state.clone()
     }
 
-    /// Changes what happens to the GPUs.
+    /// Changes the faults and delays of the GPUs.
     pub(super) fn control(&mut self, change: impl FnOnce(&mut MockControl)) -> anyhow::Result<()> {
         change(&mut self.control);
         let faults = &self.control.faults;
         let mismatch = Strike::Code(NvmlCode::LIB_RM_VERSION_MISMATCH);
-        // The agent may end after the fault was taken back.
+        // The agent may exit after the fault was cleared.
         self.was_mismatched =
             faults.iter().any(|fault| fault.strike == mismatch) || self.was_mismatched && faults.is_empty();
         Ok(self.control.write(&self.files.control)?)
     }
 
-    /// Where the agent's CDI specifications are.
     pub(super) fn cdi_dir(&self) -> PathBuf {
         self.dir.join("cdi")
     }
 
-    /// Where its MPS daemons are.
     pub(super) fn mps_dir(&self) -> PathBuf {
         self.dir.join("mps")
     }
 
-    /// Says that a process is one of a pod's containers, as `/proc` does.
+    /// Makes `/proc` show a process as one of a pod's containers.
     pub(super) fn show_process(&self, pid: u32, pod_uid: &str) -> anyhow::Result<()> {
         let folder = proc_dir(&self.dir).join(pid.to_string());
         write_file(&folder.join("cgroup"), &format!("0::/kubepods/besteffort/pod{pod_uid}/main\n"))?;
         write_file(&folder.join("comm"), "train\n")
     }
 
-    /// The agent's process.
     pub(super) fn agent_id(&self) -> u32 {
         self.agent.id()
     }
 
-    /// Kills the agent and starts it again.
     pub(super) fn restart_agent(&mut self) -> anyhow::Result<()> {
         Ok(self.agent.restart()?)
     }
 
-    /// Kills the agent.
     pub(super) fn kill_agent(&mut self) -> anyhow::Result<()> {
         Ok(self.agent.kill()?)
     }
 
-    /// How the agent ended, in words; `None` while it runs, nothing for one that was killed or whose NVML library is not the
-    /// driver's, for that one ends in order to be started again.
+    /// How the agent ended; `None` while it runs. The text is empty for an expected end: the agent was
+    /// killed, or it exited to be restarted because NVML's library did not match the driver.
     pub(super) fn agent_ended(&mut self) -> anyhow::Result<Option<String>> {
         let Some(status) = self.agent.exited()? else { return Ok(None) };
         let expected = status.signal() == Some(KILLED) || self.was_mismatched;
         Ok(Some(if expected { String::new() } else { format!("the agent ended by itself: {status}") }))
     }
 
-    /// The agent's log.
     pub(super) fn agent_log(&self) -> PathBuf {
         self.agent.log().to_owned()
     }
 
-    /// Writes a line into the agent's log, so that its reader knows what was done to it.
+    /// Writes a line into the agent's log, so that its reader sees what was done to the agent.
     pub(super) fn note(&self, line: &str) {
         use std::io::Write as _;
         let log = std::fs::OpenOptions::new().append(true).open(self.agent.log());
-        // For people only.
+        // A failure is ignored, because only people read the line.
         let _ = log.and_then(|mut log| writeln!(log, "# {line}"));
     }
 
-    /// Ends agent and kubelet.
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         self.agent.terminate(Duration::from_secs(5))?;
         self.kubelet.stop().await;
-        // The stand-ins for MPS daemons, which outlive the agent, end when their folders are gone.
+        // Stand-ins for MPS daemons outlive the agent; they exit when their folders are gone.
         let removed = std::fs::remove_dir_all(self.mps_dir());
         drop(removed);
         Ok(())
@@ -162,7 +155,7 @@ fn gpus(name: &str) -> MockConfig {
         .gpus(Model::H100, 2, MigMode::Enabled)
         .gpus(Model::A100Gb80, 1, MigMode::Enabled)
         .gpus(Model::L4, 1, MigMode::Disabled)
-        // It retires pages where the others remap rows, which the agent asks of it by calls of their own.
+        // A T4 retires pages while the others remap rows, so the agent makes other calls for it.
         .gpus(Model::T4, 1, MigMode::Disabled)
 }
 

@@ -1,4 +1,5 @@
-//! Where a new slice can go, by the simulated NVML's own rules: any legal place, so that all kinds of cuts are made.
+//! Finds places for new slices by the simulated NVML's own rules: any legal place, so that all kinds of cuts
+//! occur.
 
 use kerf_core::contract::{GpuNodeStatus, MigPart, Shape, WantedSlice};
 use kerf_core::kind::Kind;
@@ -10,13 +11,14 @@ use kerf_nvml_mock::{GpuInstance, GpuState, Placement};
 
 use super::dice::Dice;
 
-/// What may not go of a GPU: `promised` and held slices.
+/// The shapes that must stay on a GPU: `promised` ones and held ones.
 pub(super) fn taken(gpu: &GpuState, promised: Vec<Shape>, status: &GpuNodeStatus) -> Vec<Shape> {
     let held = status.slices.iter().filter(|s| s.gpu.as_str() == gpu.uuid && s.holder.is_some());
     promised.into_iter().chain(held.map(|s| s.shape)).collect()
 }
 
-/// A random legal GPU instance beside those, with its resource name. One that takes the place of an idle one is likelier.
+/// A random legal GPU instance beside `taken`, with its resource name. Places over idle instances are
+/// likelier.
 pub(super) fn instance(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(Shape, String)> {
     let cut: Vec<(u32, Placement)> = gpu.instances.iter().map(|i| (i.profile_id, i.placement)).collect();
     let gpu = with(gpu, taken.iter().copied());
@@ -26,7 +28,7 @@ pub(super) fn instance(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Opti
         .flat_map(|(profile, place)| {
             let replaces =
                 cut.iter().any(|(id, other)| place.overlaps(*other) && (*id, *other) != (profile.id, place));
-            // Small ones more often too, for else a GPU is full at once.
+            // Small instances are likelier, because large ones would fill a GPU at once.
             let weight = if place.size > 2 { 1 } else { 3 } * if replaces { 4 } else { 1 };
             vec![(profile.name.clone(), place); weight]
         })
@@ -42,7 +44,7 @@ pub(super) fn instance(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Opti
     Some((shape, ResourceName::Mig(profile).to_string()))
 }
 
-/// A random compute instance that shares a GPU instance: one in which parts are taken already, or a new one.
+/// A random compute instance in a GPU instance with other parts, or in a new one.
 pub(super) fn part(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(Shape, String)> {
     let shared: Vec<Instance> =
         taken.iter().filter(|s| s.part().is_some()).filter_map(|s| s.instance()).collect();
@@ -64,10 +66,11 @@ pub(super) fn part(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(
     Some((shape, ResourceName::Compute(profile).to_string()))
 }
 
-/// A random share of a kind beside those.
+/// A random share of this kind beside `taken`.
 pub(super) fn share(gpu: &GpuState, taken: &[Shape], kind: Kind, dice: &mut Dice) -> Option<(Shape, String)> {
     const SIZES: [u32; 4] = [1, 2, 4, 6];
-    // One that is larger than the others has the limits of a daemon raised.
+    // A share that is larger than the others makes the agent raise a daemon's limit, so half of the draws try
+    // one.
     let most = taken.iter().map(|other| other.size().0).max().unwrap_or_default();
     let larger: Vec<u32> = SIZES.into_iter().filter(|size| *size > most).collect();
     let size = if dice.below(2) == 0 { dice.pick(&larger) } else { None };
@@ -90,7 +93,7 @@ fn resource(shape: Shape) -> Option<String> {
     Some(name.to_string())
 }
 
-/// The `idle` slices that cannot be there together with a new one and those that are `promised`: they make way.
+/// The `idle` slices that cannot exist beside the new slice and the `promised` ones; they must be destroyed.
 pub(super) fn in_the_way(
     gpu: &GpuState,
     idle: &[WantedSlice],
@@ -127,7 +130,7 @@ fn is_legal(gpu: &GpuState, shapes: impl Iterator<Item = Shape>) -> bool {
     fits_in && with(gpu, shapes.into_iter()).violations().is_empty()
 }
 
-/// The GPU with these instances alone, each once.
+/// The GPU with only these instances, each once.
 fn with(gpu: &GpuState, shapes: impl Iterator<Item = Shape>) -> GpuState {
     let mut instances: Vec<Instance> = shapes.filter_map(Shape::instance).collect();
     instances.sort_unstable();

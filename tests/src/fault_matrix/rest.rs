@@ -1,5 +1,5 @@
-//! What a node at rest looks like: everything wanted is there, and NVML, GpuNode.status, the kubelet and the CDI
-//! specifications tell the same.
+//! Checks that a node has settled: all desired slices exist, and NVML, `GpuNode.status`, the kubelet and the
+//! CDI specifications agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,21 +11,21 @@ use super::guard::Held;
 use super::leader::Leader;
 use crate::kubelet::DevicesByResource;
 
-/// One look at everything.
+/// The state of a node, from all its sources.
 pub(super) struct Look<'a> {
-    /// What the agent's ledger has.
+    /// The slices of the agent's ledger.
     pub(super) desired: &'a [WantedSlice],
     pub(super) leader: &'a Leader,
-    /// What people see of it.
+    /// The status that the agent published in the GpuNode.
     pub(super) status: &'a GpuNodeStatus,
     pub(super) state: &'a MockState,
     pub(super) held: Held,
-    /// What the kubelet may hand out.
+    /// Healthy devices that the kubelet may allocate.
     pub(super) offered: DevicesByResource,
     pub(super) cdi: BTreeSet<String>,
 }
 
-/// The devices that have a CDI specification of kerf's.
+/// The devices for which kerf wrote a CDI specification.
 pub(super) fn specified(folder: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -33,7 +33,7 @@ pub(super) fn specified(folder: &Path) -> BTreeSet<String> {
 }
 
 impl Look<'_> {
-    /// What is not as at rest; empty for a node that is.
+    /// The differences to a settled node; empty if the node has settled.
     pub(super) fn complaints(&self) -> Vec<String> {
         let mut found = self.conditions();
         found.extend(self.desired.iter().filter_map(|wanted| self.missing(wanted)));
@@ -65,7 +65,7 @@ impl Look<'_> {
         found
     }
 
-    /// Why a wanted slice is not where it should be.
+    /// Why a desired slice is not as it should be; `None` if it is.
     fn missing(&self, wanted: &WantedSlice) -> Option<String> {
         let text = format!("{} ({} on {})", wanted.id, wanted.shape, wanted.gpu);
         let Some(slice) = self.status.slice(&wanted.id) else { return Some(format!("{text} has no status")) };
@@ -83,7 +83,7 @@ impl Look<'_> {
         (!is_there).then(|| format!("{text} is {due:?}, and NVML does not have it"))
     }
 
-    /// Whether NVML has the device at the wanted place.
+    /// Whether NVML has the device at the desired place.
     fn is_cut(&self, wanted: &WantedSlice, device: &str) -> bool {
         let Some(gpu) = self.state.gpu(wanted.gpu.as_str()) else { return false };
         let Some(instance) = wanted.shape.instance() else { return false };
@@ -101,12 +101,12 @@ impl Look<'_> {
         })
     }
 
-    /// The devices that the status tells of.
+    /// The devices that the status lists.
     fn known(&self) -> impl Iterator<Item = (&str, &SliceStatus)> {
         self.status.slices.iter().filter_map(|slice| Some((slice.device.as_ref()?.as_str(), slice)))
     }
 
-    /// Instances that NVML has and nobody can use, and devices that NVML does not have.
+    /// Instances of NVML that no pod can get, and listed devices that NVML does not have.
     fn leaked(&self) -> Vec<String> {
         let known: BTreeMap<&str, &SliceStatus> = self.known().collect();
         let mut found = Vec::new();
@@ -115,7 +115,8 @@ impl Look<'_> {
             for instance in &gpu.instances {
                 let name = gpu.profile_of(instance).map_or("?", |profile| profile.name.as_str());
                 let text = format!("{name} at {} on {}", instance.placement.start, gpu.uuid);
-                // Half of one is a slice that anybody may have replaced, if the status tells of it and names it.
+                // A GPU instance without a compute instance is half a slice. It may be replaced, if the
+                // status lists it with its id.
                 if instance.compute.is_empty()
                     && !self.status.slices.iter().any(|s| is_half(s, gpu, instance))
                 {
@@ -125,7 +126,8 @@ impl Look<'_> {
                     cut.insert(one.uuid.as_str());
                     match known.get(one.uuid.as_str()) {
                         None => found.push(format!("leaked: {text} ({}) is in no status", one.uuid)),
-                        // Nobody but kerf cuts here. What it takes for a stranger's is lost to the extender.
+                        // Only kerf cuts here. A slice without an id is taken for a foreign one, so the
+                        // extender cannot use it.
                         Some(slice) if slice.id.is_none() => {
                             found.push(format!("leaked: {text} ({}) has lost its name", one.uuid));
                         }
@@ -139,7 +141,7 @@ impl Look<'_> {
         found
     }
 
-    /// Where the status and the kubelet differ over who holds what.
+    /// Differences of the status and the kubelet about which pod holds which device.
     fn holders(&self) -> Vec<String> {
         let by_kubelet: BTreeSet<String> = self
             .held
@@ -156,7 +158,7 @@ impl Look<'_> {
         vec![format!("{} are held by differing accounts", difference("status", &by_status, &by_kubelet))]
     }
 
-    /// Devices that the kubelet may hand out though nobody was promised them.
+    /// Devices that the kubelet may allocate although no pod has a reservation for them.
     fn offers(&self) -> Vec<String> {
         let promised = |slice: &SliceStatus| {
             let mut wanted = self.desired.iter().filter(|w| Some(&w.id) == slice.id.as_ref());
@@ -172,7 +174,7 @@ impl Look<'_> {
     }
 }
 
-/// Whether the status tells of a GPU instance that has no compute instance.
+/// Whether the status lists a GPU instance that has no compute instance.
 fn is_half(slice: &SliceStatus, gpu: &GpuState, instance: &GpuInstance) -> bool {
     let place = slice.shape.instance().map(|i| (u32::from(i.placement.start), u32::from(i.placement.size)));
     slice.gpu.as_str() == gpu.uuid

@@ -1,4 +1,4 @@
-//! A node with its churn: the leader's upkeep, random demands, and the look whether all is at rest.
+//! A node with its churn: the leader's upkeep, random demands, and the check whether the node has settled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,19 +27,18 @@ use crate::control_plane::ControlPlane;
 use crate::mps::MpsStandIn;
 use crate::stand_in_leader::StandInLeader;
 
-/// The wait between two looks of the leader.
+/// Interval of the leader's rounds.
 const TICK: Duration = Duration::from_millis(15);
 
-/// The wait between two random demands.
+/// Interval of random demands.
 const DEMAND: Duration = Duration::from_millis(120);
 
-/// A process of the churn's, in MiB of GPU memory: less than the smallest share.
+/// GPU memory in MiB of a process of the churn, which is less than the smallest share.
 const USED_MIB: u64 = 256;
 
-/// The process ids of the churn begin here.
+/// The first process id of the churn.
 const FIRST_PID: u32 = 100_000;
 
-/// One node and what happens on it.
 pub(super) struct Scene {
     pub(super) node: Node,
     pub(super) leader: Leader,
@@ -47,12 +46,11 @@ pub(super) struct Scene {
     pub(super) dice: Dice,
     pub(super) guard: Guard,
     pub(super) sight: Sight,
-    /// What makes the agent call.
+    /// The acts that make the agent call each function.
     pub(super) calls: Arc<Calls>,
     pub(super) period: Duration,
-    /// Whether a node may settle late.
     pub(super) lenient: bool,
-    /// What is asked for and cannot be done yet.
+    /// Acts that cannot be done yet.
     pub(super) due: Vec<Act>,
     uuids: Vec<GpuUuid>,
     processes: BTreeMap<String, u32>,
@@ -60,12 +58,12 @@ pub(super) struct Scene {
     /// How often the agent was found dead.
     pub(super) deaths: u32,
     number: u32,
-    /// What the agent did that it should not: ends by itself, never settles.
+    /// Faults of the agent: it exited by itself, or the node never settled.
     pub(super) faults: Vec<String>,
 }
 
 impl Scene {
-    /// A node of this name, its agent serving.
+    /// Starts a node of this name, and waits until its agent serves.
     pub(super) async fn start(
         plane: &ControlPlane,
         client: Client,
@@ -108,23 +106,21 @@ impl Scene {
         })
     }
 
-    /// Another number each time.
+    /// A new number for each call.
     pub(super) fn next_number(&mut self) -> u32 {
         self.number += 1;
         self.number
     }
 
-    /// A GPU's UUID.
     pub(super) fn uuid(&self, gpu: u32) -> anyhow::Result<GpuUuid> {
         self.uuids.get(gpu as usize).cloned().context("no such GPU")
     }
 
-    /// The agent's newest status.
+    /// The newest status that the agent published.
     pub(super) fn status(&self) -> GpuNodeStatus {
         self.sight.status.borrow().clone()
     }
 
-    /// Ends the node.
     pub(super) async fn stop(self, say: &impl Fn(&str)) -> anyhow::Result<()> {
         let (name, refused) = (&self.node.name, self.leader.refused);
         say(&format!(
@@ -134,7 +130,7 @@ impl Scene {
         self.node.stop().await
     }
 
-    /// One look of the leader, with a random demand if it is time for one and the node is `busy`.
+    /// One round of the leader. A `busy` node also gets a random demand if it is time for one.
     pub(super) async fn tick(&mut self, busy: bool) -> anyhow::Result<()> {
         if busy && self.last_demand.elapsed() >= DEMAND {
             self.last_demand = Instant::now();
@@ -148,7 +144,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Starts the agent again if it has ended. Whether it had.
+    /// Restarts the agent if it has ended. Returns whether it had.
     pub(super) fn revive(&mut self) -> anyhow::Result<bool> {
         let Some(end) = self.node.agent_ended()? else { return Ok(false) };
         self.deaths += 1;
@@ -157,17 +153,17 @@ impl Scene {
         Ok(true)
     }
 
-    /// Switches the MIG mode of its GPU, of which nobody has anything.
+    /// Switches the MIG mode of its GPU by the policy. No pod may use the GPU.
     pub(super) fn switch_mode(&mut self) {
         self.leader.policy = policy(!self.wants_mig());
     }
 
-    /// Whether the GPU whose mode is switched is to have MIG mode on.
+    /// Whether the policy wants MIG mode on the switched GPU.
     pub(super) fn wants_mig(&self) -> bool {
         self.leader.policy == policy(true)
     }
 
-    /// Lets the pods with time slices have a process each, as long as they run.
+    /// Gives each running pod with a time slice a process on the GPU.
     fn run_processes(&mut self) -> anyhow::Result<()> {
         let pods = self.sight.pods.borrow().clone();
         let desired = self.leader.desired();
@@ -198,7 +194,7 @@ impl Scene {
         self.node.control(|control| control.processes = processes)
     }
 
-    /// What is not as at rest; empty for a node that is.
+    /// The differences to a settled node; empty if the node has settled.
     pub(super) fn complaints(&self) -> anyhow::Result<Vec<String>> {
         let (status, desired) = (self.status(), self.leader.desired());
         let state = self.node.state()?;
@@ -223,8 +219,9 @@ impl Scene {
         Ok(complaints)
     }
 
-    /// The mode waits for a pod that holds something of the GPU, which the leader may not know yet: of two slices of a name
-    /// the kubelet may have handed it the other one's, right before the agent was killed.
+    /// The mode cannot change while a pod holds a device of the GPU, even if the leader does not know that
+    /// yet. Of two slices of one name, the kubelet may have allocated the other one's, right before the agent
+    /// was killed.
     fn wrong_mode(&self, state: &MockState, held: &Held) -> Option<String> {
         let wanted = self.wants_mig();
         let gpu = state.gpus.iter().find(|gpu| gpu.index == SWITCHED)?;
@@ -235,7 +232,7 @@ impl Scene {
     }
 }
 
-/// The node's policy: one GPU is also shared out in parts, one is switched as `mig` says.
+/// The node's policy: one GPU also has compute instances, and `mig` sets the mode of another.
 fn policy(mig: bool) -> NodePolicy {
     let select = |gpu: u32| GpuSelector { indexes: vec![gpu], ..GpuSelector::default() };
     let cut = GpuRule { select: select(CUT), compute_instances: true, ..GpuRule::default() };

@@ -1,4 +1,4 @@
-//! What everybody sees of one node: the status that its agent writes and the pods, as watches bring them.
+//! Watches what the API server has of one node: its agent's status and its pods.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,19 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// The label by which a node's pods are found while they are bound to none.
+/// The label with which a node's pods are found before they are bound.
 pub(super) const FOR_NODE: &str = "fault-matrix";
 
-/// A pod as the API server has it.
+/// The parts of a pod that the leader uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SeenPod {
     pub(super) uid: PodUid,
     pub(super) phase: String,
 }
 
-/// Pods by name.
 pub(super) type SeenPods = BTreeMap<String, SeenPod>;
 
-/// The newest of everything. Its watches end with it.
+/// The newest status and pods. Dropping it ends its watches.
 pub(super) struct Sight {
     pub(super) status: watch::Receiver<GpuNodeStatus>,
     pub(super) pods: watch::Receiver<SeenPods>,
@@ -49,7 +48,7 @@ async fn watch_status(api: Api<GpuNode>, of_node: watcher::Config, status: watch
     let changes = watcher(api, of_node).default_backoff().touched_objects();
     tokio::pin!(changes);
     while let Some(change) = changes.next().await {
-        // What cannot be read is seen as nothing.
+        // An unreadable object changes nothing.
         let seen = change.ok().and_then(|object| object.read_status().ok().flatten());
         if let Some(seen) = seen {
             drop(status.send_replace(seen));

@@ -1,4 +1,5 @@
-//! Plays a cell: arms the fault, goes on with the churn until it has struck, ends it, and waits until the node is at rest.
+//! Plays a cell: arms the fault, continues the churn until it has occurred, ends it, and waits until the node
+//! has settled.
 
 use std::time::{Duration, Instant};
 
@@ -7,41 +8,39 @@ use super::cell::{Call, Cell, Dose, Lasts, Verdict};
 use super::harm::Harm;
 use super::scene::Scene;
 
-/// Probe periods within which a node is settled after a fault's end.
+/// How many probe periods a node may take to settle after a fault's end.
 const PERIODS: u32 = 3;
 
-/// Periods after which a node that is not settled never will be.
+/// After this many periods a node counts as never settling.
 const NEVER: u32 = 20;
 
-/// A node that keeps a failed slice for a pod that may be bound yet is settled later: a Binding may arrive for eighty seconds,
-/// then the agent looks the pod up and gives the slice back, and the pod goes.
+/// A node that keeps a failed slice for a pod settles later: a Binding may arrive for eighty seconds, then
+/// the agent looks up the pod, releases the slice, and the pod is deleted.
 const DOUBT_ENDS_WITHIN: Duration = Duration::from_secs(100);
 
-/// How long a call is waited for.
+/// Timeout for the faulty call.
 const CALLED_WITHIN: Duration = Duration::from_mins(1);
 
-/// The wait before the agent is made to call once more.
+/// Delay before another act shall make the agent call.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
 
-/// The longest that the agent may take to replace an MPS daemon that hangs: three probes of five seconds that take three
-/// seconds each, and a start.
+/// How long the agent may take to replace a hanging MPS daemon: three probes at intervals of five seconds
+/// that take three seconds each, and a start.
 const REPLACED_WITHIN: Duration = Duration::from_secs(45);
 
-/// How often a dose is given again whose node was settled late: once more on a machine that has other things to do.
+/// How often a dose is given if its node settles late, because other load on the machine may be the cause.
 const TRIES: usize = 3;
 
-/// How one dose went.
 enum Outcome {
-    /// The node was settled in time.
+    /// The node settled in time.
     Settled(Duration),
-    /// It was not; after what time it was, and what was not at rest last.
+    /// The time in which the node settled, and what was last missing.
     Late(Duration, Vec<String>),
-    /// The agent did not make the call.
     NotStruck,
 }
 
-/// What is asked for until the agent makes the call: where one act does not do it the others may, and MPS has to begin, to
-/// get larger shares and to end for all of its words.
+/// The acts to try until the agent makes the call. If the first does not cause it, the others may. For some
+/// commands MPS must begin, get larger shares, and end.
 fn asks(call: &Call, first: Act, acts: &[Act]) -> Vec<Act> {
     let of_mps = matches!(call, Call::Mps(_)) || acts.contains(&Act::Share) && acts.contains(&Act::Slice);
     let round = [Act::Share, Act::Share, Act::Share, Act::Slice];
@@ -50,7 +49,7 @@ fn asks(call: &Call, first: Act, acts: &[Act]) -> Vec<Act> {
 }
 
 impl Scene {
-    /// Plays the cell; `turn` says in which of its ways it begins.
+    /// Plays the cell. `turn` selects the act to begin with.
     pub(super) async fn play(&mut self, cell: &Cell, turn: usize) -> anyhow::Result<Verdict> {
         let acts = self.calls.get(&cell.call).cloned().unwrap_or_default();
         let mut slowest = Duration::ZERO;
@@ -86,7 +85,7 @@ impl Scene {
         Ok(Verdict::Sound(slowest))
     }
 
-    /// What should not have been.
+    /// All wrong behaviour since the last call.
     fn wrongs(&mut self) -> Vec<String> {
         let mut wrong = self.guard.take();
         wrong.append(&mut self.faults);
@@ -116,6 +115,8 @@ impl Scene {
         }
         let period = harm.period(self.period);
         let outcome = self.settle(Instant::now(), period).await?;
+        // The daemons' clients would die with them, so only faults of MPS commands may restart one that has
+        // shares.
         if !harm.is_of_mps() && self.daemons_started()? != daemons {
             let still = self.mps_holders();
             let robbed: Vec<_> = holders.iter().filter(|pod| still.contains(*pod)).collect();
@@ -144,7 +145,7 @@ impl Scene {
         Ok(false)
     }
 
-    /// Goes on with the churn while the fault lasts.
+    /// Continues the churn while the fault lasts.
     async fn suffer(&mut self, harm: &Harm, lasts: Lasts, daemons: usize) -> anyhow::Result<()> {
         let begun = Instant::now();
         let period = harm.period(self.period);
@@ -152,7 +153,7 @@ impl Scene {
             let over = begun.elapsed();
             let goes_on = match lasts {
                 Lasts::Once => false,
-                // A hang counts from when it is as long as a call may take.
+                // A hang counts only after it lasted as long as a call may take.
                 Lasts::AWhile if harm.hangs() => {
                     over < period * 3 / 2
                         || over < period * 3 && !harm.is_of_mps() && self.status().is_ready()
@@ -168,7 +169,7 @@ impl Scene {
         }
     }
 
-    /// Waits until all is at rest.
+    /// Waits until the node has settled.
     async fn settle(&mut self, ended: Instant, period: Duration) -> anyhow::Result<Outcome> {
         let (mut last, mut never) = (Vec::new(), period * NEVER);
         loop {

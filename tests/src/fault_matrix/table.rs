@@ -1,4 +1,4 @@
-//! The table of calls and faults.
+//! Prints the matrix as tables of calls and faults.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use super::Report;
 use super::cell::{Blow, Call, Cell, Verdict};
 
-/// Two tables: NVML's functions, and the words to MPS daemons. A row for each call, a column for each fault. A dot is a
-/// code that the function does not give, a question mark a cell that was not played, two exclamation marks a broken cell, a
-/// blank an empty one.
+/// Two tables: NVML functions and MPS commands. Each call has a row, each fault a column. A dot marks a code
+/// that the function does not return, a question mark a cell that was not played, two exclamation marks a
+/// broken cell, and a blank an empty one.
 pub(super) fn of(report: &Report) -> String {
     let (nvml, mps): (Vec<_>, Vec<_>) = report.calls.iter().partition(|call| matches!(call, Call::Nvml(_)));
     format!("{}\n{}", table(report, &nvml), table(report, &mps))

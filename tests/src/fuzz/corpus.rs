@@ -1,4 +1,4 @@
-//! Good inputs, from what is shipped and from what each dialect's users write, and the words that mean something in them.
+//! Valid inputs, from shipped files and from each dialect, and the words with a meaning in them.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ pub const QUANTITIES: &[&str] = &[
     "25%",
     "0",
 ];
-/// What makes a quantity another.
+/// Parts that change a quantity.
 pub const QUANTITY_WORDS: &[&str] = &[
     "Gi", "G", "Mi", "M", "Ki", "k", "Ti", "Pi", "Ei", "E", "m", "u", "n", "e", "+", "-", ".", "%", " ", "_",
     "٣",
@@ -61,7 +61,7 @@ pub const NAMES: &[&str] = &[
     "kerf.dev/mps-10gb",
     "kerf.dev/gpu-replica",
 ];
-/// What makes a name another.
+/// Parts that change a name.
 pub const NAME_WORDS: &[&str] = &[
     "1g",
     "7g",
@@ -256,19 +256,19 @@ pub const POLICY_WORDS: &[&str] = &[
     "%YAML 1.2\n",
 ];
 
-/// The texts as bytes.
 pub fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// The shipped policies that are in force each by itself, and one with every dialect.
+/// The shipped policies, each of which is complete alone, and one with every dialect.
 pub fn policy_files() -> anyhow::Result<Vec<PathBuf>> {
     let mut files = yaml_files("tests/src/fuzz/policies")?;
     files.extend(yaml_files("policies")?.into_iter().filter(|path| !path.ends_with("kustomization.yaml")));
     Ok(files)
 }
 
-/// Policy files: those, the shipped examples of each field, and one for nodes with what those have not.
+/// These policy files, the shipped examples of each field, and one for nodes with the fields that are missing
+/// there.
 pub fn policies() -> anyhow::Result<Vec<Vec<u8>>> {
     let mut files = policy_files()?;
     files.extend(yaml_files("policies/examples")?);
@@ -276,13 +276,12 @@ pub fn policies() -> anyhow::Result<Vec<Vec<u8>>> {
     files.iter().map(|path| Ok(read(path)?.into_bytes())).collect()
 }
 
-/// Request documents.
 pub fn requests() -> anyhow::Result<Vec<Vec<u8>>> {
     let names = ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu-10gb", "nvidia.com/mig-3g.40gb"];
     names.iter().map(|name| Ok(serde_json::to_vec(&request(name, 2))?)).collect()
 }
 
-/// Questions of the API server: the shipped examples, and a pod for each dialect.
+/// AdmissionReviews of the shipped examples, and of a pod for each dialect.
 pub fn reviews() -> anyhow::Result<Vec<Vec<u8>>> {
     let mut objects = dialects();
     for path in yaml_files("deploy/examples")? {
@@ -299,7 +298,7 @@ pub fn reviews() -> anyhow::Result<Vec<Vec<u8>>> {
         .collect()
 }
 
-/// The question whether `object` may be created.
+/// The AdmissionReview of the object's creation.
 fn review(object: &Value) -> Value {
     let (group, resource) = match object["kind"].as_str() {
         Some("Deployment") => ("apps", "deployments"),
@@ -342,7 +341,7 @@ fn dialects() -> Vec<Value> {
     limits.chain(by_annotations.iter().map(|annotations| pod(annotations, &json!({})))).collect()
 }
 
-/// A pod with all that a patch has to respect.
+/// A pod with every field that a patch must respect.
 fn pod(annotations: &Value, resources: &Value) -> Value {
     let expression = json!({"key": "zone", "operator": "In", "values": ["a"]});
     json!({

@@ -1,7 +1,8 @@
-//! Random input for all that reads what users write: no input may make it panic, and what it accepts must hold together.
+//! Random inputs for all code that parses users' input: no input may make it panic, and what it accepts must
+//! be consistent.
 //!
-//! An input is made from the seed and its number alone, by mutation of a corpus of good ones: a run on many cores is the
-//! same as on one, and each input can be made again.
+//! The seed and an input's number alone determine the input, by mutation of a corpus of valid inputs. So a
+//! run has the same inputs on any number of cores, and each input can be reproduced.
 
 mod corpus;
 mod mutate;

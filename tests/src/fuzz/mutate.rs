@@ -1,11 +1,11 @@
-//! One input from a corpus: a good one with some of it flipped, cut, repeated, exchanged or replaced.
+//! Makes an input from a corpus: a valid one with parts flipped, cut, repeated, exchanged or replaced.
 
 use crate::random::Random;
 
-/// The longest input. Readers have limits of their own; the time for more inputs is worth more than longer ones.
+/// The longest input. Parsers have limits of their own, and more inputs find more than longer ones.
 const LONGEST: usize = 16 << 10;
 
-/// Numbers at which readers change their minds.
+/// Numbers at or near limits of parsers.
 const NUMBERS: [&str; 16] = [
     "0",
     "-1",
@@ -25,20 +25,17 @@ const NUMBERS: [&str; 16] = [
     "99999999999999999999999999999999999999999",
 ];
 
-/// What an input is made from.
 pub struct Mutator<'a> {
-    /// Good inputs.
     pub corpus: &'a [Vec<u8>],
-    /// Words that mean something to the reader.
+    /// Words with a meaning for the parser.
     pub words: &'a [&'a str],
 }
 
 impl Mutator<'_> {
-    /// The input of this number.
     pub fn input(&self, seed: u64, number: u64) -> Vec<u8> {
         let mut random = Random::new(mix(seed ^ mix(number)));
         let mut bytes = self.pick(&mut random).to_vec();
-        // Few changes mostly: what is nearly good goes deepest.
+        // Mostly few changes, because nearly valid inputs get deepest into the code.
         let changes = 1 + below(&mut random, 3) * below(&mut random, 4);
         for _ in 0..changes {
             self.change(&mut bytes, &mut random);
@@ -81,7 +78,7 @@ impl Mutator<'_> {
     }
 }
 
-/// The first run of digits from `at` on.
+/// The first run of digits at or after `at`.
 fn number_near(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
     let is_digit = |from: usize, wanted: bool| {
         bytes.iter().skip(from).position(|b| b.is_ascii_digit() == wanted).map_or(bytes.len(), |n| from + n)
@@ -90,7 +87,7 @@ fn number_near(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
     start..is_digit(start, false)
 }
 
-/// What stands between the next two quotation marks from `at` on.
+/// The text between the next two quotation marks at or after `at`.
 fn quoted_near(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
     let quote = |from: usize| bytes.iter().skip(from).position(|b| *b == b'"').map(|n| from + n);
     match quote(at).and_then(|open| Some((open + 1, quote(open + 1)?))) {
@@ -99,7 +96,7 @@ fn quoted_near(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
     }
 }
 
-/// A number below `end`; 0 if there is none.
+/// A number below `end`; 0 if `end` is 0.
 fn below(random: &mut Random, end: usize) -> usize {
     let high = usize::try_from(random.draw() >> 33).unwrap_or(0);
     high.checked_rem(end).unwrap_or(0)
@@ -109,7 +106,7 @@ fn low(random: &mut Random) -> u8 {
     u8::try_from(random.draw() >> 56).unwrap_or(0)
 }
 
-/// splitmix64's finalizer (Steele 2014): neighbours become strangers.
+/// splitmix64's finalizer (Steele 2014), so that neighbouring numbers give unrelated seeds.
 fn mix(number: u64) -> u64 {
     let a = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let b = (a ^ (a >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

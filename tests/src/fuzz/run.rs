@@ -1,4 +1,4 @@
-//! Feeds a target from all cores and keeps what goes wrong.
+//! Feeds a target from all cores, and collects its defects.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,32 +10,31 @@ use super::targets::{Reader, Target};
 
 /// How many inputs a thread takes at once.
 const CHUNK: u64 = 500;
-/// A target is given up after so many defects: the first few tell.
+/// A target is stopped after this many defects, because the first few are enough.
 const MOST_DEFECTS: usize = 10;
 
-/// An input that is answered wrongly.
+/// An input that was handled wrongly.
 #[derive(Debug, Clone)]
 pub struct Defect {
-    /// Its number, by which the seed makes it again.
+    /// The input's number, which reproduces it with the seed.
     pub number: u64,
-    /// The input.
     pub input: Vec<u8>,
-    /// The panic's message, or what does not hold.
+    /// The panic's message, or the violated property.
     pub what: String,
 }
 
-/// What became of a target.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// How many inputs it was given.
+    /// How many inputs the target got.
     pub inputs: u64,
-    /// How many of them it took as good.
+    /// How many of them it accepted as valid.
     pub accepted: u64,
-    /// What went wrong, by number.
+    /// The defects, by number.
     pub defects: Vec<Defect>,
 }
 
-/// Feeds `target` with `inputs` inputs on `threads` threads. `progress` hears how many are done, now and then.
+/// Feeds `target` with `inputs` inputs on `threads` threads. `progress` gets the count of finished inputs
+/// after each chunk.
 pub fn run(
     target: Target,
     seed: u64,
@@ -75,9 +74,9 @@ pub fn run(
     Ok(Report { inputs: done.into_inner(), accepted: accepted.into_inner(), defects })
 }
 
-/// Whether the input is good; the error is what a reader must never do.
+/// Whether the input is valid. The error is a defect.
 fn feed(reader: &Reader, input: &[u8]) -> Result<bool, String> {
-    // What a panic leaves behind is not used again: a reader keeps nothing.
+    // A panic leaves no state behind, because a target keeps none.
     catch_unwind(AssertUnwindSafe(|| (reader.feed)(input))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

@@ -1,4 +1,4 @@
-//! What is fed: each target reads what users or admins write.
+//! The targets: code that parses what users or admins write.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,26 +19,22 @@ use serde_json::{Value, json};
 use super::corpus;
 use crate::cluster::root;
 
-/// A reader of what users write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// The webhook, from the API server's bytes to the answer.
     Review,
-    /// Amounts of memory, counts and shares.
+    /// Amounts of memory, counts and fractions.
     Quantity,
     /// Names of MIG profiles and of resources.
     Names,
-    /// Policy files.
     Policy,
-    /// Request documents.
     Request,
 }
 
 impl Target {
-    /// All of them.
     pub const ALL: [Self; 5] = [Self::Review, Self::Quantity, Self::Names, Self::Policy, Self::Request];
 
-    /// What it is called on a command line.
+    /// The target's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,7 +46,7 @@ impl Target {
         }
     }
 
-    /// What feeds it.
+    /// Its corpus, its words, and the function to feed.
     pub(super) fn reader(self) -> anyhow::Result<Reader> {
         let (corpus, words, feed): (_, _, Feed) = match self {
             Self::Review => (corpus::reviews()?, corpus::REVIEW_WORDS, review()?),
@@ -63,17 +59,17 @@ impl Target {
     }
 }
 
-/// Takes an input and says whether it is good; the error is a defect.
+/// Takes an input and returns whether it is valid. The error is a defect.
 type Feed = Box<dyn Fn(&[u8]) -> Result<bool, String> + Send + Sync>;
 
-/// A reader with what its inputs are made from.
+/// A target with what its inputs are made from.
 pub(super) struct Reader {
     pub corpus: Vec<Vec<u8>>,
     pub words: &'static [&'static str],
     pub feed: Feed,
 }
 
-/// The webhook with each shipped policy for pods, and with an inventory of many models and with none.
+/// The webhook with each shipped policy for pods, with an inventory of several models and with an empty one.
 fn review() -> anyhow::Result<Feed> {
     let mut policies = Vec::new();
     for path in corpus::policy_files()? {
@@ -94,7 +90,7 @@ fn review() -> anyhow::Result<Feed> {
     }))
 }
 
-/// Whether the review is answered with a patch; what is patched must go in as it is when it is asked about again.
+/// Whether the review is answered with a patch. The patched object must be admitted unchanged the next time.
 fn twice_is_once(input: &[u8], policies: &Policies, supply: &Supply) -> Result<bool, String> {
     let Some(answer) = kerf_webhook::answer(input, policies, supply) else { return Ok(false) };
     let answer: Value = serde_json::from_str(&answer).map_err(|error| format!("the answer: {error}"))?;
@@ -102,9 +98,11 @@ fn twice_is_once(input: &[u8], policies: &Policies, supply: &Supply) -> Result<b
     let patch = STANDARD.decode(patch).map_err(|error| format!("the patch: {error}"))?;
     let patch: json_patch::Patch =
         serde_json::from_slice(&patch).map_err(|error| format!("the patch: {error}"))?;
-    // The webhook does not look into texts that it has no use for; one that is no Unicode there cannot be asked again.
+    // The webhook skips texts that it does not use. A review with invalid Unicode in one cannot be sent
+    // again.
     let Ok(mut question) = serde_json::from_slice::<Value>(input) else { return Ok(true) };
-    // The API server refuses a pod after us whose containers cannot be told apart: nobody asks about it again.
+    // The API server rejects a pod with duplicate container names after the webhook, so it never reviews it
+    // again.
     if !has_own_names(&question["request"]["object"]["spec"]) {
         return Ok(true);
     }
@@ -118,7 +116,7 @@ fn twice_is_once(input: &[u8], policies: &Policies, supply: &Supply) -> Result<b
     Err(format!("admitted twice is not admitted once: {}", again["response"]))
 }
 
-/// Whether each container has a name, and one of its own.
+/// Whether each container has a unique name.
 fn has_own_names(spec: &Value) -> bool {
     let lists = CONTAINERS.into_iter().filter_map(|list| spec[list].as_array());
     let mut names = BTreeSet::new();
@@ -173,12 +171,12 @@ fn request(input: &[u8]) -> Result<bool, String> {
     }
 }
 
-/// The shipped files are where the corpus begins.
+/// Reads a shipped file, from which the corpus is made.
 pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
 }
 
-/// A folder of the repository, its YAML files in order.
+/// The YAML files in a folder of the repository, in order.
 pub(super) fn yaml_files(folder: &str) -> anyhow::Result<Vec<std::path::PathBuf>> {
     let folder = root().join(folder);
     let entries =

@@ -1,5 +1,5 @@
-//! One simulated agent: it keeps its node's ledger, dials the extender, makes slices in their time, and writes its GpuNode's status
-//! late, for people.
+//! One simulated agent: it keeps its node's ledger, dials the extender, creates slices after the set time,
+//! and writes its GpuNode's status at intervals, for people.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -23,45 +23,45 @@ use tokio_util::sync::CancellationToken;
 
 use super::agents::{CutLanes, Offer, Shared, is_finished};
 
-/// How long after the first change in a quiet time the status is written, and how long after that again at the earliest.
+/// Delay of the status write after a first change, and the shortest interval of two writes.
 const WRITE_DELAY: Duration = Duration::from_millis(500);
 const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The agent of one node.
 pub(super) struct Agent {
     name: NodeName,
     shared: Arc<Shared>,
     began: Instant,
     life: Mutex<Life>,
+    // Every change is published here, from where the stream to the extender reads it.
     state: watch::Sender<Arc<NodeState>>,
-    /// Rings when something is due at another time than before.
+    /// Wakes the task when the next due time may have changed.
     changed: Notify,
 }
 
 struct Life {
     node: SimulatedNode,
-    /// Slices that kerf did not make.
+    /// Slices that kerf did not create.
     foreign: Vec<SliceStatus>,
-    /// When the slices exist that are being cut.
+    /// When each cut that is under way will end.
     cuts: BTreeMap<SliceId, Instant>,
-    /// Until when cuts are under way: on each GPU, or on the node.
+    /// When the last queued cut ends, for each GPU or for the node.
     lanes: BTreeMap<Option<GpuUuid>, Instant>,
-    /// What the node's own watch of pods shows.
+    /// Pods of the node, as its watch shows them.
     pods: BTreeMap<PodUid, BoundPod>,
     written: Written,
 }
 
-/// What the GpuNode has.
+/// The slices in the GpuNode's status.
 #[derive(Default)]
 struct Written {
     slices: Vec<SliceStatus>,
     at: Option<Instant>,
-    /// When it is written next.
+    /// When the status is written next.
     due: Option<Instant>,
 }
 
 impl Agent {
-    /// The agent of a node with the GPUs, and the slices of nobody's making, of this status. These pods are bound there.
+    /// The agent of a node with this status's GPUs and foreign slices. These pods are bound there.
     pub(super) fn new(
         name: NodeName,
         status: GpuNodeStatus,
@@ -90,7 +90,7 @@ impl Agent {
         Arc::new(Self { name, shared, began, life: Mutex::new(life), state, changed })
     }
 
-    /// Answers until it is aborted.
+    /// Serves orders until it is aborted.
     pub(super) async fn run(self: Arc<Self>) {
         let stop = CancellationToken::new();
         let _end = stop.clone().drop_guard();
@@ -106,17 +106,16 @@ impl Agent {
         }
     }
 
-    /// What it reports now.
     pub(super) fn status(&self) -> GpuNodeStatus {
         self.state.borrow().status.clone()
     }
 
-    /// The highest epoch that it has heard.
+    /// The highest epoch that a leader has announced.
     pub(super) fn epoch(&self) -> u64 {
         self.life().node.ledger.epoch()
     }
 
-    /// Another policy is in force, if it is another.
+    /// Applies a policy if it has changed.
     pub(super) fn follow_policy(&self, policy: NodePolicy) {
         let mut life = self.life();
         if policy != life.node.ledger.desired().policy {
@@ -126,7 +125,8 @@ impl Agent {
         }
     }
 
-    /// A pod is bound here, and the kubelet has given it its devices; or it has ended. `None`: a new list does not have it.
+    /// Handles a pod that was bound here, to which the kubelet allocates its devices, or that has ended.
+    /// `None` means that a new list does not contain it.
     pub(super) fn pod(&self, uid: &PodUid, pod: Option<BoundPod>) {
         let mut life = self.life();
         match pod {
@@ -142,7 +142,7 @@ impl Agent {
         self.publish(&mut life);
     }
 
-    /// Slices are made and offered in another way from now on.
+    /// Publishes the slices again, after the set offer has changed.
     pub(super) fn offer_otherwise(&self) {
         self.publish(&mut self.life());
     }
@@ -162,7 +162,7 @@ impl Agent {
         life.pods.retain(|_, pod| *pod == BoundPod::Alive);
     }
 
-    /// Does what is due, and says when something is due next.
+    /// Does what is due, and returns when the next step is due.
     fn due(self: &Arc<Self>) -> Instant {
         let mut life = self.life();
         let now = Instant::now();
@@ -189,7 +189,7 @@ impl Agent {
         all.into_iter().flatten().min().unwrap_or(now + WRITE_INTERVAL)
     }
 
-    /// Asks the API server whether a pod is bound, by a read of what is true now.
+    /// Reads from the API server whether a pod is bound, without a cache.
     async fn look_up(self: Arc<Self>, uid: PodUid, key: PodKey) {
         let asked = self.moment();
         let pods = Api::<Pod>::namespaced(self.shared.client.clone(), &key.namespace);
@@ -214,7 +214,7 @@ impl Agent {
         }
     }
 
-    /// Begins the cuts of slices that are new in the ledger, each after those that it waits for.
+    /// Begins the cuts of new slices of the ledger, each after the earlier ones of its lane.
     fn cut(&self, life: &mut Life) {
         let (now, time) = (Instant::now(), self.shared.cut());
         for (id, gpu) in life.node.missing() {
@@ -242,8 +242,9 @@ impl Agent {
         self.changed.notify_one();
     }
 
-    /// Writes the status if it is time.
+    /// Writes the status if it is due.
     async fn write(&self) {
+        // The lock is released before the write, which waits for the API server.
         let slices = {
             let written = &mut self.life().written;
             let now = Instant::now();
@@ -274,7 +275,7 @@ impl Life {
     }
 }
 
-/// Lets all slices wait that are reserved under a name of which another pod's is offered.
+/// Of several reservations under one name, leaves the first pod's slices ready and lets the others wait.
 fn hold_back(slices: &mut [SliceStatus]) {
     let mut first = BTreeMap::<ResourceName, PodUid>::new();
     for slice in slices.iter_mut().filter(|slice| slice.holder.is_none()) {
@@ -316,7 +317,7 @@ impl client::Agent for Agent {
         let followed = life.node.follow(&order, self.moment());
         self.cut(&mut life);
         self.publish(&mut life);
-        // The receiver is here.
+        // The receiver was created above, so sending cannot fail.
         let _ = sender.send(followed);
         answer
     }

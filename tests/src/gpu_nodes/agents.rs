@@ -1,6 +1,8 @@
-//! Simulated agents: all of them in this process, each with its own node's identity, so that kerf's guard holds for them.
+//! Simulated agents: all run in this process, each with its own node's identity, so that kerf's guard applies
+//! to them.
 //!
-//! They keep their node's ledger and dial the extender. What others may rely on is the public part of this file and no more. They watch
+//! They keep their nodes' ledgers and dial the extender. Other code uses only the public part of this file.
+//! All agents share one watch of `GpuNodes` and one of pods, while each real agent has its own.
 //! all `GpuNodes` and pods by one watch each; real agents have their own.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,46 +30,45 @@ use tokio::task::JoinSet;
 
 use super::agent::Agent;
 
-/// Which cuts wait for each other.
+/// Which cuts run one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CutLanes {
-    /// Those of a node, as in today's agent.
+    /// All cuts of a node, as in the real agent.
     #[default]
     PerNode,
-    /// Those of a GPU.
+    /// All cuts of a GPU.
     PerGpu,
 }
 
-/// Which slices are made and offered.
+/// Which slices become ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
     /// None: cuts do not end.
     Nothing,
-    /// All.
     All,
-    /// Of one name those of one pod, until it holds them; the others wait, as if no two were worth the same.
+    /// For each name only one pod's, until it holds them. The others wait, as if no two slices were
+    /// interchangeable.
     FirstOfName,
 }
 
-/// How agents work.
+/// How the agents work.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Manner {
-    /// Which cuts wait for each other.
     pub lanes: CutLanes,
-    /// How long they keep what nobody confirms.
+    /// How long they keep unconfirmed reservations.
     pub limits: Limits,
-    /// Whether pods are shown to them by [`SimulatedAgents::see_pod`] and not by a watch of their own.
+    /// Whether [`SimulatedAgents::see_pod`] feeds them pods, in place of a watch of their own.
     pub are_shown_pods: bool,
 }
 
 /// What the agents report now, summed over the nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Slices that are reserved for a pod that has not got them yet.
+    /// Slices that are reserved for a pod that does not hold them yet.
     pub reserved: usize,
     /// Slices that pods hold.
     pub held: usize,
-    /// Slices without a pod.
+    /// Slices without holder and reservation.
     pub idle: usize,
 }
 
@@ -79,18 +80,18 @@ impl Census {
     }
 }
 
-/// The agents of all `GpuNodes`. They end when this is dropped.
+/// The agents of all `GpuNodes`. Dropping it ends them.
 pub struct SimulatedAgents {
     shared: Arc<Shared>,
     _watching: JoinSet<()>,
 }
 
-/// What all agents have in common.
+/// The state that all agents share.
 pub(super) struct Shared {
     pub(super) client: Client,
     pub(super) lanes: CutLanes,
     pub(super) limits: Limits,
-    /// Where they dial.
+    /// The addresses that they dial.
     pub(super) extenders: Arc<Plain>,
     cut_ms: AtomicU64,
     offer: Mutex<Offer>,
@@ -103,15 +104,15 @@ struct Running {
     tasks: JoinSet<()>,
     /// Pods that are bound and have not ended, with their nodes.
     pods: BTreeMap<PodUid, NodeName>,
-    /// Those of a list that is being read.
+    /// Pods of a list that is being read.
     listed: BTreeSet<PodUid>,
 }
 
 impl SimulatedAgents {
-    /// Starts an agent for each GpuNode that there is or will be, which dials the extender's replicas at these addresses. A cut takes no
-    /// time, and a pod that is bound holds its slices at once.
+    /// Starts an agent for each existing and each later GpuNode, which dials the extender at these addresses.
+    /// At first a cut takes no time, and a bound pod holds its slices at once.
     ///
-    /// `client` is an admin's, who may speak in the agents' names.
+    /// `client` is an admin's, which may impersonate the agents.
     #[must_use]
     pub fn start(client: &Client, extenders: Vec<String>, manner: Manner) -> Self {
         let shared = Arc::new(Shared {
@@ -131,12 +132,12 @@ impl SimulatedAgents {
         Self { shared, _watching: watching }
     }
 
-    /// How long a cut takes that begins from now on.
+    /// Sets how long each further cut takes.
     pub fn set_cut(&self, time: Duration) {
         self.shared.cut_ms.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Which slices are made and offered from now on.
+    /// Sets which slices become ready from now on.
     pub fn set_offer(&self, offer: Offer) {
         *self.shared.offer.lock().unwrap_or_else(PoisonError::into_inner) = offer;
         for agent in self.shared.running().agents.values() {
@@ -144,28 +145,26 @@ impl SimulatedAgents {
         }
     }
 
-    /// What a watch of all pods brings, for agents that have none.
+    /// Feeds an event of a watch of all pods to agents that have none.
     pub fn see_pod(&self, event: &watcher::Event<Pod>) {
         self.shared.see_pod(event);
     }
 
-    /// What a node's agent reports now.
     pub fn status(&self, node: &str) -> anyhow::Result<GpuNodeStatus> {
         Ok(self.agent(node)?.status())
     }
 
-    /// The highest epoch that a node's agent has heard.
+    /// The highest epoch that a leader has announced to a node's agent.
     pub fn epoch(&self, node: &str) -> anyhow::Result<u64> {
         Ok(self.agent(node)?.epoch())
     }
 
-    /// For which pods slices of a node are reserved, by their names, one for each slice.
+    /// Names of the pods that a node's slices are reserved for, one for each slice.
     pub fn reserved(&self, node: &str) -> anyhow::Result<Vec<String>> {
         let slices = self.status(node)?.slices;
         Ok(slices.into_iter().filter_map(|slice| Some(slice.reservation?.pod)).collect())
     }
 
-    /// What all agents report now.
     #[must_use]
     pub fn census(&self) -> Census {
         let mut census = Census::default();
@@ -189,7 +188,7 @@ impl SimulatedAgents {
 
 impl Drop for SimulatedAgents {
     fn drop(&mut self) {
-        // Agents and what they share hold each other.
+        // Agents and their shared state refer to each other, so the cycle is broken here.
         *self.shared.running() = Running::default();
     }
 }
@@ -217,7 +216,7 @@ impl Shared {
     }
 
     fn see_node(self: &Arc<Self>, node: &GpuNode) {
-        // Documents that cannot be read are reported by the extender; the agents wait for the next ones.
+        // The extender reports unreadable documents; the agents wait for the next version.
         let (Ok(spec), Ok(Some(status))) = (node.read_spec(), node.read_status()) else { return };
         let name = node.name();
         let mut running = self.running();
@@ -306,7 +305,7 @@ async fn watch_pods(shared: Arc<Shared>) {
     }
 }
 
-/// Makes a GpuNode with this status, as the node's agent.
+/// Creates a GpuNode with this status, as the node's agent.
 pub(super) async fn register(client: &Client, node: &str, status: &GpuNodeStatus) -> anyhow::Result<()> {
     let object = serde_json::to_vec(&GpuNode::new(&NodeName::new(node)))?;
     let create = Request::new(path()).create(&PostParams::default(), object)?;
@@ -325,7 +324,7 @@ fn path() -> String {
     format!("/apis/{}/gpunodes", keys::API_VERSION)
 }
 
-/// The request of a pod of the agents' `DaemonSet` on this node: its token carries the node's name.
+/// Impersonates a pod of the agents' `DaemonSet` on this node, whose token has the node's name.
 fn as_agent(node: &str, mut request: HttpRequest<Vec<u8>>) -> anyhow::Result<HttpRequest<Vec<u8>>> {
     const USER: &str = "system:serviceaccount:kerf-system:kerf-node-agent";
     const NODE: &[u8] = b"impersonate-extra-authentication.kubernetes.io%2fnode-name";

@@ -1,4 +1,4 @@
-//! GPU nodes that are objects and no more: no kubelet and no agent run there. [`SimulatedAgents`] answers in place of the agents.
+//! GPU nodes that exist only as objects, without kubelet and agent. [`SimulatedAgents`] replace the agents.
 
 mod agent;
 mod agents;
@@ -14,23 +14,21 @@ use serde_json::json;
 
 pub use agents::{Census, CutLanes, Manner, Offer, SimulatedAgents};
 
-/// What a Node object says of itself.
+/// The contents of a Node object.
 #[derive(Debug, Clone)]
 pub struct NodeObject {
-    /// Its name.
     pub name: String,
     /// Labels besides that of its name.
     pub labels: BTreeMap<String, String>,
-    /// Its taints.
     pub taints: Vec<Taint>,
     /// Its CPU, as a quantity.
     pub cpu: String,
-    /// Extended resources that it simply has, by name: how many.
+    /// Counts of extended resources, by name.
     pub devices: BTreeMap<String, u32>,
 }
 
 impl NodeObject {
-    /// A node with much CPU, and nothing that keeps pods away.
+    /// A node with much CPU and no taints.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self {
@@ -42,14 +40,14 @@ impl NodeObject {
         }
     }
 
-    /// Creates the Node, and its GpuNode with this status as its agent does before it has a leader to obey.
+    /// Creates the Node, and its GpuNode with this status, as its agent does before it is connected to a
+    /// leader.
     pub async fn create(&self, client: &Client, status: GpuNodeStatus) -> anyhow::Result<()> {
         self.create_node(client).await?;
         let registered = agents::register(client, &self.name, &unconnected(status)).await;
         registered.with_context(|| format!("failed to make the GpuNode {}", self.name))
     }
 
-    /// Creates the Node.
     pub async fn create_node(&self, client: &Client) -> anyhow::Result<()> {
         let Self { name, labels, taints, cpu, devices } = self;
         let mut labels = labels.clone();
@@ -69,7 +67,7 @@ impl NodeObject {
     }
 }
 
-/// Not ready: nobody is obeyed.
+/// Marks the agent as not ready, because it is not connected to a leader.
 fn unconnected(mut status: GpuNodeStatus) -> GpuNodeStatus {
     for condition in &mut status.conditions {
         condition.status = ConditionStatus::False;

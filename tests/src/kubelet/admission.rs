@@ -1,7 +1,8 @@
-//! The kubelet's admission of one pod: devices first, then the fit check.
+//! The kubelet's admission of one pod: device allocation first, then the fit check.
 //!
-//! The two traps live here: a name that nobody registered is skipped by the device manager, and the fit check drops
-//! it too when the node does not list it, so the pod starts **without** the device. It counts all the same as one who has it.
+//! Two rules together let a pod start **without** its device: the device manager skips a name that no plugin
+//! registered, and the fit check drops a name that the node does not list. Such a pod still counts as one
+//! that uses the device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +15,19 @@ use super::node_resources::ResourceList;
 use super::parts::Core;
 use super::status;
 
-/// Reason of a pod whose devices could not be allocated (kubernetes v1.36, `pkg/kubelet/lifecycle/handlers.go`).
+/// The reason of a pod whose devices could not be allocated (kubernetes v1.36,
+/// `pkg/kubelet/lifecycle/handlers.go`).
 const UNEXPECTED_ADMISSION_ERROR: &str = "UnexpectedAdmissionError";
 
-/// What the status of a refused pod puts before why.
+/// The prefix of the message in a rejected pod's status.
 const REJECTED: &str = "Pod was rejected: ";
 
-/// A refusal, as it goes into the pod's status.
+/// A rejection, as it is written into the pod's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// `status.reason`.
+    /// The value of `status.reason`.
     pub reason: String,
-    /// `status.message`.
+    /// The value of `status.message`.
     pub message: String,
 }
 
@@ -34,25 +36,26 @@ impl Rejection {
         Self { reason: reason.into(), message: format!("{REJECTED}{message}") }
     }
 
-    /// The status of a pod of which not all containers have run.
+    /// The status of a rejected pod whose containers have not all run.
     pub(super) fn status(&self) -> Value {
         status::rejected(&self.reason, &self.message)
     }
 
-    /// The message as an Event has it.
+    /// The message without its prefix, for an Event.
     #[must_use]
     pub fn told(&self) -> &str {
         self.message.strip_prefix(REJECTED).unwrap_or(&self.message)
     }
 
-    /// The device manager could not allocate.
+    /// The rejection for a failed allocation.
     #[must_use]
     pub fn of_devices(error: &super::devices::DeviceError) -> Self {
         Self::new(UNEXPECTED_ADMISSION_ERROR, &format!("Allocate failed due to {error}, which is unexpected"))
     }
 }
 
-/// Admits a pod, of which these containers run already; gives the names for which it will run without a device.
+/// Admits a pod whose containers `running` already run. Returns the names for which it will run without a
+/// device.
 pub(super) async fn admit(
     core: &Core,
     pod: &Pod,
@@ -67,7 +70,8 @@ pub(super) async fn admit(
     let covers = |resource: &String, count: &usize| {
         taken.get(resource).is_some_and(|taken| used(resource) + count <= *taken)
     };
-    // The node is not asked for where it cannot matter: most pods hold all that they and others ask for.
+    // The Node is read only if it can change the result: usually the pod holds devices for all that it
+    // requests.
     if !peak.iter().all(|(resource, count)| covers(resource, count)) {
         let listed = node::allocatable(core).await.unwrap_or_default();
         fit(&peak, &allocatable(&listed, taken), used)?;
@@ -75,8 +79,8 @@ pub(super) async fn admit(
     Ok(unknown)
 }
 
-/// What the fit check takes for allocatable: what the node lists, and never less than what is taken, if the pod holds
-/// devices (kubernetes v1.36, `sanitizeNodeAllocatable` in `pkg/kubelet/cm/devicemanager/manager.go`).
+/// The allocatable counts of the fit check: the node's list, but never less than what is taken, if the pod
+/// holds devices (kubernetes v1.36, `sanitizeNodeAllocatable` in `pkg/kubelet/cm/devicemanager/manager.go`).
 fn allocatable(listed: &ResourceList, taken: BTreeMap<String, usize>) -> BTreeMap<String, usize> {
     let listed = listed.iter().map(|(name, quantity)| (name.clone(), quantity.0.parse().unwrap_or_default()));
     let mut allocatable: BTreeMap<String, usize> = listed.collect();
@@ -87,8 +91,8 @@ fn allocatable(listed: &ResourceList, taken: BTreeMap<String, usize>) -> BTreeMa
     allocatable
 }
 
-/// The fit check. Names that the node does not list are left out of it: the pod starts **without** the device (same release,
-/// `removeMissingExtendedResources` in `pkg/kubelet/lifecycle/predicate.go`).
+/// The fit check. It ignores names that the node does not list, so the pod starts **without** the device
+/// (same release, `removeMissingExtendedResources` in `pkg/kubelet/lifecycle/predicate.go`).
 pub fn fit(
     peak: &BTreeMap<String, usize>,
     allocatable: &BTreeMap<String, usize>,

@@ -1,4 +1,4 @@
-//! Writes to the API server, each tried again while that can help.
+//! Writes to the API server, and retries each write while that can help.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use super::demand::PodKey;
 use super::status;
 
-/// First wait between two tries; doubled up to [`LONGEST_WAIT`].
+/// Delay before the first retry. It doubles up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// Tries before giving up: about 50 s, longer than an API server's restart.
+/// Number of tries: about 50 s in all, longer than an API server's restart.
 const TRIES: u32 = 30;
 
-/// Calls until it succeeds, or the answer is final. None if it did not succeed.
+/// Calls until it succeeds or the error is final. `None` if it did not succeed.
 pub(super) async fn insist<T, F>(what: &str, mut call: impl FnMut() -> F) -> Option<T>
 where
     F: Future<Output = Result<T, kube::Error>>,
@@ -41,19 +41,20 @@ where
     None
 }
 
-/// Conflicts (409) and too many requests (429) pass; other answers to a request of ours do not.
+/// Whether the error is final. Conflicts (409) and too many requests (429) are temporary, other client errors
+/// are not.
 fn is_final(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && ![409, 429].contains(&status.code))
 }
 
-/// Writes a pod's status; nothing is written to another pod of the same name.
+/// Writes a pod's status, but not that of another pod with the same name.
 pub(super) async fn write_status(client: &Client, key: &PodKey, uid: &str, status: Value) {
     let api: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
     let patch = Patch::Strategic(json!({"metadata": {"uid": uid}, "status": status}));
     let parameters = PatchParams::default();
     insist("pod status", || async {
         match api.patch_status(&key.name, &parameters, &patch).await {
-            // The UID does not match: our pod is gone and the name is somebody else's.
+            // The UID does not match: the pod is gone, and another one has its name.
             Err(kube::Error::Api(status)) if status.code == 409 && status.message.contains("UID") => Ok(()),
             other => other.map(drop),
         }
@@ -61,7 +62,7 @@ pub(super) async fn write_status(client: &Client, key: &PodKey, uid: &str, statu
     .await;
 }
 
-/// Removes a pod whose containers have ended, which is what the API server waits for.
+/// Deletes a pod whose containers have ended; the API server waits for that.
 pub(super) async fn remove(client: &Client, key: &PodKey, uid: &str) {
     let api: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
     let only_this = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
@@ -75,7 +76,7 @@ pub(super) async fn remove(client: &Client, key: &PodKey, uid: &str) {
     .await;
 }
 
-/// Tells the pod's readers why it was refused. Best effort, as all Events are.
+/// Writes an Event with the reason of a rejection. It is not retried, as Events are best effort.
 pub(super) async fn warn_about(client: &Client, node: &str, pod: &Pod, reason: &str, message: &str) {
     let namespace = pod.metadata.namespace.clone().unwrap_or_default();
     let api: Api<Event> = Api::namespaced(client.clone(), &namespace);

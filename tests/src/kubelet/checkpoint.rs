@@ -1,5 +1,6 @@
-//! The kubelet's checkpoint file: who holds what, and what the plugins answered. `Data` and `Checksum` are as the real kubelet
-//! writes them (kubernetes v1.36, `pkg/kubelet/cm/devicemanager/checkpoint`); beside them stands what this one finds again.
+//! The kubelet's checkpoint file: which containers hold which devices, and what the plugins answered. `Data`
+//! and `Checksum` are as the real kubelet writes them (kubernetes v1.36,
+//! `pkg/kubelet/cm/devicemanager/checkpoint`). A further field has what this kubelet restores.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,30 +17,29 @@ use super::ledger::LedgerCheckpoint;
 /// Name of the real kubelet's file in the device plugin folder.
 const FILE: &str = "kubelet_internal_checkpoint";
 
-/// The field beside `Data`. Readers of the real file skip what they do not know there.
+/// The field beside `Data`. Readers of the real file ignore unknown fields.
 const OWN: &str = "StandIn";
 
-/// What a kubelet finds again after its restart.
+/// The state that a kubelet restores after its restart.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Checkpoint {
-    /// Names and holdings.
     pub(super) ledger: LedgerCheckpoint,
     /// Answers of `Allocate` by pod UID and container.
     pub(super) grants: BTreeMap<String, BTreeMap<String, Grant>>,
 }
 
 impl Checkpoint {
-    /// Reads it; None if there is none that can be read, which the kubelet takes for a first start.
+    /// Reads the checkpoint. `None` if there is no readable one, which the kubelet treats as a first start.
     pub(super) fn read(folder: &Path) -> Option<Self> {
         let mut file: Value = serde_json::from_slice(&std::fs::read(path(folder)).ok()?).ok()?;
         serde_json::from_value(file.get_mut(OWN)?.take()).ok()
     }
 
-    /// Writes it whole or not at all.
+    /// Writes the checkpoint by a rename, so that no reader sees half of it.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         let draft = folder.join(".checkpoint");
         let (entries, texts) = self.entries()?;
-        // Which devices a name has the real kubelet writes too; kerf reads nothing of it.
+        // The real kubelet also writes each name's devices; kerf does not read them.
         let names: BTreeMap<&String, Value> =
             self.ledger.names.iter().map(|name| (name, json!([]))).collect();
         let registered: Vec<_> = names.keys().map(|name| format!("{name}:[]")).collect();
@@ -55,13 +55,14 @@ impl Checkpoint {
         std::fs::rename(draft, path(folder))
     }
 
-    /// An entry for each container and name, and the text form that the checksum is made of.
+    /// An entry for each container and name, and the text of which the checksum is computed.
     fn entries(&self) -> io::Result<(Vec<Value>, Vec<String>)> {
         let mut all = (Vec::new(), Vec::new());
         for (uid, containers) in &self.ledger.holdings {
             for (container, names) in containers {
                 let grant = self.grants.get(uid).and_then(|containers| containers.get(container));
-                // Of the plugin's answer kerf reads nothing: these are other bytes than the real kubelet's.
+                // These are other bytes than the real kubelet's, because kerf does not read the plugin's
+                // answer.
                 let answer = serde_json::to_vec(&grant)?;
                 for (name, ids) in names {
                     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();

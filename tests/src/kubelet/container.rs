@@ -1,7 +1,8 @@
-//! A container as a local process: its command line, its environment, its log, its end.
+//! A container as a local process: its command line, environment, log and end.
 //!
-//! Without an image there is no isolation either: the command must exist on this machine. The environment holds only what
-//! the device plugin and the pod give, and a PATH. With an image, [`crate::container_root`] is what the process sees.
+//! Without an image there is no isolation: the command must exist on this machine. The environment has only
+//! PATH and the variables of the device plugin and the pod. With an image, [`crate::container_root`] defines
+//! what the process sees.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,14 +19,14 @@ use super::demand::PodKey;
 use super::log_book;
 use super::pod_files::PATH;
 
-/// How often a process is asked whether it has ended.
+/// How often a process is checked for its end.
 const EXIT_POLL: Duration = Duration::from_millis(50);
 
-/// Exit code of a process that a signal ended: shells and runtimes count from here.
+/// Base of the exit code of a process that a signal ended, as in shells and runtimes.
 const SIGNAL_EXIT: i32 = 128;
 
-/// The container's environment. The pod's own variables win over the device plugin's, as in the kubelet; only
-/// literal values are known here.
+/// The container's environment. The pod's own variables override the device plugin's, as in the kubelet; only
+/// literal values are supported here.
 pub(super) fn environment(
     container: &Container,
     granted: &BTreeMap<String, String>,
@@ -37,7 +38,7 @@ pub(super) fn environment(
     std::iter::once(path).chain(granted).chain(own).collect()
 }
 
-/// The program of a container; None if it has no command, for then its image would say what runs.
+/// The program of a container; `None` without a command, because then only its image defines the program.
 pub(super) fn program(
     key: &PodKey,
     container: &Container,
@@ -46,8 +47,8 @@ pub(super) fn program(
 ) -> Option<Program> {
     let command = container.command.as_ref().filter(|command| !command.is_empty())?;
     let name = log_book::name(key, &container.name);
-    // A session of its own, so that all of the container's processes can be signalled together; and env(1), so that
-    // nothing of the test process's environment leaks in.
+    // A new session lets all processes of the container be signalled together. `env -i` keeps the test
+    // process's environment out.
     let program = Program::new(name, "/usr/bin/setsid", logs)
         .args(["/usr/bin/env", "-i"])
         .args(environment.iter().map(|(name, value)| format!("{name}={value}")))
@@ -55,7 +56,7 @@ pub(super) fn program(
     Some(program.args(container.args.iter().flatten()))
 }
 
-/// The program of a container with an image, of which the document tells.
+/// The program of a container with an image. The document describes the container.
 pub(super) fn program_of_image(
     key: &PodKey,
     container: &Container,
@@ -66,7 +67,7 @@ pub(super) fn program_of_image(
     Ok(Program::new(name, binaries::ours("container_stand_in")?, logs).arg(document))
 }
 
-/// Starts a program, off the asynchronous threads.
+/// Starts a program on a blocking thread.
 pub(super) async fn spawn(program: Program) -> Result<Child, ProcessError> {
     match tokio::task::spawn_blocking(move || program.spawn()).await {
         Ok(child) => child,
@@ -74,8 +75,8 @@ pub(super) async fn spawn(program: Program) -> Result<Child, ProcessError> {
     }
 }
 
-/// Waits for the end of a container, or ends it when `stop` says so: TERM, then KILL after `grace`. With the first
-/// process the others of the container end, as they do with the first of a PID namespace.
+/// Waits for the end of a container. After `stop` it ends the container: TERM, then KILL after `grace`. When
+/// the first process ends, the others are killed, as in a PID namespace.
 pub(super) async fn exit_code(
     child: &mut Child,
     stop: &CancellationToken,
@@ -104,7 +105,7 @@ async fn end(child: &mut Child, grace: Duration) -> i32 {
     ended(child).unwrap_or(SIGNAL_EXIT)
 }
 
-/// Signals every process of the container with this first process.
+/// Signals every process of the container whose first process is `first`.
 pub(super) fn signal_all(first: u32, signal: Signal) -> rustix::io::Result<()> {
     let group = i32::try_from(first).ok().and_then(Pid::from_raw).ok_or(rustix::io::Errno::SRCH)?;
     kill_process_group(group, signal)

@@ -1,7 +1,7 @@
-//! What a pod asks of the device manager, read from its spec.
+//! Reads a pod's demand for devices from its spec.
 //!
-//! Only limits count, as in the kubelet: extended resources cannot be overcommitted. Whether a name is known is
-//! decided elsewhere.
+//! Only limits count, as in the kubelet, because extended resources cannot be overcommitted. Other code
+//! decides whether a name is known.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,23 +9,20 @@ use std::fmt;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde::{Deserialize, Serialize};
 
-/// A pod by namespace and name, as pod-resources names it.
+/// A pod by namespace and name, as pod-resources identifies it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodKey {
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub name: String,
 }
 
 impl PodKey {
-    /// A key from its two parts.
     #[must_use]
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
 
-    /// The key of a pod as the API server gave it.
+    /// The key of a pod object.
     #[must_use]
     pub fn of(pod: &Pod) -> Self {
         let metadata = &pod.metadata;
@@ -39,12 +36,12 @@ impl fmt::Display for PodKey {
     }
 }
 
-/// When in a pod's life a container runs.
+/// When a container runs in a pod's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContainerRole {
-    /// Runs to its end before the next one; its devices are handed on.
+    /// Runs to its end before the next one starts; its devices can be reused.
     Init,
-    /// An init container that stays (restartPolicy Always); its devices are its own.
+    /// An init container that keeps running (restartPolicy Always) and its devices with it.
     Sidecar,
     /// One of `spec.containers`.
     App,
@@ -53,9 +50,7 @@ pub enum ContainerRole {
 /// The extended resources of one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerDemand {
-    /// The container's name.
     pub name: String,
-    /// When it runs.
     pub role: ContainerRole,
     /// Count by resource name.
     pub limits: BTreeMap<String, usize>,
@@ -64,16 +59,14 @@ pub struct ContainerDemand {
 /// The extended resources of one pod, init containers first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDemand {
-    /// The pod.
     pub key: PodKey,
-    /// Its UID.
     pub uid: String,
     /// Its containers in the order in which the kubelet allocates for them.
     pub containers: Vec<ContainerDemand>,
 }
 
 impl PodDemand {
-    /// Reads a pod's limits; names of the kubelet's own resources (cpu, memory and so on) are left out.
+    /// Reads a pod's limits without the kubelet's own resources (cpu, memory and so on).
     #[must_use]
     pub fn of(pod: &Pod) -> Self {
         let spec = pod.spec.as_ref();
@@ -91,8 +84,9 @@ impl PodDemand {
         Self { key: PodKey::of(pod), uid: pod.metadata.uid.clone().unwrap_or_default(), containers }
     }
 
-    /// What the pod needs of each name at its peak, as the scheduler and the node's fit check count it: the
-    /// containers that run together, or the biggest init container with the sidecars started before it.
+    /// The pod's peak demand for each name, as the scheduler and the node's fit check count it: the
+    /// containers that run together, or the largest init container with the sidecars that were started before
+    /// it.
     #[must_use]
     pub fn peak(&self) -> BTreeMap<String, usize> {
         let mut together: BTreeMap<String, usize> = BTreeMap::new();
@@ -112,7 +106,7 @@ impl PodDemand {
     }
 }
 
-/// Whether an init container ends before the next one starts, or stays.
+/// Whether an init container ends before the next one starts, or keeps running.
 pub(super) fn init_role(container: &Container) -> ContainerRole {
     match container.restart_policy.as_deref() {
         Some("Always") => ContainerRole::Sidecar,
@@ -130,8 +124,8 @@ fn extended_limits(container: &Container) -> BTreeMap<String, usize> {
         .collect()
 }
 
-/// Whether a resource name is an extended one (kubernetes v1.36, `pkg/apis/core/v1/helper`): with a domain, which
-/// is not the project's own, and not the quota form.
+/// Whether a resource name is an extended one (kubernetes v1.36, `pkg/apis/core/v1/helper`): it has a domain
+/// outside of kubernetes.io, and is not in the quota form.
 #[must_use]
 pub fn is_extended_resource(name: &str) -> bool {
     name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")

@@ -1,7 +1,7 @@
-//! The kubelet's device manager: plugins in, allocations out.
+//! The kubelet's device manager: plugins register, containers get devices.
 //!
-//! Joins the pure [`DeviceLedger`] with the plugins' connections and the checkpoint file. It knows pods by what
-//! they ask for and whether they are active; the API server is not its business.
+//! Connects the pure [`DeviceLedger`] with the plugins' connections and the checkpoint file. It needs only
+//! the demand of pods and which are active, and does not use the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,17 +22,17 @@ use super::node_resources::ResourceCount;
 use super::pick::PickOrder;
 use super::plugin::{Plugin, go_text};
 
-/// How long the devices of a vanished plugin stay in capacity
-/// (kubernetes v1.36, `endpointStopGracePeriod` in `pkg/kubelet/cm/devicemanager/types.go`).
+/// How long the devices of a stopped plugin stay in capacity (kubernetes v1.36, `endpointStopGracePeriod` in
+/// `pkg/kubelet/cm/devicemanager/types.go`).
 const STOP_GRACE: Duration = Duration::from_mins(5);
 
 /// Why a pod's devices could not be allocated. The text is the kubelet's.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DeviceError {
-    /// The device manager's own refusal.
+    /// The device manager rejected it.
     #[error(transparent)]
     Refused(#[from] AllocationError),
-    /// The plugin's refusal, or no plugin.
+    /// The plugin rejected it, or there is no plugin.
     #[error("{0}")]
     Plugin(String),
 }
@@ -43,10 +43,10 @@ impl From<Status> for DeviceError {
     }
 }
 
-/// What admission found out about a pod's extended resources.
+/// The result of allocating for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocated {
-    /// Names that the device manager has never heard of: nothing was allocated for them.
+    /// Names that the device manager does not know, so nothing was allocated for them.
     pub unknown: BTreeSet<String>,
 }
 
@@ -57,24 +57,24 @@ pub struct DeviceManager {
     pods: Arc<dyn ActivePods>,
     pub(super) ledger: Mutex<DeviceLedger>,
     pub(super) plugins: Mutex<BTreeMap<String, Plugin>>,
-    /// The connection that counts for each name; cancelled it closes.
+    /// The current connection of each name. Cancelling the token closes it.
     pub(super) clients: Mutex<BTreeMap<String, CancellationToken>>,
-    /// Who follows the newest stream of each name.
+    /// The task that follows the newest stream of each name.
     pub(super) followers: Mutex<BTreeMap<String, JoinHandle<()>>>,
     grants: Mutex<BTreeMap<String, BTreeMap<String, Grant>>>,
     delay: Mutex<Duration>,
-    /// Ends the streams when the kubelet goes down.
+    /// Ends the streams when the kubelet stops.
     pub(super) run: Mutex<CancellationToken>,
-    /// The kubelet admits one pod at a time, also while a plugin thinks about `Allocate`.
+    /// The kubelet admits one pod at a time, even while a plugin handles `Allocate`.
     admission: tokio::sync::Mutex<()>,
     allocate_calls: AtomicU64,
     list_calls: AtomicU64,
-    /// One writer of the checkpoint file at a time, so that the newest state is the last one written.
+    /// Serializes writes of the checkpoint file, so that the newest state is written last.
     writing: Mutex<()>,
 }
 
 impl DeviceManager {
-    /// The device manager of `node`, with what its checkpoint in `folder` says.
+    /// The device manager of `node`, restored from the checkpoint in `folder`.
     #[must_use]
     pub fn new(node: &str, folder: &Path, pods: Arc<dyn ActivePods>) -> Self {
         let manager = Self {
@@ -97,7 +97,7 @@ impl DeviceManager {
         manager
     }
 
-    /// Starts again from the checkpoint: the names are known, without devices, until their plugins register.
+    /// Restarts from the checkpoint: the names are known, but have no devices until their plugins register.
     pub fn restart(&self, now: Instant) {
         let checkpoint = Checkpoint::read(&self.folder).unwrap_or_default();
         let names = checkpoint.ledger.names.iter().map(|name| (name.clone(), Plugin::stopped_at(now)));
@@ -113,7 +113,7 @@ impl DeviceManager {
         locked(&self.run).cancel();
     }
 
-    /// Sets how long a `ListAndWatch` message waits before it takes effect.
+    /// Sets the delay before a `ListAndWatch` message takes effect.
     pub fn set_delay(&self, delay: Duration) {
         *locked(&self.delay) = delay;
     }
@@ -122,18 +122,18 @@ impl DeviceManager {
         *locked(&self.delay)
     }
 
-    /// Path of a plugin's socket.
     pub(super) fn socket(&self, endpoint: &str) -> PathBuf {
         self.folder.join(endpoint)
     }
 
-    /// Allocates all that a pod asks for, container by container. A failure leaves what the containers before
-    /// got, until the pod is inactive and somebody collects.
+    /// Allocates a pod's devices, container by container. After a failure the earlier containers keep theirs
+    /// until the pod is inactive and its devices are collected.
     pub async fn admit(&self, demand: &PodDemand) -> Result<Allocated, DeviceError> {
         self.readmit(demand, &BTreeSet::new()).await
     }
 
-    /// The same for a pod that ran before the kubelet's process did: containers that run have what they need.
+    /// Allocates for a pod that ran before the kubelet started. Running containers already have their
+    /// devices.
     pub async fn readmit(
         &self,
         demand: &PodDemand,
@@ -156,7 +156,7 @@ impl DeviceManager {
                 let offered = reusable.get(resource).cloned().unwrap_or_default();
                 is_changed |= self.allocate(&demand.uid, &container.name, resource, *count, &offered).await?;
             }
-            // Once for all names of the container, before the next is looked at.
+            // Once for all names of a container, before the next container, as the kubelet does.
             if is_changed {
                 self.write_checkpoint();
             }
@@ -165,7 +165,7 @@ impl DeviceManager {
         Ok(allocated)
     }
 
-    /// Whether it was given something.
+    /// Allocates one resource of a container. Returns whether it got devices.
     async fn allocate(
         &self,
         uid: &str,
@@ -184,6 +184,7 @@ impl DeviceManager {
         let ids = locked(&self.ledger).take(&choice, &preferred);
         self.allocate_calls.fetch_add(1, Ordering::Relaxed);
         let answer = plugin.allocate(ids.iter().cloned().collect()).await;
+        // The devices were taken before the call; a failure releases them.
         let answer = answer.inspect_err(|_| locked(&self.ledger).undo())?;
         locked(&self.ledger).record(uid, container, resource, ids);
         let mut grants = locked(&self.grants);
@@ -191,7 +192,8 @@ impl DeviceManager {
         Ok(true)
     }
 
-    /// Init containers hand their devices on; whoever stays takes his out of what can be reused.
+    /// Devices of init containers can be reused; those of sidecars and app containers are removed from the
+    /// pool.
     fn hand_on(&self, uid: &str, container: &ContainerDemand, reusable: &mut DevicesByResource) {
         let ledger = locked(&self.ledger);
         let held = ledger.holdings().get(uid).and_then(|pod| pod.get(&container.name));
@@ -204,8 +206,8 @@ impl DeviceManager {
         }
     }
 
-    /// Frees what inactive pods held. The active pods are asked for under the ledger's lock, so that a pod that is
-    /// admitted meanwhile cannot look inactive.
+    /// Frees the devices of inactive pods. The active pods are read under the ledger's lock, so that a pod
+    /// that is being admitted cannot look inactive.
     pub(super) fn collect_garbage(&self) {
         if !self.pods.are_known() {
             return;
@@ -225,8 +227,8 @@ impl DeviceManager {
         }
     }
 
-    /// What the node's status says of the names that the device manager owns. A name whose plugin has been gone
-    /// for five minutes is reported as zero a last time and forgotten.
+    /// The counts in the node's status of the names that the device manager owns. A name whose plugin stopped
+    /// five minutes ago is reported as zero once, then forgotten.
     pub fn node_counts(&self, now: Instant) -> BTreeMap<String, ResourceCount> {
         let mut ledger = locked(&self.ledger);
         let mut plugins = locked(&self.plugins);
@@ -244,9 +246,10 @@ impl DeviceManager {
         counts.chain(forgotten.iter().map(|name| (name.clone(), ResourceCount::default()))).collect()
     }
 
-    /// Before each start of a container: tells the plugins that asked for it, and allocates for names that were not known when
-    /// the pod was admitted (kubernetes v1.36, `GetDeviceRunContainerOptions` in `pkg/kubelet/cm/devicemanager/manager.go`).
-    /// What the container holds is not looked at again, healthy or not.
+    /// Runs before each start of a container: calls `PreStartContainer` of plugins that asked for it, and
+    /// allocates names that were unknown at admission (kubernetes v1.36, `GetDeviceRunContainerOptions` in
+    /// `pkg/kubelet/cm/devicemanager/manager.go`). It does not check the health of devices that the container
+    /// holds.
     pub async fn before_start(&self, demand: &PodDemand, container: &str) -> Result<(), DeviceError> {
         let held = self.held(&demand.uid, container);
         for (resource, ids) in &held {
@@ -268,14 +271,13 @@ impl DeviceManager {
         Ok(())
     }
 
-    /// What a container holds.
     #[must_use]
     pub fn held(&self, uid: &str, container: &str) -> DevicesByResource {
         let ledger = locked(&self.ledger);
         ledger.holdings().get(uid).and_then(|pod| pod.get(container)).cloned().unwrap_or_default()
     }
 
-    /// What all containers of a pod hold together.
+    /// The devices of all containers of a pod together.
     #[must_use]
     pub fn held_by_pod(&self, uid: &str) -> DevicesByResource {
         let ledger = locked(&self.ledger);
@@ -287,26 +289,26 @@ impl DeviceManager {
         held
     }
 
-    /// How many devices of each name are taken, if this pod holds any; nothing otherwise.
+    /// How many devices of each name are taken; empty if this pod holds none.
     pub(super) fn taken_beside(&self, uid: &str) -> BTreeMap<String, usize> {
         let ledger = locked(&self.ledger);
         if ledger.holdings().contains_key(uid) { ledger.taken() } else { BTreeMap::new() }
     }
 
-    /// What a container got from `Allocate`; None without devices.
+    /// The answer of `Allocate` for a container; `None` without devices.
     #[must_use]
     pub fn grant(&self, uid: &str, container: &str) -> Option<Grant> {
         locked(&self.grants).get(uid)?.get(container).cloned()
     }
 
-    /// Every healthy device, by resource name; what `GetAllocatableResources` says.
+    /// Every healthy device by resource name, as `GetAllocatableResources` reports them.
     #[must_use]
     pub fn healthy(&self) -> DevicesByResource {
         let ledger = locked(&self.ledger);
         ledger.known().iter().map(|(name, sets)| (name.clone(), sets.healthy.clone())).collect()
     }
 
-    /// The pods, for an answer of pod-resources' `List`.
+    /// The pods for an answer of pod-resources' `List`.
     pub(super) fn list(&self) -> Vec<ActivePod> {
         self.collect_garbage();
         let pods = self.pods.active();
@@ -314,26 +316,25 @@ impl DeviceManager {
         pods
     }
 
-    /// How often pod-resources was asked for its list.
+    /// How often `List` of pod-resources was called.
     #[must_use]
     pub fn list_calls(&self) -> u64 {
         self.list_calls.load(Ordering::Relaxed)
     }
 
-    /// The active pods of the node.
     #[must_use]
     pub fn active_pods(&self) -> Vec<ActivePod> {
         self.pods.active()
     }
 
-    /// How often a plugin was asked to allocate.
+    /// How often `Allocate` of plugins was called.
     #[must_use]
     pub fn allocate_calls(&self) -> u64 {
         self.allocate_calls.load(Ordering::Relaxed)
     }
 }
 
-/// A lock whose holder panicked protects data that is still whole: no section here leaves it half written.
+/// Ignores poisoning, because no critical section here leaves its data half written.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

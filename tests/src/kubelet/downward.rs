@@ -1,5 +1,5 @@
-//! What a pod may be told of itself: its fields, and what its containers may use (kubernetes v1.36, `pkg/fieldpath` and
-//! `pkg/api/v1/resource`).
+//! The downward API: a pod's fields, and the resources of its containers (kubernetes v1.36, `pkg/fieldpath`
+//! and `pkg/api/v1/resource`).
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -8,16 +8,15 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 
 use super::node_resources::ResourceList;
 
-/// Where a pod is.
+/// The addresses of a pod.
 #[derive(Debug, Clone)]
 pub(super) struct Whereabouts {
-    /// Its address.
     pub(super) pod: Ipv4Addr,
-    /// Its node's.
+    /// Its node's address.
     pub(super) host: Ipv4Addr,
 }
 
-/// A field of the pod; None if there is no such field.
+/// A field of the pod; `None` if there is no such field.
 pub(super) fn field(pod: &Pod, whereabouts: &Whereabouts, path: &str) -> Option<String> {
     let (metadata, spec) = (&pod.metadata, pod.spec.clone().unwrap_or_default());
     if let Some((map, key)) = path.strip_suffix("']").and_then(|path| path.split_once("['")) {
@@ -47,7 +46,7 @@ fn lines(map: Option<&BTreeMap<String, String>>) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What a container may use, in units of the divisor, rounded up; without a limit it is what the node has.
+/// A container's resource in units of the divisor, rounded up. Without a limit it is the node's.
 pub(super) fn resource(
     containers: &[&Container],
     own: &str,
@@ -66,11 +65,11 @@ pub(super) fn resource(
     };
     let divisor = selector.divisor.as_ref().map_or(1000, |divisor| thousandths(&divisor.0).unwrap_or(1000));
     let amount = quantity.map_or(Some(0), |quantity| thousandths(&quantity.0))?;
-    // The API server writes a divisor that was left out as 0.
+    // The API server stores a missing divisor as 0.
     Some(amount.div_ceil(if divisor == 0 { 1000 } else { divisor }).to_string())
 }
 
-/// A quantity in thousandths. Fractions finer than that are cut off.
+/// A quantity in thousandths. Finer fractions are cut off.
 fn thousandths(quantity: &str) -> Option<u128> {
     const SUFFIXES: [(&str, u128); 13] = [
         ("Ki", 1 << 10),

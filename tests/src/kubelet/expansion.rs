@@ -1,8 +1,9 @@
-//! `$(NAME)` in commands, arguments and variables, by the kubelet's rules (kubernetes v1.36, `third_party/forked/golang/expansion`).
+//! Expands `$(NAME)` in commands, arguments and variables, by the kubelet's rules (kubernetes v1.36,
+//! `third_party/forked/golang/expansion`).
 
 use std::collections::BTreeMap;
 
-/// Puts values in place of `$(NAME)`; one of a name that is not known stays as it is, and `$$` is a `$`.
+/// Replaces `$(NAME)` by its value. An unknown name stays as it is, and `$$` becomes `$`.
 pub(super) fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
@@ -30,7 +31,7 @@ pub(super) fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
 mod tests {
     use super::*;
 
-    /// From the table of the original's test.
+    /// The cases come from the test of the original.
     #[test]
     fn references_are_expanded_as_the_kubelet_expands_them() {
         let known: BTreeMap<String, String> =

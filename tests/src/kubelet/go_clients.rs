@@ -1,20 +1,20 @@
-//! Lets Go programs speak to the kubelet's sockets. grpc-go calls a server on a socket by its path, percent-encoded, in
-//! `:authority`; the kubelet, which is Go too, takes that, and h2 resets the stream as malformed. Here the field is replaced
-//! on its way, and nothing else is touched.
+//! Lets Go programs call the kubelet's sockets. grpc-go sends the socket's path, percent-encoded, as
+//! `:authority`. The kubelet, a Go program too, accepts that, but h2 resets the stream as malformed. This
+//! code replaces the field on its way, and nothing else.
 //!
-//! HTTP/2's frames are RFC 9113, 4.1 and 6.2; header fields are RFC 7541, 5 and 6.
+//! HTTP/2's frames are defined in RFC 9113, 4.1 and 6.2; header fields in RFC 7541, 5 and 6.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 
-/// What a client begins with (RFC 9113, 3.4).
+/// The connection preface of a client (RFC 9113, 3.4).
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
-/// Bytes of a frame's head: length, type, flags, stream.
+/// Bytes of a frame's header: length, type, flags, stream.
 const HEAD: usize = 9;
 
-/// The type of frame that a request begins with, and its flags for what comes before and after the header fields.
+/// The frame type of a request's headers, and its flags for padding and priority.
 const HEADERS: u8 = 1;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
@@ -22,19 +22,19 @@ const PRIORITY: u8 = 0x20;
 /// Index of `:authority` in HPACK's static table.
 const AUTHORITY: usize = 1;
 
-/// The kubelet's name for itself.
+/// The authority that the server gets.
 const NAME: &[u8] = b"localhost";
 
-/// Bytes under way in one direction.
+/// Buffer size of one direction, in bytes.
 const ROOM: usize = 64 * 1024;
 
-/// The connection as a server takes it.
+/// The connection as the server accepts it.
 pub(super) fn accept(stream: UnixStream) -> DuplexStream {
     let (near, far) = duplex(ROOM);
     let (from_client, mut to_client) = stream.into_split();
     let (mut from_server, to_server) = tokio::io::split(far);
     tokio::spawn(async move {
-        // A side that is gone ends the connection, which is no failure.
+        // A closed side ends the connection, which is not an error.
         let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
     });
     tokio::spawn(async move {
@@ -71,13 +71,13 @@ async fn forward(
     }
 }
 
-/// The header fields with another authority; none if none is spelled out in them. Later requests name it by its index in the
-/// table that both sides keep, where the new one stands.
+/// The header fields with another authority; `None` if they have no literal one. Later requests refer to it
+/// by its index in the dynamic table, which has the new one then.
 fn rename(fields: &[u8]) -> Option<Vec<u8>> {
     let mut at = 0;
     while at < fields.len() {
         let first = *fields.get(at)?;
-        // An indexed field, a change of the table's size, or a literal: with or without a place in the table.
+        // An indexed field, a change of the table's size, or a literal with or without indexing.
         let (bits, is_literal) = match first {
             0x80.. => (7, false),
             0x40..0x80 => (6, true),
@@ -101,7 +101,7 @@ fn rename(fields: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// An integer that begins in the low bits of a byte, and where it ends.
+/// An integer that begins in the low bits of a byte, and the position after it.
 fn integer(fields: &[u8], at: usize, bits: u32) -> Option<(usize, usize)> {
     let most = (1usize << bits) - 1;
     let mut value = usize::from(*fields.get(at)?) & most;
@@ -120,7 +120,7 @@ fn integer(fields: &[u8], at: usize, bits: u32) -> Option<(usize, usize)> {
     }
 }
 
-/// Where a text ends that begins here, in Huffman's code or plain.
+/// The position after a text, Huffman-coded or plain.
 fn after_text(fields: &[u8], at: usize) -> Option<usize> {
     let (length, start) = integer(fields, at, 7)?;
     let end = start.checked_add(length)?;
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn only_the_authority_is_replaced() {
-        // RFC 7541, C.3.1: GET, http, /, www.example.com; here the last one is followed by a literal with a name of its own.
+        // RFC 7541, C.3.1: GET, http, /, www.example.com; here a literal with a new name follows.
         let before = [
             &[0x82, 0x86, 0x84, 0x41, 0x0F][..],
             b"www.example.com",
@@ -142,7 +142,7 @@ mod tests {
         ];
         let after = [&[0x82, 0x86, 0x84, 0x41, 0x09][..], NAME, &[0x00, 0x02, b't', b'e', 0x08], b"trailers"];
         assert_eq!(rename(&before.concat()), Some(after.concat()));
-        // C.4.1 is the same in Huffman's code.
+        // C.4.1 is the same in Huffman code.
         let huffman = [&[0x82, 0x86, 0x84, 0x41, 0x8C][..], &[0xF1; 12]].concat();
         assert_eq!(rename(&huffman), Some([&[0x82, 0x86, 0x84, 0x41, 0x09][..], NAME].concat()));
     }

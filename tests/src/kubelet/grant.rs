@@ -1,15 +1,15 @@
-//! What a container got from `Allocate`, merged over its resources. A restarted container gets the same again: the
-//! kubelet answers from its checkpoint and never asks the plugin twice.
+//! A container's answers of `Allocate`, merged over its resources. A restarted container gets the same again:
+//! the kubelet uses its checkpoint and does not call the plugin again.
 
 use std::collections::BTreeMap;
 
 use kerf_node_agent::kubelet_api::deviceplugin::ContainerAllocateResponse;
 use serde::{Deserialize, Serialize};
 
-/// The runtime's share of an allocation.
+/// The part of an allocation that the runtime gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Environment variables. The container's own `env` wins over them, as in the kubelet.
+    /// Environment variables. The container's own `env` overrides them, as in the kubelet.
     pub environment: BTreeMap<String, String>,
     /// Host path by container path.
     pub mounts: BTreeMap<String, String>,
@@ -17,12 +17,11 @@ pub struct Grant {
     pub device_nodes: BTreeMap<String, String>,
     /// Annotations for the container runtime.
     pub annotations: BTreeMap<String, String>,
-    /// CDI device names.
     pub cdi_devices: Vec<String>,
 }
 
 impl Grant {
-    /// Adds what the plugin of one more resource answered; a later resource wins where both set the same.
+    /// Adds the answer for another resource. The later one wins if both set the same.
     pub fn add(&mut self, response: ContainerAllocateResponse) {
         self.environment.extend(response.envs);
         self.annotations.extend(response.annotations);

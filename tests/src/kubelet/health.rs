@@ -1,4 +1,4 @@
-//! Probes of a pod's containers, and what comes of them: readiness in the status, the end of a container that does not live.
+//! Probes a pod's containers: sets readiness in the status, and ends a container whose liveness fails.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use super::probes::{Asking, Target, Verdict};
 use super::status::ContainerState;
 
 impl PodRun {
-    /// Asks a container that runs for as long as this is polled. Cancels `unhealthy` when the container is to be ended.
+    /// Probes a running container for as long as this is polled. Cancels `unhealthy` when the container must
+    /// be ended.
     pub(super) async fn probe(
         &self,
         container: &Container,
@@ -41,7 +42,7 @@ impl PodRun {
         std::future::pending().await
     }
 
-    /// Whether the container came up.
+    /// Whether the startup probe succeeded.
     async fn comes_up(&self, probe: &Probe, target: &Target<'_>) -> bool {
         let mut asking = Asking::new(probe);
         tokio::time::sleep(asking.first()).await;
@@ -56,7 +57,7 @@ impl PodRun {
         true
     }
 
-    /// Never ends.
+    /// Never returns.
     async fn tells_readiness(&self, target: &Target<'_>) {
         let Some(probe) = &target.container.readiness_probe else { return std::future::pending().await };
         let mut asking = Asking::new(probe);
@@ -70,7 +71,7 @@ impl PodRun {
         }
     }
 
-    /// Ends when the container has to.
+    /// Returns when the liveness probe has failed.
     async fn fails_to_live(&self, target: &Target<'_>) {
         let Some(probe) = &target.container.liveness_probe else { return std::future::pending().await };
         let mut asking = Asking::new(probe);
@@ -88,13 +89,14 @@ impl PodRun {
             tracing::debug!(pod = %self.key, container = target.container.name, kind, reason, "a probe has failed");
             let message = format!("{kind} probe failed: {reason}");
             let told = self.warn("Unhealthy", &message);
-            // Nobody waits for an Event.
+            // Probing must not wait long for an Event.
             let _late = tokio::time::timeout(Duration::from_secs(1), told).await;
         }
         verdict
     }
 
-    /// Changes the container's state; what it was is told by whether anything is to be written.
+    /// Changes the container's state. `change` returns whether the state stayed the same, so that no status
+    /// is written.
     async fn note(&self, target: &Target<'_>, change: impl FnOnce(&mut ContainerState) -> bool) {
         let unchanged = {
             let mut states = locked(&self.states);
@@ -105,7 +107,6 @@ impl PodRun {
         }
     }
 
-    /// An Event about the pod.
     pub(super) async fn warn(&self, reason: &str, message: &str) {
         let options = &self.core.options;
         api::warn_about(&options.client, &options.node_name, &self.pod, reason, message).await;

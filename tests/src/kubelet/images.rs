@@ -1,4 +1,4 @@
-//! What an image's name stands for on this machine: programs that were built here.
+//! Images of containers: programs that were built on this machine.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::container_root::{Mount, PROGRAMS};
 
-/// An image.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
-    /// Programs by the names that PATH has them by.
+    /// Programs by their names in PATH.
     programs: BTreeMap<String, PathBuf>,
     entrypoint: Vec<String>,
     environment: BTreeMap<String, String>,
@@ -18,7 +17,6 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image that runs this program.
     #[must_use]
     pub fn running(program: impl Into<PathBuf>) -> Self {
         let program = program.into();
@@ -26,48 +24,45 @@ impl Image {
         Self { entrypoint: vec![name.clone()], ..Self::default() }.with_program(&name, program)
     }
 
-    /// One more program under this name.
     #[must_use]
     pub fn with_program(mut self, name: &str, program: impl Into<PathBuf>) -> Self {
         self.programs.insert(name.to_owned(), program.into());
         self
     }
 
-    /// More arguments of the entrypoint.
     #[must_use]
     pub fn with_arguments(mut self, arguments: &[&str]) -> Self {
         self.entrypoint.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         self
     }
 
-    /// One more variable.
     #[must_use]
     pub fn with_variable(mut self, name: &str, value: impl Into<String>) -> Self {
         self.environment.insert(name.to_owned(), value.into());
         self
     }
 
-    /// A file or a folder of this machine, which the container may write to.
+    /// Adds a file or folder of this machine, which the container may write to.
     #[must_use]
     pub fn with_file(mut self, source: impl Into<PathBuf>, target: &str) -> Self {
         self.files.push(Mount { source: source.into(), target: target.into(), read_only: false });
         self
     }
 
-    /// Flags of the entrypoint's program whose defaults listen on all addresses, spelled out: `--address=0.0.0.0:9443`. They
-    /// are added where they are not given, for there are no network namespaces here.
+    /// Adds flags for the entrypoint's program, such as `--address=0.0.0.0:9443`, that state its default of
+    /// listening on all addresses. They are used unless given, because there are no network namespaces here
+    /// and the address must become the pod's.
     #[must_use]
     pub fn with_wildcards(mut self, flags: &[&str]) -> Self {
         self.wildcards.extend(flags.iter().map(|flag| (*flag).to_owned()));
         self
     }
 
-    /// Its variables.
     pub(super) fn environment(&self) -> &BTreeMap<String, String> {
         &self.environment
     }
 
-    /// What it brings into the container's file system.
+    /// The programs and files that it adds to the container's file system.
     pub(super) fn mounts(&self) -> impl Iterator<Item = Mount> {
         let programs = self.programs.iter().map(|(name, program)| Mount {
             source: program.clone(),
@@ -77,7 +72,7 @@ impl Image {
         programs.chain(self.files.iter().cloned())
     }
 
-    /// The command line of a container: its command stands for the entrypoint, and alone.
+    /// The command line of a container. A command replaces the entrypoint with its arguments.
     pub(super) fn command(&self, command: &[String], arguments: &[String], address: Ipv4Addr) -> Vec<String> {
         let first = if command.is_empty() { &self.entrypoint } else { command };
         let mut line: Vec<String> = first.iter().chain(arguments).cloned().collect();
@@ -96,8 +91,8 @@ fn has_flag(line: &[String], flag: &str) -> bool {
         .any(|given| given.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))
 }
 
-/// An argument or a variable's value with the pod's address where it says all addresses: `0.0.0.0:80`, `[::]:80`, and in
-/// flags `:80`, as Go writes it.
+/// Replaces all addresses by the pod's in an argument or variable: `0.0.0.0:80`, `[::]:80`, and in flags
+/// `:80`, as Go writes it.
 pub(super) fn on_address(text: &str, address: Ipv4Addr) -> String {
     let at = text.find('=').filter(|_| text.starts_with('-')).map_or(0, |at| at + 1);
     let (flag, value) = text.split_at(at);
@@ -117,12 +112,12 @@ pub struct Images {
 }
 
 impl Images {
-    /// Adds an image, or puts another in its place.
+    /// Adds an image, or replaces the one of this name.
     pub fn add(&mut self, name: &str, image: Image) {
         self.by_name.insert(name.to_owned(), image);
     }
 
-    /// The image that a container's `image` means.
+    /// The image of a container's `image` field.
     pub(super) fn find(&self, reference: &str) -> Option<&Image> {
         self.by_name.get(name(reference))
     }

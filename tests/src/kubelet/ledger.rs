@@ -1,8 +1,9 @@
-//! Which devices the kubelet knows, which are healthy, and which container holds which.
+//! The device ledger: which devices the kubelet knows, which are healthy, and which container holds which.
 //!
-//! The rules of the kubelet's device manager as a plain value: no clock, no sockets, no API server. It decides
-//! who gets what; it must not talk to a plugin. The texts of [`AllocationError`] are the kubelet's own
-//! (kubernetes v1.36, `pkg/kubelet/cm/devicemanager/manager.go`), because users and tests read them.
+//! It has the rules of the kubelet's device manager as a plain value, without clock, sockets or API server.
+//! It decides which container gets which devices, but must not call a plugin. The texts of
+//! [`AllocationError`] are the kubelet's own (kubernetes v1.36, `pkg/kubelet/cm/devicemanager/manager.go`),
+//! because users and tests read them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,27 +14,25 @@ use super::pick::PickOrder;
 /// Device IDs by resource name.
 pub type DevicesByResource = BTreeMap<String, BTreeSet<String>>;
 
-/// Why the device manager refuses a container. The text goes into the pod's status as it is.
+/// Why the device manager rejects a container. The pod's status has the text unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationError {
-    /// The name is known only because some pod still holds a device of it.
+    /// The name is known only because a pod still holds a device of it.
     #[error("cannot allocate unregistered device {resource}")]
     Unregistered {
-        /// The resource name asked for.
         resource: String,
     },
-    /// The name is registered, and none of its devices is healthy: also the state after a kubelet restart.
+    /// The name is registered, but none of its devices is healthy. This is also the state after a kubelet
+    /// restart.
     #[error("no healthy devices present; cannot allocate unhealthy devices {resource}")]
     NoneHealthy {
-        /// The resource name asked for.
         resource: String,
     },
-    /// The container already holds devices, and one of them is not healthy any more.
+    /// The container already holds devices, and one of them is no longer healthy.
     #[error(
         "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {resource}"
     )]
     HeldUnhealthy {
-        /// The resource name asked for.
         resource: String,
     },
     /// Fewer healthy devices are free than the container needs.
@@ -41,41 +40,34 @@ pub enum AllocationError {
         "requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}"
     )]
     Unavailable {
-        /// The resource name asked for.
         resource: String,
         /// Devices still needed after those reused from init containers.
         requested: usize,
-        /// Healthy devices that nobody holds.
+        /// Healthy devices without a holder.
         available: usize,
     },
-    /// The container holds another number of devices than it asks for.
+    /// The container holds another number of devices than it requests.
     #[error(
         "pod {uid:?} container {container:?} changed request for resource {resource:?} from {held} to {asked}"
     )]
     RequestChanged {
-        /// The pod's UID.
         uid: String,
-        /// The container's name.
         container: String,
-        /// The resource name asked for.
         resource: String,
-        /// Devices it holds.
         held: usize,
-        /// Devices it asks for.
         asked: usize,
     },
 }
 
-/// What one container needs of one resource, before the plugin was asked for its preference.
+/// What one container needs of one resource, before the plugin states its preference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The resource name.
     pub resource: String,
-    /// How many devices the container asks for in all.
+    /// How many devices the container requests in all.
     pub required: usize,
-    /// Devices of the pod's init containers that it takes over; they come first.
+    /// Devices of the pod's init containers that it reuses first.
     pub reused: BTreeSet<String>,
-    /// Healthy devices that nobody holds, to take the rest from.
+    /// Healthy devices without a holder, for the rest.
     pub available: BTreeSet<String>,
 }
 
@@ -87,7 +79,7 @@ impl Choice {
     }
 }
 
-/// Devices of one resource name as the last `ListAndWatch` message gave them.
+/// Devices of one resource name in the last `ListAndWatch` message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceSets {
     /// Devices that may be allocated.
@@ -96,10 +88,10 @@ pub struct DeviceSets {
     pub unhealthy: BTreeSet<String>,
 }
 
-/// What a pod's containers hold: container name, resource name, device IDs.
+/// A pod's holdings: container name, resource name, device IDs.
 pub type PodHoldings = BTreeMap<String, DevicesByResource>;
 
-/// What survives a restart of the kubelet.
+/// The state that survives a restart of the kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerCheckpoint {
     /// Resource names that were registered.
@@ -118,13 +110,14 @@ pub struct DeviceLedger {
 }
 
 impl DeviceLedger {
-    /// An empty ledger. `seed` fixes the order in which devices are picked when a plugin has no preference.
+    /// An empty ledger. `seed` fixes the order in which devices are picked if a plugin has no preference.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { order: PickOrder::new(seed), ..Self::default() }
     }
 
-    /// The ledger as a restarted kubelet has it: names known, no devices until their plugins come back.
+    /// The ledger of a restarted kubelet: the names are known, but have no devices until their plugins
+    /// register.
     #[must_use]
     pub fn restored(checkpoint: LedgerCheckpoint, seed: u64) -> Self {
         let known = checkpoint.names.into_iter().map(|name| (name, DeviceSets::default())).collect();
@@ -133,14 +126,13 @@ impl DeviceLedger {
         ledger
     }
 
-    /// What [`DeviceLedger::restored`] needs.
     #[must_use]
     pub fn checkpoint(&self) -> LedgerCheckpoint {
         LedgerCheckpoint { names: self.known.keys().cloned().collect(), holdings: self.holdings.clone() }
     }
 
-    /// Puts a `ListAndWatch` message into effect: the list replaces the former one, an empty list too makes the
-    /// name known.
+    /// Applies a `ListAndWatch` message: its list replaces the former one. An empty list makes the name known
+    /// too.
     pub fn set_devices(&mut self, resource: &str, devices: impl IntoIterator<Item = (String, bool)>) {
         let mut sets = DeviceSets::default();
         for (id, healthy) in devices {
@@ -153,26 +145,25 @@ impl DeviceLedger {
         self.known.insert(resource.to_owned(), sets);
     }
 
-    /// The plugin of this name is gone: its devices count but cannot be allocated.
+    /// The plugin of this name stopped: its devices count in capacity, but cannot be allocated.
     pub fn mark_unhealthy(&mut self, resource: &str) {
         if let Some(sets) = self.known.get_mut(resource) {
             sets.unhealthy.append(&mut sets.healthy);
         }
     }
 
-    /// The plugin of this name has been gone for so long that the name is forgotten.
+    /// Forgets a name whose plugin stopped long ago.
     pub fn forget(&mut self, resource: &str) {
         self.known.remove(resource);
     }
 
-    /// Whether a container's limit of this name is the device manager's business. A name that is not is
-    /// **skipped**, and the pod starts without a device.
+    /// Whether the device manager handles a container's limit of this name. It **skips** an unknown name, and
+    /// the pod starts without a device.
     #[must_use]
     pub fn knows(&self, resource: &str) -> bool {
         self.known.contains_key(resource) || self.taken.contains_key(resource)
     }
 
-    /// Every known name with its devices.
     #[must_use]
     pub fn known(&self) -> &BTreeMap<String, DeviceSets> {
         &self.known
@@ -187,9 +178,10 @@ impl DeviceLedger {
         }
     }
 
-    /// What a container of an incoming pod may get of one resource; `None` if it already holds what it asks for.
+    /// The devices that a container of an incoming pod may get of one resource; `None` if it already holds
+    /// what it requests.
     ///
-    /// Which of the reusable devices it takes over is up to a Go map's order, as with all picks.
+    /// A random order chooses among reusable devices, because the kubelet iterates a Go map.
     pub fn choose(
         &mut self,
         uid: &str,
@@ -231,7 +223,8 @@ impl DeviceLedger {
     }
 
     /// Takes the devices of a choice: reused ones, then the plugin's preferred ones among the available, then
-    /// any. They are in use from now on, by nobody yet: [`DeviceLedger::record`] or [`DeviceLedger::undo`] follows.
+    /// any. They are in use now without a holder, so [`DeviceLedger::record`] or [`DeviceLedger::undo`] must
+    /// follow.
     pub fn take(&mut self, choice: &Choice, preferred: &[String]) -> BTreeSet<String> {
         let mut ids = choice.reused.clone();
         let preferred = preferred.iter().filter(|id| choice.available.contains(*id)).cloned();
@@ -246,13 +239,13 @@ impl DeviceLedger {
         ids
     }
 
-    /// Writes down that a container holds these devices.
+    /// Records that a container holds these devices.
     pub fn record(&mut self, uid: &str, container: &str, resource: &str, ids: BTreeSet<String>) {
         let pod = self.holdings.entry(uid.to_owned()).or_default();
         pod.entry(container.to_owned()).or_default().insert(resource.to_owned(), ids);
     }
 
-    /// Goes back to what is written down: the plugin refused, or a pod went.
+    /// Reverts to the recorded holdings, after a plugin's error or a pod's end.
     pub fn undo(&mut self) {
         self.taken.clear();
         for (resource, ids) in self.holdings.values().flat_map(BTreeMap::values).flatten() {
@@ -260,13 +253,13 @@ impl DeviceLedger {
         }
     }
 
-    /// How many devices of each name somebody holds.
+    /// How many devices of each name are in use.
     #[must_use]
     pub fn taken(&self) -> BTreeMap<String, usize> {
         self.taken.iter().map(|(resource, ids)| (resource.clone(), ids.len())).collect()
     }
 
-    /// What the containers of every pod hold, by pod UID, inactive pods included until they are collected.
+    /// The holdings of every pod by UID, including inactive pods until they are collected.
     #[must_use]
     pub fn holdings(&self) -> &BTreeMap<String, PodHoldings> {
         &self.holdings

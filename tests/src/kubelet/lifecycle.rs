@@ -1,6 +1,7 @@
-//! A pod's life on the node after its admission: init containers, containers, restarts, the end.
+//! A pod's life on the node after its admission: init containers, containers, restarts and the end.
 //!
-//! One task for each pod. Writes the pod's status and, once nothing of it runs, removes a pod that is being deleted.
+//! Each pod has one task. It writes the pod's status, and removes a pod that is being deleted once all its
+//! containers have ended.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,18 +28,19 @@ use super::pod_files::PodFiles;
 use super::status::{self, ContainerStates};
 use super::{api, container};
 
-/// Pauses between two runs of a container: shorter than the kubelet's (10 s to 5 min), for tests wait for them.
+/// Backoff of a container's restarts: shorter than the kubelet's (10 s to 5 min), because tests wait for
+/// them.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// The longest pause between two tries to mount a pod's volumes; the first is [`FIRST_PAUSE`]
-/// (kubernetes v1.36, `pkg/util/goroutinemap/exponentialbackoff`).
+/// The longest backoff of mounting a pod's volumes; the first is [`FIRST_PAUSE`] (kubernetes v1.36,
+/// `pkg/util/goroutinemap/exponentialbackoff`).
 const LONGEST_MOUNT_PAUSE: Duration = Duration::from_secs(122);
 
 /// Exit code of a container that could not be started (the kubelet's `ContainerCannotRun`).
 const CANNOT_RUN: i32 = 128;
 
-/// One pod, its task's state.
+/// The state of one pod's task.
 pub(super) struct PodRun {
     pub(super) core: Arc<Core>,
     pub(super) pod: Arc<Pod>,
@@ -47,30 +49,29 @@ pub(super) struct PodRun {
     since: Timestamp,
     stop: CancellationToken,
     pub(super) states: Arc<Mutex<ContainerStates>>,
-    /// What it has on the node, if a container's image is one of ours.
+    /// Its files on the node, if one of its images is known here.
     pub(super) files: Option<PodFiles>,
-    /// Held from where a status is made to where it is written: a later one must not come first.
+    /// Held from composing a status to writing it, so that an older one is never written last.
     writing: tokio::sync::Mutex<()>,
     /// Whether all ordinary init containers have ended and all sidecars have started.
     initialized: AtomicBool,
-    /// False for a pod that ran before this kubelet: nothing is started, its containers are taken as running.
+    /// False for a pod that ran before this kubelet started: nothing is started, and its containers count as
+    /// running.
     fresh: bool,
 }
 
-/// A container's run.
+/// The run of a container.
 enum Run {
-    /// A local process.
     Process(Child),
-    /// Running by being said to.
+    /// It counts as running without a process.
     Pretended,
-    /// Could not be started.
     Failed,
-    /// What it is made of is not there yet.
+    /// A file that it needs does not exist yet.
     Incomplete,
 }
 
 impl PodRun {
-    /// A pod that was just admitted (`fresh`), or one that ran already when this kubelet came.
+    /// A pod that was just admitted (`fresh`), or one that ran before this kubelet started.
     pub(super) fn new(core: Arc<Core>, pod: Arc<Pod>, stop: CancellationToken, fresh: bool) -> Self {
         let (key, uid) = (PodKey::of(&pod), pod.metadata.uid.clone().unwrap_or_default());
         let (since, initialized) = (Timestamp::now(), AtomicBool::new(false));
@@ -79,7 +80,7 @@ impl PodRun {
         Self { core, pod, key, uid, since, stop, states, files, writing, initialized, fresh }
     }
 
-    /// Lives the pod's life to its end.
+    /// Runs the pod to its end.
     pub(super) async fn run(mut self) {
         if self.fresh {
             self.files = PodFiles::of(&self.core, &self.pod).await;
@@ -117,7 +118,7 @@ impl PodRun {
         status::located(shown, self.files.as_ref().map(|files| &files.whereabouts))
     }
 
-    /// The image of a container, if it is one of ours.
+    /// The image of a container, if it is known here.
     pub(super) fn image(&self, container: &Container) -> Option<&Image> {
         self.core.options.processes.images.find(container.image.as_deref().unwrap_or_default())
     }
@@ -130,7 +131,7 @@ impl PodRun {
         }
     }
 
-    /// Waits until the volumes are there, or the pod is to stop.
+    /// Waits until the volumes are mounted, or the pod must stop.
     async fn mount(&self, files: &PodFiles) {
         let mut pause = FIRST_PAUSE;
         while let Err((volume, error)) = files.mount(&self.core, &self.pod).await {
@@ -145,8 +146,8 @@ impl PodRun {
         }
     }
 
-    /// Whether each of the pod's containers has been started. If so, a pod that is refused after a restart of the kubelet ends
-    /// by its containers' exit codes and does not say why.
+    /// Whether each of the pod's containers has been started and has ended. A pod that is rejected after a
+    /// kubelet restart then gets their exit codes as its status, without the reason of the rejection.
     fn has_run(&self) -> bool {
         let states = locked(&self.states);
         let apps = self.pod.spec.iter().flat_map(|spec| &spec.containers);
@@ -189,7 +190,7 @@ impl PodRun {
         codes.into_iter().any(|code| code != 0)
     }
 
-    /// Starts a container, unless the pod is to stop.
+    /// Starts a container, unless the pod must stop.
     async fn start(&self, container: &Container) -> Run {
         let log = self.core.logs.begin(&self.key, &container.name);
         let run = if !self.fresh || self.stop.is_cancelled() {
@@ -238,7 +239,8 @@ impl PodRun {
         }
     }
 
-    /// The program of a container whose image is one of ours: None within, if what it is made of is not there.
+    /// The program of a container whose image is known here. The inner `None` means that a file it needs does
+    /// not exist yet.
     async fn of_image(&self, container: &Container, granted: &Grant) -> Option<Option<Program>> {
         let (image, files) = (self.image(container)?, self.files.as_ref()?);
         let document = files.container(&self.core, &self.pod, container, image, granted).await;
@@ -258,7 +260,7 @@ impl PodRun {
         Some(None)
     }
 
-    /// Waits for a container's end, and starts it again as long as `again` says so. Gives its last exit code.
+    /// Waits for a container's end, and restarts it while `again` returns true. Returns its last exit code.
     async fn supervise(
         &self,
         container: &Container,
@@ -313,7 +315,7 @@ impl PodRun {
         }
     }
 
-    /// An init container without a process ends at once; anything else would block the pod.
+    /// An init container without a process counts as ended at once, because it would block the pod otherwise.
     fn pretends_to_end(&self, container: &Container) -> bool {
         let init = self.pod.spec.iter().filter_map(|spec| spec.init_containers.as_ref()).flatten();
         init.filter(|init| init_role(init) == ContainerRole::Init).any(|init| init.name == container.name)
@@ -325,14 +327,13 @@ impl PodRun {
         let state = states.entry(container.name.clone()).or_default();
         state.process = None;
         if state.started.is_none() && self.stop.is_cancelled() {
-            // It never started.
+            // The container never started, so it has no exit code.
             return;
         }
         state.started = None;
         state.exit = Some(code);
     }
 
-    /// Whether any container of the pod runs.
     fn others_run(&self) -> bool {
         locked(&self.states).values().any(|state| state.started.is_some())
     }
@@ -358,7 +359,7 @@ impl PodRun {
         if self.core.halted.is_cancelled() { Duration::ZERO } else { self.core.pods.grace(&self.uid) }
     }
 
-    /// Writes how far the pod is, unless it ran before this kubelet, which told of it then.
+    /// Writes the pod's progress, unless it ran before this kubelet started, which wrote it then.
     pub(super) async fn write_progress(&self) {
         if !self.fresh {
             return;

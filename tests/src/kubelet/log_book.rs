@@ -1,6 +1,6 @@
-//! Where the output of each container's runs lies: the log file is the container's, one run after the other.
+//! Locates the output of each container's runs. A container has one log file for all its runs.
 //!
-//! Real runtimes have a file for each run. Here they are told apart by where in the file they begin and end.
+//! Real runtimes have a file for each run. Here positions in the file separate the runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,18 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::demand::PodKey;
 use super::devices::locked;
 
-/// One run of a container.
 #[derive(Debug)]
 pub(super) struct RunLog {
-    /// The container's log file; not there before its first process.
+    /// The container's log file, which its first process creates.
     pub(super) file: PathBuf,
     /// The byte at which the run's output begins.
     pub(super) begin: u64,
-    /// The byte before which it ended.
+    /// The byte before which the run's output ends.
     end: OnceLock<u64>,
 }
 
 impl RunLog {
-    /// Where the output ends; None while the container runs.
+    /// The end of the output; `None` while the container runs.
     pub(super) fn end(&self) -> Option<u64> {
         self.end.get().copied()
     }
@@ -41,28 +40,25 @@ pub(super) struct LogBook {
 }
 
 impl LogBook {
-    /// No runs yet; files lie in `folder`.
     pub(super) fn new(folder: PathBuf) -> Self {
         Self { folder, runs: Mutex::default() }
     }
 
-    /// The folder of the log files.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A container's log file.
     pub(super) fn file(&self, pod: &PodKey, container: &str) -> PathBuf {
         self.folder.join(format!("{}.log", name(pod, container)))
     }
 
-    /// A run that is about to start.
+    /// Prepares a run that is about to start.
     pub(super) fn begin(&self, pod: &PodKey, container: &str) -> RunLog {
         let file = self.file(pod, container);
         RunLog { begin: length(&file), file, end: OnceLock::new() }
     }
 
-    /// The run has started.
+    /// Records that the run has started.
     pub(super) fn began(&self, uid: &str, container: &str, run: RunLog) {
         let mut runs = locked(&self.runs);
         let pod = runs.entry(uid.to_owned()).or_default();
@@ -70,32 +66,32 @@ impl LogBook {
         pod.insert(container.to_owned(), Runs { last: Arc::new(run), previous });
     }
 
-    /// The run has ended; nothing if it never started.
+    /// Records that the run has ended. It does nothing for a run that never started.
     pub(super) fn ended(&self, uid: &str, container: &str) {
         if let Some(run) = self.find(uid, container, false) {
             run.end.get_or_init(|| length(&run.file));
         }
     }
 
-    /// A container's run, or the one before it; None if there was none.
+    /// A container's last run or the one before it; `None` if there was none.
     pub(super) fn find(&self, uid: &str, container: &str, previous: bool) -> Option<Arc<RunLog>> {
         let runs = locked(&self.runs);
         let runs = runs.get(uid)?.get(container)?;
         if previous { runs.previous.clone() } else { Some(Arc::clone(&runs.last)) }
     }
 
-    /// The pod is gone.
+    /// Forgets the runs of a deleted pod.
     pub(super) fn forget(&self, uid: &str) {
         locked(&self.runs).remove(uid);
     }
 }
 
-/// What a container's process and its log are called.
+/// The name of a container's process and of its log.
 pub(super) fn name(pod: &PodKey, container: &str) -> String {
     format!("{}_{}_{container}", pod.namespace, pod.name)
 }
 
-/// A file's length; 0 if there is none.
+/// A file's length; 0 if it does not exist.
 fn length(file: &Path) -> u64 {
     std::fs::metadata(file).map_or(0, |metadata| metadata.len())
 }

@@ -1,7 +1,7 @@
-//! Containers' logs over HTTPS, as the API server fetches them for `kubectl logs`
-//! (kubernetes v1.36, `getContainerLogs` in `pkg/kubelet/server/server.go`).
+//! Serves containers' logs over HTTPS, as the API server fetches them for `kubectl logs` (kubernetes v1.36,
+//! `getContainerLogs` in `pkg/kubelet/server/server.go`).
 //!
-//! Output carries no times here, so what asks for times is refused.
+//! The output is stored without times here, so requests that need times are rejected.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -28,30 +28,29 @@ use super::demand::PodKey;
 use super::log_book::RunLog;
 use super::parts::Core;
 
-/// How often a log is looked at for more while it is followed.
+/// How often a followed log is read for more.
 const FOLLOW_POLL: Duration = Duration::from_millis(50);
 
-/// Bytes of a log that are sent at once.
+/// Largest part of a log that is sent at once, in bytes.
 const CHUNK: u64 = 64 * 1024;
 
 /// Why containers' logs cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum LogServerError {
-    /// The certificates do not serve.
+    /// The certificates cannot be used.
     #[error("failed to use the certificates for the containers' logs")]
     Certificates(#[from] TlsError),
-    /// There is no port.
     #[error("failed to listen for the API server on the loopback interface")]
     Listen(#[from] io::Error),
 }
 
-/// A server of containers' logs, until it is dropped.
+/// A server of containers' logs. Dropping it stops it.
 pub(super) struct LogServer {
     _stop: DropGuard,
 }
 
 impl LogServer {
-    /// Serves on a port of its own, if the kubelet has what to serve and is to.
+    /// Serves on a free port, if the kubelet has certificates for it.
     pub(super) async fn start(core: &Arc<Core>) -> Result<Option<Self>, LogServerError> {
         let Some(material) = core.options.serving.as_ref() else { return Ok(None) };
         let tls = server_config(material, Clients::Verified)?;
@@ -78,7 +77,7 @@ struct Served {
     stop: CancellationToken,
 }
 
-/// The part of `PodLogOptions` that is known here.
+/// The supported part of `PodLogOptions`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct LogOptions {
@@ -110,7 +109,7 @@ async fn container_logs(
     }
 }
 
-/// The run that is meant, or what the kubelet says instead.
+/// The requested run, or the kubelet's error.
 fn find(
     core: &Core,
     key: &PodKey,
@@ -134,7 +133,7 @@ fn find(
     })
 }
 
-/// How far a log has been sent.
+/// The position in a log that is being sent.
 struct LogReader {
     run: Arc<RunLog>,
     position: u64,
@@ -155,10 +154,10 @@ impl LogReader {
         Ok(reader)
     }
 
-    /// The next piece; None at the end of what is there, or when it is followed at the end of the run.
+    /// The next part. `None` at the end of the output; with `follow`, at the end of the run.
     async fn next(mut self) -> io::Result<Option<(Vec<u8>, Self)>> {
         loop {
-            // Asked for before reading: what is there then is all of a run that has ended.
+            // The end is read before the file: once a run has ended, the file is complete.
             let last = self.run.end().is_some() || !self.follow;
             let piece = self.read(CHUNK.min(self.left)).await?;
             let length = piece.len() as u64;
@@ -191,7 +190,7 @@ impl LogReader {
     }
 }
 
-/// Where the last `lines` lines begin; one that is not finished counts.
+/// Where the last `lines` lines begin. An unfinished line counts.
 fn tail(text: &[u8], lines: usize) -> usize {
     let finished = text.strip_suffix(b"\n").unwrap_or(text);
     let breaks = finished.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');

@@ -1,13 +1,16 @@
-//! A stand-in kubelet: what the real one does with extended resources, in process, for tests without containers.
+//! A stand-in kubelet: it handles extended resources as the real one does, in process, for tests without
+//! containers.
 //!
-//! It serves the device plugin registration and pod-resources sockets, admits the pods bound to its node by the real
-//! rules and in the real order (device manager first, one pod at a time, final when it fails), gives them a status,
-//! can run their commands as local processes, whose logs it serves, and writes device counts into the node's status at its
-//! tick. It must not be kinder than the kubelet: where the real one has a trap, this one has it too.
+//! It serves the device plugin registration and pod-resources sockets. It admits the pods bound to its node
+//! by the real rules and in the real order: device manager first, one pod at a time, and a failure is final.
+//! It writes their status, can run their commands as local processes and serve their logs, and writes device
+//! counts into the node's status at each tick. It must not be kinder than the kubelet: it has the real one's
+//! traps too.
 //!
-//! A pod of an image that the kubelet was told of (`images`) is a pod in full: its containers' file systems with their
-//! volumes, variables, probes, an address. Out of scope: network and process namespaces, users, capabilities, cpu and
-//! memory, node leases. Of any other pod also volumes, probes and variables that are not literal.
+//! A pod with a known image (`images`) is emulated in full: its containers' file systems with their volumes,
+//! variables, probes, an address. Out of scope are network and process namespaces, users, capabilities, cpu
+//! and memory, and node leases. For any other pod, volumes, probes and variables that are not literal are out
+//! of scope too.
 //!
 //! [`DeviceManager`] with [`KubeletServers`] is the half that needs no API server.
 

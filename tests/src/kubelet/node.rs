@@ -1,5 +1,5 @@
-//! The Node object: made at start if asked for; at every status tick its device counts are written, and where the kubelet
-//! itself is reached if it serves logs.
+//! The Node object: it is created at start if requested. Each status tick writes its device counts, and the
+//! kubelet's address if it serves logs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use super::options::NodeTemplate;
 use super::parts::Core;
 use super::status::rfc3339;
 
-/// Creates the node, or updates the status of one that is there already.
+/// Creates the node, or updates the status of an existing one.
 pub(super) async fn register(
     client: &Client,
     name: &str,
@@ -39,8 +39,8 @@ pub(super) async fn register(
         }
         other => other?,
     };
-    // Admission taints every new node as not ready; the node lifecycle controller, which would take that away, does
-    // not run in every test.
+    // Admission taints every new node as not ready. The taint is removed here, because the node lifecycle
+    // controller does not run in every test.
     let taints = created.spec.and_then(|spec| spec.taints).unwrap_or_default();
     if taints.iter().any(|taint| taint.key == "node.kubernetes.io/not-ready") {
         let patch = Patch::Merge(json!({"spec": {"taints": template.taints}}));
@@ -49,7 +49,7 @@ pub(super) async fn register(
     Ok(())
 }
 
-/// Ticks until the kubelet goes down.
+/// Ticks until the kubelet stops.
 pub(super) async fn tick(core: &Core) {
     let mut ticks = tokio::time::interval(core.options.status_period);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -61,7 +61,7 @@ pub(super) async fn tick(core: &Core) {
     }
 }
 
-/// Where the API server finds the kubelet, as the kubelet itself says.
+/// The node's address and the port of its log server, as the kubelet reports them.
 fn reached_at(port: u16) -> Value {
     json!({"status": {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
@@ -87,7 +87,7 @@ async fn write_status(core: &Core) -> Result<(), kube::Error> {
     Ok(())
 }
 
-/// The node's allocatable as the API server has it.
+/// The node's allocatable resources in the API server.
 pub(super) async fn allocatable(core: &Core) -> Option<ResourceList> {
     let api: Api<Node> = Api::all(core.options.client.clone());
     let node = api.get_opt(&core.options.node_name).await.ok()??;

@@ -1,8 +1,8 @@
-//! What a status tick writes into the node's capacity and allocatable.
+//! Computes what a status tick writes into the node's capacity and allocatable.
 //!
-//! Pure: the kubelet **sets** the names that its device manager owns, keeps every other key of capacity, recomputes
-//! the allocatable of foreign extended resources from capacity, and deletes allocatable keys that capacity lacks
-//! (kubernetes v1.36, `pkg/kubelet/nodestatus/setters.go`).
+//! The function is pure. The kubelet **sets** the names that its device manager owns, and keeps every other
+//! key of capacity. It recomputes the allocatable of foreign extended resources from capacity, and deletes
+//! allocatable keys that capacity lacks (kubernetes v1.36, `pkg/kubelet/nodestatus/setters.go`).
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,18 @@ use serde_json::{Map, Value, json};
 
 use super::demand::is_extended_resource;
 
-/// Devices of one name.
+/// The device counts of one name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceCount {
-    /// Healthy and unhealthy ones.
+    /// Healthy and unhealthy devices.
     pub capacity: usize,
-    /// Healthy ones.
     pub allocatable: usize,
 }
 
-/// A resource list as the API has it.
+/// A resource list as in the API.
 pub type ResourceList = BTreeMap<String, Quantity>;
 
-/// The merge patch for the status subresource; None if the node says it all already.
+/// The merge patch for the status subresource; `None` if the status is up to date.
 #[must_use]
 pub fn node_patch(
     capacity: &ResourceList,

@@ -1,27 +1,24 @@
-//! What a stand-in kubelet has seen: for tests to assert on.
+//! What a stand-in kubelet has observed, for tests to assert on.
 
 use super::demand::PodKey;
 
-/// A pod that the kubelet refused.
+/// A pod that the kubelet rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedAdmission {
-    /// The pod.
     pub pod: PodKey,
-    /// Its UID.
     pub uid: String,
-    /// `status.reason`, for example `UnexpectedAdmissionError`.
+    /// The value of `status.reason`, for example `UnexpectedAdmissionError`.
     pub reason: String,
-    /// `status.message` in full.
+    /// The full value of `status.message`.
     pub message: String,
 }
 
-/// Counts and lists since the start; a restart of the kubelet does not empty them.
+/// Counts and lists since the start. A restart of the kubelet does not reset them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// Pods admitted.
     pub admitted: u64,
-    /// Pods refused, in order.
+    /// Rejected pods, in order.
     pub failed_admissions: Vec<FailedAdmission>,
-    /// Pods that asked for a name nobody had registered and run **without** it.
+    /// Pods that requested a name without a registered plugin and run **without** a device.
     pub started_without_device: Vec<PodKey>,
 }

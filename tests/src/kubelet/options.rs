@@ -1,4 +1,4 @@
-//! What a test sets on a stand-in kubelet.
+//! The settings of a stand-in kubelet.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,23 +13,24 @@ use super::images::Images;
 /// The real kubelet's `nodeStatusUpdateFrequency`.
 pub const STATUS_PERIOD: Duration = Duration::from_secs(10);
 
-/// The real kubelet's pause before it asks for pods, if it does not know its node yet
-/// (kubernetes v1.36, `WaitForAPIServerSyncPeriod` in `pkg/kubelet/config/apiserver.go`).
+/// The real kubelet's delay before it lists pods, while it does not know its node yet (kubernetes v1.36,
+/// `WaitForAPIServerSyncPeriod` in `pkg/kubelet/config/apiserver.go`).
 pub const PODS_AFTER: Duration = Duration::from_secs(1);
 
-/// How often volumes are brought up to date: the real kubelet needs about a minute, for which tests would wait.
+/// How often volumes are updated. The real kubelet takes about a minute, which would slow tests down.
 pub const VOLUMES_PERIOD: Duration = Duration::from_secs(5);
 
-/// Pods that run as processes in file systems of their own: those whose images are known. Others know nothing of this.
+/// Settings for pods with known images, which run as processes in their own file systems. They do not affect
+/// other pods.
 #[derive(Debug, Clone)]
 pub struct PodProcesses {
-    /// What images' names stand for.
+    /// The known images.
     pub images: Images,
-    /// What pods are told of the API server (`KUBERNETES_SERVICE_HOST` and `_PORT`).
+    /// The API server's address for pods (`KUBERNETES_SERVICE_HOST` and `_PORT`).
     pub api_server: Option<SocketAddr>,
-    /// What pods have as `/etc/hosts`, which stands in for the cluster's DNS.
+    /// The file that is mounted as `/etc/hosts`. It replaces the cluster's DNS.
     pub hosts: Option<PathBuf>,
-    /// How often Secrets, `ConfigMaps` and tokens in volumes are looked at.
+    /// How often Secrets, `ConfigMaps` and tokens in volumes are updated.
     pub volumes_period: Duration,
 }
 
@@ -39,35 +40,36 @@ impl Default for PodProcesses {
     }
 }
 
-/// Settings of one stand-in kubelet. [`KubeletOptions::new`] gives the real kubelet's values.
+/// Settings of one stand-in kubelet. [`KubeletOptions::new`] has the real kubelet's values.
 #[derive(Clone)]
 pub struct KubeletOptions {
-    /// The node this kubelet serves; also the value of `spec.nodeName` that it watches for.
+    /// The node of this kubelet, and the `spec.nodeName` of the pods that it watches.
     pub node_name: String,
-    /// How it reaches the API server.
     pub client: kube::Client,
-    /// Its root folder. Sockets lie below it, so keep it short: a socket's path has 107 bytes at most.
+    /// Its root folder. Keep it short: sockets are below it, and a socket's path has at most 107 bytes.
     pub dir: PathBuf,
     /// How often device counts are written to the node's status.
     pub status_period: Duration,
-    /// How long after its start the kubelet asks for pods. Plugins that register before find them not yet admitted again.
+    /// Delay of the kubelet's first list of pods. Plugins that register before it run before pods are
+    /// admitted again.
     pub pods_after: Duration,
-    /// How long a `ListAndWatch` message waits before it takes effect.
+    /// Delay before a `ListAndWatch` message takes effect.
     pub list_and_watch_delay: Duration,
-    /// Creates the Node object at start; `None` leaves the node to somebody else.
+    /// The Node object to create at start; `None` if another component creates it.
     pub register_node: Option<NodeTemplate>,
-    /// Runs containers' commands as local processes; otherwise a container is running by being said to.
+    /// Whether containers' commands run as local processes. Otherwise containers only count as running.
     pub run_commands: bool,
-    /// Which containers run as processes whatever `run_commands` says, by their images.
+    /// The containers that run as processes because of their images, independent of `run_commands`.
     pub processes: PodProcesses,
-    /// What containers' logs are served with (`kubectl logs`), to clients of the same authority; `None` serves none.
+    /// The certificates for serving containers' logs (`kubectl logs`) to clients of the same authority;
+    /// `None` serves none.
     pub serving: Option<Material>,
-    /// Applies the real kubelet's rate limit to pod-resources.
+    /// Whether pod-resources has the real kubelet's rate limit.
     pub limit_pod_resources: bool,
 }
 
 impl KubeletOptions {
-    /// The real kubelet's behaviour, no Node object made, no commands run.
+    /// The real kubelet's behaviour, without creating a Node object and without running commands.
     #[must_use]
     pub fn new(node_name: impl Into<String>, client: kube::Client, dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -86,23 +88,21 @@ impl KubeletOptions {
     }
 }
 
-/// The Node object to create.
 #[derive(Debug, Clone)]
 pub struct NodeTemplate {
     /// Labels besides hostname, OS and architecture, which are always set.
     pub labels: BTreeMap<String, String>,
-    /// Taints of the node.
     pub taints: Vec<Taint>,
     /// `cpu` in capacity and allocatable, as a quantity.
     pub cpu: String,
     /// `memory` in capacity and allocatable, as a quantity.
     pub memory: String,
-    /// Most pods that the node takes.
+    /// The largest number of pods on the node.
     pub pods: u32,
 }
 
 impl Default for NodeTemplate {
-    /// A big GPU server with the usual limit of 110 pods.
+    /// A large GPU server with the usual limit of 110 pods.
     fn default() -> Self {
         Self {
             labels: BTreeMap::new(),

@@ -1,4 +1,4 @@
-//! One kubelet's parts, shared by its tasks, and what the tasks do: watch, admit, tick.
+//! The parts of one kubelet that its tasks share, and the tasks: watching, admission and status ticks.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU16;
@@ -26,7 +26,8 @@ use super::pods::{Admission, PodTable, Step};
 use super::servers::SocketPaths;
 use super::volumes::NodeFiles;
 
-/// What outlives a restart of the kubelet's process: its settings, the pods' processes, what was seen.
+/// The state that survives a restart of the kubelet's process: settings, the pods' processes, and
+/// observations.
 pub(super) struct Core {
     pub(super) options: KubeletOptions,
     pub(super) paths: SocketPaths,
@@ -34,12 +35,12 @@ pub(super) struct Core {
     pub(super) devices: Arc<DeviceManager>,
     pub(super) pods: Arc<PodTable>,
     pub(super) logs: LogBook,
-    /// Where containers' logs are served; 0 for nowhere.
+    /// The port of the log server; 0 without one.
     pub(super) log_port: AtomicU16,
     pub(super) observed: Mutex<Observed>,
-    /// Whether the API server does not tell of the pods yet.
+    /// Whether the API server holds back the list of pods.
     pub(super) holds_pods_back: watch::Sender<bool>,
-    /// The machine goes: every process is killed and nothing more is written.
+    /// The machine is gone: every process is killed, and nothing more is written.
     pub(super) halted: CancellationToken,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -69,24 +70,24 @@ impl Core {
         }
     }
 
-    /// Runs something for as long as the pods run; see [`Core::join`].
+    /// Runs a task for as long as the pods run; see [`Core::join`].
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = locked(&self.tasks);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task);
     }
 
-    /// Waits for all that was spawned.
+    /// Waits for all tasks of [`Core::spawn`].
     pub(super) async fn join(&self) {
         let mut tasks = std::mem::take(&mut *locked(&self.tasks));
         while tasks.join_next().await.is_some() {}
     }
 
-    /// Watches the node's pods until the kubelet goes down.
+    /// Watches the node's pods until the kubelet stops.
     pub(super) async fn watch(self: &Arc<Self>, line: UnboundedSender<String>) {
         tokio::time::sleep(self.options.pods_after).await;
         let mut held_back = self.holds_pods_back.subscribe();
-        // The sender lives as long as this does.
+        // The sender is in `self`, so waiting cannot fail.
         drop(held_back.wait_for(|held_back| !held_back).await);
         let api: Api<Pod> = Api::all(self.options.client.clone());
         let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.options.node_name));
@@ -105,7 +106,7 @@ impl Core {
         }
     }
 
-    /// A full list is admitted in order of creation, as the kubelet sorts what it finds at its start.
+    /// Admits a full list in order of creation, as the kubelet does with the pods that it finds at its start.
     fn relisted(self: &Arc<Self>, mut pods: Vec<Arc<Pod>>, line: &UnboundedSender<String>) {
         let uids: BTreeSet<String> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
         self.pods.keep_only(&uids);
@@ -120,7 +121,7 @@ impl Core {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         match self.pods.observe(Arc::clone(&pod)) {
             Step::Nothing => {}
-            // The receiver ends with the kubelet; the pod is seen again by the next one.
+            // The receiver ends with the kubelet; the next one lists the pod again.
             Step::Admit => drop(line.send(uid)),
             Step::Adopt => {
                 let stop = self.pods.start(&uid);
@@ -136,7 +137,7 @@ impl Core {
         }
     }
 
-    /// Admits pod after pod until the kubelet goes down.
+    /// Admits pod after pod until the kubelet stops.
     pub(super) async fn admit(self: &Arc<Self>, mut line: UnboundedReceiver<String>) {
         while let Some(uid) = line.recv().await {
             let Some(Admission { pod, running }) = self.pods.begin_admission(&uid) else { continue };
@@ -151,6 +152,7 @@ impl Core {
 
     fn admitted(self: &Arc<Self>, pod: Arc<Pod>, uid: &str, without: &BTreeSet<String>) {
         let key = PodKey::of(&pod);
+        // The lock is dropped before the pod starts, because observers may read it then.
         let mut observed = locked(&self.observed);
         observed.admitted += 1;
         if !without.is_empty() {
@@ -162,7 +164,7 @@ impl Core {
         self.spawn(PodRun::new(Arc::clone(self), pod, stop, true).run());
     }
 
-    /// A pod that `ran` already is ended, and its task tells how.
+    /// Rejects a pod. One that `ran` already is stopped, and its own task writes its status.
     fn rejected(self: &Arc<Self>, pod: Arc<Pod>, uid: String, rejection: Rejection, ran: bool) {
         let key = PodKey::of(&pod);
         let told = rejection.told().to_owned();

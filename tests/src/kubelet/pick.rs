@@ -1,7 +1,8 @@
-//! The order in which devices are picked when the plugin has no preference.
+//! The order in which devices are picked if the plugin has no preference.
 //!
-//! The kubelet iterates over a Go map, so any order may come. Here the order differs from pick to pick and is
-//! the same in every run with the same seed: an agent that counts on an order fails a test, and fails it again.
+//! The kubelet iterates a Go map, so any order may occur. Here the order differs from pick to pick, but is
+//! the same in every run with the same seed. An agent that relies on an order fails a test, and fails it
+//! again.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +14,13 @@ pub struct PickOrder {
 }
 
 impl PickOrder {
-    /// Orders that follow from `seed` alone.
+    /// Orders that depend on `seed` only.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, picks: 0 }
     }
 
-    /// A seed for a node, so that nodes do not pick alike.
+    /// A seed for a node, so that nodes have different orders.
     #[must_use]
     pub fn seed_of(node: &str) -> u64 {
         hash(0, node)
@@ -35,7 +36,7 @@ impl PickOrder {
     }
 }
 
-/// FNV-1a with the key mixed in first, and the finishing step of splitmix64 so that short texts spread.
+/// FNV-1a over the key and the text, with the finishing step of splitmix64 so that short texts spread.
 fn hash(key: u64, text: &str) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325 ^ key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let fnv = text.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));

@@ -1,6 +1,6 @@
-//! One registered device plugin: its connection, and whether it is still there.
+//! One registered device plugin: its connection, and since when it is stopped.
 //!
-//! Only carries calls; what is asked for and what an answer means is decided in `devices`.
+//! It only makes the calls; `devices` chooses their arguments and interprets the answers.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,28 +16,27 @@ use tonic::{Code, Status};
 
 use super::ledger::Choice;
 
-/// How long the kubelet tries to connect to a plugin that registers
-/// (kubernetes v1.36, `pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`).
+/// How long the kubelet tries to connect to a registering plugin (kubernetes v1.36,
+/// `pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`).
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pause between two tries (gRPC's first back-off).
+/// Interval of these tries (gRPC's first backoff).
 const DIAL_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a plugin may take for `PreStartContainer` (same release, `apis/deviceplugin/v1beta1/constants.go`).
+/// Timeout of `PreStartContainer` (same release, `apis/deviceplugin/v1beta1/constants.go`).
 const PRE_START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The endpoint of one resource name.
 #[derive(Clone)]
 pub(super) struct Plugin {
-    /// None after a restart of the kubelet, until the plugin registers again.
+    /// `None` after a restart of the kubelet, until the plugin registers again.
     client: Option<DevicePluginClient<Channel>>,
     options: DevicePluginOptions,
-    /// Since when the plugin is gone.
+    /// When the plugin stopped; `None` while it runs.
     pub(super) stopped: Option<Instant>,
 }
 
 impl Plugin {
-    /// Connects to a plugin's socket, which may come a little later, and asks for its options.
+    /// Connects to a plugin's socket, which may be created a little later, and reads its options.
     pub(super) async fn connect(socket: &Path) -> Result<Self, Status> {
         let late = |_| Status::unknown("failed to dial device plugin: context deadline exceeded");
         let channel = tokio::time::timeout(DIAL_TIMEOUT, dial(socket)).await.map_err(late)??;
@@ -48,17 +47,16 @@ impl Plugin {
         Ok(Self { client: Some(client), options: options.into_inner(), stopped: None })
     }
 
-    /// The endpoint that a restarted kubelet makes from its checkpoint.
+    /// The endpoint that a restarted kubelet creates from its checkpoint.
     pub(super) fn stopped_at(now: Instant) -> Self {
         Self { client: None, options: DevicePluginOptions::default(), stopped: Some(now) }
     }
 
-    /// The client, for the stream.
     pub(super) fn client(&self) -> Result<DevicePluginClient<Channel>, Status> {
         self.client.clone().ok_or_else(|| Status::unavailable("endpoint has been stopped"))
     }
 
-    /// The devices that the plugin would like to give; empty if it does not say. The error is the kubelet's text.
+    /// The devices that the plugin prefers; empty if it has no preference. The error is the kubelet's text.
     pub(super) async fn preferred(&self, choice: &Choice) -> Result<Vec<String>, String> {
         if !self.options.get_preferred_allocation_available {
             return Ok(Vec::new());
@@ -77,7 +75,7 @@ impl Plugin {
         Ok(answer.container_responses.into_iter().next().map(|first| first.device_i_ds).unwrap_or_default())
     }
 
-    /// Allocates for one container. There is no time-out, as in the kubelet.
+    /// Allocates for one container. There is no timeout, as in the kubelet.
     pub(super) async fn allocate(
         &self,
         devices_ids: Vec<String>,
@@ -88,7 +86,7 @@ impl Plugin {
         first.ok_or_else(|| Status::unknown("no containers return in allocation response"))
     }
 
-    /// Tells the plugin that a container is about to start, if it wants to know.
+    /// Calls `PreStartContainer` if the plugin's options require it.
     pub(super) async fn pre_start(&self, devices_ids: Vec<String>) -> Result<(), Status> {
         if !self.options.pre_start_required {
             return Ok(());
@@ -100,7 +98,7 @@ impl Plugin {
     }
 }
 
-/// Connects as soon as somebody serves there.
+/// Retries until a server accepts the connection. The caller sets the timeout.
 async fn dial(socket: &Path) -> Result<Channel, Status> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()));
     let endpoint = endpoint.map_err(|error| Status::unknown(error.to_string()))?;
@@ -112,7 +110,7 @@ async fn dial(socket: &Path) -> Result<Channel, Status> {
     }
 }
 
-/// A gRPC error as Go prints it: that text ends up in the pod's status.
+/// A gRPC error as Go prints it, because the pod's status has that text.
 pub(super) fn go_text(status: &Status) -> String {
     let code = match status.code() {
         Code::Ok => "OK".to_owned(),

@@ -1,5 +1,5 @@
-//! What a pod whose containers are images of ours has on its node: an address, a folder, volumes, and of these each
-//! container its file system and its command line.
+//! The files of a pod with known images: its address, folder and volumes, and for each container a file
+//! system and a command line.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -23,7 +23,7 @@ use super::volumes::{MountError, PodVolumes, Telling};
 /// The PATH that container runtimes set when an image has none.
 pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A pod's place on its node.
+/// A pod's files and address on its node.
 pub(super) struct PodFiles {
     folder: PathBuf,
     pub(super) whereabouts: Whereabouts,
@@ -32,7 +32,7 @@ pub(super) struct PodFiles {
 }
 
 impl PodFiles {
-    /// That of a pod of which a container's image is one of ours; None for any other pod.
+    /// The files of a pod with at least one known image; `None` for any other pod.
     pub(super) async fn of(core: &Core, pod: &Pod) -> Option<Self> {
         let images = &core.options.processes.images;
         let is_ours =
@@ -53,18 +53,18 @@ impl PodFiles {
         Telling { client: &core.options.client, pod, whereabouts: &self.whereabouts, node: &self.node }
     }
 
-    /// Mounts what is not mounted yet; the error names the volume.
+    /// Mounts missing volumes. The error names the volume.
     pub(super) async fn mount(&self, core: &Core, pod: &Pod) -> Result<(), (String, MountError)> {
         let mut volumes = self.volumes.lock().await;
         volumes.mount(&self.telling(core, pod), &core.files, &self.folder.join("volumes")).await
     }
 
-    /// Brings the volumes up to date.
+    /// Updates the volumes from the API server.
     pub(super) async fn refresh(&self, core: &Core, pod: &Pod) {
         self.volumes.lock().await.refresh(&self.telling(core, pod)).await;
     }
 
-    /// What a container's process is to become: the path of the document about it, which is written.
+    /// Writes the document that describes a container's process, and returns its path.
     pub(super) async fn container(
         &self,
         core: &Core,
@@ -82,6 +82,7 @@ impl PodFiles {
         let own = variables::own(&telling, container, &services).await?;
         let mut environment = Variables::from([("PATH".to_owned(), format!("{PROGRAMS}:{PATH}"))]);
         environment.insert("HOSTNAME".to_owned(), pod.metadata.name.clone().unwrap_or_default());
+        // Later entries override earlier ones, so the container's own variables win.
         for more in [image.environment(), &services, &grant.environment, &own] {
             let more =
                 more.iter().map(|(name, value)| (name.clone(), on_address(value, self.whereabouts.pod)));
@@ -135,12 +136,12 @@ impl PodFiles {
         Ok(mounts)
     }
 
-    /// What a process in the container's file system is to become, for a command beside the container's own.
+    /// The path of a container's document, for a command that runs beside the container's process.
     pub(super) fn document(&self, container: &str) -> PathBuf {
         self.folder.join(format!("{container}.json"))
     }
 
-    /// The pod has ended.
+    /// Removes the folder of a pod that has ended.
     pub(super) fn remove(&self) {
         if let Err(error) = std::fs::remove_dir_all(&self.folder)
             && error.kind() != io::ErrorKind::NotFound
@@ -170,18 +171,18 @@ fn volume_mount(
         if !source.exists() && !is_kept {
             std::fs::create_dir_all(&source)?;
         }
-        // What a link of the kubelet's leads to now, and it stays that.
+        // A link in the volume is resolved now, as the kubelet does; the mount does not follow later changes.
         source = source.canonicalize()?;
     }
     let read_only = is_kept || mount.read_only == Some(true);
     Ok(Mount { source, target: (&mount.mount_path).into(), read_only })
 }
 
-/// A pod's address, from 127.64.0.0/11, of which each is this machine's: the pod's UID is random, and so is this.
+/// A pod's address from 127.64.0.0/11, which is local to every machine. It derives from the pod's random UID.
 fn address(uid: &str) -> Ipv4Addr {
     let digits: String = uid.chars().filter(char::is_ascii_hexdigit).take(8).collect();
     let random = u32::from_str_radix(&digits, 16).unwrap_or_default() % (1 << 21);
-    // Neither the first address nor the last.
+    // The range's first and last address are not used.
     Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 64, 0, 0)) + random.clamp(1, (1 << 21) - 2))
 }
 

@@ -1,7 +1,7 @@
-//! The pod-resources server: who holds what, and what could be allocated.
+//! The pod-resources server: which containers hold which devices, and which devices can be allocated.
 //!
-//! Answers from the device manager's state. Like the kubelet it frees the devices of inactive pods before it lists,
-//! and sends every device in an entry of its own.
+//! It answers from the device manager's state. Like the kubelet it frees the devices of inactive pods before
+//! it lists, and sends every device in its own entry.
 
 use std::sync::Arc;
 
@@ -18,7 +18,6 @@ use super::demand::PodKey;
 use super::devices::DeviceManager;
 use super::ledger::DevicesByResource;
 
-/// Serves `v1.PodResourcesLister`.
 pub(super) struct PodResourcesService(pub(super) Arc<DeviceManager>);
 
 #[tonic::async_trait]

@@ -1,6 +1,6 @@
-//! The pods of the node and where each stands: seen, admitted, running, ended.
+//! The pods of the node and their stages: seen, admitted, running, ended.
 //!
-//! Decides what an event of the watch asks for; does none of it.
+//! It decides what an event of the watch requires, and leaves the action to the caller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,39 +16,36 @@ use super::demand::{ContainerRole, PodDemand, PodKey};
 use super::devices::locked;
 use super::status::ContainerStates;
 
-/// Grace that a pod gets when nothing says otherwise (the API's default).
+/// The API's default grace period.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
-/// Where a pod stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Seen; waits for its admission.
+    /// Seen, but not admitted yet.
     Waiting,
-    /// The device manager is at it.
+    /// Being admitted by the device manager.
     Admitting,
-    /// Admitted; containers run or start.
+    /// Admitted; its containers run or are starting.
     Running,
-    /// Its containers will not run any more: completed, refused or stopped.
+    /// Its containers will not run again: completed, rejected or stopped.
     Ended,
 }
 
-/// What an event asks for.
+/// The action that an event requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing new.
     Nothing,
-    /// Put it into the line for admission.
+    /// Queue it for admission.
     Admit,
-    /// It runs already, from before this kubelet: keep it.
+    /// It already ran before this kubelet started, so keep it.
     Adopt,
-    /// Nothing of it runs and it is being deleted: remove it from the API.
+    /// It is being deleted and no container runs, so remove it from the API.
     Remove,
 }
 
-/// A pod to be admitted.
 pub(super) struct Admission {
     pub(super) pod: Arc<Pod>,
-    /// The containers that run, of a pod that ran before the kubelet's process did.
+    /// The running containers of a pod that ran before the kubelet's process started; `None` for a new pod.
     pub(super) running: Option<BTreeSet<String>>,
 }
 
@@ -58,9 +55,9 @@ struct PodRecord {
     stage: Stage,
     deleting: bool,
     gone: bool,
-    /// Whether a kubelet that was started since has to admit it again.
+    /// Whether a restarted kubelet must admit it again.
     again: bool,
-    /// Why a kubelet that was started since ended it.
+    /// Why a restarted kubelet ended it.
     refusal: Option<Rejection>,
     states: Arc<Mutex<ContainerStates>>,
     stop: CancellationToken,
@@ -69,19 +66,18 @@ struct PodRecord {
 /// All pods bound to the node, by UID.
 pub(super) struct PodTable {
     records: Mutex<BTreeMap<String, PodRecord>>,
-    /// Whether the API server has told of them since the kubelet's process began.
+    /// Whether the pods were listed since the kubelet's process started.
     are_known: AtomicBool,
-    /// Stops every pod.
     halted: CancellationToken,
 }
 
 impl PodTable {
-    /// No pods yet; `halted` stops them all.
+    /// An empty table. Cancelling `halted` stops all pods.
     pub(super) fn new(halted: CancellationToken) -> Self {
         Self { records: Mutex::default(), are_known: AtomicBool::new(false), halted }
     }
 
-    /// Takes in a pod as the API server has it now.
+    /// Records a pod as it is in the API server now.
     pub(super) fn observe(&self, pod: Arc<Pod>) -> Step {
         let mut records = locked(&self.records);
         let deleting = pod.metadata.deletion_timestamp.is_some();
@@ -95,7 +91,7 @@ impl PodTable {
         step
     }
 
-    /// A complete list was observed: whatever is not in it is gone.
+    /// Records that a complete list was observed, so pods that are not in it are gone.
     pub(super) fn keep_only(&self, listed: &BTreeSet<String>) {
         let known: Vec<String> = locked(&self.records).keys().cloned().collect();
         for uid in known.iter().filter(|uid| !listed.contains(*uid)) {
@@ -103,7 +99,7 @@ impl PodTable {
         }
     }
 
-    /// The API server has the pod no more.
+    /// Records that the pod is gone from the API server.
     pub(super) fn gone(&self, uid: &str) {
         let mut records = locked(&self.records);
         let Some(record) = records.get_mut(uid) else { return };
@@ -114,7 +110,7 @@ impl PodTable {
         }
     }
 
-    /// Begins a pod's admission; None if it no longer waits.
+    /// Begins a pod's admission; `None` if it is no longer due.
     pub(super) fn begin_admission(&self, uid: &str) -> Option<Admission> {
         let mut records = locked(&self.records);
         let record = records.get_mut(uid)?;
@@ -133,7 +129,7 @@ impl PodTable {
         }
     }
 
-    /// Ends a running pod that a restarted kubelet does not admit.
+    /// Ends a running pod that a restarted kubelet rejects.
     pub(super) fn refuse(&self, uid: &str, refusal: Rejection) {
         if let Some(record) = locked(&self.records).get_mut(uid) {
             record.refusal = Some(refusal);
@@ -146,12 +142,12 @@ impl PodTable {
         locked(&self.records).get(uid)?.refusal.clone()
     }
 
-    /// How the pod's containers fare; shared with who runs them.
+    /// The states of the pod's containers, shared with the task that runs them.
     pub(super) fn states(&self, uid: &str) -> Arc<Mutex<ContainerStates>> {
         locked(&self.records).get(uid).map(|record| Arc::clone(&record.states)).unwrap_or_default()
     }
 
-    /// The pod's containers may start; gives the token that stops them.
+    /// Marks the pod as running, and returns the token that stops its containers.
     pub(super) fn start(&self, uid: &str) -> CancellationToken {
         let mut records = locked(&self.records);
         let Some(record) = records.get_mut(uid) else { return cancelled() };
@@ -159,7 +155,8 @@ impl PodTable {
         record.stop.clone()
     }
 
-    /// Nothing of the pod runs any more. True if it is being deleted, so that it can be removed from the API.
+    /// Records that none of the pod's containers runs any more. True if it is being deleted, so that it can
+    /// be removed from the API.
     pub(super) fn ended(&self, uid: &str) -> bool {
         let mut records = locked(&self.records);
         let Some(record) = records.get_mut(uid) else { return false };
@@ -171,7 +168,7 @@ impl PodTable {
         record.deleting
     }
 
-    /// How long the pod's processes have between TERM and KILL.
+    /// The grace period between TERM and KILL of the pod's processes.
     pub(super) fn grace(&self, uid: &str) -> Duration {
         let seconds = locked(&self.records).get(uid).and_then(|record| {
             let spec = record.pod.spec.as_ref();
@@ -181,13 +178,13 @@ impl PodTable {
         seconds.map_or(DEFAULT_GRACE, |seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
     }
 
-    /// The first complete list since the kubelet's process began was observed.
+    /// Records that the first complete list since the kubelet's start was observed.
     pub(super) fn became_known(&self) {
         self.are_known.store(true, Ordering::Relaxed);
     }
 
-    /// The kubelet's process is gone, and the next one knows no pods at first: those in the middle of their admission have to
-    /// be admitted anew, and so have those that run.
+    /// Records that the kubelet's process ended. The next one knows no pods at first, and must admit again
+    /// those that were being admitted and those that run.
     pub(super) fn interrupted(&self) {
         self.are_known.store(false, Ordering::Relaxed);
         for record in locked(&self.records).values_mut() {
@@ -199,28 +196,28 @@ impl PodTable {
         }
     }
 
-    /// The pods whose containers run or will run, whether or not the kubelet's process knows of them yet.
+    /// The pods whose containers run or will run, even if the kubelet's process does not know them yet.
     pub(super) fn unended(&self) -> Vec<ActivePod> {
         let records = locked(&self.records);
         let active = records.values().filter(|record| record.stage != Stage::Ended);
         active.map(|record| record.active.clone()).collect()
     }
 
-    /// What the other active pods, admitted and not `except`, have as their limits of this name.
+    /// The sum of this resource's limits over the other admitted active pods.
     pub(super) fn in_use(&self, resource: &str, except: &str) -> usize {
         let records = locked(&self.records);
         let running = records.iter().filter(|(uid, record)| *uid != except && record.stage == Stage::Running);
         running.filter_map(|(_, record)| PodDemand::of(&record.pod).peak().get(resource).copied()).sum()
     }
 
-    /// Whether the pod's spec has a container of this name, init containers included.
+    /// Whether the pod's spec has a container of this name, including init containers.
     pub(super) fn has_container(&self, uid: &str, container: &str) -> bool {
         let records = locked(&self.records);
         let demand = records.get(uid).map(|record| PodDemand::of(&record.pod));
         demand.is_some_and(|demand| demand.containers.iter().any(|known| known.name == container))
     }
 
-    /// UID by key; of two pods with the same key, the active one.
+    /// The UID of a pod by its key. Of two pods with the same key it is the active one's.
     pub(super) fn find(&self, key: &PodKey) -> Option<String> {
         let records = locked(&self.records);
         let mut same = records.iter().filter(|(_, record)| record.active.key == *key).collect::<Vec<_>>();

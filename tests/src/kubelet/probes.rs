@@ -1,4 +1,4 @@
-//! What the kubelet asks a running container (kubernetes v1.36, `pkg/kubelet/prober/worker.go`).
+//! The kubelet's probes of a running container (kubernetes v1.36, `pkg/kubelet/prober/worker.go`).
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -12,49 +12,49 @@ use tokio::process::Command;
 
 use crate::binaries;
 
-/// Where a container is asked.
+/// The container that is probed.
 pub(super) struct Target<'a> {
     pub(super) container: &'a Container,
     /// The pod's address.
     pub(super) address: Ipv4Addr,
-    /// The container's process and the document that it was started from; None for one that cannot be entered.
+    /// The container's process and its document; `None` if a command cannot be run in it.
     pub(super) process: Option<(u32, PathBuf)>,
 }
 
-/// A probe's settings with the API's defaults, and its last answers.
+/// A probe's settings with the API's defaults, and its last results.
 pub(super) struct Asking<'a> {
     probe: &'a Probe,
     last: bool,
-    /// How many of the last answers were like the last.
+    /// How many results in a row equal the last one.
     alike: usize,
 }
 
-/// What a probe has come to.
+/// The state that a probe has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It has been answered often enough.
+    /// It has succeeded often enough.
     Passed,
     /// It has failed often enough.
     Failed,
 }
 
 impl<'a> Asking<'a> {
-    /// Nothing asked yet.
     pub(super) fn new(probe: &'a Probe) -> Self {
         Self { probe, last: false, alike: 0 }
     }
 
-    /// How long after the container's start the first question comes.
+    /// Delay of the first probe after the container's start.
     pub(super) fn first(&self) -> Duration {
         seconds(self.probe.initial_delay_seconds, 0)
     }
 
-    /// How long between two questions.
+    /// The interval of probes.
     pub(super) fn period(&self) -> Duration {
         seconds(self.probe.period_seconds, 10)
     }
 
-    /// Asks once. The verdict comes once the answers that are alike reach the threshold; with it the reason of a failure.
+    /// Probes once. There is a verdict once the equal results in a row reach the threshold. The result has
+    /// the reason of a failure.
     pub(super) async fn ask(&mut self, target: &Target<'_>) -> (Option<Verdict>, Result<(), String>) {
         let answer =
             tokio::time::timeout(seconds(self.probe.timeout_seconds, 1), ask(self.probe, target)).await;
@@ -95,7 +95,7 @@ async fn ask(probe: &Probe, target: &Target<'_>) -> Result<(), String> {
     }
 }
 
-/// A port by its number, or by its name among the container's.
+/// A port by its number, or by its name among the container's ports.
 fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
     let number = match port {
         IntOrString::Int(number) => Some(*number),
@@ -109,7 +109,7 @@ fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
     number.ok_or_else(|| format!("couldn't find port {port:?} in container {}", container.name))
 }
 
-/// Any answer from 200 to 399 will do, whoever signed the certificate.
+/// Any status from 200 to 399 passes, and the certificate is not verified.
 async fn http_get(get: &HTTPGetAction, target: &Target<'_>) -> Result<(), String> {
     let scheme = get.scheme.as_deref().unwrap_or("HTTP").to_lowercase();
     let host = get.host.clone().unwrap_or_else(|| target.address.to_string());
@@ -136,7 +136,7 @@ async fn exec(action: &ExecAction, target: &Target<'_>) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(said()) }
 }
 
-/// A command beside a container's process, in its file system and with its environment.
+/// A command that runs beside a container's process, in its file system and with its environment.
 fn beside(process: u32, document: &Path, command: &[String]) -> Result<Command, String> {
     let program = binaries::ours("container_stand_in").map_err(|error| error.to_string())?;
     let mut beside = Command::new(program);

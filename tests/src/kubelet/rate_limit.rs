@@ -1,4 +1,4 @@
-//! The limit that the kubelet puts on pod-resources: one bucket of tokens for all callers and all methods.
+//! The kubelet's rate limit of pod-resources: one token bucket for all callers and all methods.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -8,7 +8,6 @@ use tonic::Status;
 
 use super::devices::locked;
 
-/// A token bucket.
 #[derive(Debug)]
 pub struct RateLimit {
     bucket: Mutex<Bucket>,
@@ -21,13 +20,13 @@ struct Bucket {
 }
 
 impl RateLimit {
-    /// A full bucket.
+    /// A bucket that is full at `now`.
     #[must_use]
     pub fn full(now: Instant) -> Self {
         Self { bucket: Mutex::new(Bucket { tokens: f64::from(POD_RESOURCES_BURST), filled: now }) }
     }
 
-    /// Takes a token, or answers as the kubelet does.
+    /// Takes a token, or returns the kubelet's error.
     pub fn take(&self, now: Instant) -> Result<(), Status> {
         let mut bucket = locked(&self.bucket);
         let grown = now.saturating_duration_since(bucket.filled).as_secs_f64() * f64::from(POD_RESOURCES_QPS);

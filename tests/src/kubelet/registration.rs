@@ -1,9 +1,11 @@
 //! The registration server and the `ListAndWatch` streams.
 //!
-//! Faithful to two sharp edges (kubernetes v1.36, `pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`, `connectClient`
-//! and `runClient`). When a stream ends, whatever plugin is registered under its name *now* is taken for gone: a plugin that
-//! registers again while its old server still streams is cut off when that one ends. And a registration that fails forgets
-//! the connection that there was: when that one ends nobody notices, and its devices stay healthy.
+//! It copies two traps of the kubelet (kubernetes v1.36,
+//! `pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`, `connectClient` and `runClient`).
+//! - When a stream ends, the plugin that is registered under its name *now* counts as stopped. So a plugin
+//!   that registers again while its old server still streams is cut off when that stream ends.
+//! - A failed registration drops the earlier connection from the table. When that stream ends, its devices
+//!   stay healthy.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,12 +22,11 @@ use super::demand::is_extended_resource;
 use super::devices::{DeviceManager, locked};
 use super::plugin::Plugin;
 
-/// How long the end of a stream may take to be noticed. The kubelet has a thread for each and notices at once; on a machine that is
-/// busy the tests' process may hear of an end and of the registration after it together, and must not take the former for the
-/// latter's.
+/// How long a registration waits for the end of the name's older stream. The kubelet has a thread for each
+/// stream and notices an end at once. On a busy machine the tests' process may see an end and the following
+/// registration together, and must not attribute the end to the new stream.
 const NOTICED: Duration = Duration::from_millis(200);
 
-/// Serves `v1beta1.Registration`.
 pub(super) struct RegistrationService(pub(super) Arc<DeviceManager>);
 
 #[tonic::async_trait]
@@ -58,7 +59,7 @@ impl DeviceManager {
         let resource = request.resource_name;
         let before = locked(&self.followers).remove(&resource);
         if let Some(before) = before {
-            // It ends now, or is still served and not waited for.
+            // The older stream ends within this time, or its plugin is still served.
             let _ = timeout(NOTICED, before).await;
         }
         locked(&self.clients).insert(resource.clone(), close.clone());
@@ -99,14 +100,14 @@ impl DeviceManager {
         self.write_checkpoint();
     }
 
-    /// The plugin registered under this name is taken for gone, whichever stream it was that ended; if no connection counts,
-    /// nobody notices.
+    /// Marks the plugin that is registered under this name as stopped, whichever stream ended. Without a
+    /// current connection nothing happens.
     fn disconnected(&self, resource: &str) {
         let Some(close) = locked(&self.clients).remove(resource) else { return };
         close.cancel();
         let plugin =
             locked(&self.plugins).get_mut(resource).map(|plugin| plugin.stopped = Some(Instant::now()));
-        // Whoever takes both locks takes the ledger's first.
+        // Code that takes both locks takes the ledger's first, so that there is no deadlock.
         if plugin.is_some() {
             locked(&self.ledger).mark_unhealthy(resource);
         }

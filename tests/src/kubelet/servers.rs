@@ -1,4 +1,4 @@
-//! The kubelet's two sockets: where they lie and who answers there.
+//! The kubelet's two sockets: their paths and their servers.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -23,10 +23,10 @@ use super::pod_resources::PodResourcesService;
 use super::rate_limit::RateLimit;
 use super::registration::RegistrationService;
 
-/// How long a server may finish open calls when the kubelet goes down.
+/// How long open calls may take to finish when the kubelet stops.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// A socket or folder that cannot be set up.
+/// A socket or folder that cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to set up {path} for the stand-in kubelet (a socket's path has 107 bytes at most)")]
 pub struct SocketError {
@@ -35,14 +35,13 @@ pub struct SocketError {
     source: io::Error,
 }
 
-/// Where a kubelet's sockets lie below its root folder.
+/// The paths of a kubelet's sockets below its root folder.
 #[derive(Debug, Clone)]
 pub struct SocketPaths {
     root: PathBuf,
 }
 
 impl SocketPaths {
-    /// The paths below `root`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
@@ -54,20 +53,18 @@ impl SocketPaths {
         self.root.join("device-plugins")
     }
 
-    /// The registration socket.
     #[must_use]
     pub fn registration(&self) -> PathBuf {
         self.device_plugin_dir().join(KUBELET_SOCKET)
     }
 
-    /// The pod-resources socket.
     #[must_use]
     pub fn pod_resources(&self) -> PathBuf {
         self.root.join("pod-resources").join(KUBELET_SOCKET)
     }
 }
 
-/// Both servers of one kubelet, until `stop`.
+/// Both servers of one kubelet, which run until `stop`.
 #[derive(Debug)]
 pub struct KubeletServers {
     stop: CancellationToken,
@@ -75,7 +72,7 @@ pub struct KubeletServers {
 }
 
 impl KubeletServers {
-    /// Removes every socket of the device plugin folder, as the kubelet does when it starts, and serves.
+    /// Removes all sockets from the device plugin folder, as the kubelet does at its start, then serves.
     pub fn start(
         paths: &SocketPaths,
         devices: &Arc<DeviceManager>,
@@ -122,7 +119,7 @@ impl KubeletServers {
         });
     }
 
-    /// Stops serving; open calls get a moment.
+    /// Stops serving. Open calls may take [`FAREWELL`] to finish.
     pub async fn stop(mut self) {
         self.stop.cancel();
         while self.tasks.join_next().await.is_some() {}
@@ -135,7 +132,7 @@ impl Drop for KubeletServers {
     }
 }
 
-/// Makes the socket's folder and empties it of sockets.
+/// Creates the socket's folder, and removes all sockets from it.
 fn prepare(socket: &Path) -> io::Result<()> {
     let Some(folder) = socket.parent() else { return Ok(()) };
     std::fs::create_dir_all(folder)?;

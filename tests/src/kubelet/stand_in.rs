@@ -1,4 +1,4 @@
-//! The handle that tests hold.
+//! The handle of a stand-in kubelet that tests use.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,36 +24,29 @@ use super::servers::{KubeletServers, SocketError};
 /// Why a stand-in kubelet does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
-    /// A socket or its folder cannot be made.
+    /// A socket or its folder cannot be created.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The containers' logs cannot be served.
     #[error(transparent)]
     LogServer(#[from] LogServerError),
-    /// The folder of the containers' logs cannot be made.
+    /// The folder of the containers' logs cannot be created.
     #[error("failed to make the log folder {path}")]
     Logs {
-        /// The folder.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: std::io::Error,
     },
-    /// The node's own folders cannot be made.
+    /// The node's own folders cannot be created.
     #[error("failed to make the folders of a node below {path}")]
     Files {
-        /// The kubelet's folder.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: std::io::Error,
     },
-    /// The API server did not take the Node object.
+    /// The API server rejected the Node object.
     #[error("failed to register node {node}")]
     Node {
-        /// The node's name.
         node: String,
-        /// What the API server said.
         #[source]
         source: kube::Error,
     },
@@ -74,7 +67,7 @@ pub struct StandInKubelet {
 }
 
 impl StandInKubelet {
-    /// Registers the node if asked to, serves the sockets and begins to watch for pods.
+    /// Registers the node if requested, serves the sockets and begins to watch pods.
     pub async fn start(options: KubeletOptions) -> Result<Self, KubeletError> {
         let logs = options.dir.join("logs");
         std::fs::create_dir_all(&logs).map_err(|source| KubeletError::Logs { path: logs, source })?;
@@ -90,14 +83,15 @@ impl StandInKubelet {
         Ok(kubelet)
     }
 
-    /// The kubelet's process starts again, as `systemctl restart kubelet` does it: containers run on, every socket in
-    /// the device plugin folder is removed, names are known with 0 devices until their plugins register again.
+    /// Restarts the kubelet's process, as `systemctl restart kubelet` does: containers keep running, every
+    /// socket in the device plugin folder is removed, and names have 0 devices until their plugins register
+    /// again.
     pub async fn restart(&self) -> Result<(), KubeletError> {
         self.go_down().await;
         self.come_up().await
     }
 
-    /// The kubelet's process ends and stays away; containers run on.
+    /// Ends the kubelet's process. Containers keep running.
     pub async fn go_down(&self) {
         let Some(mut process) = self.process.lock().await.take() else { return };
         self.core.devices.go_down();
@@ -106,7 +100,7 @@ impl StandInKubelet {
         self.core.pods.interrupted();
     }
 
-    /// The kubelet's process comes back. Does nothing while it is up.
+    /// Starts the kubelet's process again. It does nothing while the process runs.
     pub async fn come_up(&self) -> Result<(), KubeletError> {
         let mut process = self.process.lock().await;
         if process.is_some() {
@@ -126,90 +120,88 @@ impl StandInKubelet {
         Ok(())
     }
 
-    /// The machine goes: the kubelet ends, every container's process is killed. Nothing is written to the API.
+    /// Stops the machine: the kubelet ends, and every container's process is killed. Nothing is written to
+    /// the API.
     pub async fn stop(&self) {
         self.go_down().await;
         self.core.halted.cancel();
         self.core.join().await;
     }
 
-    /// The node's name.
     #[must_use]
     pub fn node_name(&self) -> &str {
         &self.core.options.node_name
     }
 
-    /// Where plugins put their sockets.
+    /// The folder for plugins' sockets.
     #[must_use]
     pub fn device_plugin_dir(&self) -> PathBuf {
         self.core.paths.device_plugin_dir()
     }
 
-    /// Where a path of the node, such as that of a `hostPath`, lies on this machine.
+    /// The path on this machine of a path on the node, such as that of a `hostPath`.
     #[must_use]
     pub fn locate(&self, path: &Path) -> PathBuf {
         self.core.files.locate(path)
     }
 
-    /// Where plugins register.
+    /// The socket for registrations.
     #[must_use]
     pub fn kubelet_socket(&self) -> PathBuf {
         self.core.paths.registration()
     }
 
-    /// Where pod-resources is served.
     #[must_use]
     pub fn pod_resources_socket(&self) -> PathBuf {
         self.core.paths.pod_resources()
     }
 
-    /// The log of a container's process, stdout and stderr together.
+    /// The log of a container's process, with stdout and stderr.
     #[must_use]
     pub fn container_log(&self, pod: &PodKey, container: &str) -> PathBuf {
         self.core.logs.file(pod, container)
     }
 
-    /// From now on a `ListAndWatch` message waits this long before it takes effect.
+    /// Sets the delay before a `ListAndWatch` message takes effect.
     pub fn set_list_and_watch_delay(&self, delay: Duration) {
         self.core.devices.set_delay(delay);
     }
 
-    /// Whether the API server tells of no pods yet to a kubelet that is started from now on: it lists none meanwhile.
+    /// Sets whether the API server holds back the pods from a kubelet that starts later. It lists no pods
+    /// meanwhile.
     pub fn hold_pods_back(&self, hold: bool) {
         self.core.holds_pods_back.send_replace(hold);
     }
 
-    /// How often pod-resources was asked for its list.
+    /// How often `List` of pod-resources was called.
     #[must_use]
     pub fn list_calls(&self) -> u64 {
         self.core.devices.list_calls()
     }
 
-    /// All that was seen so far.
     #[must_use]
     pub fn observed(&self) -> Observed {
         locked(&self.core.observed).clone()
     }
 
-    /// Pods admitted so far.
     #[must_use]
     pub fn admitted(&self) -> u64 {
         locked(&self.core.observed).admitted
     }
 
-    /// Pods refused so far, in order.
+    /// The rejected pods so far, in order.
     #[must_use]
     pub fn failed_admissions(&self) -> Vec<FailedAdmission> {
         self.observed().failed_admissions
     }
 
-    /// Pods that run without the device they asked for, because nobody had registered its name.
+    /// Pods that run without the device that they requested, because its name was not registered.
     #[must_use]
     pub fn started_without_device(&self) -> Vec<PodKey> {
         self.observed().started_without_device
     }
 
-    /// Devices of the active pods, by pod and resource name; pods without devices are left out.
+    /// Devices of the active pods, by pod and resource name. Pods without devices are left out.
     #[must_use]
     pub fn allocations(&self) -> BTreeMap<PodKey, DevicesByResource> {
         let held = self.core.pods.unended().into_iter().map(|pod| {
@@ -219,19 +211,19 @@ impl StandInKubelet {
         held.filter(|(_, devices)| !devices.is_empty()).collect()
     }
 
-    /// Healthy devices by resource name; a known name without any has an empty set.
+    /// Healthy devices by resource name. A known name without any has an empty set.
     #[must_use]
     pub fn healthy_devices(&self) -> DevicesByResource {
         self.core.devices.healthy()
     }
 
-    /// What a container got from `Allocate`; None if it got nothing.
+    /// The answer of `Allocate` for a container; `None` without devices.
     #[must_use]
     pub fn grant(&self, pod: &PodKey, container: &str) -> Option<Grant> {
         self.core.devices.grant(&self.core.pods.find(pod)?, container)
     }
 
-    /// Signals every process of a container. False: it does not run as a process here.
+    /// Signals every process of a container. Returns false if it does not run as a process here.
     #[must_use]
     pub fn signal(&self, pod: &PodKey, container: &str, signal: Signal) -> bool {
         let states = self.core.pods.find(pod).map(|uid| self.core.pods.states(&uid));
@@ -239,7 +231,7 @@ impl StandInKubelet {
         process.is_some_and(|process| container::signal_all(process, signal).is_ok())
     }
 
-    /// How often plugins were asked to allocate.
+    /// How often `Allocate` of plugins was called.
     #[must_use]
     pub fn allocate_calls(&self) -> u64 {
         self.core.devices.allocate_calls()

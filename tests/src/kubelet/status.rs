@@ -1,5 +1,5 @@
-//! The status that the kubelet gives a pod, as JSON for a strategic merge patch. Pure but for the time of day, which is
-//! asked for here so that callers need not carry it.
+//! Composes the pod status that the kubelet writes, as JSON for a strategic merge patch. It is pure except
+//! for the current time.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use serde_json::{Value, json};
 
 use super::downward::Whereabouts;
 
-/// How one container fares.
+/// The state of one container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ContainerState {
-    /// When it started last; None before its first start and between two runs.
+    /// When its current run started; `None` before the first start and between runs.
     pub(super) started: Option<Timestamp>,
-    /// Its first process, if it has one and runs.
+    /// Its first process while it runs as a process.
     pub(super) process: Option<u32>,
-    /// How its last run ended.
+    /// The exit code of its last run.
     pub(super) exit: Option<i32>,
-    /// Runs after the first.
+    /// How many runs followed the first one.
     pub(super) restarts: u32,
-    /// Whether its startup probe has been answered, if it has one.
+    /// Whether its startup probe has succeeded; true without one.
     pub(super) has_come_up: bool,
-    /// Whether its readiness probe is answered, if it has one.
+    /// Whether its readiness probe succeeds; true without one.
     pub(super) answers: bool,
-    /// Why it does not start yet, and more about that.
+    /// Reason and message of why it does not start yet.
     pub(super) waiting: Option<(&'static str, String)>,
 }
 
@@ -35,10 +35,9 @@ impl ContainerState {
     }
 }
 
-/// Container states by name.
 pub(super) type ContainerStates = BTreeMap<String, ContainerState>;
 
-/// Status of a pod that was admitted and whose init containers have not all ended.
+/// The status of an admitted pod whose init containers have not all ended.
 pub(super) fn initializing(pod: &Pod, states: &ContainerStates, since: Timestamp) -> Value {
     let mut shown = described(pod, states, since);
     shown["phase"] = json!("Pending");
@@ -46,7 +45,7 @@ pub(super) fn initializing(pod: &Pod, states: &ContainerStates, since: Timestamp
     shown
 }
 
-/// Adds where a pod is.
+/// Adds the addresses of a pod and its node.
 pub(super) fn located(mut shown: Value, at: Option<&Whereabouts>) -> Value {
     if let Some(at) = at {
         shown["podIP"] = json!(at.pod);
@@ -57,7 +56,7 @@ pub(super) fn located(mut shown: Value, at: Option<&Whereabouts>) -> Value {
     shown
 }
 
-/// Status of a pod whose containers have started.
+/// The status of a pod whose containers have started.
 pub(super) fn running(pod: &Pod, states: &ContainerStates, since: Timestamp) -> Value {
     let ready = app_containers(pod).all(|container| is_ready(states, &container.name));
     let mut shown = described(pod, states, since);
@@ -66,7 +65,7 @@ pub(super) fn running(pod: &Pod, states: &ContainerStates, since: Timestamp) -> 
     shown
 }
 
-/// Status of a pod whose containers have all ended for good.
+/// The status of a pod whose containers have all ended for good.
 pub(super) fn completed(pod: &Pod, states: &ContainerStates, since: Timestamp, failed: bool) -> Value {
     let mut shown = described(pod, states, since);
     shown["phase"] = json!(if failed { "Failed" } else { "Succeeded" });
@@ -74,7 +73,7 @@ pub(super) fn completed(pod: &Pod, states: &ContainerStates, since: Timestamp, f
     shown
 }
 
-/// Status of a pod that the kubelet refuses (kubernetes v1.36, `rejectPod` in `pkg/kubelet/kubelet.go`).
+/// The status of a rejected pod (kubernetes v1.36, `rejectPod` in `pkg/kubelet/kubelet.go`).
 pub(super) fn rejected(reason: &str, message: &str) -> Value {
     json!({
         "phase": "Failed",
@@ -84,7 +83,7 @@ pub(super) fn rejected(reason: &str, message: &str) -> Value {
     })
 }
 
-/// The Event that goes with a refusal.
+/// The Event of a rejection.
 pub(super) fn warning(node: &str, pod: &Pod, reason: &str, message: &str) -> Event {
     let now = Timestamp::now();
     let metadata = &pod.metadata;
@@ -134,7 +133,7 @@ fn described(pod: &Pod, states: &ContainerStates, since: Timestamp) -> Value {
     })
 }
 
-/// The status of a container, for which `first` is why it has not started, if nothing else is.
+/// The status of a container. `first` is the reason while it has not started and has no other.
 fn container_status(uid: &str, container: &Container, state: Option<&ContainerState>, first: &str) -> Value {
     let state = state.cloned().unwrap_or_default();
     let id = format!("stand-in://{uid}/{}", container.name);

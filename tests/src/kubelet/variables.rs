@@ -1,4 +1,4 @@
-//! A container's environment, put together as the kubelet does it (kubernetes v1.36, `makeEnvironmentVariables` in
+//! Assembles a container's environment as the kubelet does (kubernetes v1.36, `makeEnvironmentVariables` in
 //! `pkg/kubelet/kubelet_pods.go`).
 
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use super::downward;
 use super::expansion::expand;
 use super::volumes::{Entries, MountError, Telling, config_map, containers, secret};
 
-/// Variables by name.
 pub(super) type Variables = BTreeMap<String, String>;
 
-/// What the container's own `env` and `envFrom` come to. `services` is what they may refer to besides each other.
+/// The variables of the container's own `env` and `envFrom`. They may refer to earlier ones and to
+/// `services`.
 pub(super) async fn own(
     telling: &Telling<'_>,
     container: &Container,
@@ -39,7 +39,7 @@ pub(super) async fn own(
     Ok(own)
 }
 
-/// A variable's value; None if it comes from something optional that is not there.
+/// A variable's value; `None` if it comes from a missing optional source.
 async fn value(
     telling: &Telling<'_>,
     container: &Container,
@@ -87,8 +87,8 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
 }
 
-/// The variables of the Services in the pod's namespace, unless its spec does without
-/// (same release, `FromServices` in `pkg/kubelet/envvars/envvars.go`).
+/// The variables of the Services in the pod's namespace, unless its spec disables them (same release,
+/// `FromServices` in `pkg/kubelet/envvars/envvars.go`).
 pub(super) async fn of_services(telling: &Telling<'_>) -> Result<Variables, MountError> {
     if telling.pod.spec.as_ref().and_then(|spec| spec.enable_service_links) == Some(false) {
         return Ok(Variables::new());

@@ -1,4 +1,4 @@
-//! Who gets a device, and in which words others are refused.
+//! Rules of admission: which pods get a device, and the texts of rejections.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
     case!("what Allocate answers is in the container's environment, below the pod's own", environment),
 ];
 
-/// A refusal of the device manager as the pod's status has it.
+/// A rejection by the device manager, as the pod's status has it.
 fn refusal(why: &str) -> String {
     format!("Pod was rejected: Allocate failed due to {why}, which is unexpected")
 }

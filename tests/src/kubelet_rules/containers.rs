@@ -1,4 +1,4 @@
-//! Devices over the life of a pod's containers.
+//! Rules of devices over the life of a pod's containers.
 
 use anyhow::ensure;
 use serde_json::json;

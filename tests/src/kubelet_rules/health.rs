@@ -1,4 +1,4 @@
-//! Devices that fall ill, vanish from the list or lose their plugin.
+//! Rules of devices that become unhealthy, are dropped from the list, or lose their plugin.
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
@@ -32,7 +32,7 @@ async fn unhealthy(scene: &Scene<'_>) -> anyhow::Result<()> {
 
 async fn restart_with_ill_device(scene: &Scene<'_>) -> anyhow::Result<()> {
     let plugin = scene.plug_in(&["a"]).await?;
-    // The first run ends at the gate, the second one goes on.
+    // The first run ends at the gate; the second one keeps running.
     let again = scene.folder.path().join("again");
     let script = format!(
         "echo $DEVICES; [ -e {0} ] && {{ {WAITS}; }}; touch {0}; {1}",

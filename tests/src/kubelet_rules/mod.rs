@@ -1,7 +1,7 @@
-//! What a kubelet does with devices, rule by rule: the same cases run against the stand-in kubelet, in the tests, and against
-//! the real one (`gpu_node judge`). Where they differ the stand-in is wrong.
+//! The kubelet's rules of devices, as cases. The tests run them against the stand-in kubelet, and
+//! `gpu_node judge` runs the same cases against the real one. Where they differ, the stand-in is wrong.
 //!
-//! A case sees a kubelet from outside only: its device plugin folder, its sockets, and the API server.
+//! A case uses a kubelet only from outside: its device plugin folder, its sockets, and the API server.
 
 mod admission;
 mod containers;
@@ -22,10 +22,9 @@ use futures::{StreamExt as _, stream};
 
 use scene::Scene;
 
-/// A kubelet under judgement, with an API server behind it.
+/// A kubelet under test, with an API server behind it.
 #[tonic::async_trait(?Send)]
 pub trait JudgedKubelet: Send + Sync {
-    /// Its node's name.
     fn node(&self) -> &str;
 
     /// A client with an admin's rights.
@@ -34,23 +33,21 @@ pub trait JudgedKubelet: Send + Sync {
     /// The folder of the registration socket and of plugins' sockets.
     fn device_plugins(&self) -> PathBuf;
 
-    /// The pod-resources socket.
     fn pod_resources(&self) -> PathBuf;
 
     /// How often it writes the node's status.
     fn tick(&self) -> Duration;
 
-    /// Kills its process and starts it again, until it takes registrations; containers run on.
+    /// Kills the kubelet and starts it again, until it accepts registrations. Containers keep running.
     async fn restart(&self) -> anyhow::Result<()>;
 }
 
-/// A rule, as a sentence, and what shows whether it holds.
+/// A rule as a sentence, and the function that checks it.
 struct Case {
     rule: &'static str,
     show: for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, anyhow::Result<()>>,
 }
 
-/// A case of an asynchronous function.
 macro_rules! case {
     ($rule:literal, $show:path) => {
         $crate::kubelet_rules::Case { rule: $rule, show: |scene| Box::pin($show(scene)) }
@@ -58,12 +55,13 @@ macro_rules! case {
 }
 use case;
 
-/// Rules that are shown side by side: pods of all of them are on one node, and the machine may be small.
+/// How many rules are checked side by side. Their pods share one node, and the machine may be small.
 const AT_ONCE: usize = 6;
 
-/// Shows all rules whose sentence contains `only`; `tell` hears of each. Gives the rules that do not hold.
+/// Checks all rules whose sentence contains `only`. `tell` gets a text for each. Returns the rules that do
+/// not hold.
 ///
-/// Those about a restart come last, one after the other; the others disturb nobody.
+/// Rules about restarts come last, one after the other, because a restart would disturb other cases.
 pub async fn judge(
     kubelet: &dyn JudgedKubelet,
     only: &str,
@@ -88,7 +86,7 @@ pub async fn judge(
     Ok(broken)
 }
 
-/// Shows one rule; gives what there is to tell, and whether it holds.
+/// Checks one rule. Returns the text about it, and whether it holds.
 async fn shown(
     kubelet: &dyn JudgedKubelet,
     number: usize,

@@ -1,4 +1,4 @@
-//! Names that no plugin has registered: the traps.
+//! Rules of names without a registered plugin: the traps.
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
@@ -21,7 +21,7 @@ async fn blind(scene: &Scene<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The refusal of the fit check.
+/// A rejection by the fit check.
 fn short(scene: &Scene<'_>, requested: u32, used: u32, capacity: u32) -> [String; 2] {
     let name = &scene.resource;
     let message = format!(
@@ -33,7 +33,7 @@ fn short(scene: &Scene<'_>, requested: u32, used: u32, capacity: u32) -> [String
 async fn counted(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.write_counts(&["capacity", "allocatable"], &scene.resource, 1).await?;
     scene.shows(1, 1).await?;
-    // The kubelet sees the node through a watch.
+    // The kubelet reads the node through a watch, so the change takes a moment.
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     let (reason, message) = scene.refused("two", 2).await?;
     let expected = short(scene, 2, 0, 1);

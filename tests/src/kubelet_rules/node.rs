@@ -1,4 +1,4 @@
-//! What the kubelet writes into the node's status, and when.
+//! Rules of what the kubelet writes into the node's status, and when.
 
 use std::time::Duration;
 
@@ -25,19 +25,18 @@ impl Scene<'_> {
         Api::all(self.kubelet.client())
     }
 
-    /// Capacity and allocatable of a name; None where it is not there.
+    /// Capacity and allocatable of a name; `None` where the name is missing.
     async fn shown(&self, name: &str) -> anyhow::Result<[Option<String>; 2]> {
         let status = self.nodes().get(self.kubelet.node()).await?.status.unwrap_or_default();
         let shown = [status.capacity, status.allocatable];
         Ok(shown.map(|list| Some(list?.get(name)?.0.clone())))
     }
 
-    /// Waits for the node's status to show these counts of the case's name, at the next tick and no later.
+    /// Waits until the node's status has these counts of the case's name, which must happen at the next tick.
     pub(super) async fn shows(&self, capacity: u32, allocatable: u32) -> anyhow::Result<()> {
         self.shows_of(&self.resource, capacity, allocatable).await
     }
 
-    /// The same of any name.
     async fn shows_of(&self, name: &str, capacity: u32, allocatable: u32) -> anyhow::Result<()> {
         let expected = [Some(capacity.to_string()), Some(allocatable.to_string())];
         // A tick may be under way with the old counts, and a busy machine is slow.
@@ -48,7 +47,7 @@ impl Scene<'_> {
         waited.with_context(|| format!("it has {seen:?}"))
     }
 
-    /// Writes counts as somebody else.
+    /// Overwrites counts as another client of the API server.
     pub(super) async fn write_counts(&self, lists: &[&str], name: &str, count: u32) -> anyhow::Result<()> {
         let lists = lists.iter().map(|list| ((*list).to_owned(), json!({name: count.to_string()})));
         let status: serde_json::Map<_, _> = lists.collect();

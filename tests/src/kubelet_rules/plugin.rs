@@ -26,27 +26,26 @@ use tonic::{Request, Response, Status};
 
 use crate::kubelet::locked;
 
-/// A device plugin whose list and answers a test sets.
 pub struct FakePlugin {
-    /// Its list; what is sent here is told to the kubelet.
+    /// Its list. Sending another one reports it to the kubelet.
     pub devices: watch::Sender<Vec<Device>>,
     /// The receiving end of `devices`, for each stream.
     pub seen: watch::Receiver<Vec<Device>>,
-    /// What it prefers to give, in this order; empty for no preference.
+    /// The devices that it prefers, in this order; empty without a preference.
     pub preferred: Vec<String>,
-    /// Why it refuses the next question for its preference.
+    /// Its error for the next `GetPreferredAllocation`.
     pub no_preference: Mutex<Option<Status>>,
-    /// Why it fails to give its options the next time.
+    /// Its error for the next `GetDevicePluginOptions`.
     pub no_options: Mutex<Option<Status>>,
-    /// Why it refuses to allocate.
+    /// Its error for every `Allocate`.
     pub refusal: Mutex<Option<Status>>,
-    /// How long it takes to allocate.
+    /// How long `Allocate` takes.
     pub thinking: Duration,
-    /// What it has allocated, in order.
+    /// The devices of each allocation, in order.
     pub allocated: Mutex<Vec<Vec<String>>>,
-    /// How many allocations it is at.
+    /// How many allocations are under way.
     pub thoughts: AtomicUsize,
-    /// The most that it was at.
+    /// The largest number of allocations under way.
     pub most_thoughts: AtomicUsize,
     /// Ends its server and its streams.
     pub closed: CancellationToken,
@@ -79,7 +78,7 @@ impl FakePlugin {
         Ok(plugin)
     }
 
-    /// Serves it on another socket too: a kubelet that starts removes the sockets that it finds.
+    /// Serves it on another socket too, because a starting kubelet removes the existing sockets.
     pub fn serve_also(self: &Arc<Self>, socket: &Path) -> io::Result<()> {
         let listener = UnixListener::bind(socket)?;
         let server = Server::builder().add_service(DevicePluginServer::from_arc(Arc::clone(self)));
@@ -88,33 +87,33 @@ impl FakePlugin {
         Ok(())
     }
 
-    /// Tells the kubelet of these devices instead.
+    /// Reports these devices to the kubelet in place of the former ones.
     pub fn tell(&self, healthy: &[&str], unhealthy: &[&str]) {
         self.devices.send_replace(list(healthy, unhealthy));
     }
 
-    /// Refuses to allocate from now on, or does not.
+    /// Sets or clears the error of `Allocate`.
     pub fn refuse(&self, refusal: Option<Status>) {
         *locked(&self.refusal) = refusal;
     }
 
-    /// Fails once to say what it prefers.
+    /// Makes the next `GetPreferredAllocation` fail.
     pub fn refuse_preference(&self, refusal: Status) {
         *locked(&self.no_preference) = Some(refusal);
     }
 
-    /// Fails once to give its options.
+    /// Makes the next `GetDevicePluginOptions` fail.
     pub fn refuse_options(&self, refusal: Status) {
         *locked(&self.no_options) = Some(refusal);
     }
 
-    /// The most pods for which it was asked to allocate at once.
+    /// The largest number of allocations under way.
     #[must_use]
     pub fn most_at_once(&self) -> usize {
         self.most_thoughts.load(Ordering::Relaxed)
     }
 
-    /// What it has allocated, in order.
+    /// The devices of each allocation, in order.
     #[must_use]
     pub fn allocations(&self) -> Vec<Vec<String>> {
         locked(&self.allocated).clone()
@@ -139,12 +138,11 @@ pub async fn register(
     client.register(request).await.map(drop)
 }
 
-/// A connection to a unix socket.
 pub async fn channel(socket: PathBuf) -> Result<Channel, tonic::transport::Error> {
     Endpoint::from_shared(format!("unix://{}", socket.display()))?.connect().await
 }
 
-/// Devices as a `ListAndWatch` message has them.
+/// Devices as in a `ListAndWatch` message.
 #[must_use]
 pub fn list(healthy: &[&str], unhealthy: &[&str]) -> Vec<Device> {
     let device =

@@ -1,4 +1,4 @@
-//! Pods of a case: bound to the node by name, past every scheduler.
+//! The pods of a case. Their node is set in the spec, so no scheduler handles them.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,10 @@ use crate::real_node::IMAGE;
 
 use super::scene::{PATIENCE, Scene};
 
-/// A script that waits and ends at once when it is told to.
+/// A script that waits, and ends at once on TERM.
 pub(super) const WAITS: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
 
 impl Scene<'_> {
-    /// Pods of the namespace `default`.
     pub(super) fn pods(&self) -> Api<Pod> {
         Api::default_namespaced(self.kubelet.client())
     }
@@ -27,7 +26,7 @@ impl Scene<'_> {
         format!("{}-{pod}", self.prefix)
     }
 
-    /// A container that runs a script and asks for so many devices of the case's name; 0 for none.
+    /// A container that runs a script and requests `count` devices of the case's name; 0 for none.
     pub(super) fn container(&self, name: &str, count: u32, script: &str) -> Value {
         let folder = self.folder.path();
         let limits = if count == 0 { json!({}) } else { json!({&self.resource: count.to_string()}) };
@@ -44,7 +43,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Creates a pod with `spec` over what all pods have here.
+    /// Creates a pod with `spec` merged over the defaults of all cases.
     pub(super) async fn create(&self, pod: &str, spec: Value) -> anyhow::Result<()> {
         let mut whole = json!({
             "nodeName": self.kubelet.node(),
@@ -68,30 +67,29 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Creates a pod of one container `main` that waits and asks for so many devices.
+    /// Creates a pod with one container `main`, which waits and requests `count` devices.
     pub(super) async fn ask(&self, pod: &str, count: u32) -> anyhow::Result<()> {
         self.create(pod, json!({"containers": [self.container("main", count, WAITS)]})).await
     }
 
-    /// The same, and it runs.
+    /// Creates such a pod and waits until it runs.
     pub(super) async fn run(&self, pod: &str, count: u32) -> anyhow::Result<Pod> {
         self.ask(pod, count).await?;
         self.running(pod).await
     }
 
-    /// The same, and the kubelet refuses it; gives its reason and message.
+    /// Creates such a pod and waits until the kubelet rejects it. Returns reason and message.
     pub(super) async fn refused(&self, pod: &str, count: u32) -> anyhow::Result<(String, String)> {
         self.ask(pod, count).await?;
         let status = self.in_phase(pod, "Failed").await?.status.unwrap_or_default();
         Ok((status.reason.unwrap_or_default(), status.message.unwrap_or_default()))
     }
 
-    /// Waits until a pod runs.
     pub(super) async fn running(&self, pod: &str) -> anyhow::Result<Pod> {
         self.in_phase(pod, "Running").await
     }
 
-    /// Waits until a pod is in a phase; fails at once when it has ended otherwise.
+    /// Waits until a pod is in a phase. Fails at once if it has ended in another one.
     pub(super) async fn in_phase(&self, pod: &str, phase: &str) -> anyhow::Result<Pod> {
         self.until(pod, &format!("{pod} to be {phase}"), |status| {
             let now = status.phase.as_deref().unwrap_or_default();
@@ -103,7 +101,7 @@ impl Scene<'_> {
         .await
     }
 
-    /// Waits until something holds of a pod's status.
+    /// Waits until a condition of a pod's status holds.
     pub(super) async fn until(
         &self,
         pod: &str,
@@ -134,12 +132,11 @@ impl Scene<'_> {
         Ok(found)
     }
 
-    /// A pod as it is now.
     pub(super) async fn get(&self, pod: &str) -> anyhow::Result<Pod> {
         self.pods().get(&self.name(pod)).await.with_context(|| format!("{pod} is not there"))
     }
 
-    /// Reason and message of each event on a pod.
+    /// Reason and message of each Event about a pod.
     pub(super) async fn events(&self, pod: &str) -> anyhow::Result<Vec<(String, String)>> {
         let about = ListParams::default().fields(&format!("involvedObject.name={}", self.name(pod)));
         let events = Api::<Event>::default_namespaced(self.kubelet.client()).list(&about).await?;
@@ -147,7 +144,7 @@ impl Scene<'_> {
         Ok(told.map(|e| (e.reason.unwrap_or_default(), e.message.unwrap_or_default())).collect())
     }
 
-    /// Waits for the Event that a pod was refused because of what the device manager says.
+    /// Waits for the Event that the device manager rejected the pod because of `why`.
     pub(super) async fn told(&self, pod: &str, reason: &str, why: &str) -> anyhow::Result<()> {
         let expected = (reason.to_owned(), format!("Allocate failed due to {why}, which is unexpected"));
         let mut events = Vec::new();
@@ -159,7 +156,7 @@ impl Scene<'_> {
         waited.with_context(|| format!("there are {events:?}"))
     }
 
-    /// What a container has printed, once it has printed a line.
+    /// The output of a container, once it has a complete line.
     pub(super) async fn printed(&self, pod: &str, container: &str) -> anyhow::Result<String> {
         let of = LogParams { container: Some(container.to_owned()), ..LogParams::default() };
         let mut text = String::new();
@@ -171,12 +168,12 @@ impl Scene<'_> {
         Ok(text)
     }
 
-    /// Lets a script go on that waits for this file.
+    /// Creates the file that a script waits for.
     pub(super) fn open(&self, gate: &str) -> anyhow::Result<()> {
         std::fs::write(self.folder.path().join(gate), "").context("failed to open a gate")
     }
 
-    /// A script's part that waits for [`Scene::open`].
+    /// A part of a script that waits for [`Scene::open`].
     pub(super) fn gate(&self, name: &str) -> String {
         let gate = self.folder.path().join(name);
         format!("while [ ! -e {} ]; do sleep 0.05; done", gate.display())
@@ -209,7 +206,7 @@ pub(super) fn container_status(pod: &PodStatus, name: &str) -> ContainerStatus {
     by_name.get(name).map(|status| (*status).clone()).unwrap_or_default()
 }
 
-/// Fails with both unless what was said is what is expected.
+/// Fails with both texts if they differ.
 pub(super) fn same(what: &str, said: &str, expected: &str) -> anyhow::Result<()> {
     ensure!(said == expected, "{what} is\n  {said}\nnot\n  {expected}");
     Ok(())

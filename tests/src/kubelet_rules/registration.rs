@@ -1,4 +1,4 @@
-//! How a plugin is taken in, or not.
+//! Rules of registration: which plugins the kubelet accepts.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn acknowledgement(scene: &Scene<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The message of a refused registration.
+/// The message of a rejected registration.
 fn message(registered: Result<(), Status>) -> anyhow::Result<String> {
     let refused = registered.err().context("it was registered")?;
     ensure!(refused.code() == tonic::Code::Unknown, "the code is {:?}", refused.code());

@@ -1,4 +1,4 @@
-//! A kubelet that is killed and started again under running pods.
+//! Rules of a kubelet that is killed and restarted while pods run.
 
 use std::time::Duration;
 
@@ -25,21 +25,21 @@ pub(super) const CASES: &[Case] = &[
     case!("a container starts again in place after a restart, before its plugin is back", in_place),
 ];
 
-/// The process of a pod's container `main`: its start and how often it was started.
+/// Identity of the run of a pod's container `main`: its container id and restart count.
 fn process(pod: &Pod) -> (Option<String>, i32) {
     let status = pod.status.clone().unwrap_or_default();
     let main = container_status(&status, "main");
     (main.container_id, main.restart_count)
 }
 
-/// Fails if the pod does not run as it did.
+/// Fails unless the pod still runs in the same container.
 async fn runs_on(scene: &Scene<'_>, pod: &str, before: &Pod) -> anyhow::Result<()> {
     let now = scene.running(pod).await?;
     ensure!(process(&now) == process(before), "{pod} was {:?} and is {:?}", process(before), process(&now));
     Ok(())
 }
 
-/// Waits until the kubelet lists a pod again: it starts without knowing any.
+/// Waits until the kubelet lists a pod again, because it starts without knowing any.
 async fn lists_again(scene: &Scene<'_>, pod: &str) -> anyhow::Result<()> {
     let known = async || Ok(scene.listed(pod).await.is_ok_and(|listed| listed.is_some()));
     crate::cluster::wait(super::scene::PATIENCE, &format!("{pod} to be listed again"), known).await
@@ -93,8 +93,8 @@ async fn plain_init_container(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.holds("one", &["a"]).await
 }
 
-/// Restarts the kubelet; fails unless it ends the pod for want of devices, tells so in an Event, and frees what it held. Gives
-/// the phase in which the pod ends.
+/// Restarts the kubelet. Fails unless that ends the pod for lack of devices, writes an Event about it, and
+/// frees its devices. Returns the pod's last phase.
 async fn ends(scene: &Scene<'_>) -> anyhow::Result<String> {
     scene.kubelet.restart().await?;
     let ended = scene.until("one", "the pod to end", |status| {
@@ -129,7 +129,7 @@ async fn plugin_first(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.create("one", json!({"initContainers": [load], "containers": [main]})).await?;
     let before = scene.running("one").await?;
     scene.kubelet.restart().await?;
-    // The kubelet waits for a second.
+    // The kubelet waits for a second before it lists pods.
     scene.plug_in(&["a"]).await?;
     lists_again(scene, "one").await?;
     tokio::time::sleep(Duration::from_secs(1)).await;

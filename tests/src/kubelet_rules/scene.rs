@@ -1,4 +1,4 @@
-//! One case's place: a resource name of its own, plugins under it, and what the kubelet says of them.
+//! The environment of one case: its own resource name, plugins for it, and the kubelet's state of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -20,20 +20,19 @@ use crate::kubelet::locked;
 use super::JudgedKubelet;
 use super::plugin::{FakePlugin, channel, register};
 
-/// Longest wait for what takes the kubelet moments.
+/// Timeout for steps that take the kubelet moments.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Device IDs by container, of one resource name.
+/// Device IDs of one resource name, by container.
 pub(super) type Held = BTreeMap<String, BTreeSet<String>>;
 
-/// What a case works with. Its resource name and its pods' names are nobody else's.
+/// What a case uses. No other case has its resource name or its pods' names.
 pub(super) struct Scene<'a> {
     pub(super) kubelet: &'a dyn JudgedKubelet,
-    /// The resource name of this case.
     pub(super) resource: String,
-    /// What pods' names begin with.
+    /// Prefix of its pods' names.
     pub(super) prefix: String,
-    /// A folder that containers have at the same path.
+    /// A folder that its containers mount at the same path.
     pub(super) folder: TempDir,
     sockets: AtomicU32,
     plugins: Mutex<Vec<Arc<FakePlugin>>>,
@@ -41,9 +40,9 @@ pub(super) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// A scene with a number of its own.
+    /// A scene with a unique number.
     pub(super) fn new(kubelet: &'a dyn JudgedKubelet, number: usize) -> anyhow::Result<Self> {
-        // Names of an earlier run may still be known.
+        // The kubelet may still know names of an earlier run, so the process id makes them unique.
         let prefix = format!("case-{}-{number}", std::process::id());
         Ok(Self {
             kubelet,
@@ -56,22 +55,20 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Something worth telling that no rule is about, such as how long it took.
+    /// Records a text for the reader that does not decide the rule, such as a duration.
     pub(super) fn note(&self, text: String) {
         locked(&self.notes).push(text);
     }
 
-    /// What was worth telling.
     pub(super) fn notes(&self) -> Vec<String> {
         locked(&self.notes).clone()
     }
 
-    /// The socket name for one more plugin.
+    /// A new socket name for a plugin.
     pub(super) fn socket(&self) -> String {
         format!("{}-{}.sock", self.prefix, self.sockets.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The path of a plugin's socket.
     pub(super) fn path(&self, socket: &str) -> PathBuf {
         self.kubelet.device_plugins().join(socket)
     }
@@ -83,17 +80,17 @@ impl<'a> Scene<'a> {
         Ok(plugin)
     }
 
-    /// Registers what is served on a socket under this case's name.
+    /// Registers the plugin on a socket under this case's name.
     pub(super) async fn register(&self, socket: &str) -> Result<(), Status> {
         self.register_as(socket, &self.resource, API_VERSION).await
     }
 
-    /// Registers anything.
+    /// Registers a plugin with any name and API version.
     pub(super) async fn register_as(&self, socket: &str, name: &str, version: &str) -> Result<(), Status> {
         register(self.path(KUBELET_SOCKET), socket, name, version).await
     }
 
-    /// Serves and registers a plugin that has healthy devices, and waits until the kubelet knows them.
+    /// Serves and registers a plugin with healthy devices, and waits until the kubelet has them.
     pub(super) async fn plug(&self, plugin: FakePlugin) -> anyhow::Result<Arc<FakePlugin>> {
         let socket = self.socket();
         let ids: Vec<String> = plugin.seen.borrow().iter().map(|device| device.id.clone()).collect();
@@ -103,7 +100,7 @@ impl<'a> Scene<'a> {
         Ok(plugin)
     }
 
-    /// The same for a plugin with these devices and nothing special.
+    /// Serves and registers a plugin with these devices and default behaviour.
     pub(super) async fn plug_in(&self, healthy: &[&str]) -> anyhow::Result<Arc<FakePlugin>> {
         self.plug(FakePlugin::new(healthy)).await
     }
@@ -113,7 +110,7 @@ impl<'a> Scene<'a> {
         Ok(PodResourcesListerClient::new(channel))
     }
 
-    /// The devices of this case's name that the kubelet could allocate.
+    /// The allocatable devices of this case's name.
     pub(super) async fn allocatable(&self) -> anyhow::Result<BTreeSet<String>> {
         let answer = asked(async || {
             self.lister()
@@ -128,7 +125,7 @@ impl<'a> Scene<'a> {
         Ok(ours.flat_map(|device| device.device_ids).collect())
     }
 
-    /// Waits until these are the devices that could be allocated; gives how long it took.
+    /// Waits until exactly these devices are allocatable. Returns how long it took.
     pub(super) async fn acknowledged<S: AsRef<str>>(&self, ids: &[S]) -> anyhow::Result<Duration> {
         let expected: BTreeSet<String> = ids.iter().map(|id| id.as_ref().to_owned()).collect();
         let begun = Instant::now();
@@ -140,12 +137,13 @@ impl<'a> Scene<'a> {
         Ok(took)
     }
 
-    /// Waits until no device can be allocated.
+    /// Waits until no device is allocatable.
     pub(super) async fn nothing_left(&self) -> anyhow::Result<()> {
         self.acknowledged::<&str>(&[]).await.map(drop)
     }
 
-    /// What a pod's containers hold of this case's name, by pod-resources; None if the pod is not listed.
+    /// The devices of this case's name that a pod's containers hold according to pod-resources; `None` if the
+    /// pod is not listed.
     pub(super) async fn listed(&self, pod: &str) -> anyhow::Result<Option<Held>> {
         let answer = asked(async || Ok(self.lister().await?.list(ListPodResourcesRequest {}).await?));
         let answer = answer.await?.into_inner();
@@ -161,13 +159,13 @@ impl<'a> Scene<'a> {
         }))
     }
 
-    /// What the container `main` of a pod holds.
+    /// The devices that the container `main` of a pod holds.
     pub(super) async fn held(&self, pod: &str) -> anyhow::Result<BTreeSet<String>> {
         let mut held = self.listed(pod).await?.with_context(|| format!("{pod} is not listed"))?;
         held.remove("main").with_context(|| format!("{pod} is listed without its container"))
     }
 
-    /// Fails unless a pod's container `main` holds exactly these.
+    /// Fails unless a pod's container `main` holds exactly these devices.
     pub(super) async fn holds(&self, pod: &str, ids: &[&str]) -> anyhow::Result<()> {
         let held = self.held(pod).await?;
         ensure!(held.iter().eq(ids), "{pod} holds {held:?}, not {ids:?}");
@@ -184,7 +182,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Asks again where the kubelet's limit, which all that ask it share, refuses: cases run side by side.
+/// Retries a call that the kubelet's rate limit rejects, because cases that run side by side share the limit.
 async fn asked<T>(ask: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let begun = Instant::now();
     loop {

@@ -1,4 +1,5 @@
-//! The extender's Service in small: connections go to the replica that holds the Lease. Those that are open stay where they are.
+//! A small Service for the extender: new connections go to the replica that holds the Lease; open ones stay
+//! with their replica.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// The port that kube-scheduler calls. It ends when it is dropped.
+/// The port that kube-scheduler calls. Dropping it closes it.
 pub(super) struct Door {
     leads_to: watch::Sender<Option<SocketAddr>>,
     address: SocketAddr,
@@ -45,11 +46,11 @@ impl Drop for Door {
     }
 }
 
-/// A Service without a ready pod refuses.
+/// Closes the connection if no replica leads, as a Service without a ready pod refuses it.
 async fn connection(mut client: TcpStream, target: Option<SocketAddr>) {
     let Some(target) = target else { return };
     let Ok(mut server) = TcpStream::connect(target).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    // Either side ends it; both have been told then.
+    // An error here means that one side closed; both connections are closed then.
     let _ = copy_bidirectional(&mut client, &mut server).await;
 }

@@ -1,5 +1,6 @@
-//! A replica's way to the API server, which can be cut and can hold back Bindings. A request that entered it arrives, however late,
-//! and whether its sender still waits for the answer or lives: as in a network.
+//! A replica's connection to the API server, which can be cut and can hold back Bindings. As in a network, a
+//! request that entered it arrives, however late, even if its sender no longer waits for the answer or has
+//! ended.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,12 +20,12 @@ use tokio::task::AbortHandle;
 /// The largest request that kerf sends.
 const BODY_LIMIT: usize = 4 << 20;
 
-/// What passes.
+/// Which requests pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
-    /// Everything.
+    /// All requests pass.
     Open,
-    /// All but Bindings, which wait.
+    /// All requests but Bindings pass; Bindings wait.
     WithoutBindings,
     /// All but Bindings, which an overloaded API server refuses with this code.
     Overloaded(StatusCode),
@@ -32,12 +33,10 @@ pub enum Gate {
     Cut,
 }
 
-/// What entered.
+/// Counts of requests that entered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entered {
-    /// Bindings.
     pub bindings: usize,
-    /// All writes.
     pub writes: usize,
     /// Lists of all pods, Nodes or `GpuNode`s.
     pub lists: usize,
@@ -81,7 +80,7 @@ impl Drop for OpenBinding {
     }
 }
 
-/// The way, in plain HTTP. It ends when it is dropped.
+/// The connection, in plain HTTP. Dropping it closes it.
 pub struct Link {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -89,7 +88,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A way by which requests are sent as `client` is.
+    /// A connection that sends requests with the credentials of `client`.
     pub async fn start(client: Client) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -104,19 +103,18 @@ impl Link {
         Ok(Self { address, shared, serving: serving.abort_handle() })
     }
 
-    /// Where the replica finds it.
+    /// The URL for the replica's kubeconfig.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Lets this pass from now on.
+    /// Sets which requests pass from now on.
     pub fn set(&self, gate: Gate) {
         self.shared.gate.send_replace(gate);
         self.shared.bindings.send_modify(|bindings| bindings.most_open = bindings.open);
     }
 
-    /// What has entered so far.
     #[must_use]
     pub fn entered(&self) -> Entered {
         *self.shared.entered.borrow()
@@ -141,7 +139,7 @@ impl Drop for Link {
     }
 }
 
-/// Whether this asks for all objects of a kind that the cluster has many of.
+/// Whether the request lists all objects of a kind of which clusters have many.
 fn is_list(uri: &Uri) -> bool {
     let is_watch = uri.query().is_some_and(|query| query.contains("watch="));
     !is_watch && matches!(uri.path().rsplit('/').next(), Some("pods" | "nodes" | "gpunodes"))
@@ -173,13 +171,14 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     head.headers.remove(header::HOST);
     let request = http::Request::from_parts(head, kube::client::Body::from(body));
     let mut gate = shared.gate.subscribe();
+    // The request has its own task, so that it is sent even if the caller has closed the connection.
     let sent = tokio::spawn(async move {
         let passes = |gate: &Gate| match gate {
             Gate::Open => true,
             Gate::WithoutBindings | Gate::Overloaded(_) => !is_binding,
             Gate::Cut => false,
         };
-        // The sender is in `shared`.
+        // The sender is in `shared`, so waiting cannot fail.
         drop(gate.wait_for(passes).await);
         shared.client.send(request).await.map(|answer| (answer, gate))
     });

@@ -1,4 +1,5 @@
-//! Replicas of the extender as processes, each with a way of its own to the API server, and what can happen to their leader.
+//! Replicas of the extender as processes, each with its own connection to the API server, and faults of their
+//! leader.
 
 mod door;
 mod link;
@@ -29,10 +30,9 @@ pub use scheduler::SchedulerClient;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const LEASE: &str = "kerf-extender";
-/// How often the way to the leader is looked at.
+/// How often the Lease is read to route connections to the leader.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A replica.
 pub struct Replica {
     name: String,
     child: Child,
@@ -42,7 +42,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Starts a replica of this name, with these flags besides those that it needs. It serves agents at this address.
+    /// Starts a replica of this name with these additional flags. It serves agents at this address.
     async fn start(
         plane: &ControlPlane,
         name: &str,
@@ -72,30 +72,27 @@ impl Replica {
         Ok(Self { name: name.to_owned(), child, link, address, agents_address })
     }
 
-    /// Its name in the Lease.
+    /// Its identity in the Lease.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it serves kube-scheduler.
+    /// The address that it serves to kube-scheduler.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its way to the API server.
     #[must_use]
     pub fn link(&self) -> &Link {
         &self.link
     }
 
-    /// Its process.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// The end of its log.
     #[must_use]
     pub fn log_tail(&self) -> String {
         self.child.log_tail()
@@ -106,7 +103,7 @@ impl Replica {
         self.logs_times(text, 1, from).await
     }
 
-    /// The same for a text that is there so often.
+    /// Waits until its log has this text `times` times, after its first `from` bytes.
     pub async fn logs_times(&self, text: &str, times: usize, from: usize) -> anyhow::Result<()> {
         let path = self.child.log().to_owned();
         let found = async || {
@@ -117,13 +114,13 @@ impl Replica {
         wait(PATIENCE, &what, found).await.with_context(|| self.log_tail())
     }
 
-    /// How long its log is now, in bytes.
+    /// The current length of its log, in bytes.
     pub fn logged(&self) -> anyhow::Result<usize> {
         Ok(std::fs::read_to_string(self.child.log())?.len())
     }
 }
 
-/// No user: the way knows whom it speaks for.
+/// Writes a kubeconfig without credentials, because the link adds them.
 fn write_kubeconfig(path: &Path, url: &str) -> anyhow::Result<()> {
     let document = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -134,14 +131,13 @@ fn write_kubeconfig(path: &Path, url: &str) -> anyhow::Result<()> {
     std::fs::write(path, document.to_string()).with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// What happens to a leader.
+/// A fault of the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blow {
-    /// It is killed.
     Killed,
-    /// It is stopped for a while, and goes on.
+    /// It is stopped for a while, and then continued.
     Frozen,
-    /// It reaches the API server no more for a while; what it has sent arrives late.
+    /// It cannot reach the API server for a while; requests that it has sent arrive late.
     CutOff,
     /// It is asked to end.
     Terminated,
@@ -152,9 +148,8 @@ impl Blow {
     pub const ALL: [Self; 4] = [Self::Killed, Self::Frozen, Self::CutOff, Self::Terminated];
 }
 
-/// Replicas, of which kube-scheduler calls the one that leads.
+/// Two replicas. kube-scheduler's calls reach the one that leads.
 pub struct Leaders {
-    /// The replicas.
     pub replicas: Vec<Replica>,
     leases: Api<Lease>,
     door: Door,
@@ -168,9 +163,10 @@ impl Leaders {
         Self::start_at(plane, door, &[one, two], &[flags, &["--agents-unauthenticated"]].concat()).await
     }
 
-    /// Starts them in the place of a cluster's extender. Agents must dial at [two addresses](crate::cluster::ClusterOptions::two_extenders).
+    /// Starts two replicas in place of a cluster's extender. Agents must dial [two
+    /// addresses](crate::cluster::ClusterOptions::two_extenders).
     pub async fn take_over(cluster: &mut Cluster, flags: &[&str]) -> anyhow::Result<Self> {
-        // kube-scheduler knows one address. From now on it leads to whoever leads.
+        // kube-scheduler has one address. From now on it leads to the leader.
         let door = std::fs::read_to_string(cluster.plane().dir().join("kerf-extender.address"))?;
         let door = door.trim().parse().context("the extender has no address")?;
         cluster.extender().terminate(Duration::from_secs(10))?;
@@ -179,7 +175,7 @@ impl Leaders {
         Self::start_at(cluster.plane(), door, cluster.agents_addresses(), &flags).await
     }
 
-    /// kube-scheduler is to call at `door`.
+    /// Starts the replicas, and a door for kube-scheduler at `door`.
     async fn start_at(
         plane: &ControlPlane,
         door: SocketAddr,
@@ -200,7 +196,7 @@ impl Leaders {
         Ok(leaders)
     }
 
-    /// Starts an agent for each GpuNode that there is or will be, which dials both.
+    /// Starts a simulated agent for each existing and each later GpuNode, which dials both replicas.
     #[must_use]
     pub fn simulate_agents(&self, plane: &ControlPlane, manner: Manner) -> SimulatedAgents {
         let addresses = self.replicas.iter().map(|replica| replica.agents_address.to_string()).collect();
@@ -233,7 +229,7 @@ impl Leaders {
         self.door.address()
     }
 
-    /// Which replica holds the Lease.
+    /// The index of the replica that holds the Lease.
     pub async fn leader(&self) -> anyhow::Result<Option<usize>> {
         let holder = holder(&self.leases).await?;
         Ok(self.replicas.iter().position(|replica| Some(&replica.name) == holder.as_ref()))
@@ -256,13 +252,12 @@ impl Leaders {
         leader.context("no replica leads")
     }
 
-    /// What the replicas have logged last.
+    /// The ends of the replicas' logs.
     #[must_use]
     pub fn log_tails(&self) -> String {
         self.replicas.iter().map(Replica::log_tail).collect::<Vec<_>>().join("\n---\n")
     }
 
-    /// Ends all replicas in order.
     pub fn stop(&mut self) -> anyhow::Result<()> {
         for replica in &mut self.replicas {
             replica.child.terminate(Duration::from_secs(10))?;
@@ -270,7 +265,8 @@ impl Leaders {
         Ok(())
     }
 
-    /// Does this to the leader, for this long where it lasts; then it is as before. Meanwhile another leads.
+    /// Injects a fault into the leader, and waits until another replica leads. Then it restarts a killed
+    /// leader, or ends the fault after `lasts`.
     pub async fn strike(&mut self, blow: Blow, lasts: Duration) -> anyhow::Result<()> {
         let leader = self.leads_but(None).await?;
         match blow {

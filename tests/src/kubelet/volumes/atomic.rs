@@ -1,4 +1,5 @@
-//! A folder whose files change all at once, by the swap of one link (kubernetes v1.36, `pkg/volume/util/atomic_writer.go`).
+//! A folder whose files change all at once, by the swap of one link (kubernetes v1.36,
+//! `pkg/volume/util/atomic_writer.go`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +13,6 @@ const CURRENT: &str = "..data";
 /// File contents by their paths below the folder.
 pub type Payload = BTreeMap<String, Vec<u8>>;
 
-/// The folder.
 #[derive(Debug)]
 pub struct AtomicFolder {
     path: PathBuf,
@@ -21,20 +21,19 @@ pub struct AtomicFolder {
 }
 
 impl AtomicFolder {
-    /// An empty folder, which is made.
+    /// Creates an empty folder.
     pub fn make(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         fs::create_dir_all(&path)?;
         Ok(Self { path, generation: 0, shown: None })
     }
 
-    /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the folder other content, if it is another. True if so.
+    /// Replaces the folder's content. Returns whether it changed.
     pub fn show(&mut self, payload: Payload) -> io::Result<bool> {
         if self.shown.as_ref() == Some(&payload) {
             return Ok(false);
@@ -59,7 +58,7 @@ impl AtomicFolder {
         Ok(true)
     }
 
-    /// Links for what is new, and none for what is gone.
+    /// Adds links for new files, and removes those of deleted ones.
     fn link(&self, payload: &Payload) -> io::Result<()> {
         let before = self.shown.as_ref().map(tops).unwrap_or_default();
         let now = tops(payload);
@@ -77,7 +76,7 @@ impl AtomicFolder {
     }
 }
 
-/// The first parts of the paths.
+/// The first components of the paths.
 fn tops(payload: &Payload) -> BTreeSet<&str> {
     payload.keys().filter_map(|path| path.split('/').next()).collect()
 }

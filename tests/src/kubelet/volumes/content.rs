@@ -1,4 +1,4 @@
-//! What is in a pod's volumes that the API server fills: Secrets, `ConfigMap`s, tokens, and what the pod is told of itself.
+//! The contents of volumes that the API server fills: Secrets, `ConfigMap`s, tokens and the downward API.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use super::atomic::Payload;
 use super::{MountError, Telling};
 use crate::kubelet::downward;
 
-/// The key and the value of each entry of a Secret or a ConfigMap.
+/// The entries of a Secret or a ConfigMap, by key.
 pub(in crate::kubelet) type Entries = BTreeMap<String, Vec<u8>>;
 
-/// A token of a volume and when it is asked for anew.
+/// A token of a volume, and when it must be renewed.
 #[derive(Debug, Clone)]
 pub(super) struct Token {
     text: String,
@@ -27,7 +27,7 @@ pub(super) struct Token {
 /// Tokens of a volume by their paths.
 pub(super) type Tokens = BTreeMap<String, Token>;
 
-/// A Secret's entries; nothing if it is optional and not there.
+/// A Secret's entries; empty if it is optional and missing.
 pub(in crate::kubelet) async fn secret(
     telling: &Telling<'_>,
     name: &str,
@@ -45,7 +45,7 @@ pub(in crate::kubelet) async fn secret(
     }
 }
 
-/// A ConfigMap's entries; nothing if it is optional and not there.
+/// A ConfigMap's entries; empty if it is optional and missing.
 pub(in crate::kubelet) async fn config_map(
     telling: &Telling<'_>,
     name: &str,
@@ -64,7 +64,7 @@ pub(in crate::kubelet) async fn config_map(
     }
 }
 
-/// The files for entries: those that are listed, or all.
+/// The files for entries: the listed ones, or all.
 pub(super) fn selected(
     entries: Entries,
     items: Option<&Vec<KeyToPath>>,
@@ -99,7 +99,6 @@ pub(super) fn told(
     files.collect()
 }
 
-/// All containers of a pod.
 pub(in crate::kubelet) fn containers(pod: &Pod) -> Vec<&Container> {
     let spec = pod.spec.as_ref();
     let init = spec.and_then(|spec| spec.init_containers.as_ref()).into_iter().flatten();
@@ -135,8 +134,9 @@ pub(super) async fn projected(
     Ok([(source.path.clone(), token.text.into_bytes())].into())
 }
 
-/// A token of the pod's service account, bound to the pod, so that it carries its node's name too; to be renewed after four
-/// fifths of its life (kubernetes v1.36, `requiresRefresh` in `pkg/kubelet/token/token_manager.go`).
+/// A token of the pod's service account, bound to the pod, so that it carries the node's name too. It is
+/// renewed after four fifths of its lifetime (kubernetes v1.36, `requiresRefresh` in
+/// `pkg/kubelet/token/token_manager.go`).
 async fn token(telling: &Telling<'_>, source: &ServiceAccountTokenProjection) -> Result<Token, MountError> {
     let metadata = &telling.pod.metadata;
     let bound = BoundObjectReference {
@@ -147,7 +147,7 @@ async fn token(telling: &Telling<'_>, source: &ServiceAccountTokenProjection) ->
     };
     let seconds = source.expiration_seconds.unwrap_or(3600);
     let spec = TokenRequestSpec {
-        // Without an audience it is the API server's own.
+        // Without an audience the token is for the API server.
         audiences: source.audience.iter().cloned().collect(),
         bound_object_ref: Some(bound),
         expiration_seconds: Some(seconds),

@@ -1,16 +1,15 @@
-//! Where a path of the node lies on this machine, on which several nodes may live.
+//! Maps a node's paths to this machine, which may run several nodes.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What a node has from its start, as any machine does.
+/// Folders that every node has from its start.
 const FOLDERS: [&str; 6] = ["etc", "run", "sys/fs/cgroup", "tmp", "var/lib", "var/run"];
 
-/// What nodes share: devices, and what the kernel tells.
+/// Paths that all nodes share: devices and the kernel's file systems.
 const OF_THE_MACHINE: [&str; 3] = ["dev", "proc", "sys"];
 
-/// A node's file system.
 #[derive(Debug, Clone)]
 pub(in crate::kubelet) struct NodeFiles {
     kubelet: PathBuf,
@@ -18,17 +17,18 @@ pub(in crate::kubelet) struct NodeFiles {
 }
 
 impl NodeFiles {
-    /// That of the node whose kubelet's folder is `kubelet`; it is its `/var/lib/kubelet`.
+    /// The file system of the node whose kubelet's folder is `kubelet`. That folder is the node's
+    /// `/var/lib/kubelet`.
     pub(in crate::kubelet) fn of(kubelet: &Path) -> Self {
         Self { kubelet: kubelet.to_owned(), root: kubelet.join("host") }
     }
 
-    /// Makes what every node has.
+    /// Creates the folders that every node has.
     pub(in crate::kubelet) fn make(&self) -> io::Result<()> {
         FOLDERS.into_iter().try_for_each(|folder| fs::create_dir_all(self.root.join(folder)))
     }
 
-    /// Where a path of the node is on this machine.
+    /// The path on this machine of a path on the node.
     pub(in crate::kubelet) fn locate(&self, path: &Path) -> PathBuf {
         let below = path.strip_prefix("/").unwrap_or(path);
         if let Ok(of_kubelet) = below.strip_prefix("var/lib/kubelet") {
@@ -41,13 +41,13 @@ impl NodeFiles {
         self.root.join(below)
     }
 
-    /// The same for a `hostPath`, of which the type says what has to be there and what is made.
+    /// The path of a `hostPath` volume on this machine. Its type says what must exist and what is created.
     pub(in crate::kubelet) fn host_path(&self, path: &str, kind: &str) -> Result<PathBuf, String> {
         let here = self.locate(Path::new(path));
         let made = match kind {
             "DirectoryOrCreate" => fs::create_dir_all(&here),
             "FileOrCreate" if !here.exists() => File::create(&here).map(drop),
-            // A runtime makes a folder where there is nothing.
+            // A container runtime creates a missing folder.
             "" if !here.exists() => fs::create_dir_all(&here),
             _ => Ok(()),
         };

@@ -1,4 +1,4 @@
-//! A pod's volumes: folders on this machine, filled and kept as the kubelet fills and keeps them.
+//! A pod's volumes: folders on this machine that are filled and updated as the kubelet does it.
 
 mod atomic;
 mod content;
@@ -18,40 +18,36 @@ use content::Tokens;
 pub(super) use content::{Entries, config_map, containers, secret};
 pub(super) use host_path::NodeFiles;
 
-/// Why a volume is not there.
+/// Why a volume cannot be mounted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MountError {
-    /// The API server did not tell.
     #[error("{0}")]
     Api(#[source] Box<kube::Error>),
-    /// What it is made of is not there.
+    /// An object that the volume needs is missing.
     #[error("{kind} {name:?} not found")]
     NotFound {
-        /// What it is.
         kind: &'static str,
-        /// Its name.
         name: String,
     },
     /// The Secret, the ConfigMap or the pod has no such key or field.
     #[error("references non-existent key: {0}")]
     NoKey(String),
-    /// The node's path is not there, or is something else.
+    /// The node's path is missing, or has another type.
     #[error("{0}")]
     HostPath(String),
-    /// A folder or file cannot be written.
     #[error("{0}")]
     Write(#[from] io::Error),
-    /// The stand-in knows no such volume.
+    /// The stand-in does not support this type of volume.
     #[error("the stand-in kubelet has no volumes of this type")]
     Unsupported,
 }
 
-/// What volumes and variables are told from.
+/// The sources of volumes' contents and variables.
 pub(super) struct Telling<'a> {
     pub(super) client: &'a Client,
     pub(super) pod: &'a Pod,
     pub(super) whereabouts: &'a Whereabouts,
-    /// What the node has for pods.
+    /// The node's allocatable resources.
     pub(super) node: &'a ResourceList,
 }
 
@@ -61,7 +57,6 @@ impl Telling<'_> {
     }
 }
 
-/// The volumes of one pod.
 #[derive(Debug, Default)]
 pub(super) struct PodVolumes {
     mounted: BTreeMap<String, Mounted>,
@@ -69,14 +64,14 @@ pub(super) struct PodVolumes {
 
 #[derive(Debug)]
 enum Mounted {
-    /// What is in it is not the kubelet's.
+    /// The kubelet does not write its content.
     Plain(PathBuf),
-    /// The kubelet writes what is in it.
+    /// The kubelet writes its content and keeps it up to date.
     Kept { folder: AtomicFolder, tokens: Tokens },
 }
 
 impl PodVolumes {
-    /// Mounts what is not mounted yet, below `folder`; the error names the volume.
+    /// Mounts missing volumes below `folder`. The error names the volume.
     pub(super) async fn mount(
         &mut self,
         telling: &Telling<'_>,
@@ -93,7 +88,7 @@ impl PodVolumes {
         Ok(())
     }
 
-    /// Brings what the kubelet keeps up to date. What cannot be asked for stays as it is.
+    /// Updates the content that the kubelet writes. A volume whose source cannot be read keeps its content.
     pub(super) async fn refresh(&mut self, telling: &Telling<'_>) {
         for volume in volumes(telling.pod) {
             let Some(Mounted::Kept { folder, tokens }) = self.mounted.get_mut(&volume.name) else { continue };
@@ -105,7 +100,7 @@ impl PodVolumes {
         }
     }
 
-    /// Where a volume is, and whether the kubelet keeps it, so that containers may only read it.
+    /// A volume's path, and whether the kubelet writes its content, so that containers may only read it.
     pub(super) fn path(&self, name: &str) -> Option<(&Path, bool)> {
         Some(match self.mounted.get(name)? {
             Mounted::Plain(path) => (path, false),
@@ -140,7 +135,7 @@ async fn mounted(
     Ok(Mounted::Kept { folder, tokens })
 }
 
-/// What the files of a volume are to be now.
+/// The files that a volume must have now.
 async fn payload(telling: &Telling<'_>, volume: &Volume, tokens: &mut Tokens) -> Result<Payload, MountError> {
     if let Some(source) = &volume.secret {
         let optional = source.optional.unwrap_or_default();

@@ -20,16 +20,19 @@ pub enum BinaryError {
     #[error("{name} is not in {folder}: run `cargo build --workspace --bins` (or set KERF_BIN_DIR)")]
     NotBuilt {
         name: String,
+        /// The folder in which the program was expected.
         folder: PathBuf,
     },
     /// A program of the control plane, or one that an admin installs with, is missing.
     #[error("{name} is missing: run `cargo xtask tools`, which builds the programs that tests need once")]
     NoTool {
+        /// File name of the missing program.
         name: String,
     },
     /// A program of a GPU node is missing.
     #[error("{name} is missing: run `cargo xtask gpu pack`, which builds a node's programs once")]
     NoNodeTool {
+        /// File name of the missing program.
         name: String,
     },
 }

@@ -33,7 +33,7 @@ pub enum Settled {
     Sound,
     /// These pods are pending although there is capacity for them.
     Unexplained(Vec<String>),
-    /// These invariants are violated.
+    /// Invariants that two readings in a row found violated.
     Broken(Vec<String>),
 }
 

@@ -1,5 +1,5 @@
-//! What tests that cross a process boundary need: a local control plane, child processes that end with the test, and
-//! stand-ins for what no test machine has. Test support only: no program of kerf depends on it.
+//! Support for tests that cross a process boundary: a local control plane, child processes that end with the
+//! test, and stand-ins for what test machines lack. No program of kerf depends on it.
 #![forbid(unsafe_code)]
 
 pub mod admission;

@@ -1,8 +1,8 @@
-//! A stand-in for `nvidia-cuda-mps-control` (the program `mps_control_stand_in`): what it is told, and what it tells.
+//! The orders and events of the stand-in for `nvidia-cuda-mps-control` (the program `mps_control_stand_in`).
 //!
-//! It answers as driver 580 was seen to on an H200, without a GPU. For the daemon of `<root>/<target>/pipe` the orders are
-//! in `<root>.stand-in/<target>.json` and what happened in `<root>.stand-in/<target>.log`, out of the way of whoever
-//! keeps the folders below `<root>`.
+//! It answers as driver 580 did on an H200, but needs no GPU. The daemon of `<root>/<target>/pipe` reads its
+//! orders from `<root>.stand-in/<target>.json` and logs events to `<root>.stand-in/<target>.log`. Both are
+//! outside of `<root>`, because the agent manages the folders there.
 
 use crate::binaries::{self, BinaryError};
 use serde::{Deserialize, Serialize};
@@ -12,47 +12,45 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// What a daemon is told. Changes are seen within some milliseconds; by a daemon that hangs, the end of that alone.
+/// The orders of a daemon. It reads changes within some milliseconds; while it hangs, it only reads whether
+/// the hang has ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Orders {
-    /// Rises with each change. What is to happen once happens once for each.
+    /// Increases with each change. A fault that occurs once does so once for each serial.
     pub serial: u64,
-    /// What goes wrong with words.
     pub faults: Vec<WordFault>,
-    /// The client processes that are connected, or try to be. One that lost its server does not come back.
+    /// The client processes that are connected or try to be. One that lost its server does not return.
     pub clients: BTreeSet<u32>,
-    /// Whether no client is accepted any more.
+    /// Whether new clients are rejected.
     pub refuse_clients: bool,
-    /// The servers get into fault, once.
+    /// Puts the servers into fault, once.
     pub server_fault: Option<ServerFault>,
 }
 
-/// What goes wrong with a word.
+/// The fault of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WordFault {
-    /// The word without its arguments, such as `get_server_list`.
+    /// The command without its arguments, such as `get_server_list`.
     pub word: String,
-    /// What goes wrong.
     pub fault: Fault,
-    /// How often, over restarts of the daemon; always if none.
+    /// How often it occurs, counted over restarts of the daemon; `None` means always.
     pub times: Option<u32>,
 }
 
-/// What goes wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Fault {
-    /// Nothing is done, and this is answered.
+    /// The command is not executed, and this is the answer.
     Answer(String),
-    /// The daemon does nothing, and answers nobody until the orders no longer say so.
+    /// The daemon does nothing and answers no client until the orders no longer have this fault.
     HangBefore,
-    /// It does what was said, and then answers nobody until the orders no longer say so.
+    /// The daemon executes the command, then answers no client until the orders no longer have this fault.
     HangAfter,
-    /// It is killed before it did anything.
+    /// The daemon is killed before it executes the command.
     DieBefore,
-    /// It is killed after it answered.
+    /// The daemon is killed after its answer.
     DieAfter,
 }
 
@@ -60,53 +58,48 @@ pub enum Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ServerFault {
-    /// Until its clients have left, as a real one.
+    /// Until its clients have left, as a real one does.
     UntilClientsLeave,
     /// Until it is shut down.
     UntilShutDown,
-    /// Until the daemon is started anew: it cannot be shut down.
+    /// Until the daemon restarts. Shutting the server down has no effect.
     UntilRestart,
 }
 
-/// What happened.
+/// An event in a daemon's log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Event {
-    /// The daemon began.
     Started {
-        /// Its process.
+        /// Process id of the daemon.
         daemon: u32,
-        /// Its arguments.
         arguments: Vec<String>,
     },
-    /// A word came.
     Word {
-        /// The word with its arguments.
+        /// The command with its arguments.
         word: String,
-        /// The serial of the orders at the time.
+        /// The serial of the orders at that time.
         serial: u64,
-        /// What went wrong.
+        /// The fault that it had.
         fault: Option<Fault>,
     },
-    /// A client was accepted.
     Client {
-        /// Its process.
+        /// Process id of the client.
         client: u32,
-        /// Its server.
+        /// The id of its server.
         server: u32,
-        /// The memory that it may have, in MiB.
+        /// Its memory limit in MiB; `None` if unlimited.
         memory: Option<u64>,
-        /// The multiprocessors that it may have, in percent.
+        /// Its part of the multiprocessors, in percent.
         threads: f64,
     },
-    /// The servers got into fault.
+    /// The servers were put into fault.
     Fault {
-        /// The serial of the orders that said so.
+        /// The serial of the orders that caused it.
         serial: u64,
     },
 }
 
-/// The files of one daemon.
 #[derive(Debug, Clone)]
 pub struct Files {
     orders: PathBuf,
@@ -114,7 +107,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Those of a target below a root.
+    /// The files of a target's daemon below a root.
     #[must_use]
     pub fn of(root: &Path, target: &str) -> Self {
         let mut name = root.file_name().map_or_else(OsString::new, ToOwned::to_owned);
@@ -123,14 +116,14 @@ impl Files {
         Self { orders: folder.join(format!("{target}.json")), log: folder.join(format!("{target}.log")) }
     }
 
-    /// Those of the daemon with this pipe directory, if it is `<root>/<target>/pipe`.
+    /// The files of the daemon with this pipe directory; `None` unless it is `<root>/<target>/pipe`.
     #[must_use]
     pub fn of_pipe(pipe: &Path) -> Option<Self> {
         let target = pipe.parent()?;
         Some(Self::of(target.parent()?, target.file_name()?.to_str()?))
     }
 
-    /// The orders; none if there are none yet.
+    /// The orders; the default ones if there is no file.
     pub fn orders(&self) -> io::Result<Orders> {
         match fs::read(&self.orders) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Orders::default()),
@@ -138,7 +131,7 @@ impl Files {
         }
     }
 
-    /// Gives orders, all at once and with the next serial.
+    /// Replaces the orders by a rename, with the next serial.
     pub fn order(&self, orders: Orders) -> io::Result<()> {
         let serial = self.orders()?.serial + 1;
         let next = self.orders.with_extension("next");
@@ -149,7 +142,6 @@ impl Files {
         fs::rename(next, &self.orders)
     }
 
-    /// What happened so far.
     pub fn events(&self) -> io::Result<Vec<Event>> {
         let text = match fs::read_to_string(&self.log) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -160,7 +152,7 @@ impl Files {
         lines.map(|line| serde_json::from_str(line).map_err(io::Error::other)).collect()
     }
 
-    /// Notes what happened.
+    /// Appends an event to the daemon's log.
     pub fn note(&self, event: &Event) -> io::Result<()> {
         if let Some(folder) = self.log.parent() {
             fs::create_dir_all(folder)?;
@@ -177,7 +169,7 @@ pub struct MpsStandIn {
 }
 
 impl MpsStandIn {
-    /// Those with pipe directories `<root>/<target>/pipe`.
+    /// The stand-ins with pipe directories `<root>/<target>/pipe`.
     pub fn below(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
@@ -187,17 +179,17 @@ impl MpsStandIn {
         binaries::ours("mps_control_stand_in")
     }
 
-    /// Gives a target's daemon orders, whether or not it runs.
+    /// Sets the orders of a target's daemon, whether or not it runs.
     pub fn order(&self, target: &str, orders: Orders) -> io::Result<()> {
         Files::of(&self.root, target).order(orders)
     }
 
-    /// What happened to a target's daemons.
+    /// The events of a target's daemons.
     pub fn events(&self, target: &str) -> io::Result<Vec<Event>> {
         Files::of(&self.root, target).events()
     }
 
-    /// The words that a target's daemons were told, with their arguments.
+    /// The commands that a target's daemons received, with their arguments.
     pub fn words(&self, target: &str) -> io::Result<Vec<String>> {
         let words = self.events(target)?.into_iter().filter_map(|event| match event {
             Event::Word { word, .. } => Some(word),
@@ -206,7 +198,7 @@ impl MpsStandIn {
         Ok(words.collect())
     }
 
-    /// How often each word came, without its arguments.
+    /// How often each command arrived, without its arguments.
     pub fn counts(&self, target: &str) -> io::Result<BTreeMap<String, usize>> {
         let mut counts = BTreeMap::new();
         for word in self.words(target)? {
@@ -215,7 +207,7 @@ impl MpsStandIn {
         Ok(counts)
     }
 
-    /// What went wrong with words so far, without their arguments.
+    /// The faults of commands so far, with the commands' names.
     pub fn struck(&self, target: &str) -> io::Result<Vec<(String, Fault)>> {
         let struck = self.events(target)?.into_iter().filter_map(|event| match event {
             Event::Word { word, fault: Some(fault), .. } => Some((name(&word).to_owned(), fault)),
@@ -225,7 +217,7 @@ impl MpsStandIn {
     }
 }
 
-/// A word without its arguments.
+/// The name of a command without its arguments.
 #[must_use]
 pub fn name(word: &str) -> &str {
     word.split_whitespace().next().unwrap_or_default()

@@ -1,8 +1,10 @@
-//! What must always hold in a cluster, recomputed from the simulated NVML's placements and the kubelets' accounts.
+//! The oracle: invariants of a cluster, recomputed from the simulated NVML's placements and the kubelets'
+//! allocations.
 //!
-//! Shares no code with kerf-core's packing or planning: places are counted by the simulated NVML's own rules, memory by
-//! the numbers in resource names. A neutral name says no kind: there the kind is what the held device is, a MIG device or the share
-//! that its agent's record has under its number. Only the spelling of documents is core's.
+//! It shares no code with kerf-core's packing or planning. Places are counted by the simulated NVML's own
+//! rules, memory by the numbers in resource names. A neutral name states no kind; there the kind is that of
+//! the held device: a MIG device, or the share with its number in the agent's checkpoint. Only the format of
+//! documents is core's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,18 +19,18 @@ use crate::cluster::{Cluster, GpuServer, StandInNode};
 use crate::kubelet::PodKey;
 use crate::pods::request_of;
 
-/// A node as its GPUs and its kubelet tell it, with the promises that are on their way.
+/// The state of a node from its GPUs and its kubelet, with the reservations of its agent.
 struct NodeTruth {
     name: String,
     gpus: MockState,
     /// Device id to resource name and pod.
     held: BTreeMap<String, (String, PodKey)>,
-    /// What its agent has recorded.
+    /// The slices in its agent's checkpoint.
     slices: Vec<WantedSlice>,
     double: Vec<String>,
 }
 
-/// The whole cluster at one moment.
+/// The state of the whole cluster at one moment.
 pub struct Truth {
     nodes: Vec<NodeTruth>,
     pods: Vec<Pod>,
@@ -36,12 +38,11 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// Looks at everything.
     pub async fn observe(cluster: &Cluster) -> anyhow::Result<Self> {
         Self::of_nodes(cluster.plane().client(), cluster.nodes().iter().map(GpuServer::node)).await
     }
 
-    /// Looks at these nodes, and at the pods of the namespace `default`.
+    /// Reads these nodes, and the pods of the namespace `default`.
     pub async fn of_nodes<'a>(
         client: Client,
         looked_at: impl IntoIterator<Item = &'a StandInNode>,
@@ -56,7 +57,7 @@ impl Truth {
         Ok(Self { nodes, pods, complaints })
     }
 
-    /// Everything that must never be so. Empty in a sound cluster, at any moment.
+    /// All violated invariants. It is empty for a sound cluster at any moment.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         let mut found = self.complaints.clone();
@@ -65,7 +66,7 @@ impl Truth {
             found.extend(node.gpus.gpus.iter().flat_map(GpuState::violations));
             let real: BTreeSet<&str> = node.gpus.gpus.iter().flat_map(mig_uuids).collect();
             for (device, (resource, pod)) in &node.held {
-                // Who takes turns on a MIG device holds a replica of it.
+                // A pod with a time slice of a MIG device holds a replica of it.
                 let (of, turn) = device.split_once("::").map_or((&**device, None), |(of, n)| (of, Some(n)));
                 if of.starts_with("MIG-") && !real.contains(of) {
                     found
@@ -81,7 +82,7 @@ impl Truth {
         found
     }
 
-    /// Pods that neither run nor wait for a reason: a place for them is free by the simulated NVML's own account.
+    /// Pods that are pending without a reason: the simulated NVML has a free place for them.
     #[must_use]
     pub fn unexplained(&self) -> Vec<String> {
         self.pods
@@ -91,7 +92,7 @@ impl Truth {
             .collect()
     }
 
-    /// Whether every pod runs, or waits, or is gone: nothing is half-way.
+    /// Whether every pod runs, is pending or is deleted, with no step under way.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let leaving = self.pods.iter().any(|p| p.metadata.deletion_timestamp.is_some());
@@ -101,7 +102,6 @@ impl Truth {
         !leaving && !bound_and_waiting && promised.is_subset(&existing)
     }
 
-    /// Pods by phase.
     #[must_use]
     pub fn count(&self, wanted: &str) -> usize {
         self.pods.iter().filter(|p| phase(p) == wanted).count()
@@ -117,12 +117,13 @@ impl Truth {
     }
 }
 
-/// By what kinds, and of what size, a pod may have what it asks for: its name says one, or its request document lists them.
+/// The kinds and sizes that can serve a pod's request: the one in its name, or those that its request
+/// document lists.
 fn ways(pod: &Pod, resource: &str) -> Vec<(String, u64)> {
     if let Some(kind) = kind_of(resource) {
         return gigabytes(resource).map(|gb| (kind.to_owned(), gb)).into_iter().collect();
     }
-    // A pod without a readable document has no room anywhere.
+    // A pod without a readable document fits nowhere.
     let containers = request_of(pod).map(|document| document.containers).unwrap_or_default();
     let of_name = containers.iter().find(|container| container.resource.to_string() == resource);
     let listed = |c: &ContainerRequest| {
@@ -143,7 +144,6 @@ fn key(pod: &Pod) -> (&str, &str) {
     (pod.metadata.namespace.as_deref().unwrap_or_default(), pod.metadata.name.as_deref().unwrap_or_default())
 }
 
-/// The pod's one GPU resource and its count.
 fn asked(pod: &Pod) -> Option<(String, usize)> {
     let containers = &pod.spec.as_ref()?.containers;
     let limits = containers.iter().filter_map(|c| c.resources.as_ref()?.limits.as_ref()).flatten();
@@ -168,10 +168,10 @@ const MIG: &str = "mig";
 const WHOLE: &str = "whole";
 const MPS: &str = "mps";
 const TIME_SLICING: &str = "time-slicing";
-/// How a name of no kind begins.
+/// Prefix of names without a kind.
 const NEUTRAL: &str = "kerf.dev/gpu-";
 
-/// The kind that a resource name stands for; a neutral one stands for none.
+/// The kind of a resource name; `None` for a neutral one.
 fn kind_of(resource: &str) -> Option<&'static str> {
     match resource {
         name if name.starts_with(NEUTRAL) => None,
@@ -193,7 +193,7 @@ fn worth(shape: Shape) -> (&'static str, u64) {
     }
 }
 
-/// The GPU and the number of a share's device id, `<GPU>::<n>`.
+/// The GPU and the number in a share's device id, `<GPU>::<n>`.
 fn share_of(device: &str) -> Option<(&str, &str)> {
     device.split_once("::").filter(|(gpu, _)| gpu.starts_with("GPU-"))
 }
@@ -220,7 +220,8 @@ impl NodeTruth {
             }
         }
         let mut slices = node.wanted_slices()?;
-        // What was left while the kubelet was asked was perhaps held then.
+        // A slice that was removed while the kubelet was read may have been held then, so it counts without
+        // its reservation.
         let left = before.into_iter().filter(|slice| slices.iter().all(|now| now.id != slice.id));
         let left: Vec<_> = left.map(|slice| WantedSlice { reservation: None, ..slice }).collect();
         slices.extend(left);
@@ -235,7 +236,7 @@ impl NodeTruth {
         self.slices.iter().filter_map(|slice| Some((slice, slice.reservation.as_ref()?)))
     }
 
-    /// GPUs whose shares together have more memory than the GPU, or are of two kinds.
+    /// GPUs whose shares exceed the GPU's memory, or have two kinds.
     fn overcommitted(&self) -> Vec<String> {
         let mut found = Vec::new();
         for gpu in &self.gpus.gpus {
@@ -247,7 +248,8 @@ impl NodeTruth {
         found
     }
 
-    /// Pods that hold, by neutral names, other slices than those that they were promised, as far as the promise still stands.
+    /// Pods that hold slices under neutral names that differ from their reservations, as far as those still
+    /// exist.
     fn held_otherwise(&self) -> Vec<String> {
         let mut held: BTreeMap<&PodKey, Vec<_>> = BTreeMap::new();
         for (device, (resource, pod)) in &self.held {
@@ -258,7 +260,7 @@ impl NodeTruth {
         let otherwise = held.into_iter().filter_map(|(pod, held)| {
             let mut promised = self.promised_to(pod);
             let all = format!("{promised:?}");
-            // A pod that ends has no promise any more.
+            // A pod that ends has no reservation any more.
             let wrong = held.iter().filter(|worth| match promised.iter().position(|p| p == *worth) {
                 Some(at) => {
                     promised.swap_remove(at);
@@ -273,7 +275,7 @@ impl NodeTruth {
         otherwise.collect()
     }
 
-    /// The worths of what a pod is promised by neutral names.
+    /// Kinds and sizes that are reserved for a pod under neutral names.
     fn promised_to(&self, pod: &PodKey) -> Vec<Option<(&'static str, u64)>> {
         let theirs = self.promises().filter(|(_, r)| {
             r.namespace == pod.namespace && r.pod == pod.name && kind_of(&r.resource.to_string()).is_none()
@@ -281,7 +283,7 @@ impl NodeTruth {
         theirs.map(|(slice, _)| Some(worth(slice.shape))).collect()
     }
 
-    /// The kind and size of a held device: by its name, or by what it is; `None` if nobody says that any more.
+    /// The kind and size of a held device, by its name or by what it is; `None` if no source has it any more.
     fn held_worth(&self, device: &str, resource: &str) -> Option<(&'static str, u64)> {
         if let Some(kind) = kind_of(resource) {
             return Some((kind, gigabytes(resource).unwrap_or_default()));
@@ -302,7 +304,8 @@ impl NodeTruth {
         instance.and_then(|profile| Some((MIG, gigabytes(&profile.name)?)))
     }
 
-    /// MiB of the shares held on a GPU, and of what kinds they are. A whole GPU is all of it, and so is what nobody can say.
+    /// MiB and kinds of the shares held on a GPU. A whole GPU counts with all memory, and so does an unknown
+    /// device.
     fn shares_on(&self, gpu: &GpuState) -> (u64, BTreeSet<&'static str>) {
         let here = self.held.iter().filter(|(id, _)| id.starts_with(gpu.uuid.as_str()));
         let here: Vec<_> =
@@ -314,7 +317,7 @@ impl NodeTruth {
         (here.iter().map(memory).sum(), here.iter().map(|(kind, _)| *kind).collect())
     }
 
-    /// Where `count` slices of this kind and size could go now, counting idle slices as free.
+    /// Where `count` slices of this kind and size fit now, counting idle slices as free.
     fn place_for(&self, kind: &str, gb: u64, count: usize) -> Option<String> {
         let mut left = count;
         for gpu in &self.gpus.gpus {
@@ -331,7 +334,8 @@ impl NodeTruth {
         None
     }
 
-    /// A GPU is given as a whole for more than half of its memory.
+    /// Whether the GPU can serve this size as a whole: it must be free, and the size more than half of its
+    /// memory.
     fn is_free_whole(&self, gpu: &GpuState, gb: u64) -> bool {
         let total = gpu.model.total_mib().div_ceil(1024);
         !gpu.mig.current && self.shares_on(gpu).0 == 0 && gb <= total && 2 * gb > total
@@ -346,7 +350,7 @@ impl NodeTruth {
         if kinds.iter().all(|here| *here == kind) { usize::try_from(free).unwrap_or(0) } else { 0 }
     }
 
-    /// How many instances of the smallest fitting profiles could be created, one after the other, beside those in use.
+    /// How many instances of the smallest fitting profiles could be created beside those in use.
     fn instances_free(&self, gpu: &GpuState, gb: u64) -> usize {
         if !gpu.mig.current {
             return 0;

@@ -1,4 +1,4 @@
-//! The oracle itself: each thing that must never be is found, and a sound cluster is left alone.
+//! Tests of the oracle itself: each violation is found, and a sound cluster has none.
 
 use kerf_core::keys;
 use kerf_core::kind::Kind;
@@ -86,7 +86,7 @@ fn neutral(name: &str, kinds: &[Kind]) -> Pod {
     pod
 }
 
-/// A slice `s1` of the node's GPU, promised to the pod `p` by a neutral name.
+/// A slice `s1` of the node's GPU, reserved for the pod `p` under a neutral name.
 fn promised(gpu: &str, shape: &serde_json::Value) -> Vec<WantedSlice> {
     let reservation = json!({
         "uid": "u", "namespace": "default", "pod": "p", "container": "main", "resource": TEN, "epoch": 1,

@@ -1,38 +1,37 @@
-//! What the layouts of the sharing demos show, as data: which GPUs a node has, which pods are applied, and what is seen then. From the
-//! demos' own texts ([`docs/reference-demos.md`] says which); a test applies a layout and compares.
+//! The layouts of the sharing demos as data: a node's GPU, the applied pods, and the expected result. They
+//! come from the demos' own texts, which [`docs/reference-demos.md`] names. A test applies each layout and
+//! compares.
 //!
 //! [`docs/reference-demos.md`]: ../../docs/reference-demos.md
 
 use kerf_nvml_mock::Model;
 
-/// A layout on a node with one GPU, and what its validation workload shows.
+/// A layout on a node with one GPU, and the expected result of its validation workload.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     /// The folder below `deploy/overlays`.
     pub overlay: &'static str,
     /// The folder below `deploy/examples/validation`.
     pub workload: &'static str,
-    /// The node's GPU.
     pub gpu: Model,
-    /// Whether the overlay wants its MIG mode on.
+    /// Whether the overlay needs MIG mode on the GPU.
     pub mig: bool,
-    /// Pods that run.
     pub running: usize,
-    /// Pods that wait.
     pub pending: usize,
-    /// What the node can be asked for before any pod is there. NVIDIA's plugin tells it so; kerf's agent offers what is promised.
+    /// The node's allocatable before any pod exists. It is set for NVIDIA's plugin only, because kerf's agent
+    /// offers only reserved slices.
     pub allocatable: &'static [(&'static str, u32)],
-    /// Labels of the node while the pods run, behind `nvidia.com/`.
+    /// Labels of the node while the pods run, without `nvidia.com/`.
     pub labels: &'static [(&'static str, &'static str)],
 }
 
-/// A layout of NVIDIA's plugin, and its workload as the demo has it.
+/// A layout of NVIDIA's plugin, and its workload as in the demo.
 const fn of_nvidia(overlay: &'static str, workload: &'static str, gpu: Model) -> Layout {
     Layout { overlay, workload, gpu, mig: false, running: 0, pending: 0, allocatable: &[], labels: &[] }
 }
 
-/// Layouts on nodes that NVIDIA's device plugin serves. `nvidia.com/mig-…` of `mig-mixed` are NVIDIA's `all-balanced` of an
-/// A100 with 80 GB, which whoever stands in for NVIDIA's MIG manager cuts.
+/// Layouts on nodes that NVIDIA's device plugin serves. The instances of `mig-mixed` are NVIDIA's
+/// `all-balanced` of an A100 with 80 GB; the test cuts them in place of NVIDIA's MIG manager.
 pub const STATIC: [Layout; 7] = [
     Layout {
         running: 1,
@@ -124,8 +123,9 @@ pub const STATIC: [Layout; 7] = [
     },
 ];
 
-/// The same layouts on nodes that kerf's agent serves, with the workloads by size. Labels are those while the pods run: kerf cuts as
-/// they come, and what is idle stays cut, so of two layouts on one GPU that with fewer instances stands first.
+/// The same layouts on nodes that kerf's agent serves, with the workloads by size. The labels are those while
+/// the pods run. kerf cuts on demand and idle slices stay, so of two layouts on one GPU the one with fewer
+/// instances comes first.
 pub const MANAGED: [Layout; 7] = [
     Layout {
         running: 1,
@@ -157,7 +157,7 @@ pub const MANAGED: [Layout; 7] = [
             ("gpu.product", "NVIDIA-A10G-SHARED"),
             ("gpu.replicas", "2"),
             ("gpu.sharing-strategy", "mps"),
-            // NVIDIA's MPS daemon is started by it, and kerf has its own.
+            // The label starts NVIDIA's MPS daemon, but kerf has its own.
             ("mps.capable", "false"),
         ],
         ..of_nvidia("managed-mps", "kerf/mps-2", Model::A10G)

@@ -1,8 +1,8 @@
-//! Percentiles of what was measured.
+//! Percentiles of measured durations by nearest rank.
 
 use std::time::Duration;
 
-/// The value that so many percent do not exceed, of values that are sorted (nearest rank); `None` of none.
+/// The value that `percent` percent of the sorted values do not exceed (nearest rank); `None` without values.
 #[must_use]
 pub fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1) - 1;

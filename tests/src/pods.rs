@@ -1,4 +1,4 @@
-//! Pods through the API server: made, waited for, asked about, removed.
+//! Creates, awaits, reads and deletes pods through the API server.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use crate::cluster::wait;
 
-/// The longest that a pod may need when nothing is broken: the scheduler's longest back-off and some.
+/// Timeout for a pod if nothing is broken: the scheduler's longest backoff and a margin.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A pod for this scheduler as the webhook leaves one that gets a slice by `resource`.
+/// A pod for this scheduler, with what the webhook writes for a slice of `resource`.
 #[must_use]
 pub fn admitted(name: &str, scheduler: &str, resource: &str, request: &RequestDocument) -> Value {
     json!({
@@ -32,7 +32,7 @@ pub fn admitted(name: &str, scheduler: &str, resource: &str, request: &RequestDo
     })
 }
 
-/// The request document that the pod was admitted with.
+/// The request document of an admitted pod.
 pub fn request_of(pod: &Pod) -> anyhow::Result<RequestDocument> {
     let text = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::REQUEST));
     let name = pod.metadata.name.as_deref().unwrap_or_default();
@@ -51,25 +51,25 @@ pub fn kind_of(pod: &Pod) -> anyhow::Result<Kind> {
     Ok(assignment_of(pod)?.slices.first().context("no slice is assigned")?.shape.kind())
 }
 
-/// What the pod's first container that asks was given.
+/// The resource name of the pod's first container with a request.
 pub fn resource_of(pod: &Pod) -> anyhow::Result<String> {
     Ok(request_of(pod)?.containers.first().context("no container asks")?.resource.to_string())
 }
 
-/// The pod's phase, empty before it has one.
+/// The pod's phase; empty before it has one.
 #[must_use]
 pub fn phase_of(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Whether the pod says that it is ready.
+/// Whether the pod's condition Ready is true.
 #[must_use]
 pub fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// How a pod stands, with what the kubelet says of it and of its containers that have ended.
+/// The pod's phase, with the kubelet's reasons for it and for its ended containers.
 #[must_use]
 pub fn standing(pod: &Pod) -> String {
     let status = pod.status.clone().unwrap_or_default();
@@ -90,45 +90,43 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// By this client's rights.
+    /// Pods with the rights of this client.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { api: Api::default_namespaced(client.clone()), client }
     }
 
-    /// For what is not here.
+    /// The API of these pods, for calls without a helper here.
     #[must_use]
     pub fn api(&self) -> &Api<Pod> {
         &self.api
     }
 
-    /// Creates a pod.
     pub async fn create(&self, pod: &Pod) -> anyhow::Result<Pod> {
         Ok(self.api.create(&PostParams::default(), pod).await?)
     }
 
-    /// Why the API server refuses a pod.
+    /// The API server's error for a pod that it must reject.
     pub async fn refusal(&self, pod: &Pod) -> anyhow::Result<String> {
         refusal(self.api.create(&PostParams::default(), pod).await)?.context("the pod was accepted")
     }
 
-    /// Why the API server would refuse a pod; `None` if it would take it.
+    /// The API server's error for a pod in a dry run; `None` if it accepts the pod.
     pub async fn dry_run_refusal(&self, pod: &Pod) -> anyhow::Result<Option<String>> {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         refusal(self.api.create(&dry_run, pod).await)
     }
 
-    /// The pod, which must be there.
+    /// The pod, which must exist.
     pub async fn get(&self, name: &str) -> anyhow::Result<Pod> {
         Ok(self.api.get(name).await?)
     }
 
-    /// The pod's phase.
     pub async fn phase(&self, name: &str) -> anyhow::Result<String> {
         Ok(phase_of(&self.get(name).await?).to_owned())
     }
 
-    /// Waits until the pod runs; fails at once if it failed.
+    /// Waits until the pod runs. Fails at once if it failed.
     pub async fn running(&self, name: &str) -> anyhow::Result<Pod> {
         let pod = self.in_phase(name, &["Running", "Failed"]).await?;
         if phase_of(&pod) == "Failed" {
@@ -147,21 +145,22 @@ impl Pods {
         self.get(name).await
     }
 
-    /// Deletes a pod at once, and waits until it is gone: where no container runs, or none that matters.
+    /// Deletes a pod without grace, and waits until it is gone. It is for pods without containers that need
+    /// an orderly end.
     pub async fn delete(&self, name: &str) -> anyhow::Result<()> {
         self.api.delete(name, &DeleteParams::default().grace_period(0)).await?;
         let gone = async || Ok(self.api.get_opt(name).await?.is_none());
         wait(PATIENCE, &format!("{name} to go"), gone).await
     }
 
-    /// Deletes all pods and waits until the kubelet has ended them.
+    /// Deletes all pods, and waits until the kubelet has ended them.
     pub async fn end_all(&self) -> anyhow::Result<()> {
         self.api.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         let none = async || Ok(self.api.list(&ListParams::default()).await?.items.is_empty());
         wait(PATIENCE, "all pods to go", none).await
     }
 
-    /// Waits for an event on the pod whose message contains `text`; gives the message.
+    /// Waits for an Event about the pod whose message contains `text`, and returns the message.
     pub async fn event(&self, name: &str, text: &str) -> anyhow::Result<String> {
         let found = async || Ok(self.events(name).await?.iter().any(|message| message.contains(text)));
         let what = format!("an event on {name} with {text:?}");
@@ -171,7 +170,7 @@ impl Pods {
         events.into_iter().find(|message| message.contains(text)).context("the event is gone")
     }
 
-    /// The messages of all events on the pod.
+    /// The messages of all Events about the pod.
     pub async fn events(&self, name: &str) -> anyhow::Result<Vec<String>> {
         let events = Api::<Event>::default_namespaced(self.client.clone());
         let about = ListParams::default().fields(&format!("involvedObject.name={name}"));
@@ -179,7 +178,7 @@ impl Pods {
     }
 }
 
-/// What the API server says of a pod that it does not take.
+/// The API server's message if it rejected the pod; `None` if it accepted it.
 fn refusal(created: kube::Result<Pod>) -> anyhow::Result<Option<String>> {
     match created {
         Ok(_) => Ok(None),

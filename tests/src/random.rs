@@ -1,6 +1,6 @@
-//! Random numbers that are the same on every machine.
+//! Pseudo-random numbers that are the same on every machine.
 
-/// xorshift64* (Vigna 2016).
+/// The generator xorshift64* (Vigna 2016).
 #[derive(Debug)]
 pub struct Random(u64);
 
@@ -19,7 +19,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `bound`; 0 if that is 0.
+    /// A number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.draw() >> 33).unwrap_or(0) % bound.max(1)
     }

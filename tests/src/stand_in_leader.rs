@@ -1,4 +1,5 @@
-//! A leader for tests of one node's agent: it serves the stream as the extender does, and orders what a test wants.
+//! A leader for tests of one node's agent: it serves the stream as the extender does, and sends the orders of
+//! a test.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,16 +28,16 @@ use tonic::metadata::MetadataMap;
 use crate::cluster::NAMESPACE;
 use crate::control_plane::ControlPlane;
 
-/// The epoch in which it leads.
+/// The epoch of this leader.
 const EPOCH: u64 = 1;
 
-/// How long the agent may take to dial, to answer, and to accept what it cannot have at first.
+/// Timeout for the agent to dial, to answer, and to accept what it cannot have at first.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The pause before what was refused is proposed again.
+/// Interval of retries of a rejected proposal.
 const PROPOSE_AGAIN: Duration = Duration::from_millis(50);
 
-/// The leader, which serves the agent of one node until it is dropped.
+/// The leader. It serves the agent of one node until it is dropped.
 #[derive(Debug)]
 pub struct StandInLeader {
     address: SocketAddr,
@@ -45,7 +46,7 @@ pub struct StandInLeader {
     _end: DropGuard,
 }
 
-/// What the agent has reported.
+/// The agent's state as it last reported it.
 #[derive(Debug)]
 struct Copy(watch::Sender<Node>);
 
@@ -81,7 +82,8 @@ impl Agents for Copy {
 }
 
 impl StandInLeader {
-    /// Serves agents of a cluster in which no extender runs, by a certificate of which they find the authority.
+    /// Serves agents of a cluster without an extender. It publishes the authority of its certificate, so that
+    /// agents can verify it.
     pub async fn start(plane: &ControlPlane) -> anyhow::Result<Self> {
         let client = plane.client();
         let server_names = vec![format!("kerf-extender.{NAMESPACE}.svc")];
@@ -104,7 +106,7 @@ impl StandInLeader {
         Ok(Self { address, token, copy, _end: stop.drop_guard() })
     }
 
-    /// The agent's flags by which it finds this leader, and writes its status soon.
+    /// The agent's flags that name this leader, and a short interval for writing its status.
     #[must_use]
     pub fn agent_flags(&self) -> Vec<OsString> {
         vec![
@@ -115,13 +117,13 @@ impl StandInLeader {
         ]
     }
 
-    /// The node as its agent has reported it last.
+    /// The node as its agent last reported it.
     #[must_use]
     pub fn state(&self) -> NodeState {
         self.copy.0.borrow().state.clone()
     }
 
-    /// Waits until the agent reports such a node.
+    /// Waits until the agent reports a node that satisfies `done`.
     pub async fn until(&self, what: &str, done: impl Fn(&NodeState) -> bool) -> anyhow::Result<NodeState> {
         let mut reports = self.copy.0.subscribe();
         let waiting = timeout(PATIENCE, reports.wait_for(|node| done(&node.state))).await;
@@ -131,7 +133,7 @@ impl StandInLeader {
             .context("no agent is served")
     }
 
-    /// Orders, on the agent's next connection if this one ends before the answer.
+    /// Sends an order, and again on the agent's next connection if this one ends before the answer.
     pub async fn order(&self, kind: OrderKind) -> anyhow::Result<Answer> {
         let order = Order { epoch: EPOCH, kind };
         let mut connections = self.copy.0.subscribe();
@@ -149,8 +151,9 @@ impl StandInLeader {
         timeout(PATIENCE, answered).await.with_context(|| format!("the agent does not answer {order:?}"))?
     }
 
-    /// Has the agent desire these slices, whose ids are those that it gives to new ones. Reservations that they do not have are released,
-    /// and idle slices that they do not have may give way. What the agent refuses at first is proposed again.
+    /// Makes the agent desire these slices. Their ids must be those that the agent gives to new slices.
+    /// Reservations that are not among them are released, and idle slices may be replaced. A proposal that
+    /// the agent rejects at first is repeated.
     pub async fn want(&self, wanted: &[WantedSlice]) -> anyhow::Result<()> {
         for reservation in self.state().desired().slices.iter().filter_map(|slice| slice.reservation.as_ref())
         {
@@ -169,7 +172,7 @@ impl StandInLeader {
         Ok(())
     }
 
-    /// Proposes one of the `wanted` slices, once. One that is for nobody is idle afterwards.
+    /// Proposes one of the `wanted` slices once. A slice without a reservation is idle afterwards.
     pub async fn propose(
         &self,
         slice: &WantedSlice,
@@ -193,7 +196,7 @@ impl StandInLeader {
         if let Err(rejection) = self.order(OrderKind::Reserve(proposal)).await? {
             return Ok(Err(rejection));
         }
-        // The report of an order comes before its answer.
+        // The agent sends the report of an order before the answer.
         let desired = self.state().desired();
         let made =
             desired.slices.iter().find(|made| is_of(made, &uid)).context("it was taken back at once")?;
@@ -204,7 +207,7 @@ impl StandInLeader {
         Ok(Ok(()))
     }
 
-    /// Idle slices of the same GPU that nobody wants.
+    /// Idle slices of the same GPU that are not wanted.
     fn in_the_way(&self, desired: &GpuNodeSpec, slice: &WantedSlice, wanted: &[WantedSlice]) -> Vec<SliceId> {
         let status = self.state().status;
         let is_wanted = |known: &WantedSlice| wanted.iter().any(|wanted| wanted.id == known.id);
@@ -226,31 +229,30 @@ impl StandInLeader {
         }
     }
 
-    /// Whether the pod has a reservation.
     #[must_use]
     pub fn has_reserved(&self, uid: &PodUid) -> bool {
         self.state().desired().slices.iter().any(|slice| is_of(slice, uid))
     }
 
-    /// Says that the Binding of a pod is about to be sent.
+    /// Orders the mark that the Binding of a pod is about to be sent.
     pub async fn mark(&self, uid: &PodUid) -> anyhow::Result<()> {
         let answer = self.order(OrderKind::Mark { uid: uid.clone(), attempt: 1 }).await?;
         answer.map(drop).with_context(|| format!("the Binding of {uid} must not be sent"))
     }
 
-    /// Says that the pod is bound.
+    /// Orders the outcome that the pod is bound.
     pub async fn bound(&self, uid: &PodUid) -> anyhow::Result<()> {
         let answer = self.order(OrderKind::Outcome { uid: uid.clone(), attempt: 1, bound: true }).await?;
         Ok(answer.map(drop)?)
     }
 }
 
-/// Whether the slice is reserved for the pod.
 fn is_of(slice: &WantedSlice, uid: &PodUid) -> bool {
     slice.reservation.as_ref().is_some_and(|reservation| reservation.uid == *uid)
 }
 
-/// The reservation of a pod that does not exist, to have a slice cut that is idle once it is released.
+/// A reservation for a pod that does not exist. It makes the agent cut a slice, which is idle once the
+/// reservation is released.
 fn for_nobody(slice: &WantedSlice) -> Reservation {
     let resource = match slice.shape {
         Shape::Mig { profile, .. } => ResourceName::Mig(profile),

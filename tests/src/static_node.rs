@@ -1,5 +1,5 @@
-//! A static node: a stand-in kubelet whose devices NVIDIA's device plugin serves, or a stand-in for it. No agent of kerf's runs
-//! there.
+//! A static node: NVIDIA's device plugin, or a stand-in for it, serves the devices of a stand-in kubelet. No
+//! agent of kerf runs there.
 
 use crate::control_plane::ControlPlane;
 use crate::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
@@ -13,10 +13,10 @@ use std::time::Duration;
 /// The version of the device plugin API.
 const VERSION: &str = "v1beta1";
 
-/// How soon the kubelet writes what a plugin told it into the node's status.
+/// How often the kubelet writes device counts to the node's status.
 const STATUS_PERIOD: Duration = Duration::from_millis(200);
 
-/// A static node. Dropping it ends its kubelet's work with it.
+/// A static node. Dropping it stops its kubelet.
 pub struct StaticServer {
     name: String,
     kubelet: StandInKubelet,
@@ -24,7 +24,7 @@ pub struct StaticServer {
 }
 
 impl StaticServer {
-    /// Registers a node with these labels and starts its kubelet. Whoever serves devices registers at
+    /// Registers a node with these labels and starts its kubelet. Device plugins register at
     /// [`StandInKubelet::kubelet_socket`].
     pub async fn start(
         plane: &ControlPlane,
@@ -42,7 +42,8 @@ impl StaticServer {
         Ok(Self { name: name.to_owned(), kubelet: kubelet.await?, plugins: BTreeMap::new() })
     }
 
-    /// Serves so many devices of a name by a stand-in for NVIDIA's device plugin; another number than before, if it is served.
+    /// Serves `count` devices of a name by a stand-in for NVIDIA's device plugin. A later call for the same
+    /// name changes the count.
     pub async fn serve(&mut self, resource: &str, count: u32) -> anyhow::Result<()> {
         let ids: Vec<String> = (0..count).map(|number| format!("GPU-{}::{number}", self.name)).collect();
         let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
@@ -58,19 +59,17 @@ impl StaticServer {
         Ok(())
     }
 
-    /// The node's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its kubelet.
     #[must_use]
     pub fn kubelet(&self) -> &StandInKubelet {
         &self.kubelet
     }
 
-    /// How many devices of a name pods hold by the kubelet's account.
+    /// How many devices of a name pods hold according to the kubelet.
     #[must_use]
     pub fn held(&self, resource: &str) -> usize {
         let pods = self.kubelet.allocations();

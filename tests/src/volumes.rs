@@ -1,4 +1,5 @@
-//! Volumes that a cluster without volume controllers can have: bound already, as the controllers would leave both sides.
+//! Volumes for clusters without volume controllers: both sides are already bound, as the controllers would
+//! leave them.
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -6,10 +7,11 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-/// The label by which nodes say their zone.
+/// The label with a node's zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// Makes the claim `name` in the namespace `default`, bound to a volume of the same name that only nodes of this zone reach.
+/// Creates the claim `name` in the namespace `default`, bound to a volume of the same name that only nodes of
+/// this zone can use.
 pub async fn bound_in_zone(client: &Client, name: &str, zone: &str) -> anyhow::Result<()> {
     let size = json!({"storage": "1Gi"});
     let claim = json!({

@@ -1,4 +1,4 @@
-//! A webhook that allows everything. It shows what TLS, HTTP and parsing an AdmissionReview cost without a
+//! A webhook that allows everything. It shows what TLS, HTTP and parsing a review cost without a
 //! decision.
 
 use std::net::SocketAddr;

@@ -13,7 +13,6 @@ use tokio::time::timeout;
 
 /// How often the proxy probes a replica. The manifests probe every 2 s, which would make the tests slow.
 const PROBE: Duration = Duration::from_millis(50);
-/// Timeout of a probe.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]

@@ -49,7 +49,7 @@ pub struct Cluster {
     plane: ControlPlane,
     nodes: Vec<GpuServer>,
     webhook: Child,
-    /// Replicas that [`Cluster::add_webhook`] started.
+    /// Further replicas, which [`Cluster::add_webhook`] started.
     replicas: Vec<Child>,
     extender: Child,
     policy: PathBuf,

@@ -28,7 +28,6 @@ pub struct ControlPlaneOptions {
     pub services: Option<ServiceAddresses>,
     /// Additional flags for kube-apiserver. The last one of equal flags wins.
     pub apiserver_flags: Vec<String>,
-    /// Additional flags for kube-controller-manager.
     pub controller_manager_flags: Vec<String>,
 }
 

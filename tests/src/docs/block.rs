@@ -22,11 +22,11 @@ pub enum Role {
     RunOnApiServer,
     /// Commands that cannot be run here.
     Elsewhere(Elsewhere),
-    /// Complete documents.
+    /// Complete documents of Kubernetes and of kerf.
     Manifest,
     /// Complete documents of kinds that other projects define.
     Foreign,
-    /// Part of a document.
+    /// A part of a document, which a test completes.
     Part(Whole),
     /// Text that is only shown.
     Shown,

@@ -48,7 +48,7 @@ pub struct Cell {
 pub enum Verdict {
     /// Every check held. The node settled within this time after the fault's end.
     Sound(Duration),
-    /// The violated checks.
+    /// The checks that were violated, as texts.
     Broken(Vec<String>),
     /// The agent did not make the call, so the cell is empty.
     NotStruck,
@@ -63,7 +63,6 @@ pub(super) struct Dose {
     pub(super) act: Act,
 }
 
-/// The injected fault.
 #[derive(Debug, Clone)]
 pub(super) enum Strike {
     /// A fault of the simulated NVML.
@@ -77,7 +76,7 @@ pub(super) enum Strike {
 /// The duration of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lasts {
-    /// It occurs once.
+    /// The fault occurs once, whether or not it hangs.
     Once,
     /// It lasts for a probe period. A call that hangs does so until the agent has noticed.
     AWhile,

@@ -13,7 +13,7 @@ use super::scene::Scene;
 use crate::kubelet::PodKey;
 use crate::mps::{Event, Fault, MpsStandIn, Orders, ServerFault};
 
-/// `NVML_COMPUTEMODE_DEFAULT` and `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`.
+/// The compute modes `NVML_COMPUTEMODE_DEFAULT` and `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`.
 const DEFAULT: u32 = 0;
 const EXCLUSIVE: u32 = 3;
 

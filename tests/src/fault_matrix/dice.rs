@@ -13,7 +13,6 @@ impl Dice {
         Self(random)
     }
 
-    /// A number below `bound`.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         self.0.below(bound)
     }

@@ -118,7 +118,7 @@ fn kind(name: &str) -> &'static str {
     }
 }
 
-/// The N of `nvidia.com/gpu-Ngb…`.
+/// The N of a name like `nvidia.com/gpu-Ngb…`.
 fn gigabytes(name: &str) -> Option<u64> {
     name.strip_prefix("nvidia.com/gpu-")?.split("gb").next()?.parse().ok()
 }

@@ -30,7 +30,6 @@ use crate::stand_in_leader::StandInLeader;
 /// Interval of the leader's rounds.
 const TICK: Duration = Duration::from_millis(15);
 
-/// Interval of random demands.
 const DEMAND: Duration = Duration::from_millis(120);
 
 /// GPU memory in MiB of a process of the churn, which is less than the smallest share.

@@ -281,7 +281,7 @@ pub fn requests() -> anyhow::Result<Vec<Vec<u8>>> {
     names.iter().map(|name| Ok(serde_json::to_vec(&request(name, 2))?)).collect()
 }
 
-/// AdmissionReviews of the shipped examples, and of a pod for each dialect.
+/// `AdmissionReview`s of the shipped examples, and of a pod for each dialect.
 pub fn reviews() -> anyhow::Result<Vec<Vec<u8>>> {
     let mut objects = dialects();
     for path in yaml_files("deploy/examples")? {
@@ -298,7 +298,7 @@ pub fn reviews() -> anyhow::Result<Vec<Vec<u8>>> {
         .collect()
 }
 
-/// The AdmissionReview of the object's creation.
+/// The `AdmissionReview` of the object's creation.
 fn review(object: &Value) -> Value {
     let (group, resource) = match object["kind"].as_str() {
         Some("Deployment") => ("apps", "deployments"),

@@ -29,7 +29,7 @@ pub struct Report {
     pub inputs: u64,
     /// How many of them it accepted as valid.
     pub accepted: u64,
-    /// The defects, by number.
+    /// The defects, in order of their numbers.
     pub defects: Vec<Defect>,
 }
 

@@ -3,7 +3,6 @@
 //!
 //! They keep their nodes' ledgers and dial the extender. Other code uses only the public part of this file.
 //! All agents share one watch of `GpuNodes` and one of pods, while each real agent has its own.
-//! all `GpuNodes` and pods by one watch each; real agents have their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +39,6 @@ pub enum CutLanes {
     PerGpu,
 }
 
-/// Which slices become ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
     /// None: cuts do not end.
@@ -51,7 +49,6 @@ pub enum Offer {
     FirstOfName,
 }
 
-/// How the agents work.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Manner {
     pub lanes: CutLanes,
@@ -66,7 +63,6 @@ pub struct Manner {
 pub struct Census {
     /// Slices that are reserved for a pod that does not hold them yet.
     pub reserved: usize,
-    /// Slices that pods hold.
     pub held: usize,
     /// Slices without holder and reservation.
     pub idle: usize,

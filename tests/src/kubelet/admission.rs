@@ -25,9 +25,7 @@ const REJECTED: &str = "Pod was rejected: ";
 /// A rejection, as it is written into the pod's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// The value of `status.reason`.
     pub reason: String,
-    /// The value of `status.message`.
     pub message: String,
 }
 

@@ -43,7 +43,7 @@ pub enum ContainerRole {
     Init,
     /// An init container that keeps running (restartPolicy Always) and its devices with it.
     Sidecar,
-    /// One of `spec.containers`.
+    /// One of `spec.containers`, which run together.
     App,
 }
 
@@ -52,7 +52,7 @@ pub enum ContainerRole {
 pub struct ContainerDemand {
     pub name: String,
     pub role: ContainerRole,
-    /// Count by resource name.
+    /// How many devices, by resource name.
     pub limits: BTreeMap<String, usize>,
 }
 

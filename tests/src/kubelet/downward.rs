@@ -12,7 +12,6 @@ use super::node_resources::ResourceList;
 #[derive(Debug, Clone)]
 pub(super) struct Whereabouts {
     pub(super) pod: Ipv4Addr,
-    /// Its node's address.
     pub(super) host: Ipv4Addr,
 }
 

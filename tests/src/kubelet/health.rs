@@ -57,7 +57,7 @@ impl PodRun {
         true
     }
 
-    /// Never returns.
+    /// Never returns, because readiness may change as long as the container runs.
     async fn tells_readiness(&self, target: &Target<'_>) {
         let Some(probe) = &target.container.readiness_probe else { return std::future::pending().await };
         let mut asking = Asking::new(probe);

@@ -20,12 +20,14 @@ pub enum AllocationError {
     /// The name is known only because a pod still holds a device of it.
     #[error("cannot allocate unregistered device {resource}")]
     Unregistered {
+        /// The resource name in the container's limits.
         resource: String,
     },
     /// The name is registered, but none of its devices is healthy. This is also the state after a kubelet
     /// restart.
     #[error("no healthy devices present; cannot allocate unhealthy devices {resource}")]
     NoneHealthy {
+        /// The resource name in the container's limits.
         resource: String,
     },
     /// The container already holds devices, and one of them is no longer healthy.
@@ -33,6 +35,7 @@ pub enum AllocationError {
         "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {resource}"
     )]
     HeldUnhealthy {
+        /// The resource name in the container's limits.
         resource: String,
     },
     /// Fewer healthy devices are free than the container needs.
@@ -54,6 +57,7 @@ pub enum AllocationError {
         uid: String,
         container: String,
         resource: String,
+        /// How many devices the container holds already.
         held: usize,
         asked: usize,
     },
@@ -96,7 +100,7 @@ pub type PodHoldings = BTreeMap<String, DevicesByResource>;
 pub struct LedgerCheckpoint {
     /// Resource names that were registered.
     pub names: BTreeSet<String>,
-    /// Holdings by pod UID.
+    /// What each pod holds, by UID.
     pub holdings: BTreeMap<String, PodHoldings>,
 }
 

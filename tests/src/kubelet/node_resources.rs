@@ -14,7 +14,7 @@ use super::demand::is_extended_resource;
 /// The device counts of one name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceCount {
-    /// Healthy and unhealthy devices.
+    /// Healthy and unhealthy devices together.
     pub capacity: usize,
     pub allocatable: usize,
 }

@@ -10,7 +10,7 @@ use kerf_runtime::tls::Material;
 
 use super::images::Images;
 
-/// The real kubelet's `nodeStatusUpdateFrequency`.
+/// The real kubelet's default of `nodeStatusUpdateFrequency`.
 pub const STATUS_PERIOD: Duration = Duration::from_secs(10);
 
 /// The real kubelet's delay before it lists pods, while it does not know its node yet (kubernetes v1.36,
@@ -24,7 +24,7 @@ pub const VOLUMES_PERIOD: Duration = Duration::from_secs(5);
 /// other pods.
 #[derive(Debug, Clone)]
 pub struct PodProcesses {
-    /// The known images.
+    /// The images whose containers run as processes.
     pub images: Images,
     /// The API server's address for pods (`KUBERNETES_SERVICE_HOST` and `_PORT`).
     pub api_server: Option<SocketAddr>,

@@ -152,7 +152,6 @@ impl Core {
 
     fn admitted(self: &Arc<Self>, pod: Arc<Pod>, uid: &str, without: &BTreeSet<String>) {
         let key = PodKey::of(&pod);
-        // The lock is dropped before the pod starts, because observers may read it then.
         let mut observed = locked(&self.observed);
         observed.admitted += 1;
         if !without.is_empty() {

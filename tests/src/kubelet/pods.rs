@@ -35,7 +35,7 @@ pub(super) enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     Nothing,
-    /// Queue it for admission.
+    /// Queue the pod for its admission.
     Admit,
     /// It already ran before this kubelet started, so keep it.
     Adopt,

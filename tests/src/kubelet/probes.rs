@@ -15,7 +15,6 @@ use crate::binaries;
 /// The container that is probed.
 pub(super) struct Target<'a> {
     pub(super) container: &'a Container,
-    /// The pod's address.
     pub(super) address: Ipv4Addr,
     /// The container's process and its document; `None` if a command cannot be run in it.
     pub(super) process: Option<(u32, PathBuf)>,
@@ -48,7 +47,6 @@ impl<'a> Asking<'a> {
         seconds(self.probe.initial_delay_seconds, 0)
     }
 
-    /// The interval of probes.
     pub(super) fn period(&self) -> Duration {
         seconds(self.probe.period_seconds, 10)
     }

@@ -119,7 +119,7 @@ impl KubeletServers {
         });
     }
 
-    /// Stops serving. Open calls may take [`FAREWELL`] to finish.
+    /// Stops serving. Open calls get a short time to finish.
     pub async fn stop(mut self) {
         self.stop.cancel();
         while self.tasks.join_next().await.is_some() {}

@@ -145,7 +145,7 @@ impl StandInKubelet {
         self.core.files.locate(path)
     }
 
-    /// The socket for registrations.
+    /// The socket at which plugins register.
     #[must_use]
     pub fn kubelet_socket(&self) -> PathBuf {
         self.core.paths.registration()

@@ -39,7 +39,6 @@ pub struct FakePlugin {
     pub no_options: Mutex<Option<Status>>,
     /// Its error for every `Allocate`.
     pub refusal: Mutex<Option<Status>>,
-    /// How long `Allocate` takes.
     pub thinking: Duration,
     /// The devices of each allocation, in order.
     pub allocated: Mutex<Vec<Vec<String>>>,

@@ -20,10 +20,8 @@ use tokio::task::AbortHandle;
 /// The largest request that kerf sends.
 const BODY_LIMIT: usize = 4 << 20;
 
-/// Which requests pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
-    /// All requests pass.
     Open,
     /// All requests but Bindings pass; Bindings wait.
     WithoutBindings,

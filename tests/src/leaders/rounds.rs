@@ -1,4 +1,5 @@
-//! Blows at the extender's leader under a churn of pods on managed and static nodes, and what must hold after each.
+//! Injects faults into the extender's leader under a churn of pods on managed and static nodes, and checks
+//! the cluster after each.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use crate::pods::resource_of;
 use crate::random::Random;
 use crate::static_node::StaticServer;
 
-/// MIG on the managed node, replicas by time on the static ones.
+/// MIG serves the managed node, time-slicing replicas serve the static ones.
 const POLICY: &str = "
 apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
@@ -26,8 +27,8 @@ spec:
   defaultIsolation: memory
   isolation: {hardware: [mig, whole], memory: [mps], none: [time-slicing]}
 ";
-/// A Lease that others may take after three seconds. A cut-off leader's requests arrive later than they may live, so that the fence
-/// is needed too.
+/// Another replica may take the Lease after three seconds. A cut-off leader's requests arrive after their
+/// lifetime, so that the fence is tested too.
 const FLAGS: [&str; 3] = ["--lease-duration=3s", "--reservation-lifetime=5s", "--request-lifetime=10s"];
 const STATIC: [&str; 2] = ["static-a", "static-b"];
 const GPU: &str = "nvidia.com/gpu";
@@ -35,32 +36,31 @@ const GPU: &str = "nvidia.com/gpu";
 const REPLICAS: u32 = 4;
 const ASKS: [(&str, &str); 4] =
     [("10Gi", "hardware"), ("20Gi", "hardware"), ("4Gi", "none"), ("5Gi", "none")];
-/// How many pods there are, about.
+/// The average number of pods.
 const PODS: usize = 20;
-/// Between two pods.
+/// Delay between two steps of the churn.
 const PAUSE: Duration = Duration::from_millis(150);
-/// Reservations outlive everybody by 15 s, and the scheduler's backoff is 10 s.
+/// Reservations of a lost leader end after 15 s, the sum of the lifetimes above, and the scheduler's backoff
+/// is 10 s.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What was found after a blow that must never be.
+/// Violations that were found after a fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
     /// Devices that two pods hold.
     pub double: Vec<String>,
-    /// Nodes with more pods than they have devices for, and pods that a kubelet refused.
+    /// Nodes with more pods than devices, and pods that a kubelet rejected.
     pub overcommitted: Vec<String>,
-    /// Reservations that nobody uses, after their lifetime.
+    /// Reservations without a bound pod after their lifetime, and pods that are pending without a reason.
     pub left_behind: Vec<String>,
 }
 
 impl Found {
-    /// Everything.
     pub fn all(&self) -> impl Iterator<Item = &String> {
         self.double.iter().chain(&self.overcommitted).chain(&self.left_behind)
     }
 }
 
-/// A cluster with two replicas of the extender.
 pub struct Rounds {
     cluster: Cluster,
     leaders: Leaders,
@@ -76,7 +76,7 @@ struct Churn {
 }
 
 impl Rounds {
-    /// Starts it. What is random depends on `seed`.
+    /// Starts the cluster. Random choices depend on `seed` only.
     pub async fn start(seed: u64) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let policy = folder.path().join("policy.yaml");
@@ -109,7 +109,8 @@ impl Rounds {
         .await
     }
 
-    /// One blow under the churn, then everything that must hold once nothing is under way any more.
+    /// Injects one fault under the churn. Then it waits until nothing is under way, and returns the
+    /// violations.
     pub async fn round(&mut self, blow: Blow, lasts: Duration) -> anyhow::Result<Found> {
         let pods = self.cluster.pods();
         let Self { leaders, churn, .. } = self;
@@ -138,7 +139,8 @@ impl Rounds {
         let began = Instant::now();
         loop {
             let mut found = self.look().await?;
-            // Kubelet, NVML and API server are not looked at in the same moment.
+            // The kubelet, NVML and the API server are read one after the other, so a second reading must
+            // confirm a violation.
             if found.double.len() + found.overcommitted.len() > 0 {
                 let again = self.look().await?;
                 found.double.retain(|text| again.double.contains(text));
@@ -156,7 +158,7 @@ impl Rounds {
         }
     }
 
-    /// What is not as it should be now; `left_behind` may still be on its way.
+    /// The current violations; `left_behind` may still resolve.
     async fn look(&self) -> anyhow::Result<Found> {
         let client = self.cluster.plane().client();
         let truth = Truth::of_nodes(client.clone(), self.cluster.nodes().iter().map(GpuServer::node)).await?;
@@ -213,13 +215,13 @@ impl Rounds {
         }
     }
 
-    /// What the replicas have logged last.
+    /// The ends of the replicas' logs.
     #[must_use]
     pub fn log_tails(&self) -> String {
         self.leaders.log_tails()
     }
 
-    /// Ends everything in order.
+    /// Ends the replicas before the cluster, because they call its API server.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.leaders.stop()?;
         self.cluster.stop().await
@@ -227,7 +229,7 @@ impl Rounds {
 }
 
 impl Churn {
-    /// Creates a pod or deletes one.
+    /// Creates or deletes a pod.
     async fn step(&mut self, pods: &Api<Pod>) -> anyhow::Result<()> {
         if self.random.below(2 * PODS) < self.alive.len() {
             let at = self.random.below(self.alive.len());

@@ -1,4 +1,4 @@
-//! The calls that kube-scheduler makes of the extender, for tests that decide themselves when each is made.
+//! Makes kube-scheduler's calls to the extender, for tests that choose the moment of each.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 pub struct SchedulerClient(Client);
 
 impl SchedulerClient {
-    /// A client of the replica at `address`. `tls` is a folder with the keys of the extender's Secret as files.
+    /// A client of the replica at `address`. `tls` is a folder with the keys of the extender's Secret as
+    /// files.
     pub async fn new(address: SocketAddr, tls: &Path) -> anyhow::Result<Self> {
         let kubeconfig: Kubeconfig = serde_json::from_value(json!({
             "current-context": "test",
@@ -35,7 +36,7 @@ impl SchedulerClient {
         Ok(serde_json::from_value(answer["NodeNames"].clone())?)
     }
 
-    /// Binds a pod; the error's text, empty if there is none.
+    /// Binds a pod. Returns the error's text, which is empty on success.
     pub async fn bind(&self, pod: &Pod, node: &str) -> anyhow::Result<String> {
         let args = json!({
             "PodName": pod.name_any(), "PodNamespace": pod.namespace(), "PodUID": pod.uid(), "Node": node,

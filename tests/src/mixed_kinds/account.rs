@@ -1,4 +1,4 @@
-//! What was seen in a play.
+//! The results of a play.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,29 +6,27 @@ use std::fmt;
 use anyhow::ensure;
 use kerf_core::kind::Kind;
 
-/// What became of the pods.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// Pods that ran, each of which was compared with its assignment.
+    /// Pods that ran. Each was compared with its assignment.
     pub ran: usize,
     /// Slices that they held, by name and kind.
     pub slices: BTreeMap<String, BTreeMap<Kind, usize>>,
-    /// Pods that held other slices than those assigned, of the same worth.
+    /// Pods that held equivalent slices instead of the assigned ones.
     pub equal: usize,
-    /// Containers that were killed, started again and were compared again.
+    /// Containers that were killed, restarted, and compared again.
     pub restarted: usize,
-    /// How often the agent was killed.
     pub agent_restarts: usize,
     /// Pods that were deleted before they ran.
     pub withdrawn: usize,
-    /// Pods that the kubelet refused, and why.
+    /// Pods that the kubelet rejected, with the reason.
     pub refused: Vec<String>,
-    /// What a pod held otherwise than assigned. Nothing may be.
+    /// Differences of what a pod held and its assignment. There must be none.
     pub otherwise: BTreeSet<String>,
 }
 
 impl Account {
-    /// A pod has run with slices of these kinds.
+    /// Counts a pod that has run with slices of these kinds.
     pub(super) fn has_run(&mut self, resource: &str, kinds: impl IntoIterator<Item = Kind>) {
         self.ran += 1;
         let of_name = self.slices.entry(resource.to_owned()).or_default();
@@ -37,8 +35,8 @@ impl Account {
         }
     }
 
-    /// Fails if a pod held something else than it was assigned, or if the play has shown too little: all kinds under one name. A
-    /// pod that the kubelet refused held nothing.
+    /// Fails if a pod held something else than assigned, or if the play has shown too little: one name must
+    /// have had all kinds. A pod that the kubelet rejected held nothing.
     pub fn is_sound(&self) -> anyhow::Result<()> {
         let otherwise: Vec<&str> = self.otherwise.iter().map(String::as_str).collect();
         ensure!(otherwise.is_empty(), "held otherwise:\n{}\n{self}", otherwise.join("\n"));

@@ -1,4 +1,5 @@
-//! What the pods ask for: sizes of three neutral names, so that several sizes and several kinds of slice meet under each of them.
+//! The requests of the pods. They use three neutral names, each with several sizes and several kinds of
+//! slice.
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -15,19 +16,20 @@ pub const MAIN: &str = "main";
 /// A second container of some pods.
 const SIDE: &str = "side";
 
-/// The variable by which the processes of [`MAIN`] are found. Its value is the pod's name.
+/// The variable that identifies the processes of [`MAIN`]. Its value is the pod's name.
 pub const POD_VARIABLE: &str = "MIXED_KINDS_POD";
 
-/// What a container prints before and behind its environment.
+/// Lines that a container prints before and after its environment.
 pub const BEGIN: &str = "BEGIN ENVIRONMENT";
 pub const END: &str = "END ENVIRONMENT";
 
-/// `sh` is the container's first process, which the kernel spares a SIGTERM that it has no handler for.
+/// The trap is needed because `sh` is the container's first process, to which the kernel delivers no SIGTERM
+/// without a handler.
 const PRINT_AND_WAIT: &str = "trap 'exit 0' TERM; echo BEGIN ENVIRONMENT; /usr/bin/env; echo END ENVIRONMENT; \
                               /usr/bin/sleep 3600 & wait";
 
-/// Sizes in GB and classes, by neutral name. On an H200 a MIG instance has 18, 35, 71 or 141 GB, and a whole GPU is given for more
-/// than 70: so 35 and 40 are two profiles of one name, and 71 and 80 are served by each kind.
+/// Sizes in GB and classes, by neutral name. On an H200 a MIG instance has 18, 35, 71 or 141 GB, and a whole
+/// GPU serves more than 70. So 35 and 40 are two profiles of one name, and every kind serves 71 and 80.
 const BUCKETS: [&[(u32, Class)]; 3] = [
     &[(13, Class::Memory), (14, Class::Memory), (13, Class::None), (14, Class::None)],
     &[(35, Class::Memory), (40, Class::Memory), (35, Class::None), (40, Class::None)],
@@ -40,20 +42,18 @@ const BUCKETS: [&[(u32, Class)]; 3] = [
     ],
 ];
 
-/// The bucket of each of eight draws: small slices are asked for more often, as more of them have room.
+/// The bucket of each of eight draws. Small slices are requested more often, because more of them fit.
 const DRAWS: [usize; 8] = [0, 0, 0, 0, 1, 1, 2, 2];
 
-/// The largest size of all.
 pub const LARGEST_GB: u32 = 80;
 
-/// An isolation class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// MIG, then the whole GPU.
+    /// MIG first, then the whole GPU.
     Hardware,
-    /// MIG, then an MPS share, then the whole GPU.
+    /// MIG first, then an MPS share, then the whole GPU.
     Memory,
-    /// A time slice before all others.
+    /// A time slice before all other kinds.
     None,
 }
 
@@ -67,28 +67,25 @@ impl Class {
     }
 }
 
-/// A pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ask {
-    /// Its name.
     pub name: String,
-    /// Its isolation class.
     pub class: Class,
-    /// The size in GB that an init container asks for, which hands its device on.
+    /// The size in GB of an init container, whose device the main container reuses.
     pub init: Option<u32>,
     /// Size in GB and number of slices of each container.
     pub containers: Vec<(u32, u32)>,
 }
 
 impl Ask {
-    /// A pod with one slice.
     #[must_use]
     pub fn one(name: String, gb: u32, class: Class) -> Self {
         Self { name, class, init: None, containers: vec![(gb, 1)] }
     }
 
-    /// A pod by chance. Most have one slice; the others have two in a container, one in each of two containers, or one that passes
-    /// from an init container to the main one. All slices of a pod have the same neutral name, not always the same size.
+    /// A random pod. Most have one slice; the others have two in one container, one in each of two
+    /// containers, or one that an init container passes to the main one. All slices of a pod have the same
+    /// neutral name, but may differ in size.
     #[must_use]
     pub fn draw(name: String, random: &mut Random) -> Self {
         let bucket = BUCKETS[DRAWS[random.below(DRAWS.len())]];
@@ -110,13 +107,13 @@ impl Ask {
         Ok(ResourceName::Neutral(size).to_string())
     }
 
-    /// The names of its containers that run.
+    /// The names of its running containers.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         [MAIN, SIDE].into_iter().take(self.containers.len())
     }
 
-    /// The pod, with what every pod and every container of the node needs besides. It runs as a user that an MPS share may have
-    /// without a user namespace.
+    /// The pod, merged with what the node requires of every pod and container. It runs as a user who may have
+    /// an MPS share without a user namespace.
     pub fn pod(&self, of_spec: &Value, of_container: &Value) -> anyhow::Result<Pod> {
         let container = |name: &str, gb: u32, count: u32, command: Value| {
             let mut container = json!({

@@ -1,4 +1,4 @@
-//! The kubelet's account of who holds which devices.
+//! Reads from the kubelet which containers hold which devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use kerf_node_agent::kubelet_api::podresources::pod_resources_lister_client::Pod
 
 use crate::kubelet_rules::plugin::channel;
 
-/// Devices by pod and container, of the namespace `default`.
+/// Devices by pod and container, in the namespace `default`.
 #[derive(Debug, Default)]
 pub struct Devices(BTreeMap<(String, String), BTreeSet<String>>);
 
 impl Devices {
-    /// Asks pod-resources.
+    /// Reads the devices from pod-resources.
     pub async fn held(socket: PathBuf) -> anyhow::Result<Self> {
         let channel = channel(socket).await.context("pod-resources is not there")?;
         let answer = PodResourcesListerClient::new(channel).list(ListPodResourcesRequest {}).await;
@@ -29,7 +29,6 @@ impl Devices {
         Ok(Self(held))
     }
 
-    /// The devices of a container.
     pub fn of(&self, pod: &str, container: &str) -> BTreeSet<String> {
         self.0.get(&(pod.to_owned(), container.to_owned())).cloned().unwrap_or_default()
     }

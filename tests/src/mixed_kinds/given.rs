@@ -1,7 +1,8 @@
-//! What the kubelet gave a pod, compared with the pod's assignment. Decides only.
+//! Compares what the kubelet gave a pod with the pod's assignment, without I/O.
 //!
-//! The devices are the kubelet's account. What a device is says the simulated NVML for a MIG instance, and its id for the rest. The
-//! environment is what the container was started with: it names each slice, and for MPS it has the limits.
+//! The devices come from the kubelet. A MIG device is identified by the simulated NVML, any other by its id.
+//! The environment is the one that the container was started with: it names each slice, and has the limits of
+//! MPS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,48 +15,46 @@ const SLICES: &str = "KERF_SLICE";
 const MPS_MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
-/// What a container has.
 #[derive(Debug, Clone, Default)]
 pub struct Given {
-    /// Its devices, by the kubelet's account.
+    /// Its devices according to the kubelet.
     pub devices: BTreeSet<String>,
     /// The variables that it was started with.
     pub environment: BTreeMap<String, String>,
 }
 
-/// A slice. Two of the same worth are as good as each other.
+/// A slice. Two slices of equal `worth` are interchangeable.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Slice {
-    /// Kind and profile or size: `1g.18gb`, `14gb MPS share`.
+    /// Kind and profile or size, such as `1g.18gb` or `14gb MPS share`.
     pub worth: String,
-    /// Where it lies on its GPU: `2:1`; empty for what is no MIG instance.
+    /// Its placement on the GPU, such as `2:1`; empty unless it is a MIG instance.
     pub place: String,
     /// Its id in the GpuNode.
     pub id: String,
-    /// Its GPU.
     pub gpu: String,
 }
 
-/// How what a pod was given compares with its assignment.
+/// The result of comparing what a pod was given with its assignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Each slice is the assigned one.
     AsAssigned,
-    /// Kind and size are as assigned, but for slices of another place or GPU of the same model: the kubelet has picked one of
-    /// several that were worth the same.
+    /// Kinds and sizes are as assigned, but some slices have another place or GPU, because the kubelet picked
+    /// among equivalent devices.
     Equal,
-    /// It is something else, which the text says.
+    /// A kind or size differs; the text has both.
     Otherwise(String),
 }
 
 impl Slice {
-    /// As documents and variables have it: id, shape, GPU.
+    /// Builds a slice from id, shape and GPU, as documents and variables write them.
     fn new(id: &str, shape: &str, gpu: &str) -> Self {
         let (worth, place) = shape.split_once(" at ").unwrap_or((shape, ""));
         Self { worth: worth.to_owned(), place: place.to_owned(), id: id.to_owned(), gpu: gpu.to_owned() }
     }
 
-    /// `s3 1g.18gb at 2:1 on GPU-…`.
+    /// Parses a text like `s3 1g.18gb at 2:1 on GPU-…`.
     fn parse(text: &str) -> Option<Self> {
         let (id, rest) = text.split_once(' ')?;
         let (shape, gpu) = rest.rsplit_once(" on ")?;
@@ -72,14 +71,14 @@ impl Slice {
                 (&instance.profile, &place, &instance.gpu_uuid) == (&self.worth, &self.place, &self.gpu)
             });
         }
-        // A share, or a GPU as a whole.
+        // The device is a share or a whole GPU.
         device.split_once("::").is_some_and(|(gpu, number)| {
             let is_no_instance = self.place.is_empty();
             gpu == self.gpu && self.id == format!("s{number}") && is_no_instance
         })
     }
 
-    /// The size in GB of a share, and whether it is one of MPS.
+    /// The size in GB of a share, and whether MPS serves it.
     fn share(&self) -> Option<(u64, bool)> {
         let (size, kind) = self.worth.split_once("gb ")?;
         let is_mps = match kind {
@@ -99,7 +98,7 @@ impl fmt::Display for Slice {
 }
 
 impl Given {
-    /// The container's slices. Fails if devices and environment do not say the same.
+    /// The container's slices. Fails if devices and environment disagree.
     pub fn slices(&self, nvml: &MockState) -> Result<Vec<Slice>, String> {
         let named = self.environment.get(SLICES).ok_or_else(|| format!("has no {SLICES}"))?;
         let slices: Option<Vec<Slice>> = named.split("; ").map(Slice::parse).collect();
@@ -117,7 +116,7 @@ impl Given {
         Ok(slices)
     }
 
-    /// MPS's limits are for those who have its shares, by GPU, and for no others.
+    /// Checks that MPS limits are set exactly for the container's MPS shares, by GPU.
     fn has_the_limits_of(&self, slices: &[Slice]) -> Result<(), String> {
         let mut gpus: Vec<(&str, u64)> = Vec::new();
         for slice in slices {
@@ -143,8 +142,8 @@ impl Given {
     }
 }
 
-/// Compares a pod's slices with its assignment. Which of its containers has which does not matter: the kubelet gives any device of a
-/// name to any container of the pod that asks for the name.
+/// Compares a pod's slices with its assignment. It ignores which container has which slice, because the
+/// kubelet gives any device of a name to any container of the pod that requests the name.
 #[must_use]
 pub fn compare(given: &[Slice], assignment: &AssignmentDocument) -> Verdict {
     let assigned = assignment.slices.iter();
@@ -157,7 +156,7 @@ pub fn compare(given: &[Slice], assignment: &AssignmentDocument) -> Verdict {
     if given == assigned {
         return Verdict::AsAssigned;
     }
-    // The worth comes first in their order.
+    // Slices sort by worth first, so both lists align.
     let worths = |slices: &[Slice]| slices.iter().map(|slice| slice.worth.clone()).collect::<Vec<_>>();
     if worths(&given) == worths(&assigned) {
         return Verdict::Equal;

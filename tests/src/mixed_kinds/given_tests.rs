@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 const MIG_DEVICE: &str = "MIG-1";
 
-/// A GPU with an instance `1g.18gb` at 2:1, and one that is shared.
+/// A GPU with an instance `1g.18gb` at 2:1, and a shared one.
 fn nvml() -> MockState {
     let config =
         MockConfig::new().gpus(Model::H200, 1, MigMode::Enabled).gpus(Model::H200, 1, MigMode::Disabled);
@@ -34,7 +34,7 @@ fn gpu(nvml: &MockState, number: usize) -> String {
     nvml.gpus[number].uuid.clone()
 }
 
-/// What a container of this device is started with.
+/// The devices and variables of a container.
 fn given(devices: &[&str], variables: &[(&str, &str)]) -> Given {
     Given {
         devices: devices.iter().map(|device| (*device).to_owned()).collect(),

@@ -1,6 +1,6 @@
-//! Pods that ask by the same neutral names for slices of one node, some of whose GPUs are in MIG mode: whatever kind each is
-//! served by, it must hold what its assignment says. Pods come and go in an order that a seed decides, containers are killed, and
-//! so is the agent.
+//! Pods request slices of one node by the same neutral names, while some of its GPUs are in MIG mode.
+//! Whatever kind serves a pod, it must hold what its assignment says. A seed decides when pods are created
+//! and deleted; containers and the agent are killed.
 //!
 //! The same play runs on a real node (`gpu_node test`) and on one with the stand-in kubelet.
 
@@ -30,62 +30,59 @@ use given::{Given, Slice, Verdict, compare};
 pub use account::Account;
 pub use ask::{Ask, MAIN, POD_VARIABLE};
 
-/// The most pods at a time. Not all of them have room.
+/// The largest number of pods at a time, for which the node has not enough capacity.
 const PODS_LIMIT: usize = 24;
 
-/// The most pods that are created or deleted at once, less one.
+/// The largest number of pods that a burst creates or deletes.
 const BURST: usize = 4;
 
 /// The longest pause between two bursts, in milliseconds.
 const PAUSE_MS: usize = 400;
 
-/// A burst in so many deletes all pods, so that GPUs are free as a whole again.
+/// One burst in this many deletes all pods first, so that whole GPUs become free again.
 const EBB: usize = 40;
 
-/// A container in so many is killed once.
+/// One container in this many is killed once.
 const KILLED: usize = 6;
 
-/// The agent is killed so often, spread over the play.
+/// How often the agent is killed, spread over the play.
 const AGENT_RESTARTS: usize = 3;
 
-/// How long no pod may begin to run before the play counts as stuck.
+/// If no pod begins to run for this long, the play counts as stuck.
 const STALL_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// How long an exchange of equal slices may take to be written into the GpuNode.
+/// How long the agent may take to write an exchange of equivalent slices into the GpuNode.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The only node of a cluster, with simulated GPUs of which some are in MIG mode and at least three are not.
+/// The only node of a cluster. Some of its simulated GPUs are in MIG mode, and at least three are not.
 #[tonic::async_trait(?Send)]
 pub trait MixedNode {
-    /// Its name.
     fn name(&self) -> &str;
 
     /// A client with an administrator's rights.
     fn client(&self) -> kube::Client;
 
-    /// The kubelet's pod-resources socket.
     fn pod_resources(&self) -> PathBuf;
 
-    /// What is cut, by the simulated NVML's account.
+    /// The GPUs' slices, as the simulated NVML reports them.
     fn nvml(&self) -> anyhow::Result<MockState>;
 
     /// The pod of an ask, as it can run on this node.
     fn pod(&self, ask: &Ask) -> anyhow::Result<Pod>;
 
-    /// What a container has printed in its run of this number, which counts from 0.
+    /// The output of a container's run. Runs count from 0.
     fn output(&self, pod: &Pod, container: &str, run: i32) -> String;
 
     /// Kills the processes of the pod's container [`MAIN`].
     fn kill(&self, pod: &str) -> anyhow::Result<()>;
 
-    /// Kills kerf's agent and starts it again.
     async fn restart_agent(&mut self) -> anyhow::Result<()>;
 }
 
-/// A pod that is there.
+/// A pod of the play that has not been deleted.
 struct Alive {
     ask: Ask,
-    /// The last run of its main container that was looked at.
+    /// The last run of its main container that was judged; `None` before the first.
     seen: Option<i32>,
     /// What it holds, once it runs.
     slices: Vec<Slice>,
@@ -100,8 +97,8 @@ struct Play<'n, N> {
     account: Account,
 }
 
-/// Plays until so many pods have run. The account says what was held; an error, that it could not be played. The pods that are
-/// left stay.
+/// Plays until `pods` pods have run. The account has what they held; an error means that the play failed.
+/// Remaining pods are not deleted.
 pub async fn play(node: &mut impl MixedNode, pods: usize, seed: u64) -> anyhow::Result<Account> {
     let client = node.client();
     let mut play = Play {
@@ -136,7 +133,8 @@ pub async fn play(node: &mut impl MixedNode, pods: usize, seed: u64) -> anyhow::
 }
 
 impl<N: MixedNode> Play<'_, N> {
-    /// One pod of each kind under the largest name, on an empty node. Each takes a GPU, so that none is left for a better kind.
+    /// Creates one pod of each kind under the largest name on an empty node. Each takes a GPU, so that a
+    /// later one cannot get a better kind.
     async fn open(&mut self) -> anyhow::Result<()> {
         let gpus = self.node.nvml()?.gpus;
         let in_mig_mode = gpus.iter().filter(|gpu| gpu.mig.current).count();
@@ -182,7 +180,7 @@ impl<N: MixedNode> Play<'_, N> {
         Ok(())
     }
 
-    /// Some pods come and some go, all at once.
+    /// Creates and deletes some pods, all at once.
     async fn burst(&mut self) -> anyhow::Result<()> {
         if self.random.below(EBB) == 0 {
             for name in self.alive.keys().cloned().collect::<Vec<_>>() {
@@ -190,14 +188,14 @@ impl<N: MixedNode> Play<'_, N> {
             }
         }
         for _ in 0..=self.random.below(BURST) {
-            // The more pods there are, the likelier one goes.
+            // The probability of a deletion grows with the number of pods.
             if self.random.below(PODS_LIMIT) >= self.alive.len() {
                 let ask = Ask::draw(self.name(), &mut self.random);
                 self.create(ask).await?;
                 continue;
             }
             let at = self.random.below(self.alive.len());
-            // Most that go have run: they are what is counted.
+            // Mostly spares pods that have not run yet, because pods that ran are counted.
             let spared = self.random.below(4) > 0;
             let Some((name, alive)) = self.alive.iter().nth(at) else { continue };
             if alive.seen.is_some() || !spared {
@@ -208,7 +206,7 @@ impl<N: MixedNode> Play<'_, N> {
         Ok(())
     }
 
-    /// Judges each pod that has begun to run since the last look, and each whose container has started again.
+    /// Judges each pod that has begun to run since the last look, and each whose container has restarted.
     async fn look(&mut self) -> anyhow::Result<()> {
         let mut started = Vec::new();
         for pod in self.pods.api().list(&ListParams::default()).await?.items {
@@ -225,7 +223,7 @@ impl<N: MixedNode> Play<'_, N> {
         if started.is_empty() {
             return Ok(());
         }
-        // Asked after the pods: who runs holds its devices.
+        // Devices are read after the pods, because a running pod already holds its devices.
         let devices = Devices::held(self.node.pod_resources()).await?;
         self.account.otherwise.extend(devices.held_twice());
         let nvml = self.node.nvml()?;
@@ -242,7 +240,7 @@ impl<N: MixedNode> Play<'_, N> {
         let (mut slices, mut wrong) = (Vec::new(), Vec::new());
         for container in alive.ask.names() {
             let its_run = if container == MAIN { run } else { 0 };
-            // It may not have printed all of it yet; the next look sees it.
+            // The container may not have printed everything yet; the next look judges it.
             let Some(environment) = environment(&self.node.output(pod, container, its_run)) else {
                 return Ok(());
             };
@@ -272,7 +270,8 @@ impl<N: MixedNode> Play<'_, N> {
         Ok(())
     }
 
-    /// Waits until the GpuNode has each pod's reservation on the slices that the pod holds: equal ones change places.
+    /// Waits until the GpuNode has each pod's reservation on the slices that the pod holds, because the agent
+    /// exchanges equivalent ones.
     async fn follows(&self) -> anyhow::Result<()> {
         let nodes = Api::<GpuNode>::all(self.node.client());
         let mut wrong = Vec::new();
@@ -296,7 +295,7 @@ impl<N: MixedNode> Play<'_, N> {
         followed.with_context(|| wrong.join("; "))
     }
 
-    /// The pods that are there and do not run.
+    /// The pods that do not run, with their Events.
     async fn standing(&self) -> anyhow::Result<String> {
         let mut all = vec![self.account.to_string()];
         for (name, _) in self.alive.iter().filter(|(_, alive)| alive.seen.is_none()) {
@@ -307,7 +306,7 @@ impl<N: MixedNode> Play<'_, N> {
     }
 }
 
-/// The number of the main container's run, if all containers of the pod run.
+/// The run number of the main container, if all containers of the pod run.
 fn run(pod: &Pod) -> Option<i32> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
     let running = |state: &k8s_openapi::api::core::v1::ContainerState| state.running.is_some();
@@ -316,7 +315,7 @@ fn run(pod: &Pod) -> Option<i32> {
     (all && phase_of(pod) == "Running").then_some(main.restart_count)
 }
 
-/// The environment that a container has printed, once it is complete.
+/// The environment that a container has printed; `None` until it is complete.
 fn environment(output: &str) -> Option<BTreeMap<String, String>> {
     let (_, text) = output.split_once(BEGIN)?;
     let (text, _) = text.split_once(END)?;

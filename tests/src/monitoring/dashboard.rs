@@ -1,4 +1,4 @@
-//! The dashboard of `deploy/monitoring`, as far as its panels ask Prometheus.
+//! The dashboard of `deploy/monitoring`: the parts that concern its queries.
 
 use std::collections::BTreeSet;
 
@@ -7,33 +7,29 @@ use serde::Deserialize;
 
 use crate::cluster::root;
 
-/// The dashboard.
 #[derive(Debug, Deserialize)]
 pub struct Dashboard {
-    /// What a reader can choose.
+    /// The variables that a reader can choose.
     pub templating: Templating,
-    /// Rows, and what is in them.
+    /// Rows, and the panels in them.
     pub panels: Vec<Panel>,
 }
 
-/// The variables.
 #[derive(Debug, Deserialize)]
 pub struct Templating {
-    /// In the order in which they stand above the panels.
+    /// The variables in the order in which they are shown above the panels.
     pub list: Vec<Variable>,
 }
 
-/// A variable.
 #[derive(Debug, Deserialize)]
 pub struct Variable {
-    /// Its name in queries.
     pub name: String,
-    /// `datasource` or `query`.
+    /// Its type: `datasource` or `query`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// `label_values(metric, label)`, for one of the type `query`.
+    /// For the type `query`: `label_values(metric, label)`.
     pub definition: Option<String>,
-    /// Where its values come from.
+    /// The data source of its values.
     pub datasource: Option<Source>,
 }
 
@@ -44,39 +40,32 @@ pub struct Source {
     pub uid: String,
 }
 
-/// A panel.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Panel {
-    /// Its number, of which there is one.
+    /// Its number, which is unique in the dashboard.
     pub id: u32,
-    /// `row`, `stat`, `timeseries` or `table`.
+    /// Its type: `row`, `stat`, `timeseries` or `table`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its title.
     pub title: String,
-    /// Where it lies.
     pub grid_pos: Place,
-    /// Whom it asks; absent for a row.
+    /// The data source that it queries; `None` for a row.
     pub datasource: Option<Source>,
-    /// What it asks.
     #[serde(default)]
     pub targets: Vec<Target>,
-    /// How values are shown.
     #[serde(default)]
     pub field_config: FieldConfig,
 }
 
-/// A place of 24 columns and any number of rows.
+/// A position and size on a grid of 24 columns and any number of rows.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct Place {
-    /// The first column.
     pub x: u32,
-    /// The first row.
     pub y: u32,
-    /// Columns.
+    /// The width in columns of the grid.
     pub w: u32,
-    /// Rows.
+    /// The height in rows of the grid.
     pub h: u32,
 }
 
@@ -86,19 +75,18 @@ pub struct Place {
 pub struct Target {
     /// Its name within the panel.
     pub ref_id: String,
-    /// `PromQL`, with variables.
+    /// A `PromQL` expression with variables of the dashboard.
     pub expr: String,
-    /// What a line is called: text with `{{label}}`.
+    /// The name of a line: text with `{{label}}`.
     #[serde(default)]
     pub legend_format: String,
-    /// Whom it asks.
     pub datasource: Option<Source>,
 }
 
 /// How a panel shows values.
 #[derive(Debug, Default, Deserialize)]
 pub struct FieldConfig {
-    /// For all fields without a rule of their own.
+    /// The display of all fields without an override.
     #[serde(default)]
     pub defaults: Field,
 }
@@ -111,7 +99,7 @@ pub struct Field {
 }
 
 impl Dashboard {
-    /// Reads the file that is shipped.
+    /// Reads the dashboard's file that is shipped.
     pub fn read() -> anyhow::Result<Self> {
         let path = root().join("deploy/monitoring/kerf.json");
         let text =
@@ -119,12 +107,12 @@ impl Dashboard {
         serde_json::from_str(&text).with_context(|| format!("failed to read {}", path.display()))
     }
 
-    /// The panels that ask something.
+    /// The panels with queries, which are all but rows.
     pub fn asking(&self) -> impl Iterator<Item = &Panel> {
         self.panels.iter().filter(|panel| panel.kind != "row")
     }
 
-    /// A query with every variable at "All".
+    /// The query with every variable set to "All".
     #[must_use]
     pub fn for_all(&self, expr: &str) -> String {
         let names = self.templating.list.iter().map(|variable| format!("${}", variable.name));
@@ -133,7 +121,7 @@ impl Dashboard {
 }
 
 impl Target {
-    /// The variables that the query names.
+    /// The variables in the query.
     #[must_use]
     pub fn variables(&self) -> BTreeSet<&str> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';

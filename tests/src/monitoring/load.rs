@@ -1,4 +1,5 @@
-//! Pods and processes that give a cluster's metrics something to say: on MIG instances and on shares, pending, under a quota.
+//! Pods and processes that make a cluster's metrics interesting: on MIG instances and on shares, pending,
+//! under a quota.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use kerf_nvml_mock::{MockControl, Model, Process};
 use crate::cluster::{Cluster, ClusterOptions, NodeSpec, pod, root};
 use crate::random::Random;
 
-/// A policy for the pods' namespace and one for all others, with quotas; they stand before the one that is shipped.
+/// A policy for the pods' namespace and one for all others, with quotas. They come before the shipped one.
 const POLICY: &str = "apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
 metadata: {name: team}
@@ -24,16 +25,15 @@ spec: {extends: default, quota: {slices: 4}}
 ---
 ";
 
-/// The first id that no process of this machine has: processes on the simulated GPUs are nobody's here.
+/// A process id above the kernel's limit, so that no process of this machine has it.
 const FIRST_PID: u32 = 1 << 30;
 
-/// The most pods that come and go at a time.
+/// The largest number of pods that come and go.
 const MOST: usize = 8;
 
-/// The pods that stay on MIG instances.
+/// The pods that keep their MIG instances.
 const DETECTORS: [(&str, &str); 2] = [("detector-a", "10Gi"), ("detector-b", "20Gi")];
 
-/// What runs on a cluster.
 #[derive(Debug, Default)]
 pub struct Load {
     /// Pods that come and go, the oldest first.
@@ -42,7 +42,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// A cluster of an H100 in MIG mode and a T4, whose agents look at the GPUs often. `folder` gets the policy.
+    /// A cluster of an H100 in MIG mode and a T4, whose agents probe the GPUs often. The policy is written
+    /// into `folder`.
     pub fn cluster(folder: &Path) -> anyhow::Result<ClusterOptions> {
         let node = |name: &str, model| NodeSpec {
             agent_flags: vec!["--resync=2s".to_owned()],
@@ -54,7 +55,7 @@ impl Load {
         Ok(options)
     }
 
-    /// Two pods on MIG instances, one on a share, and one that no node has room for.
+    /// Creates two pods on MIG instances, one on a share, and one that no node has capacity for.
     pub async fn create(&self, cluster: &Cluster) -> anyhow::Result<()> {
         let running = DETECTORS.map(|(name, size)| asking(name, size, "hardware"));
         for pod in running.into_iter().chain([asking("share", "4Gi", "none")]) {
@@ -66,7 +67,8 @@ impl Load {
         Ok(())
     }
 
-    /// Creates a pod on an instance or on a share, deletes the oldest where there are many, and changes how busy processes are.
+    /// Creates a pod on an instance or on a share, deletes the oldest of too many, and changes the processes'
+    /// utilization.
     pub async fn step(&mut self, cluster: &Cluster, random: &mut Random) -> anyhow::Result<()> {
         let draw = random.draw() >> 33;
         let name = format!("job-{}", self.created);
@@ -75,7 +77,7 @@ impl Load {
         self.created += 1;
         self.pods.push_back(name);
         let oldest = if self.pods.len() > MOST { self.pods.pop_front() } else { None };
-        // A pod's processes end before its slice is free.
+        // As on a real node, a pod's processes end before its slice becomes free.
         self.run_processes(cluster, 20 + self.created % 30 * 2).await?;
         if let Some(oldest) = oldest {
             cluster.delete(&oldest).await?;
@@ -83,13 +85,14 @@ impl Load {
         Ok(())
     }
 
-    /// How many pods came and went.
+    /// How many pods [`Load::step`] has created.
     #[must_use]
     pub fn created(&self) -> u32 {
         self.created
     }
 
-    /// Lets a process run on each MIG instance that a pod holds, and one on the T4, busy to about `percent`.
+    /// Runs a process on each MIG instance that a pod holds, and one on the T4, with a utilization of about
+    /// `percent`.
     pub async fn run_processes(&self, cluster: &Cluster, percent: u32) -> anyhow::Result<()> {
         let [h100, t4] = cluster.nodes() else { anyhow::bail!("not the cluster of this load") };
         let status = cluster.gpu_node(h100.name()).await?.read_status()?.context("the H100 has no status")?;

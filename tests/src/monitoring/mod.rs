@@ -1,5 +1,5 @@
-//! kerf's metrics as an admin sees them: Prometheus scrapes the programs as `deploy/monitoring` says, and answers the queries of
-//! the dashboard.
+//! kerf's metrics as an admin uses them: Prometheus scrapes the programs as `deploy/monitoring` configures
+//! it, and answers the dashboard's queries.
 
 mod dashboard;
 mod load;

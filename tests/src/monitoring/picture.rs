@@ -1,4 +1,4 @@
-//! A drawing of what Prometheus answered to the dashboard's queries, in the dashboard's order. No I/O.
+//! Draws Prometheus' answers to the dashboard's queries, in the dashboard's order, without I/O.
 
 use std::fmt::Write;
 
@@ -8,28 +8,27 @@ use super::prometheus::Series;
 const LABEL: &str =
     "drawn from the answers of Prometheus to the dashboard's queries; not a screenshot of Grafana";
 
-/// A panel's place: pixels for each of the 24 columns and for each row, and between two panels.
+/// Pixels of each of the 24 columns, of each row, and between two panels.
 const COLUMN: f64 = 42.0;
 const ROW: f64 = 22.0;
 const GAP: f64 = 6.0;
 
-/// Above the panels.
+/// Height of the heading above the panels.
 const HEAD: f64 = 50.0;
 
-/// The most lines of a panel that get a name.
+/// The largest number of a panel's lines that get a name.
 const NAMED: usize = 7;
 
-/// About as wide as a letter is.
+/// The approximate width of a letter.
 const LETTER: f64 = 5.3;
 
-/// Colours that people with any sight tell apart (Okabe and Ito).
+/// Colours that are distinct for people with any colour vision (Okabe and Ito).
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
 
 /// A panel with the answers to its queries.
 #[derive(Debug)]
 pub struct Drawn<'d> {
-    /// The panel.
     pub panel: &'d Panel,
     /// Each query with its series.
     pub answers: Vec<(&'d Target, Vec<Series>)>,
@@ -44,7 +43,7 @@ impl Drawn<'_> {
     }
 }
 
-/// The picture of the panels that have an answer. `run` says what was measured.
+/// The picture of the panels that have an answer. `run` describes the measurement.
 #[must_use]
 pub fn picture(run: &str, panels: &[Drawn<'_>]) -> String {
     let answered: Vec<&Drawn<'_>> = panels.iter().filter(|drawn| drawn.lines().next().is_some()).collect();
@@ -52,7 +51,7 @@ pub fn picture(run: &str, panels: &[Drawn<'_>]) -> String {
     let (mut top, mut shift) = (HEAD, 0.0);
     for drawn in answered {
         let place = drawn.panel.grid_pos;
-        // Rows without an answer leave no gap.
+        // A row of panels begins below the last answered one, so rows without an answer leave no gap.
         if row != Some(place.y) {
             (row, top, shift) = (Some(place.y), bottom, 0.0);
         }
@@ -88,7 +87,7 @@ fn panel(drawn: &Drawn<'_>, [x, y, width, height]: [f64; 4]) -> String {
     text
 }
 
-/// The last value, large.
+/// The last value in large digits.
 fn number(drawn: &Drawn<'_>, unit: &str, [x, y, ..]: [f64; 4]) -> String {
     let last = drawn.lines().next().and_then(|(_, values)| values.last().copied());
     let value = last.map_or_else(String::new, |(_, value)| shown(value, unit));
@@ -111,7 +110,7 @@ fn list(drawn: &Drawn<'_>, [x, y, width, height]: [f64; 4]) -> String {
     text
 }
 
-/// The lines over time, with the names of the first.
+/// The lines over time, with the names of the first ones.
 fn lines(drawn: &Drawn<'_>, unit: &str, [x, y, width, height]: [f64; 4]) -> String {
     let points = || drawn.lines().flat_map(|(_, values)| values.iter().copied());
     let (first, last) = bounds(points().map(|(at, _)| at));
@@ -157,7 +156,7 @@ fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)))
 }
 
-/// What a line is called: the query's legend, or all labels.
+/// The name of a line: the query's legend, or all labels.
 fn name(target: &Target, series: &Series) -> String {
     if target.legend_format.is_empty() || !target.legend_format.contains("{{") && series.labels.len() > 1 {
         let labels = series.labels.iter().filter(|(label, _)| !label.starts_with("__"));
@@ -167,12 +166,12 @@ fn name(target: &Target, series: &Series) -> String {
     let with =
         |text: String, (label, value): (&String, &String)| text.replace(&format!("{{{{{label}}}}}"), value);
     let named = series.labels.iter().fold(target.legend_format.clone(), with);
-    // A label that the series does not have.
+    // A label of the legend that the series does not have is dropped.
     let parts = named.split("{{").map(|part| part.split_once("}}").map_or(part, |(_, rest)| rest));
     parts.collect::<Vec<_>>().concat()
 }
 
-/// A value in its unit, with three digits.
+/// A value in its unit, rounded for display.
 fn shown(value: f64, unit: &str) -> String {
     match unit {
         "percentunit" => format!("{:.0} %", value * 100.0),
@@ -194,7 +193,7 @@ fn scaled(value: f64, step: f64, names: &[&str]) -> String {
     format!("{value:.0} {}", name.copied().unwrap_or_default())
 }
 
-/// As much of a text as has room.
+/// The part of a text that fits into the width.
 fn cut(text: &str, width: f64) -> String {
     let mut room = width;
     let fits = text.chars().take_while(|_| {

@@ -1,4 +1,4 @@
-//! Prometheus, which scrapes kerf's programs as the `PodMonitors` of `deploy/monitoring` would have it scrape their pods.
+//! A Prometheus that scrapes kerf's programs as the `PodMonitors` of `deploy/monitoring` scrape their pods.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,33 +20,31 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Which buckets of histograms are scraped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Buckets {
-    /// Classic ones, from a text: what Prometheus does by itself.
+    /// Classic buckets from the text format, Prometheus' default.
     Classic,
-    /// Native ones, from protobuf.
+    /// Native buckets, for which Prometheus must scrape protobuf.
     Native,
 }
 
 /// A program whose metrics are scraped.
 #[derive(Debug, Clone)]
 pub struct Scraped {
-    /// Its name, which is that of its `PodMonitor` and of its job.
+    /// Its name, which is also that of its `PodMonitor` and of its job.
     pub program: &'static str,
-    /// Where it serves `/metrics`.
+    /// The address that serves `/metrics`.
     pub address: String,
-    /// The node of an agent.
+    /// The node of an agent; `None` for other programs.
     pub node: Option<String>,
 }
 
-/// A series that a query gave: its labels, and its values by the time in seconds since 1970.
+/// A series of a query's result. Times are seconds since 1970.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// One value for an instant, several for a range. What is no number is left out.
+    /// Times and values: one for an instant, several for a range. Values that are not numbers are left out.
     pub values: Vec<(f64, f64)>,
 }
 
-/// A Prometheus that runs.
 pub struct Prometheus {
     child: Child,
     address: String,
@@ -72,7 +70,7 @@ impl Scraped {
     }
 }
 
-/// Where a program serves its metrics, by its log.
+/// The address of a program's metrics, from its log.
 fn admin_address(log: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(log)?;
     let line = text.lines().rfind(|line| line.contains("/metrics")).context("no line about /metrics")?;
@@ -82,7 +80,8 @@ fn admin_address(log: &Path) -> anyhow::Result<String> {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes each second, and waits until it has scraped everything twice. `folder` gets its files.
+    /// Starts a Prometheus that scrapes every second, and waits until it has scraped everything twice. Its
+    /// files are in `folder`.
     pub async fn start(folder: &Path, targets: &[Scraped], buckets: Buckets) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let config = folder.join("prometheus.json");
@@ -96,6 +95,7 @@ impl Prometheus {
             .spawn()?;
         let prometheus = Self { child, address };
         let all = f64::from(u32::try_from(targets.len())?);
+        // Functions like `rate` need two samples of each series.
         let twice = "count(count_over_time(up[1m]) >= 2 and up == 1)";
         let is_ready = async || {
             let answer = prometheus.query(twice).await?;
@@ -107,12 +107,12 @@ impl Prometheus {
         Ok(prometheus)
     }
 
-    /// What a query gives now.
+    /// The result of a query now.
     pub async fn query(&self, expr: &str) -> anyhow::Result<Vec<Series>> {
         self.ask("query", &[("query", expr)]).await.with_context(|| expr.to_owned())
     }
 
-    /// What a query gave from `start` to `end`, in seconds since 1970, each second step.
+    /// The result of a query from `start` to `end`, in seconds since 1970, with a step of two seconds.
     pub async fn query_range(&self, expr: &str, start: f64, end: f64) -> anyhow::Result<Vec<Series>> {
         let (start, end) = (start.to_string(), end.to_string());
         let parameters = [("query", expr), ("start", &start), ("end", &end), ("step", "2")];
@@ -129,7 +129,6 @@ impl Prometheus {
         Ok(raw.into_iter().map(Series::from).collect())
     }
 
-    /// Ends it.
     pub fn stop(mut self) -> anyhow::Result<()> {
         self.child.terminate(Duration::from_secs(10))?;
         Ok(())
@@ -147,7 +146,7 @@ struct Answer {
 
 #[derive(Deserialize)]
 struct Data {
-    /// Go's empty list of series is null.
+    /// Go writes an empty list of series as null.
     result: Option<Vec<Raw>>,
 }
 
@@ -167,7 +166,7 @@ impl From<Raw> for Series {
     }
 }
 
-/// A `PodMonitor`, as far as it says how its pods' labels go together with the metrics'.
+/// The parts of a `PodMonitor` that define how its pods' labels and the metrics' labels are combined.
 #[derive(Deserialize)]
 struct PodMonitor {
     metadata: Metadata,
@@ -195,7 +194,8 @@ struct Endpoint {
     relabelings: Vec<Value>,
 }
 
-/// Prometheus' configuration: a job for each `PodMonitor`, with the labels that the operator gives its targets.
+/// Prometheus' configuration: a job for each `PodMonitor`, with the labels that the operator adds to its
+/// targets.
 fn configuration(targets: &[Scraped], buckets: Buckets) -> anyhow::Result<Value> {
     let text = std::fs::read_to_string(root().join("deploy/monitoring/podmonitors.yaml"))?;
     let monitors: Vec<PodMonitor> = serde_saphyr::from_multiple(&text)?;
@@ -223,7 +223,7 @@ fn configuration(targets: &[Scraped], buckets: Buckets) -> anyhow::Result<Value>
     Ok(json!({"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}))
 }
 
-/// What a server answers. By HTTP/1.0, in which the answer ends with the connection.
+/// The body of a server's answer. It uses HTTP/1.0, in which the answer ends with the connection.
 async fn get(address: &str, path: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;

@@ -1,5 +1,5 @@
-//! Who NVIDIA's programs are to the API server: the rights of the chart's `ClusterRole` (`templates/role.yml`), as far as
-//! config-manager takes them.
+//! The identity of NVIDIA's programs for the API server: the rights of the chart's `ClusterRole`
+//! (`templates/role.yml`) that config-manager needs.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::control_plane::ControlPlane;
 
 const NAME: &str = "nvidia-device-plugin";
 
-/// Its kubeconfig.
+/// Creates the account and its rights, and returns its kubeconfig.
 pub(super) async fn kubeconfig(plane: &ControlPlane) -> anyhow::Result<PathBuf> {
     let apply = PatchParams::apply("kerf-tests").force();
     let role = json!({

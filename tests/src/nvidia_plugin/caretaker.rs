@@ -1,5 +1,6 @@
-//! What the kubelet, node feature discovery and the `DaemonSet` controller do for NVIDIA's pods of a node: the ConfigMap's
-//! volume, the labels that GPU feature discovery found, and whether the MPS daemon runs.
+//! Does for NVIDIA's pods of a node what the kubelet, node feature discovery and the `DaemonSet` controller
+//! do: it fills the ConfigMap's volume, sets the labels that GPU feature discovery found, and runs the MPS
+//! daemon if it is needed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,34 +17,31 @@ use super::root::NodeFolder;
 use super::spec::StaticNodeSpec;
 use crate::kubelet::AtomicFolder;
 
-/// The label that the chart's `DaemonSet` of the MPS daemon selects on.
+/// The label that the chart's `DaemonSet` of the MPS daemon selects.
 const MPS_CAPABLE: &str = "nvidia.com/mps.capable";
 
-/// What the caretaker works with.
 pub(super) struct Caretaker {
     pub spec: Arc<StaticNodeSpec>,
     pub folder: NodeFolder,
     pub client: Client,
     pub kubeconfig: PathBuf,
     pub containers: Containers,
-    /// The ConfigMap's volume.
     pub layouts: AtomicFolder,
 }
 
-/// What it has done so far.
 #[derive(Default)]
 struct Done {
-    /// Whether the ConfigMap's volume shows anything.
+    /// Whether the ConfigMap's volume has content.
     shows_layouts: bool,
-    /// The labels that were found and put on the node.
+    /// The labels that were found and set on the node.
     labels: BTreeMap<String, String>,
-    /// NVIDIA's pods, the MPS daemon's last.
+    /// NVIDIA's pods without the MPS daemon's, which ends last.
     pods: Vec<RunningPod>,
     mps: Option<RunningPod>,
 }
 
 impl Caretaker {
-    /// Works until it is told to stop, and then ends NVIDIA's pods.
+    /// Works until `stop` is cancelled, then ends NVIDIA's pods.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut done = Done::default();
         loop {
@@ -75,7 +73,7 @@ impl Caretaker {
         RunningPod::start(pod, &self.folder, &self.spec, &self.kubeconfig, Arc::clone(&self.containers))
     }
 
-    /// A ConfigMap that is gone leaves its volume as it was.
+    /// Updates the ConfigMap's volume. As with the kubelet, a deleted ConfigMap leaves the volume as it was.
     async fn show_layouts(&mut self, done: &mut Done) -> anyhow::Result<()> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.spec.namespace);
         let Some(map) = maps.get_opt(&self.spec.config_map).await? else { return Ok(()) };
@@ -85,7 +83,7 @@ impl Caretaker {
         Ok(())
     }
 
-    /// As node feature discovery does it: what was found is set, what is found no more is taken away.
+    /// Sets the labels that were found and removes those that no longer are, as node feature discovery does.
     async fn label(&self, done: &mut Done) -> anyhow::Result<()> {
         let found = std::fs::read_to_string(self.folder.dir.join("features/gfd")).unwrap_or_default();
         let found: BTreeMap<String, String> = found

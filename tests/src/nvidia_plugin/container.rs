@@ -1,4 +1,4 @@
-//! A container that is started again when it ends, and what became of it each time.
+//! A container that is restarted when it ends, with a record of each run.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -11,28 +11,28 @@ use tokio::task::JoinHandle;
 use crate::kubelet::locked;
 use crate::process::{Child, ProcessError, Program, tail};
 
-/// How often a process is asked whether it has ended.
+/// How often a process is checked for its end.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How long a container may take to end by itself. 30 s on a real node; NVIDIA's programs take none.
+/// Grace period of a container. It is 30 s on a real node; NVIDIA's programs end at once.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Lines of a log that are shown when a wait is over.
+/// Lines of a log that a timeout's error shows.
 const SHOWN_LINES: usize = 25;
 
-/// Exit code of a process that a signal ended: runtimes count from here.
+/// Base of the exit code of a process that a signal ended, as in container runtimes.
 const SIGNAL_EXIT: i32 = 128;
 
-/// How a run of a container ended that nobody had asked to end.
+/// How a run of a container ended without an order to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
-    /// The exit code, or 128 and the signal.
+    /// The exit code, or 128 plus the signal.
     pub code: i32,
     /// The last lines of its log.
     pub log: String,
 }
 
-/// When a container is started again.
+/// When a container is restarted.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Again {
     /// Whenever it ends, after this time.
@@ -41,18 +41,17 @@ pub(super) enum Again {
     OnFailure(Duration),
 }
 
-/// What is known of a container.
+/// The record of a container's runs.
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    /// Its process, while it runs.
+    /// Its process while it runs.
     pub process: Option<u32>,
-    /// Times that it was started.
+    /// How often it was started.
     pub starts: u32,
-    /// How its runs ended.
     pub exits: Vec<Exit>,
 }
 
-/// A container's record, and how to signal it.
+/// A container's record, and a way to signal it.
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     record: Arc<Mutex<Record>>,
@@ -61,22 +60,22 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Looks at the record.
+    /// Applies `look` to the record.
     pub fn read<T>(&self, look: impl FnOnce(&Record) -> T) -> T {
         look(&locked(&self.record))
     }
 
-    /// All that the container said so far, over its runs.
+    /// The container's whole output over its runs.
     pub fn said(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// The end of that, for error messages.
+    /// The end of its output, for error messages.
     pub fn tail(&self) -> String {
         tail(&self.log, SHOWN_LINES)
     }
 
-    /// Sends its process a signal. One that does not run gets none.
+    /// Sends its process a signal, if one runs.
     pub fn signal(&self, signal: Signal) {
         let _ = self.orders.send(Order::Signal(signal));
     }
@@ -88,14 +87,13 @@ enum Order {
     End,
 }
 
-/// A container that is looked after.
+/// A container that a task supervises and restarts.
 pub(super) struct Running {
     pub handle: Handle,
     task: JoinHandle<()>,
 }
 
 impl Running {
-    /// Starts it.
     pub fn start(program: Program, again: Again) -> Self {
         let record = Arc::new(Mutex::new(Record::default()));
         let (orders, receiver) = unbounded_channel();
@@ -135,7 +133,7 @@ async fn keep(
             record.starts += 1;
         }
         let ended = follow(&mut child, &mut orders).await;
-        // What it started ends with it, as with a container's first process.
+        // Its children are killed too, as those of a container's first process are.
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let _nobody_left = group.map(|group| kill_process_group(group, Signal::KILL));
         locked(&record).process = None;
@@ -154,7 +152,7 @@ async fn keep(
     }
 }
 
-/// Off the asynchronous threads.
+/// Starts a program on a blocking thread.
 async fn spawn(program: Program) -> Result<Child, ProcessError> {
     match tokio::task::spawn_blocking(move || program.spawn()).await {
         Ok(child) => child,
@@ -166,7 +164,7 @@ async fn told_to_end(orders: &mut UnboundedReceiver<Order>) {
     while matches!(orders.recv().await, Some(Order::Signal(_))) {}
 }
 
-/// Its exit code, or none if it was told to end.
+/// Waits for its exit code; `None` if it was ordered to end.
 async fn follow(child: &mut Child, orders: &mut UnboundedReceiver<Order>) -> Option<i32> {
     let mut until = None;
     loop {

@@ -1,4 +1,4 @@
-//! The ConfigMap with the layouts of static nodes.
+//! Writes the ConfigMap with the layouts of static nodes.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
-/// Writes it, in a namespace that is made if there is none.
+/// Creates or replaces the ConfigMap, and creates its namespace if that is missing.
 pub async fn write(
     client: &Client,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! The handle that tests hold.
+//! The handle of a static node that tests use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -27,14 +27,13 @@ use crate::control_plane::ControlPlane;
 use crate::kubelet::{AtomicFolder, KubeletOptions, NodeTemplate, StandInKubelet, locked};
 use crate::mps::Files as MpsFiles;
 
-/// Longest wait for anything: NVIDIA's plugin waits 30 s before it tries again.
+/// Timeout of every wait: NVIDIA's plugin waits 30 s before it retries.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The exit code of a program that config-manager told of a change before it listened: it ends and is started again, on a real
-/// node too.
+/// Exit code of a program that got config-manager's SIGHUP before it had a handler. It is restarted, as on a
+/// real node.
 const TOLD_TOO_EARLY: i32 = 128 + 1;
 
-/// How often is looked.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A running static node. [`StaticNode::stop`] ends it in order; dropping it kills everything.
@@ -44,14 +43,15 @@ pub struct StaticNode {
     client: Client,
     kubelet: StandInKubelet,
     containers: Containers,
-    /// Containers whose ends are no failure of the test.
+    /// Containers that may end without failing the test.
     may_end: Mutex<BTreeSet<String>>,
     stop: CancellationToken,
     caretaker: JoinHandle<()>,
 }
 
 impl StaticNode {
-    /// Registers the node, starts its kubelet, and NVIDIA's programs as soon as there is the ConfigMap with the layouts.
+    /// Registers the node and starts its kubelet. NVIDIA's programs start once the ConfigMap with the layouts
+    /// exists.
     pub async fn start(plane: &ControlPlane, spec: StaticNodeSpec) -> anyhow::Result<Self> {
         let dir: PathBuf = plane.dir().join("n").join(&spec.name);
         let folder = NodeFolder::create(&dir, &spec)?;
@@ -78,29 +78,27 @@ impl StaticNode {
         Ok(Self { spec, folder, client, kubelet, containers, may_end, stop, caretaker })
     }
 
-    /// The node's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.spec.name
     }
 
-    /// The node's kubelet.
     #[must_use]
     pub fn kubelet(&self) -> &StandInKubelet {
         &self.kubelet
     }
 
-    /// The node's GPUs, by the simulated NVML's own account.
+    /// The node's GPUs, as the simulated NVML reports them.
     pub fn gpus(&self) -> anyhow::Result<MockState> {
         self.folder.state()
     }
 
-    /// Lets faults, delays or processes happen to the node's GPUs.
+    /// Sets faults, delays or processes of the node's GPUs.
     pub fn control(&self, control: &MockControl) -> anyhow::Result<()> {
         self.folder.control(control)
     }
 
-    /// What the MPS daemon of a resource, such as `gpu`, was told.
+    /// Orders and events of the MPS daemon of a resource, such as `gpu`.
     #[must_use]
     pub fn mps(&self, resource: &str) -> MpsFiles {
         MpsFiles::of(&self.folder.dir.join("mps/nvidia.com"), resource)
@@ -111,12 +109,12 @@ impl StaticNode {
         layouts::write(&self.client, &self.spec.namespace, &self.spec.config_map, layouts).await
     }
 
-    /// The node as the API server has it.
+    /// The node as it is in the API server.
     pub async fn node(&self) -> anyhow::Result<Node> {
         Ok(Api::<Node>::all(self.client.clone()).get(self.name()).await?)
     }
 
-    /// The node's labels of NVIDIA's, without the prefix `nvidia.com/`.
+    /// The node's labels of NVIDIA, without the prefix `nvidia.com/`.
     pub async fn labels(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let labels = self.node().await?.metadata.labels.unwrap_or_default();
         let own = labels
@@ -125,31 +123,31 @@ impl StaticNode {
         Ok(own.collect())
     }
 
-    /// What the node has of NVIDIA's resources, allocatable, without the prefix `nvidia.com/`.
+    /// The node's allocatable resources of NVIDIA, without the prefix `nvidia.com/`.
     pub async fn allocatable(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let status = self.node().await?.status.unwrap_or_default();
         Ok(of_nvidia(status.allocatable.unwrap_or_default()))
     }
 
-    /// The same for capacity.
+    /// The node's capacity of NVIDIA's resources, without the prefix.
     pub async fn capacity(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let status = self.node().await?.status.unwrap_or_default();
         Ok(of_nvidia(status.capacity.unwrap_or_default()))
     }
 
-    /// Sets a label of the node, or takes it away.
+    /// Sets or removes a label of the node.
     pub async fn set_label(&self, name: &str, value: Option<&str>) -> anyhow::Result<()> {
         let patch = Patch::Merge(json!({"metadata": {"labels": {name: value}}}));
         Api::<Node>::all(self.client.clone()).patch(self.name(), &PatchParams::default(), &patch).await?;
         Ok(())
     }
 
-    /// Chooses a layout by its key, or none.
+    /// Chooses a layout by its key; `None` removes the choice.
     pub async fn choose(&self, layout: Option<&str>) -> anyhow::Result<()> {
         self.set_label(super::CONFIG_LABEL, layout).await
     }
 
-    /// Waits until the ConfigMap's volume shows a layout.
+    /// Waits until the ConfigMap's volume has a layout.
     pub async fn until_layout_is_there(&self, layout: &str) -> anyhow::Result<()> {
         let file = self.folder.dir.join("configs").join(layout);
         self.until(&format!("the volume to show {layout}"), async || {
@@ -158,7 +156,7 @@ impl StaticNode {
         .await
     }
 
-    /// Waits until allocatable has exactly these of NVIDIA's resources that are not 0.
+    /// Waits until allocatable has exactly these of NVIDIA's resources, ignoring those that are 0.
     pub async fn until_allocatable(&self, wanted: &[(&str, &str)]) -> anyhow::Result<()> {
         let wanted: BTreeMap<String, String> =
             wanted.iter().map(|(name, count)| ((*name).to_owned(), (*count).to_owned())).collect();
@@ -170,7 +168,7 @@ impl StaticNode {
         .await
     }
 
-    /// Waits until a label of NVIDIA's, named without its prefix, has a value; none is that it is gone.
+    /// Waits until a label of NVIDIA, named without its prefix, has a value; `None` waits until it is gone.
     pub async fn until_label(&self, name: &str, value: Option<&str>) -> anyhow::Result<()> {
         self.until(&format!("the label {name} to be {value:?}"), async || {
             let labels = self.labels().await?;
@@ -180,7 +178,7 @@ impl StaticNode {
         .await
     }
 
-    /// Waits until a look finds what it looks for. A program of NVIDIA's that ends meanwhile, and may not, ends the wait.
+    /// Polls until `look` succeeds. It fails if a program of NVIDIA ends meanwhile that must not.
     pub async fn until<T>(
         &self,
         what: &str,
@@ -201,7 +199,7 @@ impl StaticNode {
         }
     }
 
-    /// From now on a container may end, as often as it likes.
+    /// Allows a container to end from now on.
     pub fn may_end(&self, container: &str) {
         locked(&self.may_end).insert(container.to_owned());
     }
@@ -212,25 +210,25 @@ impl StaticNode {
         self.container(container).map(|handle| handle.read(|record| record.exits.clone())).unwrap_or_default()
     }
 
-    /// Times that a container was started so far.
+    /// How often a container was started so far.
     #[must_use]
     pub fn starts(&self, container: &str) -> u32 {
         self.container(container).map(|handle| handle.read(|record| record.starts)).unwrap_or_default()
     }
 
-    /// All that a container said so far.
+    /// The whole output of a container so far.
     #[must_use]
     pub fn said(&self, container: &str) -> String {
         self.container(container).map(|handle| handle.said()).unwrap_or_default()
     }
 
-    /// Times that the plugin began anew because config-manager told it to.
+    /// How often the plugin reloaded because of config-manager's signal.
     #[must_use]
     pub fn reloads(&self) -> usize {
         self.said(NvidiaPod::Plugin.program()).matches("Received SIGHUP").count()
     }
 
-    /// Waits until a container says a text; gives all that it said.
+    /// Waits until a container prints a text, and returns its whole output.
     pub async fn until_says(&self, container: &str, text: &str) -> anyhow::Result<String> {
         self.until(&format!("{container} to say {text:?}"), async || {
             let said = self.said(container);
@@ -239,7 +237,7 @@ impl StaticNode {
         .await
     }
 
-    /// Waits for the next end of a container, which may end from now on.
+    /// Waits for the next end of a container, and allows it to end.
     pub async fn until_exit(&self, container: &str) -> anyhow::Result<Exit> {
         self.may_end(container);
         let before = self.exits(container).len();
@@ -262,13 +260,12 @@ impl StaticNode {
         .await
     }
 
-    /// Sends a container's process a signal.
     pub fn signal(&self, container: &str, signal: Signal) -> anyhow::Result<()> {
         self.container(container).context("no such container")?.signal(signal);
         Ok(())
     }
 
-    /// Fails if a container ended that may not.
+    /// Fails if a container has ended that must not.
     pub fn check(&self) -> anyhow::Result<()> {
         let may_end = locked(&self.may_end).clone();
         for (name, handle) in locked(&self.containers).iter() {
@@ -284,7 +281,7 @@ impl StaticNode {
         Ok(())
     }
 
-    /// Ends NVIDIA's programs and the kubelet.
+    /// Ends NVIDIA's programs before the kubelet, because they are connected to it.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.stop.cancel();
         self.caretaker.await.context("a static node's caretaker failed")?;
@@ -296,7 +293,7 @@ impl StaticNode {
         locked(&self.containers).get(name).cloned()
     }
 
-    /// The end of what each container said.
+    /// The end of each container's output.
     fn tails(&self) -> String {
         let mut text = String::new();
         for (name, handle) in locked(&self.containers).iter() {

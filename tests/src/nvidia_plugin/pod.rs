@@ -1,5 +1,5 @@
-//! NVIDIA's pods of a node, as their chart makes them: config-manager first, then the program, with config-manager beside
-//! it (`deployments/helm/nvidia-device-plugin/templates` of k8s-device-plugin v0.19.3).
+//! NVIDIA's pods of a node, as their chart creates them: config-manager runs first, then the program with
+//! config-manager beside it (`deployments/helm/nvidia-device-plugin/templates` of k8s-device-plugin v0.19.3).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,22 +17,18 @@ use super::spec::StaticNodeSpec;
 use crate::kubelet::locked;
 use crate::process::Program;
 
-/// How often it is looked which process is the pod's program.
+/// How often the pod's processes are checked.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// One of NVIDIA's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NvidiaPod {
-    /// nvidia-device-plugin.
     Plugin,
-    /// gpu-feature-discovery.
     Discovery,
-    /// mps-control-daemon, where GPU feature discovery found MPS to be chosen.
+    /// The pod of mps-control-daemon. It runs if GPU feature discovery found that MPS is chosen.
     MpsDaemon,
 }
 
 impl NvidiaPod {
-    /// The pod's program.
     #[must_use]
     pub fn program(self) -> &'static str {
         match self {
@@ -42,7 +38,7 @@ impl NvidiaPod {
         }
     }
 
-    /// The name of its config-manager's container, which tells the program of a change.
+    /// The name of its config-manager's container, which signals the program after a change.
     #[must_use]
     pub fn sidecar(self) -> String {
         format!("{}-sidecar", self.program())
@@ -54,7 +50,7 @@ impl NvidiaPod {
         format!("{}-init", self.program())
     }
 
-    /// What config-manager is told that the program is called.
+    /// The process name that config-manager gets for the program.
     fn is_called(self, spec: &StaticNodeSpec) -> &'static str {
         match self {
             Self::MpsDaemon => spec.mps_daemon_is_called,
@@ -63,17 +59,14 @@ impl NvidiaPod {
     }
 }
 
-/// The containers of a node by name.
 pub(super) type Containers = Arc<Mutex<BTreeMap<String, Handle>>>;
 
-/// A pod that runs.
 pub(super) struct RunningPod {
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl RunningPod {
-    /// Starts it.
     pub fn start(
         pod: NvidiaPod,
         node: &NodeFolder,
@@ -88,7 +81,6 @@ impl RunningPod {
         Ok(Self { stop, task })
     }
 
-    /// Ends its containers.
     pub async fn end(self) {
         self.stop.cancel();
         let _ = self.task.await;
@@ -175,8 +167,8 @@ impl Plan {
         let again = Again::Always(again_after);
         let main = begin(self.pod.program().to_owned(), self.main, again);
         let showing = tokio::spawn(show(main.handle.clone(), self.pod.program(), self.processes.clone()));
-        // On a real node the two start together, and config-manager, which ends when it finds no process to tell, is started
-        // again 10 s later.
+        // On a real node both start together. If config-manager finds no process to signal, it ends and is
+        // restarted 10 s later; waiting here avoids that delay.
         let shown = async {
             while fs::read_dir(&self.processes).is_ok_and(|mut shown| shown.next().is_none()) {
                 tokio::time::sleep(LOOK).await;
@@ -195,7 +187,7 @@ impl Plan {
     }
 }
 
-/// Shows the pod's config-manager the program's process, as long as it is one.
+/// Shows the program's process to the pod's config-manager while it exists.
 async fn show(program: Handle, name: &'static str, processes: PathBuf) {
     let mut shown: Option<u32> = None;
     loop {
@@ -206,7 +198,7 @@ async fn show(program: Handle, name: &'static str, processes: PathBuf) {
             }
             if let Some(process) = process {
                 let folder = processes.join(process.to_string());
-                // The command line before the folder is there to be seen would be best; a rename does that.
+                // A rename makes the folder appear together with its command line.
                 let hidden = processes.join("next");
                 let written = fs::create_dir_all(&hidden)
                     .and_then(|()| fs::write(hidden.join("cmdline"), format!("{name}\0")))
@@ -221,7 +213,7 @@ async fn show(program: Handle, name: &'static str, processes: PathBuf) {
     }
 }
 
-/// Whether the process has become the program: before, it is one of ours that makes its root.
+/// Whether the process has become the program. Before that it is the stand-in that assembles its root.
 fn is_called(process: u32, name: &str) -> bool {
     fs::read(format!("/proc/{process}/cmdline"))
         .is_ok_and(|line| line.split(|byte| *byte == 0).next() == Some(name.as_bytes()))

@@ -1,5 +1,5 @@
-//! The folder of a static node, and a program of NVIDIA's in a root of its own, where it finds the node at the paths that
-//! were compiled into it.
+//! The folder of a static node, and the root file systems of NVIDIA's programs. In its root a program finds
+//! the node at the paths that are compiled into it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::binaries;
 use crate::container_root::{ContainerRoot, Mount, PROGRAMS};
 use crate::process::Program;
 
-/// Where NVIDIA's programs look for what the kubelet, MPS and the ConfigMap have.
+/// Where NVIDIA's programs expect the folders of the kubelet, MPS and the ConfigMap.
 const DEVICE_PLUGINS: &str = "/var/lib/kubelet/device-plugins";
 const MPS: &str = "/mps";
 const AVAILABLE: &str = "/available-configs";
@@ -21,22 +21,22 @@ const CHOSEN: &str = "/config";
 /// Where they find the simulated NVML.
 const LIBRARIES: &str = "/opt/image/lib";
 
-/// What the node's programs share.
+/// Folders and files that the node's programs share.
 #[derive(Debug, Clone)]
 pub(super) struct NodeFolder {
     pub dir: PathBuf,
     pub logs: PathBuf,
     pub gpus: MockFiles,
-    /// Where the roots of containers are put together: beside the node's folder, which each of them has with all that is mounted
-    /// below.
+    /// The folder in which roots of containers are assembled. It is beside the node's folder, because each
+    /// container mounts that with everything below.
     roots: PathBuf,
-    /// NVIDIA's programs for the driver, each with the executable that stands in for it.
+    /// The driver's programs, each with its stand-in.
     programs: [(&'static str, PathBuf); 2],
     library: PathBuf,
 }
 
 impl NodeFolder {
-    /// Makes the node's folder, with its GPUs cut and the files that the kernel would have.
+    /// Creates the node's folder, with its GPUs cut and the files that the kernel would have.
     pub fn create(dir: &Path, spec: &StaticNodeSpec) -> anyhow::Result<Self> {
         for folder in ["nvml", "proc", "sys/class/dmi/id", "features", "logs", "mps"] {
             fs::create_dir_all(dir.join(folder)).context("failed to make a static node's folder")?;
@@ -62,18 +62,17 @@ impl NodeFolder {
         Ok(Self { dir: dir.to_owned(), logs: dir.join("logs"), gpus, roots, programs, library })
     }
 
-    /// The GPUs as they are.
     pub fn state(&self) -> anyhow::Result<MockState> {
         Ok(MockState::load(&self.gpus.state)?)
     }
 
-    /// Lets things happen to the GPUs.
+    /// Sets faults, delays or processes of the GPUs.
     pub fn control(&self, control: &MockControl) -> anyhow::Result<()> {
         Ok(control.write(&self.gpus.control)?)
     }
 }
 
-/// A pod of NVIDIA's: the volumes that its containers have in common.
+/// A pod of NVIDIA's: the volumes that its containers share.
 #[derive(Debug, Clone)]
 pub(super) struct PodRoot {
     node: NodeFolder,
@@ -82,7 +81,7 @@ pub(super) struct PodRoot {
 }
 
 impl PodRoot {
-    /// The pod's folder, made anew: what it had of an earlier pod is gone.
+    /// Creates the pod's folder, after removing that of an earlier pod.
     pub fn create(node: &NodeFolder, pod: &str) -> anyhow::Result<Self> {
         let dir = node.dir.join(pod);
         if dir.exists() {
@@ -94,13 +93,14 @@ impl PodRoot {
         Ok(Self { node: node.clone(), dir })
     }
 
-    /// What the pod's containers see of each other: a folder with a process's command line, in place of `/proc`. config-manager
-    /// reads every command line that it finds, and ends at the first empty one, which each machine has.
+    /// The folder that replaces `/proc` in the pod's containers, with the command line of its process.
+    /// config-manager reads every command line, and ends at the first empty one, which a real `/proc` always
+    /// has.
     pub fn processes(&self) -> PathBuf {
         self.dir.join("processes")
     }
 
-    /// A container with one of NVIDIA's programs. `name` is the container's.
+    /// A container named `name` with one of NVIDIA's programs.
     pub fn container(&self, name: &str, program: &str, sees_pod_only: bool) -> anyhow::Result<Container> {
         let node = &self.node;
         let mount = |source: PathBuf, target: &str| Mount { source, target: target.into(), read_only: false };
@@ -137,7 +137,6 @@ impl PodRoot {
     }
 }
 
-/// A container in the making.
 #[derive(Debug)]
 pub(super) struct Container {
     program: Program,
@@ -146,13 +145,12 @@ pub(super) struct Container {
 }
 
 impl Container {
-    /// Sets a variable.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.root.environment.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// What is to be started, with these arguments.
+    /// Writes its document, and returns the program to start, with these arguments.
     pub fn with(mut self, arguments: &[&str]) -> anyhow::Result<Program> {
         self.root.command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         self.root.write(&self.document).context("failed to write a container's document")?;

@@ -1,42 +1,43 @@
-//! What a test says of a static node.
+//! The settings of a static node in a test.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
 
-/// A node that NVIDIA's device plugin serves. The waits are shorter than on a real node; [`super`] tells the real ones.
+/// A node that NVIDIA's device plugin serves. Delays are shorter than on a real node; [`super`] lists the
+/// real ones.
 #[derive(Debug, Clone)]
 pub struct StaticNodeSpec {
-    /// Its name, short: sockets lie in a folder of this name.
+    /// Its name. It must be short, because the path of a socket in a folder of this name is limited.
     pub name: String,
-    /// Its GPUs.
     pub gpus: MockConfig,
-    /// The MIG instances on each of them, by index and profile, as NVIDIA's MIG manager would have made them.
+    /// The MIG instances on each of them, by index and profile, as NVIDIA's MIG manager would have created
+    /// them.
     pub instances: Vec<(u32, &'static str)>,
-    /// Labels that the node has from the beginning.
+    /// Labels of the node from the beginning.
     pub labels: BTreeMap<String, String>,
     /// Namespace of the ConfigMap and of NVIDIA's pods.
     pub namespace: String,
-    /// The ConfigMap with the layouts. Until it exists no program of NVIDIA's starts, as no container does whose volume is
-    /// missing.
+    /// The ConfigMap with the layouts. NVIDIA's programs start only after it exists, as containers wait for a
+    /// missing volume.
     pub config_map: String,
-    /// The key for a node without a label (`config.default` in the chart); empty for the chart's fallbacks, a key `default`
-    /// or the only key.
+    /// The key for a node without a label (`config.default` in the chart). If empty, the chart's fallbacks
+    /// apply: a key `default`, or the only key.
     pub default_config: String,
-    /// `migStrategy` of the chart: given to the programs as a variable, which wins over the layout's.
+    /// `migStrategy` of the chart. The programs get it as a variable, which overrides the layout's.
     pub mig_strategy: Option<String>,
-    /// What the MPS daemon's config-manager is told that the daemon is called: as in GPU Operator's `DaemonSet`. The chart says
-    /// `/usr/bin/mps-control-daemon`, which no process is called.
+    /// The process name of the MPS daemon for its config-manager, as in GPU Operator's `DaemonSet`. The chart
+    /// uses `/usr/bin/mps-control-daemon`, which matches no process.
     pub mps_daemon_is_called: &'static str,
-    /// How often the kubelet writes device counts to the node's status. 10 s on a real node.
+    /// How often the kubelet writes device counts to the node's status. It is 10 s on a real node.
     pub status_period: Duration,
-    /// How long a program that ended waits before it is started again. 10 s on a real node, then twice as long each time, to
+    /// Delay before a program that ended is restarted. On a real node it is 10 s and doubles each time, up to
     /// 5 minutes.
     pub restart_after: Duration,
-    /// How often the ConfigMap is looked at. About a minute on a real node.
+    /// How often the ConfigMap is read. It is about a minute on a real node.
     pub config_period: Duration,
-    /// How often GPU feature discovery looks anew. 60 s on a real node.
+    /// How often GPU feature discovery runs. It is 60 s on a real node.
     pub discovery_period: Duration,
     /// Whether containers' commands run as processes.
     pub run_commands: bool,
@@ -64,7 +65,7 @@ impl StaticNodeSpec {
         }
     }
 
-    /// Has its GPUs in MIG mode, with these instances, by GPU and profile.
+    /// Puts its GPUs into MIG mode with these instances, by GPU and profile.
     #[must_use]
     pub fn cut(mut self, instances: &[(u32, &'static str)]) -> Self {
         self.gpus.gpus.iter_mut().for_each(|group| group.mig_enabled = true);
@@ -72,14 +73,12 @@ impl StaticNodeSpec {
         self
     }
 
-    /// Has a label from the beginning.
     #[must_use]
     pub fn label(mut self, name: &str, value: &str) -> Self {
         self.labels.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// Begins with this layout.
     #[must_use]
     pub fn layout(self, key: &str) -> Self {
         self.label(super::CONFIG_LABEL, key)

@@ -1,12 +1,13 @@
-//! The check itself, over the few words that Kubernetes' own schemas use: `$ref`, `allOf` around one, `oneOf` of plain types,
-//! `type`, `properties`, `additionalProperties`, `items`, `required`. A word that it does not know is a fault too.
+//! The check itself. It supports the few keywords that Kubernetes' own schemas use: `$ref`, `allOf` around
+//! one schema, `oneOf` of plain types, `type`, `enum`, `properties`, `additionalProperties`, `items`,
+//! `required`. An unknown keyword is a fault too.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::Value;
 
-/// What is wrong, and where.
+/// A fault of an object, with the field's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     path: String,
@@ -23,14 +24,14 @@ impl Fault {
     }
 }
 
-/// As in `spec.replicas: string, which must be integer`.
+/// Prints a fault like `spec.replicas: string, which must be integer`.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path.trim_start_matches('.'), self.what)
     }
 }
 
-/// Words that say nothing about what is allowed, or what [`check`] looks at.
+/// Keywords that [`check`] handles, or that do not restrict a value.
 const KNOWN: [&str; 13] = [
     "$ref",
     "allOf",
@@ -49,7 +50,7 @@ const KNOWN: [&str; 13] = [
 
 const REFERENCE: &str = "#/components/schemas/";
 
-/// What is wrong with `object` by the schema of this name.
+/// The faults of `object` by the schema of this name.
 pub(super) fn check(schemas: &BTreeMap<String, Value>, name: &str, object: &Value) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut checker = Checker { schemas, faults: &mut faults };
@@ -120,7 +121,7 @@ impl Checker<'_> {
             match (schema["properties"].get(name), schema.get("additionalProperties")) {
                 (Some(known), _) | (None, Some(known @ Value::Object(_))) => self.value(known, field, &path),
                 (None, Some(Value::Bool(true))) => {}
-                // Some objects are anything at all: a schema's default, a managed field's set.
+                // Some objects have any fields: a schema's default, a managed field's set.
                 (None, _) if schema.get("properties").is_none() => {}
                 (None, _) => self.fault(&path, "no such field"),
             }

@@ -1,5 +1,6 @@
-//! Whether an object is what a version of Kubernetes knows, by that version's `OpenAPI` files: every field known and of its type,
-//! none missing that must be there. Stricter than the API server, which prunes what it does not know.
+//! Checks objects against the `OpenAPI` files of a Kubernetes version: every field must be known and have its
+//! type, and no required field may be missing. It is stricter than the API server, which prunes unknown
+//! fields.
 
 mod check;
 
@@ -12,18 +13,18 @@ use serde_json::Value;
 
 pub use check::Fault;
 
-/// What one version knows.
+/// The schemas of one version.
 #[derive(Debug)]
 pub struct Schemas {
     version: String,
-    /// By the names in `$ref`.
+    /// Schemas by the names in `$ref`.
     by_name: BTreeMap<String, Value>,
     /// Names of schemas by apiVersion and kind.
     kinds: BTreeMap<(String, String), String>,
 }
 
 impl Schemas {
-    /// All versions that `cargo xtask tools` has put there.
+    /// All versions that `cargo xtask tools` has downloaded.
     pub fn all() -> anyhow::Result<Vec<Self>> {
         let store = store("openapi").context("there are no OpenAPI files: run `cargo xtask tools`")?;
         let entries = fs::read_dir(&store).with_context(|| format!("failed to read {}", store.display()))?;
@@ -64,13 +65,13 @@ impl Schemas {
         }
     }
 
-    /// Like `v1.36.4`.
+    /// The version, such as `v1.36.4`.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// What is wrong with an object. A kind that this version does not know is a fault.
+    /// The faults of an object. A kind that this version does not have is a fault.
     #[must_use]
     pub fn faults(&self, object: &Value) -> Vec<Fault> {
         let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
@@ -81,12 +82,12 @@ impl Schemas {
     }
 }
 
-/// The CRDs of others that `cargo xtask tools` has put there.
+/// The folder of other projects' CRDs that `cargo xtask tools` has downloaded.
 pub fn crds() -> anyhow::Result<PathBuf> {
     store("crds").context("there are no CRDs: run `cargo xtask tools`")
 }
 
-/// `<target>/<name>`, above the running executable.
+/// The folder `<target>/<name>` above the running executable.
 fn store(name: &str) -> Option<PathBuf> {
     let executable = std::env::current_exe().ok()?;
     executable.ancestors().map(|folder| folder.join(name)).find(|folder| folder.is_dir())

@@ -1,13 +1,13 @@
-//! The end of a log file. Reads at most its last few kilobytes, for a chatty program's log may be long.
+//! The end of a log file. It reads at most the last few kilobytes, because a log may be long.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
-/// Bytes read from the end: 25 lines of a Go program are rarely more than 200 bytes each.
+/// Bytes to read from the end. The 25 lines of a Go program rarely have more than 200 bytes each.
 const WINDOW: u64 = 16 * 1024;
 
-/// The last `lines` lines, or why there are none.
+/// The last `lines` lines, or the reason why there are none.
 pub fn tail(path: &Path, lines: usize) -> String {
     match window(path) {
         Ok(text) if text.trim().is_empty() => format!("({} is empty)", path.display()),

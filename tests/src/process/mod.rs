@@ -1,6 +1,7 @@
-//! Child processes of tests: each with a log file, killable and restartable, and none outliving the test process.
+//! Child processes of tests: each has a log file, can be killed and restarted, and ends with the test
+//! process.
 //!
-//! Knows nothing of Kubernetes. Reads no output but its own log files.
+//! This module is independent of Kubernetes, and reads only its own log files.
 
 mod log;
 mod spawner;
@@ -19,10 +20,10 @@ use crate::binaries::{self, BinaryError};
 
 pub(crate) use log::tail;
 
-/// Lines of a child's log that go into an error: a Go program's last words fit, its history does not.
+/// Lines of a child's log in an error: enough for the last words of a Go program.
 const TAIL_LINES: usize = 25;
 
-/// How often [`Child::terminate`] looks whether the child has ended.
+/// How often [`Child::terminate`] checks whether the child has ended.
 const EXIT_POLL: Duration = Duration::from_millis(10);
 
 /// Why a child could not be started, signalled or waited for.
@@ -31,36 +32,28 @@ pub enum ProcessError {
     /// The wrapper that ties a child to its parent is not built.
     #[error("failed to find the wrapper that ends children with their parent")]
     Wrapper(#[from] BinaryError),
-    /// The log file cannot be opened.
     #[error("failed to open the log {path}")]
     Log {
-        /// The log file.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// The program cannot be started.
     #[error("failed to start {name}")]
     Spawn {
-        /// The child's name.
         name: String,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
     /// The program cannot be signalled or waited for.
     #[error("failed to signal or wait for {name}")]
     Signal {
-        /// The child's name.
         name: String,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
 }
 
-/// What to run: enough to run it again.
+/// A program with everything that is needed to start it again.
 #[derive(Debug, Clone)]
 pub struct Program {
     name: String,
@@ -71,14 +64,14 @@ pub struct Program {
 }
 
 impl Program {
-    /// A program without arguments, logging (stdout and stderr) to `<log_folder>/<name>.log`.
+    /// A program without arguments. Its output goes to `<log_folder>/<name>.log`.
     pub fn new(name: impl Into<String>, path: impl Into<PathBuf>, log_folder: &Path) -> Self {
         let name = name.into();
         let log = log_folder.join(format!("{name}.log"));
         Self { name, path: path.into(), arguments: Vec::new(), environment: Vec::new(), log }
     }
 
-    /// The same program under another name, with a log of its own.
+    /// The same program with another name and its own log.
     #[must_use]
     pub fn named(self, name: impl Into<String>, log_folder: &Path) -> Self {
         let name = name.into();
@@ -86,14 +79,12 @@ impl Program {
         Self { name, log, ..self }
     }
 
-    /// Adds one argument.
     #[must_use]
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// Adds arguments.
     #[must_use]
     pub fn args(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
@@ -113,7 +104,8 @@ impl Program {
         &self.log
     }
 
-    /// Starts it. It is killed when the returned value is dropped, and by the kernel when this process ends.
+    /// Starts the program. It is killed when the returned value is dropped, and by the kernel when this
+    /// process ends.
     pub fn spawn(self) -> Result<Child, ProcessError> {
         let process = self.start()?;
         Ok(Child { program: self, process, exited: None })
@@ -125,7 +117,7 @@ impl Program {
         let (stdout, stderr) = log.map_err(|source| ProcessError::Log { path: self.log.clone(), source })?;
         let mut command = Command::new(binaries::ours("die_with_parent")?);
         command.arg(std::process::id().to_string()).arg(&self.path).args(&self.arguments);
-        // The last lines of a log are an error's causes; a stack would push them out.
+        // The last lines of a log are an error's causes; a backtrace would push them out.
         command.env("RUST_LIB_BACKTRACE", "0");
         command.envs(self.environment.iter().map(|(key, value)| (key, value)));
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
@@ -148,7 +140,7 @@ impl Child {
         &self.program.name
     }
 
-    /// The process id; that of the last run once it has ended.
+    /// The process id. After the process has ended it is that of the last run.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
@@ -166,7 +158,7 @@ impl Child {
         log::tail(&self.program.log, TAIL_LINES)
     }
 
-    /// How it ended, or None while it runs.
+    /// How the process ended; `None` while it runs.
     pub fn exited(&mut self) -> Result<Option<ExitStatus>, ProcessError> {
         if self.exited.is_none() {
             self.exited = self.process.try_wait().map_err(|source| self.signal_error(source))?;
@@ -174,7 +166,8 @@ impl Child {
         Ok(self.exited)
     }
 
-    /// Sends any signal, for example `STOP` and `CONT` to make a process hang for a while. Does nothing once it ended.
+    /// Sends a signal, for example `STOP` and `CONT` to make a process hang for a while. It does nothing if
+    /// the process has ended.
     pub fn signal(&mut self, signal: Signal) -> Result<(), ProcessError> {
         // Only a child that has not been waited for still owns its process id.
         if self.exited()?.is_some() {
@@ -183,7 +176,7 @@ impl Child {
         kill_process(Pid::from_child(&self.process), signal).map_err(|error| self.signal_error(error.into()))
     }
 
-    /// Kills it (`KILL`) and waits for its end. Does nothing once it ended.
+    /// Kills the process (`KILL`) and waits for its end. It does nothing if the process has ended.
     pub fn kill(&mut self) -> Result<(), ProcessError> {
         self.signal(Signal::KILL)?;
         if self.exited.is_none() {
@@ -192,7 +185,7 @@ impl Child {
         Ok(())
     }
 
-    /// Asks it to end (`TERM`), waits up to `patience`, then kills it. Gives true if it ended by itself.
+    /// Sends `TERM`, waits up to `patience`, then kills the process. Returns true if it ended by itself.
     /// Blocks the calling thread.
     pub fn terminate(&mut self, patience: Duration) -> Result<bool, ProcessError> {
         self.signal(Signal::TERM)?;
@@ -207,7 +200,7 @@ impl Child {
         Ok(true)
     }
 
-    /// Kills it if it still runs, and starts the same program again.
+    /// Kills the process if it runs, and starts the same program again.
     pub fn restart(&mut self) -> Result<(), ProcessError> {
         self.kill()?;
         self.process = self.program.start()?;
@@ -222,7 +215,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Nobody is left to tell; the parent death signal is the second line.
+        // An error cannot be reported here. The parent death signal ends the process if this fails.
         let _ = self.kill();
     }
 }

@@ -1,5 +1,5 @@
-//! One thread that forks every child and lives as long as the process: the kernel sends a child's parent death signal
-//! when the thread that forked it ends, and test threads and tokio workers end early.
+//! One thread forks every child and lives as long as the process. The kernel sends a child its parent death
+//! signal when the thread that forked it ends, and test threads and tokio workers end early.
 
 use std::io;
 use std::process::{Child, Command};
@@ -11,7 +11,7 @@ type Order = (Command, Sender<io::Result<Child>>);
 
 static ORDERS: OnceLock<Sender<Order>> = OnceLock::new();
 
-/// Spawns from the long-lived thread.
+/// Spawns the command on the long-lived thread.
 pub fn spawn(command: Command) -> io::Result<Child> {
     let orders = ORDERS.get_or_init(start);
     let (reply, answer) = channel();
@@ -23,12 +23,13 @@ fn gone() -> io::Error {
     io::Error::other("the thread that starts children has ended")
 }
 
-/// The thread ends with the process only: its orders come from a static.
+/// Starts the thread. It ends only with the process, because a static holds the sender of its orders.
 fn start() -> Sender<Order> {
     let (sender, orders) = channel::<Order>();
     thread::spawn(move || {
         for (mut command, reply) in orders {
-            // A caller that no longer waits has lost its Child; dropping it here leaves the process to the signal.
+            // A caller that no longer waits loses its Child. Dropping it here leaves the process to the
+            // parent death signal.
             let _ = reply.send(command.spawn());
         }
     });

@@ -1,4 +1,4 @@
-//! kerf's agent on the node, as its `DaemonSet` would run it.
+//! Starts kerf's agent on the node as its `DaemonSet` would.
 
 use anyhow::Context as _;
 use kerf_nvml_mock::{MockConfig, MockFiles};
@@ -32,7 +32,7 @@ pub async fn program(cluster: &Cluster, options: &RealNodeOptions) -> anyhow::Re
             .arg(binaries::ours("kerf-cdi-hook")?)
             .arg("--mps-control")
             .arg(mps_control)
-            // The daemon finds its server so.
+            // The MPS daemon finds its server through PATH.
             .env("PATH", search_path(mps_control.parent())?)),
         Gpus::Simulated(gpus) => simulated(program, gpus, places),
     }
@@ -48,7 +48,6 @@ fn simulated(program: Program, gpus: &MockConfig, places: &Places) -> anyhow::Re
     Ok(files.env().into_iter().fold(program, |program, (key, value)| program.env(key, value)))
 }
 
-/// Writes the files of simulated GPUs.
 pub fn simulated_gpus(gpus: &MockConfig, places: &Places) -> anyhow::Result<MockFiles> {
     let folder = places.nvml();
     std::fs::create_dir_all(&folder).context("failed to create the simulated GPUs' folder")?;
@@ -57,8 +56,8 @@ pub fn simulated_gpus(gpus: &MockConfig, places: &Places) -> anyhow::Result<Mock
     Ok(files)
 }
 
-/// What the agent is started as to undo what it has set. The kubelet of this node ends with it, so nobody waits for it to
-/// forget the names.
+/// The agent's command `leave`, which undoes its settings. The node's kubelet ends too, so it need not wait
+/// long until the kubelet forgets the names.
 pub fn leaving(program: Program, options: &RealNodeOptions) -> Program {
     program.named("kerf-node-agent-leaving", options.places.state()).arg("leave").args(["--settle", "1s"])
 }

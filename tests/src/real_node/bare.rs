@@ -1,5 +1,5 @@
-//! A real node as an admin has it before kerf: containerd and the kubelet, and Services that pods reach. What is installed on
-//! the control plane brings up its own pods.
+//! A real node before kerf is installed: containerd, the kubelet, and Services that pods can reach. Manifests
+//! applied to the control plane start their own pods.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{Places, RuntimeHandler, announce, delete_pods, kubelet, node_ready};
 use crate::control_plane::ControlPlane;
 use crate::process::Child;
 
-/// A running node without kerf. Dropped in this order: who uses the other ends first.
+/// A running node without kerf. Fields are dropped in this order: users of a part end before it.
 pub struct BareNode {
     kubelet: Child,
     containerd: Child,
@@ -20,8 +20,9 @@ pub struct BareNode {
 }
 
 impl BareNode {
-    /// Starts everything and waits until the node is ready; containerd has these images beside that of tests' pods, and these
-    /// handlers. The control plane must give Services the addresses of [`super::service_addresses`].
+    /// Starts everything and waits until the node is Ready. containerd gets these images beside that of
+    /// tests' pods, and these handlers. The control plane must use the addresses of
+    /// [`super::service_addresses`] for Services.
     pub async fn start(
         plane: &ControlPlane,
         name: &str,
@@ -41,7 +42,7 @@ impl BareNode {
         Ok(Self { kubelet, containerd, services })
     }
 
-    /// Ends all pods, and the rest in order.
+    /// Deletes all pods, then stops the programs in order.
     pub async fn stop(mut self, plane: &ControlPlane) -> anyhow::Result<()> {
         let gone = delete_pods(plane).await;
         self.kubelet.terminate(Duration::from_secs(5))?;

@@ -14,24 +14,23 @@ use crate::binaries;
 use crate::cluster::wait;
 use crate::process::{Child, Program};
 
-/// A program that waits, and links into a `/usr` that pods mount from the machine.
+/// An image whose program waits. Its links lead into a `/usr` that pods mount from the machine.
 pub const IMAGE: &str = "kerf.local/pause:1";
 
-/// What it is for besides pods in the machine's network.
+/// The images and handlers that a node needs beside the default ones.
 #[derive(Debug, Default)]
 pub struct Setup<'a> {
     /// Images beside that of tests' pods.
     pub images: &'a [PathBuf],
-    /// Handlers beside the default.
     pub handlers: &'a [RuntimeHandler],
 }
 
-/// Starts it and gives it the images.
+/// Starts containerd and imports the images.
 pub async fn start(places: &Places, setup: &Setup<'_>) -> anyhow::Result<Child> {
     network::write(places)?;
     let path = places.state().join("containerd.toml");
     let runc = binaries::node_tool("runc")?;
-    // CNI's programs lie beside it.
+    // The programs of CNI are in the same folder.
     let mut text = configuration(places, runc.parent().unwrap_or(Path::new("/")));
     text += &runtime("runc", &runc, "");
     for handler in setup.handlers {
@@ -55,7 +54,7 @@ pub async fn start(places: &Places, setup: &Setup<'_>) -> anyhow::Result<Child> 
     Ok(child)
 }
 
-/// The socket that the kubelet talks to.
+/// The socket that the kubelet calls.
 #[must_use]
 pub fn socket(places: &Places) -> String {
     places.run().join("containerd.sock").display().to_string()
@@ -91,7 +90,7 @@ state = "{run}/containerd"
     )
 }
 
-/// A way of containerd's to run containers, by runc, with one more setting.
+/// A runtime of containerd that uses runc, with one more setting.
 fn runtime(name: &str, runc: &Path, setting: &str) -> String {
     let table = format!(r#"plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{name}"#);
     format!(
@@ -114,7 +113,7 @@ pub fn search_path(folder: Option<&Path>) -> anyhow::Result<OsString> {
     env::join_paths(folders).context("failed to make a search path")
 }
 
-/// What containerd's own client writes.
+/// The output of containerd's own client.
 pub(super) async fn ctr(places: &Places, arguments: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(binaries::node_tool("ctr")?);
     command.arg("--address").arg(socket(places)).args(arguments).kill_on_drop(true);

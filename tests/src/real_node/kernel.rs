@@ -1,5 +1,5 @@
-//! Settings of the kernel that a kubelet changes for its node, and that are put back when the node goes: the machine was here
-//! before it.
+//! Kernel settings that a kubelet changes for its node. They are restored after the node's end, because the
+//! machine is used for other work.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,8 @@ use anyhow::Context as _;
 
 use super::Places;
 
-/// What the kubelet sets where `protectKernelDefaults` is off (its `setupKernelTunables`), and what CNI's `ptp` does.
+/// The settings that the kubelet changes without `protectKernelDefaults` (its `setupKernelTunables`), and
+/// that CNI's `ptp` changes.
 const SET: [&str; 7] = [
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -20,7 +21,7 @@ const SET: [&str; 7] = [
     "net/ipv4/ip_forward",
 ];
 
-/// Records the settings as they are, for [`put_back`].
+/// Records the current settings for [`put_back`].
 pub fn record(places: &Places) -> anyhow::Result<()> {
     let read = |name: &str| Some((name.to_owned(), fs::read_to_string(path(name)).ok()?));
     let settings: BTreeMap<String, String> = SET.into_iter().filter_map(read).collect();
@@ -28,13 +29,13 @@ pub fn record(places: &Places) -> anyhow::Result<()> {
     fs::write(file(places), text).context("failed to record the kernel's settings")
 }
 
-/// Sets again what was recorded, if anything was.
+/// Restores the recorded settings, if there are any.
 pub fn put_back(places: &Places) -> anyhow::Result<()> {
     let Ok(text) = fs::read(file(places)) else { return Ok(()) };
     let settings: BTreeMap<String, String> =
         serde_json::from_slice(&text).context("failed to read the record of the kernel's settings")?;
     for (name, value) in settings {
-        // Not all may be written, not even as they are.
+        // Only changed settings are written, because some cannot be written at all.
         if fs::read_to_string(path(&name)).is_ok_and(|now| now != value) {
             fs::write(path(&name), value).with_context(|| format!("failed to put back {name}"))?;
         }

@@ -1,4 +1,4 @@
-//! The real kubelet, as a node of the local control plane.
+//! Starts the real kubelet as a node of the local control plane.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::binaries;
 use crate::control_plane::ControlPlane;
 use crate::process::{Child, Program};
 
-/// Starts it, with the rights that the API server's Node authorizer gives it.
+/// Starts it with the rights that the API server's Node authorizer grants.
 pub fn start(plane: &ControlPlane, name: &str, places: &Places) -> anyhow::Result<Child> {
     let user = format!("system:node:{name}");
     let kubeconfig = plane.kubeconfig_for(&user, Some("system:nodes"))?;
@@ -40,7 +40,7 @@ fn configuration(plane: &ControlPlane, places: &Places) -> Value {
         },
         "authorization": {"mode": "AlwaysAllow"},
         "cgroupDriver": "cgroupfs",
-        // A machine of version 1 does for a test without a GPU.
+        // A machine with cgroups of version 1 suffices for a test without a GPU.
         "failCgroupV1": false,
         "containerRuntimeEndpoint": format!("unix://{}", containerd::socket(places)),
         "podLogsDir": places.pod_logs(),
@@ -48,14 +48,15 @@ fn configuration(plane: &ControlPlane, places: &Places) -> Value {
         "makeIPTablesUtilChains": false,
         "localStorageCapacityIsolation": false,
         "enforceNodeAllocatable": [],
-        // The machine is not this node's alone: neither its memory nor its disk says anything about pods.
+        // The machine is shared, so its memory and disk usage must not evict pods.
         "evictionHard": {"memory.available": "10Mi"},
         "imageGCHighThresholdPercent": 100,
         "resolvConf": "",
     })
 }
 
-/// The machine's first address: the kubelet refuses the loopback's, and looks for a default route if it is told none.
+/// The machine's first address. The kubelet rejects loopback addresses, and needs a default route if it gets
+/// none.
 fn address() -> anyhow::Result<Option<String>> {
     let output = Command::new("hostname").arg("-I").output().context("failed to run hostname")?;
     let text = String::from_utf8_lossy(&output.stdout);

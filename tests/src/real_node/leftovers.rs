@@ -1,5 +1,5 @@
-//! What may outlive a node that did not end in order: containerd's shims with all below them, and MPS daemons. Told by what
-//! they were started with, so that nobody else's are touched.
+//! Finds what may outlive a node that did not end in order: containerd's shims with their children, and MPS
+//! daemons. They are identified by their arguments and environment, so that no other processes are killed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,20 +11,20 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::{Places, Process};
 
-/// How long a killed process may take to go.
+/// How long a killed process may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the kernel keeps of `containerd-shim-runc-v2`.
+/// The part of the name `containerd-shim-runc-v2` that the kernel stores.
 const SHIM: &str = "containerd-shim";
 
-/// Processes of a node.
 #[derive(Debug, Default)]
 pub struct Leftovers {
     processes: BTreeMap<i32, String>,
 }
 
 impl Leftovers {
-    /// Shims that were told the folder of sockets, whoever talks to an MPS daemon there, and all that these have started.
+    /// Finds shims whose arguments have the folder of sockets, processes whose environment has an MPS pipe
+    /// there, and all their descendants.
     #[must_use]
     pub fn find(places: &Places) -> Self {
         let all = Process::all();
@@ -32,7 +32,7 @@ impl Leftovers {
         let pipes = format!("CUDA_MPS_PIPE_DIRECTORY={socket}");
         let own = i32::try_from(std::process::id()).unwrap_or_default();
         let mut found: BTreeMap<i32, String> = BTreeMap::new();
-        // Children come after their parents in no order: until nothing new is found.
+        // A child may be listed before its parent, so the search repeats until it finds nothing new.
         loop {
             let before = found.len();
             for (&id, process) in &all {
@@ -49,13 +49,12 @@ impl Leftovers {
         }
     }
 
-    /// What they are called.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.processes.iter().map(|(id, name)| format!("{name} ({id})")).collect()
     }
 
-    /// Kills them and waits until they are gone; gives those that are not.
+    /// Kills them and waits until they have ended. Returns those that have not.
     #[must_use]
     pub fn kill(&self) -> Vec<String> {
         let ids: Vec<Pid> = self.processes.keys().filter_map(|id| Pid::from_raw(*id)).collect();
@@ -71,10 +70,10 @@ impl Leftovers {
         alive.map(|id| id.as_raw_nonzero().to_string()).collect()
     }
 
-    /// Removes the cgroups that the kubelet leaves behind: only empty ones can be.
+    /// Removes the cgroups that the kubelet leaves behind. Only empty ones can be removed.
     pub fn remove_cgroups() {
         let root = Path::new("/sys/fs/cgroup");
-        // Below the root where there is one hierarchy; below each controller's where there are several.
+        // With version 2 of cgroups they are below the root, with version 1 below each controller's folder.
         let controllers = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
         for folder in controllers.chain([root.to_owned()]) {
             remove_below(&folder.join("kubepods"));
@@ -82,7 +81,7 @@ impl Leftovers {
     }
 }
 
-/// Whether the process is there and more than a zombie.
+/// Whether the process exists and is not a zombie.
 #[must_use]
 pub fn is_alive(id: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", id.as_raw_nonzero())).unwrap_or_default();
@@ -96,6 +95,6 @@ fn remove_below(folder: &Path) {
             remove_below(&entry.path());
         }
     }
-    // One that is not there, or in which somebody lives, stays as it is.
+    // A missing folder, or one with processes in it, stays as it is.
     let _ = fs::remove_dir(folder);
 }

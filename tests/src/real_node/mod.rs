@@ -1,8 +1,9 @@
-//! A real node on this machine: containerd, the kubelet, and the real agent on the machine's GPUs or on simulated ones.
+//! A real node on this machine: containerd, the kubelet, and the real agent with the machine's GPUs or
+//! simulated ones.
 //!
-//! It takes root and the machine's cgroups; what it mounts is seen by nobody else ([`enter`]), and what the kubelet sets of the
-//! kernel can be put back ([`kernel`]).
-//! Nothing of a GPU is set but what pods' shares take.
+//! It takes root and the machine's cgroups. Its mounts are private ([`enter`]), and the kernel settings that
+//! the kubelet changes can be restored ([`kernel`]).
+//! Of the GPUs, only settings that pods' shares need are changed.
 
 mod agent;
 mod bare;
@@ -44,10 +45,10 @@ pub use runtime_handler::{NVIDIA, RuntimeHandler};
 pub use settings::GpuSettings;
 pub use versions::versions;
 
-/// Longest wait for one part of the node.
+/// Timeout for one part of the node.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A running node. Dropped in this order: who uses the other ends first.
+/// A running node. Fields are dropped in this order: users of a part end before it.
 pub struct RealNode {
     options: RealNodeOptions,
     agent: Child,
@@ -57,7 +58,7 @@ pub struct RealNode {
 }
 
 impl RealNode {
-    /// Starts everything and waits until the agent serves the node. `progress` hears of each step.
+    /// Starts everything and waits until the agent serves the node. `progress` gets a text for each step.
     pub async fn start(
         cluster: &Cluster,
         options: RealNodeOptions,
@@ -82,7 +83,7 @@ impl RealNode {
         Ok(node)
     }
 
-    /// Waits for the kubelet to tell the API server of kerf's names, with no device yet.
+    /// Waits until the kubelet has reported kerf's names to the API server, still without devices.
     async fn named(&self, cluster: &Cluster) -> anyhow::Result<()> {
         let named = async || {
             let node = node(cluster.plane(), &self.options.name).await?;
@@ -93,17 +94,17 @@ impl RealNode {
         wait(PATIENCE, "kerf's names in the node's status", named).await
     }
 
-    /// The agent's process is killed and starts again, as after a crash.
+    /// Kills the agent's process and starts it again, as after a crash.
     pub fn restart_agent(&mut self) -> anyhow::Result<()> {
         Ok(self.agent.restart()?)
     }
 
-    /// The kubelet's process is killed and starts again.
+    /// Kills the kubelet's process and starts it again.
     pub fn restart_kubelet(&mut self) -> anyhow::Result<()> {
         Ok(self.kubelet.restart()?)
     }
 
-    /// Ends all pods, lets the agent leave the node, which ends the MPS daemons, and stops the rest in order.
+    /// Deletes all pods, runs the agent's `leave`, which ends the MPS daemons, and stops the rest in order.
     pub async fn stop(mut self, cluster: &Cluster) -> anyhow::Result<()> {
         let gone = delete_pods(cluster.plane()).await;
         self.agent.terminate(Duration::from_secs(10))?;
@@ -138,7 +139,6 @@ async fn node_ready(plane: &ControlPlane, name: &str) -> anyhow::Result<()> {
     wait(PATIENCE, "the kubelet to be ready", ready).await
 }
 
-/// Makes the handlers' `RuntimeClass`es.
 async fn announce(plane: &ControlPlane, handlers: &[RuntimeHandler]) -> anyhow::Result<()> {
     for handler in handlers {
         handler.announce(plane).await?;
@@ -146,7 +146,7 @@ async fn announce(plane: &ControlPlane, handlers: &[RuntimeHandler]) -> anyhow::
     Ok(())
 }
 
-/// Deletes all pods, by the kubelet's hands: what it does not end is left to [`Leftovers`].
+/// Deletes all pods through the kubelet. [`Leftovers`] kills what the kubelet does not end.
 async fn delete_pods(plane: &ControlPlane) -> anyhow::Result<()> {
     let pods = Api::<Pod>::all(plane.client());
     for pod in pods.list(&ListParams::default()).await? {
@@ -158,7 +158,7 @@ async fn delete_pods(plane: &ControlPlane) -> anyhow::Result<()> {
     wait(Duration::from_secs(45), "the kubelet to end all pods", none).await
 }
 
-/// Waits until a program that does one thing has done it.
+/// Waits until a program has ended successfully.
 async fn ended(mut child: Child) -> anyhow::Result<()> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {

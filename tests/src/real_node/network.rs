@@ -1,5 +1,6 @@
-//! The network of a real node's pods. The real kubelet wants one; kube-proxy, a cluster's DNS and routes between nodes it does
-//! not need: a pair of interfaces leads from each pod to the machine, which has the Services' addresses for its own.
+//! The network of a real node's pods, which the real kubelet requires. It needs no kube-proxy, cluster DNS or
+//! routes between nodes: a pair of interfaces connects each pod to the machine, which has the Services'
+//! addresses itself.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,17 +15,16 @@ use super::Places;
 use crate::control_plane::{ControlPlane, ServiceAddresses};
 use crate::services::ServiceProxy;
 
-/// The first address of Services, of which a machine that is lent has no others.
+/// The first address of Services. A lent machine has no other addresses in this range.
 const FIRST: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const PREFIX: u8 = 24;
 
-/// The addresses of pods.
 const PODS: &str = "10.97.0.0/24";
 
-/// The kernel's number of the loopback interface, in each network namespace.
+/// The kernel's index of the loopback interface, in each network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Writes the pods' network for containerd, by CNI.
+/// Writes the CNI configuration of the pods' network for containerd.
 pub(super) fn write(places: &Places) -> anyhow::Result<()> {
     let plugin = json!({
         "type": "ptp",
@@ -38,13 +38,12 @@ pub(super) fn write(places: &Places) -> anyhow::Result<()> {
         .context("failed to write the network's configuration")
 }
 
-/// The Services' addresses.
 #[must_use]
 pub fn service_addresses() -> ServiceAddresses {
     ServiceAddresses { range: format!("10.96.0.0/{PREFIX}"), first: FIRST }
 }
 
-/// The Services of a control plane, at addresses that pods reach. Ends with [`Services::end`], or with the machine.
+/// The Services of a control plane, at addresses that pods reach. [`Services::end`] removes the addresses.
 pub struct Services {
     netlink: Handle,
     address: AddressMessage,
@@ -53,11 +52,12 @@ pub struct Services {
 }
 
 impl Services {
-    /// Gives the machine the Services' addresses, of which it has none, and serves them.
+    /// Adds the Services' addresses to the machine, and serves them.
     pub async fn start(plane: &ControlPlane) -> anyhow::Result<Self> {
         let (connection, netlink, _) = rtnetlink::new_connection().context("failed to open netlink")?;
         let talking = tokio::spawn(connection);
-        // All addresses of a loopback interface's networks are the machine's. A holder that was killed has left them.
+        // All addresses of a loopback interface's networks are local. `replace` accepts addresses that a
+        // killed holder has left.
         let mut add = netlink.address().add(LOOPBACK, IpAddr::V4(FIRST), PREFIX).replace();
         let address = add.message_mut().clone();
         add.execute()
@@ -69,7 +69,6 @@ impl Services {
         Ok(Self { netlink, address, talking, _proxy: proxy })
     }
 
-    /// Takes the addresses away.
     pub async fn end(self) -> anyhow::Result<()> {
         let taken = self.netlink.address().del(self.address).execute().await;
         self.talking.abort();

@@ -1,4 +1,4 @@
-//! What a real node consists of, and where its files are.
+//! The options of a real node, and the paths of its files.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -10,16 +10,12 @@ use kerf_nvml_mock::MockConfig;
 
 use super::RuntimeHandler;
 
-/// How long a removal is tried again.
+/// How long a removal is retried.
 const REMOVAL: Duration = Duration::from_secs(3);
 
-/// How to start a node.
 pub struct RealNodeOptions {
-    /// Its name.
     pub name: String,
-    /// Where its files are.
     pub places: Places,
-    /// Its GPUs.
     pub gpus: Gpus,
     /// Handlers of its containerd beside the default.
     pub handlers: Vec<RuntimeHandler>,
@@ -28,14 +24,12 @@ pub struct RealNodeOptions {
 /// The GPUs that the agent serves.
 #[derive(Debug, Clone)]
 pub enum Gpus {
-    /// The machine's own.
     Real {
         /// NVML: a path, or a name that the loader finds.
         nvml: PathBuf,
-        /// `nvidia-cuda-mps-control`.
         mps_control: PathBuf,
     },
-    /// Simulated ones, with the stand-in for `nvidia-cuda-mps-control`.
+    /// Simulated GPUs, with the stand-in for `nvidia-cuda-mps-control`.
     Simulated(MockConfig),
 }
 
@@ -47,24 +41,24 @@ pub struct Places {
 }
 
 impl Places {
-    /// Files in `state`, sockets in `run`, whose path must be short.
+    /// Files are in `state`. Sockets are in `run`, whose path must be short.
     pub fn new(state: impl Into<PathBuf>, run: impl Into<PathBuf>) -> Self {
         Self { state: state.into(), run: run.into() }
     }
 
-    /// Everything that is on the disk.
+    /// The folder of all files on disk.
     #[must_use]
     pub fn state(&self) -> &Path {
         &self.state
     }
 
-    /// Sockets, and MPS daemons' folders.
+    /// The folder of sockets and of the MPS daemons' folders.
     #[must_use]
     pub fn run(&self) -> &Path {
         &self.run
     }
 
-    /// What the kubelet has in `/var/lib/kubelet`.
+    /// The folder that the kubelet sees as `/var/lib/kubelet`.
     #[must_use]
     pub fn kubelet(&self) -> PathBuf {
         self.state.join("kubelet")
@@ -82,7 +76,7 @@ impl Places {
         self.state.join("cdi")
     }
 
-    /// The agent's record.
+    /// The folder of the agent's checkpoint.
     #[must_use]
     pub fn agent(&self) -> PathBuf {
         self.state.join("agent")
@@ -100,7 +94,7 @@ impl Places {
         self.run.join("mps")
     }
 
-    /// Folders of ours that lie over such as programs have no flag for.
+    /// Folders of this node that are mounted over paths for which programs have no flag.
     #[must_use]
     pub fn over(&self) -> [(PathBuf, &'static Path); 6] {
         [
@@ -109,14 +103,13 @@ impl Places {
             (self.run.join("shims"), Path::new("/run/containerd")),
             // Links to the pods' logs.
             (self.state.join("container-logs"), Path::new("/var/log/containers")),
-            // Of an agent in a container.
+            // These belong to an agent in a container.
             (self.cdi(), Path::new("/var/run/cdi")),
             (self.state.join("record"), Path::new("/var/lib/kerf")),
             (self.run.join("kerf"), Path::new("/run/kerf")),
         ]
     }
 
-    /// Makes them all.
     pub fn create(&self) -> anyhow::Result<()> {
         let own = [self.pod_logs(), self.cdi(), self.agent(), self.mps(), self.state.join("cni")];
         let over = self.over().into_iter().map(|(own, _)| own);
@@ -126,7 +119,7 @@ impl Places {
         Ok(())
     }
 
-    /// Removes them all. Programs that were killed a moment ago may still write.
+    /// Removes all folders. It retries, because programs that were just killed may still write.
     pub fn remove(&self) -> anyhow::Result<()> {
         for folder in [&self.state, &self.run] {
             remove(folder).with_context(|| format!("failed to remove {}", folder.display()))?;

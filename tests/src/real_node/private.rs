@@ -1,5 +1,5 @@
-//! A session and a mount namespace of a node's own: it outlives the command that started it, and what it mounts is gone
-//! with it.
+//! Gives a node its own session and mount namespace. The node outlives the command that started it, and its
+//! mounts end with it.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,16 @@ use nix::unistd::setsid;
 
 use super::Places;
 
-/// Where the chart's agent puts MPS daemons.
+/// The cgroup in which the chart's agent runs MPS daemons.
 pub const MPS_CGROUP: &str = "/sys/fs/cgroup/kerf-mps";
 
-/// To be called before there are threads: each has a namespace.
+/// Enters the session and namespace. It must be called before there are threads, because each thread has its
+/// own namespace.
 pub fn enter(places: &Places) -> anyhow::Result<()> {
     setsid().context("failed to start a session")?;
     unshare(CloneFlags::CLONE_NEWNS).context("failed to make a mount namespace (is this root?)")?;
-    // Out of the machine's propagation first, then as on a machine of its own, where mounts reach those within.
+    // The mounts are first detached from the machine's propagation. Then they are shared again, as on a
+    // machine of its own, so that mounts reach the containers.
     for propagation in [MsFlags::MS_PRIVATE, MsFlags::MS_SHARED] {
         let root = Path::new("/");
         mount(None::<&Path>, root, None::<&Path>, MsFlags::MS_REC | propagation, None::<&Path>)
@@ -33,7 +35,8 @@ pub fn enter(places: &Places) -> anyhow::Result<()> {
     provide_cgroup()
 }
 
-/// A machine with version 1 of cgroups has none of version 2 where the chart's agent puts MPS daemons: it gets one there.
+/// Mounts version 2 of cgroups at [`MPS_CGROUP`] on a machine with version 1, where the chart's agent would
+/// find none.
 fn provide_cgroup() -> anyhow::Result<()> {
     let (root, folder) = (Path::new("/sys/fs/cgroup"), Path::new(MPS_CGROUP));
     if root.join("cgroup.controllers").exists() {

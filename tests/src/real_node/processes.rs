@@ -1,4 +1,4 @@
-//! The machine's processes, by the kernel's account.
+//! The machine's processes, as the kernel reports them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,23 +7,21 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// One process.
 #[derive(Debug, Clone)]
 pub struct Process {
-    /// Its number on this machine.
     pub id: i32,
-    /// Its parent's.
+    /// The process id of its parent.
     pub parent: i32,
-    /// What the kernel keeps of its program's name: 15 characters.
+    /// The part of its program's name that the kernel stores: 15 characters.
     pub name: String,
-    /// Its command line, with a NUL behind each argument.
+    /// Its command line, with a NUL after each argument.
     pub arguments: String,
-    /// What it was started with, with a NUL behind each variable.
+    /// Its initial environment, with a NUL after each variable.
     pub environment: String,
 }
 
 impl Process {
-    /// Those that this user may look at.
+    /// All processes that this user may read.
     #[must_use]
     pub fn all() -> BTreeMap<i32, Self> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -31,7 +29,7 @@ impl Process {
         ids.filter_map(|id| Some((id, Self::of(id)?))).collect()
     }
 
-    /// The process with this number, if there is one.
+    /// The process with this id, if it exists.
     #[must_use]
     pub fn of(id: i32) -> Option<Self> {
         let folder = PathBuf::from(format!("/proc/{id}"));
@@ -40,14 +38,13 @@ impl Process {
             String::from_utf8_lossy(&bytes).into_owned()
         };
         let stat = fs::read_to_string(folder.join("stat")).ok()?;
-        // `<id> (<name>) <state> <parent> …`, where the name may hold anything.
+        // The format is `<id> (<name>) <state> <parent> …`, and the name may contain any character.
         let (before, after) = stat.rsplit_once(')')?;
         let parent = after.split_whitespace().nth(1)?.parse().ok()?;
         let name = before.split_once('(')?.1.to_owned();
         Some(Self { id, parent, name, arguments: read("cmdline"), environment: read("environ") })
     }
 
-    /// Ends it without asking.
     pub fn kill(&self) -> anyhow::Result<()> {
         let id = Pid::from_raw(self.id).context("a process has a number")?;
         kill_process(id, Signal::KILL).with_context(|| format!("failed to kill {} ({})", self.name, self.id))

@@ -1,5 +1,6 @@
-//! Handlers of containerd's beside its default, each with files of the machine in every container, and the `RuntimeClass` by
-//! which pods ask for one. NVIDIA's container runtime brings the driver so, as GPU Operator sets it up.
+//! Handlers of containerd beside its default, and the `RuntimeClass`es by which pods select them. Each adds
+//! files of the machine to every container. NVIDIA's container runtime brings the driver this way, as GPU
+//! Operator configures it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,30 +14,30 @@ use crate::control_plane::ControlPlane;
 /// The handler and `RuntimeClass` of NVIDIA's container runtime.
 pub const NVIDIA: &str = "nvidia";
 
-/// A handler, which is named as its `RuntimeClass`.
+/// A handler. Its `RuntimeClass` has the same name.
 #[derive(Debug, Clone, Default)]
 pub struct RuntimeHandler {
-    /// Its name.
     pub name: &'static str,
-    /// Files and folders of the machine, which are at the same place in the container or at that behind them.
+    /// Files and folders of the machine, each with its path in the container; `None` for the same path.
     pub files: Vec<(PathBuf, Option<&'static str>)>,
-    /// Folders in them that are empty in the container, and can be written there.
+    /// Folders among them that are empty and writable in the container.
     pub hidden: Vec<&'static str>,
     /// Whether containers may write into the files.
     pub writable: bool,
-    /// Variables, as `NAME=value`.
+    /// Environment variables, each as `NAME=value`.
     pub env: Vec<String>,
 }
 
 impl RuntimeHandler {
-    /// Writes the specification that containerd makes the handler's containers of.
+    /// Writes the base specification that containerd uses for the handler's containers.
     pub(super) async fn write(&self, places: &Places) -> anyhow::Result<PathBuf> {
         let plain = containerd::ctr(places, &["oci", "spec"]).await?;
         let mut spec: Value =
             serde_json::from_str(&plain).context("failed to parse containerd's specification")?;
         spec["mounts"].as_array_mut().context("a specification has mounts")?.extend(self.mounts());
         spec["process"]["env"] = json!(self.env);
-        // To limit a process of another user takes CAP_SYS_RESOURCE, and in a user namespace each is another's.
+        // Setting limits of another user's process takes CAP_SYS_RESOURCE, and in a user namespace every
+        // process is another user's.
         spec["process"]["rlimits"] = json!([]);
         let path = places.state().join(format!("runtime-{}.json", self.name));
         fs::write(&path, spec.to_string()).with_context(|| format!("failed to write {}", path.display()))?;
@@ -56,7 +57,6 @@ impl RuntimeHandler {
         files.chain(hidden)
     }
 
-    /// Makes its `RuntimeClass`.
     pub(super) async fn announce(&self, plane: &ControlPlane) -> anyhow::Result<()> {
         let class = json!({
             "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",

@@ -1,13 +1,13 @@
-//! The settings of the machine's GPUs that a node with MPS shares must leave as they are.
+//! The settings of the machine's GPUs that a node with MPS shares must not change.
 
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-/// As nvidia-smi names them.
+/// The settings by their names in nvidia-smi.
 const FIELDS: &str = "uuid,mig.mode.current,mig.mode.pending,compute_mode,persistence_mode,power.limit";
 
-/// These are being withdrawn: where a driver does not tell them, it is compared that it does not.
+/// NVIDIA is withdrawing these fields. If a driver no longer reports them, the error is compared instead.
 const CLOCKS: &str = "clocks.applications.graphics,clocks.applications.memory";
 
 /// The settings of all GPUs at one moment.
@@ -18,12 +18,12 @@ pub struct GpuSettings {
 }
 
 impl GpuSettings {
-    /// Asks nvidia-smi.
+    /// Reads the settings from nvidia-smi.
     pub fn read() -> anyhow::Result<Self> {
         Ok(Self { told: ask(FIELDS)?, clocks: ask(CLOCKS).map_err(|error| error.to_string()) })
     }
 
-    /// Fails if they are not these any more.
+    /// Fails if the current settings differ from these.
     pub fn unchanged(&self) -> anyhow::Result<()> {
         let now = Self::read()?;
         ensure!(*self == now, "settings of the GPUs ({FIELDS}; {CLOCKS}) were\n{self:?}\nand are\n{now:?}");

@@ -1,11 +1,11 @@
-//! What a node runs, in the words of its programs.
+//! The versions of a node's programs, as they print them.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::binaries;
 
-/// Program and version, one a line. What does not answer is told as such.
+/// Program and version, one per line. A program that fails is listed with that.
 #[must_use]
 pub fn versions() -> Vec<String> {
     let mut versions: Vec<String> = ["containerd", "runc", "kubelet"]
@@ -21,7 +21,7 @@ pub fn versions() -> Vec<String> {
     versions
 }
 
-/// What a program says, its lines joined.
+/// A program's output with its lines joined; `None` if it fails.
 fn said(program: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok().filter(|o| o.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout);

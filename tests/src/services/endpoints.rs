@@ -1,4 +1,4 @@
-//! Which pods serve which port of which Service. Pure.
+//! Computes which pods serve which port of which Service, without I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::pods::is_ready;
 /// The pods' addresses by the Services' addresses.
 pub(super) type Endpoints = BTreeMap<SocketAddr, BTreeSet<SocketAddr>>;
 
-/// Where each port of each Service leads.
+/// The endpoints of each port of each Service.
 pub(super) fn of(services: &[Arc<Service>], pods: &[Arc<Pod>]) -> Endpoints {
     let mut endpoints = Endpoints::new();
     for service in services {
@@ -51,7 +51,7 @@ pub(super) fn serving<'a>(service: &Service, pods: &'a [Arc<Pod>]) -> Vec<(&'a P
     selected.filter_map(|pod| Some((pod, ip(pod)?))).collect()
 }
 
-/// Ready, and not about to end.
+/// Whether the pod is ready and not being deleted.
 #[must_use]
 pub fn may_serve(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && is_ready(pod)

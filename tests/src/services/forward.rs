@@ -1,4 +1,4 @@
-//! One port of one Service.
+//! Forwards one port of one Service to its pods.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,11 +12,11 @@ use tokio::task::JoinSet;
 
 use crate::kubelet::locked;
 
-/// Connections that are open. They end with this, and not before their pods end them: kube-proxy ends none, whatever becomes of the
-/// Service or of the pod's readiness.
+/// Open connections. They end with this set or when a pod ends them. As with kube-proxy, a change of the
+/// Service or of a pod's readiness ends none.
 pub(super) type Connections = Arc<Mutex<JoinSet<()>>>;
 
-/// A port that is listened on until this is dropped. New connections go to the pods in turn.
+/// A port that listens until this is dropped. New connections go to the pods in turn.
 #[derive(Debug)]
 pub(super) struct Forward {
     shared: Arc<Shared>,
@@ -43,7 +43,7 @@ impl Forward {
         Ok(Self { shared, _accepting: accepting })
     }
 
-    /// From now on connections go to these.
+    /// Sends new connections to these pods from now on.
     pub(super) fn lead_to(&self, backends: BTreeSet<SocketAddr>) {
         *locked(&self.shared.backends) = backends.into_iter().collect();
     }
@@ -67,11 +67,11 @@ impl Shared {
     }
 }
 
-/// A pod that cannot be reached is not another's turn: kube-proxy does not look.
+/// Forwards a connection. As with kube-proxy, a pod that cannot be reached is not replaced by another.
 async fn connection(mut client: TcpStream, backend: Option<SocketAddr>) {
     let Some(backend) = backend else { return };
     let Ok(mut server) = TcpStream::connect(backend).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    // Either side ends it; both have been told then.
+    // An error here means that one side closed; both connections are closed then.
     let _ = copy_bidirectional(&mut client, &mut server).await;
 }

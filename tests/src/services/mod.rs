@@ -1,8 +1,9 @@
-//! Services on this machine: a stand-in for kube-proxy and for the cluster's DNS.
+//! Services on this machine, in place of kube-proxy and the cluster's DNS.
 //!
-//! Each Service's address is one of 127.0.0.0/8, and so is each pod's (`kubelet`): this listens on the first and forwards TCP
-//! connections to the second, for pods that are ready. A port that no pod serves refuses connections. Names stand in a hosts
-//! file. It looks at pods and not at `EndpointSlices`, in which a loopback address is not allowed.
+//! Every Service and every pod (`kubelet`) has an address in 127.0.0.0/8. The proxy listens on the Services'
+//! addresses and forwards TCP connections to ready pods. A port that no pod serves refuses connections. Names
+//! are in a hosts file. The proxy watches pods instead of `EndpointSlices`, because those do not allow
+//! loopback addresses.
 
 mod endpoints;
 mod forward;
@@ -25,7 +26,7 @@ use endpoints::Endpoints;
 pub use endpoints::may_serve;
 use forward::{Connections, Forward};
 
-/// A running stand-in. It ends, with the connections through it, when it is dropped.
+/// A running proxy. Dropping it ends it and the connections through it.
 #[derive(Debug)]
 pub struct ServiceProxy {
     hosts: PathBuf,
@@ -33,12 +34,12 @@ pub struct ServiceProxy {
 }
 
 impl ServiceProxy {
-    /// Serves the Services of a cluster, whose names it writes into the file `hosts` of `folder`.
+    /// Serves the Services of a cluster. Their names are written into the file `hosts` of `folder`.
     pub fn start(client: &Client, folder: &Path) -> anyhow::Result<Self> {
         Self::leading(client, folder, Endpoints::new())
     }
 
-    /// The same, and a Service that selects no pods leads to a server: `kubernetes` to the API server.
+    /// Serves them, and forwards one Service without pods to a server: `kubernetes` to the API server.
     pub fn beside(
         client: &Client,
         folder: &Path,
@@ -77,7 +78,7 @@ impl ServiceProxy {
     }
 }
 
-/// Keeps a store true, and says when it has changed.
+/// Keeps a store up to date, and notifies `changed`.
 async fn follow<K>(api: Api<K>, writer: reflector::store::Writer<K>, changed: Arc<tokio::sync::Notify>)
 where
     K: kube::Resource<DynamicType = ()>
@@ -105,11 +106,11 @@ struct Proxy {
     services: reflector::Store<Service>,
     pods: reflector::Store<Pod>,
     hosts: PathBuf,
-    /// What the hosts file has.
+    /// The names in the hosts file.
     named: Vec<names::Named>,
-    /// Where Services lead that select no pods.
+    /// Targets of Services that select no pods.
     fixed: Endpoints,
-    /// The ports that are listened on.
+    /// The ports with a listener.
     ports: BTreeMap<SocketAddr, Forward>,
     connections: Connections,
 }
@@ -142,7 +143,8 @@ impl Proxy {
             }
             match Forward::listen(address, backends, Connections::clone(&self.connections)).await {
                 Ok(forward) => drop(self.ports.insert(address, forward)),
-                // A port below 1024 is not for everyone, and another control plane may have the address.
+                // Ports below 1024 need privileges, and another control plane may use the address, so a
+                // failure is only logged.
                 Err(error) => tracing::warn!(%address, %error, "a Service is not served"),
             }
         }

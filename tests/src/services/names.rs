@@ -1,4 +1,4 @@
-//! The Services' names in a hosts file.
+//! Writes the Services' names into a hosts file.
 
 use std::fs;
 use std::io;
@@ -9,10 +9,10 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 
 use super::endpoints;
 
-/// An address and the names of the Service that it is of.
+/// An address, and the names of its Service.
 pub(super) type Named = (String, String);
 
-/// The addresses of the Services; those of a headless one are its pods'.
+/// The addresses of the Services. A headless one has those of its pods.
 pub(super) fn of(services: &[Arc<Service>], pods: &[Arc<Pod>]) -> Vec<Named> {
     let mut named: Vec<Named> = services.iter().flat_map(|service| of_one(service, pods)).collect();
     named.sort();
@@ -32,7 +32,7 @@ fn of_one(service: &Service, pods: &[Arc<Pod>]) -> Vec<Named> {
     addresses.into_iter().map(|address| (address, names.clone())).collect()
 }
 
-/// Writes the file in place: containers have this very file mounted.
+/// Writes the file in place, because containers have this very file mounted.
 pub(super) fn write(file: &Path, named: &[Named]) -> io::Result<()> {
     let lines = named.iter().map(|(address, names)| format!("{address} {names}\n"));
     let text: String = std::iter::once("127.0.0.1 localhost\n".to_owned()).chain(lines).collect();

@@ -1,4 +1,4 @@
-//! The same by core's decision alone: kube-scheduler's checks are the account's, what GPUs have is core's.
+//! Judges core's decision alone: kube-scheduler's checks come from the account, the GPUs' capacity from core.
 
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Holder, MigPart, Shape, SliceState, SliceStatus};
 use kerf_core::inventory::NodeInventory;
@@ -12,10 +12,10 @@ use kerf_core::units::MemoryMib;
 
 use super::{Case, CaseGpu, CaseNode, Verdict};
 
-/// What `choose_among` says of the pod, judged.
+/// The verdict on the choice of `choose_among` for the pod.
 ///
 /// # Errors
-/// Names what the simulated NVML has and core cannot read.
+/// Fails with the part of the simulated NVML's state that core cannot parse.
 pub fn decide(case: &Case) -> anyhow::Result<Verdict> {
     let read = |node: &CaseNode| Ok(NodeInventory::of(&GpuNodeSpec::default(), &node.status()?));
     let all = case.nodes.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
@@ -36,7 +36,7 @@ pub fn decide(case: &Case) -> anyhow::Result<Verdict> {
 }
 
 impl CaseNode {
-    /// What its agent would report.
+    /// The status that its agent would report.
     pub(super) fn status(&self) -> anyhow::Result<GpuNodeStatus> {
         let models = self.gpus.iter().map(|gpu| Ok(serde_json::to_value(gpu.state.model)?));
         let models: Vec<serde_json::Value> = models.collect::<anyhow::Result<_>>()?;

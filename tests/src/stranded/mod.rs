@@ -1,7 +1,8 @@
-//! Small random clusters with one pod each, and by which kinds the pod may have its slice on which node.
+//! Small random clusters with one pod each, and which kinds can serve the pod on which node.
 //!
-//! The account shares no code with kerf-core: places of GPU instances are counted by the simulated NVML's rules, memory by GPUs'
-//! totals and what the docs say is kept free, and what kube-scheduler checks by the pod's and the nodes' fields.
+//! The account shares no code with kerf-core. It counts places of GPU instances by the simulated NVML's
+//! rules, and memory by the GPUs' totals and what the docs say is kept free. It applies kube-scheduler's
+//! checks to the fields of the pod and the nodes.
 
 mod account;
 mod decided;
@@ -18,69 +19,55 @@ use kerf_nvml_mock::GpuState;
 pub use decided::decide;
 pub use scheduled::Scene;
 
-/// A cluster and its pod.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// The nodes.
     pub nodes: Vec<CaseNode>,
-    /// The pod.
     pub pod: CasePod,
 }
 
-/// A node.
 #[derive(Debug, Clone)]
 pub struct CaseNode {
-    /// Its GPUs.
     pub gpus: Vec<CaseGpu>,
-    /// Whether it has a taint.
     pub tainted: bool,
-    /// Its CPUs.
     pub cpu: u32,
-    /// Its zone.
     pub zone: &'static str,
-    /// Whether a pod is there of which others may want to be apart.
+    /// Whether it has the pod that others may avoid by anti-affinity.
     pub has_neighbour: bool,
     /// Whether its agent has registered neutral names.
     pub knows_neutral_names: bool,
 }
 
-/// A GPU: as the simulated NVML has it, where all instances are in use, and the shares in use.
+/// A GPU as the simulated NVML has it, and the shares on it. All instances and shares are in use.
 #[derive(Debug, Clone)]
 pub struct CaseGpu {
-    /// Mode and instances.
     pub state: GpuState,
-    /// Kind and size in GB of each share; a whole GPU is one of them.
+    /// Kind and size in GB of each share. A whole GPU is one of them.
     pub shares: Vec<(Kind, u32)>,
 }
 
 /// A pod that asks for one slice.
 #[derive(Debug, Clone)]
 pub struct CasePod {
-    /// The size, in GB.
     pub gb: u32,
-    /// Its class.
     pub isolation: IsolationClass,
     /// The kinds that may serve it, the preferred one first.
     pub kinds: Vec<Kind>,
-    /// The CPUs that it needs.
     pub cpu: u32,
     /// The zone of its volume.
     pub zone: Option<&'static str>,
-    /// Whether it wants to be apart from the neighbour.
+    /// Whether it avoids the neighbour by anti-affinity.
     pub apart: bool,
     /// Whether it tolerates the taint.
     pub tolerates: bool,
 }
 
 impl CasePod {
-    /// Its neutral name.
     #[must_use]
     pub fn name(&self) -> ResourceName {
         let size = SizeGb(self.gb);
         ResourceName::Neutral(neutral_size(size).unwrap_or(size))
     }
 
-    /// Its request document.
     #[must_use]
     pub fn request(&self) -> RequestDocument {
         let mut document = request_sized(self.name(), SizeGb(self.gb), 1);
@@ -90,23 +77,23 @@ impl CasePod {
     }
 }
 
-/// What became of a pod, beside what the account says.
+/// How a pod fared, compared with the account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has the best kind that there is room for where it may go.
+    /// It has the best kind with capacity on a node that it may use.
     Served(Kind),
-    /// It waits, and nothing has room.
+    /// It is pending, and no kind has capacity for it.
     Waits,
-    /// It waits though this kind has room where it may go.
+    /// It is pending although this kind has capacity on a node that it may use.
     Stranded(Kind),
-    /// It has this kind, which the account says has no room there, or the node may not have it.
+    /// It has this kind, although the account finds no capacity there, or the pod may not use the node.
     Impossible(Kind),
-    /// It has the first kind, and the second is better and has room.
+    /// It has the first kind, although the second is better and has capacity.
     Worse(Kind, Kind),
 }
 
 impl Verdict {
-    /// Whether it must never be.
+    /// Whether the verdict is a fault of kerf.
     #[must_use]
     pub fn is_wrong(self) -> bool {
         !matches!(self, Self::Served(_) | Self::Waits)
@@ -114,7 +101,7 @@ impl Verdict {
 }
 
 impl Case {
-    /// The verdict on a pod that was given this kind on the node of this place, or that waits.
+    /// The verdict on a pod with this kind on the node of this index, or on a pending one.
     #[must_use]
     pub fn judge(&self, given: Option<(usize, Kind)>) -> Verdict {
         let best = self.pod.kinds.iter().copied().find(|kind| !self.nodes_with(*kind).is_empty());

@@ -1,4 +1,4 @@
-//! Cases from random numbers, about half of whose nodes are closed to the pod or full.
+//! Random cases. About half of their nodes are full or closed to the pod.
 
 use kerf_core::kind::{IsolationClass, Kind};
 use kerf_nvml_mock::{MigMode, MockConfig, MockState, Model};
@@ -15,7 +15,6 @@ const CPUS: [u32; 3] = [4, 16, 64];
 struct Dice(Random);
 
 impl Dice {
-    /// A number below `bound`.
     fn below(&mut self, bound: usize) -> usize {
         self.0.below(bound)
     }
@@ -24,17 +23,17 @@ impl Dice {
         all[self.below(all.len())]
     }
 
-    /// True in so many of a hundred.
+    /// True with a probability of `percent` in a hundred.
     fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 }
 
 impl Case {
-    /// The case of this number: always the same one.
+    /// The case of this number, which is always the same.
     #[must_use]
     pub fn random(number: u64) -> Self {
-        // Numbers that follow each other begin alike.
+        // Consecutive seeds begin with similar numbers, so they are multiplied.
         let mut dice = Dice(Random::new((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         let nodes = (0..=1 + dice.below(5)).map(|_| dice.node()).collect();
         Self { nodes, pod: dice.pod() }
@@ -59,17 +58,17 @@ impl Dice {
         let by_mig = model.has_mig() && self.percent(70);
         let mode = if by_mig { MigMode::Enabled } else { MigMode::Disabled };
         let config = MockConfig::new().gpus(model, 1, mode);
-        // A configuration of one GPU of a known model boots.
+        // A configuration of one GPU of a known model always boots.
         let mut state = MockState::first_boot(&config).unwrap_or_else(|error| unreachable!("{error}"));
         let fill = self.below(8);
         if by_mig {
             let plain = model.profiles().iter().filter(|profile| !profile.media_extension);
             let names: Vec<&str> = plain.map(|profile| profile.name.as_str()).collect();
             for _ in 0..fill {
-                // What has no place is not there.
+                // A cut without a free place fails and is skipped.
                 let _ = state.cut(0, self.of(&names));
             }
-            // Holes, as after pods that ended.
+            // Removing some instances makes holes, as after ended pods.
             state.gpus[0].instances.retain(|_| self.percent(60));
         }
         let shares = if by_mig { Vec::new() } else { self.shares(model) };
@@ -83,7 +82,7 @@ impl Dice {
             return self.percent(30).then_some((kind, total)).into_iter().collect();
         }
         let mut shares = Vec::new();
-        // Two GB are kept free.
+        // Two GB stay free for the driver and the MPS server.
         let mut left = total.saturating_sub(2);
         for _ in 0..self.below(6) {
             let size = self.of(&SIZES[..7]).min(left);
@@ -102,7 +101,7 @@ impl Dice {
             IsolationClass::Memory => vec![Kind::Mig, Kind::Mps, Kind::Whole],
             IsolationClass::None => vec![Kind::TimeSlicing, Kind::Mps, Kind::Mig, Kind::Whole],
         };
-        // An admin's order, and kinds that a policy leaves out.
+        // Imitates an admin's order of kinds, and kinds that a policy leaves out.
         let first = self.below(kinds.len());
         kinds.rotate_left(first);
         if self.percent(30) && kinds.len() > 2 {

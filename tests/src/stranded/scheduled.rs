@@ -1,5 +1,6 @@
-//! The same through kube-scheduler and the extender: all cases side by side in one control plane, each pod kept to its own nodes by
-//! a label. Pods come with their request document, for the webhook sees no inventory; agents are played.
+//! Judges the same cases through kube-scheduler and the extender. All cases are in one control plane; a label
+//! restricts each pod to its own nodes. Pods come with their request document, because the webhook has no
+//! inventory here; agents are simulated.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,31 +21,32 @@ use crate::pods::kind_of;
 use crate::volumes::{ZONE, bound_in_zone};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// By when a pod that has room must be bound: kube-scheduler's longest backoff, and some.
+/// A pod with capacity must be bound by then: kube-scheduler's longest backoff, and a margin.
 const BOUND_BY: Duration = Duration::from_secs(20);
-/// How many clusters are made at once.
+/// How many objects are created concurrently.
 const AT_ONCE: usize = 8;
 const CASE: &str = "example.com/case";
 const TEAM: &str = "example.com/team";
 const NEIGHBOUR: &str = "example.com/neighbour-of";
 
-/// A cluster without kubelets.
+/// A cluster without kubelets, with simulated agents.
 pub struct Scene {
     cluster: Cluster,
     agents: SimulatedAgents,
 }
 
-/// What became of the pods.
+/// The results of all cases.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// For each case.
+    /// The verdict of each case.
     pub verdicts: Vec<Verdict>,
-    /// For each case that waited at some time, what kube-scheduler said last.
+    /// For each case that was pending at some time, kube-scheduler's last message.
     pub refusals: BTreeMap<usize, String>,
 }
 
 impl Scene {
-    /// Starts it. Without the guard and the webhook: this plays agents and webhook with an admin's rights.
+    /// Starts the cluster without the guard and the webhook, because this code acts as agents and webhook
+    /// with an admin's rights.
     pub async fn start() -> anyhow::Result<Self> {
         let cluster = Cluster::start(ClusterOptions::of_simulated_nodes(), |_| ()).await?;
         let plane = cluster.plane();
@@ -63,7 +65,8 @@ impl Scene {
         Ok(Self { cluster, agents })
     }
 
-    /// Makes the cases' clusters, lets them be seen, creates all pods, and judges once nothing changes any more.
+    /// Creates the cases' nodes, waits until they are seen, creates all pods, and judges once nothing changes
+    /// any more.
     pub async fn judge(&self, cases: &[Case]) -> anyhow::Result<Outcome> {
         let client = self.cluster.plane().client();
         let make = async |(number, case): (usize, &Case)| make(&client, number, case).await;
@@ -72,7 +75,7 @@ impl Scene {
             .buffer_unordered(AT_ONCE)
             .try_collect::<()>()
             .await?;
-        // A pod is decided on by what the extender has seen.
+        // The extender decides by its index, so it must have seen the nodes before the pods are created.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let pods = Api::<Pod>::default_namespaced(client);
         let create = async |(number, case): (usize, &Case)| {
@@ -99,7 +102,7 @@ impl Scene {
         }
     }
 
-    /// For each case the verdict; `None` for a pod that kube-scheduler has not looked at.
+    /// The verdict of each case; `None` for a pod that kube-scheduler has not tried yet.
     async fn look(&self, pods: &Api<Pod>, cases: &[Case]) -> anyhow::Result<Vec<Option<Verdict>>> {
         let listed = pods.list(&ListParams::default().labels(keys::SLICED)).await?.items;
         let mut verdicts = vec![None; cases.len()];
@@ -113,7 +116,7 @@ impl Scene {
         Ok(verdicts)
     }
 
-    /// What kube-scheduler said of pods that it found no node for, at least once.
+    /// kube-scheduler's messages about pods for which it found no node, at least once.
     async fn refusals(&self) -> anyhow::Result<BTreeMap<usize, String>> {
         let failed = ListParams::default().fields("reason=FailedScheduling");
         let events = Api::<Event>::default_namespaced(self.cluster.plane().client());
@@ -124,7 +127,7 @@ impl Scene {
         Ok(said.collect())
     }
 
-    /// Ends everything in order.
+    /// Ends the agents before the cluster, because they are connected to its extender.
     pub async fn stop(self) -> anyhow::Result<()> {
         drop(self.agents);
         self.cluster.stop().await
@@ -163,7 +166,7 @@ fn taint(node: &CaseNode) -> Option<Taint> {
     node.tainted.then_some(Taint { key, effect, value: None, time_added: None })
 }
 
-/// As the webhook would leave it.
+/// The pod with what the webhook would write.
 fn pod(number: usize, case: &Case) -> anyhow::Result<Pod> {
     let asked = &case.pod;
     let limits = json!({"cpu": asked.cpu.to_string(), asked.name().to_string(): "1"});
@@ -208,7 +211,7 @@ fn is_refused(pod: &Pod) -> bool {
     conditions.any(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
 }
 
-/// The place of the pod's node among its case's, and the kind of its slice.
+/// The index of the pod's node in its case, and the kind of its slice.
 fn given(pod: &Pod) -> anyhow::Result<Option<(usize, Kind)>> {
     let Some(node) = node_of(pod) else { return Ok(None) };
     let place = node.rsplit('-').next().context("the node has no number")?.parse()?;

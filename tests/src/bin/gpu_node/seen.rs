@@ -28,7 +28,6 @@ const LEAST: u64 = 8;
 pub struct Seen {
     environment: BTreeMap<String, String>,
     devices: Vec<String>,
-    /// The container's user id.
     pub user: u32,
     /// How many GPUs CUDA shows. `cuda` has one entry for each GPU that the pod asked for.
     gpus: usize,

@@ -21,7 +21,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Called by the holder.
+    /// Called by the holder, once the node is up.
     pub fn write(&self, args: &Args) -> anyhow::Result<()> {
         // Renaming the complete file makes sure that no step reads half of it.
         let unfinished = args.state.join("standing.unfinished");

@@ -26,7 +26,6 @@ const RESIDENT_MIB: f64 = 16.0;
 
 /// Lifetimes of certificates that expire within the measurement.
 const SHORT_LIVES: [&str; 3] = ["--tls-leaf-age=10s", "--tls-ca-age=30s", "--grace=2s"];
-/// Timeout for a rotation.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// What to measure.
@@ -180,8 +179,7 @@ async fn rotation(scene: &mut AdmissionScene, args: &Args) -> anyhow::Result<Fig
         if leaves.last() != Some(&leaf) {
             leaves.push(leaf);
         }
-        // With two authorities in the bundle, replicas may serve leaves of either: the riskiest moment for a
-        // restart.
+        // The replicas restart while the bundle has two authorities, so in the middle of a rotation.
         if scene.trusted().await?.len() == 2 && !restarted {
             scene.restart(0).await?;
             scene.restart(1).await?;

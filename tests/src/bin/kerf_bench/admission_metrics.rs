@@ -36,7 +36,6 @@ impl Histogram {
         Self(pairs.map(|((end, now), (_, then))| (*end, now.saturating_sub(*then))).collect())
     }
 
-    /// The number of samples.
     pub fn count(&self) -> u64 {
         self.0.last().map_or(0, |(_, count)| *count)
     }

@@ -65,7 +65,7 @@ pub async fn measure(
     Ok(vec![Figure::at_most("handler, p99, over one that does nothing", took.p99_ms / beside.p99_ms, BAR)])
 }
 
-/// The AdmissionReview that the API server would send for a pod that asks for a slice.
+/// The `AdmissionReview` that the API server would send for a pod that asks for a slice.
 async fn question(scene: &AdmissionScene) -> anyhow::Result<Value> {
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     // A dry run makes the API server fill in its defaults.

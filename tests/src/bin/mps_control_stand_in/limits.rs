@@ -5,7 +5,6 @@
 pub struct Limits {
     /// The memory limit in MiB; `None` if unlimited.
     pub memory: Option<u64>,
-    /// The active thread percentage.
     pub threads: f64,
 }
 

@@ -9,12 +9,12 @@ const FOREVER: Duration = Duration::from_hours(24);
 /// The result of a command.
 #[derive(Debug, PartialEq)]
 pub enum Done {
+    /// The text that the client gets.
     Answer(String),
     /// The daemon ends once its clients have ended, or after this time.
     Quit { within: Duration },
 }
 
-/// Executes a command.
 pub fn answer(servers: &mut Servers, line: &str) -> Done {
     let words: Vec<&str> = line.split_whitespace().collect();
     Done::Answer(match words[..] {

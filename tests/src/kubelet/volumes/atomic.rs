@@ -21,7 +21,6 @@ pub struct AtomicFolder {
 }
 
 impl AtomicFolder {
-    /// Creates an empty folder.
     pub fn make(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         fs::create_dir_all(&path)?;

@@ -26,6 +26,7 @@ pub(super) enum MountError {
     /// An object that the volume needs is missing.
     #[error("{kind} {name:?} not found")]
     NotFound {
+        /// The kind as the kubelet writes it, such as `configmap`.
         kind: &'static str,
         name: String,
     },
@@ -47,7 +48,7 @@ pub(super) struct Telling<'a> {
     pub(super) client: &'a Client,
     pub(super) pod: &'a Pod,
     pub(super) whereabouts: &'a Whereabouts,
-    /// The node's allocatable resources.
+    /// The node's allocatable resources, for fields without a limit.
     pub(super) node: &'a ResourceList,
 }
 

@@ -1,4 +1,4 @@
-//! Shares of many sizes, several at a time: each gets what it asked for, and no more.
+//! Shares of many sizes, several at a time: each pod gets exactly what it asked for.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ const VARIABLES: [(&str, &str); 3] = [
     ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"),
 ];
 
-/// Twice the pod's share.
+/// Twice the pod's share, so that the agent notices the overuse.
 const KEEP_MIB: u64 = 20 * 1024;
 
 pub async fn are_caught(scene: &Scene<'_>) -> anyhow::Result<String> {

@@ -96,7 +96,6 @@ fn median(mut values: Vec<f64>) -> f64 {
 pub struct Row {
     pub nodes: usize,
     pub scene: String,
-    /// Medians with kerf.
     pub kerf: Measured,
     pub control: Measured,
     /// Bound pods per second: kerf's over the control's.

@@ -37,7 +37,7 @@ pub enum Load {
     InTurn,
     /// Pods are created as fast as the API server accepts them.
     Burst,
-    /// A burst of which one in ten asks for a slice.
+    /// A burst in which one pod in ten asks for a slice.
     Mixed,
     Plain,
     /// A burst while pods that fit nowhere are pending.

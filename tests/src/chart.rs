@@ -25,6 +25,7 @@ pub fn helm_in(home: &Path, kubeconfig: Option<&Path>, arguments: &[&str]) -> an
     }
     match kubeconfig {
         Some(path) => helm.env("KUBECONFIG", path),
+        // Helm must not reach the cluster of a developer who runs the tests.
         None => helm.env_remove("KUBECONFIG"),
     };
     helm.output().context("failed to start helm")

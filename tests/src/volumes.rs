@@ -23,6 +23,7 @@ pub async fn bound_in_zone(client: &Client, name: &str, zone: &str) -> anyhow::R
             "storageClassName": "", "volumeName": name,
         },
     });
+    // The claim comes first, because the volume names its UID.
     let claims = Api::<PersistentVolumeClaim>::default_namespaced(client.clone());
     let claim = claims.create(&PostParams::default(), &serde_json::from_value(claim)?).await;
     let uid = claim.with_context(|| format!("failed to make the claim {name}"))?.metadata.uid;

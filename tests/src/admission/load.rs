@@ -52,10 +52,12 @@ impl Load {
             ticks.tick().await;
             let (pods, pod) = (self.pods.clone(), pod.clone());
             running.spawn(async move { create(&pods, &pod, admitted).await });
+            // Finished tasks are collected at once, so that the set stays small.
             while let Some(ended) = running.try_join_next() {
                 samples.extend(ended);
             }
         }
+        // Open requests are awaited too, because the slow ones matter most.
         samples.extend(running.join_all().await);
         samples
     }

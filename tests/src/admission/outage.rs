@@ -135,6 +135,7 @@ pub async fn match_condition(client: &Client) -> anyhow::Result<String> {
 
 pub async fn set_match_condition(client: &Client, expression: &str) -> anyhow::Result<()> {
     let conditions = json!([{"name": MatchCondition::NAME, "expression": expression}]);
+    // A strategic merge matches webhooks by name, so that the other entries stay.
     let patch = json!({"webhooks": [{"name": MatchCondition::WEBHOOK, "matchConditions": conditions}]});
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     api.patch(CONFIGURATION, &PatchParams::default(), &Patch::Strategic(patch)).await?;

@@ -106,6 +106,7 @@ impl Shared {
 async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
     let Some(address) = shared.next() else { return };
     let Ok(mut server) = TcpStream::connect(address).await else { return };
+    // Nagle's algorithm would add delays that are not the webhook's.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     // An error here means that one side closed; both connections are closed then.
     let _ = copy_bidirectional(&mut client, &mut server).await;

@@ -60,6 +60,7 @@ impl AdmissionScene {
 
     /// Starts another replica with these flags behind the proxy, and waits until it is ready.
     pub async fn add_replica(&mut self, flags: &[&str]) -> anyhow::Result<()> {
+        // The ports are fixed, so that a restarted replica has the same addresses.
         let [port, admin] = ports::free()?;
         let (address, admin) =
             (SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 1], admin)));
@@ -137,6 +138,7 @@ impl AdmissionScene {
         let webhooks = found.webhooks.unwrap_or_default();
         let webhooks: Vec<_> =
             webhooks.iter().map(|w| json!({"name": w.name, "clientConfig": client})).collect();
+        // A strategic merge matches webhooks by name, so that their other fields stay.
         let patch = Patch::Strategic(json!({"webhooks": webhooks}));
         api.patch(CONFIGURATION, &PatchParams::default(), &patch).await?;
         Ok(())

@@ -67,6 +67,7 @@ impl Cluster {
         install(&plane, &[]).await?;
         progress("kerf's objects applied: CRD, rights, webhook configuration");
         let shipped = options.policy.unwrap_or_else(|| root().join("policies/default.yaml"));
+        // The programs read a copy, so that a test can change the policy.
         let policy =
             copy(&shipped, plane.dir()).with_context(|| format!("failed to copy {}", shipped.display()))?;
         let agents_addresses = addresses(if options.two_extenders { 2 } else { 1 })?;

@@ -176,6 +176,7 @@ pub(super) fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), En
     if more.is_empty() {
         return Ok(());
     }
+    // The kernel ignores such flags when a bind mount is made, so a remount sets them.
     let remount = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | more | kept_flags(target)?;
     mount(NONE, target, NONE, remount, NONE).map_err(failed)
 }

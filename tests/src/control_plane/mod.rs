@@ -60,6 +60,7 @@ impl ControlPlane {
     pub async fn start(options: ControlPlaneOptions) -> anyhow::Result<Self> {
         for _ in 1..START_ATTEMPTS {
             match Self::try_start(&options).await {
+                // No socket reserves the ports, so another process may take one before its program binds it.
                 Err(error) if format!("{error:#}").contains("address already in use") => {
                     tracing::info!("a port was taken while the control plane started, trying others");
                 }
@@ -171,6 +172,7 @@ impl ControlPlane {
     /// Ends all programs in order, with some time for each to exit by itself, and removes the folder.
     pub async fn stop(self) -> anyhow::Result<()> {
         let Self { servers, folder, .. } = self;
+        // Waiting for processes to exit blocks the thread.
         let stopped = tokio::task::spawn_blocking(|| servers.terminate()).await;
         stopped.context("failed to stop the control plane")??;
         folder.remove();

@@ -29,6 +29,7 @@ pub fn free<const N: usize>() -> io::Result<[u16; N]> {
 
 fn next() -> io::Result<u16> {
     let count = u32::from(RANGE.end - RANGE.start);
+    // Consecutive process ids begin 97 ports apart, so that tests side by side rarely collide.
     let begin = std::process::id().wrapping_mul(97);
     for _ in 0..count {
         let offset = begin.wrapping_add(LOOKED_AT.fetch_add(1, Ordering::Relaxed)) % count;

@@ -86,6 +86,7 @@ impl Server {
         let began = Instant::now();
         let name = self.child.name().to_owned();
         loop {
+            // A program that has exited never becomes ready, so the wait ends at once.
             if let Some(status) = self.child.exited()? {
                 bail!(
                     "{name} ended ({status}) before it was ready; the end of its log:\n{}",

@@ -23,9 +23,9 @@ pub enum Blow {
     Code(NvmlCode),
     /// The daemon answers with an error, or with nothing.
     Refused,
-    /// The call hangs until it is released, then takes effect.
+    /// The call does not return until it is released.
     Hang,
-    /// The call takes effect, then hangs until it is released.
+    /// The call takes effect, but does not return until it is released.
     HangAfter,
     /// The daemon is killed before the call takes effect.
     DieBefore,

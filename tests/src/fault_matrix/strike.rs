@@ -109,6 +109,7 @@ impl Scene {
         if !struck {
             return Ok(Outcome::NotStruck);
         }
+        // The node may look settled before the agent's death is noticed.
         while harm.kills_the_agent() && self.deaths == deaths {
             self.tick(true).await?;
             self.revive()?;

@@ -93,6 +93,7 @@ impl Agent {
     /// Serves orders until it is aborted.
     pub(super) async fn run(self: Arc<Self>) {
         let stop = CancellationToken::new();
+        // Aborting this task must end its connections too.
         let _end = stop.clone().drop_guard();
         let extenders = Arc::clone(&self.shared.extenders);
         tokio::spawn(client::run(Arc::clone(&self), extenders, stop));

@@ -65,6 +65,7 @@ pub(super) async fn write_status(client: &Client, key: &PodKey, uid: &str, statu
 /// Deletes a pod whose containers have ended; the API server waits for that.
 pub(super) async fn remove(client: &Client, key: &PodKey, uid: &str) {
     let api: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
+    // A new pod may have the same name, and must not be deleted.
     let only_this = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
     let parameters = DeleteParams::default().grace_period(0).preconditions(only_this);
     insist("pod removal", || async {

@@ -55,6 +55,7 @@ impl LogBook {
     /// Prepares a run that is about to start.
     pub(super) fn begin(&self, pod: &PodKey, container: &str) -> RunLog {
         let file = self.file(pod, container);
+        // A restarted container appends to the same file, so its run begins at the end.
         RunLog { begin: length(&file), file, end: OnceLock::new() }
     }
 

@@ -52,6 +52,7 @@ pub(super) async fn register(
 /// Ticks until the kubelet stops.
 pub(super) async fn tick(core: &Core) {
     let mut ticks = tokio::time::interval(core.options.status_period);
+    // A late tick is not followed by a burst of ticks.
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

@@ -73,6 +73,7 @@ impl Core {
     /// Runs a task for as long as the pods run; see [`Core::join`].
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = locked(&self.tasks);
+        // Finished tasks are removed, so that the set does not grow.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task);
     }
@@ -91,6 +92,7 @@ impl Core {
         drop(held_back.wait_for(|held_back| !held_back).await);
         let api: Api<Pod> = Api::all(self.options.client.clone());
         let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.options.node_name));
+        // Managed fields are large, and nothing here reads them.
         let trimmed = watcher(api, config).default_backoff().modify(|pod| pod.metadata.managed_fields = None);
         let mut events = std::pin::pin!(trimmed);
         let mut listed = Vec::new();

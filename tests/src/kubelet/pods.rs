@@ -105,6 +105,7 @@ impl PodTable {
         let Some(record) = records.get_mut(uid) else { return };
         record.gone = true;
         record.stop.cancel();
+        // Other pods are removed by `ended`, once their containers have stopped.
         if matches!(record.stage, Stage::Waiting | Stage::Ended) {
             records.remove(uid);
         }

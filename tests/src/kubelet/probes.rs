@@ -114,6 +114,7 @@ async fn http_get(get: &HTTPGetAction, target: &Target<'_>) -> Result<(), String
     let url = format!("{scheme}://{host}:{}", port(&get.port, target.container)?);
     let mut config = kube::Config::new(url.parse().map_err(|_| format!("{url} is no URL"))?);
     config.accept_invalid_certs = true;
+    // A retry would hide a failed probe.
     config.default_retry = false;
     let client = kube::Client::try_from(config).map_err(|error| error.to_string())?;
     let mut request = http::Request::get(get.path.as_deref().unwrap_or("/"));

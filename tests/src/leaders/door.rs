@@ -50,6 +50,7 @@ impl Drop for Door {
 async fn connection(mut client: TcpStream, target: Option<SocketAddr>) {
     let Some(target) = target else { return };
     let Ok(mut server) = TcpStream::connect(target).await else { return };
+    // Nagle's algorithm would add delays that are not the extender's.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     // An error here means that one side closed; both connections are closed then.
     let _ = copy_bidirectional(&mut client, &mut server).await;

@@ -116,6 +116,7 @@ impl Program {
         let log = open(&self.log).and_then(|log| Ok((log.try_clone()?, log)));
         let (stdout, stderr) = log.map_err(|source| ProcessError::Log { path: self.log.clone(), source })?;
         let mut command = Command::new(binaries::ours("die_with_parent")?);
+        // The wrapper compares this id with its parent's, in case this process ends before it runs.
         command.arg(std::process::id().to_string()).arg(&self.path).args(&self.arguments);
         // The last lines of a log are an error's causes; a backtrace would push them out.
         command.env("RUST_LIB_BACKTRACE", "0");

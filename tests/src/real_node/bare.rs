@@ -44,6 +44,7 @@ impl BareNode {
 
     /// Deletes all pods, then stops the programs in order.
     pub async fn stop(mut self, plane: &ControlPlane) -> anyhow::Result<()> {
+        // The kubelet still runs, because it must end the pods.
         let gone = delete_pods(plane).await;
         self.kubelet.terminate(Duration::from_secs(5))?;
         self.containerd.terminate(Duration::from_secs(10))?;

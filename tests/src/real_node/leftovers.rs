@@ -39,6 +39,7 @@ impl Leftovers {
                 let shim = process.name == SHIM && process.arguments.contains(&socket);
                 let client = process.environment.contains(&pipes);
                 let ours = shim || client || found.contains_key(&process.parent);
+                // This process and init must never be killed, even if they match.
                 if ours && id != own && id > 1 {
                     found.insert(id, process.name.clone());
                 }

@@ -106,6 +106,7 @@ impl RealNode {
 
     /// Deletes all pods, runs the agent's `leave`, which ends the MPS daemons, and stops the rest in order.
     pub async fn stop(mut self, cluster: &Cluster) -> anyhow::Result<()> {
+        // The kubelet and the agent still run, because they must end the pods and free their slices.
         let gone = delete_pods(cluster.plane()).await;
         self.agent.terminate(Duration::from_secs(10))?;
         let left = self.leave.spawn()?;

@@ -53,6 +53,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, connections: Connect
     loop {
         if let Ok((client, _)) = listener.accept().await {
             let mut connections = locked(&connections);
+            // Ended connections are removed, so that the set does not grow.
             while connections.try_join_next().is_some() {}
             connections.spawn(connection(client, shared.next()));
         }
@@ -71,6 +72,7 @@ impl Shared {
 async fn connection(mut client: TcpStream, backend: Option<SocketAddr>) {
     let Some(backend) = backend else { return };
     let Ok(mut server) = TcpStream::connect(backend).await else { return };
+    // Nagle's algorithm would add delays that kube-proxy does not.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     // An error here means that one side closed; both connections are closed then.
     let _ = copy_bidirectional(&mut client, &mut server).await;

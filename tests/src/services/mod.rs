@@ -89,6 +89,7 @@ where
         + Sync
         + 'static,
 {
+    // Managed fields are large, and nothing here reads them.
     let trimmed = watcher(api, watcher::Config::default())
         .default_backoff()
         .modify(|object| object.meta_mut().managed_fields = None);
@@ -133,6 +134,7 @@ impl Proxy {
             }
         }
         let mut wanted = endpoints::of(&services, &pods);
+        // Without a listener the port refuses connections, as with kube-proxy.
         wanted.retain(|_, backends| !backends.is_empty());
         wanted.extend(self.fixed.clone());
         self.ports.retain(|address, _| wanted.contains_key(address));

@@ -92,6 +92,7 @@ impl Scene {
         let began = Instant::now();
         loop {
             let outcome = self.look(&pods, cases).await?;
+            // Only a stranded pod may still be bound until then, so other verdicts need no wait.
             let is_over = began.elapsed() > BOUND_BY;
             let stranded = outcome.iter().flatten().any(|verdict| matches!(verdict, Verdict::Stranded(_)));
             if let (Some(verdicts), true) = (outcome.into_iter().collect(), is_over || !stranded) {

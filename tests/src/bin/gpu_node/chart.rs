@@ -127,6 +127,7 @@ async fn scheduler(plane: &mut ControlPlane, state: &Path) -> anyhow::Result<()>
     let configuration = said(&kerf.output().await.context("failed to start kerf")?)?;
     let path = state.join("scheduler.yaml");
     fs::write(&path, configuration).context("failed to write the scheduler's configuration")?;
+    // It must end first, because two schedulers of one name would bind the same pods.
     plane.child("kube-scheduler")?.terminate(Duration::from_secs(5))?;
     plane.start_scheduler("kube-scheduler-asking-kerf", &path).await
 }

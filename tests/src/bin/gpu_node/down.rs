@@ -46,6 +46,7 @@ pub fn end(args: &Args) -> anyhow::Result<()> {
 
 fn end_holder(args: &Args, holder: Pid) -> anyhow::Result<()> {
     let mut log = File::open(log_file(args)).context("failed to open the holder's log")?;
+    // Only what the holder writes from now on is about its end.
     log.seek(SeekFrom::End(0)).context("failed to read the holder's log")?;
     kill_process(holder, Signal::TERM).context("failed to tell the holder to end")?;
     let begun = Instant::now();

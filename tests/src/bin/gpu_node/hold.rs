@@ -30,6 +30,7 @@ async fn held(args: &Args) -> anyhow::Result<()> {
     for version in real_node::versions() {
         println!("{version}");
     }
+    // They are compared after the end, because a node must not change the GPUs' settings.
     let settings = (!args.simulated).then(GpuSettings::read).transpose()?;
     if args.chart {
         installed(args, &gpus, &mut end, say).await?;

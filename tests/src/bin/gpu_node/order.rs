@@ -30,6 +30,7 @@ impl Order {
         let mut holder =
             UnixStream::connect(socket(args)).await.context("failed to reach the node's holder")?;
         holder.write_all(word.get_name().as_bytes()).await?;
+        // The holder reads the word until the end of the stream.
         holder.shutdown().await?;
         let mut answer = String::new();
         holder.read_to_string(&mut answer).await.context("the node's holder does not answer")?;

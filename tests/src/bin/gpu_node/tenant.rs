@@ -191,6 +191,7 @@ pub fn write_programs(args: &Args) -> anyhow::Result<()> {
     }
     let control = folder.join(CONTROL);
     fs::copy(control_program(args)?, &control).context("failed to copy the MPS control program")?;
+    // A tenant that is not root must be able to run it.
     fs::set_permissions(control, Permissions::from_mode(0o755)).context("failed to let containers run it")
 }
 

@@ -24,6 +24,7 @@ pub fn up(args: &Args) -> anyhow::Result<()> {
     no_other_kubelet()?;
     fs::create_dir_all(args.state.join("tmp"))
         .with_context(|| format!("failed to create {} (is this root?)", args.state.display()))?;
+    // The settings are recorded before the kubelet changes them.
     kernel::record(&args.places())?;
     let mut child = start(args)?;
     fs::write(pid_file(args), format!("{}\n", child.id())).context("failed to note the holder's process")?;

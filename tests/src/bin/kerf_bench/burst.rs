@@ -140,6 +140,7 @@ impl Scene {
         let mut options = ClusterOptions::new(nodes(args));
         options.two_extenders = true;
         options.control_plane.controller_manager = false;
+        // The API server's queues would dominate the measurement.
         options.control_plane.priority_and_fairness = false;
         options.policy = Some(policy);
         let mut cluster = Cluster::start(options, |step| print(&format!("# {step}"))).await?;

@@ -78,6 +78,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
             state.double += found.double.len();
             state.overcommitted += found.overcommitted.len();
             state.left_behind += found.left_behind.len();
+            // It is written after each round, so that an interrupted run can be resumed.
             state.write(&path)?;
             for text in found.all() {
                 print(&format!("round {}, {blow:?}: {text}", state.rounds));

@@ -129,6 +129,7 @@ async fn burst(
 
 async fn start(nodes: Vec<NodeSpec>) -> anyhow::Result<Cluster> {
     let mut options = ClusterOptions::new(nodes);
+    // The API server's queues would dominate the measurement.
     options.control_plane.priority_and_fairness = false;
     Cluster::start(options, |step| print(&format!("# {step}"))).await
 }

@@ -30,6 +30,7 @@ async fn main() -> ExitCode {
     let args = Args::parse();
     let result = tokio::select! {
         result = run(&args) => result,
+        // Leaving the other branch drops the cluster, which kills its programs.
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("stopped by Ctrl-C; everything is down")),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };

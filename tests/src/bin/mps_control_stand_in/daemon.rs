@@ -27,8 +27,10 @@ pub fn run(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
         bail!("An instance of this daemon is already running");
     }
     let files = Files::of_pipe(pipe).context("the pipe directory is not <root>/<target>/pipe")?;
+    // A killed daemon leaves its socket behind, and no daemon answers at it.
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).context("failed to listen")?;
+    // Every user may connect, because the daemon checks the peer's credentials itself.
     fs::set_permissions(&socket, Permissions::from_mode(0o666))?;
     let pid_file = pipe.join("nvidia-cuda-mps-control.pid");
     fs::write(&pid_file, std::process::id().to_string())?;

@@ -39,6 +39,7 @@ impl Servers {
             of_other_devices: BTreeMap::new(),
             all: BTreeMap::new(),
             lost: BTreeSet::new(),
+            // Restarted daemons must not reuse ids of earlier servers.
             next: std::process::id() * 10,
         }
     }

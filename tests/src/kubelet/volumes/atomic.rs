@@ -48,6 +48,7 @@ impl AtomicFolder {
         }
         let link = self.path.join("..data_tmp");
         symlink(new.strip_prefix(&self.path).unwrap_or(&new), &link)?;
+        // Renaming one link over another is atomic, so readers see either the old files or the new ones.
         fs::rename(&link, self.path.join(CURRENT))?;
         self.link(&payload)?;
         if old.exists() {

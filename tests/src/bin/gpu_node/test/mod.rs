@@ -92,6 +92,7 @@ pub async fn test(args: &Args) -> anyhow::Result<()> {
                 failed.push(name);
             }
         }
+        // Each scene begins on free GPUs, even if the one before has failed.
         scene.clear().await.with_context(|| format!("after {name}"))?;
     }
     ensure!(failed.is_empty(), "{} of the scenes failed: {}", failed.len(), failed.join(", "));

@@ -29,10 +29,7 @@ impl Files {
 #[derive(Debug, Error)]
 pub enum InputError {
     #[error("failed to read {place}")]
-    Read {
-        place: String,
-        source: io::Error,
-    },
+    Read { place: String, source: io::Error },
     /// A file's content, an argument or a flag is wrong.
     #[error("{0}")]
     Bad(String),

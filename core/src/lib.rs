@@ -24,6 +24,7 @@
 //! | [`static_node`] | what a static node offers |
 //! | [`sharing`] | what tenants of one GPU cost each other, and which way of sharing serves them |
 //! | [`contract`] | the documents that the programs exchange |
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::needless_pass_by_value, reason = "tests hand over json! values"))]
 

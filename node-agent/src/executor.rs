@@ -25,9 +25,7 @@ pub enum Outcome {
     /// The process cannot continue, for this reason.
     Over(Ending),
     /// What a restart needs is on the disk.
-    Recorded {
-        record: Box<Recalled>,
-    },
+    Recorded { record: Box<Recalled> },
     /// A step or setting that was skipped, because it could not be recorded first.
     Unrecorded {
         /// The GPU of the step; `None` if it was a setting.

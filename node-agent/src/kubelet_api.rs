@@ -5,7 +5,6 @@
 
 /// The device plugin API `v1beta1`: the kubelet serves `Registration`, a plugin serves `DevicePlugin`.
 #[expect(
-    missing_docs,
     clippy::allow_attributes_without_reason,
     clippy::pedantic,
     reason = "generated code: the .proto files are the documentation"
@@ -16,7 +15,6 @@ pub mod deviceplugin {
 
 /// The pod-resources API `v1`: which container holds which devices, and what the kubelet can allocate.
 #[expect(
-    missing_docs,
     clippy::allow_attributes_without_reason,
     clippy::pedantic,
     reason = "generated code: the .proto files are the documentation"

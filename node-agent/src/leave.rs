@@ -77,31 +77,19 @@ pub enum LeaveError {
     Checkpoint(#[from] CheckpointError),
     /// The API server did not return the GpuNode, so the held slices are unknown; nothing was done.
     #[error("failed to read the GpuNode {node}, which tells what is held")]
-    Held {
-        node: NodeName,
-        source: kube::Error,
-    },
+    Held { node: NodeName, source: kube::Error },
     /// The GpuNode's status is unreadable, so the held slices are unknown; nothing was done.
     #[error("the GpuNode {node} does not tell what is held")]
-    Unreadable {
-        node: NodeName,
-        source: UnreadableStatus,
-    },
+    Unreadable { node: NodeName, source: UnreadableStatus },
     /// There is no GpuNode and the kubelet lists no holders, so the held slices are unknown; nothing was done.
     #[error(
         "there is no GpuNode {node}, and the kubelet does not tell what is held ({why}): mount its folder (--kubelet-dir), or drain \
          the node, end its MPS daemons, and empty --state-dir and --mps-dir"
     )]
-    Unlisted {
-        node: NodeName,
-        why: String,
-    },
+    Unlisted { node: NodeName, why: String },
     /// The node's pods cannot be listed, so it is unknown which are alive; nothing was done.
     #[error("failed to list the pods of {node}, which tell of the kubelet's checkpoint what is held")]
-    Pods {
-        node: NodeName,
-        source: kube::Error,
-    },
+    Pods { node: NodeName, source: kube::Error },
     /// Some steps failed. The checkpoint is kept, so that another run can finish.
     #[error("not everything was put back; run it again:\n- {}", .0.join("\n- "))]
     Unfinished(Vec<String>),

@@ -25,10 +25,7 @@ const LONGEST_ANSWER: usize = 300;
 #[derive(Debug, Error)]
 pub enum TimeSliceError {
     #[error("failed to run {}; is --nvidia-smi right?", program.display())]
-    Start {
-        program: PathBuf,
-        source: std::io::Error,
-    },
+    Start { program: PathBuf, source: std::io::Error },
     /// The program was stopped, because it took too long.
     #[error("{} did not end within {} s and was stopped; look for a hung GPU", program.display(), patience.as_secs())]
     Hangs {

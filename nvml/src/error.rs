@@ -11,22 +11,13 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GpuError {
     #[error("failed to load NVML from {library}: {reason}; is the driver installed and --nvml right?")]
-    Library {
-        library: String,
-        reason: String,
-    },
+    Library { library: String, reason: String },
     /// An NVML function returned an error code.
     #[error("{call} answered {code}")]
-    Call {
-        call: &'static str,
-        code: NvmlCode,
-    },
+    Call { call: &'static str, code: NvmlCode },
     /// An NVML function returned a value without a meaning.
     #[error("{call} gave {what}")]
-    Malformed {
-        call: &'static str,
-        what: String,
-    },
+    Malformed { call: &'static str, what: String },
     /// The node has no GPU with this UUID.
     #[error("the node has no GPU {0}")]
     NoSuchGpu(GpuUuid),

@@ -131,10 +131,7 @@ pub enum Compute {
     /// None: its creation or its destruction was interrupted.
     Missing,
     /// One of full size, which is what kerf usually makes.
-    Full {
-        ci: u32,
-        device: DeviceId,
-    },
+    Full { ci: u32, device: DeviceId },
     /// Several that share the GPU instance's memory, each with its place, in their order.
     Parts(Vec<ComputePart>),
     /// Others, which kerf did not make. kerf neither offers nor destroys such an instance.

@@ -19,7 +19,6 @@ pub mod server;
 
 /// The messages, and the service's client and server, generated from `proto/agent.proto`.
 #[expect(
-    missing_docs,
     clippy::allow_attributes_without_reason,
     clippy::pedantic,
     reason = "generated code: the .proto file is the documentation"

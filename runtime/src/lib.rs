@@ -1,4 +1,5 @@
 //! The shared edge: everything outside the domain that several of kerf's programs need.
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod admin;

@@ -22,10 +22,7 @@ pub enum Admission {
     },
     /// The pod carries its request already, and the patch restores what another webhook has changed since. For a pod
     /// that asks for nothing, the patch removes what only kerf writes.
-    Mended {
-        ops: Vec<PatchOperation>,
-        warnings: Vec<String>,
-    },
+    Mended { ops: Vec<PatchOperation>, warnings: Vec<String> },
     Denied {
         /// The reason, with the field and the remedy.
         message: String,

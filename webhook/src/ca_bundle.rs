@@ -17,11 +17,7 @@ pub(crate) enum BundleError {
     #[error("the MutatingWebhookConfiguration {0} changed meanwhile; it is read again")]
     Changed(String),
     #[error("failed to {verb} the MutatingWebhookConfiguration {name}")]
-    Api {
-        verb: &'static str,
-        name: String,
-        source: Box<kube::Error>,
-    },
+    Api { verb: &'static str, name: String, source: Box<kube::Error> },
 }
 
 /// A configuration and the version that was read.

@@ -23,10 +23,7 @@ pub enum NoFit {
     #[error(
         "the {copies} copies under MPS had {percent} % of the threads each, which slowed them down by itself; let them use what the others leave by the node's policy (gpus[].mps.computeLimit: none)"
     )]
-    Limited {
-        copies: u32,
-        percent: u8,
-    },
+    Limited { copies: u32, percent: u8 },
 }
 
 /// Fits the model to the points with one copy and with the most copies under MPS.

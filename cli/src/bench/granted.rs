@@ -37,30 +37,16 @@ pub enum Mismatch {
     )]
     NotAdmitted(String),
     #[error("pod {pod}: its record cannot be read")]
-    Unreadable {
-        pod: String,
-        source: anyhow::Error,
-    },
+    Unreadable { pod: String, source: anyhow::Error },
     #[error(
         "pod {pod} was given {got} and not {wanted}; the policy for its namespace decides (kerf policy explain)"
     )]
-    Kind {
-        pod: String,
-        got: String,
-        wanted: Kind,
-    },
+    Kind { pod: String, got: String, wanted: Kind },
     #[error("pod {pod} has its slice on {got} and not on {wanted}, where the others are")]
-    Gpu {
-        pod: String,
-        got: String,
-        wanted: String,
-    },
+    Gpu { pod: String, got: String, wanted: String },
     /// The container has no slice, several slices, or another part of the compute.
     #[error("pod {pod} was assigned {got}, not what it asked for")]
-    Slice {
-        pod: String,
-        got: String,
-    },
+    Slice { pod: String, got: String },
 }
 
 /// Checks that the webhook allowed the kind that is measured. This is known before the pod is scheduled.

@@ -71,10 +71,7 @@ pub enum PlanError {
     )]
     NoneFree(String),
     #[error("--technologies {technology}: {reason}")]
-    NotOffered {
-        technology: Technology,
-        reason: String,
-    },
+    NotOffered { technology: Technology, reason: String },
 }
 
 /// The free GPUs of ready nodes. A GPU in use is never measured, because its pods would change the figures.

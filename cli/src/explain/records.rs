@@ -46,10 +46,7 @@ pub struct Recorded {
 #[derive(Debug)]
 pub enum Wanted {
     /// Pods of one namespace by name.
-    Named {
-        namespace: String,
-        names: Vec<String>,
-    },
+    Named { namespace: String, names: Vec<String> },
     /// All pods with these labels, or without labels all that kerf has admitted.
     Selected {
         /// The namespace; `None` for all namespaces.

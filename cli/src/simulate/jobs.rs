@@ -30,25 +30,13 @@ pub enum JobFault {
     #[error("{}; write `arrival duration profile`", counted(*.0, "word"))]
     Words(usize),
     #[error("{field}: {text:?} is no finite number")]
-    Number {
-        field: &'static str,
-        text: String,
-    },
+    Number { field: &'static str, text: String },
     #[error("{field}: {value} is negative; write 0 or more")]
-    Negative {
-        field: &'static str,
-        value: f64,
-    },
+    Negative { field: &'static str, value: f64 },
     #[error("arrival: {arrival} is before the {previous} of the line above; sort the list by arrival")]
-    Order {
-        arrival: f64,
-        previous: f64,
-    },
+    Order { arrival: f64, previous: f64 },
     #[error("profile: {text:?} is none of this model's; it has {known}")]
-    Profile {
-        text: String,
-        known: String,
-    },
+    Profile { text: String, known: String },
 }
 
 /// Parses a job list for GPUs with this table. Empty lines are skipped, but count as lines.

@@ -94,10 +94,7 @@ pub enum InputError {
     #[error("--snapshot and --pods: only one of them can be standard input; write a file for the other")]
     OneInput,
     #[error("{place}")]
-    Jobs {
-        place: String,
-        source: jobs::JobsError,
-    },
+    Jobs { place: String, source: jobs::JobsError },
 }
 
 /// The result, which depends on the flags.

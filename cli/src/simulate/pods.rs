@@ -36,15 +36,9 @@ pub enum PodsError {
         why: String,
     },
     #[error("--pods: {pod}: {source}")]
-    Request {
-        pod: String,
-        source: UnreadableRequest,
-    },
+    Request { pod: String, source: UnreadableRequest },
     #[error("--pods: {pod}: spec: {source}")]
-    Pod {
-        pod: String,
-        source: serde_json::Error,
-    },
+    Pod { pod: String, source: serde_json::Error },
     /// The pod was not admitted, and without policies it cannot be.
     #[error(
         "--pods: {0}: metadata.annotations[{key}] is missing: the webhook has not admitted the pod; give its policies by --policy PATH",
@@ -53,10 +47,7 @@ pub enum PodsError {
     NotAdmitted(String),
     /// A pod cannot be placed on the node that was chosen for it.
     #[error("--pods: {pod}: {refusal}")]
-    Lost {
-        pod: String,
-        refusal: Refusal,
-    },
+    Lost { pod: String, refusal: Refusal },
 }
 
 /// The decision on each pod, in the file's order.
@@ -88,10 +79,14 @@ enum Outcome {
         #[serde(flatten)]
         placement: Placement,
     },
-    Refused { why: String },
+    Refused {
+        why: String,
+    },
     Untouched,
     /// The pod is bound, and the snapshot includes what it holds.
-    Bound { node: String },
+    Bound {
+        node: String,
+    },
 }
 
 /// A pod before its placement.

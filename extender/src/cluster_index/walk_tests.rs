@@ -50,28 +50,53 @@ const QUOTA: Cap = Cap { memory_gb: Some(70), slices: Some(6) };
 #[derive(Debug, Clone)]
 enum Step {
     /// A pod is created and filtered.
-    Create { ask: usize, count: u32, team: bool },
+    Create {
+        ask: usize,
+        count: u32,
+        team: bool,
+    },
     /// The scheduler binds a pod to the node that it chose: a proposal is made, and its order is under way.
-    Bind { pod: usize },
+    Bind {
+        pod: usize,
+    },
     /// An agent receives the oldest order that is under way to it.
-    Deliver { node: usize },
+    Deliver {
+        node: usize,
+    },
     /// An agent reports what has changed.
-    Report { node: usize },
+    Report {
+        node: usize,
+    },
     /// An agent cuts what it can.
-    Cut { node: usize },
+    Cut {
+        node: usize,
+    },
     /// A pod whose slices are reported as ready is marked, bound, and gets them allocated.
-    Look { pod: usize },
+    Look {
+        pod: usize,
+    },
     /// All orders and reports of a node are delivered, it cuts, and its ready pods are bound.
-    Settle { node: usize },
+    Settle {
+        node: usize,
+    },
     /// A node's connection ends with everything that was under way, and another begins.
-    Reconnect { node: usize },
+    Reconnect {
+        node: usize,
+    },
     /// A node's agent becomes late with an answer, or stops being late. The pods that were sent there are filtered
     /// again.
-    Silence { node: usize, is_silent: bool },
+    Silence {
+        node: usize,
+        is_silent: bool,
+    },
     /// The watch shows a pod.
-    WatchPod { pod: usize },
+    WatchPod {
+        pod: usize,
+    },
     /// A pod is deleted, and its kubelet releases the devices.
-    Delete { pod: usize },
+    Delete {
+        pod: usize,
+    },
     Wait,
     /// A new leader starts, and the agents connect to it.
     Restart,

@@ -13,19 +13,13 @@ pub enum AccessError {
         "{} is missing: run `nvidia-modprobe -c {gpu} -u` on the node, which loads the driver and makes it",
         path.display()
     )]
-    Missing {
-        path: PathBuf,
-        gpu: u32,
-    },
+    Missing { path: PathBuf, gpu: u32 },
     /// Another file is at the path of a device file, for example one of an unloaded driver.
     #[error(
         "{} is not the driver's character device: remove it and run `nvidia-modprobe -c {gpu} -u` on the node",
         path.display()
     )]
-    Foreign {
-        path: PathBuf,
-        gpu: u32,
-    },
+    Foreign { path: PathBuf, gpu: u32 },
     /// The driver lists no MIG capabilities.
     #[error(
         "{} shows no MIG capabilities, so no MIG device can be opened: the node needs NVIDIA's driver with MIG support; \
@@ -49,12 +43,7 @@ pub enum AccessError {
          {major} {minor}",
         path.display(), path.display()
     )]
-    ForAdministrator {
-        path: PathBuf,
-        major: u32,
-        minor: u32,
-        mode: u32,
-    },
+    ForAdministrator { path: PathBuf, major: u32, minor: u32, mode: u32 },
     #[error(
         "no {library} in the library folders under {}: say with --driver-root where the driver is installed, or turn \
          CDI off with --cdi-dir=\"\" where NVIDIA's runtime brings the driver into containers",
@@ -72,9 +61,7 @@ pub enum AccessError {
          leave --imex-required out",
         path.display()
     )]
-    NoImexChannel {
-        path: PathBuf,
-    },
+    NoImexChannel { path: PathBuf },
     /// The device's id is not a valid CDI name.
     #[error(
         "{0} cannot be named in a CDI spec: a name has letters, digits and _ - . : and begins and ends with a letter or digit"
@@ -85,10 +72,7 @@ pub enum AccessError {
     Spec(#[source] serde_json::Error),
     /// A file of the driver has a line in an unknown format.
     #[error("{} is not understood by kerf: {line:?}", path.display())]
-    Unreadable {
-        path: PathBuf,
-        line: String,
-    },
+    Unreadable { path: PathBuf, line: String },
     #[error("{}: {trouble}", path.display())]
     File {
         path: PathBuf,

@@ -29,10 +29,7 @@ impl Percentage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryReading {
     Unlimited,
-    Limit {
-        amount: u64,
-        unit: MemoryMib,
-    },
+    Limit { amount: u64, unit: MemoryMib },
 }
 
 impl MemoryReading {

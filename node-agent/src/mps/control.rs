@@ -35,10 +35,7 @@ pub enum AskError {
         source: std::io::Error,
     },
     #[error("the control client ended with {status}: {text}")]
-    Exit {
-        status: ExitStatus,
-        text: String,
-    },
+    Exit { status: ExitStatus, text: String },
     /// The daemon answered, but its socket cannot be linked into the clients' folder.
     #[error("the daemon's socket cannot be linked into its clients' directory")]
     Socket(#[source] std::io::Error),

@@ -68,10 +68,7 @@ pub enum State {
     /// The daemon is being started or adopted, and has not served within these limits yet.
     Starting,
     /// It serves while its limits are changed from these values, or restored to them.
-    Adjusting {
-        limit: MemoryMib,
-        threads: u8,
-    },
+    Adjusting { limit: MemoryMib, threads: u8 },
     /// A server accepts clients, and these limits were read back from it.
     Serving {
         /// The memory that each client process may have.
@@ -81,9 +78,7 @@ pub enum State {
     },
     /// It ended after it had served, and is being restarted. That takes about a second, so pods need not be placed
     /// elsewhere.
-    Restarting {
-        text: String,
-    },
+    Restarting { text: String },
     /// It is not as wanted; kerf is doing what it can.
     Ill {
         /// What is wrong, and what kerf does about it.

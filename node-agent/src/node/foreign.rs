@@ -21,9 +21,7 @@ pub enum Foreign {
     /// The GPU, or the MIG device, with this UUID.
     Uuid(DeviceId),
     /// The GPU `/dev/nvidia<minor>`.
-    Gpu {
-        minor: u32,
-    },
+    Gpu { minor: u32 },
     Instance {
         /// The minor number of its GPU.
         minor: u32,

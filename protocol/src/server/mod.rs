@@ -75,10 +75,7 @@ pub enum End {
     Refused(#[from] Unreadable),
     /// The Hello names another node than the agent's token.
     #[error("hello.node is {hello}, but the token is of the agent of {caller}")]
-    OtherNode {
-        hello: NodeName,
-        caller: NodeName,
-    },
+    OtherNode { hello: NodeName, caller: NodeName },
 }
 
 impl End {

@@ -23,22 +23,13 @@ pub const PROC_ENV: &str = "KERF_NVML_MOCK_PROC";
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("cannot read {path}: {source}")]
-    Read {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// The file could not be written or renamed into place.
     #[error("cannot write {path}: {source}")]
-    Write {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
     /// The content is not the expected JSON.
     #[error("{path} is not valid: {source}; see the README of nvml-mock for the format")]
-    Parse {
-        path: PathBuf,
-        source: serde_json::Error,
-    },
+    Parse { path: PathBuf, source: serde_json::Error },
     #[error("{0}")]
     Config(#[from] crate::config::ConfigError),
 }

@@ -16,8 +16,8 @@
 
 use crate::units::MemoryMib;
 
-/// The memory kept free beside shares on every GPU: the context of the MPS server (75 MiB), and the 3 MiB by which each of up to 60 clients
-/// exceeds its limit.
+/// The memory kept free beside shares on every GPU: the context of the MPS server (75 MiB), and 3 MiB for each of up to 60 clients,
+/// which exceed their limits by up to 2 MiB.
 const SERVER: MemoryMib = MemoryMib(256);
 
 /// The least memory that counts as reserved by the driver if it does not report how much. It is more than was measured on any GPU with up

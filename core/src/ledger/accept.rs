@@ -41,9 +41,16 @@ pub fn accept(
     check(observed, &next.slices, &plan).map_err(|violation| Rejection::Taken(violation.to_string()))?;
     // Idle slices that were never made and now cannot be made are dropped. Otherwise a leader would count them as capacity and propose them
     // in vain.
-    let is_refused = |slice: &WantedSlice| plan.refused.iter().any(|(id, _)| *id == slice.id);
-    next.slices
-        .retain(|slice| slice.reservation.is_some() || !gpus.contains(&slice.gpu) || !is_refused(slice));
+    let is_dropped = |slice: &WantedSlice| {
+        let is_refused = plan.refused.iter().any(|(id, _)| *id == slice.id);
+        slice.reservation.is_none() && gpus.contains(&slice.gpu) && is_refused
+    };
+    // The plan finds the instance of a new place already there if a pod that is gone still holds it. That slice must stay, because its
+    // containers run.
+    if let Some(held) = next.slices.iter().find(|slice| is_dropped(slice) && !is_idle(slice, status)) {
+        return Err(in_use(&held.id));
+    }
+    next.slices.retain(|slice| !is_dropped(slice));
     Ok(next)
 }
 
@@ -72,9 +79,13 @@ fn usable(
         return Err(Rejection::Taken(format!("slice {id} is {} of {}", slice.shape, slice.gpu)));
     }
     if slice.reservation.is_some() || !is_idle(slice, status) {
-        return Err(Rejection::Taken(format!("slice {id} is in use")));
+        return Err(in_use(id));
     }
     Ok(())
+}
+
+fn in_use(id: &SliceId) -> Rejection {
+    Rejection::Taken(format!("slice {id} is in use"))
 }
 
 /// Another slice that wants the compute instance of this place. It must be checked here, because the planner gives an existing instance to

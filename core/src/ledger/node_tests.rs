@@ -501,6 +501,22 @@ fn an_idle_slice_that_was_never_made_goes_for_one_in_its_place() {
 }
 
 #[test]
+fn an_instance_that_a_gone_pod_still_holds_goes_to_no_other_pod() {
+    let mut node = standing("nothing");
+    // The leader has not read yet that there is a slice.
+    let stale = order(EPOCH, OrderKind::Reserve(proposal(&node, "b", "nvidia.com/mig-1g.10gb", 1)));
+    reserve(&mut node, "a", 10).unwrap();
+    node.cut();
+    node.allocate(&uid("a"));
+    let release = OrderKind::Release { uid: uid("a"), why: String::new() };
+    node.follow(&order(EPOCH, release), at(10)).unwrap();
+    let answer = node.follow(&stale, at(10));
+    assert_eq!(answer, Err(Rejection::Taken("slice s1 is in use".to_owned())));
+    node.free("a");
+    assert!(node.follow(&stale, at(11)).is_ok(), "once its containers have ended");
+}
+
+#[test]
 fn a_gpu_with_a_reservation_that_cannot_be_cut_takes_no_new_one() {
     let mut node = standing("reserved");
     let mut of_b = proposal(&node, "b", "nvidia.com/mig-1g.10gb", 1);

@@ -32,7 +32,7 @@ pub use bare::{BareCluster, BareOptions};
 pub use images::{kerf_images, with_gpus};
 pub use node::{GpuServer, agent_folders};
 pub use options::{ClusterOptions, NodeSpec};
-pub use programs::write_tls;
+pub use programs::{start_scheduler, write_tls};
 pub use stand_in_node::StandInNode;
 
 /// The namespace that `deploy/` installs into.

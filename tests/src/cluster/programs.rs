@@ -89,20 +89,25 @@ pub(super) async fn extender(plane: &ControlPlane, policy: &Path, flags: &[Strin
     Ok(start(plane, "kerf-extender", tls).await?.0)
 }
 
-/// Starts a kube-scheduler with the configuration that `kerf scheduler-config` prints.
 pub(super) async fn scheduler(plane: &mut ControlPlane) -> anyhow::Result<()> {
-    let tls = write_tls(plane).await?;
     let address = read_address(plane, "kerf-extender")?;
+    start_scheduler(plane, "kerf-scheduler", &address).await
+}
+
+/// Starts a kube-scheduler of this name with the configuration that `kerf scheduler-config` prints for an extender at `address`.
+pub async fn start_scheduler(plane: &mut ControlPlane, name: &str, address: &str) -> anyhow::Result<()> {
+    let tls = write_tls(plane).await?;
     let output = Command::new(binaries::ours("kerf")?)
         .arg("scheduler-config")
         .arg(format!("--extender-url=https://{address}/scheduler"))
         .arg(format!("--tls-dir={}", tls.display()))
+        .arg(format!("--scheduler-name={name}"))
         .output()
         .context("failed to run kerf scheduler-config")?;
     ensure!(output.status.success(), "kerf scheduler-config: {}", String::from_utf8_lossy(&output.stderr));
-    let path = plane.dir().join("kerf-scheduler-config.yaml");
+    let path = plane.dir().join(format!("{name}-config.yaml"));
     std::fs::write(&path, output.stdout).context("failed to write the scheduler's configuration")?;
-    plane.start_scheduler("kerf-scheduler", &path).await
+    plane.start_scheduler(name, &path).await
 }
 
 /// Writes the files of the extender's Secret that the scheduler's pod would mount, and returns their folder.

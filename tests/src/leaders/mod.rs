@@ -8,7 +8,6 @@ mod scheduler;
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -19,7 +18,7 @@ use serde_json::json;
 use tokio::task::AbortHandle;
 
 use crate::binaries;
-use crate::cluster::{Cluster, NAMESPACE, wait, write_tls};
+use crate::cluster::{Cluster, NAMESPACE, start_scheduler, wait};
 use crate::control_plane::{ControlPlane, ports};
 use crate::gpu_nodes::{Manner, SimulatedAgents};
 use crate::process::Child;
@@ -205,22 +204,7 @@ impl Leaders {
 
     /// Starts a kube-scheduler that calls the one that leads, for the pods that name it.
     pub async fn start_scheduler(&self, plane: &mut ControlPlane, name: &str) -> anyhow::Result<()> {
-        let tls = write_tls(plane).await?;
-        let output = Command::new(binaries::ours("kerf")?)
-            .arg("scheduler-config")
-            .arg(format!("--extender-url=https://{}/scheduler", self.address()))
-            .arg(format!("--tls-dir={}", tls.display()))
-            .output()?;
-        ensure!(
-            output.status.success(),
-            "kerf scheduler-config: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let path = plane.dir().join(format!("{name}-config.yaml"));
-        let text = String::from_utf8(output.stdout)?
-            .replace("schedulerName: kerf-scheduler", &format!("schedulerName: {name}"));
-        std::fs::write(&path, text)?;
-        plane.start_scheduler(name, &path).await
+        start_scheduler(plane, name, &self.address().to_string()).await
     }
 
     /// Where kube-scheduler calls.

@@ -30,7 +30,7 @@ impl LeaseSettings {
         self.duration / 5
     }
 
-    /// The pause after a renewal that failed. What is left until the leader gives up is short: an API server that answers nobody for
+    /// The pause after a renewal that failed. What is left until the leader gives up is short: an API server that does not answer for
     /// seconds fails two renewals in a row.
     fn renew_again_after(&self) -> Duration {
         self.renew_every() / 4
@@ -155,13 +155,9 @@ impl Candidate {
             if held.deadline.has_passed() {
                 break;
             }
-            let renewed = timeout_at(within(PATIENCE), self.renew(held)).await;
-            pause = match renewed {
-                Ok(Ok(_)) => self.settings.renew_every(),
-                _ => self.settings.renew_again_after(),
-            };
-            match renewed {
-                Ok(Ok(true)) => {}
+            pause = self.settings.renew_again_after();
+            match timeout_at(within(PATIENCE), self.renew(held)).await {
+                Ok(Ok(true)) => pause = self.settings.renew_every(),
                 Ok(Ok(false)) => {
                     tracing::error!(lease = self.name(), "the lease was taken by another");
                     return;

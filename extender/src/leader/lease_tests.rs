@@ -111,7 +111,7 @@ async fn a_leader_whose_renewal_hangs_gives_up_at_the_deadline() {
     assert_eq!(began.elapsed().as_millis() / 100, 20, "another may lead after 3 s");
 }
 
-/// The API server answers nobody for so long that two renewals in a row run into it, and makes the first one at last.
+/// The API server does not answer for so long that two renewals in a row run into it, and makes the first one at last.
 #[tokio::test(start_paused = true)]
 async fn a_leader_outlives_a_renewal_that_hangs_and_is_made_late() {
     let api = ApiStandIn::new();

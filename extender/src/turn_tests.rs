@@ -1,4 +1,4 @@
-//! Whoever came first is called first, in whatever order the scheduler tries pods meanwhile.
+//! The pod that was refused first is called first, in whatever order the scheduler tries pods meanwhile.
 
 use super::tests::{SMALL, cluster, pod, unbound};
 use super::*;

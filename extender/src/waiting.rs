@@ -243,7 +243,7 @@ impl Waiting {
             let held_back = search.held_back;
             let same = self.group_of(&search.ask, |offered| *offered == *search.offered);
             let group = same.unwrap_or_else(|| self.add_group(search));
-            // Behind the others, for whoever cannot be called is not to keep them from what is free.
+            // It goes behind the others, because a pod that cannot be called must not keep them from free slices.
             let turn = self.next_turn();
             self.keep(turn, Waiter { group, ..waiter }, held_back);
         }

@@ -50,7 +50,7 @@ fn held(cluster: &Cluster, pod: &str) -> Option<(String, String)> {
     })
 }
 
-/// Starts everybody anew who watches, as Kubernetes asks of who restores etcd, but for the kubelets.
+/// Restarts all programs that watch, as Kubernetes asks after a restore of etcd, but not the kubelets.
 async fn restart_watchers(cluster: &mut Cluster) -> anyhow::Result<()> {
     for node in cluster.nodes_mut() {
         node.agent().restart()?;

@@ -12,11 +12,10 @@ use std::fmt;
 /// How many steps a life has, before everything goes well and each pod gets what it has reserved.
 const STEPS: usize = 150;
 
-/// What was lived.
+/// The number of lives so far, and the first fault.
 #[derive(Debug, Default)]
 pub struct Offered {
     lives: u64,
-    /// What was found.
     pub found: Option<Fault>,
 }
 

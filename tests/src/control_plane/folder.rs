@@ -53,7 +53,7 @@ impl Folder {
         self.path().join("kubeconfigs")
     }
 
-    /// etcd's data.
+    /// The folder of etcd's data.
     pub fn etcd(&self) -> PathBuf {
         self.path().join("etcd")
     }

@@ -118,7 +118,7 @@ impl Link {
         *self.shared.entered.borrow()
     }
 
-    /// How often a Binding was tried of each pod of which one was.
+    /// For each pod with a Binding, how often one was sent.
     #[must_use]
     pub fn tries(&self) -> Vec<usize> {
         self.shared.bindings.borrow().tries.values().copied().collect()

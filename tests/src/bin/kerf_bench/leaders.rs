@@ -24,7 +24,7 @@ pub struct Args {
     /// Rounds in all, of which each fourth kills, freezes, cuts off or ends the leader.
     #[arg(long, default_value_t = 200)]
     rounds: u32,
-    /// How often the API server answers nobody for three seconds under the steady load, once a minute.
+    /// How often the API server does not answer for three seconds under the steady load, once a minute.
     #[arg(long, default_value_t = 10)]
     stalls: u32,
     /// Goes on with the rounds where the last run stopped.

@@ -14,7 +14,7 @@ use kube::{Api, Client};
 use tokio::task::AbortHandle;
 
 const SLICE: &str = "nvidia.com/mig-1g.10gb";
-/// Between two pods.
+/// The interval at which pods are created.
 const EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl Load {
         Self { state, creating, watching }
     }
 
-    /// No more pods come.
+    /// Creates no further pods; those that exist are still counted and deleted once they are bound.
     pub fn stop(&self) {
         self.creating.abort();
     }
@@ -74,7 +74,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 async fn create(pods: Api<Pod>, state: Arc<Mutex<State>>) {
     let mut ticks = tokio::time::interval(EVERY);
-    // After an API server that stalled nobody makes up for the pods that did not come.
+    // Pods that were not created while the API server stalled are not made up for, so that the pace stays the same.
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     for number in 0_u64.. {
         ticks.tick().await;

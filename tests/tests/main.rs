@@ -16,6 +16,7 @@ mod chart_values;
 mod check;
 mod choice;
 mod closeness;
+mod commit_subjects;
 mod control_plane;
 mod docs;
 mod dra;

@@ -1,8 +1,10 @@
 //! A burst of pods that prefer a kind with too little capacity, through three replicas of the webhook and two
 //! of the extender. It shows which pods get which kind, and what that adds to their creation.
 //!
-//! Bursts alternate with bursts of the same pods with an unrelated annotation: no webhook is called for
-//! those, and the default scheduler binds them to the same nodes.
+//! Bursts through the webhook alternate with two controls. In the first, the pods arrive as the webhook would have
+//! changed them, and the webhook is not called: what differs is the webhook alone. In the second, the pods have an
+//! unrelated annotation, and the default scheduler binds them to the same nodes: what differs is all of kerf, whose
+//! other requests take their part of the API server's CPU.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,6 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
+use kerf_tests::admission::{match_condition, set_match_condition};
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, wait};
 use kerf_tests::leaders::Leaders;
 use kerf_tests::oracle::Truth;
@@ -34,6 +37,7 @@ const PODS: u32 = 110;
 /// only one connection.
 const LANE: &str = "lane";
 const LANES: [&str; 3] = ["a", "b", "c"];
+const BURST: &str = "burst";
 const NEUTRAL: &str = "kerf.dev/gpu-2gb";
 
 const POLICY: &str = "
@@ -57,38 +61,62 @@ pub struct Args {
     /// Creations that are under way at once.
     #[arg(long, default_value_t = 100)]
     at_once: usize,
-    /// Pairs of bursts.
+    /// Rounds, each with one burst of every manner.
     #[arg(long, default_value_t = 2)]
-    pairs: u32,
+    rounds: u32,
     /// The longest that a burst may take to be bound and to run, in seconds.
     #[arg(long, default_value_t = 600)]
     patience: u64,
+}
+
+/// How the pods of a burst arrive at the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Undecided,
+    Decided,
+    Plain,
+}
+
+impl Manner {
+    const ALL: [Self; 3] = [Self::Undecided, Self::Decided, Self::Plain];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Undecided => "through the webhook",
+            Self::Decided => "without the webhook",
+            Self::Plain => "without kerf",
+        }
+    }
+}
+
+/// What became of a burst.
+struct Outcome {
+    took: Vec<Duration>,
+    /// By how many pods the first kind's share differs from its capacity.
+    off_room: usize,
+    waiting: usize,
 }
 
 pub async fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(args.room <= args.pods, "--room is of --pods");
     let folder = tempfile::tempdir()?;
     let mut scene = Scene::start(&folder, args).await?;
-    let (mut ours, mut others) = (Vec::new(), Vec::new());
+    let mut took = Manner::ALL.map(|_| Vec::new());
     let (mut wrong, mut waiting) = (0, 0);
-    for pair in 0..args.pairs {
-        let mut turns = [true, false];
-        turns.rotate_left(usize::try_from(pair)? % 2);
-        for is_ours in turns {
-            if is_ours {
-                let (took, kinds, waits) = scene.burst(args).await?;
-                let by_first = kinds.get(&Kind::Mig).copied().unwrap_or_default();
-                wrong += by_first.abs_diff(usize::try_from(args.room)?);
-                waiting += waits;
-                ours.extend(took);
-            } else {
-                others.extend(scene.plain_burst(args).await?);
-            }
+    for round in 0..args.rounds {
+        let mut turns = [0, 1, 2];
+        turns.rotate_left(usize::try_from(round)? % 3);
+        for turn in turns {
+            let outcome = scene.burst(args, Manner::ALL[turn]).await?;
+            wrong += outcome.off_room;
+            waiting += outcome.waiting;
+            took[turn].extend(outcome.took);
         }
     }
     scene.stop().await?;
-    let (ours, others) = (Latency::of(ours), Latency::of(others));
-    for (name, latency) in [("with kerf", &ours), ("without the webhook", &others)] {
+    let [ours, decided, plain] = took.map(Latency::of);
+    for (manner, latency) in Manner::ALL.iter().zip([&ours, &decided, &plain]) {
+        let name = manner.name();
         print(&format!(
             "creation {name:<20} n {:>6}   p50 {:>8.1} ms   p99 {:>8.1} ms   max {:>8.1} ms",
             latency.count, latency.p50_ms, latency.p99_ms, latency.max_ms
@@ -96,7 +124,8 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     }
     let count = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     print_figures(&[
-        Figure::at_most("creation, p99, with kerf over without", ours.p99_ms / others.p99_ms, BAR),
+        Figure::at_most("creation, p99, over without the webhook", ours.p99_ms / decided.p99_ms, BAR),
+        Figure::at_most("creation, p99, over without kerf", ours.p99_ms / plain.p99_ms, BAR),
         Figure::at_most("pods of the first kind, off its room", count(wrong), 0.0),
         Figure::at_most("pods waiting", count(waiting), 0.0),
     ]);
@@ -107,6 +136,8 @@ struct Scene {
     cluster: Cluster,
     leaders: Leaders,
     patience: Duration,
+    /// The expression by which the API server calls the webhook.
+    condition: String,
 }
 
 /// Nodes of H100 in MIG mode, and nodes of shared H200 with capacity for all other pods.
@@ -126,6 +157,17 @@ fn nodes(args: &Args) -> Vec<NodeSpec> {
     of_first.chain(of_rest).collect()
 }
 
+/// A decided pod under the name and in the lane of another number.
+fn renamed(decided: &Pod, number: u32) -> Pod {
+    let Pod { metadata, spec, .. } = decided.clone();
+    let mut pod = small(BURST, keys::GPU_MEMORY, number);
+    let lane = pod.metadata.labels.take().unwrap_or_default();
+    let labels = metadata.labels.unwrap_or_default().into_iter().chain(lane).collect();
+    pod.metadata.labels = Some(labels);
+    pod.metadata.annotations = metadata.annotations;
+    Pod { spec, ..pod }
+}
+
 fn small(name: &str, key: &str, number: u32) -> Pod {
     let mut pod = pod(&format!("{name}-{number}"), &[(key, "2Gi")]);
     let lane = LANES[usize::try_from(number).unwrap_or(0) % LANES.len()];
@@ -140,15 +182,14 @@ impl Scene {
         let mut options = ClusterOptions::new(nodes(args));
         options.two_extenders = true;
         options.control_plane.controller_manager = false;
-        // The API server's queues would dominate the measurement.
-        options.control_plane.priority_and_fairness = false;
         options.policy = Some(policy);
         let mut cluster = Cluster::start(options, |step| print(&format!("# {step}"))).await?;
         for lane in &LANES[1..] {
             cluster.add_webhook((LANE, lane)).await?;
         }
         let leaders = Leaders::take_over(&mut cluster, &[]).await?;
-        let scene = Self { cluster, leaders, patience: Duration::from_secs(args.patience) };
+        let condition = match_condition(&cluster.plane().client()).await?;
+        let scene = Self { cluster, leaders, patience: Duration::from_secs(args.patience), condition };
         scene.fill(args).await?;
         Ok(scene)
     }
@@ -173,10 +214,15 @@ impl Scene {
     }
 
     /// Creates the pods, and returns how long each creation took.
-    async fn create(&self, args: &Args, name: &str, key: &str) -> anyhow::Result<Vec<Duration>> {
+    async fn create(&self, args: &Args, manner: Manner) -> anyhow::Result<Vec<Duration>> {
         let pods = self.cluster.pods();
+        let decided = if manner == Manner::Decided { Some(self.decided().await?) } else { None };
+        let key = if manner == Manner::Plain { "kerf.example/gpu-memory" } else { keys::GPU_MEMORY };
         let create = async |number: u32| {
-            let pod = small(name, key, number);
+            let pod = match &decided {
+                Some(decided) => renamed(decided, number),
+                None => small(BURST, key, number),
+            };
             let begun = Instant::now();
             pods.create(&PostParams::default(), &pod).await?;
             anyhow::Ok(begun.elapsed())
@@ -184,50 +230,74 @@ impl Scene {
         stream::iter(0..args.pods).map(create).buffer_unordered(args.at_once).try_collect().await
     }
 
-    /// Returns how long each creation took, how many pods have each kind, and how many are pending.
-    async fn burst(&mut self, args: &Args) -> anyhow::Result<(Vec<Duration>, BTreeMap<Kind, usize>, usize)> {
+    /// A pod of the burst as the webhook changes it. From then on the webhook is not called.
+    async fn decided(&self) -> anyhow::Result<Pod> {
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let (pods, undecided) = (self.cluster.pods(), small("decided", keys::GPU_MEMORY, 0));
+        let decided = pods.create(&dry_run, &undecided).await?;
+        set_match_condition(&self.cluster.plane().client(), "false").await?;
+        // The guard refuses a pod on which the webhook was not asked.
+        let is_skipped = async || Ok(pods.create(&dry_run, &undecided).await.is_err());
+        wait(Duration::from_mins(1), "the API server to skip the webhook", is_skipped).await?;
+        Ok(decided)
+    }
+
+    /// Lets the API server call the webhook again.
+    async fn call_webhook(&self) -> anyhow::Result<()> {
+        set_match_condition(&self.cluster.plane().client(), &self.condition).await?;
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let (pods, probe) = (self.cluster.pods(), small("probe", keys::GPU_MEMORY, 0));
+        let is_called = async || Ok(pods.create(&dry_run, &probe).await.is_ok());
+        wait(Duration::from_mins(1), "the API server to call the webhook", is_called).await
+    }
+
+    async fn burst(&mut self, args: &Args, manner: Manner) -> anyhow::Result<Outcome> {
         let begun = Instant::now();
-        let took = self.create(args, "burst", keys::GPU_MEMORY).await?;
+        let took = self.create(args, manner).await?;
         let created = begun.elapsed().as_secs_f64();
-        let waits = self.all_run("burst", args).await?;
+        let waiting = self.all_run(args).await?;
         let run = begun.elapsed().as_secs_f64();
-        let mut kinds = BTreeMap::new();
-        for pod in self.pods("burst").await?.iter().filter(|pod| node_of(pod).is_some()) {
-            *kinds.entry(kind_of(pod)?).or_insert(0) += 1;
-        }
+        let by_kind = if manner == Manner::Plain { BTreeMap::new() } else { self.by_kind().await? };
+        let name = manner.name();
         print(&format!(
-            "# burst: created in {created:.1} s, all run after {run:.1} s: {kinds:?}, {waits} wait"
+            "# {name}: created in {created:.1} s, all run after {run:.1} s: {by_kind:?}, {waiting} wait"
         ));
+        let off_room = if manner == Manner::Plain {
+            0
+        } else {
+            let by_first = by_kind.get(&Kind::Mig).copied().unwrap_or_default();
+            by_first.abs_diff(usize::try_from(args.room)?)
+        };
         let violations = Truth::observe(&self.cluster).await?.violations();
         ensure!(violations.is_empty(), "{}", violations.join("\n"));
-        self.end("burst").await?;
-        Ok((took, kinds, waits))
+        self.end().await?;
+        if manner == Manner::Decided {
+            self.call_webhook().await?;
+        }
+        Ok(Outcome { took, off_room, waiting })
     }
 
-    async fn plain_burst(&self, args: &Args) -> anyhow::Result<Vec<Duration>> {
-        let begun = Instant::now();
-        let took = self.create(args, "plain", "kerf.example/gpu-memory").await?;
-        let created = begun.elapsed().as_secs_f64();
-        let waits = self.all_run("plain", args).await?;
-        ensure!(waits == 0, "{waits} plain pods do not run");
-        let run = begun.elapsed().as_secs_f64();
-        print(&format!("# without the webhook: created in {created:.1} s, all run after {run:.1} s"));
-        self.end("plain").await?;
-        Ok(took)
+    async fn by_kind(&self) -> anyhow::Result<BTreeMap<Kind, usize>> {
+        let mut kinds = BTreeMap::new();
+        for pod in self.pods().await?.iter().filter(|pod| node_of(pod).is_some()) {
+            *kinds.entry(kind_of(pod)?).or_insert(0) += 1;
+        }
+        Ok(kinds)
     }
 
-    async fn pods(&self, name: &str) -> anyhow::Result<Vec<Pod>> {
+    /// The pods of the burst.
+    async fn pods(&self) -> anyhow::Result<Vec<Pod>> {
         let mut pods = self.cluster.pods().list(&ListParams::default()).await?.items;
-        pods.retain(|pod| pod.metadata.name.as_deref().is_some_and(|of| of.starts_with(name)));
+        pods.retain(|pod| pod.metadata.name.as_deref().is_some_and(|name| name.starts_with(BURST)));
         Ok(pods)
     }
 
     /// Waits until all pods run or the timeout ends, and returns how many do not run.
-    async fn all_run(&self, name: &str, args: &Args) -> anyhow::Result<usize> {
+    async fn all_run(&self, args: &Args) -> anyhow::Result<usize> {
         let begun = Instant::now();
         let pods = usize::try_from(args.pods)?;
         loop {
-            let found = self.pods(name).await?;
+            let found = self.pods().await?;
             let run = found.iter().filter(|pod| phase_of(pod) == "Running").count();
             if run == pods || begun.elapsed() > self.patience {
                 return Ok(pods - run);
@@ -237,13 +307,13 @@ impl Scene {
     }
 
     /// Deletes the burst, and waits until only fillers have slices.
-    async fn end(&self, name: &str) -> anyhow::Result<()> {
+    async fn end(&self) -> anyhow::Result<()> {
         let pods = self.cluster.pods();
         let at_once = DeleteParams::default().grace_period(0);
         for lane in LANES {
             let of_lane = ListParams::default().labels(&format!("{LANE}={lane}"));
             let ours = pods.list(&of_lane).await?.items.into_iter().filter_map(|pod| pod.metadata.name);
-            let ours: Vec<String> = ours.filter(|of| of.starts_with(name)).collect();
+            let ours: Vec<String> = ours.filter(|of| of.starts_with(BURST)).collect();
             let delete = async |name: String| pods.delete(&name, &at_once).await.map(drop);
             stream::iter(ours).map(delete).buffer_unordered(16).try_collect::<()>().await?;
         }
@@ -253,7 +323,7 @@ impl Scene {
                 let status = node.read_status()?.unwrap_or_default();
                 let promised = status.slices.iter().filter_map(|s| s.reservation.as_ref()).map(|r| &r.pod);
                 let held = status.slices.iter().filter_map(|s| s.holder.as_ref()).map(|h| &h.pod);
-                if promised.chain(held).any(|pod| pod.starts_with(name)) {
+                if promised.chain(held).any(|pod| pod.starts_with(BURST)) {
                     return Ok(false);
                 }
             }

@@ -10,7 +10,7 @@ use crate::ask::Ask;
 use crate::binding::{self, BindingError};
 use crate::cluster_index::Unreservable;
 use crate::events::{self, Topic};
-use crate::metrics::Outcome;
+use crate::metric_labels::Outcome;
 use crate::pod::KnownPod;
 use crate::term::Term;
 use crate::wire::BindArgs;

@@ -28,7 +28,7 @@
 //! | [`in_flight`] | how many Bindings may be under way at once |
 //! | [`in_force`] | which policies apply now |
 //! | [`in_time`] | requests to the API server with a timeout |
-//! | [`metrics`] | counters and gauges |
+//! | [`metrics`], [`metric_labels`] | counters and gauges, and the values of their labels |
 #![forbid(unsafe_code)]
 
 pub mod agents;
@@ -52,6 +52,7 @@ pub mod in_flight;
 pub mod in_force;
 pub mod in_time;
 pub mod leader;
+pub mod metric_labels;
 pub mod metrics;
 pub mod node_policies;
 pub mod plugin_layout;

@@ -1,12 +1,10 @@
 //! The extender's metrics. Label values come from closed lists, or are names that an admin chose: of nodes, and of
 //! policies with the namespaces that they name. So the number of series stays bounded.
 
-mod labels;
 mod standing;
 
-pub use labels::{Outcome, PendingReason, PromiseState, Stage, Unserved, Verb};
-
 use crate::cluster_index::Stages;
+use crate::metric_labels::{Outcome, Stage, Verb};
 use crate::pod::Counted;
 use crate::term::Standing;
 use jiff::Timestamp;

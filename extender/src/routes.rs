@@ -7,7 +7,8 @@ pub use preempt::Lag;
 
 use crate::bind::{self, Bind};
 use crate::filter;
-use crate::metrics::{Metrics, Outcome, Verb};
+use crate::metric_labels::{Outcome, Verb};
+use crate::metrics::Metrics;
 use crate::term::Standing;
 use crate::wire::{BindArgs, BindResult, ExtenderArgs, FilterResult, HostPriority};
 use axum::Router;

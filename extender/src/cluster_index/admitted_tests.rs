@@ -2,7 +2,7 @@
 
 use super::super::tests::{index, known};
 use super::*;
-use crate::metrics::PendingReason;
+use crate::metric_labels::PendingReason;
 use kerf_core::contract::{ConditionStatus, GpuNodeStatus};
 use kerf_core::kind::Kind;
 use kerf_core::testing::node_status;

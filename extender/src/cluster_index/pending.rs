@@ -2,7 +2,7 @@
 
 use super::ClusterIndex;
 use crate::ask::Ask;
-use crate::metrics::PendingReason;
+use crate::metric_labels::PendingReason;
 use crate::pod::{Counted, KnownPod};
 use hashbrown::HashMap;
 use kerf_core::contract::RequestDocument;

@@ -2,7 +2,7 @@
 
 use super::{ClusterIndex, IndexedNode, Why};
 use crate::ask::Ask;
-use crate::metrics::PromiseState;
+use crate::metric_labels::PromiseState;
 use crate::tentative::{KindChoice, LIFETIME, Tentative};
 use kerf_core::contract::PassedKind;
 use kerf_core::ledger::Promisee;

@@ -1,7 +1,7 @@
 //! The state of managed nodes. This is for metrics only: no decision reads it.
 
 use super::ClusterIndex;
-use crate::metrics::Unserved;
+use crate::metric_labels::Unserved;
 use kerf_core::contract::{Condition, ConditionStatus};
 use kerf_core::managed::is_managed;
 use kerf_core::names::NodeName;

@@ -3,8 +3,8 @@
 //! Managed nodes that serve no pods have a series each, and other nodes have none, so that series do not grow with the
 //! cluster.
 
-use super::labels::{PendingReason, PromiseState, Unserved};
 use crate::cluster_index::{ClusterIndex, Pending, QuotaUse, pending_slices};
+use crate::metric_labels::{PendingReason, PromiseState, Unserved};
 use crate::term::{Standing, Term};
 use hashbrown::HashMap;
 use jiff::Timestamp;

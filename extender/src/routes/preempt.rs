@@ -2,7 +2,7 @@
 
 use super::{Answer, NOT_LEADER, Shared, json, unreadable};
 use crate::filter::Candidate;
-use crate::metrics::{Outcome, Verb};
+use crate::metric_labels::{Outcome, Verb};
 use crate::preempt::{self, Plan, Preempted};
 use crate::term::Term;
 use crate::wire::PreemptArgs;

@@ -1,4 +1,4 @@
-//! The closed lists of label values.
+//! The closed lists of label values of the metrics. The index counts by them, so they are below both.
 
 use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 use std::fmt;

@@ -351,7 +351,8 @@ impl Replica {
 mod tests {
     use super::*;
     use crate::api_stand_in::ApiStandIn;
-    use crate::bind::{Bind, bind};
+    use crate::bind::bind;
+    use crate::binding::Bind;
     use clap::Parser;
     use http::Method;
     use kerf_core::names::PodKey;

@@ -7,13 +7,12 @@
 mod over_stream;
 
 use crate::ask::Ask;
-use crate::binding::{self, BindingError};
+use crate::binding::{self, Bind, BindingError};
 use crate::cluster_index::Unreservable;
 use crate::events::{self, Topic};
 use crate::metric_labels::Outcome;
 use crate::pod::KnownPod;
 use crate::term::Term;
-use crate::wire::BindArgs;
 use jiff::Timestamp;
 use kerf_core::contract::{AssignedSlice, AssignmentDocument};
 use kerf_core::ledger::{BindFailure, Rejection};
@@ -93,24 +92,6 @@ fn note(node: &NodeName, assignment: &AssignmentDocument) -> String {
     let slices: Vec<String> = assignment.slices.iter().map(slice).collect();
     let passed = assignment.passed.iter().map(|kind| format!("; {kind}"));
     format!("on node {node}: slice {}{}", slices.join(", slice "), passed.collect::<String>())
-}
-
-/// A bind request of kube-scheduler.
-#[derive(Debug, Clone)]
-pub struct Bind {
-    pub uid: PodUid,
-    pub key: PodKey,
-    pub node: NodeName,
-}
-
-impl From<BindArgs> for Bind {
-    fn from(args: BindArgs) -> Self {
-        Self {
-            uid: PodUid::new(args.pod_uid),
-            key: PodKey::new(args.pod_namespace, args.pod_name),
-            node: NodeName::new(args.node),
-        }
-    }
 }
 
 /// Binds a pod. Dropping the future ends the request but keeps the reservation.

@@ -1,16 +1,34 @@
 //! Sends the Binding, the write that starts a pod on its node, and classifies its errors.
 
-use crate::bind::Bind;
 use crate::pod::{KnownPod, SlicedPod};
+use crate::wire::BindArgs;
 use http::header::CONTENT_TYPE;
 use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
-use kerf_core::names::{PodKey, PodUid};
+use kerf_core::names::{NodeName, PodKey, PodUid};
 use kube::Client;
 use kube::api::Api;
 use serde_json::json;
 use std::collections::BTreeMap;
 use thiserror::Error;
+
+/// A bind request of kube-scheduler.
+#[derive(Debug, Clone)]
+pub struct Bind {
+    pub uid: PodUid,
+    pub key: PodKey,
+    pub node: NodeName,
+}
+
+impl From<BindArgs> for Bind {
+    fn from(args: BindArgs) -> Self {
+        Self {
+            uid: PodUid::new(args.pod_uid),
+            key: PodKey::new(args.pod_namespace, args.pod_name),
+            node: NodeName::new(args.node),
+        }
+    }
+}
 
 /// Why a Binding was not made, or may not have been made.
 #[derive(Debug, Error)]

@@ -5,7 +5,8 @@ mod preempt;
 
 pub use preempt::Lag;
 
-use crate::bind::{self, Bind};
+use crate::bind;
+use crate::binding::Bind;
 use crate::filter;
 use crate::metric_labels::{Outcome, Verb};
 use crate::metrics::Metrics;

@@ -147,7 +147,7 @@ fn a_pod_is_due_after_five_minutes_without_a_break_and_once() {
 #[tokio::test]
 async fn a_pod_that_came_before_the_nodes_is_told_by_one_event() {
     let api = ApiStandIn::new();
-    let (metrics, _) = Metrics::new(&Arc::default());
+    let (metrics, _) = Metrics::new();
     let policies = InForce::from(Policies::clone(&policies(json!(["mig", "mps"]))));
     let stop = CancellationToken::new();
     let term = Term::new(api.client(), metrics, 1, Terms::default(), policies, stop);

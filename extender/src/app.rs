@@ -5,6 +5,7 @@ use crate::args::{AgentsArgs, ExtenderArgs, PluginArgs, RightsArgs};
 use crate::certificates::Certificates;
 use crate::cluster::Cluster;
 use crate::cluster_index::{ClusterIndex, Limits};
+use crate::collector::TermCollector;
 use crate::in_force::InForce;
 use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
 use crate::metrics::Metrics;
@@ -44,7 +45,8 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     args.agents.check()?;
     let client = args.client.client().await?;
     let standing = Arc::new(Standing::default());
-    let (metrics, mut registry) = Metrics::new(&standing);
+    let (metrics, mut registry) = Metrics::new();
+    registry.register_collector(Box::new(TermCollector::new(standing.clone())));
     let store = args.policy.as_ref().map(PolicyStore::open).transpose().context("--policy")?;
     if let Some(store) = &store {
         store.register(&mut registry);
@@ -365,7 +367,7 @@ mod tests {
         let standing = Arc::default();
         let replica = Replica {
             client: api.client(),
-            metrics: Metrics::new(&standing).0,
+            metrics: Metrics::new().0,
             standing,
             readiness: Readiness::new(&[]),
             cluster: cluster(&args, InForce::default()),

@@ -33,7 +33,7 @@ impl DerefMut for Scene {
 
 impl Scene {
     async fn start(cuts: bool) -> Self {
-        Self(Leader::start(Metrics::new(&Arc::default()).0, cuts).await)
+        Self(Leader::start(Metrics::new().0, cuts).await)
     }
 
     fn put_pod(&self, name: &str) {

@@ -144,7 +144,7 @@ mod tests {
     use kerf_runtime::shutdown::CancellationToken;
 
     fn begin(cluster: &Arc<Cluster>, epoch: u64) -> Arc<Term> {
-        let (metrics, _) = Metrics::new(&Arc::default());
+        let (metrics, _) = Metrics::new();
         Term::begin(cluster, ApiStandIn::new().client(), metrics, epoch, CancellationToken::new())
     }
 

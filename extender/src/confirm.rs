@@ -63,7 +63,7 @@ mod tests {
     async fn a_pod_whose_binding_was_never_answered_is_free_to_go_once_it_is_known_not_to_be_bound() {
         let api = ApiStandIn::new();
         api.put_pod("a", None);
-        let (metrics, _) = Metrics::new(&Arc::default());
+        let (metrics, _) = Metrics::new();
         let (terms, stop) = (Terms::default(), CancellationToken::new());
         let term = Term::new(api.client(), metrics, 1, terms, InForce::default(), stop);
         let (uid, key) = (PodUid::new("uid-a"), PodKey::new("default", "a"));

@@ -184,7 +184,6 @@ mod tests {
     use kerf_core::packing::{Refusal, Terms};
     use kerf_runtime::shutdown::CancellationToken;
     use std::collections::BTreeSet;
-    use std::sync::Arc;
 
     #[test]
     fn an_event_names_the_pod_and_says_no_more_than_fits() {
@@ -207,7 +206,7 @@ mod tests {
     #[tokio::test]
     async fn no_more_events_are_written_than_the_limit_admits() {
         let api = ApiStandIn::new();
-        let (metrics, _) = Metrics::new(&Arc::default());
+        let (metrics, _) = Metrics::new();
         let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
         let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
         let begun = Instant::now();

@@ -108,7 +108,7 @@ mod tests {
         let api = ApiStandIn::new();
         api.put(PATH, object(7));
         api.fail([Fault::Answer(500)]);
-        let (metrics, _) = Metrics::new(&Arc::default());
+        let (metrics, _) = Metrics::new();
         let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
         let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
         term.with(|index| {

@@ -28,7 +28,8 @@
 //! | [`in_flight`] | how many Bindings may be under way at once |
 //! | [`in_force`] | which policies apply now |
 //! | [`in_time`] | requests to the API server with a timeout |
-//! | [`metrics`], [`metric_labels`] | counters and gauges, and the values of their labels |
+//! | [`metrics`], [`metric_labels`] | counters, and the values of labels |
+//! | [`collector`] | gauges that are read from the term at each scrape |
 #![forbid(unsafe_code)]
 
 pub mod agents;
@@ -41,6 +42,7 @@ pub mod binding;
 pub mod certificates;
 pub mod cluster;
 pub mod cluster_index;
+pub mod collector;
 pub mod compute;
 pub mod confirm;
 pub mod events;

@@ -1,12 +1,9 @@
 //! The extender's metrics. Label values come from closed lists, or are names that an admin chose: of nodes, and of
 //! policies with the namespaces that they name. So the number of series stays bounded.
 
-mod standing;
-
 use crate::cluster_index::Stages;
 use crate::metric_labels::{Outcome, Stage, Verb};
 use crate::pod::Counted;
-use crate::term::Standing;
 use jiff::Timestamp;
 use kerf_core::kind::{Kind, KindLabel};
 use kerf_runtime::histogram::histogram;
@@ -16,7 +13,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -74,9 +70,9 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes the counters, and a registry that shows them and what the term of `standing` knows.
+    /// Makes the counters, and a registry that shows them.
     #[must_use]
-    pub fn new(standing: &Arc<Standing>) -> (Self, Registry) {
+    pub fn new() -> (Self, Registry) {
         let metrics = Self {
             requests: Family::default(),
             durations: Family::new_with_constructor(request_seconds as fn() -> Histogram),
@@ -89,7 +85,6 @@ impl Metrics {
         metrics.begin_at_zero();
         let mut registry = Registry::default();
         metrics.register(registry.sub_registry_with_prefix("kerf_extender"));
-        registry.register_collector(Box::new(standing::OfTheTerm::new(standing.clone())));
         (metrics, registry)
     }
 

@@ -27,7 +27,7 @@ impl Deref for Replica {
 impl Replica {
     async fn new(bind_timeout: Duration) -> Self {
         let standing = Arc::new(Standing::default());
-        let (metrics, _) = Metrics::new(&standing);
+        let (metrics, _) = Metrics::new();
         let leader = Leader::start(metrics.clone(), false).await;
         standing.begin(leader.term.clone());
         let shared = Shared { standing, metrics, bind_timeout, lag: Arc::default() };

@@ -87,7 +87,7 @@ mod tests {
     async fn a_pod_that_could_not_be_told_is_told_again() {
         let (api, start) = (ApiStandIn::new(), Instant::now());
         api.put_pod("a", None);
-        let (metrics, _) = Metrics::new(&Arc::default());
+        let (metrics, _) = Metrics::new();
         let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
         let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
         let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
@@ -109,7 +109,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn reservations_end_while_the_api_server_does_not_answer() {
         let api = ApiStandIn::new();
-        let (metrics, _) = Metrics::new(&Arc::default());
+        let (metrics, _) = Metrics::new();
         let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
         let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
         let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();

@@ -4,7 +4,6 @@ use super::*;
 use crate::api_stand_in::{ApiStandIn, Fault};
 use crate::in_force::InForce;
 use crate::pod::{KnownPod, SlicedPod};
-use crate::term::Standing;
 use clap::Parser;
 use http::Method;
 use kerf_core::nvidia_keys::CONFIG;
@@ -26,7 +25,7 @@ struct Flags {
 
 /// A leader that has seen no Node yet.
 fn keeper(api: &Arc<ApiStandIn>) -> Keeper {
-    let (metrics, _) = crate::metrics::Metrics::new(&Arc::new(Standing::default()));
+    let (metrics, _) = crate::metrics::Metrics::new();
     let term =
         Term::new(api.client(), metrics, 1, Terms::default(), InForce::default(), CancellationToken::new());
     term.with(|index| {
@@ -186,7 +185,7 @@ async fn static_nodes_are_closed_from_the_beginning_where_there_are_policies_and
         [(InForce::default(), true, true), (given.clone(), true, false), (given, false, true)]
     {
         let api = ApiStandIn::new();
-        let (metrics, _) = crate::metrics::Metrics::new(&Arc::new(Standing::default()));
+        let (metrics, _) = crate::metrics::Metrics::new();
         let stop = CancellationToken::new();
         let term = Term::new(api.client(), metrics, 1, Terms::default(), policies, stop);
         assert_ne!(begins(&term, RightsArgs { moves: true, recreate: None, layouts }), is_open);

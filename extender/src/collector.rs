@@ -45,7 +45,7 @@ struct QuotaLabels {
 
 /// Collects the series of the term.
 #[derive(Debug)]
-pub(super) struct OfTheTerm {
+pub struct TermCollector {
     standing: Arc<Standing>,
     /// Since when each pending pod has had room, as far as scrapes have shown it.
     room_since: Mutex<HashMap<PodUid, Instant>>,
@@ -81,7 +81,8 @@ struct Group {
     oldest: Duration,
 }
 
-impl OfTheTerm {
+impl TermCollector {
+    #[must_use]
     pub fn new(standing: Arc<Standing>) -> Self {
         Self { standing, room_since: Mutex::default() }
     }
@@ -102,7 +103,7 @@ impl OfTheTerm {
     }
 }
 
-impl Collector for OfTheTerm {
+impl Collector for TermCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let term = self.standing.term();
         let help = "Whether this replica leads and has listed everything";
@@ -112,7 +113,7 @@ impl Collector for OfTheTerm {
     }
 }
 
-impl OfTheTerm {
+impl TermCollector {
     fn encode_term(&self, term: &Arc<Term>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let seen = term.with(Seen::of);
         let room = self.unused_room(&seen.pending, Instant::now());
@@ -225,7 +226,7 @@ mod tests {
     /// In a busy cluster some pod has always just found room, but no single pod is passed over.
     #[test]
     fn room_is_unused_as_long_as_one_pod_has_it_without_a_break() {
-        let collector = OfTheTerm::new(Arc::default());
+        let collector = TermCollector::new(Arc::default());
         let (start, step) = (Instant::now(), Duration::from_secs(15));
         let longest = |pods: &[Pending], steps: u32| collector.unused_room(pods, start + step * steps)["mps"];
         let (a, b) = (pod("a", PendingReason::Room), pod("b", PendingReason::Room));

@@ -3,7 +3,7 @@
 //! If only one kind could serve a pod when it was created, the webhook writes a name that says this kind. Nodes that
 //! joined later may serve the pod by another kind, but the limits of a pod cannot be changed.
 
-use crate::events::{self, Topic};
+use crate::events::Topic;
 use crate::term::Term;
 use kerf_core::names::PodUid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +59,7 @@ async fn look(term: &Arc<Term>, memory: &mut Memory, now: Instant) {
     });
     for (uid, pod, found) in found {
         tracing::info!(%pod, %uid, %found, "another kind has room");
-        events::tell(term, &pod, &uid, Topic::AnotherKindHasRoom, found.to_string()).await;
+        term.events.publish(&pod, &uid, Topic::AnotherKindHasRoom, found.to_string()).await;
         memory.told.insert(uid);
     }
 }

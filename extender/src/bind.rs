@@ -9,14 +9,14 @@ mod over_stream;
 use crate::ask::Ask;
 use crate::binding::{self, Bind, BindingError};
 use crate::cluster_index::Unreservable;
-use crate::events::{self, Topic};
+use crate::events::Topic;
 use crate::metric_labels::Outcome;
 use crate::pod::KnownPod;
 use crate::term::Term;
 use jiff::Timestamp;
 use kerf_core::contract::{AssignedSlice, AssignmentDocument};
 use kerf_core::ledger::{BindFailure, Rejection};
-use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::names::{NodeName, PodUid};
 use kerf_core::packing::Refusal;
 use std::sync::Arc;
 use std::time::Duration;
@@ -217,13 +217,13 @@ impl Bind {
     /// Writes an Event that names the pod's slices.
     async fn tell(self, term: Arc<Term>, assignment: AssignmentDocument) {
         let note = note(&self.node, &assignment);
-        events::tell(&term, &self.key, &self.uid, Topic::SlicesAssigned, note).await;
+        term.events.publish(&self.key, &self.uid, Topic::SlicesAssigned, note).await;
     }
 
     /// Warns in an Event that the pod's processes may be root, which its policy allows beside an MPS daemon.
     async fn warn_of_commands(self, term: Arc<Term>) {
         let note = "its containers may run as root, and mps.rootContainers of its policy is allow: they can change limits of their GPU's MPS daemon and end their neighbours' work; set spec.hostUsers: false, or runAsNonRoot: true and allowPrivilegeEscalation: false".to_owned();
-        events::tell(&term, &self.key, &self.uid, Topic::MayCommandMps, note).await;
+        term.events.publish(&self.key, &self.uid, Topic::MayCommandMps, note).await;
     }
 
     async fn pod(&self, term: &Arc<Term>, gate: Instant) -> Result<KnownPod, BindError> {

@@ -10,6 +10,7 @@ use crate::timers::look_for_answers;
 use http::Method;
 use kerf_core::keys;
 use kerf_core::ledger::{Moment, Order, OrderKind};
+use kerf_core::names::PodKey;
 use std::ops::{Deref, DerefMut};
 
 const GATE: Duration = Duration::from_secs(4);

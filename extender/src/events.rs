@@ -1,6 +1,6 @@
 //! Writes Kubernetes Events about pods and nodes. Events are for people: no part of kerf waits for them.
 
-use crate::term::Term;
+use crate::metrics::Metrics;
 use k8s_openapi::api::events::v1::Event;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
@@ -8,7 +8,7 @@ use kerf_core::plugin_layout::Told;
 use kerf_runtime::event_note::{LONGEST_NOTE, shortened};
 use kube::api::{Api, PostParams};
 use serde_json::json;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
@@ -104,25 +104,47 @@ impl Limit {
     }
 }
 
-/// Writes an Event about a pod, unless the limit is reached. Each message is an Event of its own, because a repeated
-/// Event would keep its first message.
-pub async fn tell(term: &Term, pod: &PodKey, uid: &PodUid, topic: Topic, note: String) {
-    if !term.events.admits(Instant::now()) {
-        term.metrics.dropped_event();
-        return tracing::info!(%pod, %uid, reason = topic.reason(), note, "left out an Event: too many at once");
+/// Writes Events about pods, within the limit.
+#[derive(Clone)]
+pub struct Recorder {
+    client: kube::Client,
+    metrics: Metrics,
+    limit: Arc<Limit>,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").finish_non_exhaustive()
     }
-    let client = &term.client;
-    let event = match event(pod, uid, topic, note) {
-        Ok(event) => event,
-        Err(error) => {
-            return tracing::error!(%pod, reason = topic.reason(), %error, "failed to make an Event");
+}
+
+impl Recorder {
+    #[must_use]
+    pub fn new(client: kube::Client, metrics: Metrics) -> Self {
+        Self { client, metrics, limit: Arc::default() }
+    }
+
+    /// Writes an Event about a pod, unless the limit is reached. Each message is an Event of its own, because a
+    /// repeated Event would keep its first message.
+    pub async fn publish(&self, pod: &PodKey, uid: &PodUid, topic: Topic, note: String) {
+        if !self.limit.admits(Instant::now()) {
+            self.metrics.dropped_event();
+            return tracing::info!(%pod, %uid, reason = topic.reason(), note, "left out an Event: too many at once");
         }
-    };
-    let api: Api<Event> = Api::namespaced(client.clone(), &pod.namespace);
-    match timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::warn!(%pod, reason = topic.reason(), %error, "failed to write an Event"),
-        Err(_) => tracing::warn!(%pod, reason = topic.reason(), "failed to write an Event in time"),
+        let event = match event(pod, uid, topic, note) {
+            Ok(event) => event,
+            Err(error) => {
+                return tracing::error!(%pod, reason = topic.reason(), %error, "failed to make an Event");
+            }
+        };
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &pod.namespace);
+        match timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%pod, reason = topic.reason(), %error, "failed to write an Event");
+            }
+            Err(_) => tracing::warn!(%pod, reason = topic.reason(), "failed to write an Event in time"),
+        }
     }
 }
 
@@ -178,11 +200,8 @@ fn event(pod: &PodKey, uid: &PodUid, topic: Topic, mut note: String) -> serde_js
 mod tests {
     use super::*;
     use crate::api_stand_in::ApiStandIn;
-    use crate::in_force::InForce;
-    use crate::metrics::Metrics;
     use http::Method;
-    use kerf_core::packing::{Refusal, Terms};
-    use kerf_runtime::shutdown::CancellationToken;
+    use kerf_core::packing::Refusal;
     use std::collections::BTreeSet;
 
     #[test]
@@ -207,12 +226,11 @@ mod tests {
     async fn no_more_events_are_written_than_the_limit_admits() {
         let api = ApiStandIn::new();
         let (metrics, _) = Metrics::new();
-        let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
-        let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
+        let recorder = Recorder::new(api.client(), metrics);
         let begun = Instant::now();
         for number in 0..300 {
             let (pod, uid) = (PodKey::new("default", format!("p{number}")), PodUid::new(number.to_string()));
-            tell(&term, &pod, &uid, Topic::SlicesAssigned, "on node n".to_owned()).await;
+            recorder.publish(&pod, &uid, Topic::SlicesAssigned, "on node n".to_owned()).await;
         }
         let most = 101 + begun.elapsed().as_millis() / ONE_MORE.as_millis();
         let written = u128::try_from(api.requests(&Method::POST)).unwrap();

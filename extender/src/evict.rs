@@ -1,7 +1,7 @@
 //! Evicts pods for others through the eviction API, so that disruption budgets are kept.
 
 use crate::cluster_index::Eviction;
-use crate::events::{self, Topic};
+use crate::events::Topic;
 use crate::term::Term;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction as EvictionBody;
@@ -29,7 +29,7 @@ pub async fn evict(term: Arc<Term>, eviction: Eviction) {
                  another, which finds room elsewhere",
                 keys::MOVABLE
             );
-            return events::tell(&term, &pod, &uid, Topic::MovedForAnother, note).await;
+            return term.events.publish(&pod, &uid, Topic::MovedForAnother, note).await;
         }
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer in time".to_owned(),

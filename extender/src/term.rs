@@ -4,7 +4,7 @@
 
 use crate::cluster::Cluster;
 use crate::cluster_index::{ClusterIndex, Effects, HeldBack, NobodyPreempted, NodeOrder};
-use crate::events::{self, Topic};
+use crate::events::{Recorder, Topic};
 use crate::evict;
 use crate::in_flight::InFlight;
 use crate::in_force::InForce;
@@ -78,8 +78,8 @@ pub struct Term {
     pub policies: InForce,
     /// Limits how many Bindings are under way at once.
     pub in_flight: Arc<InFlight>,
-    /// Limits the rate of Events.
-    pub events: events::Limit,
+    /// Writes the term's Events about pods.
+    pub events: Recorder,
     /// Counts marked Bindings, so that each has a number of its own.
     attempts: AtomicU64,
     deadline: OnceLock<Deadline>,
@@ -143,6 +143,7 @@ impl Term {
         stop: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
+            events: Recorder::new(client.clone(), metrics.clone()),
             client,
             closing: stop.child_token(),
             posts: Arc::default(),
@@ -150,7 +151,6 @@ impl Term {
             metrics,
             policies: cluster.policies.clone(),
             in_flight: Arc::default(),
-            events: events::Limit::default(),
             number: cluster.next_term(),
             cluster,
             attempts: AtomicU64::new(0),
@@ -258,13 +258,13 @@ impl Term {
             tokio::spawn(async move {
                 let HeldBack { uid, pod, over } = held_back;
                 tracing::info!(%pod, %uid, %over, "held back by its namespace's quota");
-                events::tell(&term, &pod, &uid, Topic::QuotaFull, over.to_string()).await;
+                term.events.publish(&pod, &uid, Topic::QuotaFull, over.to_string()).await;
             });
         }
         for NobodyPreempted { uid, pod, note } in effects.nobody_preempted {
             let term = self.clone();
             tokio::spawn(async move {
-                events::tell(&term, &pod, &uid, Topic::NobodyPreempted, note).await;
+                term.events.publish(&pod, &uid, Topic::NobodyPreempted, note).await;
             });
         }
         for order in effects.orders {

@@ -1,8 +1,8 @@
 //! Evicts pods for others through the eviction API, so that disruption budgets are kept.
 
 use crate::cluster_index::Eviction;
-use crate::events::Topic;
-use crate::term::Term;
+use crate::events::{Recorder, Topic};
+use crate::metrics::Metrics;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction as EvictionBody;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
@@ -10,32 +10,32 @@ use kerf_core::keys;
 use kerf_core::names::{PodKey, PodUid};
 use kube::api::PostParams;
 use kube::{Api, Client};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
 /// Timeout of one call. The watch shows later whether the eviction happened.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Evicts one pod, and informs the index if the API server refuses.
-pub async fn evict(term: Arc<Term>, eviction: Eviction) {
-    let Eviction { uid, pod, node, makes_room_for, makes_room_for_pod } = eviction;
+/// Evicts one pod. Returns false if the API server refuses.
+pub async fn evict(client: &Client, metrics: &Metrics, events: &Recorder, eviction: Eviction) -> bool {
+    let Eviction { uid, pod, node, makes_room_for_pod, .. } = eviction;
     tracing::info!(%pod, %uid, %node, makes_room_for = %makes_room_for_pod, "a movable pod restarts elsewhere");
-    let refused = match timeout(PATIENCE, post(&term.client, &pod, &uid)).await {
+    let refused = match timeout(PATIENCE, post(client, &pod, &uid)).await {
         Ok(Ok(())) => {
-            term.metrics.moved();
+            metrics.moved();
             let note = format!(
                 "evicted from {node} so that {makes_room_for_pod} finds room: its owner has marked it {}; its controller makes \
                  another, which finds room elsewhere",
                 keys::MOVABLE
             );
-            return term.events.publish(&pod, &uid, Topic::MovedForAnother, note).await;
+            events.publish(&pod, &uid, Topic::MovedForAnother, note).await;
+            return true;
         }
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer in time".to_owned(),
     };
     tracing::warn!(%pod, %uid, reason = refused, makes_room_for = %makes_room_for_pod, "a movable pod was not evicted");
-    term.with(|index| index.eviction_refused(&makes_room_for));
+    false
 }
 
 /// Evicts the pod of this name if it has this UID.

@@ -251,7 +251,13 @@ impl Term {
             tracing::info!(%pod, %uid, %node, why = %released.why, "released");
         }
         for eviction in effects.evictions {
-            tokio::spawn(evict::evict(self.clone(), eviction));
+            let term = self.clone();
+            tokio::spawn(async move {
+                let makes_room_for = eviction.makes_room_for.clone();
+                if !evict::evict(&term.client, &term.metrics, &term.events, eviction).await {
+                    term.with(|index| index.eviction_refused(&makes_room_for));
+                }
+            });
         }
         for held_back in effects.held_back {
             let term = self.clone();

@@ -4,8 +4,8 @@
 //! An index has one term at a time. A task may outlive its term, like that of a bind whose scheduler hung up. It then
 //! finds an empty index, so it can neither read nor change what the next term decides by.
 
-use crate::agents::Connections;
 use crate::cluster_index::{ClusterIndex, Effects};
+use crate::connections::Connections;
 use crate::in_force::InForce;
 use crate::plugin_layout::SeenNodes;
 use crate::term::Term;

@@ -12,7 +12,7 @@
 //! | [`filter`] | which nodes fit and in what order |
 //! | [`preempt`] | where the scheduler may evict pods for a pod |
 //! | [`bind`], [`binding`] | the steps from the choice of a pod's node to its Binding |
-//! | [`agents`] | the connections of the nodes' agents |
+//! | [`agents`], [`connections`] | the server for the nodes' agents, and their connections |
 //! | [`certificates`] | the certificates for scheduler and agents |
 //! | [`timers`] | reservations and requests that end by time alone |
 //! | [`waiting`], [`wake`] | which refused pods have room now, and how the scheduler requeues them |
@@ -45,6 +45,7 @@ pub mod cluster_index;
 pub mod collector;
 pub mod compute;
 pub mod confirm;
+pub mod connections;
 pub mod events;
 pub mod evict;
 pub mod filter;

@@ -10,58 +10,19 @@ pub use review::{Access, Reviewer};
 
 use crate::args::AgentsArgs;
 use crate::cluster::Cluster;
-use hashbrown::HashMap;
-use kerf_core::names::NodeName;
 use kerf_protocol::limits::{HELLO_TIMEOUT, NOT_GREETED, PING_INTERVAL};
-use kerf_protocol::server::{Connection, Server};
+use kerf_protocol::server::Server;
 use kerf_runtime::serve::{self, Http2, IdleLimits};
 use kerf_runtime::shutdown::CancellationToken;
 use session::Sessions;
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 /// Bytes that an agent may send before the extender reads them. The window is small, so that an agent that is ahead
 /// blocks and then reports the sum of its changes.
 const STREAM_WINDOW: u32 = 64 << 10;
 /// Limits for connections on which no agent has said hello: the same as the protocol's own.
 const IDLE: IdleLimits = IdleLimits { connections: NOT_GREETED, timeout: HELLO_TIMEOUT };
-
-/// The open connections, one for each node.
-#[derive(Debug, Default)]
-pub struct Connections(Mutex<HashMap<NodeName, Connection>>);
-
-impl Connections {
-    #[must_use]
-    pub fn connection(&self, node: &NodeName) -> Option<Connection> {
-        self.lock().get(node).cloned()
-    }
-
-    /// The nodes whose agents have left an order unanswered for at least `since`.
-    #[must_use]
-    pub fn silent(&self, since: Duration) -> BTreeSet<NodeName> {
-        let connections = self.lock();
-        let is_silent = |c: &&Connection| c.unanswered_since().is_some_and(|sent| sent.elapsed() >= since);
-        connections.values().filter(is_silent).map(|connection| connection.node().clone()).collect()
-    }
-
-    fn insert(&self, connection: &Connection) {
-        self.lock().insert(connection.node().clone(), connection.clone());
-    }
-
-    fn remove(&self, connection: &Connection) {
-        let mut all = self.lock();
-        if all.get(connection.node()).is_some_and(|known| known.id() == connection.id()) {
-            all.remove(connection.node());
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, Connection>> {
-        // No code panics while it holds this lock, so a poisoned lock still has valid data.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The server that agents connect to.
 pub struct Listening {

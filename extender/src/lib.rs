@@ -22,6 +22,7 @@
 //! | [`plugin_layout`] | the configuration of NVIDIA's device plugin on the nodes that it serves |
 //! | [`events`] | Events about pods and nodes |
 //! | [`watch`], [`confirm`] | the sources that feed the index |
+//! | [`relist`] | requests for a new list from a watch |
 //! | [`cluster`] | the index, which outlives terms, and its current term |
 //! | [`fresh`] | what a new leader reads again |
 //! | [`term`], [`leader`] | who leads, since when |
@@ -61,6 +62,7 @@ pub mod node_policies;
 pub mod plugin_layout;
 pub mod pod;
 pub mod preempt;
+pub mod relist;
 pub mod routes;
 pub mod tentative;
 pub mod term;

@@ -13,6 +13,7 @@ use crate::cluster_index::ClusterIndex;
 use crate::compute::Compute;
 use crate::plugin_layout::NodeView;
 use crate::pod::{KnownPod, SlicedPod};
+use crate::relist::List;
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use kerf_core::keys;
@@ -23,46 +24,12 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
 use std::pin::pin;
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// Seconds after which a watch is restarted. A connection that died silently is noticed 5 s later.
 const WATCH_SECONDS: u32 = 60;
 
 /// Selects the pods that may hold devices. When a pod stops matching, such a watch reports it as deleted.
 const BOUND_AND_ALIVE: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
-
-/// A watch's list. The watch begins with one, and lists again on request.
-#[derive(Debug, Default)]
-pub struct List {
-    /// The number of the latest list that was requested.
-    wanted: watch::Sender<u64>,
-    /// The number of the last complete list.
-    done: watch::Sender<u64>,
-}
-
-impl List {
-    /// Lists again, and waits until everything that the API server has now is reported.
-    pub async fn again(&self) {
-        let mut number = 0;
-        self.wanted.send_modify(|wanted| {
-            *wanted += 1;
-            number = *wanted;
-        });
-        let mut done = self.done.subscribe();
-        // `wait_for` cannot fail, because the sender lives in `self`.
-        let _done = done.wait_for(|done| *done >= number).await;
-    }
-}
-
-/// The lists that a leader may request.
-#[derive(Debug, Default)]
-pub struct Lists {
-    /// Pods with kerf's label.
-    pub pods: List,
-    /// Bound pods without kerf's label.
-    pub others: List,
-    pub nodes: List,
-}
 
 /// Feeds the index until `stop`, whether this replica leads or not.
 pub async fn run(cluster: Arc<Cluster>, client: kube::Client, stop: CancellationToken) {

@@ -7,8 +7,8 @@
 use crate::cluster_index::{ClusterIndex, Effects};
 use crate::connections::Connections;
 use crate::in_force::InForce;
-use crate::plugin_layout::SeenNodes;
 use crate::relist::Lists;
+use crate::seen_nodes::SeenNodes;
 use crate::term::Term;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::watch;

@@ -20,6 +20,7 @@
 //! | [`former_epoch`] | the epoch of a former leader |
 //! | [`node_policies`] | what nodes may cut, by the admins' documents |
 //! | [`plugin_layout`] | the configuration of NVIDIA's device plugin on the nodes that it serves |
+//! | [`node_view`], [`seen_nodes`] | the parts of a Node that are read, and the Nodes that layouts may concern |
 //! | [`events`] | Events about pods and nodes |
 //! | [`watch`], [`confirm`] | the sources that feed the index |
 //! | [`relist`] | requests for a new list from a watch |
@@ -59,11 +60,13 @@ pub mod leader;
 pub mod metric_labels;
 pub mod metrics;
 pub mod node_policies;
+pub mod node_view;
 pub mod plugin_layout;
 pub mod pod;
 pub mod preempt;
 pub mod relist;
 pub mod routes;
+pub mod seen_nodes;
 pub mod tentative;
 pub mod term;
 pub mod timers;

@@ -129,7 +129,7 @@ impl Term {
         policies: InForce,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let seen_nodes = crate::plugin_layout::SeenNodes::default();
+        let seen_nodes = crate::seen_nodes::SeenNodes::default();
         let cluster = Cluster::new(ClusterIndex::new(epoch, terms), policies, seen_nodes);
         let term = Self::of(cluster.clone(), client, metrics, stop);
         cluster.begin_as_it_is(&term);

@@ -11,7 +11,7 @@
 use crate::cluster::Cluster;
 use crate::cluster_index::ClusterIndex;
 use crate::compute::Compute;
-use crate::plugin_layout::NodeView;
+use crate::node_view::NodeView;
 use crate::pod::{KnownPod, SlicedPod};
 use crate::relist::List;
 use futures::{Stream, StreamExt};

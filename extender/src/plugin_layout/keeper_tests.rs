@@ -3,6 +3,7 @@
 use super::*;
 use crate::api_stand_in::{ApiStandIn, Fault};
 use crate::in_force::InForce;
+use crate::node_view::NodeView;
 use crate::pod::{KnownPod, SlicedPod};
 use clap::Parser;
 use http::Method;

@@ -6,8 +6,6 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`node_view`] | reads what matters of a Node |
-//! | [`seen_nodes`] | keeps the Nodes of interest for the process's life |
 //! | [`holders`] | asks which pods hold devices of a node |
 //! | [`cluster_policy`] | reads and writes the `ClusterPolicy`, which need not exist |
 //! | [`config_map`] | reads and writes the `ConfigMap` |
@@ -17,17 +15,13 @@ mod cluster_policy;
 mod config_map;
 mod holders;
 mod node_patch;
-mod node_view;
-mod seen_nodes;
-
-pub use node_view::NodeView;
-pub use seen_nodes::{NodeChange, SeenNodes};
 
 use crate::args::{PluginArgs, RightsArgs};
 use crate::cluster_index::ClusterIndex;
 use crate::events;
 use crate::in_force::InForce;
 use crate::in_time::Unanswered;
+use crate::seen_nodes::NodeChange;
 use crate::term::Term;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;

@@ -1,8 +1,8 @@
 //! Writes labels, record and condition of a Node.
 
 use super::PATIENCE;
-use super::node_view::NodeView;
 use crate::in_time::{Unanswered, in_time};
+use crate::node_view::NodeView;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::keys;

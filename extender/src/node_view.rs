@@ -88,7 +88,7 @@ impl NodeView {
 }
 
 /// Whether layouts may concern the node. Most nodes of a cluster have no GPU, so they are not kept.
-pub fn is_of_interest(node: &SeenNode) -> bool {
+pub(crate) fn is_of_interest(node: &SeenNode) -> bool {
     node.record.is_some()
         || node.condition.is_some()
         || !node.allocatable.is_empty()

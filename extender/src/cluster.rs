@@ -9,9 +9,13 @@ use crate::connections::Connections;
 use crate::in_force::InForce;
 use crate::relist::Lists;
 use crate::seen_nodes::SeenNodes;
-use crate::term::Term;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::watch;
+
+/// Carries out the effects of changes of the index. A term does it while it lasts.
+pub(crate) trait EffectHandler: Send + Sync {
+    fn handle(self: Arc<Self>, effects: Effects);
+}
 
 /// The cluster as this replica knows it.
 pub struct Cluster {
@@ -27,11 +31,10 @@ pub struct Cluster {
     progress: watch::Sender<()>,
 }
 
-#[derive(Debug)]
 struct State {
     index: ClusterIndex,
-    /// Weak, because the term itself holds the cluster, and a cycle would never be freed.
-    term: Weak<Term>,
+    /// The term. Weak, because the term itself holds the cluster, and a cycle would never be freed.
+    term: Option<Weak<dyn EffectHandler>>,
     number: u64,
     last: u64,
 }
@@ -46,7 +49,7 @@ impl Cluster {
     /// Wraps this index, before any watch or agent feeds it. `seen_nodes` are for layouts.
     #[must_use]
     pub fn new(index: ClusterIndex, policies: InForce, seen_nodes: SeenNodes) -> Arc<Self> {
-        let state = State { index, term: Weak::new(), number: 0, last: 0 };
+        let state = State { index, term: None, number: 0, last: 0 };
         Arc::new(Self {
             state: Mutex::new(state),
             policies,
@@ -87,18 +90,18 @@ impl Cluster {
         state.last
     }
 
-    /// Starts a term on the index, in this epoch or a higher one.
-    pub(crate) fn begin(&self, term: &Arc<Term>, epoch: u64) {
+    /// Starts the term of this number on the index, in this epoch or a higher one.
+    pub(crate) fn begin(&self, number: u64, term: Weak<dyn EffectHandler>, epoch: u64) {
         let mut state = self.lock();
         state.index.lead(epoch);
-        (state.term, state.number) = (Arc::downgrade(term), term.number());
+        (state.term, state.number) = (Some(term), number);
     }
 
     /// Starts a term on an index that leads already.
     #[cfg(test)]
-    pub(crate) fn begin_as_it_is(&self, term: &Arc<Term>) {
+    pub(crate) fn begin_as_it_is(&self, number: u64, term: Weak<dyn EffectHandler>) {
         let mut state = self.lock();
-        (state.term, state.number) = (Arc::downgrade(term), term.number());
+        (state.term, state.number) = (Some(term), number);
     }
 
     /// Ends the term of this number. Does nothing if another term has begun since.
@@ -106,7 +109,7 @@ impl Cluster {
         let mut state = self.lock();
         if state.number == number {
             state.index.follow();
-            (state.term, state.number) = (Weak::new(), 0);
+            (state.term, state.number) = (None, 0);
         }
     }
 
@@ -117,14 +120,14 @@ impl Cluster {
         if effects == Effects::default() {
             return result;
         }
-        let term = state.term.upgrade();
+        let term = state.term.as_ref().and_then(Weak::upgrade);
         // The term may call the index again, so the lock is released first.
         drop(state);
         if effects.progress {
             self.progress.send_replace(());
         }
         if let Some(term) = term {
-            term.pass_on(effects);
+            term.handle(effects);
         }
         result
     }
@@ -140,6 +143,7 @@ mod tests {
     use super::*;
     use crate::api_stand_in::ApiStandIn;
     use crate::metrics::Metrics;
+    use crate::term::Term;
     use kerf_core::packing::Terms;
     use kerf_runtime::shutdown::CancellationToken;
 

@@ -2,7 +2,7 @@
 //!
 //! All tasks of a term end with its token.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, EffectHandler};
 use crate::cluster_index::{ClusterIndex, Effects, HeldBack, NobodyPreempted, NodeOrder};
 use crate::events::{Recorder, Topic};
 use crate::evict;
@@ -19,7 +19,7 @@ use kerf_protocol::server::{Disconnected, NotSent};
 use kerf_runtime::shutdown::CancellationToken;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, watch};
 
@@ -115,7 +115,8 @@ impl Term {
         stop: CancellationToken,
     ) -> Arc<Self> {
         let term = Self::of(cluster.clone(), client, metrics, stop);
-        cluster.begin(&term, epoch);
+        let handler: Weak<Self> = Arc::downgrade(&term);
+        cluster.begin(term.number, handler, epoch);
         term
     }
 
@@ -132,7 +133,8 @@ impl Term {
         let seen_nodes = crate::seen_nodes::SeenNodes::default();
         let cluster = Cluster::new(ClusterIndex::new(epoch, terms), policies, seen_nodes);
         let term = Self::of(cluster.clone(), client, metrics, stop);
-        cluster.begin_as_it_is(&term);
+        let handler: Weak<Self> = Arc::downgrade(&term);
+        cluster.begin_as_it_is(term.number, handler);
         term
     }
 
@@ -244,8 +246,45 @@ impl Term {
         std::mem::take(&mut lock(&self.unconfirmed))
     }
 
-    /// Carries out the effects of a change of the index.
-    pub(crate) fn pass_on(self: &Arc<Self>, effects: Effects) {
+    /// Sends the outcome of a Binding to a node's agent. If the connection ends before the answer, its next connection
+    /// is used.
+    pub async fn tell(&self, node: &NodeName, order: &Order) {
+        for _ in 0..TELLS {
+            if self.deadline().is_some_and(Deadline::has_passed) {
+                return;
+            }
+            let sent = async {
+                let connection = self.cluster.agents.connection(node).ok_or(Disconnected)?;
+                connection.order(order).await
+            };
+            match sent.await {
+                Ok(_) | Err(NotSent::NotLeading(_)) => return,
+                Err(NotSent::Disconnected(_)) => tokio::time::sleep(TELL_INTERVAL).await,
+            }
+        }
+    }
+
+    /// Sends an order that no bind waits for.
+    async fn order(self: Arc<Self>, NodeOrder { node, connection, order }: NodeOrder) {
+        let sent = async {
+            let found = self.cluster.agents.connection(&node).filter(|found| found.id() == connection)?;
+            found.order(&order).await.ok()
+        };
+        let answer = sent.await;
+        if let Some(Err(rejection)) = &answer {
+            tracing::info!(%node, ?order, %rejection, "agent rejected an order");
+        }
+        if let OrderKind::Release { uid, .. } = &order.kind {
+            self.with(|index| match answer {
+                Some(Err(Rejection::BindingOpen)) => index.release_rejected(uid, &node, connection),
+                _ => index.release_answered(uid, &node, connection),
+            });
+        }
+    }
+}
+
+impl EffectHandler for Term {
+    fn handle(self: Arc<Self>, effects: Effects) {
         for released in &effects.released {
             let (pod, uid, node) = (&released.pod, &released.uid, &released.node);
             tracing::info!(%pod, %uid, %node, why = %released.why, "released");
@@ -296,42 +335,6 @@ impl Term {
         if !effects.unconfirmed.is_empty() {
             lock(&self.unconfirmed).extend(effects.unconfirmed);
             self.confirm.notify_one();
-        }
-    }
-
-    /// Sends the outcome of a Binding to a node's agent. If the connection ends before the answer, its next connection
-    /// is used.
-    pub async fn tell(&self, node: &NodeName, order: &Order) {
-        for _ in 0..TELLS {
-            if self.deadline().is_some_and(Deadline::has_passed) {
-                return;
-            }
-            let sent = async {
-                let connection = self.cluster.agents.connection(node).ok_or(Disconnected)?;
-                connection.order(order).await
-            };
-            match sent.await {
-                Ok(_) | Err(NotSent::NotLeading(_)) => return,
-                Err(NotSent::Disconnected(_)) => tokio::time::sleep(TELL_INTERVAL).await,
-            }
-        }
-    }
-
-    /// Sends an order that no bind waits for.
-    async fn order(self: Arc<Self>, NodeOrder { node, connection, order }: NodeOrder) {
-        let sent = async {
-            let found = self.cluster.agents.connection(&node).filter(|found| found.id() == connection)?;
-            found.order(&order).await.ok()
-        };
-        let answer = sent.await;
-        if let Some(Err(rejection)) = &answer {
-            tracing::info!(%node, ?order, %rejection, "agent rejected an order");
-        }
-        if let OrderKind::Release { uid, .. } = &order.kind {
-            self.with(|index| match answer {
-                Some(Err(Rejection::BindingOpen)) => index.release_rejected(uid, &node, connection),
-                _ => index.release_answered(uid, &node, connection),
-            });
         }
     }
 }

@@ -3,12 +3,15 @@
 //! The names are those that users know: those of NVIDIA's device plugin for MIG (k8s-device-plugin `internal/resource`) and those of nos
 //! for shares. A name promises a minimum; the request document contains what was asked for.
 
+mod plugin_name;
+
+pub use plugin_name::PluginName;
+
 use crate::keys::SIZE_PREFIX;
 use crate::kind::Kind;
 use crate::mig::{ComputeProfile, Profile, catalog};
 use crate::nvidia_keys::{GPU, GPU_MPS, GPU_SHARED, MIG_PREFIX, SHARED};
 use crate::quantity::{SizeError, named_size};
-use crate::static_node::PluginName;
 use crate::units::SizeGb;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeSet;

@@ -3,7 +3,8 @@
 use crate::columns::{Columns, or_dash};
 use crate::plugin_nodes::PluginNode;
 use kerf_core::kind::Kind;
-use kerf_core::static_node::{Devices, PluginName};
+use kerf_core::resource::PluginName;
+use kerf_core::static_node::Devices;
 use kerf_core::units::SizeGb;
 use serde::Serialize;
 use std::collections::BTreeSet;

@@ -1,10 +1,11 @@
 //! The labels of GPU feature discovery, and whether the node's capacity agrees with them (k8s-device-plugin `internal/lm`).
 
-use super::{Doubt, PluginName, StaticOffer};
+use super::{Doubt, StaticOffer};
 use crate::kind::Kind;
 use crate::mig::catalog::{self, GpuModel};
 use crate::mig::{MigTable, Profile};
 use crate::nvidia_keys::{self, attribute};
+use crate::resource::PluginName;
 use crate::units::MemoryMib;
 use std::collections::BTreeMap;
 

@@ -2,11 +2,9 @@
 //! of GPU feature discovery, and the allocatable.
 
 mod labels;
-mod name;
 mod offer;
 mod place;
 
-pub use name::PluginName;
 pub use offer::{StaticOffer, admits};
 pub use place::{Devices, Spot, devices, is_conceivable, place, suits, sum};
 
@@ -14,6 +12,7 @@ use crate::kind::Kind;
 use crate::managed::is_managed;
 use crate::mig::catalog;
 use crate::plugin_layout::NodeRecord;
+use crate::resource::PluginName;
 use crate::units::SizeGb;
 use std::collections::BTreeMap;
 

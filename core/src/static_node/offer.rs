@@ -1,12 +1,11 @@
 //! The offer of a static node under one name, and whether it meets a container's request.
 
-use super::PluginName;
 use crate::contract::ContainerRequest;
 use crate::kind::{IsolationClass, Kind};
 use crate::packing::{Refusal, is_worth_whole};
 use crate::policy::Asked;
 use crate::request::GpuSelection;
-use crate::resource::ResourceName;
+use crate::resource::{PluginName, ResourceName};
 use crate::units::{MemoryMib, SizeGb};
 
 /// The offer of a static node under one name.

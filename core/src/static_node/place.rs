@@ -1,11 +1,12 @@
 //! Decides whether a static node has room for a whole pod, and the cost. A pod gets all its devices or none.
 
-use super::{PluginName, StaticNode, admits};
+use super::{StaticNode, admits};
 use crate::contract::{ContainerRequest, RequestDocument};
 use crate::kind::Kind;
 use crate::packing::{Cost, Refusal};
 use crate::policy::Charge;
 use crate::request::GpuSelection;
+use crate::resource::PluginName;
 use std::collections::BTreeMap;
 
 /// The number of devices of each name.

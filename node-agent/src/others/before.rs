@@ -6,7 +6,7 @@ use crate::node::Recalled;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
 use kerf_core::quantity::parse_count;
-use kerf_core::static_node::PluginName;
+use kerf_core::resource::PluginName;
 use kube::Api;
 
 /// Returns the checkpoint's evidence. Without a readable checkpoint the Node's capacity counts instead. After an

@@ -5,8 +5,7 @@ use super::{Choosing, Named, check_size};
 use crate::kind::Kind;
 use crate::policy::{Asked, Denied};
 use crate::request::{ContainerAsk, GpuSelection, Want};
-use crate::resource::{ResourceName, share_size};
-use crate::static_node::PluginName;
+use crate::resource::{PluginName, ResourceName, share_size};
 use crate::units::SizeGb;
 
 impl Choosing<'_> {

@@ -3,8 +3,7 @@
 use crate::kind::{IsolationClass, Kind};
 use crate::policy::{Asked, Policy, Supply};
 use crate::request::{PodAsk, Want};
-use crate::resource::ResourceName;
-use crate::static_node::PluginName;
+use crate::resource::{PluginName, ResourceName};
 use crate::units::SizeGb;
 
 /// The class in the pod's annotation; else the strongest that its resource names imply and the policy serves by them; else the

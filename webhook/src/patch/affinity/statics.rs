@@ -6,8 +6,7 @@ use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::mig::Profile;
 use kerf_core::nvidia_keys::{self, attribute};
-use kerf_core::resource::ResourceName;
-use kerf_core::static_node::PluginName;
+use kerf_core::resource::{PluginName, ResourceName};
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
 

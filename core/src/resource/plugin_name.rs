@@ -1,7 +1,7 @@
 //! The resource names under which NVIDIA's device plugin offers devices.
 
+use super::{ResourceName, UnknownResource};
 use crate::mig::Profile;
-use crate::resource::{ResourceName, UnknownResource};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;

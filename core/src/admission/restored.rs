@@ -7,9 +7,9 @@
 //! written directly.
 
 use super::CONTAINERS;
-use crate::contract::{AskedLimits, RequestDocument};
+use crate::contract::RequestDocument;
 use crate::keys;
-use crate::request::{Field, PodView, Role, asks_by};
+use crate::request::{AskedLimits, Field, PodView, Role, asks_by};
 use crate::resource::ResourceName;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;

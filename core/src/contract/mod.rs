@@ -35,9 +35,7 @@ pub use node_policy::{
     TimeSlicingRule, WarmSlices,
 };
 pub use peer::{PcieAncestor, Peer};
-pub use request::{
-    AskedLimits, ContainerRequest, REQUEST_VERSION, RequestDocument, RootProcesses, UnreadableRequest,
-};
+pub use request::{ContainerRequest, REQUEST_VERSION, RequestDocument, RootProcesses, UnreadableRequest};
 pub use spec::{GpuNodeSpec, Reservation, Shape, WantedSlice};
 pub use status::{
     Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Holder, SliceReservation, SliceState, SliceStatus,

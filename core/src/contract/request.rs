@@ -3,7 +3,7 @@
 use super::Chosen;
 use crate::kind::{IsolationClass, Kind, KindLabel};
 use crate::mig::Profile;
-use crate::request::{Claim, GpuSelection, Role, held};
+use crate::request::{AskedLimits, Claim, GpuSelection, Role, held};
 use crate::resource::ResourceName;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use serde::{Deserialize, Serialize};
@@ -71,9 +71,6 @@ pub enum RootProcesses {
 fn is_default<T: PartialEq + Default>(value: &T) -> bool {
     *value == T::default()
 }
-
-/// The names and amounts of one container's limits.
-pub type AskedLimits = BTreeMap<String, String>;
 
 /// What one container asks for, with its resource name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

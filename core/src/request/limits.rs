@@ -6,13 +6,15 @@
 use super::dialects;
 use super::errors::Field;
 use super::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want};
-use crate::contract::AskedLimits;
 use crate::kind::Kind;
 use crate::nvidia_keys;
 use crate::policy::Dialect;
 use crate::quantity::parse_count;
 use crate::resource::{ResourceName, asked_size};
 use std::collections::BTreeMap;
+
+/// The names and amounts of one container's limits.
+pub type AskedLimits = BTreeMap<String, String>;
 
 /// Whether a resource name in a container asks for a slice, by kerf's names or in any dialect.
 #[must_use]

@@ -18,7 +18,7 @@ mod view;
 pub use ask::{ContainerAsk, PodAsk, Reading, Want};
 pub use dialects::{Words, dialect_of, is_scheduler_of};
 pub use errors::{AskError, Field, LimitRemedy};
-pub use limits::{asked_limits, asks_by};
+pub use limits::{AskedLimits, asked_limits, asks_by};
 pub use models::{KnownModels, UnknownModel, resolve_models};
 pub use node_selection::{AffinityView, NodeLabel, NodeSelection};
 pub use phases::{Claim, Role, devices, held};

@@ -31,8 +31,8 @@ pub use layout::{IllegalLayout, LaidOut, Layout};
 pub use mig_part::MigPart;
 pub use mig_rule::{MigReplicas, MigRule};
 pub use node_policy::{
-    ComputeLimit, GpuRule, GpuSelector, ModeChange, MpsMemory, MpsRule, NodePolicy, OverUse, SliceLength,
-    TimeSlicingRule, WarmSlices,
+    ComputeLimit, GpuRule, GpuSelector, MOST_MPS_REPLICAS, ModeChange, MpsMemory, MpsRule, NodePolicy,
+    OverUse, SliceLength, TimeSlicingRule, WarmSlices,
 };
 pub use peer::{PcieAncestor, Peer};
 pub use request::{ContainerRequest, REQUEST_VERSION, RequestDocument, RootProcesses, UnreadableRequest};

@@ -6,10 +6,12 @@
 use super::{Layout, MigRule, Shape};
 use crate::kind::Kind;
 use crate::names::{GpuUuid, PciBusId};
-use crate::plugin_layout::MOST_MPS_REPLICAS;
 use crate::resource::ResourceName;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The most replicas under MPS (k8s-device-plugin `cmd/mps-control-daemon`: 48 from Volta on).
+pub const MOST_MPS_REPLICAS: u32 = 48;
 
 /// The policy of one node. The default allows every kind on every GPU and changes no GPU's mode.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

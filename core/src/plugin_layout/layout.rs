@@ -15,8 +15,6 @@ pub const DEFAULT_KEY: &str = "default";
 pub(super) const DEFAULT_TEXT: &str = "version: v1\n";
 /// The most characters of a layout's name: a label's value has 63, and a dot and a digest may follow the name.
 pub const LONGEST_LAYOUT_NAME: usize = 54;
-/// The most replicas under MPS (k8s-device-plugin `cmd/mps-control-daemon`: 48 from Volta on).
-pub const MOST_MPS_REPLICAS: u32 = 48;
 /// The most time slices of a GPU. The plugin has no limit; a higher number counts as a typing mistake.
 pub const MOST_TIME_SLICES: u32 = 1000;
 

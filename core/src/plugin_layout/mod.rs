@@ -46,9 +46,7 @@ pub use cluster_policy::{
 pub use decide::{ConfigMapWrite, Decision, Seen, SeenConfigMap, decide};
 pub use gpus::NodeGpus;
 pub use lag::Lag;
-pub use layout::{
-    DEFAULT_KEY, LONGEST_LAYOUT_NAME, MOST_MPS_REPLICAS, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing,
-};
+pub use layout::{DEFAULT_KEY, LONGEST_LAYOUT_NAME, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing};
 pub use node::{Holders, NodeDecision, NodeWrite, SeenNode, Told};
 pub use promise::{Promise, Unfit, cuts};
 pub use record::{NodeRecord, PluginLabels, Progress};

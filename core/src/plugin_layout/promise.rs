@@ -1,7 +1,8 @@
 //! The promise of a layout: the resource names and counts that a node's allocatable must show once the layout is applied.
 
 use super::gpus::NodeGpus;
-use super::layout::{MOST_MPS_REPLICAS, MigStrategy, PluginLayout, Sharing};
+use super::layout::{MigStrategy, PluginLayout, Sharing};
+use crate::contract::MOST_MPS_REPLICAS;
 use crate::mig::Profile;
 use crate::mig::catalog::GpuModel;
 use crate::nvidia_keys::{GPU, MIG_PREFIX, SHARED, is_plugin_resource};

@@ -3,7 +3,8 @@
 use super::document_fault::{PolicyError, PolicyFault};
 use super::document_field::Field;
 use super::document_names::label_value;
-use crate::plugin_layout::{MOST_MPS_REPLICAS, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing, cuts};
+use crate::contract::MOST_MPS_REPLICAS;
+use crate::plugin_layout::{MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing, cuts};
 use serde::{Deserialize, Serialize};
 
 /// How NVIDIA's device plugin is configured on the nodes. With nothing in it every GPU is offered as a whole.

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use kerf_core::admission::MatchCondition;
-use kerf_core::policy::Dialect;
+use kerf_core::request::Dialect;
 use kerf_tests::chart::{kustomize, objects, template};
 use serde_json::{Value, json};
 

@@ -7,8 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::admission::MatchCondition;
-use kerf_core::policy::Dialect;
-use kerf_core::request::PodView;
+use kerf_core::request::{Dialect, PodView};
 use kerf_tests::admission::{
     AdmissionScene, HungWebhook, match_condition, of_kerf, of_others, pod_of, set_match_condition,
 };

@@ -7,7 +7,7 @@ use crate::args::{Args, MatchConditions};
 use due::Due;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
 use kerf_core::admission::MatchCondition;
-use kerf_core::policy::Dialect;
+use kerf_core::request::Dialect;
 use kerf_runtime::policy_file::PolicyStore;
 use kerf_runtime::shutdown::CancellationToken;
 use kerf_runtime::telemetry::chain;

@@ -3,9 +3,9 @@
 //! table.
 
 use crate::keys;
-use crate::policy::{Dialect, Policies};
+use crate::policy::Policies;
 use crate::quantity::parse_count;
-use crate::request::{ContainerView, PodView, Words};
+use crate::request::{ContainerView, Dialect, PodView, Words};
 use std::collections::BTreeSet;
 
 /// The match condition of the webhook for pods. It depends on the dialects of the policies.

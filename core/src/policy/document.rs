@@ -6,11 +6,11 @@ use super::document_fault::PolicyError;
 use super::matching::listed;
 use super::signature::Signature;
 use super::{
-    Cap, DEFAULT_SIDECARS, Dialect, EnvironmentRule, MpsPodRule, NodeNameRule, PodMatch, PreemptionRule,
-    SizeRule, WaitingRule,
+    Cap, EnvironmentRule, MpsPodRule, NodeNameRule, PodMatch, PreemptionRule, SizeRule, WaitingRule,
 };
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::Profile;
+use crate::request::{DEFAULT_SIDECARS, Dialect};
 use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

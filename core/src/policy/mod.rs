@@ -32,8 +32,8 @@ pub use node_document::{NodeMatch, NodePolicyDocument, NodePolicySpec};
 pub use plugin_document::{MpsDocument, PluginDocument, TimeSlicingDocument};
 pub use quota::{Charge, OverQuota, depends_on_place};
 pub use rules::{
-    Cap, DEFAULT_SIDECARS, Dialect, EnvironmentRule, MpsPodRule, NodeNameRule, PreemptionRule,
-    RootContainers, SizeRule, WaitedLong, WaitingRule,
+    Cap, EnvironmentRule, MpsPodRule, NodeNameRule, PreemptionRule, RootContainers, SizeRule, WaitedLong,
+    WaitingRule,
 };
 pub use set::{NodeRule, NodeRules, Policies, Undecided};
 pub use set_findings::{Finding, PolicyIndex, SetFault, Weight};

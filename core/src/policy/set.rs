@@ -2,11 +2,12 @@
 
 use super::matching::{Mismatch, covers, has_all, in_list, of_labels};
 use super::signature::Signature;
-use super::{Dialect, PodFacts, Policy};
+use super::{PodFacts, Policy};
 use crate::contract::NodePolicy;
 use crate::mig::Profile;
 use crate::names::NodeName;
 use crate::plugin_layout::PluginLayout;
+use crate::request::Dialect;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 

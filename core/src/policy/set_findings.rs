@@ -2,9 +2,10 @@
 
 use super::choose::may_serve;
 use super::document_field::Field;
-use super::{Dialect, NodeRules, Policies, Policy};
+use super::{NodeRules, Policies, Policy};
 use crate::kind::IsolationClass;
 use crate::mig::catalog;
+use crate::request::Dialect;
 use crate::units::SizeGb;
 use std::collections::BTreeMap;
 use std::fmt;

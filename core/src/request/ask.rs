@@ -1,9 +1,9 @@
 //! What a pod asks for, before a policy chooses how it is served.
 
-use super::{AskError, GpuSelection, Role};
+use super::{AskError, Dialect, GpuSelection, Role};
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::{ComputeProfile, Profile};
-use crate::policy::{DEFAULT_SIDECARS, Dialect, PolicySpec};
+use crate::policy::PolicySpec;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -119,6 +119,9 @@ pub struct Reading<'p> {
     /// The names of containers that injectors add; `None` for the default names.
     pub sidecars: Option<&'p [String]>,
 }
+
+/// The sidecar containers that Istio and Linkerd inject into pods.
+pub const DEFAULT_SIDECARS: [&str; 2] = ["istio-proxy", "linkerd-proxy"];
 
 static NO_DIALECT: BTreeSet<Dialect> = BTreeSet::new();
 static ONLY_MIG: LazyLock<BTreeSet<Dialect>> = LazyLock::new(|| BTreeSet::from([Dialect::Mig]));

@@ -3,8 +3,8 @@
 use crate::keys::{GPU_MEMORY, SIZE_PREFIX};
 use crate::kind::UnknownClass;
 use crate::mig::UnknownComputeProfile;
-use crate::policy::Dialect;
 use crate::quantity::SizeError;
+use crate::request::Dialect;
 use crate::units::SizeGb;
 use std::fmt;
 use thiserror::Error;

@@ -8,8 +8,8 @@ use super::errors::Field;
 use super::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want};
 use crate::kind::Kind;
 use crate::nvidia_keys;
-use crate::policy::Dialect;
 use crate::quantity::parse_count;
+use crate::request::Dialect;
 use crate::resource::{ResourceName, asked_size};
 use std::collections::BTreeMap;
 

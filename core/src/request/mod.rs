@@ -3,6 +3,7 @@
 
 mod annotations;
 mod ask;
+mod dialect;
 mod dialects;
 mod errors;
 mod known;
@@ -15,7 +16,8 @@ mod selection;
 mod selectors;
 mod view;
 
-pub use ask::{ContainerAsk, PodAsk, Reading, Want};
+pub use ask::{ContainerAsk, DEFAULT_SIDECARS, PodAsk, Reading, Want};
+pub use dialect::Dialect;
 pub use dialects::{Words, dialect_of, is_scheduler_of};
 pub use errors::{AskError, Field, LimitRemedy};
 pub use limits::{AskedLimits, asked_limits, asks_by};

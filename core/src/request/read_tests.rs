@@ -1,6 +1,6 @@
 use super::*;
 use crate::kind::{IsolationClass, Kind};
-use crate::policy::Dialect;
+use crate::request::Dialect;
 use crate::units::SizeGb;
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -15,7 +15,7 @@
 
 use super::*;
 use crate::keys;
-use crate::policy::Dialect;
+use crate::request::Dialect;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

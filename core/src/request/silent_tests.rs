@@ -3,7 +3,8 @@
 use super::*;
 use crate::contract::GpuNodeStatus;
 use crate::keys;
-use crate::policy::{Dialect, Policies, Supply};
+use crate::policy::{Policies, Supply};
+use crate::request::Dialect;
 use crate::testing::node_status;
 use serde_json::{Value, json};
 

@@ -47,7 +47,7 @@ impl Due {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kerf_core::policy::Dialect;
+    use kerf_core::request::Dialect;
 
     fn of(dialects: &[Dialect]) -> MatchCondition {
         MatchCondition::of(&dialects.iter().copied().collect())

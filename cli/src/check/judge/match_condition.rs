@@ -4,7 +4,7 @@
 use super::{Finding, Observed, policies};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
 use kerf_core::admission::MatchCondition;
-use kerf_core::policy::Dialect;
+use kerf_core::request::Dialect;
 
 const PROGRAM: &str = "kerf-webhook";
 

@@ -7,7 +7,7 @@ use crate::output::Format;
 use jiff::{SignedDuration, Timestamp};
 use kerf_core::admission::MatchCondition;
 use kerf_core::keys;
-use kerf_core::policy::Dialect;
+use kerf_core::request::Dialect;
 use kerf_runtime::tls::key;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

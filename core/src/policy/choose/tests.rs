@@ -1,8 +1,8 @@
 use super::*;
 use crate::contract::GpuNodeSpec;
 use crate::names::NodeName;
-use crate::policy::{Dialect, PolicyDocument, SupplyIndex};
-use crate::request::{GpuSelection, Role};
+use crate::policy::{PolicyDocument, SupplyIndex};
+use crate::request::{Dialect, GpuSelection, Role};
 use crate::testing::node_status;
 use crate::units::{ComputePercent, MemoryMib};
 use proptest::prelude::*;

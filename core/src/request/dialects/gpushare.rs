@@ -7,10 +7,9 @@
 //! ACK's guide). A count without memory asks for whole GPUs.
 
 use super::{Foreign, nvidia};
-use crate::policy::Dialect;
 use crate::quantity::parse_count;
 use crate::request::errors::Field;
-use crate::request::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want, limits};
+use crate::request::{AskError, ContainerAsk, ContainerView, Dialect, PodView, Reading, Role, Want, limits};
 use crate::units::{LARGEST_SIZE, MemoryMib};
 
 const MEMORY: &str = "aliyun.com/gpu-mem";

@@ -7,9 +7,8 @@
 
 use super::{Foreign, mebibytes, nvidia, part};
 use crate::kind::IsolationClass;
-use crate::policy::Dialect;
 use crate::quantity::parse_count;
-use crate::request::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want, limits};
+use crate::request::{AskError, ContainerAsk, ContainerView, Dialect, PodView, Reading, Role, Want, limits};
 use crate::units::{ComputePercent, MemoryMib};
 
 const MEMORY: &str = "nvidia.com/gpumem";

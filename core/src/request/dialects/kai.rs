@@ -8,10 +8,9 @@
 //! `nvidia.com/gpu: 0.5`, on as many GPUs as `gpu-fraction-num-devices` says.
 
 use super::{Foreign, fraction, mebibytes, nvidia};
-use crate::policy::Dialect;
 use crate::quantity::parse_count;
 use crate::request::errors::Field;
-use crate::request::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want, limits};
+use crate::request::{AskError, ContainerAsk, ContainerView, Dialect, PodView, Reading, Role, Want, limits};
 use crate::units::ComputePercent;
 
 const FRACTION: &str = "gpu-fraction";

@@ -10,8 +10,8 @@ pub use words::Words;
 
 use super::errors::Field;
 use super::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want, limits};
-use crate::policy::Dialect;
 use crate::quantity::{parse_count, parse_millionths};
+use crate::request::Dialect;
 use crate::resource::ResourceName;
 use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
 use std::collections::BTreeSet;

@@ -4,8 +4,7 @@
 
 use super::Foreign;
 use crate::nvidia_keys::{GPU_MPS, GPU_SHARED};
-use crate::policy::Dialect;
-use crate::request::{AskError, ContainerAsk, ContainerView, Reading, Role, Want, limits};
+use crate::request::{AskError, ContainerAsk, ContainerView, Dialect, Reading, Role, Want, limits};
 
 pub(super) use crate::nvidia_keys::GPU;
 

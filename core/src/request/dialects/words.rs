@@ -2,7 +2,7 @@
 
 use super::{gpushare, hami, kai, nvidia};
 use crate::nvidia_keys::MIG_PREFIX;
-use crate::policy::Dialect;
+use crate::request::Dialect;
 
 /// The keys of a dialect. A pod that asks in the dialect has at least one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use kerf_core::contract::RequestDocument;
 use kerf_core::packing::Refusal;
-use kerf_core::policy::PodFacts;
+use kerf_core::request::PodFacts;
 use std::sync::Arc;
 
 /// A readable request document and its text. Clones share both.

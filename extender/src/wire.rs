@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
-use kerf_core::policy::PodFacts;
+use kerf_core::request::PodFacts;
 use kerf_core::static_node::Devices;
 use kerf_runtime::plugin_pod::{ContainerView, asks_by_neutral_name, asks_for_nothing, devices};
 use serde::de::{IgnoredAny, MapAccess, Visitor};

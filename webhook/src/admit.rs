@@ -5,7 +5,8 @@ use crate::patch::{clear, mend, patch};
 use json_patch::PatchOperation;
 use kerf_core::admission::{decide, restored};
 use kerf_core::contract::RequestDocument;
-use kerf_core::policy::{Namespace, Policies, Supply};
+use kerf_core::policy::{Policies, Supply};
+use kerf_core::request::Namespace;
 use serde_json::Value;
 
 /// The answer for a pod.

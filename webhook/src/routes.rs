@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, routing::post};
 use bytes::Bytes;
 use kerf_core::kind::Kind;
-use kerf_core::policy::Namespace;
+use kerf_core::request::Namespace;
 use kerf_runtime::policy_file::PolicyStore;
 use std::time::Instant;
 

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::admission::{self, Admitted};
 use kerf_core::contract::RequestDocument;
-use kerf_core::policy::{Namespace, PodFacts, Policies, Policy, Supply};
-use kerf_core::request::{self, PodView};
+use kerf_core::policy::{Policies, Policy, Supply};
+use kerf_core::request::{self, Namespace, PodFacts, PodView};
 use kerf_runtime::destinations::Destinations;
 use serde::Deserialize;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! Finds the pods in manifests: Pods, Lists, and pod templates in objects of any kind.
 
 use super::template::{Template, templates};
-use kerf_core::policy::Namespace;
+use kerf_core::request::Namespace;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;

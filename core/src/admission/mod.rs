@@ -18,8 +18,8 @@ pub use unseen::Unseen;
 
 use crate::contract::RequestDocument;
 use crate::kind::Kind;
-use crate::policy::{self, Choice, Denied, Namespace, Policies, Policy, Supply, Undecided};
-use crate::request::{self, AskError, KnownModels, PodAsk, PodView, Reading};
+use crate::policy::{self, Choice, Denied, Policies, Policy, Supply, Undecided};
+use crate::request::{self, AskError, KnownModels, Namespace, PodAsk, PodView, Reading};
 use root::Root;
 use serde::Deserialize;
 use serde_json::Value;

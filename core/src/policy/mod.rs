@@ -26,7 +26,7 @@ pub use document::{Metadata, Policy, PolicyDocument, PolicySpec, Toleration};
 pub use document_fault::{PolicyError, PolicyFault};
 pub use document_field::{Field, Step};
 pub use extends::{Lineage, PolicyDraft};
-pub use matching::{Mismatch, Namespace, PodFacts, PodMatch};
+pub use matching::{Mismatch, PodMatch};
 pub use namespace_selector::{LabelExpression, LabelOperator, NamespaceSelector};
 pub use node_document::{NodeMatch, NodePolicyDocument, NodePolicySpec};
 pub use plugin_document::{MpsDocument, PluginDocument, TimeSlicingDocument};

@@ -1,13 +1,13 @@
 //! All policies in force: policies for pods, of which the first match holds, and policies for nodes.
 
+use super::Policy;
 use super::matching::{Mismatch, covers, has_all, in_list, of_labels};
 use super::signature::Signature;
-use super::{PodFacts, Policy};
 use crate::contract::NodePolicy;
 use crate::mig::Profile;
 use crate::names::NodeName;
 use crate::plugin_layout::PluginLayout;
-use crate::request::Dialect;
+use crate::request::{Dialect, PodFacts};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 

@@ -5,7 +5,8 @@
 //! Each label, with its value, is two bits of a word, as in a Bloom filter: a pod's word must have all bits of the policy's. The
 //! other word has a lane for each list of names: the policy's lane must have the bits of the pod's name.
 
-use super::matching::{PodFacts, PodMatch};
+use super::matching::PodMatch;
+use crate::request::PodFacts;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 

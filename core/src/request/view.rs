@@ -1,7 +1,6 @@
 //! The parts of a Pod that a request is read from.
 
-use super::{AffinityView, Role};
-use crate::policy::{Namespace, PodFacts};
+use super::{AffinityView, Namespace, PodFacts, Role};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 

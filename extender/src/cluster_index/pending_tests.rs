@@ -1,7 +1,7 @@
 use super::super::tests::{index, known, reserve, uid};
 use super::*;
 use kerf_core::names::PodKey;
-use kerf_core::policy::PodFacts;
+use kerf_core::request::PodFacts;
 use kerf_core::testing::{node_status, request};
 use std::collections::BTreeMap;
 

@@ -17,7 +17,8 @@ use kerf_core::contract::{GpuNodeSpec, SliceStatus, WantedSlice};
 use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
-use kerf_core::policy::{Cap, Charge, OverQuota, PodFacts, Policies, depends_on_place};
+use kerf_core::policy::{Cap, Charge, OverQuota, Policies, depends_on_place};
+use kerf_core::request::PodFacts;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

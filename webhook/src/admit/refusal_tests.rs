@@ -430,7 +430,7 @@ fn of_unknown_namespace(pod: &Value) -> Refusal {
     .unwrap();
     let in_force = Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() };
     let labels = [("tier".to_owned(), "gold".to_owned())].into();
-    let known = kerf_core::policy::Namespace { name: "default", labels: Some(&labels) };
+    let known = kerf_core::request::Namespace { name: "default", labels: Some(&labels) };
     assert!(decide(pod, known, &in_force, &Supply::default()).unwrap().is_some());
     decide(pod, "default", &in_force, &Supply::default()).unwrap_err()
 }

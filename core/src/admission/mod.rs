@@ -104,7 +104,7 @@ pub fn decide<'p, 'n>(
     }
     let reading = policy.map_or_else(
         || Reading::without_policy(&policies.dialects()),
-        |policy| Reading::of(policy.spec(), supply.largest_gpu()),
+        |policy| policy.spec().reading(supply.largest_gpu()),
     );
     let Some(mut ask) = read(&restored, &view, &reading)? else { return Ok(None) };
     let policy = policy.ok_or_else(|| Refusal::NoPolicy(namespace.name.to_owned()))?;

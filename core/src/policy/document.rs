@@ -10,7 +10,7 @@ use super::{
 };
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::Profile;
-use crate::request::{DEFAULT_SIDECARS, Dialect};
+use crate::request::{DEFAULT_SIDECARS, Dialect, Reading};
 use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -223,6 +223,15 @@ impl TryFrom<PolicyDocument> for Policy {
             return Err(error);
         }
         Ok(Self::of(document, Lineage::default()))
+    }
+}
+
+impl PolicySpec {
+    /// How a pod is read under this policy, in a cluster whose largest GPU has the size `largest`.
+    #[must_use]
+    pub fn reading(&self, largest: Option<SizeGb>) -> Reading<'_> {
+        let fraction_of = self.fraction_of_gb.or(largest);
+        Reading { dialects: &self.dialects, fraction_of, sidecars: Some(&self.sidecars) }
     }
 }
 

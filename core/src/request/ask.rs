@@ -3,7 +3,6 @@
 use super::{AskError, Dialect, GpuSelection, Role};
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::{ComputeProfile, Profile};
-use crate::policy::PolicySpec;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -126,21 +125,13 @@ pub const DEFAULT_SIDECARS: [&str; 2] = ["istio-proxy", "linkerd-proxy"];
 static NO_DIALECT: BTreeSet<Dialect> = BTreeSet::new();
 static ONLY_MIG: LazyLock<BTreeSet<Dialect>> = LazyLock::new(|| BTreeSet::from([Dialect::Mig]));
 
-impl<'p> Reading<'p> {
+impl Reading<'_> {
     /// How a pod is read that no policy matches: by kerf's own keys. If some policy in force accepts the names of MIG devices, these
     /// are read too, so that the pod cannot get a MIG device without a policy.
     #[must_use]
     pub fn without_policy(in_force: &BTreeSet<Dialect>) -> Reading<'static> {
         let dialects = if in_force.contains(&Dialect::Mig) { &*ONLY_MIG } else { &NO_DIALECT };
         Reading { dialects, fraction_of: None, sidecars: None }
-    }
-
-    /// How a pod is read under `policy`, in a cluster whose largest GPU has the size `largest`.
-    #[must_use]
-    pub fn of(policy: &'p PolicySpec, largest: Option<SizeGb>) -> Self {
-        let fraction_of = policy.fraction_of_gb.or(largest);
-        let sidecars = Some(policy.sidecars.as_slice());
-        Self { dialects: &policy.dialects, fraction_of, sidecars }
     }
 
     /// Whether an injector added the container of this name. Keys without a container's name never mean such a container.

@@ -108,7 +108,8 @@ pub fn decide<'p, 'n>(
     );
     let Some(mut ask) = read(&restored, &view, &reading)? else { return Ok(None) };
     let policy = policy.ok_or_else(|| Refusal::NoPolicy(namespace.name.to_owned()))?;
-    let unknown = request::resolve_models(&view, &mut ask.gpus, || KnownModels::of(supply, policies))?;
+    let known = || KnownModels::with_catalog(supply.models().chain(policies.models()));
+    let unknown = request::resolve_models(&view, &mut ask.gpus, known)?;
     check_nodes(&view, policy)?;
     let choose = |policy: &Policy| -> Result<Choice, Denied> {
         let mut choice = policy::choose(policy, supply, &ask)?;

@@ -7,7 +7,6 @@ use super::known::distance;
 use super::selectors::{ModelList, model_lists};
 use super::{AskError, GpuSelection, PodView};
 use crate::mig::catalog;
-use crate::policy::{Policies, Supply};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -37,11 +36,11 @@ impl fmt::Display for UnknownModel {
 }
 
 impl<'m> KnownModels<'m> {
-    /// The models of the catalog, of this supply and of these policies.
+    /// The models of the catalog and these others, which the cluster's GPUs have or its policies name.
     #[must_use]
-    pub fn of(supply: &'m Supply, policies: &'m Policies) -> Self {
+    pub fn with_catalog(others: impl IntoIterator<Item = &'m str>) -> Self {
         let catalog = catalog::MODELS.iter().map(|model| model.name);
-        Self(catalog.chain(supply.models()).chain(policies.models()).collect())
+        Self(catalog.chain(others).collect())
     }
 
     /// The known models that a word of a list means: the one with this name in any case, else, if `parts` is true, those whose names

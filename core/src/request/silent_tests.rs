@@ -111,7 +111,9 @@ fn models(
     let pod = pod(json!({"annotations": written}), json!({}));
     let mut gpus = read(&pod, &Reading::without_policy(&[Dialect::Mig].into())).unwrap().unwrap().gpus;
     let supply = Supply::of(nodes);
-    let told = resolve_models(&pod, &mut gpus, || KnownModels::of(&supply, policies));
+    let told = resolve_models(&pod, &mut gpus, || {
+        KnownModels::with_catalog(supply.models().chain(policies.models()))
+    });
     told.map(|told| (gpus, told.iter().map(ToString::to_string).collect())).map_err(|error| error.to_string())
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The cost is the fleet's loss; [`Fleet`] has the state of all GPUs for that. [`fit`] places a whole pod on one node.
 
+mod asked;
 mod choose_place;
 mod cost;
 mod exacting;
@@ -19,6 +20,7 @@ mod spread;
 mod terms;
 mod warm;
 
+pub use asked::Asked;
 pub use choose_place::{Place, Selection, choose_among, choose_place};
 pub use cost::Cost;
 pub use fit::{Fit, Placed, Source, fit};

@@ -13,9 +13,10 @@ pub(super) use candidates::may_serve;
 pub use denied::Denied;
 pub use warning::Warning;
 
-use super::{Asked, Policy, Supply};
+use super::{Policy, Supply};
 use crate::contract::{Chosen, ContainerRequest, RequestDocument};
 use crate::kind::{IsolationClass, Kind};
+use crate::packing::Asked;
 use crate::request::{ContainerAsk, GpuSelection, PodAsk, Want};
 use crate::resource::ResourceName;
 use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};

@@ -37,4 +37,4 @@ pub use rules::{
 };
 pub use set::{NodeRule, NodeRules, Policies, Undecided};
 pub use set_findings::{Finding, PolicyIndex, SetFault, Weight};
-pub use supply::{Asked, MappedNames, Supply, SupplyIndex};
+pub use supply::{MappedNames, Supply, SupplyIndex};

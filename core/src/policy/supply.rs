@@ -6,13 +6,13 @@ mod gpu;
 mod index;
 
 pub(super) use fitting::{has_compute, smallest};
-pub use fixed::Asked;
 pub use index::SupplyIndex;
 
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument, Shape};
 use crate::kind::Kind;
 use crate::mig::Profile;
 use crate::names::NodeName;
+use crate::packing::Asked;
 use crate::request::GpuSelection;
 use crate::resource::{ResourceName, share_size};
 use crate::static_node::StaticNode;

@@ -2,8 +2,7 @@
 
 use crate::contract::ContainerRequest;
 use crate::kind::{IsolationClass, Kind};
-use crate::packing::{Refusal, is_worth_whole};
-use crate::policy::Asked;
+use crate::packing::{Asked, Refusal, is_worth_whole};
 use crate::request::GpuSelection;
 use crate::resource::{PluginName, ResourceName};
 use crate::units::{MemoryMib, SizeGb};

@@ -3,7 +3,8 @@
 use super::names::{exists, largest};
 use super::{Choosing, Named, check_size};
 use crate::kind::Kind;
-use crate::policy::{Asked, Denied};
+use crate::packing::Asked;
+use crate::policy::Denied;
 use crate::request::{ContainerAsk, GpuSelection, Want};
 use crate::resource::{PluginName, ResourceName, share_size};
 use crate::units::SizeGb;

@@ -7,7 +7,8 @@
 use super::names::{self, Need, conceivable, served};
 use super::{Choosing, Named, check_size, join};
 use crate::kind::Kind;
-use crate::policy::{Asked, Denied, Policy};
+use crate::packing::Asked;
+use crate::policy::{Denied, Policy};
 use crate::request::{ContainerAsk, GpuSelection, Want};
 use crate::resource::ResourceName;
 use crate::units::SizeGb;

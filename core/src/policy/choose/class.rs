@@ -1,7 +1,8 @@
 //! The isolation class that holds for a pod.
 
 use crate::kind::{IsolationClass, Kind};
-use crate::policy::{Asked, Policy, Supply};
+use crate::packing::Asked;
+use crate::policy::{Policy, Supply};
 use crate::request::{PodAsk, Want};
 use crate::resource::{PluginName, ResourceName};
 use crate::units::SizeGb;

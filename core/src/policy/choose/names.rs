@@ -2,8 +2,9 @@
 
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::{Profile, catalog};
+use crate::packing::Asked;
+use crate::policy::Supply;
 use crate::policy::supply::{has_compute, smallest};
-use crate::policy::{Asked, Supply};
 use crate::request::{ContainerAsk, GpuSelection};
 use crate::resource::{ResourceName, SHARE_SIZES, neutral_size, share_size};
 use crate::units::{LARGEST_SIZE, SizeGb};

@@ -1,8 +1,9 @@
 //! The smallest profiles that cover what a request needs.
 
+use super::Supply;
 use super::gpu::GpuSupply;
-use super::{Asked, Supply};
 use crate::mig::Profile;
+use crate::packing::Asked;
 use crate::request::GpuSelection;
 use crate::units::{ComputePercent, SizeGb};
 use std::sync::Arc;

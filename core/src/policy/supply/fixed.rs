@@ -4,48 +4,15 @@ use super::Supply;
 use crate::contract::{ContainerRequest, RequestDocument};
 use crate::kind::Kind;
 use crate::names::NodeName;
-use crate::packing::is_worth_whole;
+use crate::packing::Asked;
 use crate::request::GpuSelection;
 use crate::resource::ResourceName;
 use crate::static_node::{Devices, StaticNode, StaticOffer, admits, is_conceivable, place, suits};
-use crate::units::{ComputePercent, MemoryMib, SizeGb};
+use crate::units::SizeGb;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(super) type StaticNodes = BTreeMap<NodeName, Arc<StaticNode>>;
-
-/// What a request needs of one slice.
-#[derive(Debug, Clone, Copy)]
-pub struct Asked {
-    /// The nominal size of the slice.
-    pub size: SizeGb,
-    /// The least real memory; `None` if the nominal size is enough.
-    pub memory: Option<MemoryMib>,
-    /// The least share of a GPU's compute; `None` if none is asked for.
-    pub compute: Option<ComputePercent>,
-    /// Whether each of several slices must be on another GPU.
-    pub distinct_gpus: bool,
-}
-
-impl Asked {
-    /// A request for this nominal size and nothing else.
-    #[must_use]
-    pub fn of(size: SizeGb) -> Self {
-        Self { size, memory: None, compute: None, distinct_gpus: false }
-    }
-
-    /// What a container of an admitted pod asks for.
-    #[must_use]
-    pub fn by(request: &ContainerRequest) -> Self {
-        let ContainerRequest { size_gb: size, memory, compute, distinct_gpus, .. } = *request;
-        Self { size, memory, compute, distinct_gpus }
-    }
-
-    /// Whether a GPU of this size may be given under this name. Only a whole GPU must be worth its size.
-    pub(super) fn is_worth(&self, name: ResourceName, gpu: SizeGb) -> bool {
-        name != ResourceName::Whole || is_worth_whole(self.size, gpu, self.distinct_gpus)
-    }
-}
 
 impl Supply {
     /// The same supply without static nodes.

@@ -10,6 +10,7 @@
 //! | [`mig`] | which sets of GPU instances are legal on a GPU |
 //! | [`request`] | what a pod asks for |
 //! | [`policy`] | which kinds of slice may serve it |
+//! | [`quota`] | how much the pods of a namespace may hold |
 //! | [`admission`] | whether and how a created pod is admitted |
 //! | [`accounting`] | how much of a GPU's memory shares may use |
 //! | [`inventory`] | what is taken, idle or free on a node |
@@ -47,6 +48,7 @@ pub mod planner;
 pub mod plugin_layout;
 pub mod policy;
 pub mod quantity;
+pub mod quota;
 pub mod request;
 pub mod resource;
 pub mod sharing;

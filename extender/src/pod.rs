@@ -13,7 +13,7 @@ use kerf_core::keys;
 use kerf_core::kind::KindLabel;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
-use kerf_core::policy::Charge;
+use kerf_core::quota::Charge;
 use kerf_core::request::{AffinityView, NodeSelection, PodFacts};
 use kerf_core::static_node::Devices;
 use kerf_runtime::plugin_pod::{ContainerView, PluginPodStatus, asks_for_nothing, devices, has_slices};

@@ -1,7 +1,7 @@
 //! Sums what each namespace holds under each policy. The sums follow every change, so that a query is cheap.
 
 use hashbrown::HashMap;
-use kerf_core::policy::Charge;
+use kerf_core::quota::Charge;
 use std::sync::Arc;
 
 /// The policy that slices are charged to.

@@ -5,11 +5,10 @@ use super::document_check::problems;
 use super::document_fault::PolicyError;
 use super::matching::listed;
 use super::signature::Signature;
-use super::{
-    Cap, EnvironmentRule, MpsPodRule, NodeNameRule, PodMatch, PreemptionRule, SizeRule, WaitingRule,
-};
+use super::{EnvironmentRule, MpsPodRule, NodeNameRule, PodMatch, PreemptionRule, SizeRule, WaitingRule};
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::Profile;
+use crate::quota::Cap;
 use crate::request::{DEFAULT_SIDECARS, Dialect, Reading};
 use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};

@@ -3,9 +3,10 @@
 use super::document_fault::{PolicyError, PolicyFault};
 use super::document_field::Field;
 use super::document_names::{labels, name, patterns, toleration, twice, words};
-use super::{Cap, PodMatch, PolicyDocument, PolicySpec, SizeRule};
+use super::{PodMatch, PolicyDocument, PolicySpec, SizeRule};
 use crate::keys;
 use crate::kind::Kind;
+use crate::quota::Cap;
 use crate::units::{LARGEST_SIZE, SizeGb};
 use serde_json::{Value, json};
 

@@ -12,7 +12,6 @@ mod matching;
 mod namespace_selector;
 mod node_document;
 mod plugin_document;
-mod quota;
 mod rules;
 #[cfg(feature = "schema")]
 pub mod schema;
@@ -30,9 +29,8 @@ pub use matching::{Mismatch, PodMatch};
 pub use namespace_selector::{LabelExpression, LabelOperator, NamespaceSelector};
 pub use node_document::{NodeMatch, NodePolicyDocument, NodePolicySpec};
 pub use plugin_document::{MpsDocument, PluginDocument, TimeSlicingDocument};
-pub use quota::{Charge, OverQuota, depends_on_place};
 pub use rules::{
-    Cap, EnvironmentRule, MpsPodRule, NodeNameRule, PreemptionRule, RootContainers, SizeRule, WaitedLong,
+    EnvironmentRule, MpsPodRule, NodeNameRule, PreemptionRule, RootContainers, SizeRule, WaitedLong,
     WaitingRule,
 };
 pub use set::{NodeRule, NodeRules, Policies, Undecided};

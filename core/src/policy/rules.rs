@@ -19,19 +19,6 @@ pub struct SizeRule {
     pub step_gb: Option<SizeGb>,
 }
 
-/// The most that somebody may have. What is absent is not limited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub struct Cap {
-    /// Nominal GPU memory in GB, all slices together.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_gb: Option<u32>,
-    /// Slices.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slices: Option<u32>,
-}
-
 /// What becomes of a pod whose `spec.nodeName` is set, so that no scheduler would see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -4,7 +4,7 @@ use super::{StaticNode, admits};
 use crate::contract::{ContainerRequest, RequestDocument};
 use crate::kind::Kind;
 use crate::packing::{Cost, Refusal};
-use crate::policy::Charge;
+use crate::quota::Charge;
 use crate::request::GpuSelection;
 use crate::resource::PluginName;
 use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ use hashbrown::HashSet;
 use kerf_core::contract::{AssignedDevices, AssignmentDocument};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Cost, Refusal};
-use kerf_core::policy::Charge;
+use kerf_core::quota::Charge;
 use kerf_core::static_node::{Devices, Spot, StaticNode, devices, place, sum};
 
 impl ClusterIndex {

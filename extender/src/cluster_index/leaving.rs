@@ -11,7 +11,7 @@ use kerf_core::contract::{SliceState, WantedSlice};
 use kerf_core::inventory::is_idle;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Fit, KindPlan, fit};
-use kerf_core::policy::Charge;
+use kerf_core::quota::Charge;
 
 impl ClusterIndex {
     /// The first of `offered` nodes where a pod fits once the leaving pods are gone, with the kinds and the leaving

@@ -11,7 +11,7 @@ use kerf_core::kind::Kind;
 use kerf_core::ledger;
 use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
 use kerf_core::packing::{Fit, Fleet, FleetGpu, KindPlan, Place, Refusal, fit};
-use kerf_core::policy::Charge;
+use kerf_core::quota::Charge;
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,11 +1,24 @@
 //! Charges of pods against a quota, and the check whether one more pod stays within it.
 
-use super::Cap;
 use crate::contract::{GpuNodeSpec, RequestDocument, Shape};
 use crate::ledger;
 use crate::names::PodUid;
 use crate::resource::ResourceName;
+use serde::{Deserialize, Serialize};
 use std::fmt;
+
+/// The most that somebody may have. What is absent is not limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Cap {
+    /// Nominal GPU memory in GB, all slices together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_gb: Option<u32>,
+    /// Slices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slices: Option<u32>,
+}
 
 /// Nominal GPU memory and a number of slices, of one pod or of many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -5,8 +5,20 @@ use super::state::{Conflict, LayoutState};
 use crate::keys;
 use crate::managed::is_managed;
 use crate::names::NodeName;
-use crate::policy::Policies;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A layout of a policy in force, with the nodes that the policy selects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayoutPolicy<'p> {
+    /// The policy's `metadata.name`, which is the name of the layout too.
+    pub name: &'p str,
+    /// The layout for NVIDIA's device plugin.
+    pub layout: &'p PluginLayout,
+    /// Whether the policy selects nodes by the label [`LAYOUT`](keys::LAYOUT).
+    pub by_label: bool,
+    /// The nodes that the policy selects. Managed nodes among them get no layout.
+    pub nodes: BTreeSet<&'p NodeName>,
+}
 
 /// A layout with its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +31,7 @@ pub(super) struct Chosen<'p> {
 
 /// The layout of a node; `None` on a managed node, and where no policy matches.
 pub(super) fn choose<'p>(
-    policies: &'p Policies,
+    policies: &[LayoutPolicy<'p>],
     name: &NodeName,
     labels: &BTreeMap<String, String>,
 ) -> Result<Option<Chosen<'p>>, LayoutState> {
@@ -30,23 +42,23 @@ pub(super) fn choose<'p>(
     if let Some(chosen) = label.and_then(|label| named(policies, label)) {
         return Ok(Some(Chosen { by_label: true, ..chosen }));
     }
-    let mut matching = policies.layouts().filter(|(rules, _)| rules.mismatch(name, labels).is_none());
-    let chosen = matching.next().map(|(rules, layout)| Chosen {
-        name: rules.name.as_str(),
-        layout,
-        by_label: rules.labels.contains_key(keys::LAYOUT),
-    });
+    let matching = policies.iter().find(|policy| policy.nodes.contains(name));
+    let chosen = matching.map(|policy| Chosen { by_label: policy.by_label, ..policy.chosen() });
     match (chosen, label) {
         (None, Some(label)) => {
-            let known =
-                policies.layouts().map(|(rules, _)| rules.name.as_str()).collect::<Vec<_>>().join(", ");
+            let known = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
             Err(LayoutState::Conflict(Conflict::UnknownLayout { label: label.clone(), known }))
         }
         (chosen, _) => Ok(chosen),
     }
 }
 
-pub(super) fn named<'p>(policies: &'p Policies, name: &str) -> Option<Chosen<'p>> {
-    let (rules, layout) = policies.layouts().find(|(rules, _)| rules.name == name)?;
-    Some(Chosen { name: rules.name.as_str(), layout, by_label: false })
+pub(super) fn named<'p>(policies: &[LayoutPolicy<'p>], name: &str) -> Option<Chosen<'p>> {
+    policies.iter().find(|policy| policy.name == name).map(LayoutPolicy::chosen)
+}
+
+impl<'p> LayoutPolicy<'p> {
+    fn chosen(&self) -> Chosen<'p> {
+        Chosen { name: self.name, layout: self.layout, by_label: false }
+    }
 }

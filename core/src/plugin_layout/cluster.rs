@@ -71,7 +71,7 @@ impl<'s> Cluster<'s> {
             })
         };
         let mut wishes: Vec<Wish<'s>> =
-            self.seen.policies.layouts().flat_map(|(rules, _)| of_layout(rules.name.as_str())).collect();
+            self.seen.policies.iter().flat_map(|policy| of_layout(policy.name)).collect();
         wishes.sort_by_key(|wish| self.standing(wish.node));
         wishes
     }

@@ -2,7 +2,7 @@
 //! nothing is due, the decision is empty.
 
 use super::ages::Ages;
-use super::choice::{Chosen, choose};
+use super::choice::{Chosen, LayoutPolicy, choose};
 use super::cluster::{Cluster, Verdict};
 use super::cluster_policy::{ClusterPolicyWrite, SeenClusterPolicy};
 use super::config_map::wanted;
@@ -11,14 +11,13 @@ use super::record::NodeRecord;
 use super::state::{Conflict, LayoutState, Preparation};
 use crate::names::NodeName;
 use crate::nvidia_keys::CONFIG;
-use crate::policy::Policies;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the caller observed in the cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'s> {
-    /// The policies that are now in force.
-    pub policies: &'s Policies,
+    /// The layouts of the policies that are now in force, in the policies' order.
+    pub policies: &'s [LayoutPolicy<'s>],
     /// Whether some policy file is bad. Then kerf removes no layout, because a missing policy may only be misspelt.
     pub has_bad_files: bool,
     /// Every Node of the cluster, by name.
@@ -86,9 +85,9 @@ pub fn decide(seen: Seen<'_>) -> Decision {
     let none = BTreeMap::new();
     let there = seen.config_map.data.as_ref().unwrap_or(&none);
     let records = records(seen.nodes);
-    let layouts = seen.policies.layouts().map(|(rules, layout)| (rules.name.as_str(), layout));
+    let layouts = seen.policies.iter().map(|policy| (policy.name, policy.layout));
     let keys = wanted(layouts, there, &used(seen.nodes, &records));
-    let has_layouts = seen.policies.layouts().next().is_some();
+    let has_layouts = !seen.policies.is_empty();
     let config_map = (seen.config_map.data.is_some() || has_layouts).then_some(keys.clone());
     let config_map = config_map.filter(|keys| seen.config_map.data.as_ref() != Some(keys));
     let settled = settled(&seen, there);

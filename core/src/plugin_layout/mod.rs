@@ -40,6 +40,7 @@ mod walk_tests;
 mod way_back;
 
 pub use ages::Ages;
+pub use choice::LayoutPolicy;
 pub use cluster_policy::{
     ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, Renaming, SeenClusterPolicy,
 };

@@ -2,7 +2,7 @@
 //! was bound, or a slice of kerf's: otherwise the plugin would offer again what the pod has.
 
 use super::ages::Ages;
-use super::choice::{Chosen, named};
+use super::choice::{Chosen, LayoutPolicy, named};
 use super::config_map::{key, layout_of};
 use super::gpus::{NodeGpus, is_another};
 use super::lag::Lag;
@@ -14,7 +14,6 @@ use super::{PluginLayout, Sharing};
 use crate::managed::is_managed;
 use crate::names::{NodeName, PodKey};
 use crate::nvidia_keys::{MIG_STATE, SHARED, attribute, label};
-use crate::policy::Policies;
 use std::collections::BTreeMap;
 
 /// A Node as it was observed.
@@ -98,7 +97,7 @@ pub struct NodeDecision {
 /// Everything outside the node that its decision depends on.
 #[derive(Debug)]
 pub(super) struct Around<'a> {
-    pub(super) policies: &'a Policies,
+    pub(super) policies: &'a [LayoutPolicy<'a>],
     /// The content of the `ConfigMap` now.
     pub(super) there: &'a BTreeMap<String, String>,
     /// The keys that every kubelet has brought to the plugin.

@@ -4,9 +4,10 @@ use super::Policy;
 use super::matching::{Mismatch, covers, has_all, in_list, of_labels};
 use super::signature::Signature;
 use crate::contract::NodePolicy;
+use crate::keys;
 use crate::mig::Profile;
 use crate::names::NodeName;
-use crate::plugin_layout::PluginLayout;
+use crate::plugin_layout::{LayoutPolicy, PluginLayout, SeenNode};
 use crate::request::{Dialect, PodFacts};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
@@ -118,6 +119,21 @@ impl Policies {
     /// The policies for nodes that NVIDIA's device plugin serves, in their order.
     pub fn layouts(&self) -> impl Iterator<Item = (&NodeRules, &PluginLayout)> {
         self.nodes.iter().filter_map(|rules| Some((rules, rules.layout()?)))
+    }
+
+    /// The same policies' layouts, each with those of `nodes` that its policy selects.
+    #[must_use]
+    pub fn layouts_on<'p>(&'p self, nodes: &'p BTreeMap<NodeName, SeenNode>) -> Vec<LayoutPolicy<'p>> {
+        let of_policy = |(rules, layout): (&'p NodeRules, &'p PluginLayout)| {
+            let selected = nodes.iter().filter(|(name, node)| rules.mismatch(name, &node.labels).is_none());
+            LayoutPolicy {
+                name: &rules.name,
+                layout,
+                by_label: rules.labels.contains_key(keys::LAYOUT),
+                nodes: selected.map(|(name, _)| name).collect(),
+            }
+        };
+        self.layouts().map(of_policy).collect()
     }
 
     /// The dialects that some policy accepts. A policy with `deny` accepts none.

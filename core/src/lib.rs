@@ -13,6 +13,7 @@
 //! | [`quota`] | how much the pods of a namespace may hold |
 //! | [`admission`] | whether and how a created pod is admitted |
 //! | [`accounting`] | how much of a GPU's memory shares may use |
+//! | [`capacity`] | which slices a GPU can hold by its rule |
 //! | [`inventory`] | what is taken, idle or free on a node |
 //! | [`packing`] | where a pod's slices go |
 //! | [`closeness`] | which GPUs are best together |
@@ -31,6 +32,7 @@
 
 pub mod accounting;
 pub mod admission;
+pub mod capacity;
 pub mod closeness;
 pub mod contract;
 pub mod gfd_labels;

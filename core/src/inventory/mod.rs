@@ -7,6 +7,7 @@ mod memory;
 
 pub use memory::{MemoryState, by_state};
 
+use crate::capacity::laid_out;
 use crate::closeness::Closeness;
 use crate::contract::{
     GpuNodeSpec, GpuNodeStatus, GpuRule, GpuStatus, Shape, SliceState, SliceStatus, WantedSlice,
@@ -14,7 +15,7 @@ use crate::contract::{
 use crate::kind::Kind;
 use crate::mig::{Instance, MigTable};
 use crate::names::{GpuUuid, SliceId};
-use crate::packing::{Fleet, FleetGpu, laid_out};
+use crate::packing::{Fleet, FleetGpu};
 use crate::units::{MemoryMib, SizeGb};
 
 /// The GPUs of one node, with what packing must know about the node.

@@ -1,21 +1,18 @@
-//! GPUs with a fixed layout: its slices and their places, and the choice of one of them for a pod.
-
-mod placement;
+//! GPUs with a fixed layout: which of its slices exist, and the choice of one of them for a pod.
 
 use super::Cost;
 use super::exacting::suffices;
 use super::fit::{Candidate, Source};
 use super::mig::serving;
 use super::plan::own_name;
-use super::share::{self, is_worth_whole};
-use crate::contract::{ContainerRequest, GpuRule, LaidOut, MigPart, Shape};
+use super::share::is_worth_whole;
+use crate::capacity::are_within;
+use crate::contract::{ContainerRequest, MigPart, Shape};
 use crate::inventory::GpuInventory;
-use crate::kind::Kind;
-use crate::mig::{Geometry, Instance, MigTable, Profile};
+use crate::mig::{Geometry, Instance};
 use crate::names::SliceId;
 use crate::resource::ResourceName;
 use crate::units::MemoryMib;
-use placement::place;
 use std::collections::BTreeSet;
 
 /// A slice of a fixed layout cannot serve in another form, so it costs less than any place that could be cut otherwise.
@@ -26,55 +23,6 @@ const COMPUTE_SLICE: i64 = 1_000;
 
 /// The cost of a cut, which an existing slice saves.
 const CUT: i64 = 100;
-
-/// The slices of a rule's layout on a GPU with this much memory, of which shares may not use the part `beside`. `None` if the rule has no
-/// layout, or if the GPU cannot have all of its slices.
-///
-/// Each MIG profile gets a fixed place, the same on every GPU with this table.
-#[must_use]
-pub fn laid_out(
-    rule: &GpuRule,
-    table: &MigTable,
-    memory: MemoryMib,
-    beside: MemoryMib,
-    mps_shares: Option<u32>,
-) -> Option<Vec<Shape>> {
-    let kind = rule.layout.kind()?;
-    if kind == Kind::Mig {
-        let profiles = rule.layout.iter().filter_map(profile);
-        return Some(place(table, &profiles.collect::<Vec<_>>())?.into_iter().map(Shape::mig).collect());
-    }
-    let mut shapes = Vec::new();
-    for LaidOut { resource, count } in rule.layout.iter() {
-        let shape = match resource {
-            ResourceName::Mig(_)
-            | ResourceName::Compute(_)
-            | ResourceName::MigReplica(_)
-            | ResourceName::Neutral(_)
-            | ResourceName::Plugin(..) => return None,
-            ResourceName::Whole => Shape::Whole { size_gb: memory.nominal() },
-            ResourceName::Mps(size) => Shape::mps(size),
-            ResourceName::TimeSlicing(size_gb) => Shape::TimeSlicing { size_gb },
-            ResourceName::Replica | ResourceName::MpsReplica => {
-                rule.replica(kind, memory.saturating_sub(beside))?
-            }
-        };
-        // No GPU has more than one share for each GiB. The check comes before the allocation, so that a mistyped count takes no memory.
-        if u64::from(count) > rule.mps.memory_percent.of(memory).0 / 1024 {
-            return None;
-        }
-        shapes.extend((0..count).map(|_| shape));
-    }
-    let is_whole = kind == Kind::Whole;
-    (is_whole || share::are_within(rule, kind, memory, beside, mps_shares, &shapes)).then_some(shapes)
-}
-
-fn profile(laid_out: LaidOut) -> Option<(Profile, u32)> {
-    match laid_out.resource {
-        ResourceName::Mig(profile) => Some((profile, laid_out.count)),
-        _ => None,
-    }
-}
 
 /// The slices of a GPU compared with its layout.
 pub(crate) struct Standing<'g> {
@@ -131,7 +79,7 @@ impl<'g> Standing<'g> {
                 let kind = shape.kind();
                 let shapes: Vec<Shape> = beside.collect();
                 shapes.iter().all(|other| other.kind() == kind)
-                    && share::are_within(&gpu.rule, kind, gpu.memory, gpu.beside, gpu.mps_shares, &shapes)
+                    && are_within(&gpu.rule, kind, gpu.memory, gpu.beside, gpu.mps_shares, &shapes)
             }
         }
     }

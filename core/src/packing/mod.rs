@@ -25,7 +25,6 @@ pub use choose_place::{Place, Selection, choose_among, choose_place};
 pub use cost::Cost;
 pub use fit::{Fit, Placed, Source, fit};
 pub use fleet::{ClassId, Fleet, FleetGpu, Move};
-pub use layout::laid_out;
 pub(crate) use layout::{Standing, missing};
 pub use mig::{Choice, Cut, PlaceId, PlaceSet};
 pub use passed::SchedulerVerdict;

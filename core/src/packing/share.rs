@@ -2,7 +2,8 @@
 
 use super::Cost;
 use super::fit::{Candidate, Source};
-use crate::contract::{ContainerRequest, GpuRule, Shape};
+use crate::capacity::Room;
+use crate::contract::{ContainerRequest, Shape};
 use crate::inventory::GpuInventory;
 use crate::kind::Kind;
 use crate::names::SliceId;
@@ -55,54 +56,6 @@ pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
     }
     let source = Source::Cut(in_the_way(gpu, shape, room));
     Some(Candidate { shape, cost: rank + work(&source), source })
-}
-
-/// Whether a GPU with this much memory can have all these shares of one kind.
-pub(super) fn are_within(
-    rule: &GpuRule,
-    kind: Kind,
-    memory: MemoryMib,
-    beside: MemoryMib,
-    mps_shares: Option<u32>,
-    shapes: &[Shape],
-) -> bool {
-    shapes.iter().all(|shape| shape.size().share_memory() <= memory.saturating_sub(beside))
-        && Room::of(rule, kind, memory, beside, mps_shares).after(shapes.iter().copied()).is_some()
-}
-
-/// The room that a GPU has left for shares of one kind.
-#[derive(Clone, Copy)]
-struct Room {
-    of: MemoryMib,
-    memory: MemoryMib,
-    /// The compute left for MPS shares, in hundredths of the GPU's MiB.
-    compute: u64,
-    shares: usize,
-}
-
-impl Room {
-    fn of(rule: &GpuRule, kind: Kind, of: MemoryMib, beside: MemoryMib, mps_shares: Option<u32>) -> Self {
-        let most = |shares: Option<u32>| shares.map_or(usize::MAX, |most| most as usize);
-        let (memory, replicas) = (of.saturating_sub(beside), most(rule.replicas(kind)));
-        if kind != Kind::Mps {
-            return Self { of, memory, compute: 0, shares: replicas };
-        }
-        let memory = rule.mps.memory_percent.of(memory);
-        let compute = of.0.saturating_mul(rule.mps.memory_percent.percent());
-        Self { of, memory, compute, shares: replicas.min(most(mps_shares)) }
-    }
-
-    /// The room after these shares; `None` if they do not fit.
-    fn after(self, shapes: impl IntoIterator<Item = Shape>) -> Option<Self> {
-        shapes.into_iter().try_fold(self, |left, shape| {
-            Some(Self {
-                of: left.of,
-                memory: MemoryMib(left.memory.0.checked_sub(shape.size().share_memory().0)?),
-                compute: left.compute.checked_sub(shape.compute_of(left.of))?,
-                shares: left.shares.checked_sub(1)?,
-            })
-        })
-    }
 }
 
 /// Whether a request of this size may take a whole GPU of size `gpu`. It must ask for more than half of it, so that no small request takes

@@ -73,3 +73,7 @@ impl Search<'_> {
         placed.map(|(entry, placement)| Instance { profile: entry.profile, placement: *placement }).collect()
     }
 }
+
+#[cfg(test)]
+#[path = "placement_tests.rs"]
+mod tests;

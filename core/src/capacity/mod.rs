@@ -1,0 +1,8 @@
+//! What one GPU can hold by its rule: the slices of a fixed layout, and the shares that fit in it together.
+
+mod laid_out;
+mod placement;
+mod room;
+
+pub use laid_out::laid_out;
+pub(crate) use room::{Room, are_within};

@@ -1,0 +1,60 @@
+//! How many shares of one kind a GPU can hold together.
+
+use crate::contract::{GpuRule, Shape};
+use crate::kind::Kind;
+use crate::units::MemoryMib;
+
+/// Whether a GPU with this much memory can have all these shares of one kind.
+pub(crate) fn are_within(
+    rule: &GpuRule,
+    kind: Kind,
+    memory: MemoryMib,
+    beside: MemoryMib,
+    mps_shares: Option<u32>,
+    shapes: &[Shape],
+) -> bool {
+    shapes.iter().all(|shape| shape.size().share_memory() <= memory.saturating_sub(beside))
+        && Room::of(rule, kind, memory, beside, mps_shares).after(shapes.iter().copied()).is_some()
+}
+
+/// The room that a GPU has left for shares of one kind.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    of: MemoryMib,
+    /// The memory left.
+    pub(crate) memory: MemoryMib,
+    /// The compute left for MPS shares, in hundredths of the GPU's MiB.
+    compute: u64,
+    shares: usize,
+}
+
+impl Room {
+    pub(crate) fn of(
+        rule: &GpuRule,
+        kind: Kind,
+        of: MemoryMib,
+        beside: MemoryMib,
+        mps_shares: Option<u32>,
+    ) -> Self {
+        let most = |shares: Option<u32>| shares.map_or(usize::MAX, |most| most as usize);
+        let (memory, replicas) = (of.saturating_sub(beside), most(rule.replicas(kind)));
+        if kind != Kind::Mps {
+            return Self { of, memory, compute: 0, shares: replicas };
+        }
+        let memory = rule.mps.memory_percent.of(memory);
+        let compute = of.0.saturating_mul(rule.mps.memory_percent.percent());
+        Self { of, memory, compute, shares: replicas.min(most(mps_shares)) }
+    }
+
+    /// The room after these shares; `None` if they do not fit.
+    pub(crate) fn after(self, shapes: impl IntoIterator<Item = Shape>) -> Option<Self> {
+        shapes.into_iter().try_fold(self, |left, shape| {
+            Some(Self {
+                of: left.of,
+                memory: MemoryMib(left.memory.0.checked_sub(shape.size().share_memory().0)?),
+                compute: left.compute.checked_sub(shape.compute_of(left.of))?,
+                shares: left.shares.checked_sub(1)?,
+            })
+        })
+    }
+}

@@ -15,7 +15,6 @@ use crate::contract::{
 use crate::kind::Kind;
 use crate::mig::{Instance, MigTable};
 use crate::names::{GpuUuid, SliceId};
-use crate::packing::{Fleet, FleetGpu};
 use crate::units::{MemoryMib, SizeGb};
 
 /// The GPUs of one node, with what packing must know about the node.
@@ -77,19 +76,6 @@ pub enum Occupancy {
     Released(SliceId),
     /// No pod has it, so it may be reserved again or destroyed.
     Idle(SliceId),
-}
-
-impl GpuInventory {
-    /// Adds the GPU to a fleet, or updates it there. The fleet has only GPUs that MIG can cut on demand, so others are removed.
-    pub fn join(&self, fleet: &mut Fleet, known: Option<FleetGpu>) -> Option<FleetGpu> {
-        if !self.kinds.contains(&Kind::Mig) || self.layout.is_some() {
-            if let Some(known) = known {
-                fleet.remove(known);
-            }
-            return None;
-        }
-        fleet.show(known, &self.table, self.taken_instances(), self.idle_instances())
-    }
 }
 
 impl NodeInventory {

@@ -10,6 +10,7 @@ mod fit;
 mod fleet;
 pub mod fraction;
 mod instance;
+mod join;
 mod layout;
 mod mig;
 mod passed;

@@ -40,6 +40,7 @@ mod match_conditions;
 mod metrics;
 mod mig_turns;
 mod mixed_kinds;
+mod module_edges;
 mod mounted_certificates;
 mod moves;
 mod mps;

@@ -21,7 +21,7 @@ fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
     }
 }
 
-fn all_sources() -> Vec<(String, String)> {
+pub(crate) fn all_sources() -> Vec<(String, String)> {
     let mut found = Vec::new();
     sources(&root(), &mut found);
     assert!(found.len() > 50, "only {} files were found", found.len());
@@ -29,7 +29,7 @@ fn all_sources() -> Vec<(String, String)> {
 }
 
 /// A file's lines without their comments.
-fn code(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn code(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.filter_map(|line| line.split(" // ").next())
 }
@@ -40,7 +40,7 @@ fn comments_are_no_code() {
     assert_eq!(code(text).collect::<Vec<_>>(), ["c();", "f(\"https://g\");"]);
 }
 
-fn is_test(path: &str) -> bool {
+pub(crate) fn is_test(path: &str) -> bool {
     path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("tests.rs")
 }
 

@@ -1,10 +1,10 @@
 //! The reasons why a request is refused. Each is one variant with one text, which names the field and the remedy.
 
+use super::Dialect;
 use crate::keys::{GPU_MEMORY, SIZE_PREFIX};
 use crate::kind::UnknownClass;
 use crate::mig::UnknownComputeProfile;
 use crate::quantity::SizeError;
-use crate::request::Dialect;
 use crate::units::SizeGb;
 use std::fmt;
 use thiserror::Error;

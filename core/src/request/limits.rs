@@ -5,11 +5,10 @@
 
 use super::dialects;
 use super::errors::Field;
-use super::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want};
+use super::{AskError, ContainerAsk, ContainerView, Dialect, PodView, Reading, Role, Want};
 use crate::kind::Kind;
 use crate::nvidia_keys;
 use crate::quantity::parse_count;
-use crate::request::Dialect;
 use crate::resource::{ResourceName, asked_size};
 use std::collections::BTreeMap;
 

@@ -9,9 +9,8 @@ mod words;
 pub use words::Words;
 
 use super::errors::Field;
-use super::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want, limits};
+use super::{AskError, ContainerAsk, ContainerView, Dialect, PodView, Reading, Role, Want, limits};
 use crate::quantity::{parse_count, parse_millionths};
-use crate::request::Dialect;
 use crate::resource::ResourceName;
 use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
 use std::collections::BTreeSet;

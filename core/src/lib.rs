@@ -10,6 +10,7 @@
 //! | [`mig`] | which sets of GPU instances are legal on a GPU |
 //! | [`request`] | what a pod asks for |
 //! | [`policy`] | which kinds of slice may serve it |
+//! | [`selector`] | which nodes and names a list selects |
 //! | [`quota`] | how much the pods of a namespace may hold |
 //! | [`admission`] | whether and how a created pod is admitted |
 //! | [`accounting`] | how much of a GPU's memory shares may use |
@@ -53,6 +54,7 @@ pub mod quantity;
 pub mod quota;
 pub mod request;
 pub mod resource;
+pub mod selector;
 pub mod sharing;
 pub mod static_node;
 #[cfg(any(test, feature = "testing"))]

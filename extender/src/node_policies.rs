@@ -136,15 +136,11 @@ mod tests {
     use super::*;
     use kerf_core::contract::OverUse;
     use kerf_core::policy::NodeRule;
+    use kerf_core::selector::NodeMatch;
 
     fn rules(name: &str) -> NodeRules {
         let policy = NodePolicy { over_use: OverUse::Evict, ..NodePolicy::default() };
-        NodeRules {
-            name: name.to_owned(),
-            names: Vec::new(),
-            labels: [].into(),
-            rule: NodeRule::Managed(policy),
-        }
+        NodeRules { name: name.to_owned(), nodes: NodeMatch::default(), rule: NodeRule::Managed(policy) }
     }
 
     /// Applies the patch to a GpuNode with this policy that the document of this name filled.

@@ -5,19 +5,18 @@ use super::state::{Conflict, LayoutState};
 use crate::keys;
 use crate::managed::is_managed;
 use crate::names::NodeName;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::selector::NodeMatch;
+use std::collections::BTreeMap;
 
-/// A layout of a policy in force, with the nodes that the policy selects.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A layout of a policy in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayoutPolicy<'p> {
     /// The policy's `metadata.name`, which is the name of the layout too.
     pub name: &'p str,
     /// The layout for NVIDIA's device plugin.
     pub layout: &'p PluginLayout,
-    /// Whether the policy selects nodes by the label [`LAYOUT`](keys::LAYOUT).
-    pub by_label: bool,
     /// The nodes that the policy selects. Managed nodes among them get no layout.
-    pub nodes: BTreeSet<&'p NodeName>,
+    pub nodes: &'p NodeMatch,
 }
 
 /// A layout with its name.
@@ -42,8 +41,9 @@ pub(super) fn choose<'p>(
     if let Some(chosen) = label.and_then(|label| named(policies, label)) {
         return Ok(Some(Chosen { by_label: true, ..chosen }));
     }
-    let matching = policies.iter().find(|policy| policy.nodes.contains(name));
-    let chosen = matching.map(|policy| Chosen { by_label: policy.by_label, ..policy.chosen() });
+    let matching = policies.iter().find(|policy| policy.nodes.is_for(name, labels));
+    let by_label = |policy: &LayoutPolicy<'_>| policy.nodes.labels.contains_key(keys::LAYOUT);
+    let chosen = matching.map(|policy| Chosen { by_label: by_label(policy), ..policy.chosen() });
     match (chosen, label) {
         (None, Some(label)) => {
             let known = policies.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");

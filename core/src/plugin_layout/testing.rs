@@ -116,7 +116,7 @@ impl World {
 
     pub(super) fn decide(&self) -> Decision {
         decide(Seen {
-            policies: &self.policies.layouts_on(&self.nodes),
+            policies: &self.policies.layouts().collect::<Vec<_>>(),
             has_bad_files: self.has_bad_files,
             nodes: &self.nodes,
             config_map: &self.config_map,

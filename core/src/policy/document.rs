@@ -3,7 +3,6 @@
 use super::Lineage;
 use super::document_check::problems;
 use super::document_fault::PolicyError;
-use super::matching::listed;
 use super::signature::Signature;
 use super::{EnvironmentRule, MpsPodRule, NodeNameRule, PodMatch, PreemptionRule, SizeRule, WaitingRule};
 use crate::kind::{IsolationClass, Kind};
@@ -64,7 +63,7 @@ pub struct PolicySpec {
     #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = super::schema::class_names())))]
     pub isolation: BTreeMap<IsolationClass, Vec<Kind>>,
     /// The GPU models that the pods may have (`H100-80GB`); all if it is absent.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::selector::listed")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub models: Vec<String>,
     /// For each of these GPU models the kinds that may be of it. A model that is not named may serve every kind.

@@ -2,7 +2,8 @@
 
 use super::namespace_selector::{LabelExpression, NamespaceSelector, expressions};
 use crate::request::PodFacts;
-use serde::{Deserialize, Deserializer, Serialize};
+use crate::selector::{covers, has_all, in_list};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -12,7 +13,7 @@ use std::fmt;
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct PodMatch {
     /// Namespaces. `team-*` names all that begin so.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::selector::listed")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub namespaces: Vec<String>,
     /// Labels of the pod's namespace, with their values.
@@ -25,25 +26,25 @@ pub struct PodMatch {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// `spec.priorityClassName`; each may end in `*`.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::selector::listed")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub priority_classes: Vec<String>,
     /// `spec.serviceAccountName`; each may end in `*`.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::selector::listed")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub service_accounts: Vec<String>,
     /// GPU models (`H100-80GB`): the pod names models, and each of them is listed here.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::selector::listed")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub models: Vec<String>,
 }
 
-/// The first condition of a policy's `match` that a pod or a node does not meet.
+/// The first condition of a policy's `match` that a pod does not meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mismatch<'p> {
     /// `namespaces` does not list the pod's namespace.
     Namespace(&'p str),
-    /// A label of the pod or node is absent or has another value.
+    /// A label of the pod is absent or has another value.
     Label {
         /// Key of the label in the policy.
         key: &'p str,
@@ -73,8 +74,6 @@ pub enum Mismatch<'p> {
     NamespaceSelector(LabelExpression),
     /// The policy selects by the namespace's labels, and these are not known.
     UnknownNamespace(&'p str),
-    /// The policy does not list the node's name.
-    NodeName(&'p str),
 }
 
 impl fmt::Display for Mismatch<'_> {
@@ -111,7 +110,6 @@ impl fmt::Display for Mismatch<'_> {
                     "spec.match selects namespaces by label, and the labels of namespace {name} are not known"
                 )
             }
-            Self::NodeName(name) => write!(f, "spec.match.names does not name {}", quoted(name)),
         }
     }
 }
@@ -199,7 +197,7 @@ impl PodMatch {
 }
 
 /// The first of the required `labels` that `found` does not have.
-pub(super) fn of_labels<'p>(
+fn of_labels<'p>(
     labels: &'p BTreeMap<String, String>,
     found: &'p BTreeMap<String, String>,
 ) -> Option<Mismatch<'p>> {
@@ -207,45 +205,6 @@ pub(super) fn of_labels<'p>(
         let found = found.get(key);
         (found != Some(wanted)).then(|| Mismatch::Label { key, wanted, found: found.map(String::as_str) })
     })
-}
-
-/// Whether everything that has the labels `narrow` also has the labels `wide`.
-pub(super) fn has_all(wide: &BTreeMap<String, String>, narrow: &BTreeMap<String, String>) -> bool {
-    wide.iter().all(|(key, value)| narrow.get(key) == Some(value))
-}
-
-/// Whether a list of names contains `name`, directly or by a `*`. An empty list means all names.
-pub(super) fn in_list(list: &[String], name: &str) -> bool {
-    list.is_empty() || list.iter().any(|listed| names(listed, name))
-}
-
-/// Whether the list `wide` contains every name that `narrow` contains.
-pub(super) fn covers(wide: &[String], narrow: &[String]) -> bool {
-    // A pattern is covered only by a pattern with a shorter or equal prefix, because it means names that no list can enumerate.
-    let means = |narrow: &String| match narrow.strip_suffix('*') {
-        Some(beginning) => wide.iter().any(|w| w.strip_suffix('*').is_some_and(|w| beginning.starts_with(w))),
-        None => in_list(wide, narrow),
-    };
-    wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(means)) || wide.iter().any(|w| w == "*")
-}
-
-/// Whether an item of a list, which may end in `*`, means `name`.
-fn names(listed: &str, name: &str) -> bool {
-    match listed.strip_suffix('*') {
-        Some(beginning) => name.starts_with(beginning),
-        None => listed == name,
-    }
-}
-
-/// Reads a list that must not be empty, because an empty list would look like no pod and mean every pod.
-pub(super) fn listed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let list = Vec::<String>::deserialize(deserializer)?;
-    if list.is_empty() {
-        return Err(serde::de::Error::custom(
-            "the list is empty; name at least one, or leave the field out for all",
-        ));
-    }
-    Ok(list)
 }
 
 #[cfg(test)]

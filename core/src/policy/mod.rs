@@ -27,7 +27,7 @@ pub use document_field::{Field, Step};
 pub use extends::{Lineage, PolicyDraft};
 pub use matching::{Mismatch, PodMatch};
 pub use namespace_selector::{LabelExpression, LabelOperator, NamespaceSelector};
-pub use node_document::{NodeMatch, NodePolicyDocument, NodePolicySpec};
+pub use node_document::{NodePolicyDocument, NodePolicySpec};
 pub use plugin_document::{MpsDocument, PluginDocument, TimeSlicingDocument};
 pub use rules::{
     EnvironmentRule, MpsPodRule, NodeNameRule, PreemptionRule, RootContainers, SizeRule, WaitedLong,

@@ -5,15 +5,14 @@ use super::document_check::head;
 use super::document_fault::{PolicyError, PolicyFault};
 use super::document_field::Field;
 use super::document_names::{labels, name, patterns, twice};
-use super::matching::listed;
 use super::plugin_document::PluginDocument;
 use super::set::{NodeRule, NodeRules};
 use crate::contract::{GpuRule, GpuSelector, NodePolicy, OverUse, SliceLength, WarmSlices};
 use crate::kind::Kind;
 use crate::plugin_layout::{DEFAULT_KEY, LONGEST_LAYOUT_NAME};
 use crate::resource::{ResourceName, SHARE_SIZES};
+use crate::selector::NodeMatch;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// A policy for nodes. Unknown fields are errors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,28 +55,6 @@ pub struct NodePolicySpec {
     pub plugin: Option<PluginDocument>,
 }
 
-/// `spec.match` of a policy for nodes: a node must have a name of the list, if there is one, and every label.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub struct NodeMatch {
-    /// Names of nodes. `gpu-a-*` names all that begin so.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
-    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
-    pub names: Vec<String>,
-    /// Labels of the node, with their values.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-}
-
-impl NodeMatch {
-    /// Whether the policy is for every node.
-    #[must_use]
-    pub fn is_all(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 impl NodePolicyDocument {
     /// Everything that is wrong with the document; empty if it makes rules.
     #[must_use]
@@ -118,7 +95,7 @@ impl TryFrom<NodePolicyDocument> for NodeRules {
             Some(plugin) => NodeRule::Plugin(plugin.layout()?),
             None => NodeRule::Managed(NodePolicy { gpus, warm, over_use, remove_rejected_pods }),
         };
-        Ok(Self { name: document.metadata.name, names: nodes.names, labels: nodes.labels, rule })
+        Ok(Self { name: document.metadata.name, nodes, rule })
     }
 }
 

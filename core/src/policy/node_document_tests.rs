@@ -23,7 +23,7 @@ fn the_rules_are_what_the_document_says() {
     assert_eq!(policy.gpus.len(), 2);
     assert_eq!((policy.over_use, policy.remove_rejected_pods), (OverUse::Evict, true));
     let pool = |pool: &str| [("pool".to_owned(), pool.to_owned())].into();
-    let is_for = |name: &str, labels| rules.mismatch(&name.into(), &labels).is_none();
+    let is_for = |name: &str, labels| rules.nodes.is_for(&name.into(), &labels);
     assert!(is_for("gpu-a-1", pool("a")));
     assert!(!is_for("gpu-b-1", pool("a")));
     assert!(!is_for("gpu-a-1", pool("b")));
@@ -33,7 +33,7 @@ fn the_rules_are_what_the_document_says() {
 fn a_policy_that_says_nothing_is_for_every_node_and_changes_nothing() {
     let rules: NodeRules = document(json!({})).try_into().unwrap();
     assert!(rules.managed().unwrap().is_default());
-    assert!(rules.mismatch(&"any".into(), &BTreeMap::new()).is_none());
+    assert!(rules.nodes.is_for(&"any".into(), &[].into()));
 }
 
 /// The snapshot has the text of every mistake.

@@ -1,14 +1,14 @@
 //! All policies in force: policies for pods, of which the first match holds, and policies for nodes.
 
 use super::Policy;
-use super::matching::{Mismatch, covers, has_all, in_list, of_labels};
+use super::matching::Mismatch;
 use super::signature::Signature;
 use crate::contract::NodePolicy;
-use crate::keys;
 use crate::mig::Profile;
 use crate::names::NodeName;
-use crate::plugin_layout::{LayoutPolicy, PluginLayout, SeenNode};
+use crate::plugin_layout::{LayoutPolicy, PluginLayout};
 use crate::request::{Dialect, PodFacts};
+use crate::selector::NodeMatch;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
@@ -38,10 +38,8 @@ pub struct Undecided {
 pub struct NodeRules {
     /// The policy's `metadata.name`, unique among policies for nodes.
     pub name: String,
-    /// Node names, each of which may end in `*`; empty for all nodes.
-    pub names: Vec<String>,
-    /// Labels that a node must have, with their values.
-    pub labels: BTreeMap<String, String>,
+    /// The nodes that the policy selects.
+    pub nodes: NodeMatch,
     /// The rule for the nodes that the policy selects.
     pub rule: NodeRule,
 }
@@ -113,27 +111,14 @@ impl Policies {
     #[must_use]
     pub fn of_node(&self, name: &NodeName, labels: &BTreeMap<String, String>) -> Option<&NodeRules> {
         let mut managed = self.nodes.iter().filter(|rules| rules.managed().is_some());
-        managed.find(|rules| rules.mismatch(name, labels).is_none())
+        managed.find(|rules| rules.nodes.is_for(name, labels))
     }
 
-    /// The policies for nodes that NVIDIA's device plugin serves, in their order.
-    pub fn layouts(&self) -> impl Iterator<Item = (&NodeRules, &PluginLayout)> {
-        self.nodes.iter().filter_map(|rules| Some((rules, rules.layout()?)))
-    }
-
-    /// The same policies' layouts, each with those of `nodes` that its policy selects.
-    #[must_use]
-    pub fn layouts_on<'p>(&'p self, nodes: &'p BTreeMap<NodeName, SeenNode>) -> Vec<LayoutPolicy<'p>> {
-        let of_policy = |(rules, layout): (&'p NodeRules, &'p PluginLayout)| {
-            let selected = nodes.iter().filter(|(name, node)| rules.mismatch(name, &node.labels).is_none());
-            LayoutPolicy {
-                name: &rules.name,
-                layout,
-                by_label: rules.labels.contains_key(keys::LAYOUT),
-                nodes: selected.map(|(name, _)| name).collect(),
-            }
-        };
-        self.layouts().map(of_policy).collect()
+    /// The layouts of the policies for nodes that NVIDIA's device plugin serves, in the policies' order.
+    pub fn layouts(&self) -> impl Iterator<Item = LayoutPolicy<'_>> {
+        self.nodes.iter().filter_map(|rules| {
+            Some(LayoutPolicy { name: &rules.name, layout: rules.layout()?, nodes: &rules.nodes })
+        })
     }
 
     /// The dialects that some policy accepts. A policy with `deny` accepts none.
@@ -171,25 +156,10 @@ impl NodeRules {
         }
     }
 
-    /// The first condition that this node does not meet; `None` if the policy selects it.
-    #[must_use]
-    pub fn mismatch<'p>(
-        &'p self,
-        name: &'p NodeName,
-        found: &'p BTreeMap<String, String>,
-    ) -> Option<Mismatch<'p>> {
-        if !in_list(&self.names, name.as_str()) {
-            return Some(Mismatch::NodeName(name.as_str()));
-        }
-        of_labels(&self.labels, found)
-    }
-
     /// Whether the policy selects every node that `other` selects.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
-        self.layout().is_some() == other.layout().is_some()
-            && covers(&self.names, &other.names)
-            && has_all(&self.labels, &other.labels)
+        self.layout().is_some() == other.layout().is_some() && self.nodes.covers(&other.nodes)
     }
 }
 

@@ -151,10 +151,7 @@ fn layouts_of_nvidias_plugin_and_policies_of_kerfs_own_nodes_do_not_meet() {
     };
     let found = policies.of_node(&"n".into(), &[].into()).map(|rules| rules.name.as_str());
     assert_eq!(found, Some("all"));
-    assert_eq!(
-        policies.layouts().map(|(rules, _)| rules.name.as_str()).collect::<Vec<_>>(),
-        ["sliced", "late"]
-    );
+    assert_eq!(policies.layouts().map(|policy| policy.name).collect::<Vec<_>>(), ["sliced", "late"]);
     let late = SetFault::NeverReached("sliced".into());
     assert_eq!(policies.findings().into_iter().map(|f| f.fault).collect::<Vec<_>>(), [late]);
 }

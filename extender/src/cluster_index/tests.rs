@@ -110,8 +110,7 @@ fn a_node_whose_agent_is_away_is_filled_by_what_its_gpu_node_says() {
     let policy = serde_json::json!({"overUse": "evict"});
     let rules = kerf_core::policy::NodeRules {
         name: "p".to_owned(),
-        names: Vec::new(),
-        labels: [].into(),
+        nodes: kerf_core::selector::NodeMatch::default(),
         rule: kerf_core::policy::NodeRule::Managed(serde_json::from_value(policy.clone()).unwrap()),
     };
     index.set_policies(&Arc::new(kerf_core::policy::Policies { nodes: vec![rules], ..Default::default() }));

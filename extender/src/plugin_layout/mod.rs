@@ -260,7 +260,7 @@ impl Keeper {
         let cluster_policy = self.cluster_policy.as_ref().map(|(policy, _)| policy);
         self.ages.look(self.began.elapsed().as_secs(), &self.seen, &self.config_map, cluster_policy);
         decide(Seen {
-            policies: &self.term.policies.current().layouts_on(&self.seen),
+            policies: &self.term.policies.current().layouts().collect::<Vec<_>>(),
             has_bad_files: self.term.policies.has_bad_files(),
             nodes: &self.seen,
             config_map: &self.config_map,

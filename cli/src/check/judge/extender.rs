@@ -26,11 +26,11 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
 fn without_rights(seen: &Observed) -> Vec<Finding> {
     let Ok(policies) = policies::policies(seen) else { return Vec::new() };
     let mut findings = Vec::new();
-    if let Some((rules, _)) = policies.layouts().next().filter(|_| !seen.extender_may("layouts")) {
+    if let Some(policy) = policies.layouts().next().filter(|_| !seen.extender_may("layouts")) {
         findings.push(Finding::failure(
             format!(
                 "policy {} says spec.plugin, and the extender runs with --layouts=false: its nodes do not get the layout",
-                rules.name
+                policy.name
             ),
             "set extender.layouts=true in the chart's values, or with kustomize add the component deploy/components/extender-layouts",
         ));

@@ -8,7 +8,7 @@ use kerf_core::plugin_layout::Told;
 use kerf_runtime::event_note::{LONGEST_NOTE, shortened};
 use kube::api::{Api, PostParams};
 use serde_json::json;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
@@ -105,11 +105,10 @@ impl Limit {
 }
 
 /// Writes Events about pods, within the limit.
-#[derive(Clone)]
 pub struct Recorder {
     client: kube::Client,
     metrics: Metrics,
-    limit: Arc<Limit>,
+    limit: Limit,
 }
 
 impl std::fmt::Debug for Recorder {
@@ -121,7 +120,7 @@ impl std::fmt::Debug for Recorder {
 impl Recorder {
     #[must_use]
     pub fn new(client: kube::Client, metrics: Metrics) -> Self {
-        Self { client, metrics, limit: Arc::default() }
+        Self { client, metrics, limit: Limit::default() }
     }
 
     /// Writes an Event about a pod, unless the limit is reached. Each message is an Event of its own, because a

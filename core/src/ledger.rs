@@ -114,19 +114,20 @@ pub fn release(spec: &GpuNodeSpec, uid: &PodUid) -> Option<GpuNodeSpec> {
 /// Adapts the reservations to what the kubelet did. It may give a pod an equivalent slice that is reserved for another pod; then the two
 /// pods exchange their reservations. `None` if nothing changes.
 ///
-/// A holder has a name and no UID. Therefore only reservations of bound pods are exchanged: if the pod of that name is not bound, the
-/// holder is an earlier pod of the same name whose end the agent has not seen yet.
+/// `owner` is the bound pod that holds a slice, by its UID, if that is known. A slice whose holder is known by its name alone is left as
+/// it is: a pod of the same name may have been deleted by force while its containers still run.
 #[must_use]
-pub fn follow_holders(
+pub fn follow_holders<'o>(
     spec: &GpuNodeSpec,
     status: &GpuNodeStatus,
-    is_bound: impl Fn(&PodUid) -> bool,
+    owner: impl Fn(&SliceId) -> Option<&'o PodUid>,
 ) -> Option<GpuNodeSpec> {
     let mut next = spec.clone();
     for observed in &status.slices {
         let (Some(id), Some(holder)) = (&observed.id, &observed.holder) else { continue };
         let Some(here) = next.slices.iter().position(|s| s.id == *id) else { continue };
-        if let Some(there) = promised_elsewhere(&next, status, here, (holder, observed.resource), &is_bound) {
+        let Some(owner) = owner(id) else { continue };
+        if let Some(there) = promised_elsewhere(&next, status, here, owner, (holder, observed.resource)) {
             let reservation = next.slices[there].reservation.take();
             next.slices[there].reservation =
                 std::mem::replace(&mut next.slices[here].reservation, reservation);
@@ -136,17 +137,18 @@ pub fn follow_holders(
 }
 
 /// The index of the slice that is reserved for the holder of the slice at `here`, if it is another one.
-fn promised_elsewhere<'s>(
-    spec: &'s GpuNodeSpec,
+fn promised_elsewhere(
+    spec: &GpuNodeSpec,
     status: &GpuNodeStatus,
     here: usize,
+    owner: &PodUid,
     (holder, name): (&Holder, Option<ResourceName>),
-    is_bound: impl Fn(&PodUid) -> bool,
 ) -> Option<usize> {
-    let of_pod =
-        |s: &'s WantedSlice| s.reservation.as_ref().filter(|r| r.key() == holder.key() && is_bound(&r.uid));
-    let by_name = |s: &'s WantedSlice| of_pod(s).is_some_and(|r| r.container == holder.container);
-    let of_name = |s: &'s WantedSlice| of_pod(s).is_some_and(|r| Some(r.resource) == name);
+    let is_its = |s: &WantedSlice, matches: &dyn Fn(&Reservation) -> bool| {
+        s.reservation.as_ref().is_some_and(|r| r.uid == *owner && r.key() == holder.key() && matches(r))
+    };
+    let by_name = |s: &WantedSlice| is_its(s, &|r| r.container == holder.container);
+    let of_name = |s: &WantedSlice| is_its(s, &|r| Some(r.resource) == name);
     if by_name(&spec.slices[here]) {
         return None;
     }

@@ -3,6 +3,7 @@ use crate::contract::{Holder, Shape, SliceState, SliceStatus};
 use crate::kind::Kind;
 use crate::testing::{h100_shape, node_status, promisee, request, slice_status, wanted};
 use crate::units::SizeGb;
+use std::collections::BTreeMap;
 
 fn ids(spec: &GpuNodeSpec) -> Vec<(String, Option<String>)> {
     let pod = |s: &WantedSlice| s.reservation.as_ref().map(|r| r.pod.clone());
@@ -114,6 +115,13 @@ fn a_slice_that_only_the_status_knows_is_not_cut_over() {
     assert_ne!(next.slices[0].shape, spec.slices[0].shape);
 }
 
+/// Follows holders whose UIDs are known and that are bound.
+fn follow(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<GpuNodeSpec> {
+    let holder = |s: &SliceStatus| Some((s.id.clone()?, promisee(&s.holder.as_ref()?.pod).uid));
+    let owners: BTreeMap<SliceId, PodUid> = status.slices.iter().filter_map(holder).collect();
+    follow_holders(spec, status, |id| owners.get(id))
+}
+
 #[test]
 fn swapped_holders_swap_their_promises() {
     let mut status = node_status(&["H100-80GB"]);
@@ -122,12 +130,12 @@ fn swapped_holders_swap_their_promises() {
     let holder =
         |pod: &str| Holder { namespace: "default".into(), pod: pod.into(), container: "main".into() };
     status.slices = vec![slice_status(&spec.slices[0], true), slice_status(&spec.slices[1], false)];
-    assert_eq!(follow_holders(&spec, &status, |_| true), None);
+    assert_eq!(follow(&spec, &status), None);
     status.slices[0].holder = Some(holder("b"));
-    let swapped = follow_holders(&spec, &status, |_| true).unwrap();
+    let swapped = follow(&spec, &status).unwrap();
     assert_eq!(ids(&swapped), [("s1".into(), Some("b".into())), ("s2".into(), Some("a".into()))]);
     status.slices[1].holder = Some(holder("a"));
-    assert_eq!(follow_holders(&swapped, &status, |_| true), None);
+    assert_eq!(follow(&swapped, &status), None);
 }
 
 #[test]
@@ -141,23 +149,29 @@ fn holders_that_changed_places_in_one_report_are_followed_too() {
     let [first, second, third, ..] = &mut status.slices[..] else { panic!("five slices") };
     std::mem::swap(&mut first.holder, &mut second.holder);
     std::mem::swap(&mut second.holder, &mut third.holder);
-    let followed = follow_holders(&several, &status, |_| true).unwrap();
+    let followed = follow(&several, &status).unwrap();
     let pods: Vec<_> = ids(&followed).into_iter().filter_map(|(_, pod)| pod).collect();
     assert_eq!(pods, ["b", "c", "a", "d", "d"]);
-    assert_eq!(follow_holders(&followed, &status, |_| true), None);
+    assert_eq!(follow(&followed, &status), None);
 }
 
 #[test]
-fn a_pod_that_is_not_bound_does_not_follow_the_slice_of_its_namesake() {
+fn a_pod_does_not_follow_the_slice_of_its_namesake() {
     let mut status = node_status(&["H100-80GB"]);
     let first = reserve_for(&GpuNodeSpec::default(), &status, "a");
     status.slices = vec![slice_status(&first.slices[0], true)];
-    let released = release(&first, &promisee("a").uid).unwrap();
+    let asked = request("nvidia.com/mig-1g.10gb", 1);
     let again = Promisee { uid: PodUid::new("uid-again"), ..promisee("a") };
-    let spec = reserve(&released, &status, &request("nvidia.com/mig-1g.10gb", 1), &again, &Fleet::default())
-        .unwrap();
-    assert_eq!(follow_holders(&spec, &status, |_| false), None);
-    assert!(follow_holders(&spec, &status, |uid| *uid == again.uid).is_some());
+    let (older, newer) = (promisee("a").uid, again.uid.clone());
+    // The older pod was deleted by force and still runs, whether or not its reservation is still there.
+    let released = release(&first, &older).unwrap();
+    for spec in [&first, &released] {
+        let spec = reserve(spec, &status, &asked, &again, &Fleet::default()).unwrap();
+        assert_eq!(follow_holders(&spec, &status, |_| None), None, "which of the two holds it is unknown");
+        assert_eq!(follow_holders(&spec, &status, |_| Some(&older)), None);
+    }
+    let spec = reserve(&released, &status, &asked, &again, &Fleet::default()).unwrap();
+    assert!(follow_holders(&spec, &status, |_| Some(&newer)).is_some());
 }
 
 /// A pod whose init container `load` needs two slices, one of which `main` needs later.
@@ -192,8 +206,7 @@ fn an_init_container_that_holds_a_slice_of_its_pods_confuses_nobody() {
     let holder = |pod: &str, container: &str| {
         Some(Holder { namespace: "default".into(), pod: pod.into(), container: container.into() })
     };
-    let follow =
-        |status: &GpuNodeStatus| follow_holders(&spec, status, |_| true).map(|next| containers(&next));
+    let follow = |status: &GpuNodeStatus| follow(&spec, status).map(|next| containers(&next));
     status.slices = spec.slices.iter().map(|s| slice_status(s, true)).collect();
     assert_eq!(follow(&status), None);
     status.slices[0].holder = holder("a", "main");

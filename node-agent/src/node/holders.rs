@@ -97,6 +97,8 @@ pub(crate) struct Account {
     unread: Option<String>,
     foreign: Vec<ForeignHeld>,
     allocated: BTreeMap<DeviceId, Allocation>,
+    /// When the devices were allocated that List shows for a pod and the checkpoint does not yet.
+    unrecorded: BTreeMap<DeviceId, Instant>,
     /// Devices that a pod may hold without a source that names the holder.
     occupied: BTreeMap<DeviceId, Option<Held>>,
     /// Pods that are gone or finished while the kubelet still lists their devices.
@@ -116,7 +118,10 @@ impl Account {
             Err(error) => self.unread = Some(error),
         }
         self.take_pods(pods);
+        self.unrecorded
+            .extend(self.allocated.iter().map(|(device, allocation)| (device.clone(), allocation.at)));
         self.forget_allocations(asked, pods);
+        self.forget_unrecorded(asked);
         let (listed, owned) = (&self.listed, &self.owned);
         self.leaving.retain(|uid, key| {
             let is_its = |device| owned.get(device).is_none_or(|(of, _)| of == uid);
@@ -177,6 +182,16 @@ impl Account {
         self.allocated = allocated;
     }
 
+    /// Drops allocations that the checkpoint shows. It never does for a pod that was deleted by force.
+    fn forget_unrecorded(&mut self, asked: Instant) {
+        let (listed, owned) = (&self.listed, &self.owned);
+        self.unrecorded.retain(|device, at| {
+            let is_its =
+                |held: &Held| owned.get(device).is_some_and(|(_, of)| of.holder.key() == held.holder.key());
+            listed.get(device).is_some_and(|held| !is_its(held)) && asked < *at + FORGOTTEN_AFTER
+        });
+    }
+
     /// How many devices of the name the pod holds, by List and checkpoint.
     fn count(&self, uid: &PodUid, pod: &NodePod, name: ResourceName) -> usize {
         let owned = self.owned.iter().filter(|(_, (of, held))| of == uid && held.name == name);
@@ -215,7 +230,8 @@ impl Account {
 
     /// Whether the kubelet should be asked now; otherwise when.
     pub(crate) fn look(&mut self, now: Instant) -> (bool, Option<Instant>) {
-        if self.allocated.is_empty() && self.leaving.is_empty() && self.unread.is_none() {
+        let is_complete = self.allocated.is_empty() && self.unrecorded.is_empty() && self.unread.is_none();
+        if is_complete && self.leaving.is_empty() {
             self.look = None;
             return (false, None);
         }

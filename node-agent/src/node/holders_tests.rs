@@ -103,6 +103,23 @@ fn an_allocation_counts_as_held_until_the_kubelet_shows_it_or_no_pod_lacks_one()
 }
 
 #[test]
+fn the_kubelet_is_asked_until_the_checkpoint_names_the_uid_of_what_list_shows() {
+    let (mut all, start, one) = (Account::default(), Instant::now(), pods(&["a"]));
+    let at = |seconds| start + Duration::from_secs(seconds);
+    all.allocated(name(), vec![device("MIG-1")], start);
+    all.take(account(at(1), &[("MIG-1", "a")], &[]), Some(&one));
+    assert!(all.look(at(1)).1.is_some() && all.owner(&device("MIG-1")).is_none());
+    all.take(account(at(2), &[("MIG-1", "a")], &[("MIG-1", "a")]), Some(&one));
+    assert_eq!((all.look(at(2)), all.owner(&device("MIG-1"))), ((false, None), Some(&PodUid::new("a"))));
+    // Of a pod that was deleted by force the checkpoint says nothing that counts.
+    all.allocated(name(), vec![device("MIG-2")], at(3));
+    for (seconds, goes_on) in [(4, true), (70, false)] {
+        all.take(account(at(seconds), &[("MIG-2", "gone")], &[("MIG-2", "gone")]), Some(&one));
+        assert_eq!(all.look(at(seconds)).1.is_some(), goes_on, "after {seconds} s");
+    }
+}
+
+#[test]
 fn what_the_checkpoint_had_before_an_allocation_does_not_show_it() {
     let (mut all, start) = (Account::default(), Instant::now());
     let (both, one) = (pods(&["a", "b"]), pods(&["b"]));

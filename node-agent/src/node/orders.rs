@@ -3,11 +3,11 @@
 use super::health::Neighbour;
 use super::recall::RECORD_AGAIN;
 use super::{Node, Task};
-use kerf_core::contract::{GpuNodeStatus, NodePolicy, Summary};
+use kerf_core::contract::{GpuNodeStatus, NodePolicy, SliceStatus, Summary};
 use kerf_core::ledger::{
     Answer, BoundPod, Found, Moment, NodeState, Order, OrderKind, Owner, Saved, Seen, Upkeep, reserved,
 };
-use kerf_core::names::{GpuUuid, PodKey, PodUid};
+use kerf_core::names::{GpuUuid, PodKey, PodUid, SliceId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -189,11 +189,12 @@ impl Node {
         if self.closed().is_some() {
             return false;
         }
+        let owners = self.owners(status);
         let Housekeeping { resting, rests_until, .. } = &mut self.housekeeping;
         if rests_until.take_if(|until| *until <= now).is_some() {
             resting.clear();
         }
-        let Upkeep { has_changed, lost } = self.ledger.upkeep(status, resting);
+        let Upkeep { has_changed, lost } = self.ledger.upkeep(status, &owners, resting);
         if !resting.is_empty() {
             // The rest lasts from the first failure, so that further ones do not extend it.
             rests_until.get_or_insert(now + REST);
@@ -205,6 +206,14 @@ impl Node {
             self.desired_changed();
         }
         has_changed
+    }
+
+    /// The live pods that hold the slices by the kubelet's checkpoint, which has UIDs.
+    fn owners(&self, status: &GpuNodeStatus) -> BTreeMap<SliceId, PodUid> {
+        let owner = |shown: &SliceStatus| {
+            Some((shown.id.clone()?, self.account.owner(shown.device.as_ref()?)?.clone()))
+        };
+        status.slices.iter().filter_map(owner).collect()
     }
 
     /// Handles a change of the desired slices: earlier failures of others no longer count, and new slices may need new

@@ -111,12 +111,19 @@ impl Agent {
         self.report();
         if self.node.closed.is_none() {
             let status = self.report.status.clone();
-            self.node.ledger.upkeep(&status, &mut self.resting);
+            let owners = self.owners(pods);
+            self.node.ledger.upkeep(&status, &owners, &mut self.resting);
         }
         let ledger = self.node.ledger.desired();
         self.answered.retain(|uid| reserved(ledger, uid).next().is_some());
         self.report();
         self.note_steps();
+    }
+
+    /// The pods that hold slices, as the kubelet's checkpoint has them.
+    fn owners(&self, pods: &[Pod]) -> BTreeMap<SliceId, PodUid> {
+        let all = self.running.iter().flat_map(|(pod, taken)| taken.iter().map(move |taken| (*pod, taken)));
+        all.map(|(pod, taken)| (taken.id.clone(), pods[pod].owner.uid.clone())).collect()
     }
 
     fn follow_pods(&mut self, now: Moment, pods: &[Pod]) {

@@ -66,18 +66,35 @@ impl Churn {
     /// Creates or deletes up to four pods, and waits until all pods run or are pending for a reason.
     pub async fn round(&mut self, cluster: &Cluster) -> anyhow::Result<Settled> {
         for _ in 0..=self.random.below(4) {
-            // The probability of a deletion grows with the number of pods, so that the nodes are full about
-            // half of the time.
-            if self.random.below(24) < self.alive.len() {
-                let at = self.random.below(self.alive.len());
-                let name = self.alive.swap_remove(at);
-                cluster.pods().delete(&name, &DeleteParams::default().grace_period(0)).await?;
-                self.deleted += 1;
-            } else {
-                self.create(cluster).await?;
-            }
+            self.step(cluster).await?;
         }
         self.settle(cluster).await
+    }
+
+    /// Creates or deletes a pod.
+    pub async fn step(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
+        // The probability of a deletion grows with the number of pods, so that the nodes are full about half of the
+        // time.
+        if self.random.below(24) >= self.alive.len() {
+            return self.create(cluster).await;
+        }
+        let at = self.random.below(self.alive.len());
+        let name = self.alive.swap_remove(at);
+        self.deleted += 1;
+        cluster.pods().delete(&name, &DeleteParams::default().grace_period(0)).await?;
+        Ok(())
+    }
+
+    /// The number of pods created so far.
+    #[must_use]
+    pub fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// The names of the pods that were created and not deleted.
+    #[must_use]
+    pub fn alive(&self) -> &[String] {
+        &self.alive
     }
 
     async fn create(&mut self, cluster: &Cluster) -> anyhow::Result<()> {

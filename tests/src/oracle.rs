@@ -16,7 +16,7 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 
 use crate::cluster::{Cluster, GpuServer, StandInNode};
-use crate::kubelet::PodKey;
+use crate::kubelet::{FailedAdmission, PodKey};
 use crate::pods::request_of;
 
 /// The state of a node from its GPUs and its kubelet, with the reservations of its agent.
@@ -34,7 +34,8 @@ struct NodeTruth {
 pub struct Truth {
     nodes: Vec<NodeTruth>,
     pods: Vec<Pod>,
-    complaints: Vec<String>,
+    rejected: Vec<String>,
+    bare: Vec<String>,
 }
 
 impl Truth {
@@ -48,19 +49,34 @@ impl Truth {
         looked_at: impl IntoIterator<Item = &'a StandInNode>,
     ) -> anyhow::Result<Self> {
         let pods = Api::<Pod>::default_namespaced(client).list(&ListParams::default()).await?.items;
-        let mut nodes = Vec::new();
-        let mut complaints = Vec::new();
+        let (mut nodes, mut rejected, mut bare) = (Vec::new(), Vec::new(), Vec::new());
         for node in looked_at {
-            complaints.extend(kubelet_complaints(node));
+            let seen = node.kubelet().observed();
+            let text = |f: &FailedAdmission| format!("{}: {:?} failed: {}", node.name(), f.pod, f.message);
+            rejected.extend(seen.failed_admissions.iter().map(text));
+            let text = |p: &PodKey| format!("{}: {p:?} runs without its device", node.name());
+            bare.extend(seen.started_without_device.iter().map(text));
             nodes.push(NodeTruth::of(node)?);
         }
-        Ok(Self { nodes, pods, complaints })
+        Ok(Self { nodes, pods, rejected, bare })
     }
 
     /// All violated invariants. It is empty for a sound cluster at any moment.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
-        let mut found = self.complaints.clone();
+        [self.rejected.clone(), self.harm()].concat()
+    }
+
+    /// The pods that a kubelet has rejected so far. Without faults there are none.
+    #[must_use]
+    pub fn rejected(&self) -> &[String] {
+        &self.rejected
+    }
+
+    /// Slices that are held twice, gone, or not what was promised. There are none, whatever fails.
+    #[must_use]
+    pub fn harm(&self) -> Vec<String> {
+        let mut found = self.bare.clone();
         for node in &self.nodes {
             found.extend(node.double.iter().cloned());
             found.extend(node.gpus.gpus.iter().flat_map(GpuState::violations));
@@ -100,6 +116,12 @@ impl Truth {
         let promised: BTreeSet<(&str, &str)> = self.nodes.iter().flat_map(NodeTruth::promised).collect();
         let existing: BTreeSet<(&str, &str)> = self.pods.iter().filter(|p| is_bound(p)).map(key).collect();
         !leaving && !bound_and_waiting && promised.is_subset(&existing)
+    }
+
+    /// The pods of the namespace `default`.
+    #[must_use]
+    pub fn pods(&self) -> &[Pod] {
+        &self.pods
     }
 
     #[must_use]
@@ -149,15 +171,6 @@ fn asked(pod: &Pod) -> Option<(String, usize)> {
     let limits = containers.iter().filter_map(|c| c.resources.as_ref()?.limits.as_ref()).flatten();
     let mut gpu = limits.filter(|(name, _)| name.starts_with("nvidia.com/") || name.starts_with(NEUTRAL));
     gpu.next().and_then(|(name, count)| Some((name.clone(), count.0.parse().ok()?)))
-}
-
-fn kubelet_complaints(node: &StandInNode) -> Vec<String> {
-    let seen = node.kubelet().observed();
-    let refused =
-        seen.failed_admissions.iter().map(|f| format!("{}: {:?} failed: {}", node.name(), f.pod, f.message));
-    let bare =
-        seen.started_without_device.iter().map(|p| format!("{}: {p:?} runs without its device", node.name()));
-    refused.chain(bare).collect()
 }
 
 fn mig_uuids(gpu: &GpuState) -> impl Iterator<Item = &str> {

@@ -32,7 +32,7 @@ fn pod(name: &str, resource: &str, phase: &str, node: Option<&str>) -> Pod {
 }
 
 fn truth(node: NodeTruth, pods: Vec<Pod>) -> Truth {
-    Truth { nodes: vec![node], pods, complaints: Vec::new() }
+    Truth { nodes: vec![node], pods, rejected: Vec::new(), bare: Vec::new() }
 }
 
 #[test]

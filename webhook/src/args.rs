@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     pub neutral_names: NeutralNames,
 
-    /// How long requests are still served after SIGTERM, not ready, until nobody sends any more.
+    /// How long the webhook goes on serving after SIGTERM while it is not ready, for clients that have not noticed yet.
     #[arg(long, default_value = "5s")]
     pub grace: SignedDuration,
     /// Logs.

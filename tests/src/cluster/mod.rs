@@ -165,6 +165,12 @@ impl Cluster {
         &mut self.nodes
     }
 
+    /// All programs of kerf's: the extender, the webhook and the agents.
+    pub fn programs(&mut self) -> Vec<&mut Child> {
+        let agents = self.nodes.iter_mut().map(GpuServer::agent);
+        [&mut self.extender, &mut self.webhook].into_iter().chain(agents).collect()
+    }
+
     pub fn extender(&mut self) -> &mut Child {
         &mut self.extender
     }

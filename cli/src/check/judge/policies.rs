@@ -62,7 +62,7 @@ fn contents(seen: &Observed) -> Result<Contents, Vec<Finding>> {
     let texts = map.data.iter().flatten().map(|(key, text)| (PathBuf::from(key), text.clone()));
     check_texts(Path::new(CONFIG_MAP), texts).map_err(|errors| {
         let remedy = format!(
-            "kubectl -n {namespace} edit configmap {CONFIG_MAP}; until then what was good before stays in force, and a program that starts anew does not become ready"
+            "kubectl -n {namespace} edit configmap {CONFIG_MAP}; until then what was good before stays in force, and a program that starts anew leaves the file out"
         );
         errors.into_iter().map(|error| Finding::failure(error.to_string(), remedy.clone())).collect()
     })

@@ -14,6 +14,7 @@ mod dashboard;
 mod faults;
 mod fuzz;
 mod install;
+mod kills;
 mod leaders;
 mod outage;
 mod process;
@@ -45,6 +46,8 @@ enum Bench {
     Stranded(stranded::Args),
     /// Random creates and deletes on the demo's nodes, every invariant recomputed after each round.
     Churn(churn::Args),
+    /// A random program of kerf is killed every few seconds during a churn of pods.
+    Kills(kills::Args),
     /// The node agent by itself: how soon a slice is ready, and what it costs at rest.
     Agent(agent::Args),
     /// Every NVML call and MPS control word of the agent fails, hangs and is its last, during a churn of cuts.
@@ -72,6 +75,7 @@ async fn main() -> anyhow::Result<()> {
         Bench::Burst(args) => Box::pin(burst::run(&args)).await,
         Bench::Stranded(args) => Box::pin(stranded::run(&args)).await,
         Bench::Churn(args) => churn::run(&args).await,
+        Bench::Kills(args) => kills::run(&args).await,
         Bench::Agent(args) => agent::run(&args).await,
         Bench::Faults(args) => faults::run(&args).await,
         Bench::Admission(args) => admission::run(&args).await,

@@ -4,8 +4,6 @@ mod keepers;
 mod leaving;
 mod record;
 
-pub use keepers::Keepers;
-
 use crate::args::{Action, Args};
 use crate::device_plugin::Allocations;
 use crate::ending::{Ending, Session};
@@ -15,14 +13,14 @@ use crate::gpu::GpuThread;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::metrics::Metrics;
 use crate::node::{Node, Settings, Xids};
+use crate::node_object::Counts;
 use crate::others::{before, upgrade};
 use crate::processes::Host;
-use crate::reconcile::{Counts, Outlets, Reconciler};
+use crate::reconcile::{Outlets, Reconciler};
 use crate::recorder::Recorder;
 use crate::standing::Standing;
 use crate::{gfd_labels, link, node_object, pod_lookup, pod_resources, pod_watch, policy_watch, publisher};
 use anyhow::Context as _;
-use keepers::Orders;
 use kerf_core::contract::GpuNodeStatus;
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::keys;
@@ -111,7 +109,8 @@ async fn run_with(
     let Some((recording, left)) = record::open(args, &stop).await? else { return Ok(()) };
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
-    let plugin_before = before::evidence((&nodes, &args.node), left.as_ref()).await;
+    let recorded = left.as_ref().filter(|left| !left.is_lost).map(|left| left.plugin);
+    let plugin_before = before::evidence((&nodes, &args.node), recorded).await;
     let recalled = left.unwrap_or_default();
     let (readiness, mut registry) = (Readiness::new(&["nvml", "kubelet", "spec"]), Registry::default());
     let metrics = Metrics::register(&mut registry);
@@ -208,7 +207,7 @@ struct Inlets {
     counts: watch::Receiver<Counts>,
     labels: watch::Receiver<node_object::Labels>,
     gfd_labels: watch::Receiver<GfdLabels>,
-    orders: Orders,
+    orders: crate::keepers::Orders,
 }
 
 fn channels(
@@ -225,7 +224,7 @@ fn channels(
     let (counts, shown) = watch::channel(Counts::new());
     let (labels, kept) = watch::channel(node_object::Labels::new());
     let (gfd_labels, told) = watch::channel(GfdLabels::new());
-    let (keepers, orders) = keepers::channels();
+    let (keepers, orders) = crate::keepers::channels();
     let outlets = Outlets {
         events,
         allocations: Allocations::default(),

@@ -2,8 +2,8 @@
 
 use crate::ending::Ending;
 use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread, Silent};
-use crate::node::{Node, Recalled, Usage};
-use crate::processes::{self, Host};
+use crate::node::{Node, Recalled};
+use crate::processes::{self, Host, Usage};
 use crate::recording::Recording;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -54,6 +54,21 @@ pub enum Outcome {
         result: Result<(), GpuError>,
         took: Duration,
     },
+}
+
+impl Outcome {
+    /// The call that has ended, for the metrics: its name, its duration and its error. `None` if it was no call to the GPUs.
+    #[must_use]
+    pub fn call(&self) -> Option<(&'static str, Duration, Option<&GpuError>)> {
+        let (name, took, error) = match self {
+            Self::Over(_) | Self::Recorded { .. } | Self::Unrecorded { .. } => return None,
+            Self::Observed { result, took, .. } => ("observe", took, result.as_ref().err()),
+            Self::Created { result, took, .. } => ("create", took, result.as_ref().err()),
+            Self::Switched { result, took, .. } => ("switch", took, result.as_ref().err()),
+            Self::Destroyed { result, took, .. } => ("destroy", took, result.as_ref().err()),
+        };
+        Some((name, *took, error))
+    }
 }
 
 pub struct Executor {

@@ -24,6 +24,7 @@ pub mod event;
 pub mod executor;
 pub mod gfd_labels;
 pub mod gpu;
+pub mod keepers;
 pub mod kubelet_api;
 pub mod leave;
 pub mod link;

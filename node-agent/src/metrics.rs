@@ -5,13 +5,12 @@ mod devices;
 
 pub(crate) use devices::SliceUse;
 
-use crate::executor::Outcome;
-use crate::gpu::GpuError;
 use devices::Devices;
 use kerf_core::contract::{Condition, GpuNodeStatus, SliceState, SliceStatus};
 use kerf_core::kind::Kind;
 use kerf_core::names::{GpuUuid, PodKey};
 use kerf_core::units::MemoryMib;
+use kerf_nvml::GpuError;
 use kerf_runtime::histogram::histogram;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -128,17 +127,6 @@ impl Metrics {
         metrics
     }
 
-    pub(crate) fn count(&self, outcome: &Outcome) {
-        let (step, took, error) = match outcome {
-            Outcome::Over(_) | Outcome::Recorded { .. } | Outcome::Unrecorded { .. } => return,
-            Outcome::Observed { result, took, .. } => ("observe", took, result.as_ref().err()),
-            Outcome::Created { result, took, .. } => ("create", took, result.as_ref().err()),
-            Outcome::Switched { result, took, .. } => ("switch", took, result.as_ref().err()),
-            Outcome::Destroyed { result, took, .. } => ("destroy", took, result.as_ref().err()),
-        };
-        self.count_step(step, *took, error);
-    }
-
     pub(crate) fn count_call(&self, call: Call, took: Duration, error: Option<&GpuError>) {
         self.count_step(call.as_str(), took, error);
     }
@@ -149,7 +137,8 @@ impl Metrics {
         self.count_error(error);
     }
 
-    fn count_step(&self, step: &'static str, took: Duration, error: Option<&GpuError>) {
+    /// Counts a call to the GPUs; `step` is one of [`STEPS`].
+    pub(crate) fn count_step(&self, step: &'static str, took: Duration, error: Option<&GpuError>) {
         let outcome = if error.is_some() { "failed" } else { "done" };
         self.steps.get_or_create(&StepLabels { step, outcome }).inc();
         self.durations.get_or_create(&StepLabel { step }).observe(took.as_secs_f64());

@@ -2,9 +2,9 @@
 //!
 //! The kubelet writes the same numbers at its next tick, up to ten seconds later. Nothing in kerf waits for either.
 
-use crate::reconcile::Counts;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kerf_core::resource::ResourceName;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Map, Value, json};
@@ -22,6 +22,9 @@ const APART: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_mins(1);
 
 const TRY_AGAIN: Duration = Duration::from_secs(2);
+
+/// Devices of each name: how many in all, and how many of them healthy.
+pub type Counts = BTreeMap<ResourceName, (usize, usize)>;
 
 /// Labels to set; `None` removes the label.
 pub type Labels = BTreeMap<String, Option<String>>;

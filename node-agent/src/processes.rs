@@ -4,8 +4,8 @@
 //! agent sees both as the host does: it runs in the host's PID namespace and, being privileged, in the host's cgroup
 //! namespace.
 
-use crate::node::{Busy, GpuUsage, Usage};
 use kerf_core::names::{GpuUuid, PodUid};
+use kerf_core::units::MemoryMib;
 use kerf_nvml::{Gpu, Utilization};
 use std::collections::BTreeMap;
 use std::fs;
@@ -80,6 +80,35 @@ fn is_uid(text: &str) -> bool {
     let lengths: Vec<usize> = text.split('-').map(str::len).collect();
     text.split('-').all(is_hex) && matches!(lengths.as_slice(), [32] | [8, 4, 4, 4, 12])
 }
+
+/// How busy a GPU was at the last observation, in percent of the time in which something ran.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Busy {
+    /// The GPU's value; `None` if the driver does not report it.
+    pub gpu: Option<u32>,
+    /// By pod, of its processes; `None` if the driver does not report processes.
+    pub pods: Option<BTreeMap<PodUid, u32>>,
+    /// By GPU instance id, for those that the driver reports.
+    pub instances: BTreeMap<u32, u32>,
+}
+
+/// Memory in use on one GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GpuUsage {
+    pub pods: BTreeMap<PodUid, MemoryMib>,
+    /// How many processes of each of these pods the driver lists. Each process has a context.
+    pub processes: BTreeMap<PodUid, u32>,
+    /// Those pods' cgroups, as paths from the hierarchy's root.
+    pub cgroups: BTreeMap<PodUid, String>,
+    /// By the ids of the GPU instance and the compute instance.
+    pub instances: BTreeMap<(u32, u32), MemoryMib>,
+    /// Processes of no pod, by name and pid.
+    pub others: Vec<(String, u32, MemoryMib)>,
+    pub busy: Busy,
+}
+
+/// The memory in use by GPU.
+pub type Usage = BTreeMap<GpuUuid, GpuUsage>;
 
 /// Paths to the host's process information.
 #[derive(Debug, Clone)]

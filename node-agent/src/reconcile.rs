@@ -4,15 +4,15 @@
 //! observe → plan → check → execute → publish: [`Node`] does the first three without I/O; this module waits, hands out
 //! and runs.
 
-use crate::app::Keepers;
 use crate::device_plugin::{self, Allocations, Served};
 use crate::ending::{Ending, Session};
 use crate::event::{Event, Events};
 use crate::executor::{Executor, Outcome};
+use crate::keepers::Keepers;
 use crate::metrics::{Metrics, SliceUse};
 use crate::mps;
-use crate::node::Note;
-use crate::node::{Decision, DevicesByName, LetGo, ListedDevice, Node, Recalled};
+use crate::node::{Decision, DevicesByName, LetGo, ListedDevice, Node, Note, Recalled};
+use crate::node_object::Counts;
 use crate::pod_lookup;
 use crate::pod_resources::Watched;
 use crate::recorder::Recorder;
@@ -72,9 +72,6 @@ pub struct Outlets {
     pub readiness: Readiness,
     pub metrics: Metrics,
 }
-
-/// Devices of each name: how many in all, and how many of them healthy.
-pub type Counts = BTreeMap<ResourceName, (usize, usize)>;
 
 pub struct Reconciler {
     node: Node,
@@ -215,7 +212,9 @@ impl Reconciler {
 
     fn take_outcome(&mut self, outcome: Outcome, session: &Session) {
         let now = Instant::now();
-        self.outlets.metrics.count(&outcome);
+        if let Some((call, took, error)) = outcome.call() {
+            self.outlets.metrics.count_step(call, took, error);
+        }
         match outcome {
             Outcome::Over(ending) => session.end(ending),
             Outcome::Observed { result, usage, .. } => {

@@ -3,9 +3,9 @@
 use super::*;
 use crate::checkpoint;
 use crate::gpu::GpuBackend;
-use crate::gpu::events::Reopen;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuError, GpuThread, NvmlCode, Open};
+use crate::keepers::gpu_events::Reopen;
 use crate::node::{Holders, NodePods};
 use crate::node::{Kept, Predecessor, Recalled, Settings};
 use crate::processes::Host;

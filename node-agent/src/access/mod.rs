@@ -14,7 +14,6 @@ mod driver;
 mod error;
 mod extras;
 mod hook;
-pub mod keep;
 mod library;
 mod node_file;
 mod rooted;

@@ -1,73 +1,23 @@
-//! Starts the reconcilers that bring the node to the loop's desired state: device files, MPS daemons, limits, time
-//! slices, DCGM, rejected pods. Each receives the desired state, applies it, and reports the observed state.
+//! Starts the tasks that bring the node to the loop's desired state.
 
-use crate::access::{AccessFiles, Library, Places, keep as access};
+use crate::access::{AccessFiles, Library, Places};
 use crate::args::Args;
 use crate::dcgm_pause::{self, DcgmPause};
 use crate::event::Event;
-use crate::gpu::events::{self, Reopen};
-use crate::gpu::limits;
 use crate::gpu::{GpuBackend, GpuError, GpuThread};
-use crate::mps::{self, Paths};
-use crate::node::{Kept, Pause, Recalled};
+use crate::keepers::{self, Orders};
+use crate::mps::Paths;
+use crate::node::Recalled;
 use crate::others::Lookout;
 use crate::reconcile::Outlets;
-use crate::rejected::{self, Eviction};
+use crate::rejected;
 use crate::time_slice::{self, TimeSlicer};
 use anyhow::Context as _;
-use kerf_core::contract::SliceLength;
-use kerf_core::names::GpuUuid;
 use kerf_nvml::NvmlBackend;
 use kerf_runtime::shutdown::CancellationToken;
 use kube::Client;
-use std::collections::BTreeMap;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-
-/// How many evictions may be queued.
-const EVICTIONS: usize = 16;
-
-/// The channels on which the loop publishes the desired state.
-pub struct Keepers {
-    /// Desired device files and MPS daemons for the existing slices; `None` until these are known.
-    pub kept: watch::Sender<Option<Kept>>,
-    pub lengths: watch::Sender<BTreeMap<GpuUuid, SliceLength>>,
-    /// Which of the GPU Operator's DCGM programs are paused.
-    pub pause: watch::Sender<Pause>,
-    /// Whether rejected pods are removed.
-    pub remove_rejected: watch::Sender<bool>,
-    pub evict: mpsc::Sender<Eviction>,
-    /// Asks the event thread to fetch new handles, because a GPU's handle may have changed.
-    pub reopen: Reopen,
-}
-
-/// The receiving ends of [`Keepers`].
-pub(super) struct Orders {
-    kept: watch::Receiver<Option<Kept>>,
-    lengths: watch::Receiver<BTreeMap<GpuUuid, SliceLength>>,
-    pause: watch::Receiver<Pause>,
-    remove_rejected: watch::Receiver<bool>,
-    evict: mpsc::Receiver<Eviction>,
-    reopen: Reopen,
-}
-
-pub(super) fn channels() -> (Keepers, Orders) {
-    let (kept, to_keep) = watch::channel(None);
-    let (lengths, to_set) = watch::channel(BTreeMap::new());
-    let (pause, to_pause) = watch::channel(Pause::default());
-    let (remove_rejected, to_remove) = watch::channel(false);
-    let (evict, to_evict) = mpsc::channel(EVICTIONS);
-    let reopen = Reopen::default();
-    let orders = Orders {
-        kept: to_keep,
-        lengths: to_set,
-        pause: to_pause,
-        remove_rejected: to_remove,
-        evict: to_evict,
-        reopen: reopen.clone(),
-    };
-    (Keepers { kept, lengths, pause, remove_rejected, evict, reopen }, orders)
-}
 
 pub(super) fn start(
     tasks: &mut JoinSet<()>,
@@ -81,11 +31,11 @@ pub(super) fn start(
     let events = || outlets.events.clone();
     let thread = thread.counted(outlets.metrics.clone());
     let files = AccessFiles::new(places(args));
-    tasks.spawn(access::keep(files, orders.kept.clone(), events(), stop.clone()));
+    tasks.spawn(keepers::access::keep(files, orders.kept.clone(), events(), stop.clone()));
     let set = recalled.limits.clone();
-    tasks.spawn(limits::keep(thread.clone(), set, orders.kept.clone(), events(), stop.clone()));
+    tasks.spawn(keepers::limits::keep(thread.clone(), set, orders.kept.clone(), events(), stop.clone()));
     let daemons = mps_paths(args)?;
-    tasks.spawn(mps::keep::keep(daemons, thread, orders.kept, events(), stop.clone()));
+    tasks.spawn(keepers::mps::keep(daemons, thread, orders.kept, events(), stop.clone()));
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
     tasks.spawn(time_slice::keep(slicer, recalled.lengths.clone(), orders.lengths, stop.clone()));
     let pause = DcgmPause::new(client.clone(), args.node.clone());
@@ -111,7 +61,7 @@ pub(super) fn start(
         }
         ended.cancelled().await;
     });
-    events::watch(library(args), events(), orders.reopen, outlets.metrics.clone(), stop.clone())
+    keepers::gpu_events::watch(library(args), events(), orders.reopen, outlets.metrics.clone(), stop.clone())
         .context("failed to start a thread")?;
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! The node's GPUs, and the threads that call them: NVML's calls block, some for seconds.
 
-pub mod events;
 #[cfg(test)]
 pub(crate) mod fake;
 mod lane;

@@ -6,6 +6,7 @@
 use super::*;
 use crate::gpu::GpuBackend as _;
 use crate::gpu::fake::{FakeGpus, uuid};
+use crate::processes::GpuUsage;
 use kerf_core::contract::{GpuNodeStatus, Holder, MigPart, Reservation, Shape, WantedSlice};
 use kerf_core::ledger::{Found, Order, OrderKind, Owner, Proposal};
 use kerf_core::mig::Placement;

@@ -5,15 +5,13 @@
 use super::share::{self, Share};
 use super::{Held, Node};
 use crate::gpu::{Gpu, GpuInstance};
+use crate::others::DRA_DRIVER;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::nvidia_keys;
 use kerf_core::offer::ExistingSlice;
 use kerf_core::resource::ResourceName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
-
-/// NVIDIA's DRA driver for GPUs. Its sibling `compute-domain.nvidia.com` allocates none.
-pub(crate) const DRA_DRIVER: &str = "gpu.nvidia.com";
 
 /// Which of the node's devices a foreign id means.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 //! and from the kubelet's list, and its processes are killed later. Until an observation shows none, no other pod gets
 //! what they run on.
 
-use super::{GpuUsage, Node, replica};
+use super::{Node, replica};
 use crate::gpu::{Gpu, Process};
+use crate::processes::GpuUsage;
 use kerf_core::contract::WantedSlice;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use std::collections::{BTreeMap, BTreeSet};

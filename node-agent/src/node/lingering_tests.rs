@@ -3,6 +3,7 @@
 
 use super::tests::{ONE, Scene, admitted, devices, mig, slice, still_runs, wanted};
 use super::*;
+use crate::processes::GpuUsage;
 use kerf_core::contract::{GpuNodeStatus, GpuRule, Shape, SliceState};
 use kerf_core::units::{MemoryMib, SizeGb};
 

@@ -207,7 +207,7 @@ fn processes_of_others_turns_keep_nobody_out_and_those_of_the_last_holder_do() {
     assert!(found.message.as_ref().unwrap().contains("still run"), "{found:?}");
     scene.acknowledge();
     running(&mut scene, 0);
-    scene.node.on_usage([(uuid(0), crate::node::GpuUsage::default())].into());
+    scene.node.on_usage([(uuid(0), crate::processes::GpuUsage::default())].into());
     assert_eq!(slice(&scene.settle(), "s7").state, SliceState::Ready);
 }
 

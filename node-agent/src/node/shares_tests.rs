@@ -5,6 +5,7 @@ use super::tests::{Scene, devices, failing, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::MigMode;
 use crate::gpu::fake::{FakeGpus, uuid};
+use crate::processes::GpuUsage;
 use kerf_core::contract::{
     ComputeLimit, Condition, GpuRule, GpuSelector, Holder, MpsRule, NodePolicy, Shape, SliceLength,
     SliceState, TimeSlicingRule, WantedSlice,

@@ -4,42 +4,17 @@
 use super::{Node, Note};
 use crate::gpu::Gpu;
 use crate::gpu::limits::Limits;
+use crate::processes::{GpuUsage, Usage};
 use kerf_core::accounting::tolerated;
 use kerf_core::contract::{Holder, OverUse, SliceStatus};
 use kerf_core::mig::catalog;
 use kerf_core::names::{GpuUuid, PodKey, PodUid};
 use kerf_core::units::MemoryMib;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Memory outside of kerf is rounded to this size in MiB, so that a growing process does not cause a write of the
 /// status each time.
 const STEP: u64 = 256;
-
-/// How busy a GPU was at the last observation, in percent of the time in which something ran.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Busy {
-    /// The GPU's value; `None` if the driver does not report it.
-    pub gpu: Option<u32>,
-    /// By pod, of its processes; `None` if the driver does not report processes.
-    pub pods: Option<BTreeMap<PodUid, u32>>,
-    /// By GPU instance id, for those that the driver reports.
-    pub instances: BTreeMap<u32, u32>,
-}
-
-/// Memory in use on one GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GpuUsage {
-    pub pods: BTreeMap<PodUid, MemoryMib>,
-    /// How many processes of each of these pods the driver lists. Each process has a context.
-    pub processes: BTreeMap<PodUid, u32>,
-    /// Those pods' cgroups, as paths from the hierarchy's root.
-    pub cgroups: BTreeMap<PodUid, String>,
-    /// By the ids of the GPU instance and the compute instance.
-    pub instances: BTreeMap<(u32, u32), MemoryMib>,
-    /// Processes of no pod, by name and pid.
-    pub others: Vec<(String, u32, MemoryMib)>,
-    pub busy: Busy,
-}
 
 /// The part of a GPU's use that belongs to a slice.
 enum Part {
@@ -48,8 +23,6 @@ enum Part {
     /// The use of the pod's processes on the GPU.
     Pod(PodUid),
 }
-
-pub type Usage = BTreeMap<GpuUuid, GpuUsage>;
 
 impl Node {
     /// Takes the usage of an observation.

@@ -4,6 +4,7 @@ use super::tests::{Scene, failing, slice, still_runs, wanted};
 use super::*;
 use crate::gpu::NvmlCode;
 use crate::gpu::fake::uuid;
+use crate::processes::{Busy, GpuUsage, Usage};
 use kerf_core::contract::{Condition, GpuNodeStatus, GpuRule, OverUse, Shape, SliceState, TimeSlicingRule};
 use kerf_core::units::{MemoryMib, SizeGb};
 

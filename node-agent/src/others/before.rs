@@ -2,22 +2,21 @@
 //! the kubelet restarts or the plugin's pod is replaced.
 
 use super::PATIENCE;
-use crate::node::Recalled;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
 use kerf_core::quantity::parse_count;
 use kerf_core::resource::PluginName;
 use kube::Api;
 
-/// Returns the checkpoint's evidence. Without a readable checkpoint the Node's capacity counts instead. After an
+/// Returns what the record says, `recorded`: whether an earlier agent saw the plugin. Without a readable record the Node's capacity counts. After an
 /// earlier agent the capacity proves nothing, because kerf uses the same names. A Node that cannot be read counts as
 /// evidence too.
 pub(crate) async fn evidence(
     (nodes, name): (&Api<Node>, &NodeName),
-    recorded: Option<&Recalled>,
+    recorded: Option<bool>,
 ) -> Option<String> {
-    if let Some(recorded) = recorded.filter(|recorded| !recorded.is_lost) {
-        return recorded.plugin.then(|| "the agent before this one saw it".to_owned());
+    if let Some(was_here) = recorded {
+        return was_here.then(|| "the agent before this one saw it".to_owned());
     }
     let asked = tokio::time::timeout(PATIENCE, nodes.get_opt(name.as_str())).await;
     of_node(asked.map_err(|late| late.to_string()).and_then(|node| node.map_err(|e| e.to_string())))
@@ -40,7 +39,7 @@ mod tests {
     use crate::api_stand_in;
     use serde_json::json;
 
-    async fn is_presumed(capacity: (&str, &str), recorded: Option<&Recalled>) -> bool {
+    async fn is_presumed(capacity: (&str, &str), recorded: Option<bool>) -> bool {
         let node = json!({"metadata": {"name": "n1"}, "status": {"capacity": {capacity.0: capacity.1}}});
         let (client, _) = api_stand_in::client(move |_| (200, node.clone()));
         evidence((&Api::all(client), &NodeName::new("n1")), recorded).await.is_some()
@@ -50,17 +49,15 @@ mod tests {
     async fn a_plugin_that_was_here_before_is_presumed_to_be_here() {
         let gpus = ("nvidia.com/gpu", "8");
         for plugin in [true, false] {
-            let recorded = Recalled { plugin, ..Recalled::default() };
-            assert_eq!(is_presumed(gpus, Some(&recorded)).await, plugin);
+            assert_eq!(is_presumed(gpus, Some(plugin)).await, plugin);
         }
-        for (capacity, recorded, expected) in [
-            (gpus, None, true),
-            (("nvidia.com/mig-1g.10gb.shared", "2"), None, true),
-            (gpus, Some(Recalled::lost()), true),
-            (("nvidia.com/gpu", "0"), None, false),
-            (("cpu", "8"), None, false),
+        for (capacity, expected) in [
+            (gpus, true),
+            (("nvidia.com/mig-1g.10gb.shared", "2"), true),
+            (("nvidia.com/gpu", "0"), false),
+            (("cpu", "8"), false),
         ] {
-            assert_eq!(is_presumed(capacity, recorded.as_ref()).await, expected, "{capacity:?} {recorded:?}");
+            assert_eq!(is_presumed(capacity, None).await, expected, "{capacity:?}");
         }
     }
 

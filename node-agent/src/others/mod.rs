@@ -34,6 +34,9 @@ const ASK: Duration = Duration::from_mins(1);
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// NVIDIA's DRA driver for GPUs. Its sibling `compute-domain.nvidia.com` allocates none.
+pub(crate) const DRA_DRIVER: &str = "gpu.nvidia.com";
+
 /// A program that may manage a node's GPUs besides kerf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Who {

@@ -1,7 +1,6 @@
 //! Detects NVIDIA's DRA driver by its `ResourceSlice`s: with one for this node, the driver allocates its GPUs.
 
-use super::{Other, Who};
-use crate::node::DRA_DRIVER;
+use super::{DRA_DRIVER, Other, Who};
 use kerf_core::names::NodeName;
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};

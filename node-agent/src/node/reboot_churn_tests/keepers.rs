@@ -3,7 +3,8 @@
 use super::World;
 use crate::access::AccessGrant;
 use crate::gpu::fake::uuid;
-use crate::node::{Daemon, Daemons, GpuUsage, Kept, Usage};
+use crate::node::{Daemon, Daemons, Kept};
+use crate::processes::{GpuUsage, Usage};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! Reconciles the MPS daemons that the node's shares need, and reports what they do.
 
 use super::loss::Losses;
-use super::{ComputeModes, Observed, Paths, State, Targets, Timings, Wanted, supervise};
 use crate::event::{Event, Events};
 use crate::gpu::{ComputeMode, GpuError, GpuThread};
+use crate::mps::{ComputeModes, Observed, Paths, State, Targets, Timings, Wanted, supervise};
 use crate::node::{Daemon, Daemons, Kept, WantedDaemon};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;

@@ -4,7 +4,7 @@
 //! A daemon always has a server, because its supervisor requests one. So a server that is gone did not end for lack of
 //! clients.
 
-use super::{Observed, State, Status};
+use crate::mps::{Observed, State, Status};
 
 /// The last state of each target in which it served or had a fault. In between, servers come and go by design.
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
 //! The thread that waits for GPU errors. NVML's wait blocks, so it has its own thread and its own NVML session.
 
-use super::GpuError;
 use crate::access::Library;
 use crate::event::{Event, Events};
+use crate::gpu::GpuError;
 use crate::metrics::Metrics;
 use kerf_nvml::EventWatch;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Reconciles the files by which containers reach their devices, and reports which devices can be reached.
 
-use super::AccessFiles;
+use crate::access::AccessFiles;
 use crate::event::{Event, Events};
 use crate::node::Kept;
 use std::sync::Arc;

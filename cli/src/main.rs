@@ -1,7 +1,7 @@
 //! The `kerf` program: parses the command line, runs it and prints its error.
 #![forbid(unsafe_code)]
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use kerf_cli::command::Cli;
 use kerf_cli::exit::Exit;
 use kerf_cli::{completion, failure};
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // This comes first, because the command line of a completion is incomplete and cannot be parsed.
-    completion::answer();
+    completion::answer(Cli::command);
     let exit = Cli::parse().run().unwrap_or_else(|error| {
         let exit = Exit::of(&error);
         // The reader has gone on purpose, as `head` does, so no message is printed.

@@ -1,8 +1,8 @@
 //! The command-line flags of `kerf bench`.
 
 use super::Technology;
-use crate::completion::values;
 use crate::connection::Connection;
+use crate::connection::candidates;
 use crate::input::Files;
 use crate::output::Format;
 use clap::{Args, ValueEnum};
@@ -45,10 +45,10 @@ Examples:
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
     /// The namespace in which Deployments and a ConfigMap are made, and removed at the end. The default is the context's.
-    #[arg(short, long, add = ArgValueCandidates::new(values::namespaces))]
+    #[arg(short, long, add = ArgValueCandidates::new(candidates::namespaces))]
     pub namespace: Option<String>,
     /// The GPU, by its UUID. The default is one that nobody has anything of.
-    #[arg(long, value_name = "UUID", add = ArgValueCandidates::new(values::gpus))]
+    #[arg(long, value_name = "UUID", add = ArgValueCandidates::new(candidates::gpus))]
     pub gpu: Option<String>,
     /// How long each copy runs before it counts as warm.
     #[arg(long, default_value = "10s", value_parser = positive, value_name = "DURATION")]
@@ -130,7 +130,7 @@ pub struct SharingArgs {
 #[command(after_help = PROFILE)]
 pub struct ProfileArgs {
     /// The pod in the cluster whose spec is taken.
-    #[arg(required_unless_present = "filename", conflicts_with = "filename", add = ArgValueCandidates::new(values::pods))]
+    #[arg(required_unless_present = "filename", conflicts_with = "filename", add = ArgValueCandidates::new(candidates::pods))]
     pub pod: Option<String>,
     /// The pod's manifest; `-` for standard input.
     #[arg(short, long, alias = "file", value_name = "FILE")]

@@ -2,11 +2,13 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | `candidates` | names that complete a command line |
 //! | `kubeconfig` | what a kubeconfig says about the connection |
 //! | `proxy` | the proxy to use; pure |
 //! | `question` | the first request, for the version and the time |
 //! | `trouble` | what is wrong with the connection, and the remedy; pure |
 
+pub(crate) mod candidates;
 mod kubeconfig;
 mod proxy;
 mod question;
@@ -15,7 +17,6 @@ mod trouble;
 pub use question::Connected;
 pub use trouble::Trouble;
 
-use crate::completion::values;
 use clap::Args as ClapArgs;
 use clap_complete::ArgValueCandidates;
 use http::Uri;
@@ -37,13 +38,13 @@ pub struct Connection {
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     kubeconfig: Option<PathBuf>,
     /// The kubeconfig's context. The default is the current one.
-    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(values::contexts))]
+    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(candidates::contexts))]
     context: Option<String>,
     /// The kubeconfig's cluster, in place of the context's.
-    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(values::clusters))]
+    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(candidates::clusters))]
     cluster: Option<String>,
     /// The kubeconfig's user, in place of the context's.
-    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(values::users))]
+    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(candidates::users))]
     user: Option<String>,
     /// The user to impersonate.
     #[arg(long = "as", value_name = "USER", hide_short_help = true)]
@@ -146,7 +147,7 @@ impl Connection {
 pub struct KerfNamespace {
     /// The namespace that kerf is installed in.
     #[arg(long = "kerf-namespace", value_name = "NAMESPACE", default_value = KERF_NAMESPACE,
-        value_parser = namespace, add = ArgValueCandidates::new(values::namespaces))]
+        value_parser = namespace, add = ArgValueCandidates::new(candidates::namespaces))]
     pub name: String,
 }
 

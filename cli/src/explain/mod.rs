@@ -5,8 +5,8 @@
 mod account;
 mod records;
 
-use crate::completion::values;
 use crate::connection::Connection;
+use crate::connection::candidates;
 use crate::input::InputError;
 use crate::output::{self, Format};
 use account::Accounts;
@@ -39,11 +39,11 @@ pub struct Args {
         value_name = "POD",
         required_unless_present_any = ["filename", "selector", "all_namespaces"],
         conflicts_with_all = ["filename", "selector", "all_namespaces"],
-        add = ArgValueCandidates::new(values::pods)
+        add = ArgValueCandidates::new(candidates::pods)
     )]
     what: Vec<String>,
     /// The pods' namespace. The default is the context's.
-    #[arg(short, long, add = ArgValueCandidates::new(values::namespaces))]
+    #[arg(short, long, add = ArgValueCandidates::new(candidates::namespaces))]
     namespace: Option<String>,
     /// Pods of all namespaces; without labels those that kerf has admitted.
     #[arg(short = 'A', long, conflicts_with = "namespace")]

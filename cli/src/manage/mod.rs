@@ -19,7 +19,7 @@ mod selects;
 mod served;
 mod steps;
 
-use crate::completion::values;
+use crate::connection::candidates;
 use crate::connection::{Connection, KerfNamespace};
 use crate::release::node_name;
 use clap::Args as ClapArgs;
@@ -33,7 +33,7 @@ use std::time::Duration;
 pub struct Args {
     /// The nodes: `NAME` or `node/NAME`.
     #[arg(value_name = "NODE", value_parser = node_name, required_unless_present = "selector",
-        add = ArgValueCandidates::new(values::machines))]
+        add = ArgValueCandidates::new(candidates::machines))]
     nodes: Vec<String>,
     /// The nodes with these labels: `pool=gpu`.
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "nodes")]

@@ -4,8 +4,8 @@ pub mod draw;
 mod offered;
 mod show;
 
-use crate::completion::values;
 use crate::connection::Connection;
+use crate::connection::candidates;
 use crate::failure::NotFound;
 use crate::output::{self, Format};
 use crate::plugin_nodes;
@@ -47,7 +47,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The nodes. The default is all that have GPUs.
-    #[arg(value_name = "NODE", add = ArgValueCandidates::new(values::nodes))]
+    #[arg(value_name = "NODE", add = ArgValueCandidates::new(candidates::nodes))]
     names: Vec<String>,
     /// Only nodes with these labels, like `zone=a,tier!=test`.
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "names")]

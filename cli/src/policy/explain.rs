@@ -5,7 +5,7 @@ use super::manifest::{Found, Namespaces, no_pod, pods};
 use crate::input::{self, InputError};
 use crate::output::{Format, Report, lines, render};
 use crate::placement::{Choice, Nodes, Placement};
-use crate::simulate::snapshot;
+use crate::snapshot;
 use anyhow::Context as _;
 use kerf_core::contract::RequestDocument;
 use kerf_core::packing::Terms;

@@ -14,7 +14,7 @@ mod refused;
 mod standing;
 mod steps;
 
-use crate::completion::values;
+use crate::connection::candidates;
 use crate::connection::{Connection, KerfNamespace};
 use clap::Args as ClapArgs;
 use clap_complete::ArgValueCandidates;
@@ -35,7 +35,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The node: `NAME` or `node/NAME`.
-    #[arg(value_parser = node_name, add = ArgValueCandidates::new(values::nodes))]
+    #[arg(value_parser = node_name, add = ArgValueCandidates::new(candidates::nodes))]
     node: String,
     #[command(flatten)]
     kerf: KerfNamespace,

@@ -4,12 +4,12 @@ pub mod jobs;
 pub mod openb;
 pub mod pods;
 pub mod replay;
-pub mod snapshot;
 pub mod summary;
 
-use crate::completion::values;
+use crate::connection::candidates;
 use crate::input;
 use crate::output::{self, Format, Report};
+use crate::snapshot;
 use clap::Args as ClapArgs;
 use clap_complete::ArgValueCandidates;
 use kerf_core::mig::MigTable;
@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u32).range(1..))]
     gpus: u32,
     /// Their model, as `kerf.dev/gpu-model` labels spell it, in any case.
-    #[arg(long, default_value = "h100-80gb", add = ArgValueCandidates::new(values::models))]
+    #[arg(long, default_value = "h100-80gb", add = ArgValueCandidates::new(candidates::models))]
     model: String,
     /// How many running jobs may be moved, as a part of all jobs.
     #[arg(long, default_value_t = 0.0, value_name = "PART")]

@@ -1,12 +1,12 @@
 //! Places pods one after the other on the nodes of a snapshot, by the functions with which the webhook and the extender
 //! decide.
 
-use super::snapshot::{self, SnapshotError};
 use crate::columns::{Columns, or_dash};
 use crate::input;
 use crate::placement::{Choice, Nodes, Placement, Taken, TakenSlice};
 use crate::policy::decide::{Verdict, decide};
 use crate::policy::manifest::{Found, Namespaces, no_pod, pods};
+use crate::snapshot::{self, SnapshotError};
 use kerf_core::contract::{RequestDocument, UnreadableRequest};
 use kerf_core::keys;
 use kerf_core::ledger::Promisee;

@@ -1,10 +1,7 @@
 //! Completion of command lines, by clap's engine: shells, and kubectl for `kubectl kerf`, run `kerf` with COMPLETE set.
 
-pub(crate) mod values;
-
-use crate::command::Cli;
-use crate::output;
-use clap::{Args as ClapArgs, Command, CommandFactory as _, ValueEnum};
+use crate::{completion_words, output};
+use clap::{Args as ClapArgs, Command, ValueEnum};
 use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -52,9 +49,10 @@ enum For {
     Kubectl,
 }
 
-/// Prints the candidates and exits if the environment variable is set, and does nothing otherwise.
-pub fn answer() {
-    CompleteEnv::with_factory(Cli::command).var(VARIABLE).shells(COMPLETERS).complete();
+/// Prints the candidates by the command line's `grammar` and exits if the environment variable is set, and does nothing otherwise.
+pub fn answer(grammar: fn() -> Command) {
+    completion_words::set_grammar(grammar);
+    CompleteEnv::with_factory(grammar).var(VARIABLE).shells(COMPLETERS).complete();
 }
 
 /// Prints the script that a shell needs.
@@ -123,6 +121,8 @@ impl EnvCompleter for Kubectl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::Cli;
+    use clap::CommandFactory as _;
 
     fn candidates(words: &[&str]) -> Vec<String> {
         let words = std::iter::once("kerf").chain(words.iter().copied()).map(OsString::from).collect();

@@ -1,9 +1,9 @@
 //! Names that complete a command line, from the kubeconfig and from the cluster that the preceding words select. A user
 //! waits for them, so a cluster that does not answer in time adds none.
 
-use crate::command::Cli;
-use crate::connection::Connection;
-use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
+use super::Connection;
+use crate::completion_words;
+use clap::FromArgMatches as _;
 use clap_complete::CompletionCandidate;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kerf_core::mig::catalog;
@@ -76,7 +76,7 @@ where
 }
 
 fn of_kubeconfig(names: impl Fn(Kubeconfig) -> Vec<String>) -> Vec<CompletionCandidate> {
-    let found = written().and_then(|(connection, _)| connection.files().read().ok()).map(names);
+    let found = typed().and_then(|(connection, _)| connection.files().read().ok()).map(names);
     found.unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
 }
 
@@ -84,7 +84,7 @@ fn of_kubeconfig(names: impl Fn(Kubeconfig) -> Vec<String>) -> Vec<CompletionCan
 fn of_cluster(
     question: impl AsyncFnOnce(Client, String) -> kube::Result<Vec<String>> + Send + 'static,
 ) -> Vec<CompletionCandidate> {
-    let Some((connection, namespace)) = written() else { return Vec::new() };
+    let Some((connection, namespace)) = typed() else { return Vec::new() };
     let (sender, answer) = mpsc::channel();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
@@ -100,14 +100,8 @@ fn of_cluster(
 }
 
 /// The connection flags in the command line so far, and the namespace.
-fn written() -> Option<(Connection, Option<String>)> {
-    let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
-    let matches = Cli::command().ignore_errors(true).try_get_matches_from(words).ok()?;
-    let innermost = innermost(&matches);
-    let namespace = innermost.try_get_one::<String>("namespace").ok().flatten().cloned();
-    Some((Connection::from_arg_matches(innermost).ok()?.unattended(), namespace))
-}
-
-fn innermost(matches: &ArgMatches) -> &ArgMatches {
-    matches.subcommand().map_or(matches, |(_, inner)| self::innermost(inner))
+fn typed() -> Option<(Connection, Option<String>)> {
+    let typed = completion_words::typed()?;
+    let namespace = typed.try_get_one::<String>("namespace").ok().flatten().cloned();
+    Some((Connection::from_arg_matches(&typed).ok()?.unattended(), namespace))
 }

@@ -149,7 +149,7 @@ async fn run_with(
         &client,
         (&thread, &outlets, &recalled),
         plugin_before,
-        inlets.orders,
+        inlets.keepers,
         &stop,
     )?;
     let standing = Standing::of(&recalled);
@@ -207,7 +207,7 @@ struct Inlets {
     counts: watch::Receiver<Counts>,
     labels: watch::Receiver<node_object::Labels>,
     gfd_labels: watch::Receiver<GfdLabels>,
-    orders: crate::keepers::Orders,
+    keepers: crate::keepers::Inputs,
 }
 
 fn channels(
@@ -224,7 +224,7 @@ fn channels(
     let (counts, shown) = watch::channel(Counts::new());
     let (labels, kept) = watch::channel(node_object::Labels::new());
     let (gfd_labels, told) = watch::channel(GfdLabels::new());
-    let (keepers, orders) = crate::keepers::channels();
+    let (keepers, to_keep) = crate::keepers::channels();
     let outlets = Outlets {
         events,
         allocations: Allocations::default(),
@@ -250,7 +250,7 @@ fn channels(
         counts: shown,
         labels: kept,
         gfd_labels: told,
-        orders,
+        keepers: to_keep,
     };
     (outlets, inlets, queue)
 }

@@ -1,7 +1,8 @@
-//! Keeps rings of modules out of each crate. A ring is a set of modules each of which needs all the others, so that nobody can read,
-//! test or move one of them alone.
+//! Keeps rings of modules out of each crate, and a page of their edges. A ring is a set of modules each of which needs
+//! all the others, so that none of them can be read, tested or moved alone.
 
 use crate::tidy::{all_sources, code, is_test};
+use kerf_tests::cluster::root;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// For each module the modules that it names, and the files that name them.
@@ -9,26 +10,58 @@ type Edges = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 const CRATES: [&str; 8] = ["core", "runtime", "protocol", "nvml", "webhook", "extender", "node-agent", "cli"];
 
-/// The sizes of the rings that a crate still has, the largest first. These numbers may only fall: whoever cuts a ring lowers them.
-const KNOWN_RINGS: [(&str, &[usize]); 2] = [("node-agent", &[12, 5]), ("cli", &[15])];
+/// The page with every edge.
+const PAGE: &str = "docs/reference/modules.md";
+
+const INTRODUCTION: &str = "\
+# Modules
+
+Which module of a crate uses which, tests left out.
+An arrow points to what a module uses; one that follows from two others is not drawn, and the tables have all.
+No crate has a ring: whatever a module needs can be read before it.
+
+A test writes this page, and fails for an edge that is not on it: `KERF_UPDATE=1 cargo xtask test system module_edges`.
+So a new edge is seen in review.
+";
 
 #[test]
-fn modules_form_no_new_rings() {
+fn modules_form_no_rings_and_have_the_edges_of_the_page() {
     let sources = all_sources();
-    let mut faults = Vec::new();
+    let mut page = INTRODUCTION.to_owned();
     for name in CRATES {
         let edges = edges(&files(name, &sources));
         assert!(edges.len() > 3, "only {} modules of {name} were found", edges.len());
-        let known = KNOWN_RINGS.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, sizes)| sizes);
-        // The largest ring may have the largest known size, the next one the next size, and each further ring is new.
-        for (n, ring) in rings(&edges).iter().enumerate() {
-            let (size, most) = (ring.len(), known.get(n).copied().unwrap_or(0));
-            if size > most {
-                faults.push(format!("{name}: a ring of {size}, known is {most}\n{}", shown(ring, &edges)));
-            }
-        }
+        let rings: Vec<_> = rings(&edges).iter().map(|ring| shown(ring, &edges)).collect();
+        assert!(rings.is_empty(), "{name} has a ring\n{}", rings.join("\n"));
+        page.push_str(&section(name, &edges));
     }
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let path = root().join(PAGE);
+    if std::env::var_os("KERF_UPDATE").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    let new: Vec<_> = page.lines().filter(|line| !found.lines().any(|old| old == *line)).collect();
+    assert!(
+        page == found,
+        "{PAGE} is of another version: KERF_UPDATE=1 cargo xtask test system module_edges\n{}",
+        new.join("\n")
+    );
+}
+
+/// A crate's drawing and table.
+fn section(name: &str, edges: &Edges) -> String {
+    let mut text = format!("\n## {name}\n\n```mermaid\nflowchart LR\n");
+    for (from, targets) in edges {
+        // An edge is left out if another target leads there.
+        let implied: BTreeSet<&str> = targets.keys().flat_map(|to| reached_from(to, edges)).collect();
+        let drawn = targets.keys().filter(|to| !implied.contains(to.as_str()));
+        text.extend(drawn.map(|to| format!("  {from} --> {to}\n")));
+    }
+    text.push_str("```\n\n| module | uses |\n|---|---|\n");
+    let rows = edges.iter().filter(|(_, targets)| !targets.is_empty());
+    let names = |targets: &BTreeMap<String, _>| targets.keys().cloned().collect::<Vec<_>>().join(", ");
+    text.extend(rows.map(|(from, targets)| format!("| {from} | {} |\n", names(targets))));
+    text
 }
 
 /// The files of a crate that are no test code, by their paths from its `src`.

@@ -5,7 +5,7 @@ use crate::args::Args;
 use crate::dcgm_pause::{self, DcgmPause};
 use crate::event::Event;
 use crate::gpu::{GpuBackend, GpuError, GpuThread};
-use crate::keepers::{self, Orders};
+use crate::keepers::{self, Inputs};
 use crate::mps::Paths;
 use crate::node::Recalled;
 use crate::others::Lookout;
@@ -25,27 +25,27 @@ pub(super) fn start(
     client: &Client,
     (thread, outlets, recalled): (&GpuThread, &Outlets, &Recalled),
     plugin_before: Option<String>,
-    orders: Orders,
+    inputs: Inputs,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let events = || outlets.events.clone();
     let thread = thread.counted(outlets.metrics.clone());
     let files = AccessFiles::new(places(args));
-    tasks.spawn(keepers::access::keep(files, orders.kept.clone(), events(), stop.clone()));
+    tasks.spawn(keepers::access::keep(files, inputs.kept.clone(), events(), stop.clone()));
     let set = recalled.limits.clone();
-    tasks.spawn(keepers::limits::keep(thread.clone(), set, orders.kept.clone(), events(), stop.clone()));
+    tasks.spawn(keepers::limits::keep(thread.clone(), set, inputs.kept.clone(), events(), stop.clone()));
     let daemons = mps_paths(args)?;
-    tasks.spawn(keepers::mps::keep(daemons, thread, orders.kept, events(), stop.clone()));
+    tasks.spawn(keepers::mps::keep(daemons, thread, inputs.kept, events(), stop.clone()));
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
-    tasks.spawn(time_slice::keep(slicer, recalled.lengths.clone(), orders.lengths, stop.clone()));
+    tasks.spawn(time_slice::keep(slicer, recalled.lengths.clone(), inputs.lengths, stop.clone()));
     let pause = DcgmPause::new(client.clone(), args.node.clone());
-    tasks.spawn(dcgm_pause::keep(pause, recalled.paused.clone(), orders.pause, events(), stop.clone()));
-    tasks.spawn(rejected::evict(client.clone(), orders.evict, stop.clone()));
+    tasks.spawn(dcgm_pause::keep(pause, recalled.paused.clone(), inputs.pause, events(), stop.clone()));
+    tasks.spawn(rejected::evict(client.clone(), inputs.evict, stop.clone()));
     let (node, recorder) = (args.node.clone(), outlets.recorder.clone());
     tasks.spawn(rejected::remove(
         client.clone(),
         node.clone(),
-        orders.remove_rejected,
+        inputs.remove_rejected,
         recorder,
         stop.clone(),
     ));
@@ -61,7 +61,7 @@ pub(super) fn start(
         }
         ended.cancelled().await;
     });
-    keepers::gpu_events::watch(library(args), events(), orders.reopen, outlets.metrics.clone(), stop.clone())
+    keepers::gpu_events::watch(library(args), events(), inputs.reopen, outlets.metrics.clone(), stop.clone())
         .context("failed to start a thread")?;
     Ok(())
 }

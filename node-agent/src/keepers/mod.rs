@@ -33,7 +33,7 @@ pub struct Keepers {
 }
 
 /// The receiving ends of [`Keepers`].
-pub struct Orders {
+pub struct Inputs {
     pub kept: watch::Receiver<Option<Kept>>,
     pub lengths: watch::Receiver<BTreeMap<GpuUuid, SliceLength>>,
     pub pause: watch::Receiver<Pause>,
@@ -44,14 +44,14 @@ pub struct Orders {
 
 /// Returns the channels.
 #[must_use]
-pub fn channels() -> (Keepers, Orders) {
+pub fn channels() -> (Keepers, Inputs) {
     let (kept, to_keep) = watch::channel(None);
     let (lengths, to_set) = watch::channel(BTreeMap::new());
     let (pause, to_pause) = watch::channel(Pause::default());
     let (remove_rejected, to_remove) = watch::channel(false);
     let (evict, to_evict) = mpsc::channel(EVICTIONS);
     let reopen = Reopen::default();
-    let orders = Orders {
+    let inputs = Inputs {
         kept: to_keep,
         lengths: to_set,
         pause: to_pause,
@@ -59,5 +59,5 @@ pub fn channels() -> (Keepers, Orders) {
         evict: to_evict,
         reopen: reopen.clone(),
     };
-    (Keepers { kept, lengths, pause, remove_rejected, evict, reopen }, orders)
+    (Keepers { kept, lengths, pause, remove_rejected, evict, reopen }, inputs)
 }

@@ -8,9 +8,9 @@ use kerf_core::quantity::parse_count;
 use kerf_core::resource::PluginName;
 use kube::Api;
 
-/// Returns what the record says, `recorded`: whether an earlier agent saw the plugin. Without a readable record the Node's capacity counts. After an
-/// earlier agent the capacity proves nothing, because kerf uses the same names. A Node that cannot be read counts as
-/// evidence too.
+/// Returns the evidence, by `recorded`: whether an earlier agent saw the plugin. Without a readable record the Node's
+/// capacity counts. After an earlier agent the capacity proves nothing, because kerf uses the same names. A Node that
+/// cannot be read counts as evidence too.
 pub(crate) async fn evidence(
     (nodes, name): (&Api<Node>, &NodeName),
     recorded: Option<bool>,

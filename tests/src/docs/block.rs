@@ -103,7 +103,7 @@ impl FromStr for Role {
                 "part-of=kustomization" => Whole::Kustomization,
                 _ => return Err(UnknownFence(info.to_owned())),
             }),
-            ["text" | "json" | "promql" | "toml"] => Self::Shown,
+            ["text" | "json" | "promql" | "toml" | "mermaid"] => Self::Shown,
             _ => return Err(UnknownFence(info.to_owned())),
         })
     }

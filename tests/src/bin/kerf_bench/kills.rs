@@ -46,7 +46,7 @@ struct Findings {
     /// Pods that ran, and then did not although nobody deleted them.
     harmed: BTreeSet<String>,
     /// Pods that a kubelet rejected.
-    rejected: usize,
+    rejected: BTreeSet<String>,
     /// The names of the pods that were seen running, by UID.
     ran: BTreeMap<String, String>,
 }
@@ -84,7 +84,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     let all: u32 = kills.values().sum();
     print(&format!("kills: {all} in {} s: {kills:?}", begun.elapsed().as_secs()));
     print(&format!("{}; {refused} requests failed", churn.tally()));
-    print(&format!("{} pods were seen running, {} rejected", findings.ran.len(), findings.rejected));
+    print(&format!("{} pods were seen running, {} rejected", findings.ran.len(), findings.rejected.len()));
     let count = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     let figures = [
         Figure::at_most("slices held twice, gone or not as promised", count(findings.broken.len()), 0.0),
@@ -130,10 +130,11 @@ impl Findings {
                 self.broken.insert(text);
             }
         }
-        for text in truth.rejected().iter().skip(self.rejected) {
-            print(&format!("# {text}"));
+        for text in truth.rejected() {
+            if self.rejected.insert(text.clone()) {
+                print(&format!("# {text}"));
+            }
         }
-        self.rejected = truth.rejected().len();
         let shown: BTreeMap<&str, &Pod> =
             truth.pods().iter().filter_map(|pod| Some((pod.metadata.uid.as_deref()?, pod))).collect();
         let alive: BTreeSet<&String> = churn.alive().iter().collect();

@@ -1,7 +1,7 @@
 //! Wiring: the tasks of the agent and the channels between them.
 
-mod keepers;
 mod leaving;
+mod reconcilers;
 mod record;
 
 use crate::args::{Action, Args};
@@ -49,7 +49,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     if args.action == Action::Leave {
         return leaving::leave(args, client).await;
     }
-    let thread = GpuThread::start(Box::new(keepers::opener(&args)), args.call_timeout)
+    let thread = GpuThread::start(Box::new(reconcilers::opener(&args)), args.call_timeout)
         .context("failed to start the thread for NVML")?;
     let (operator, mut told) = watch::channel(upgrade::Told::default());
     let telling = move |now| {
@@ -143,13 +143,13 @@ async fn run_with(
     let pace = (!args.no_gfd_labels).then_some(gfd_labels::Pace::OF_AN_AGENT);
     tasks.spawn(gfd_labels::keep((nodes.clone(), name.clone()), inlets.gfd_labels, pace, stop.clone()));
     tasks.spawn(node_object::show_counts(nodes, name, inlets.counts, stop.clone()));
-    keepers::start(
+    reconcilers::start(
         &mut tasks,
         args,
         &client,
         (&thread, &outlets, &recalled),
         plugin_before,
-        inlets.keepers,
+        inlets.desired,
         &stop,
     )?;
     let standing = Standing::of(&recalled);
@@ -207,7 +207,7 @@ struct Inlets {
     counts: watch::Receiver<Counts>,
     labels: watch::Receiver<node_object::Labels>,
     gfd_labels: watch::Receiver<GfdLabels>,
-    keepers: crate::keepers::Inputs,
+    desired: crate::reconcilers::Inputs,
 }
 
 fn channels(
@@ -224,7 +224,7 @@ fn channels(
     let (counts, shown) = watch::channel(Counts::new());
     let (labels, kept) = watch::channel(node_object::Labels::new());
     let (gfd_labels, told) = watch::channel(GfdLabels::new());
-    let (keepers, to_keep) = crate::keepers::channels();
+    let (desired, to_apply) = crate::reconcilers::channels();
     let outlets = Outlets {
         events,
         allocations: Allocations::default(),
@@ -237,7 +237,7 @@ fn channels(
         counts,
         labels,
         gfd_labels,
-        keepers,
+        desired,
         recorder,
         readiness,
         metrics,
@@ -250,7 +250,7 @@ fn channels(
         counts: shown,
         labels: kept,
         gfd_labels: told,
-        keepers: to_keep,
+        desired: to_apply,
     };
     (outlets, inlets, queue)
 }

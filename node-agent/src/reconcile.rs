@@ -8,13 +8,13 @@ use crate::device_plugin::{self, Allocations, Served};
 use crate::ending::{Ending, Session};
 use crate::event::{Event, Events};
 use crate::executor::{Executor, Outcome};
-use crate::keepers::Keepers;
 use crate::metrics::{Metrics, SliceUse};
 use crate::mps;
 use crate::node::{Decision, DevicesByName, LetGo, ListedDevice, Node, Note, Recalled};
 use crate::node_object::Counts;
 use crate::pod_lookup;
 use crate::pod_resources::Watched;
+use crate::reconcilers::DesiredState;
 use crate::recorder::Recorder;
 use crate::rejected::Eviction;
 use crate::standing::Standing;
@@ -67,7 +67,7 @@ pub struct Outlets {
     pub labels: watch::Sender<BTreeMap<String, Option<String>>>,
     /// The values that NVIDIA's labels should have for the node.
     pub gfd_labels: watch::Sender<GfdLabels>,
-    pub keepers: Keepers,
+    pub desired: DesiredState,
     pub recorder: Recorder,
     pub readiness: Readiness,
     pub metrics: Metrics,
@@ -233,7 +233,7 @@ impl Reconciler {
                 // A GPU that was unresponsive may have another handle, and one that never answered before has no
                 // listener for its events.
                 if self.last_observed.is_some() && !self.node.answering().is_subset(&before) {
-                    self.outlets.keepers.reopen.ask();
+                    self.outlets.desired.reopen.ask();
                 }
                 self.node.on_usage(usage);
                 self.measure = true;
@@ -254,7 +254,7 @@ impl Reconciler {
             Outcome::Switched { gpu, mig, result, .. } => {
                 // A switch may change the instances, the placements and the GPU's minor number, so observe at once.
                 self.observe_at = now;
-                self.outlets.keepers.reopen.ask();
+                self.outlets.desired.reopen.ask();
                 self.node.on_switched(&gpu, mig, result, now);
             }
             Outcome::Destroyed { gpu, instance, part, result, .. } => {
@@ -277,7 +277,7 @@ impl Reconciler {
         decision.record = self.standing.complete(decision.record);
         let must_record = decision.kept.is_some() && !self.standing.is_recorded(&decision.record);
         self.serve_names(&decision, session.stop());
-        self.hand_to_keepers(&decision, must_record);
+        self.publish_desired(&decision, must_record);
         for (name, list) in decision.lists {
             let sender = self.lists.get(&name);
             if sender.is_some_and(|sender| sender.send_if_modified(|old| replace(old, list))) {
@@ -349,7 +349,7 @@ impl Reconciler {
 
     /// Sends the desired state to the reconcilers. Daemons, limits, lengths and pauses wait until the checkpoint has
     /// them, so that a restart can undo them.
-    fn hand_to_keepers(&self, decision: &Decision, unrecorded: bool) {
+    fn publish_desired(&self, decision: &Decision, unrecorded: bool) {
         fn set<T: PartialEq + Clone>(sender: &watch::Sender<T>, wanted: &T) {
             sender.send_if_modified(|old| {
                 *old != *wanted && {
@@ -362,21 +362,21 @@ impl Reconciler {
         if unrecorded {
             // Device files need no record, because `leave` and a later agent find them in their folders.
             let reach = kept.map(|kept| kept.reach.clone());
-            self.outlets.keepers.kept.send_if_modified(|old| {
+            self.outlets.desired.kept.send_if_modified(|old| {
                 old.as_mut().zip(reach).is_some_and(|(old, reach)| replace(&mut old.reach, reach))
             });
         } else {
-            set(&self.outlets.keepers.kept, &decision.kept);
+            set(&self.outlets.desired.kept, &decision.kept);
         }
         if kept.is_some() && !unrecorded {
-            set(&self.outlets.keepers.lengths, &decision.lengths);
-            set(&self.outlets.keepers.pause, &decision.pause);
+            set(&self.outlets.desired.lengths, &decision.lengths);
+            set(&self.outlets.desired.pause, &decision.pause);
         }
-        set(&self.outlets.keepers.remove_rejected, &decision.remove_rejected);
+        set(&self.outlets.desired.remove_rejected, &decision.remove_rejected);
         for (key, uid) in &decision.evict {
             let why = "its processes hold more GPU memory than it was given".to_owned();
             // If the queue is full the eviction is skipped; the next decision requests it again.
-            drop(self.outlets.keepers.evict.try_send(Eviction { key: key.clone(), uid: uid.clone(), why }));
+            drop(self.outlets.desired.evict.try_send(Eviction { key: key.clone(), uid: uid.clone(), why }));
         }
     }
 

@@ -5,10 +5,10 @@ use crate::checkpoint;
 use crate::gpu::GpuBackend;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuError, GpuThread, NvmlCode, Open};
-use crate::keepers::gpu_events::Reopen;
 use crate::node::{Holders, NodePods};
 use crate::node::{Kept, Predecessor, Recalled, Settings};
 use crate::processes::Host;
+use crate::reconcilers::gpu_events::Reopen;
 use crate::recording::Recording;
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuRule, MpsRule, Shape, WantedSlice};
 use kerf_core::ledger::{Answer, Order, OrderKind, Owner, Proposal, Rejection};
@@ -53,7 +53,7 @@ fn start_looking(every: Duration, open: Open, (folder, state): (&Path, &Path), s
     let (kept, to_keep) = watch::channel(None);
     let (status, shown) = watch::channel(GpuNodeStatus::default());
     let (client, _) = crate::api_stand_in::client(|_| crate::api_stand_in::refusal(404));
-    let keepers = Keepers {
+    let desired = DesiredState {
         kept,
         lengths: watch::Sender::default(),
         pause: watch::Sender::default(),
@@ -73,7 +73,7 @@ fn start_looking(every: Duration, open: Open, (folder, state): (&Path, &Path), s
         counts: watch::Sender::default(),
         labels: watch::Sender::default(),
         gfd_labels: watch::Sender::default(),
-        keepers,
+        desired,
         recorder: Recorder::new(client, "n".into()).0,
         readiness: Readiness::new(&[]),
         metrics: Metrics::register(&mut Registry::default()),

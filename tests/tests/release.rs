@@ -13,7 +13,6 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Workflows by name.
 fn workflows() -> Vec<(String, Value)> {
     let folder = root().join(".github/workflows");
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());

@@ -31,7 +31,7 @@ impl ClusterIndex {
 
     /// The nodes with GPUs that take new pods.
     pub(super) fn open_nodes(&self) -> Vec<NodeName> {
-        let names = self.nodes.keys().chain(self.statics.names()).filter(|name| !self.shut.contains(*name));
+        let names = self.nodes.keys().chain(self.statics.names()).filter(|name| self.machines.is_open(name));
         names.cloned().collect()
     }
 }

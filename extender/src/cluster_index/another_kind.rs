@@ -84,7 +84,7 @@ impl ClusterIndex {
         let alternatives = known.entry(ask.text.clone()).or_insert_with(|| self.alternatives(&pod.uid, &ask));
         let (anew, places) = alternatives.as_ref()?;
         let may_go = |name: &NodeName| {
-            let (labels, taints) = (self.labels.get(name), self.taints.get(name).map(Vec::as_slice));
+            let (labels, taints) = (self.machines.labels(name), self.machines.taints(name));
             pod.pending_to.as_ref().is_some_and(|to| to.admit_by_any_kind(name, labels, taints))
         };
         let (place, node) = places.iter().find(|(_, name)| may_go(name))?;

@@ -32,8 +32,7 @@ impl ClusterIndex {
             for name in gone {
                 self.show_static(name, None);
             }
-            self.shut.retain(|name| shown.contains(name));
-            self.without_user_namespaces.retain(|name| shown.contains(name));
+            self.machines.retain(|name| shown.contains(name));
         }
     }
 
@@ -63,7 +62,7 @@ impl ClusterIndex {
         self.effects.progress = true;
         if let Some(shown) = self.listing.others.take() {
             let changed = self.statics.retain(Shower::Others, |uid| shown.contains(uid));
-            self.others.retain(|uid| shown.contains(uid));
+            self.machines.retain_others(|uid| shown.contains(uid));
             self.statics_changed(changed);
         }
     }
@@ -73,13 +72,13 @@ impl ClusterIndex {
         if let Some(listing) = &mut self.listing.others {
             listing.insert(pod.uid.clone());
         }
-        self.others.show(pod);
+        self.machines.show_other(pod);
         self.note_holder(pod, Shower::Others);
     }
 
     /// Removes a pod without kerf's label: it is gone, has ended, or has the label now.
     pub fn hide_other(&mut self, uid: &PodUid) {
-        self.others.hide(uid);
+        self.machines.hide_other(uid);
         if let Some(name) = self.statics.leave(uid, Shower::Others) {
             self.static_changed(name);
         }

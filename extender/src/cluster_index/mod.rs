@@ -15,6 +15,7 @@ mod journey;
 mod leading;
 mod leaving;
 mod lifetime;
+mod machines;
 mod moving;
 mod node;
 mod node_policies;
@@ -60,7 +61,6 @@ use kerf_core::contract::PassedKind;
 use kerf_core::names::{NodeName, PodUid};
 use kerf_core::packing::{Fleet, Place, Rank, Refusal, Terms};
 use kerf_runtime::gpu_node::GpuNode;
-use std::collections::BTreeMap;
 
 /// A replica's view of the cluster.
 #[derive(Debug, Default)]
@@ -76,17 +76,8 @@ pub struct ClusterIndex {
     fleet: Fleet,
     /// The shared GPUs of all nodes.
     fractions: fractions::Fractions,
-    /// What pods without kerf's label use of their nodes.
-    others: others::Others,
-    /// The allocatable CPU and memory of each Node.
-    allocatable: HashMap<NodeName, Compute>,
-    /// The taints of each Node that has some.
-    taints: HashMap<NodeName, Vec<Taint>>,
-    labels: HashMap<NodeName, BTreeMap<String, String>>,
-    /// Nodes that take no new pods, because they are cordoned or lost.
-    shut: HashSet<NodeName>,
-    /// Nodes on which no pod can run in a user namespace.
-    without_user_namespaces: HashSet<NodeName>,
+    /// What the Node objects say.
+    machines: machines::Machines,
     pods: HashMap<PodUid, KnownPod>,
     /// Bound pods whose owners allow their eviction.
     movable: HashSet<PodUid>,
@@ -210,7 +201,7 @@ impl ClusterIndex {
         self.remove_node(&name);
         self.statics.release_on(&name);
         let mut node = IndexedNode::of(shown);
-        node.user_namespaces = self.has_user_namespaces(&name);
+        node.user_namespaces = self.machines.has_user_namespaces(&name);
         node.show(shown);
         self.nodes.insert(name.clone(), node);
         self.lay_copy(&name);
@@ -236,48 +227,28 @@ impl ClusterIndex {
 
     /// Sets what the Node of this name has for pods; `None` if it is gone.
     pub fn show_allocatable(&mut self, name: NodeName, allocatable: Option<Compute>) {
-        match allocatable {
-            Some(allocatable) => drop(self.allocatable.insert(name, allocatable)),
-            None => drop(self.allocatable.remove(&name)),
-        }
+        self.machines.set_allocatable(name, allocatable);
     }
 
     /// Sets the taints of the Node of this name; none if it is gone.
     pub fn show_taints(&mut self, name: NodeName, taints: Vec<Taint>) {
-        if taints.is_empty() {
-            self.taints.remove(&name);
-        } else {
-            self.taints.insert(name, taints);
-        }
+        self.machines.set_taints(name, taints);
     }
 
     /// Sets whether the Node of this name takes no new pods. The scheduler applies that rule itself, and pods may
     /// tolerate it, so the node is not refused here. But its free slices do not count as room for pending pods.
     pub fn show_shut(&mut self, name: NodeName, is_shut: bool) {
-        if is_shut {
-            self.shut.insert(name);
-        } else {
-            self.shut.remove(&name);
-        }
+        self.machines.set_shut(name, is_shut);
     }
 
     /// Sets whether pods may run in user namespaces on the Node of this name.
     pub fn show_user_namespaces(&mut self, name: &NodeName, has_them: bool) {
-        if has_them {
-            self.without_user_namespaces.remove(name);
-        } else {
-            self.without_user_namespaces.insert(name.clone());
-        }
-        let has_them = self.has_user_namespaces(name);
+        self.machines.set_user_namespaces(name, has_them);
+        let has_them = self.machines.has_user_namespaces(name);
         if let Some(node) = self.nodes.get_mut(name).filter(|node| node.user_namespaces != has_them) {
             node.user_namespaces = has_them;
             self.touch(name);
         }
-    }
-
-    /// `Some(false)` if the Node reports none; `None` otherwise, because an unknown Node is not refused.
-    fn has_user_namespaces(&self, name: &NodeName) -> Option<bool> {
-        self.without_user_namespaces.contains(name).then_some(false)
     }
 
     /// The best place for a pod's `ask` on a node.
@@ -289,7 +260,7 @@ impl ClusterIndex {
         let found = self.nodes.get_key_value_mut(name);
         let (key, node) = found.ok_or(Refusal::NoAgent)?;
         let Found { place, only } = node.place(key, ask, &self.tentatives, &self.fleet)?;
-        let machine = machine(&self.allocatable, &self.others, key, node);
+        let machine = self.machines.machine(key, node);
         let wanted = self.pods.get(uid).map(|pod| pod.compute).unwrap_or_default();
         let shared = only.and_then(|shape| self.fractions.cost(key, node, machine, shape, wanted));
         if let Some(node) = self.nodes.get(name) {
@@ -373,17 +344,6 @@ impl ClusterIndex {
         self.waiting.changed(name);
         self.effects.changed.insert(name.clone());
     }
-}
-
-/// CPU and memory of a node. If its Node is not known, it counts as having plenty.
-fn machine(
-    allocatable: &HashMap<NodeName, Compute>,
-    others: &others::Others,
-    name: &NodeName,
-    node: &IndexedNode,
-) -> fractions::Machine {
-    let size = allocatable.get(name).copied().unwrap_or(Compute::PLENTY);
-    fractions::Machine { size, taken: others.on(name).plus(node.compute) }
 }
 
 #[cfg(test)]

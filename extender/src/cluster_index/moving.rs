@@ -7,7 +7,7 @@
 //! At most one pod is evicted for another. That happens only if the other fits nowhere, and will not fit once the pods
 //! are gone that are leaving anyway.
 
-use super::{ClusterIndex, IndexedNode, machine};
+use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
 use crate::tentative::{Leaving, Tentative};
 use kerf_core::contract::{ContainerRequest, GpuStatus, RequestDocument, WantedSlice};
@@ -182,8 +182,7 @@ impl ClusterIndex {
         let class = self.fleet.class(request);
         let may_leave =
             |gpu: FleetGpu, place: PlaceId| movable.contains_key(&(gpu, place)) && open.contains_key(&gpu);
-        let compute_left =
-            |name: &NodeName, node: &IndexedNode| machine(&self.allocatable, &self.others, name, node).left();
+        let compute_left = |name: &NodeName, node: &IndexedNode| self.machines.machine(name, node).left();
         let may_come = |from: (FleetGpu, PlaceId), to: FleetGpu| {
             let (Some((uid, left)), Some((name, node))) = (movable.get(&from), open.get(&to)) else {
                 return false;
@@ -192,7 +191,7 @@ impl ClusterIndex {
             else {
                 return false;
             };
-            to.admit(name, self.labels.get(*name), self.taints.get(*name).map(Vec::as_slice))
+            to.admit(name, self.machines.labels(name), self.machines.taints(name))
                 && (left == *name || compute_left(name, node).covers(pod.compute))
         };
         let found = self.fleet.best_move(class, may_leave, may_come)?;

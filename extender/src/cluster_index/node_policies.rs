@@ -9,15 +9,12 @@ use std::collections::BTreeMap;
 impl ClusterIndex {
     /// Sets the labels of the Node of this name; `None` if it is gone.
     pub fn show_labels(&mut self, name: NodeName, labels: Option<BTreeMap<String, String>>) {
-        match labels {
-            Some(labels) => drop(self.labels.insert(name, labels)),
-            None => drop(self.labels.remove(&name)),
-        }
+        self.machines.set_labels(name, labels);
     }
 
     /// The document for a node. `Err` while its labels are not known, because any document may match it.
     pub fn rules_of(&self, name: &NodeName) -> Result<Option<&NodeRules>, UnknownNode> {
-        let labels = self.labels.get(name).ok_or(UnknownNode)?;
+        let labels = self.machines.labels(name).ok_or(UnknownNode)?;
         Ok(self.quotas.policies().of_node(name, labels))
     }
 

@@ -2,10 +2,11 @@
 //! people only.
 
 use super::ClusterIndex;
+use super::machines::Machines;
 use crate::ask::Ask;
 use crate::destinations::is_tainted_for;
 use hashbrown::HashSet;
-use k8s_openapi::api::core::v1::{Taint, Toleration};
+use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::contract::PassedKind;
 use kerf_core::kind::Kind;
 use kerf_core::names::NodeName;
@@ -43,12 +44,12 @@ impl ClusterIndex {
         offer: Offer<'_>,
     ) -> PassedKind {
         let mut passed = PassedKind::new(kind);
-        let Self { nodes, tentatives, fleet, taints, .. } = self;
+        let Self { nodes, tentatives, fleet, machines, .. } = self;
         for (name, node) in nodes {
             let verdict = match offered.contains(name.as_str()) {
                 true => SchedulerVerdict::Offered,
                 false if !offer.is_complete => continue,
-                false if is_tainted(taints, name, offer.tolerated) => SchedulerVerdict::Tainted,
+                false if is_tainted(machines, name, offer.tolerated) => SchedulerVerdict::Tainted,
                 false => SchedulerVerdict::Excluded,
             };
             passed.count(node.place_by(name, ask, plan, tentatives, fleet), verdict);
@@ -57,12 +58,8 @@ impl ClusterIndex {
     }
 }
 
-fn is_tainted(
-    taints: &hashbrown::HashMap<NodeName, Vec<Taint>>,
-    name: &NodeName,
-    tolerated: &[Toleration],
-) -> bool {
-    taints.get(name).is_some_and(|taints| is_tainted_for(taints, tolerated))
+fn is_tainted(machines: &Machines, name: &NodeName, tolerated: &[Toleration]) -> bool {
+    machines.taints(name).is_some_and(|taints| is_tainted_for(taints, tolerated))
 }
 
 #[cfg(test)]

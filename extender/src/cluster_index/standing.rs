@@ -3,14 +3,13 @@
 use super::ClusterIndex;
 use crate::metric_labels::Unserved;
 use kerf_core::contract::{Condition, ConditionStatus};
-use kerf_core::managed::is_managed;
 use kerf_core::names::NodeName;
 use kerf_core::packing::Refusal;
 use std::collections::BTreeMap;
 
 impl ClusterIndex {
     /// The managed nodes that serve no pods, each with the reason. A node is managed if it has a GpuNode, or by its
-    /// labels ([`is_managed`]). A cordoned or lost node without an agent is left out.
+    /// labels ([`is_managed`](kerf_core::managed::is_managed)). A cordoned or lost node without an agent is left out.
     #[must_use]
     pub fn unserved(&self) -> Vec<(&NodeName, Unserved)> {
         let serving = self.nodes.iter().filter_map(|(name, node)| {
@@ -31,8 +30,7 @@ impl ClusterIndex {
     }
 
     fn never_started(&self) -> impl Iterator<Item = &NodeName> {
-        let managed = self.labels.iter().filter(|(_, labels)| is_managed(labels)).map(|(name, _)| name);
-        managed.filter(|name| !self.nodes.contains_key(*name) && !self.shut.contains(*name))
+        self.machines.managed().filter(|name| !self.nodes.contains_key(*name))
     }
 
     /// How many `GpuNodes` have each condition in each status. If the agent is not connected, all its conditions count

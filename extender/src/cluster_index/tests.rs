@@ -7,6 +7,7 @@ use kerf_core::names::PodKey;
 use kerf_core::packing::Source;
 use kerf_core::static_node::Devices;
 use kerf_core::testing::request;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 

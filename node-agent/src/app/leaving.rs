@@ -1,7 +1,7 @@
 //! Leaves a node for good and undoes everything that the agent has set there.
 
-use super::keepers::{mps_paths, opener};
 use super::pod_resources_of;
+use super::reconcilers::{mps_paths, opener};
 use crate::access;
 use crate::args::Args;
 use crate::gpu::GpuThread;

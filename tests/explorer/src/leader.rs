@@ -32,7 +32,6 @@ pub struct Term {
     pub until: Moment,
 }
 
-/// An open bind.
 #[derive(Debug, Clone)]
 pub struct Bind {
     pub pod: usize,

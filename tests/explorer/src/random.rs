@@ -106,7 +106,6 @@ impl Dice {
         Self(seed)
     }
 
-    /// A number below `limit`.
     fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.next() >> 33).unwrap_or_default() % limit
     }

@@ -22,7 +22,6 @@ pub struct World<'s> {
     pub lease: Lease,
     pub leaders: Vec<Arc<Leader>>,
     pub agents: Vec<Arc<Agent>>,
-    /// By leader and node.
     pub connections: BTreeMap<(usize, usize), Connection>,
     /// Orders of connections that have ended. Their agent may have read them already, and executes them later.
     pub strays: Vec<(usize, Order)>,

@@ -11,7 +11,6 @@ use kerf_core::testing::offer_life::{Life, Outcome};
 use crate::random::Random;
 use crate::report::{Bar, Progress, as_f64, print, print_bars};
 
-/// What to try.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Random lives of a node. A single one is printed if it has a fault.

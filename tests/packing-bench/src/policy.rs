@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 
 use crate::report::{Bar, as_f64, print_bars};
 
-/// What to measure.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// How many policies there are.

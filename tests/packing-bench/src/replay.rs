@@ -14,7 +14,6 @@ use crate::report::as_f64;
 /// The result of a list of decisions.
 #[derive(Debug, Clone, Default)]
 pub struct Verdict {
-    /// Descriptions of illegal decisions.
     pub illegal: Vec<String>,
     /// Jobs of each profile that arrived after the warm-up.
     pub arrived: PerProfile<u32>,

@@ -51,11 +51,9 @@ pub enum Elsewhere {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whole {
     Pod,
-    /// A Pod's only container.
     Container,
     /// The `spec` of a policy for pods.
     GpuPolicySpec,
-    /// A policy for nodes.
     GpuNodePolicy,
     GpuNode,
     /// The values of kerf's chart.

@@ -11,7 +11,7 @@
 //! | `yaml` | whole manifests or policies: the API server or `kerf policy check` must accept them |
 //! | `yaml elsewhere=cluster` | manifests of kinds that other projects define: parsed, not applied |
 //! | `yaml part-of=WHAT` | completed to an otherwise empty [`Whole`], which must be accepted |
-//! | `json`, `promql`, `text` | shown |
+//! | `json`, `mermaid`, `promql`, `text`, `toml` | shown |
 
 mod block;
 mod page;

@@ -143,7 +143,6 @@ pub enum Blow {
 }
 
 impl Blow {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Killed, Self::Frozen, Self::CutOff, Self::Terminated];
 }
 

@@ -126,7 +126,6 @@ impl Program {
     }
 }
 
-/// A started [`Program`].
 #[derive(Debug)]
 pub struct Child {
     program: Program,

@@ -92,7 +92,6 @@ impl Image {
         self.manifest.layers()[0].digest().digest()
     }
 
-    /// The layer, uncompressed.
     pub fn layer(&self) -> Vec<u8> {
         let mut layer = Vec::new();
         GzDecoder::new(blob(&self.files, &self.manifest.layers()[0])).read_to_end(&mut layer).unwrap();

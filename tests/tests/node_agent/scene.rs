@@ -100,7 +100,6 @@ impl Scene {
         self.until(&format!("{kind} to hold"), holds).await
     }
 
-    /// Changes the simulated GPUs.
     pub(crate) fn happen(&self, change: impl FnOnce(MockControl) -> MockControl) -> anyhow::Result<()> {
         MockControl::edit(&self.files.control, |control| *control = change(std::mem::take(control)))?;
         Ok(())

@@ -12,7 +12,6 @@ use crate::release::Release;
 use crate::sbom::Toolchain;
 use crate::system::Machine;
 
-/// How programs are built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Profile {
     /// As they ship: each with its own profile, the version with the commit in it, no path of this machine.

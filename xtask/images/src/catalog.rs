@@ -2,7 +2,6 @@
 
 use clap::ValueEnum;
 
-/// One of the images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Image {
     /// Mutating admission.

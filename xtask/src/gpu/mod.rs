@@ -34,7 +34,6 @@ pub enum Bundle {
     ControlPlane,
     /// kerf's programs, the kubelet, containerd and runc.
     Node,
-    /// kerf's images, and Helm.
     Install,
     /// A small root file system of another distribution, for an image that is made on the machine with its `PyTorch`.
     Distribution,

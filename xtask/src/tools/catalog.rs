@@ -7,7 +7,6 @@ pub struct Set {
     pub store: &'static str,
     /// The wrapper modules under `tests/tools`. Those of Kubernetes have exactly the versions that Kubernetes requires.
     pub modules: &'static [&'static str],
-    /// In build order.
     pub programs: &'static [Program],
 }
 

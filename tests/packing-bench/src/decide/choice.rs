@@ -37,7 +37,6 @@ pub struct Found {
     choosing: f64,
     /// Seconds of as many rounds of fits on each node.
     fitting: f64,
-    /// Descriptions of illegal decisions.
     pub illegal: Vec<String>,
 }
 

@@ -30,7 +30,6 @@ const ROUNDS: usize = 9;
 pub struct Timing {
     /// The mean of the middle round.
     pub mean: f64,
-    /// The 99th percentile.
     pub p99: f64,
 }
 

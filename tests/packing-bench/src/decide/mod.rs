@@ -13,7 +13,6 @@ use clap::Args as ClapArgs;
 use crate::report::{Bar, as_f64, print, print_bars, print_row};
 use cost::Cost;
 
-/// What to measure.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Decisions that are timed in each fleet.

@@ -19,7 +19,6 @@ use crate::report::print_bars;
 use measure::{Measured, measure};
 pub use policy::table;
 
-/// What to measure.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// The folder with the csv files of Alibaba's trace of 2023 (openb). Without it that part is left out.

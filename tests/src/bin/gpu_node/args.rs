@@ -33,7 +33,6 @@ pub enum Step {
 /// Brings up a node with a real GPU, runs pods on it, takes it down.
 #[derive(Debug, Clone, Parser)]
 pub struct Args {
-    /// What to do.
     pub step: Step,
     /// The folder of the node's files; it must not be there before `up`, and `down` removes it.
     #[arg(long, default_value = "/var/lib/kerf-gpu-node")]

@@ -14,7 +14,6 @@ use crate::args::Args;
 /// The answer to an order that succeeded.
 const DONE: &str = "done";
 
-/// What can be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Order {
     /// Kill kerf's agent and start it again.

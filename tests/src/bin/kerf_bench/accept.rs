@@ -24,7 +24,6 @@ use crate::report::{Figure, print, print_figures};
 /// Timeout for a pod to be bound or refused, and for a slice to become idle.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is played.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Nodes of eight H100; at most nine, so that names sort as numbers.

@@ -28,7 +28,6 @@ const RESIDENT_MIB: f64 = 16.0;
 const SHORT_LIVES: [&str; 3] = ["--tls-leaf-age=10s", "--tls-ca-age=30s", "--grace=2s"];
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// What to measure.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Admissions a second.

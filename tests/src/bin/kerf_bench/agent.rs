@@ -39,7 +39,6 @@ fn resident_bar(gpus: u32) -> f64 {
     if gpus <= 2 { 16.0 } else { 24.0 }
 }
 
-/// What to measure.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// GPUs of the node, H100 in MIG mode.

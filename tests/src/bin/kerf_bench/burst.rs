@@ -49,7 +49,6 @@ spec:
   isolation: {none: [mig, mps]}
 ";
 
-/// What to measure.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Pods of a burst.

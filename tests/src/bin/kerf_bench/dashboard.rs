@@ -13,7 +13,6 @@ use tokio::time::sleep;
 
 const STEP: Duration = Duration::from_millis(1500);
 
-/// What to draw.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// How long pods come and go.

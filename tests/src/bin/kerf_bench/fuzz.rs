@@ -12,7 +12,6 @@ use crate::report::{Figure, print, print_figures};
 /// How often the progress of a target is printed.
 const TELL: Duration = Duration::from_secs(10);
 
-/// What is fed.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Inputs for each target.

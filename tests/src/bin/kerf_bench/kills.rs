@@ -38,7 +38,6 @@ pub struct Args {
     seed: u64,
 }
 
-/// The findings so far.
 #[derive(Default)]
 struct Findings {
     /// Slices that are held twice, gone, or not what was promised.

@@ -18,7 +18,6 @@ use crate::report::{Figure, print, print_figures};
 /// How long a leader stays frozen or isolated: much longer than its Lease lasts.
 const LASTS: Duration = Duration::from_secs(15);
 
-/// How often.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Rounds in all, of which each fourth kills, freezes, cuts off or ends the leader.

@@ -22,7 +22,6 @@ use crate::report::{Figure, Latency, print, print_figures};
 const WAITED: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What to measure.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Creations a second.

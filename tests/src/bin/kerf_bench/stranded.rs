@@ -10,7 +10,6 @@ use kerf_tests::stranded::{Case, Scene, Verdict, decide};
 
 use crate::report::{Figure, print, print_figures};
 
-/// How many.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Clusters with a pod each that core's decision alone is asked about.

@@ -19,7 +19,6 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use crate::bound::Bound;
 use crate::report::{Figure, Latency, print, print_figures};
 
-/// What to measure.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Pods measured one at a time, first on new and then on idle slices; at most 56.

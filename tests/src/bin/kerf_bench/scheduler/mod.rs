@@ -26,7 +26,6 @@ use self::scene::{Load, Scene, Slices};
 use self::side::{Kind, Sides};
 use crate::report::{print, print_figures};
 
-/// What to measure.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// Nodes of eight H100; several sizes are measured one after the other.

@@ -16,7 +16,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 
 /// Sets and lifts limits until `stop`, once the wanted ones are known, and reports which are set. An earlier process
 /// has set those in `set`.
-pub async fn keep(
+pub async fn reconcile(
     thread: GpuThread,
     mut set: Limits,
     mut wanted: watch::Receiver<Option<Kept>>,

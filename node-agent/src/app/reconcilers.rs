@@ -5,11 +5,11 @@ use crate::args::Args;
 use crate::dcgm_pause::{self, DcgmPause};
 use crate::event::Event;
 use crate::gpu::{GpuBackend, GpuError, GpuThread};
-use crate::keepers::{self, Inputs};
 use crate::mps::Paths;
 use crate::node::Recalled;
 use crate::others::Lookout;
 use crate::reconcile::Outlets;
+use crate::reconcilers::{self, Inputs};
 use crate::rejected;
 use crate::time_slice::{self, TimeSlicer};
 use anyhow::Context as _;
@@ -31,11 +31,17 @@ pub(super) fn start(
     let events = || outlets.events.clone();
     let thread = thread.counted(outlets.metrics.clone());
     let files = AccessFiles::new(places(args));
-    tasks.spawn(keepers::access::keep(files, inputs.kept.clone(), events(), stop.clone()));
+    tasks.spawn(reconcilers::access::reconcile(files, inputs.kept.clone(), events(), stop.clone()));
     let set = recalled.limits.clone();
-    tasks.spawn(keepers::limits::keep(thread.clone(), set, inputs.kept.clone(), events(), stop.clone()));
+    tasks.spawn(reconcilers::limits::reconcile(
+        thread.clone(),
+        set,
+        inputs.kept.clone(),
+        events(),
+        stop.clone(),
+    ));
     let daemons = mps_paths(args)?;
-    tasks.spawn(keepers::mps::keep(daemons, thread, inputs.kept, events(), stop.clone()));
+    tasks.spawn(reconcilers::mps::reconcile(daemons, thread, inputs.kept, events(), stop.clone()));
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
     tasks.spawn(time_slice::keep(slicer, recalled.lengths.clone(), inputs.lengths, stop.clone()));
     let pause = DcgmPause::new(client.clone(), args.node.clone());
@@ -61,8 +67,14 @@ pub(super) fn start(
         }
         ended.cancelled().await;
     });
-    keepers::gpu_events::watch(library(args), events(), inputs.reopen, outlets.metrics.clone(), stop.clone())
-        .context("failed to start a thread")?;
+    reconcilers::gpu_events::watch(
+        library(args),
+        events(),
+        inputs.reopen,
+        outlets.metrics.clone(),
+        stop.clone(),
+    )
+    .context("failed to start a thread")?;
     Ok(())
 }
 

@@ -36,7 +36,7 @@ impl ComputeModes for GpuThread {
 }
 
 /// Runs the daemons until `stop`. After that they continue, because clients run on them.
-pub async fn keep(
+pub async fn reconcile(
     paths: Paths,
     thread: GpuThread,
     mut wanted: watch::Receiver<Option<Kept>>,

@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// Makes the wanted files and removes the others, until `stop`. Nothing is removed before the wanted devices are known.
-pub async fn keep(
+pub async fn reconcile(
     files: AccessFiles,
     mut wanted: watch::Receiver<Option<Kept>>,
     events: Events,

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 const EVICTIONS: usize = 16;
 
 /// The channels on which the loop publishes the desired state.
-pub struct Keepers {
+pub struct DesiredState {
     /// Desired device files and MPS daemons for the existing slices; `None` until these are known.
     pub kept: watch::Sender<Option<Kept>>,
     pub lengths: watch::Sender<BTreeMap<GpuUuid, SliceLength>>,
@@ -32,7 +32,7 @@ pub struct Keepers {
     pub reopen: Reopen,
 }
 
-/// The receiving ends of [`Keepers`].
+/// The receiving ends of [`DesiredState`].
 pub struct Inputs {
     pub kept: watch::Receiver<Option<Kept>>,
     pub lengths: watch::Receiver<BTreeMap<GpuUuid, SliceLength>>,
@@ -44,7 +44,7 @@ pub struct Inputs {
 
 /// Returns the channels.
 #[must_use]
-pub fn channels() -> (Keepers, Inputs) {
+pub fn channels() -> (DesiredState, Inputs) {
     let (kept, to_keep) = watch::channel(None);
     let (lengths, to_set) = watch::channel(BTreeMap::new());
     let (pause, to_pause) = watch::channel(Pause::default());
@@ -59,5 +59,5 @@ pub fn channels() -> (Keepers, Inputs) {
         evict: to_evict,
         reopen: reopen.clone(),
     };
-    (Keepers { kept, lengths, pause, remove_rejected, evict, reopen }, inputs)
+    (DesiredState { kept, lengths, pause, remove_rejected, evict, reopen }, inputs)
 }

@@ -109,8 +109,8 @@ async fn run_with(
     let Some((recording, left)) = record::open(args, &stop).await? else { return Ok(()) };
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
-    let recorded = left.as_ref().filter(|left| !left.is_lost).map(|left| left.plugin);
-    let plugin_before = before::evidence((&nodes, &args.node), recorded).await;
+    let was_here = left.as_ref().filter(|left| !left.is_lost).map(|left| left.plugin);
+    let plugin_before = before::evidence((&nodes, &args.node), was_here).await;
     let recalled = left.unwrap_or_default();
     let (readiness, mut registry) = (Readiness::new(&["nvml", "kubelet", "spec"]), Registry::default());
     let metrics = Metrics::register(&mut registry);

@@ -90,7 +90,9 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         Figure::at_most("running pods harmed", count(findings.harmed.len()), 0.0),
         Figure::at_most("pods lost", count(lost.len()), 0.0),
     ];
-    lost.iter().for_each(|text| print(text));
+    for text in &lost {
+        print(text);
+    }
     print_figures(&figures);
     cluster.stop().await?;
     ensure!(figures.iter().all(Figure::is_met), "seed {}: a bar is missed", args.seed);

@@ -119,8 +119,8 @@ impl Replica {
     }
 }
 
-/// Writes a kubeconfig without credentials, because the link adds them.
-fn write_kubeconfig(path: &Path, url: &str) -> anyhow::Result<()> {
+/// Writes a kubeconfig without credentials, for a link, which adds them, or for a stand-in that needs none.
+pub fn write_kubeconfig(path: &Path, url: &str) -> anyhow::Result<()> {
     let document = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
         "clusters": [{"name": "test", "cluster": {"server": url}}],

@@ -16,6 +16,7 @@ mod fuzz;
 mod install;
 mod kills;
 mod leaders;
+mod memory;
 mod outage;
 mod process;
 mod report;
@@ -60,6 +61,8 @@ enum Bench {
     Install(install::Args),
     /// The extender's leader is killed, frozen, cut off and ended under a load of pods, and the API server stalls.
     Leaders(leaders::Args),
+    /// The extender's memory with 5,000 nodes, their agents' streams and 100,000 pods.
+    Memory(memory::Args),
     /// Draws what Prometheus answers to the dashboard's queries while pods come and go.
     Dashboard(dashboard::Args),
     /// Random bytes and documents into all that reads what users write.
@@ -82,6 +85,7 @@ async fn main() -> anyhow::Result<()> {
         Bench::Outage(args) => outage::run(&args).await,
         Bench::Install(args) => install::run(&args).await,
         Bench::Leaders(args) => leaders::run(&args).await,
+        Bench::Memory(args) => Box::pin(memory::run(&args)).await,
         Bench::Dashboard(args) => Box::pin(dashboard::run(&args)).await,
         Bench::Fuzz(args) => fuzz::run(&args),
     }

@@ -10,7 +10,7 @@ mod kubelets;
 mod measure;
 mod result;
 mod scene;
-mod side;
+pub mod side;
 mod workload;
 
 use std::collections::BTreeMap;

@@ -275,7 +275,7 @@ async fn make_nodes(count: usize, make: impl AsyncFn(String) -> anyhow::Result<(
 }
 
 /// A node with the labels that kerf's agent sets.
-fn node(name: &str) -> NodeObject {
+pub fn node(name: &str) -> NodeObject {
     let largest = || SIZE_GB.to_string();
     let labels = [
         (keys::MANAGED.to_owned(), "true".to_owned()),
@@ -287,10 +287,15 @@ fn node(name: &str) -> NodeObject {
 }
 
 /// The status of a node with eight uncut H100 in MIG mode.
-fn status(node: &str) -> GpuNodeStatus {
+pub fn status(node: &str) -> GpuNodeStatus {
     let mut status = with_neutral_names(node_status(&[MODEL; 8]));
     for gpu in &mut status.gpus {
-        gpu.uuid = GpuUuid::new(format!("GPU-{node}-7f3c-4a1e-9d52-{:012x}", gpu.index));
+        gpu.uuid = gpu_uuid(node, gpu.index);
     }
     status
+}
+
+/// The UUID of a node's GPU.
+pub fn gpu_uuid(node: &str, index: u32) -> GpuUuid {
+    GpuUuid::new(format!("GPU-{node}-7f3c-4a1e-9d52-{index:012x}"))
 }

@@ -1,4 +1,4 @@
-//! A stand-in for the API server. It serves a cluster's Nodes, GpuNodes and pods in pages, keeps what the
+//! A stand-in for the API server. It serves a cluster's Nodes, `GpuNodes` and pods in pages, keeps what the
 //! extender writes, and reviews the agents' tokens.
 
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Nodes and GpuNodes as an API server has them.
+//! Nodes and `GpuNodes` as an API server has them.
 
 use kerf_core::names::NodeName;
 use kerf_runtime::gpu_node::GpuNode;

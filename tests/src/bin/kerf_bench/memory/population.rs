@@ -120,7 +120,9 @@ pub fn node_state(node: usize, pods: usize) -> anyhow::Result<NodeState> {
     let mut node = SimulatedNode::of(status, NodePolicy::default(), Limits::default());
     node.restart(Saved::from(ledger), Moment::default());
     node.cut();
-    pods.iter().for_each(|pod| node.allocate(&PodUid::new(pod.uid())));
+    for pod in &pods {
+        node.allocate(&PodUid::new(pod.uid()));
+    }
     Ok(node.state())
 }
 

@@ -1,4 +1,4 @@
-//! The objects that the extender writes: its Lease, Secret, ConfigMaps and Events.
+//! The objects that the extender writes: its Lease, Secret, `ConfigMaps` and Events.
 
 use std::collections::BTreeMap;
 

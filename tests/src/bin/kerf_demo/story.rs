@@ -19,11 +19,12 @@ pub async fn tell(cluster: &Cluster, screen: &Screen) -> anyhow::Result<String> 
     let mut asked = BTreeSet::new();
     let first = arrive(cluster, screen, &clock, &mut asked).await?;
     let recut = grow(cluster, screen, &clock, &mut asked, &first).await?;
+    let gpus = if recut == 1 { "GPU" } else { "GPUs" };
     refuse(cluster, screen).await?;
     plain_pod_is_untouched(&clock)?;
     let count = asked.len();
     Ok(format!(
-        "demo: {count} pods asked, {count} running on the slices they asked for, {recut} GPUs recut, 1 refused as it should be"
+        "demo: {count} pods asked, {count} running on the slices they asked for, {recut} {gpus} recut, 1 refused as it should be"
     ))
 }
 

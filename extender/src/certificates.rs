@@ -92,21 +92,21 @@ impl Certificates {
 
     /// The TLS configuration for kube-scheduler, which presents a client certificate.
     ///
-    /// It offers no HTTP/2. There a request that times out leaves the connection open, and the scheduler goes on asking
+    /// HTTP/2 is not offered. There a request that times out leaves the connection open, and the scheduler goes on asking
     /// a leader whose machine is gone until its pings fail, 45 s later. With HTTP/1.1 it opens a new connection, which
     /// reaches the current leader.
     pub fn for_scheduler(&self) -> Result<Arc<ServerConfig>, TlsError> {
-        self.server(Clients::Verified, "http/1.1")
+        self.server(Clients::Verified)
     }
 
-    /// The TLS configuration for agents, which authenticate by tokens.
+    /// The TLS configuration for agents, which authenticate by tokens and open a WebSocket, which begins as HTTP/1.1.
     pub fn for_agents(&self) -> Result<Arc<ServerConfig>, TlsError> {
-        self.server(Clients::Any, "h2")
+        self.server(Clients::Any)
     }
 
-    fn server(&self, clients: Clients, protocol: &str) -> Result<Arc<ServerConfig>, TlsError> {
+    fn server(&self, clients: Clients) -> Result<Arc<ServerConfig>, TlsError> {
         let mut tls = Arc::unwrap_or_clone(self.serving.server_config(&self.material, clients)?);
-        tls.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Arc::new(tls))
     }
 

@@ -1,47 +1,51 @@
 use crate::client;
 use crate::convert::{read_change, write_order};
-use crate::limits::{PROTOCOL, SLICES, TO_AGENT, WINDOW};
+use crate::limits::{FROM_AGENT, PROTOCOL, SLICES, TO_AGENT, WINDOW};
+use crate::socket::{self, Incoming};
 use crate::stand_ins::{EXTENDER, Memory, Node, Received, done, hello, mark, slice, state};
-use crate::wire::ledger_server::{Ledger, LedgerServer};
 use crate::wire::to_agent::Message;
 use crate::wire::{self, FromAgent, Role, ToAgent, from_agent};
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::Request;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use kerf_core::ledger::{NodeState, OrderKind, Rejection};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
-use tonic::{Request, Response, Status, Streaming};
 
 /// An extender that sends whatever a test asks for, valid or not, and reads only on request.
-struct RawExtender(mpsc::UnboundedSender<Accepted>);
+fn raw_extender(connections: mpsc::UnboundedSender<Accepted>) -> Router {
+    let connect = async move |request: Request<Body>| {
+        assert_eq!(request.headers()["authorization"], "Bearer secret");
+        let accepted = async move |socket| {
+            let (sink, incoming) = socket::split(socket);
+            let (messages, outgoing) = mpsc::unbounded_channel::<ToAgent>();
+            let _ = connections.send(Accepted { incoming, messages });
+            let frames = UnboundedReceiverStream::new(outgoing).map(|message| socket::frame(&message));
+            // The agent may have left.
+            let _ = socket::send_all(frames, sink).await;
+        };
+        socket::accept(request, FROM_AGENT, accepted).unwrap()
+    };
+    Router::new().route(socket::PATH, get(connect))
+}
 
 /// A connection from this extender's view.
 struct Accepted {
-    incoming: Streaming<FromAgent>,
-    messages: mpsc::UnboundedSender<Result<ToAgent, Status>>,
-}
-
-#[tonic::async_trait]
-impl Ledger for RawExtender {
-    type ConnectStream = UnboundedReceiverStream<Result<ToAgent, Status>>;
-
-    async fn connect(
-        &self,
-        request: Request<Streaming<FromAgent>>,
-    ) -> Result<Response<Self::ConnectStream>, Status> {
-        let (messages, outgoing) = mpsc::unbounded_channel();
-        assert_eq!(request.metadata().get("authorization").unwrap(), "Bearer secret");
-        let _ = self.0.send(Accepted { incoming: request.into_inner(), messages });
-        Ok(Response::new(UnboundedReceiverStream::new(outgoing)))
-    }
+    incoming: Incoming<TokioIo<Upgraded>, FromAgent>,
+    messages: mpsc::UnboundedSender<ToAgent>,
 }
 
 impl Accepted {
     fn send(&self, message: Message) {
-        let _ = self.messages.send(Ok(ToAgent { message: Some(message) }));
+        let _ = self.messages.send(ToAgent { message: Some(message) });
     }
 
     fn send_role(&self, leads: bool, epoch: u64) {
@@ -52,6 +56,12 @@ impl Accepted {
     /// The agent's next message; `None` if it has closed the connection.
     async fn next(&mut self) -> Option<from_agent::Message> {
         self.incoming.message().await.ok().flatten().and_then(|message| message.message)
+    }
+
+    /// Reads everything from now on, and with it answers pings.
+    fn read_on(mut self) -> mpsc::UnboundedSender<ToAgent> {
+        tokio::spawn(async move { self.incoming.ended().await });
+        self.messages
     }
 
     async fn answer(&mut self) -> wire::Answer {
@@ -74,8 +84,7 @@ struct Scene {
 impl Scene {
     fn start() -> Self {
         let (sender, accepted) = mpsc::unbounded_channel();
-        let service = LedgerServer::new(RawExtender(sender)).max_encoding_message_size(usize::MAX);
-        let network = Memory::of(Routes::new(service), 1 << 16);
+        let network = Memory::of(raw_extender(sender));
         let (node, received) = Node::new(hello("n1"));
         let stop = CancellationToken::new();
         tokio::spawn(client::run(Arc::clone(&node), Arc::clone(&network), stop.clone()));
@@ -257,8 +266,7 @@ async fn changes_are_computed_when_the_connection_takes_one() {
         assert!(change.slices.len() <= 2);
         read_change(change).unwrap().apply(&mut copy);
     }
-    // As many changes as fit into the connection's buffers: the stream's window of 64 KiB, and what tonic and hyper
-    // read ahead.
+    // As many changes as fit into the connection's buffers.
     assert!(changes > 1 && changes < u64::from(WRITES) / 4, "{changes} changes for {WRITES} writes");
     assert!(timeout(Duration::from_secs(1), accepted.next()).await.is_err());
     assert!(newest.status.slices.len() < SLICES);
@@ -293,16 +301,16 @@ async fn an_address_is_dialled_again_after_pauses_up_to_five_seconds() {
 #[tokio::test(start_paused = true)]
 async fn each_listed_address_has_one_connection_and_is_not_dialled_once_it_is_unlisted() {
     let mut scene = Scene::start();
-    let first = scene.led().await;
+    let first = scene.led().await.read_on();
     scene.network.list(&[EXTENDER, "10.0.0.2:9445"]);
-    let second = scene.led().await;
+    let second = scene.led().await.read_on();
     sleep(Duration::from_mins(1)).await;
     assert!(scene.accepted.try_recv().is_err());
 
     // The connection lives on although its address is no longer listed.
     scene.network.list(&["10.0.0.2:9445"]);
     sleep(Duration::from_mins(1)).await;
-    first.send(order(1, 3));
+    first.send(ToAgent { message: Some(order(1, 3)) }).unwrap();
     let (received, _answer) = scene.received.orders.recv().await.unwrap();
     assert_eq!(received.kind, OrderKind::Mark { uid: "p1".into(), attempt: 1 });
     drop((first, second));

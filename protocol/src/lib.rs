@@ -16,15 +16,12 @@ pub mod convert;
 pub mod limits;
 mod random;
 pub mod server;
+mod socket;
 
-/// The messages, and the service's client and server, generated from `proto/agent.proto`.
-#[expect(
-    clippy::allow_attributes_without_reason,
-    clippy::pedantic,
-    reason = "generated code: the .proto file is the documentation"
-)]
+/// The messages, generated from `proto/agent.proto`.
+#[expect(clippy::pedantic, reason = "generated code: the .proto file is the documentation")]
 pub mod wire {
-    tonic::include_proto!("kerf.agent.v1");
+    include!(concat!(env!("OUT_DIR"), "/kerf.agent.v1.rs"));
 }
 #[cfg(test)]
 mod client_tests;

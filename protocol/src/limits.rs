@@ -23,7 +23,9 @@ pub const TEXT: usize = 1024;
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The timeout for a replica's Role, which includes the review of the agent's token.
 pub const ROLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The interval of pings to the other end, and the timeout for each answer.
+/// The interval at which the agent pings the extender, which answers.
 pub const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// An end that has received nothing for this long ends the connection: two pings or their answers are missing.
+pub const SILENCE: Duration = Duration::from_secs(10);
 /// The most connections whose Hello is outstanding.
 pub const NOT_GREETED: usize = 256;

@@ -1,11 +1,17 @@
 //! For tests: an agent and an extender that record what they receive, and an in-memory network that can be cut and
 //! frozen.
 
-use crate::client::{self, Agent, Network};
+use crate::client::{Agent, Network};
 use crate::convert::{Hello, Role, Unreadable};
-use crate::limits::{PING_INTERVAL, WINDOW};
-use crate::server::{Agents, Caller, Connection, End, Server};
+use crate::limits::{PING_INTERVAL, TO_AGENT, WINDOW};
+use crate::server::{Agents, Caller, Connection, Denied, End, Server};
+use crate::socket::{self, Broken, Incoming};
 use crate::wire::{FromAgent, ToAgent, from_agent, to_agent};
+use axum::Router;
+use http::{HeaderMap, StatusCode};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use kerf_core::contract::{Shape, SliceState, SliceStatus};
 use kerf_core::ledger::{Answer, Change, Done, NodeState, Order, OrderKind, difference};
 use kerf_core::names::{GpuUuid, NodeName, PodUid, SliceId};
@@ -18,13 +24,11 @@ use std::time::Duration;
 use tokio::io::{DuplexStream, copy_bidirectional, duplex};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::interval;
 use tokio_stream::StreamExt;
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_stream::wrappers::{IntervalStream, UnboundedReceiverStream};
+use tokio_tungstenite::tungstenite;
 use tokio_util::sync::CancellationToken;
-use tonic::metadata::MetadataMap;
-use tonic::service::Routes;
-use tonic::transport::Server as Transport;
-use tonic::{Request, Status, Streaming};
 
 pub const EXTENDER: &str = "10.0.0.1:9445";
 
@@ -79,23 +83,23 @@ pub fn done(seconds: u64) -> Done {
 /// Connections in memory. Each passes a relay that can be ended or stopped.
 pub struct Memory {
     listed: Mutex<BTreeSet<SocketAddr>>,
-    dialled: mpsc::UnboundedSender<io::Result<DuplexStream>>,
+    dialled: mpsc::UnboundedSender<DuplexStream>,
     relays: Mutex<Vec<JoinHandle<()>>>,
     pub dials: Mutex<Vec<SocketAddr>>,
     is_frozen: watch::Sender<bool>,
 }
 
 impl Memory {
-    /// The network of an extender with these routes. Its streams buffer this many bytes before they are read.
-    pub fn of(routes: Routes, window: u32) -> Arc<Self> {
-        let (dialled, accepted) = mpsc::unbounded_channel();
-        let serving = Transport::builder()
-            .http2_keepalive_interval(Some(PING_INTERVAL))
-            .http2_keepalive_timeout(Some(PING_INTERVAL))
-            .initial_stream_window_size(window)
-            .add_routes(routes)
-            .serve_with_incoming(UnboundedReceiverStream::new(accepted));
-        tokio::spawn(serving);
+    /// The network of an extender with these routes.
+    pub fn of(routes: Router) -> Arc<Self> {
+        let (dialled, mut accepted) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(stream) = accepted.recv().await {
+                let service = TowerToHyperService::new(routes.clone());
+                let http = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                tokio::spawn(http.with_upgrades());
+            }
+        });
         Self::sending(dialled)
     }
 
@@ -104,7 +108,7 @@ impl Memory {
         Self::sending(mpsc::unbounded_channel().0)
     }
 
-    fn sending(dialled: mpsc::UnboundedSender<io::Result<DuplexStream>>) -> Arc<Self> {
+    fn sending(dialled: mpsc::UnboundedSender<DuplexStream>) -> Arc<Self> {
         Arc::new(Self {
             listed: Mutex::new([EXTENDER.parse().unwrap()].into()),
             dialled,
@@ -139,7 +143,7 @@ impl Network for Memory {
         self.dials.lock().unwrap().push(extender);
         let (agent, mut near) = duplex(1 << 14);
         let (mut far, server) = duplex(1 << 14);
-        self.dialled.send(Ok(server)).map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
+        self.dialled.send(server).map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
         let mut frozen = self.is_frozen.subscribe();
         let relay = async move {
             let until_frozen = async { drop(frozen.wait_for(|is_frozen| *is_frozen).await) };
@@ -178,10 +182,9 @@ pub struct Recorder {
 }
 
 impl Agents for Recorder {
-    async fn authenticate(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
-        let token = metadata.get("authorization").and_then(|token| token.to_str().ok());
-        if token != Some("Bearer secret") {
-            return Err(Status::unauthenticated("the token is unknown"));
+    async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Denied> {
+        if headers.get("authorization").is_none_or(|token| token != "Bearer secret") {
+            return Err(Denied::new(StatusCode::UNAUTHORIZED, "the token is unknown"));
         }
         Ok(self.caller.clone())
     }
@@ -218,7 +221,7 @@ impl Extender {
         let stop = CancellationToken::new();
         let recorder = Recorder { caller, most: 2, events: sender };
         let server = Server::new(Arc::new(recorder), "e1", stop.clone());
-        let network = Memory::of(server.routes(), 1 << 16);
+        let network = Memory::of(server.routes());
         Self { server, network, stop, events }
     }
 
@@ -293,17 +296,27 @@ impl Agent for Node {
 /// An agent that sends whatever a test asks for, valid or not.
 pub struct RawAgent {
     messages: mpsc::UnboundedSender<FromAgent>,
-    pub incoming: Streaming<ToAgent>,
+    incoming: Incoming<DuplexStream, ToAgent>,
 }
 
 impl RawAgent {
-    pub async fn dial(network: &Arc<Memory>, token: &str) -> Result<Self, Status> {
+    /// Fails with the status and the text of the extender's answer.
+    pub async fn dial(network: &Arc<Memory>, token: &str) -> Result<Self, (StatusCode, String)> {
         let stream = network.connect(EXTENDER.parse().unwrap()).await.unwrap();
-        let requests = client::open(stream, CancellationToken::new()).await.unwrap();
-        let (messages, outgoing) = mpsc::unbounded_channel();
-        let mut request = Request::new(UnboundedReceiverStream::new(outgoing));
-        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
-        Ok(Self { messages, incoming: client::call(requests, request).await? })
+        let socket = match socket::open(stream, Some(token), TO_AGENT).await {
+            Ok(socket) => socket,
+            Err(tungstenite::Error::Http(answer)) => {
+                let text = String::from_utf8(answer.body().clone().unwrap()).unwrap();
+                return Err((answer.status(), text));
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let (sink, incoming) = socket::split(socket);
+        let (messages, outgoing) = mpsc::unbounded_channel::<FromAgent>();
+        let frames = UnboundedReceiverStream::new(outgoing).map(|message| socket::frame(&message));
+        let pings = IntervalStream::new(interval(PING_INTERVAL)).map(|_| socket::ping());
+        tokio::spawn(socket::send_all(frames.merge(pings), sink));
+        Ok(Self { messages, incoming })
     }
 
     pub fn send(&self, message: from_agent::Message) {
@@ -317,11 +330,13 @@ impl RawAgent {
 
     /// Why the extender has ended the connection.
     pub async fn refusal(mut self) -> String {
-        while let Some(message) = self.incoming.next().await {
-            if let Err(status) = message {
-                return status.message().to_owned();
+        loop {
+            match self.incoming.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return "closed".to_owned(),
+                Err(Broken::Closed(reason)) => return reason,
+                Err(broken) => panic!("{broken}"),
             }
         }
-        "closed".to_owned()
     }
 }

@@ -7,9 +7,9 @@ use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::names::NodeName;
 use kerf_core::request::{NodeLabel, NodeSelection, PodView};
+use kerf_core::selector::Labels;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
 
 /// The constraints of a pod, or of a controller's pods, on their nodes. The default admits every node without taints.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -33,12 +33,7 @@ impl Destinations {
 
     /// Whether a node is admitted. Unknown labels do not admit a node if the pod selects by labels.
     #[must_use]
-    pub fn admit(
-        &self,
-        node: &NodeName,
-        labels: Option<&BTreeMap<String, String>>,
-        taints: Option<&[Taint]>,
-    ) -> bool {
+    pub fn admit(&self, node: &NodeName, labels: Option<&impl Labels>, taints: Option<&[Taint]>) -> bool {
         self.admit_but_for(node, labels, taints, |_| false)
     }
 
@@ -47,7 +42,7 @@ impl Destinations {
     pub fn admit_by_any_kind(
         &self,
         node: &NodeName,
-        labels: Option<&BTreeMap<String, String>>,
+        labels: Option<&impl Labels>,
         taints: Option<&[Taint]>,
     ) -> bool {
         let is_of_kinds = |key: &str| Kind::ALL.into_iter().any(|kind| keys::node_kind_label(kind) == key);
@@ -57,13 +52,13 @@ impl Destinations {
     fn admit_but_for(
         &self,
         node: &NodeName,
-        labels: Option<&BTreeMap<String, String>>,
+        labels: Option<&impl Labels>,
         taints: Option<&[Taint]>,
         is_ignored: impl Fn(&str) -> bool,
     ) -> bool {
         let is_chosen = self.chosen.is_all()
             || labels.is_some_and(|labels| {
-                self.chosen.selects(node.as_str(), |key| match labels.get(key) {
+                self.chosen.selects(node.as_str(), |key| match labels.value(key) {
                     _ if is_ignored(key) => NodeLabel::Unknown,
                     Some(value) => NodeLabel::Is(value),
                     None => NodeLabel::Missing,
@@ -99,6 +94,9 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+    use std::collections::BTreeMap;
+
+    const UNKNOWN: Option<&BTreeMap<String, String>> = None;
 
     fn taint(key: &str, value: &str, effect: &str) -> Taint {
         Taint { key: key.into(), value: Some(value.into()), effect: effect.into(), time_added: None }
@@ -125,7 +123,7 @@ mod tests {
             let tolerated = serde_json::from_value(tolerations.clone()).unwrap();
             let pod = Destinations { tolerated, ..Destinations::default() };
             assert_eq!(
-                pod.admit(&"n".into(), None, Some(std::slice::from_ref(&gpu))),
+                pod.admit(&"n".into(), UNKNOWN, Some(std::slice::from_ref(&gpu))),
                 admitted,
                 "{tolerations}"
             );
@@ -135,7 +133,7 @@ mod tests {
     #[test]
     fn a_taint_that_only_puts_off_keeps_nobody_away() {
         let taints = [taint("a", "b", "PreferNoSchedule")];
-        assert!(Destinations::default().admit(&"n".into(), None, Some(&taints)));
-        assert!(Destinations::default().admit(&"n".into(), None, None));
+        assert!(Destinations::default().admit(&"n".into(), UNKNOWN, Some(&taints)));
+        assert!(Destinations::default().admit(&"n".into(), UNKNOWN, None));
     }
 }

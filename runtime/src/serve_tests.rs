@@ -1,5 +1,6 @@
 use super::*;
 use crate::tls::{Clients, Material, ServingCertificate, made_for_test, server_config};
+use axum::http::StatusCode;
 use axum::routing::get;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -153,29 +154,29 @@ async fn a_chosen_address_is_announced() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-#[tokio::test]
-async fn without_tls_http2_has_its_window_and_who_answers_no_ping_is_left() {
+/// A server of upgrades without TLS and with these limits. A request at `/` is answered once the sender is true.
+async fn start_upgrades(limits: UpgradeLimits) -> (SocketAddr, watch::Sender<bool>) {
+    let (release, held) = watch::channel(false);
+    let wait = move || {
+        let mut held = held.clone();
+        async move { drop(held.wait_for(|released| *released).await) }
+    };
+    let upgrade = async |mut request: Request| {
+        let upgraded = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let mut stream = TokioIo::new(upgraded.await.unwrap());
+            let mut byte = [0];
+            while stream.read_exact(&mut byte).await.is_ok() {
+                stream.write_all(&byte).await.unwrap();
+            }
+        });
+        (StatusCode::SWITCHING_PROTOCOLS, [(header::CONNECTION, "upgrade"), (header::UPGRADE, "echo")])
+    };
+    let router = Router::new().route("/", get(wait)).route("/echo", get(upgrade));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let short = Duration::from_millis(50);
-    let http2 = Http2 { ping_interval: short, ping_timeout: short, stream_window: 4321, idle: None };
-    tokio::spawn(serve_with(listener, None, http2, Router::new(), CancellationToken::new()));
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
-    let mut sent = Vec::new();
-    timeout(Duration::from_secs(5), stream.read_to_end(&mut sent)).await.unwrap().unwrap();
-    let has = |bytes: &[u8]| sent.windows(bytes.len()).any(|part| part == bytes);
-    assert!(has(&[0, 4, 0, 0, 0x10, 0xe1]), "SETTINGS_INITIAL_WINDOW_SIZE: {sent:?}");
-    assert!(has(&[0, 0, 8, 6, 0]), "PING: {sent:?}");
-}
-
-/// A server of HTTP/2 without TLS and with these limits of idle connections.
-async fn start_with(limits: IdleLimits, router: Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let http2 = Http2 { idle: Some(limits), ..Http2::default() };
-    tokio::spawn(serve_with(listener, None, http2, router, CancellationToken::new()));
-    address
+    tokio::spawn(serve_upgrades(listener, None, limits, router, CancellationToken::new()));
+    (address, release)
 }
 
 /// Whether the server ends a connection within this time.
@@ -187,44 +188,47 @@ const MOMENT: Duration = Duration::from_millis(300);
 
 #[tokio::test]
 async fn a_connection_without_a_request_is_ended_in_time() {
-    let limits = IdleLimits { connections: 9, timeout: 2 * MOMENT };
-    let address = start_with(limits, Router::new()).await;
-    let mut silent = TcpStream::connect(address).await.unwrap();
-    assert!(!ends(&mut silent, MOMENT).await);
-    assert!(ends(&mut silent, 4 * MOMENT).await);
+    let (address, _held) = start_upgrades(UpgradeLimits { connections: 9, timeout: 2 * MOMENT }).await;
+    for sent in ["", "GET / HTTP/1.1\r\nho"] {
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        silent.write_all(sent.as_bytes()).await.unwrap();
+        assert!(!ends(&mut silent, MOMENT).await);
+        assert!(ends(&mut silent, 4 * MOMENT).await, "{sent}");
+    }
 }
 
 #[tokio::test]
-async fn so_many_connections_may_be_without_a_request_and_no_more() {
-    let (release, held) = watch::channel(false);
-    let wait = move || {
-        let mut held = held.clone();
-        async move { drop(held.wait_for(|released| *released).await) }
-    };
-    let limits = IdleLimits { connections: 2, timeout: 60 * MOMENT };
-    let address = start_with(limits, Router::new().route("/", get(wait))).await;
-    // A connection with an open request is not idle.
-    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
-    let (mut requests, busy) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
-    let busy = tokio::spawn(busy);
-    let request = http::Request::get("http://kerf/").body(axum::body::Body::empty()).unwrap();
-    let answer = tokio::spawn(requests.send_request(request));
-    tokio::time::sleep(MOMENT).await;
-    let mut idle = Vec::new();
-    for _ in 0..2 {
-        idle.push(TcpStream::connect(address).await.unwrap());
+async fn so_many_connections_may_be_without_an_upgrade_and_no_more() {
+    let limits = UpgradeLimits { connections: 2, timeout: 60 * MOMENT };
+    let (address, release) = start_upgrades(limits).await;
+    // Connections that have been upgraded take no place.
+    let mut upgraded = Vec::new();
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = b"GET /echo HTTP/1.1\r\nhost: kerf\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        let mut answer = [0; 1024];
+        let length = stream.read(&mut answer).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+        assert!(answer.starts_with("HTTP/1.1 101") && !answer.contains("close"), "{answer}");
+        upgraded.push(stream);
     }
-    for stream in &mut idle {
+    tokio::time::sleep(MOMENT).await;
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    let mut busy = TcpStream::connect(address).await.unwrap();
+    busy.write_all(b"GET / HTTP/1.1\r\nhost: kerf\r\n\r\n").await.unwrap();
+    for stream in [&mut silent, &mut busy] {
         assert!(!ends(stream, MOMENT).await);
     }
     assert!(ends(&mut TcpStream::connect(address).await.unwrap(), MOMENT).await);
-    assert!(!busy.is_finished());
-    // After the response this connection is beyond the limit.
+    // A request that is no upgrade is the only one of its connection.
     release.send_replace(true);
-    assert!(answer.await.unwrap().unwrap().status().is_success());
-    timeout(2 * LINGER, busy).await.unwrap().unwrap().ok();
-    drop(idle);
-    tokio::time::sleep(MOMENT).await;
+    let mut answer = String::new();
+    timeout(MOMENT, busy.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(!ends(&mut TcpStream::connect(address).await.unwrap(), MOMENT).await);
+    for stream in &mut upgraded {
+        stream.write_all(b"x").await.unwrap();
+        assert_eq!(timeout(MOMENT, stream.read_u8()).await.unwrap().unwrap(), b'x');
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use http::HeaderMap;
 use kerf_core::contract::{GpuNodeSpec, Reservation, Shape, WantedSlice};
 use kerf_core::inventory::is_idle;
 use kerf_core::keys::EXTENDER_AUTHORITY;
@@ -16,14 +17,13 @@ use kerf_core::names::{PodKey, PodUid, SliceId};
 use kerf_core::packing::{Placed, Source};
 use kerf_core::resource::ResourceName;
 use kerf_protocol::convert::{Hello, Unreadable};
-use kerf_protocol::server::{Agents, Caller, Connection, End, Server};
-use kerf_runtime::serve::{self, Http2};
+use kerf_protocol::limits::{HELLO_TIMEOUT, NOT_GREETED};
+use kerf_protocol::server::{Agents, Caller, Connection, Denied, End, Server};
+use kerf_runtime::serve::{self, UpgradeLimits, serve_upgrades};
 use kerf_runtime::tls::{Clients, PublishedAuthority, ServingCertificate, TlsSecret, Wanted};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::Status;
-use tonic::metadata::MetadataMap;
 
 use crate::cluster::NAMESPACE;
 use crate::control_plane::ControlPlane;
@@ -57,7 +57,7 @@ struct Node {
 }
 
 impl Agents for Copy {
-    async fn authenticate(&self, _: &MetadataMap) -> Result<Caller, Status> {
+    async fn authenticate(&self, _: &HeaderMap) -> Result<Caller, Denied> {
         Ok(Caller::Anyone)
     }
 
@@ -99,8 +99,8 @@ impl StandInLeader {
         server.lead(EPOCH);
         let listener = serve::listen((Ipv4Addr::LOCALHOST, 0).into(), None).await?;
         let address = listener.local_addr()?;
-        let router = server.routes().into_axum_router();
-        tokio::spawn(serve::serve_with(listener, Some(tls), Http2::default(), router, stop.clone()));
+        let limits = UpgradeLimits { connections: NOT_GREETED, timeout: HELLO_TIMEOUT };
+        tokio::spawn(serve_upgrades(listener, Some(tls), limits, server.routes(), stop.clone()));
         let token = plane.dir().join("agent-token");
         std::fs::write(&token, "nobody reviews it")?;
         Ok(Self { address, token, copy, _end: stop.drop_guard() })

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use hyper_util::rt::TokioIo;
+use futures::{SinkExt as _, StreamExt as _};
 use k8s_openapi::api::authentication::v1::BoundObjectReference;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys::EXTENDER_AUTHORITY;
@@ -13,18 +13,20 @@ use kerf_core::names::NodeName;
 use kerf_protocol::client::{Network as _, Secured};
 use kerf_protocol::convert::{Hello, write_hello};
 use kerf_protocol::limits::WINDOW;
-use kerf_protocol::wire::ledger_client::LedgerClient;
-use kerf_protocol::wire::{FromAgent, from_agent, to_agent};
+use kerf_protocol::wire::{FromAgent, ToAgent, from_agent, to_agent};
 use kerf_runtime::tls::PublishedAuthority;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, wait};
 use kerf_tests::control_plane::{ControlPlane, SERVICE_ACCOUNT_ISSUER};
 use kerf_tests::gpu_nodes::NodeObject;
 use kube::Api;
 use kube::api::PostParams;
+use prost::Message as _;
 use serde_json::json;
 use tokio::net::TcpStream;
-use tonic::transport::Endpoint;
-use tonic::{Code, Request, Status};
+use tokio_tungstenite::client_async;
+use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::{self, Message};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const AGENT: &str = "kerf-node-agent";
@@ -76,7 +78,7 @@ impl Agent {
     }
 
     /// Says hello for a node. Returns whether the extender answers with its role.
-    async fn greets(&self, node: &str, token: Option<&str>) -> anyhow::Result<Result<(), Status>> {
+    async fn greets(&self, node: &str, token: Option<&str>) -> anyhow::Result<Result<(), Refusal>> {
         let file = self.folder.path().join("token");
         std::fs::write(&file, token.unwrap_or_default())?;
         let authority = self.authority.clone();
@@ -87,37 +89,40 @@ impl Agent {
         let network = Secured::new(vec![self.extender.to_string()], NAME, file, authority)?;
         let addresses = network.resolve().await?;
         ensure!(addresses == [self.extender].into(), "the extender is at {addresses:?}");
-        let mut stream = Some(TokioIo::new(network.connect(self.extender).await?));
-        let connector = tower::service_fn(move |_| {
-            let stream = stream.take().context("a connection is dialled once");
-            async move { stream }
-        });
-        let channel = Endpoint::from_static("http://extender").connect_with_connector(connector).await?;
-        let messages = tokio_stream::once(FromAgent { message: Some(hello(node)) });
-        // The stream stays open.
-        let messages = tokio_stream::StreamExt::chain(messages, tokio_stream::pending());
-        let mut request = Request::new(messages);
+        let mut request = ClientRequestBuilder::new("wss://extender/kerf.agent.v1".parse()?);
         if token.is_some() {
             let token = network.token().await?.context("the file has a token")?;
-            request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
+            request = request.with_header("authorization", format!("Bearer {token}"));
         }
+        let stream = network.connect(self.extender).await?;
         let answered = async {
-            let mut incoming = LedgerClient::new(channel).connect(request).await?.into_inner();
-            incoming.message().await
-        };
-        let first = tokio::time::timeout(PATIENCE, answered).await.context("the extender is silent")?;
-        Ok(match first {
-            Err(refusal) => Err(refusal),
-            Ok(first) => {
-                let first = first.and_then(|first| first.message);
-                ensure!(matches!(first, Some(to_agent::Message::Role(_))), "{first:?}");
-                Ok(())
+            let mut socket = match client_async(request, stream).await {
+                Err(tungstenite::Error::Http(answer)) => {
+                    let text = String::from_utf8(answer.body().clone().unwrap_or_default())?;
+                    return Ok(Err((answer.status().as_u16(), text)));
+                }
+                opened => opened?.0,
+            };
+            socket.send(Message::Binary(hello(node).encode_to_vec().into())).await?;
+            match socket.next().await.context("the extender has gone")?? {
+                Message::Close(Some(CloseFrame { code, reason })) => {
+                    Ok(Err((code.into(), reason.to_string())))
+                }
+                frame => {
+                    let first = ToAgent::decode(frame.into_data())?.message;
+                    ensure!(matches!(first, Some(to_agent::Message::Role(_))), "{first:?}");
+                    Ok(Ok(()))
+                }
             }
-        })
+        };
+        tokio::time::timeout(PATIENCE, answered).await.context("the extender is silent")?
     }
 }
 
-fn hello(node: &str) -> from_agent::Message {
+/// The code and the text with which the extender refuses a connection: of HTTP, or of a WebSocket's end.
+type Refusal = (u16, String);
+
+fn hello(node: &str) -> FromAgent {
     let hello = Hello {
         node: NodeName::new(node),
         node_uid: "u1".to_owned(),
@@ -127,7 +132,8 @@ fn hello(node: &str) -> from_agent::Message {
         epoch: 0,
         window: WINDOW,
     };
-    from_agent::Message::Hello(write_hello(hello, &Change::default()))
+    let hello = from_agent::Message::Hello(write_hello(hello, &Change::default()));
+    FromAgent { message: Some(hello) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,12 +146,12 @@ async fn a_forged_hello_is_refused() -> anyhow::Result<()> {
         plane.token(NAMESPACE, account, audience, bound.cloned()).await
     };
     let right = token(AGENT, AUDIENCE, Some(&one)).await?;
-    agent.greets("n1", Some(&right)).await?.context("the right token is refused")?;
+    ensure!(agent.greets("n1", Some(&right)).await? == Ok(()), "the right token is refused");
 
     let of_second = token(AGENT, AUDIENCE, Some(&two)).await?;
     // A newly signed token is accepted while it is valid, so the next one is refused only because it has expired.
     let in_time = plane.resigned(&right, |_| ())?;
-    agent.greets("n1", Some(&in_time)).await?.context("a token that is signed anew is refused")?;
+    ensure!(agent.greets("n1", Some(&in_time)).await? == Ok(()), "a token that is signed anew is refused");
     let ended = plane.resigned(&right, |claims| {
         let begin = claims["iat"].as_i64().unwrap_or_default() - 7200;
         for (claim, at) in [("iat", begin), ("nbf", begin), ("exp", begin + 3600)] {
@@ -159,33 +165,33 @@ async fn a_forged_hello_is_refused() -> anyhow::Result<()> {
             "of another node",
             "n1",
             Some(of_second),
-            Code::PermissionDenied,
+            1008,
             "hello.node is n1, but the token is of the agent of n2",
         ),
-        ("absent", "n1", None, Code::Unauthenticated, "no token was sent"),
-        ("no token", "n1", Some("a.b.c".to_owned()), Code::Unauthenticated, invalid),
-        ("ended", "n1", Some(ended), Code::Unauthenticated, invalid),
+        ("absent", "n1", None, 401, "no token was sent"),
+        ("no token", "n1", Some("a.b.c".to_owned()), 401, invalid),
+        ("ended", "n1", Some(ended), 401, invalid),
         (
             "for the API server",
             "n1",
             Some(token(AGENT, SERVICE_ACCOUNT_ISSUER, Some(&one)).await?),
-            Code::Unauthenticated,
+            401,
             invalid,
         ),
         (
             "of another account",
             "n1",
             Some(token("kerf-extender", AUDIENCE, None).await?),
-            Code::PermissionDenied,
+            403,
             "the token is of system:serviceaccount:kerf-system:kerf-extender",
         ),
-        ("of no pod", "n1", Some(token(AGENT, AUDIENCE, None).await?), Code::PermissionDenied, named),
+        ("of no pod", "n1", Some(token(AGENT, AUDIENCE, None).await?), 403, named),
     ] {
         let refusal = agent.greets(node, token.as_deref()).await?;
         let refusal = refusal.err().with_context(|| format!("a token {what} is taken"))?;
-        ensure!(refusal.code() == code && refusal.message().starts_with(message), "{what}: {refusal:?}");
+        ensure!(refusal.0 == code && refusal.1.starts_with(message), "{what}: {refusal:?}");
     }
     // The node whose agent others tried to impersonate is served as before.
-    agent.greets("n1", Some(&right)).await?.context("the right token is refused at last")?;
+    ensure!(agent.greets("n1", Some(&right)).await? == Ok(()), "the right token is refused at last");
     cluster.stop().await
 }

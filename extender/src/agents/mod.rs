@@ -10,19 +10,16 @@ pub use review::{Access, Reviewer};
 
 use crate::args::AgentsArgs;
 use crate::cluster::Cluster;
-use kerf_protocol::limits::{HELLO_TIMEOUT, NOT_GREETED, PING_INTERVAL};
+use kerf_protocol::limits::{HELLO_TIMEOUT, NOT_GREETED};
 use kerf_protocol::server::Server;
-use kerf_runtime::serve::{self, Http2, IdleLimits};
+use kerf_runtime::serve::{self, UpgradeLimits, serve_upgrades};
 use kerf_runtime::shutdown::CancellationToken;
 use session::Sessions;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Bytes that an agent may send before the extender reads them. The window is small, so that an agent that is ahead
-/// blocks and then reports the sum of its changes.
-const STREAM_WINDOW: u32 = 64 << 10;
-/// Limits for connections on which no agent has said hello: the same as the protocol's own.
-const IDLE: IdleLimits = IdleLimits { connections: NOT_GREETED, timeout: HELLO_TIMEOUT };
+/// Limits for connections on which no agent has sent its request: the same as the protocol's own for those without a Hello.
+const LIMITS: UpgradeLimits = UpgradeLimits { connections: NOT_GREETED, timeout: HELLO_TIMEOUT };
 
 /// The server that agents connect to.
 pub struct Listening {
@@ -67,14 +64,7 @@ pub async fn listen(
     let address = listener.local_addr()?;
     let sessions = Sessions { cluster: cluster.clone(), access: Arc::clone(access) };
     let server = Server::new(Arc::new(sessions), identity, stop.clone());
-    let http2 = Http2 {
-        ping_interval: PING_INTERVAL,
-        ping_timeout: PING_INTERVAL,
-        stream_window: STREAM_WINDOW,
-        idle: Some(IDLE),
-    };
-    let router = server.routes().into_axum_router();
-    let serving = serve::serve_with(listener, access.tls(), http2, router, stop);
+    let serving = serve_upgrades(listener, access.tls(), LIMITS, server.routes(), stop);
     tokio::spawn(async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "failed to serve agents");

@@ -1,10 +1,12 @@
 //! Authenticates agents: the API server reviews an agent's token, and the token's pod names its node.
 
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, StatusCode};
 use futures::TryFutureExt;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo};
 use kerf_core::names::NodeName;
 use kerf_protocol::limits::ROLE_TIMEOUT;
-use kerf_protocol::server::Caller;
+use kerf_protocol::server::{Caller, Denied};
 use kerf_runtime::args::NamespacedName;
 use kube::Api;
 use kube::api::PostParams;
@@ -14,8 +16,6 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
-use tonic::Status;
-use tonic::metadata::MetadataMap;
 
 /// The audience that an agent's token must have.
 const AUDIENCE: &str = "kerf-extender";
@@ -44,13 +44,13 @@ impl Access {
         }
     }
 
-    /// Authenticates the agent that has sent this metadata.
-    pub(super) async fn caller(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
+    /// Authenticates the agent that has sent these headers.
+    pub(super) async fn caller(&self, headers: &HeaderMap) -> Result<Caller, Denied> {
         match self {
             Self::Reviewed(_, reviewer) => {
-                reviewer.node(metadata).await.map(Caller::Node).map_err(|refusal| {
+                reviewer.node(headers).await.map(Caller::Node).map_err(|refusal| {
                     reviewer.log(&refusal);
-                    refusal.status()
+                    refusal.denied()
                 })
             }
             Self::Open => Ok(Caller::Anyone),
@@ -89,15 +89,18 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// The status that the agent receives. It says nothing about the token, because a stranger may read it.
-    fn status(&self) -> Status {
+    /// What the agent is answered. It says nothing about the token, because a stranger may read it.
+    fn denied(&self) -> Denied {
+        let status = match self {
+            Self::NoToken | Self::Invalid(_) => StatusCode::UNAUTHORIZED,
+            Self::OtherAccount(..) | Self::NoNode => StatusCode::FORBIDDEN,
+            Self::Failed(_) | Self::Late => StatusCode::SERVICE_UNAVAILABLE,
+        };
         match self {
-            Self::NoToken => Status::unauthenticated(self.to_string()),
             Self::Invalid(_) => {
-                Status::unauthenticated(format!("the token is not valid for the audience {AUDIENCE}"))
+                Denied::new(status, format!("the token is not valid for the audience {AUDIENCE}"))
             }
-            Self::OtherAccount(..) | Self::NoNode => Status::permission_denied(self.to_string()),
-            Self::Failed(_) | Self::Late => Status::unavailable(self.to_string()),
+            refusal => Denied::new(status, refusal.to_string()),
         }
     }
 }
@@ -114,9 +117,9 @@ impl Reviewer {
         }
     }
 
-    /// The node of the agent that has sent this metadata.
-    async fn node(&self, metadata: &MetadataMap) -> Result<NodeName, Refusal> {
-        let token = bearer(metadata).ok_or(Refusal::NoToken)?;
+    /// The node of the agent that has sent these headers.
+    async fn node(&self, headers: &HeaderMap) -> Result<NodeName, Refusal> {
+        let token = bearer(headers).ok_or(Refusal::NoToken)?;
         let reviewed = async {
             // The semaphore is never closed, so `acquire` cannot fail.
             let _place = self.places.acquire().await;
@@ -166,9 +169,9 @@ impl Reviewer {
     }
 }
 
-/// The bearer token in a connection's metadata.
-fn bearer(metadata: &MetadataMap) -> Option<&str> {
-    let (scheme, token) = metadata.get("authorization")?.to_str().ok()?.split_once(' ')?;
+/// The bearer token of a request.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }

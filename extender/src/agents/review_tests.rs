@@ -3,7 +3,6 @@ use kerf_runtime::stand_in::{self, Asked, NO_ANSWER, refusal};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::Instant;
-use tonic::Code;
 
 const AGENT: &str = "system:serviceaccount:kerf-system:kerf-node-agent";
 
@@ -22,10 +21,8 @@ fn reviewer(
     (Arc::new(Reviewer::new(client, &account)), asked)
 }
 
-fn metadata(authorization: &str) -> MetadataMap {
-    let mut metadata = MetadataMap::new();
-    metadata.insert("authorization", authorization.parse().unwrap());
-    metadata
+fn headers(authorization: &str) -> HeaderMap {
+    HeaderMap::from_iter([(AUTHORIZATION, authorization.parse().unwrap())])
 }
 
 /// The review of an agent's token on node `n1`.
@@ -38,13 +35,13 @@ fn right() -> Value {
 }
 
 /// The caller whose token has this review.
-async fn caller(status: Value) -> Result<NodeName, Status> {
+async fn caller(status: Value) -> Result<NodeName, Denied> {
     let (reviewer, _) = reviewer(move |mut review| {
         assert_eq!(review["spec"], json!({"token": "secret", "audiences": [AUDIENCE]}));
         review["status"] = status.clone();
         (201, review)
     });
-    reviewer.node(&metadata("Bearer secret")).await.map_err(|refusal| refusal.status())
+    reviewer.node(&headers("Bearer secret")).await.map_err(|refusal| refusal.denied())
 }
 
 #[tokio::test]
@@ -59,7 +56,7 @@ async fn each_part_of_a_review_must_be_right() {
         *status.pointer_mut(pointer).unwrap() = value;
         status
     };
-    let invalid = (Code::Unauthenticated, "the token is not valid for the audience kerf-extender");
+    let invalid = (StatusCode::UNAUTHORIZED, "the token is not valid for the audience kerf-extender");
     let no_node = "the token names no node; it must be of a pod, and the API server must name its node (Kubernetes 1.30 and later do)";
     let other = "system:serviceaccount:default:kerf-node-agent";
     let of_other = format!("the token is of {other}; agents are {AGENT}");
@@ -70,21 +67,21 @@ async fn each_part_of_a_review_must_be_right() {
         // An API server whose authenticator ignores audiences returns none.
         (with("/audiences", Value::Null), invalid),
         (with("/audiences", json!(["https://kubernetes.default.svc"])), invalid),
-        (with("/user/username", json!(other)), (Code::PermissionDenied, of_other.as_str())),
-        (with("/user/extra", json!({})), (Code::PermissionDenied, no_node)),
-        (with("/user/extra", json!({NODE_NAME: ["n1", "n2"]})), (Code::PermissionDenied, no_node)),
-        (with("/user/extra", json!({NODE_NAME: [""]})), (Code::PermissionDenied, no_node)),
+        (with("/user/username", json!(other)), (StatusCode::FORBIDDEN, of_other.as_str())),
+        (with("/user/extra", json!({})), (StatusCode::FORBIDDEN, no_node)),
+        (with("/user/extra", json!({NODE_NAME: ["n1", "n2"]})), (StatusCode::FORBIDDEN, no_node)),
+        (with("/user/extra", json!({NODE_NAME: [""]})), (StatusCode::FORBIDDEN, no_node)),
     ] {
         let refused = caller(status.clone()).await.unwrap_err();
-        assert_eq!((refused.code(), refused.message()), (code, message), "{status}");
+        assert_eq!(refused, Denied::new(code, message), "{status}");
     }
 }
 
 #[tokio::test]
 async fn nothing_is_reviewed_without_a_token() {
     let (reviewer, asked) = reviewer(|_| refusal(500, "nobody asks"));
-    for metadata in [MetadataMap::new(), metadata("secret"), metadata("Basic secret"), metadata("Bearer ")] {
-        let refused = reviewer.node(&metadata).await.unwrap_err();
+    for headers in [HeaderMap::new(), headers("secret"), headers("Basic secret"), headers("Bearer ")] {
+        let refused = reviewer.node(&headers).await.unwrap_err();
         assert!(matches!(refused, Refusal::NoToken), "{refused}");
     }
     assert_eq!(asked.load(Ordering::Relaxed), 0);
@@ -93,8 +90,8 @@ async fn nothing_is_reviewed_without_a_token() {
 #[tokio::test]
 async fn a_review_that_fails_lets_nobody_in() {
     let (reviewer, _) = reviewer(|_| refusal(403, "no right"));
-    let refused = reviewer.node(&metadata("Bearer secret")).await.unwrap_err().status();
-    assert_eq!((refused.code(), refused.message()), (Code::Unavailable, "failed to review the token"));
+    let refused = reviewer.node(&headers("Bearer secret")).await.unwrap_err().denied();
+    assert_eq!(refused, Denied::new(StatusCode::SERVICE_UNAVAILABLE, "failed to review the token"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +101,7 @@ async fn so_many_reviews_are_under_way_at_once_and_none_for_long() {
     let all: Vec<_> = (0..3 * REVIEWS)
         .map(|_| {
             let reviewer = Arc::clone(&reviewer);
-            tokio::spawn(async move { (reviewer.node(&metadata("Bearer secret")).await, began.elapsed()) })
+            tokio::spawn(async move { (reviewer.node(&headers("Bearer secret")).await, began.elapsed()) })
         })
         .collect();
     tokio::time::sleep(Duration::from_secs(1)).await;

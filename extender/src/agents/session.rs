@@ -2,13 +2,12 @@
 
 use super::Access;
 use crate::cluster::Cluster;
+use axum::http::HeaderMap;
 use kerf_core::ledger::Change;
 use kerf_protocol::convert::{Hello, Unreadable};
 use kerf_protocol::limits::SLICES;
-use kerf_protocol::server::{Agents, Caller, Connection, End};
+use kerf_protocol::server::{Agents, Caller, Connection, Denied, End};
 use std::sync::Arc;
-use tonic::Status;
-use tonic::metadata::MetadataMap;
 
 pub(super) struct Sessions {
     pub cluster: Arc<Cluster>,
@@ -16,8 +15,8 @@ pub(super) struct Sessions {
 }
 
 impl Agents for Sessions {
-    async fn authenticate(&self, metadata: &MetadataMap) -> Result<Caller, Status> {
-        self.access.caller(metadata).await
+    async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Denied> {
+        self.access.caller(headers).await
     }
 
     fn connected(&self, connection: &Connection, hello: &Hello, state: Result<Change, Unreadable>) {

@@ -8,8 +8,6 @@ mod session;
 pub use dialling::{Network, Plain, run};
 pub use secured::Secured;
 pub use session::End;
-#[cfg(test)]
-pub(crate) use session::{call, open};
 
 use crate::convert::{Hello, Role};
 use kerf_core::ledger::{Answer, NodeState, Order};

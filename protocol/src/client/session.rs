@@ -4,15 +4,12 @@ use super::outgoing::{Outgoing, Unanswered};
 use super::{Agent, Network};
 use crate::convert::{self, Role, Unreadable};
 use crate::limits::{PING_INTERVAL, ROLE_TIMEOUT, TO_AGENT};
-use crate::wire::ledger_client::LedgerClient;
+use crate::socket::{self, Broken, Incoming};
 use crate::wire::to_agent::Message;
-use crate::wire::{self, FromAgent, ToAgent};
-use hyper::Uri;
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper::rt::Executor;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use crate::wire::{self, ToAgent};
+use futures::{StreamExt, stream};
+use http::Response;
 use kerf_core::ledger::{Answer, Order, Rejection};
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,11 +17,9 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
-use tonic::body::Body;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::{IntoStreamingRequest, Request, Status, Streaming};
+use tokio::time::{Instant, interval, timeout, timeout_at};
+use tokio_stream::wrappers::IntervalStream;
+use tokio_tungstenite::tungstenite;
 
 /// The timeout for opening a connection, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,14 +31,16 @@ const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum End {
     #[error("failed to connect: {0}")]
     Unreachable(io::Error),
-    #[error("failed to open the connection: {0}")]
-    NoHttp2(#[from] hyper::Error),
-    /// The token cannot be read, or is no valid header.
     #[error("failed to read the token: {0}")]
     NoToken(io::Error),
-    /// The extender refused the call, or the connection broke.
-    #[error("{}: {}", .0.code(), .0.message())]
-    Failed(Status),
+    /// The extender does not accept the connection.
+    #[error("extender answered {}: {}", .0.status(), text(.0))]
+    NotAccepted(Box<Response<Option<Vec<u8>>>>),
+    #[error("failed to open the connection: {0}")]
+    NotOpened(tungstenite::Error),
+    /// The extender has ended the connection, or it broke.
+    #[error(transparent)]
+    Failed(#[from] Broken),
     #[error("extender closed the connection")]
     Closed,
     #[error("extender sent no role within {} s", ROLE_TIMEOUT.as_secs())]
@@ -55,6 +52,19 @@ pub enum End {
     OldEpoch,
 }
 
+impl From<tungstenite::Error> for End {
+    fn from(error: tungstenite::Error) -> Self {
+        match error {
+            tungstenite::Error::Http(response) => Self::NotAccepted(response),
+            error => Self::NotOpened(error),
+        }
+    }
+}
+
+fn text(response: &Response<Option<Vec<u8>>>) -> String {
+    String::from_utf8_lossy(response.body().as_deref().unwrap_or_default()).into_owned()
+}
+
 /// Runs the connection to its end.
 pub(super) async fn run<A: Agent, N: Network>(agent: &A, network: &N, extender: SocketAddr) -> End {
     match connected(agent, network, extender).await {
@@ -63,97 +73,35 @@ pub(super) async fn run<A: Agent, N: Network>(agent: &A, network: &N, extender: 
 }
 
 async fn connected<A: Agent, N: Network>(agent: &A, network: &N, extender: SocketAddr) -> Result<End, End> {
-    let bearer = bearer(network).await?;
-    // The guard ends the connection's tasks with this function, even if it returns early.
-    let ended = CancellationToken::new();
-    let _end = ended.clone().drop_guard();
-    let dialled = async {
-        let stream = network.connect(extender).await.map_err(End::Unreachable)?;
-        Ok::<_, End>(open(stream, ended).await?)
-    };
+    let token = network.token().await.map_err(End::NoToken)?;
     let late = |_| End::Unreachable(io::ErrorKind::TimedOut.into());
-    let requests = timeout(CONNECT_TIMEOUT, dialled).await.map_err(late)??;
-    greet(agent, requests, bearer, extender).await
-}
+    let stream = timeout(CONNECT_TIMEOUT, network.connect(extender)).await.map_err(late)?;
+    // The role is the answer to the request and the Hello.
+    let no_role = Instant::now() + ROLE_TIMEOUT;
+    let opening = socket::open(stream.map_err(End::Unreachable)?, token.as_deref(), TO_AGENT);
+    let socket = timeout_at(no_role, opening).await.map_err(|_| End::NoRole)??;
+    let (sink, mut incoming) = socket::split::<_, ToAgent>(socket);
 
-/// The token as metadata of the call.
-async fn bearer(network: &impl Network) -> Result<Option<MetadataValue<Ascii>>, End> {
-    let Some(token) = network.token().await.map_err(End::NoToken)? else { return Ok(None) };
-    let bearer: Result<MetadataValue<Ascii>, _> = format!("Bearer {token}").parse();
-    bearer.map(Some).map_err(|_| End::NoToken(io::ErrorKind::InvalidData.into()))
-}
-
-/// Speaks HTTP/2 on a stream until `ended`.
-pub(crate) async fn open<S>(stream: S, ended: CancellationToken) -> hyper::Result<SendRequest<Body>>
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let tasks = Tasks(ended);
-    let (requests, connection) = http2::Builder::new(tasks.clone())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_INTERVAL)
-        .keep_alive_while_idle(true)
-        .handshake(TokioIo::new(stream))
-        .await?;
-    // The end of the connection shows in its call, so the task is not awaited.
-    tasks.execute(connection);
-    Ok(requests)
-}
-
-/// The tasks of a connection. By itself a connection lives until its calls end, which is never if the extender does not
-/// read. So they are cancelled by a token.
-#[derive(Clone)]
-struct Tasks(CancellationToken);
-
-impl<F> Executor<F> for Tasks
-where
-    F: Future<Output: Send + 'static> + Send + 'static,
-{
-    fn execute(&self, task: F) {
-        tokio::spawn(self.0.clone().run_until_cancelled_owned(task));
-    }
-}
-
-/// Opens the call that carries the messages in both directions.
-pub(crate) async fn call(
-    mut requests: SendRequest<Body>,
-    request: impl IntoStreamingRequest<Message = FromAgent>,
-) -> Result<Streaming<ToAgent>, Status> {
-    let service = tower::service_fn(move |request| requests.send_request(request));
-    let mut client = LedgerClient::with_origin(service, Uri::from_static("http://extender"))
-        .max_decoding_message_size(TO_AGENT);
-    Ok(client.connect(request).await?.into_inner())
-}
-
-async fn greet<A: Agent>(
-    agent: &A,
-    requests: SendRequest<Body>,
-    bearer: Option<MetadataValue<Ascii>>,
-    extender: SocketAddr,
-) -> Result<End, End> {
     let hello = agent.hello();
     let window = Arc::new(Semaphore::new(usize::try_from(hello.window).unwrap_or(usize::MAX)));
     // The channel needs no limit, because the window limits the orders in it.
     let (unanswered, answers) = mpsc::unbounded_channel();
     let (outgoing, hung_up) = Outgoing::new(hello, agent.state(), answers);
-    let mut request = Request::new(outgoing.stream());
-    if let Some(bearer) = bearer {
-        request.metadata_mut().insert("authorization", bearer);
-    }
-    let greeted = async {
-        let mut incoming = call(requests, request).await.map_err(End::Failed)?;
-        let first = incoming.message().await.map_err(End::Failed)?.ok_or(End::Closed)?;
-        Ok::<_, End>((incoming, first))
+    let reading = async {
+        let first = timeout_at(no_role, incoming.message()).await.map_err(|_| End::NoRole)??;
+        let Some(Message::Role(role)) = first.ok_or(End::Closed)?.message else {
+            return Err(Unreadable::broken("order", "came before role").into());
+        };
+        let role = convert::read_role(role)?;
+        agent.role(extender, Some(&role));
+        let mut reader = Reader { agent, extender, role, number: 0, window, unanswered };
+        Ok(reader.read(&mut incoming, hung_up).await)
     };
-    let (incoming, first) = timeout(ROLE_TIMEOUT, greeted).await.map_err(|_| End::NoRole)??;
-    let Some(Message::Role(role)) = first.message else {
-        return Err(Unreadable::broken("order", "came before role").into());
-    };
-    let role = convert::read_role(role)?;
-    agent.role(extender, Some(&role));
-    let mut reader = Reader { agent, extender, role, number: 0, window, unanswered };
-    Ok(reader.read(incoming, hung_up).await)
+    let messages = outgoing.stream().map(|message| Some(socket::frame(&message))).chain(stream::iter([None]));
+    let pings = IntervalStream::new(interval(PING_INTERVAL)).map(|_| Some(socket::ping()));
+    // The end of the messages closes the connection.
+    let frames = tokio_stream::StreamExt::map_while(stream::select(messages, pings), |frame| frame);
+    socket::beside(reading, socket::send_all(frames, sink)).await
 }
 
 /// The state of a connection's receiving side.
@@ -169,24 +117,30 @@ struct Reader<'a, A> {
 }
 
 impl<A: Agent> Reader<'_, A> {
-    async fn read(&mut self, mut incoming: Streaming<ToAgent>, hung_up: oneshot::Receiver<End>) -> End {
+    async fn read<S>(&mut self, incoming: &mut Incoming<S, ToAgent>, hung_up: oneshot::Receiver<End>) -> End
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         tokio::select! {
             biased;
-            end = self.read_all(&mut incoming) => end,
+            end = self.read_all(incoming) => end,
             end = hung_up => {
                 // The extender gets a moment to read the last answer.
-                let closed = timeout(HANG_UP_TIMEOUT, ignore_all(&mut incoming)).await;
-                end.unwrap_or_else(|_| closed.unwrap_or(End::Closed))
+                let _ = timeout(HANG_UP_TIMEOUT, incoming.ended()).await;
+                end.unwrap_or(End::Closed)
             }
         }
     }
 
-    async fn read_all(&mut self, incoming: &mut Streaming<ToAgent>) -> End {
+    async fn read_all<S>(&mut self, incoming: &mut Incoming<S, ToAgent>) -> End
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         loop {
             let taken = match incoming.message().await {
                 Ok(Some(message)) => self.take(message),
                 Ok(None) => return End::Closed,
-                Err(status) => return End::Failed(status),
+                Err(broken) => return broken.into(),
             };
             if let Err(refusal) = taken {
                 return End::Refused(refusal);
@@ -232,16 +186,6 @@ impl<A: Agent> Reader<'_, A> {
     /// Whether the replica has reported that it leads in the order's epoch.
     fn is_of_leader(&self, order: &Order) -> bool {
         self.role.leads && self.role.epoch == order.epoch
-    }
-}
-
-async fn ignore_all(incoming: &mut Streaming<ToAgent>) -> End {
-    loop {
-        match incoming.message().await {
-            Ok(Some(_)) => {}
-            Ok(None) => return End::Closed,
-            Err(status) => return End::Failed(status),
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! One agent's connection, from the view of callers that send orders.
 
 use crate::convert::write_order;
+use crate::socket;
 use crate::wire::{Role, ToAgent, to_agent::Message};
 use kerf_core::ledger::{Answer, Order};
 use kerf_core::names::NodeName;
@@ -12,9 +13,10 @@ use std::task::{Context, Poll};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
-use tonic::Status;
+use tokio_tungstenite::tungstenite::Message as Frame;
 
-pub(super) type Messages = mpsc::UnboundedSender<Result<ToAgent, Status>>;
+/// The frames that are still to be sent. The channel stays short: it holds at most one window of orders, and the roles.
+pub(super) type Frames = mpsc::UnboundedSender<Frame>;
 
 /// A connection of an agent that has said hello. Clones share the connection.
 #[derive(Debug, Clone)]
@@ -34,7 +36,7 @@ struct Shared {
 #[derive(Debug)]
 struct Outbox {
     /// `None` once the connection has ended.
-    messages: Option<Messages>,
+    frames: Option<Frames>,
     /// The epoch of the last role that was sent, if it leads.
     leads_in: Option<u64>,
     /// The number of the last order.
@@ -66,9 +68,8 @@ pub enum NotSent {
 }
 
 impl Connection {
-    pub(super) fn new(id: u64, node: NodeName, window: u32, messages: Messages) -> Self {
-        let outbox =
-            Outbox { messages: Some(messages), leads_in: None, number: 0, unanswered: BTreeMap::new() };
+    pub(super) fn new(id: u64, node: NodeName, window: u32, frames: Frames) -> Self {
+        let outbox = Outbox { frames: Some(frames), leads_in: None, number: 0, unanswered: BTreeMap::new() };
         let window = Arc::new(Semaphore::new(usize::try_from(window).unwrap_or(usize::MAX)));
         Self(Arc::new(Shared { id, node, window, outbox: Mutex::new(outbox) }))
     }
@@ -125,7 +126,7 @@ impl Connection {
         let mut outbox = self.outbox();
         let is_answered = outbox.unanswered.is_empty();
         if is_answered {
-            outbox.messages = None;
+            outbox.frames = None;
         }
         is_answered
     }
@@ -133,7 +134,7 @@ impl Connection {
     /// Stops all sending. Unanswered orders fail.
     pub(super) fn close(&self) {
         let mut outbox = self.outbox();
-        outbox.messages = None;
+        outbox.frames = None;
         outbox.unanswered.clear();
         // Otherwise callers would wait for a place in the window for ever.
         self.0.window.close();
@@ -143,7 +144,8 @@ impl Connection {
 impl Outbox {
     fn push(&self, message: Message) {
         // The session notices a broken connection, and then the unanswered orders fail.
-        let _ = self.messages.as_ref().map(|messages| messages.send(Ok(ToAgent { message: Some(message) })));
+        let frame = socket::frame(&ToAgent { message: Some(message) });
+        let _ = self.frames.as_ref().map(|frames| frames.send(frame));
     }
 }
 
@@ -159,7 +161,7 @@ impl Slot {
     pub fn send(self, order: &Order) -> Result<Reply, NotSent> {
         // The lock is held until the order is queued, so that no role can come between the check and the order.
         let mut outbox = self.connection.outbox();
-        if outbox.messages.is_none() {
+        if outbox.frames.is_none() {
             return Err(Disconnected.into());
         }
         if outbox.leads_in != Some(order.epoch) {

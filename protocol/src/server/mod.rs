@@ -11,26 +11,28 @@ pub use connection::{Connection, Disconnected, NotSent, Reply, Slot};
 
 use crate::convert::{Hello, Unreadable};
 use crate::limits;
-use crate::wire::ledger_server::{Ledger, LedgerServer};
-use crate::wire::{FromAgent, ToAgent};
+use crate::socket::{self, Broken};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::{HeaderMap, Request, StatusCode};
 use kerf_core::ledger::Change;
 use kerf_core::names::NodeName;
 use registry::Registry;
-use session::Session;
 use std::future::Future;
 use std::sync::Arc;
 use thiserror::Error;
-use tokio::sync::{Semaphore, mpsc};
-use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio::sync::Semaphore;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_util::sync::CancellationToken;
-use tonic::metadata::MetadataMap;
-use tonic::service::Routes;
-use tonic::{Request, Response, Status, Streaming};
 
 /// What the server needs of the extender.
 pub trait Agents: Send + Sync + 'static {
-    /// Authenticates a connection before its first message is read.
-    fn authenticate(&self, metadata: &MetadataMap) -> impl Future<Output = Result<Caller, Status>> + Send;
+    /// Authenticates a connection by the headers of its request, before its first message is read.
+    fn authenticate(&self, headers: &HeaderMap) -> impl Future<Output = Result<Caller, Denied>> + Send;
 
     /// An agent has said hello. This replaces everything that was received from its node before.
     ///
@@ -55,13 +57,32 @@ pub enum Caller {
     Anyone,
 }
 
+/// Why a connection is not accepted, as the agent is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denied {
+    pub status: StatusCode,
+    pub text: String,
+}
+
+impl Denied {
+    pub fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, text: text.into() }
+    }
+}
+
+impl IntoResponse for Denied {
+    fn into_response(self) -> Response {
+        (self.status, self.text).into_response()
+    }
+}
+
 /// Why a connection ended, from the extender's view.
 #[derive(Debug, Error)]
 pub enum End {
     #[error("agent closed the connection")]
     Closed,
-    #[error("connection failed: {}", .0.message())]
-    Failed(Status),
+    #[error("connection failed: {0}")]
+    Failed(#[from] Broken),
     #[error("agent sent no hello within {} s", limits::HELLO_TIMEOUT.as_secs())]
     NoHello,
     #[error("agent of the node has connected again")]
@@ -79,16 +100,14 @@ pub enum End {
 }
 
 impl End {
-    /// The status of the call that the agent receives.
-    fn status(&self) -> Status {
-        let text = self.to_string();
-        match self {
-            Self::Closed | Self::Failed(_) | Self::Aged | Self::Stopping => Status::unavailable(text),
-            Self::NoHello => Status::deadline_exceeded(text),
-            Self::Replaced => Status::aborted(text),
-            Self::Refused(_) => Status::invalid_argument(text),
-            Self::OtherNode { .. } => Status::permission_denied(text),
-        }
+    /// The last frame that the agent receives.
+    fn frame(&self) -> Message {
+        let code = match self {
+            Self::Closed | Self::Failed(_) | Self::Aged | Self::Stopping => CloseCode::Away,
+            Self::NoHello | Self::Replaced | Self::OtherNode { .. } => CloseCode::Policy,
+            Self::Refused(_) => CloseCode::Protocol,
+        };
+        socket::close(code, &self.to_string())
     }
 }
 
@@ -124,13 +143,9 @@ impl<A: Agents> Server<A> {
         }
     }
 
-    /// The gRPC service as routes, for a server with or without TLS.
-    #[must_use]
-    pub fn routes(&self) -> Routes {
-        let service = LedgerServer::new(self.clone())
-            .max_decoding_message_size(limits::FROM_AGENT)
-            .max_encoding_message_size(limits::TO_AGENT);
-        Routes::new(service)
+    /// The route that agents dial, for a server with or without TLS.
+    pub fn routes(&self) -> Router {
+        Router::new().route(socket::PATH, get(connect::<A>)).with_state(self.clone())
     }
 
     /// Reports to all agents that this replica leads in `epoch`. From now on orders of this epoch can be sent.
@@ -144,22 +159,15 @@ impl<A: Agents> Server<A> {
     }
 }
 
-#[tonic::async_trait]
-impl<A: Agents> Ledger for Server<A> {
-    type ConnectStream = UnboundedReceiverStream<Result<ToAgent, Status>>;
-
-    async fn connect(
-        &self,
-        request: Request<Streaming<FromAgent>>,
-    ) -> Result<Response<Self::ConnectStream>, Status> {
-        let full = || Status::resource_exhausted("too many agents have not said hello yet");
-        // The place is taken before the review of the token, so that it also limits the reviews in flight.
-        let place = Arc::clone(&self.not_greeted).try_acquire_owned().map_err(|_| full())?;
-        let caller = self.agents.authenticate(request.metadata()).await?;
-        // The channel stays short: it holds at most one window of orders, and the roles.
-        let (messages, outgoing) = mpsc::unbounded_channel();
-        let session = Session { server: self.clone(), caller, incoming: request.into_inner(), messages };
-        tokio::spawn(session.run(place));
-        Ok(Response::new(UnboundedReceiverStream::new(outgoing)))
-    }
+async fn connect<A: Agents>(
+    State(server): State<Server<A>>,
+    request: Request<Body>,
+) -> Result<Response, Denied> {
+    // The place is taken before the review of the token, so that it also limits the reviews in flight.
+    let place = Arc::clone(&server.not_greeted).try_acquire_owned().map_err(|_| {
+        Denied::new(StatusCode::SERVICE_UNAVAILABLE, "too many agents have not said hello yet")
+    })?;
+    let caller = server.agents.authenticate(request.headers()).await?;
+    socket::accept(request, limits::FROM_AGENT, |socket| session::run(server, caller, socket, place))
+        .map_err(|error| Denied::new(StatusCode::BAD_REQUEST, error.to_string()))
 }

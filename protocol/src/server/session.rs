@@ -1,17 +1,22 @@
 //! The task of one connection: reads the Hello, then changes and answers, until the connection ends.
 
-use super::connection::{Connection, Messages};
+use super::connection::{Connection, Frames};
 use super::registry::Claim;
 use super::{Agents, Caller, End, Server};
 use crate::convert::{self, Hello, Unreadable};
 use crate::limits::HELLO_TIMEOUT;
 use crate::random;
+use crate::socket::{self, Incoming};
 use crate::wire::{self, FromAgent, from_agent::Message};
+use futures::FutureExt;
 use kerf_core::ledger::Change;
+use std::pin::pin;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
-use tonic::Streaming;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_tungstenite::WebSocketStream;
 
 /// The least age at which a connection ends, so that it does not outlive its agent's token for long.
 const LEAST_AGE: Duration = Duration::from_mins(50);
@@ -20,29 +25,51 @@ const AGE_JITTER: Duration = Duration::from_mins(20);
 /// The interval at which a connection that is too old checks for unanswered orders.
 const AGE_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) struct Session<A> {
-    pub server: Server<A>,
-    pub caller: Caller,
-    pub incoming: Streaming<FromAgent>,
-    pub messages: Messages,
+/// The time in which an agent can read why its connection ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Runs a connection to its end. `place` is one of the places for connections without a Hello.
+pub(super) async fn run<A: Agents, S>(
+    server: Server<A>,
+    caller: Caller,
+    socket: WebSocketStream<S>,
+    place: OwnedSemaphorePermit,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (sink, incoming) = socket::split(socket);
+    let (frames, outgoing) = mpsc::unbounded_channel();
+    let mut session = Session { server, caller, incoming, frames };
+    let mut sending = pin!(socket::send_all(UnboundedReceiverStream::new(outgoing), sink).fuse());
+    let end = socket::beside(session.run(place), &mut sending).await;
+    let Session { mut incoming, frames, .. } = session;
+    // The agent may be gone already.
+    let _ = frames.send(end.frame());
+    drop(frames);
+    // What is still unread at the end of a connection would destroy the last frame on its way.
+    let closed = async { tokio::join!(sending, incoming.ended()) };
+    let _ = timeout(CLOSE_TIMEOUT, closed).await;
 }
 
-impl<A: Agents> Session<A> {
-    /// Runs the connection to its end. `place` is one of the places for connections without a Hello.
-    pub async fn run(mut self, place: OwnedSemaphorePermit) {
-        let messages = self.messages.clone();
+struct Session<A, S> {
+    server: Server<A>,
+    caller: Caller,
+    incoming: Incoming<S, FromAgent>,
+    frames: Frames,
+}
+
+impl<A: Agents, S: AsyncRead + AsyncWrite + Unpin> Session<A, S> {
+    async fn run(&mut self, place: OwnedSemaphorePermit) -> End {
         let greeted = self.greeted().await;
         // A connection that has said hello must not keep others from it.
         drop(place);
-        let end = match greeted {
+        match greeted {
             Ok((hello, state)) => self.serve(&hello, state).await,
             Err(end) => {
                 tracing::warn!(caller = ?self.caller, %end, "refused an agent");
                 end
             }
-        };
-        // The agent may be gone already.
-        let _ = messages.send(Err(end.status()));
+        }
     }
 
     /// Reads the first message, which must be the Hello of the authenticated node.
@@ -51,7 +78,7 @@ impl<A: Agents> Session<A> {
             () = self.server.stop.cancelled() => return Err(End::Stopping),
             first = timeout(HELLO_TIMEOUT, self.incoming.message()) => first.map_err(|_| End::NoHello)?,
         };
-        let message = first.map_err(End::Failed)?.ok_or(End::Closed)?.message;
+        let message = first?.ok_or(End::Closed)?.message;
         let Some(Message::Hello(hello)) = message else {
             return Err(Unreadable::broken("hello", "is not the first message").into());
         };
@@ -83,7 +110,7 @@ impl<A: Agents> Session<A> {
         state: Result<Change, Unreadable>,
         claim: &Claim,
     ) -> End {
-        let connection = Connection::new(claim.id, hello.node.clone(), hello.window, self.messages.clone());
+        let connection = Connection::new(claim.id, hello.node.clone(), hello.window, self.frames.clone());
         self.server.registry.open(&connection);
         let mut reader = Reader { connection, number: 0, is_unreadable: state.is_err() };
         self.server.agents.connected(&reader.connection, hello, state);
@@ -116,7 +143,7 @@ impl<A: Agents> Session<A> {
                     }
                 }
                 Ok(None) => return End::Closed,
-                Err(status) => return End::Failed(status),
+                Err(broken) => return broken.into(),
             }
         }
     }

@@ -69,13 +69,13 @@ impl ServingCertificate {
     }
 }
 
-/// A client of HTTP/2 that trusts only the authorities of the PEM text `ca_pem` and presents no certificate.
+/// A client of HTTP/1.1 that trusts only the authorities of the PEM text `ca_pem` and presents no certificate.
 pub fn client_config(ca_pem: &str) -> Result<Arc<ClientConfig>, TlsError> {
     let protocols = |source| TlsError::Rustls { what: "the protocol versions", source };
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = builder.with_safe_default_protocol_versions().map_err(protocols)?;
     let mut config = builder.with_root_certificates(roots(ca_pem)?).with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 

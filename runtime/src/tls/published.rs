@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(error, "the config map kerf-system/ca has no ca.crt yet");
         let before = published.read().await.unwrap();
         assert!(published.write(before, &made_for_test().ca_pem).await.unwrap());
-        assert_eq!(published.client_config().await.unwrap().alpn_protocols, [b"h2"]);
+        assert_eq!(published.client_config().await.unwrap().alpn_protocols, [b"http/1.1"]);
         // Entries of other clients stay.
         stored.lock().unwrap().as_mut().unwrap()["data"]["note"] = json!("theirs");
         let before = published.read().await.unwrap();

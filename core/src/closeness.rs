@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 const NVLINK: u32 = 100;
 
-/// Up to this many sets are all compared: any set of 8 or 12 GPUs, and 4 of 16. Beyond it, a set grows from each GPU by the closest one.
+/// Up to this many sets are all compared: any set of 8 or 12 GPUs, and 4 of 16. Beyond it, a set grows from each GPU by the closest one,
+/// and the first candidates are compared with these.
 const MOST_SETS: usize = 2_000;
 
 /// The scores of all pairs of a node's GPUs. The default means that all pairs are alike, or that nothing is known of them.
@@ -73,6 +74,8 @@ impl Closeness {
         if sets(candidates.len(), count) <= MOST_SETS {
             each_set(candidates, count, &mut Vec::new(), &mut see);
         } else {
+            // What grows by the closest GPU may end worse than what would be taken if nothing were known.
+            see(&candidates[..count]);
             for seed in candidates {
                 see(&choice.grown(*seed, count));
             }

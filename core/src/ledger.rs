@@ -15,12 +15,14 @@ mod order;
 
 pub use accept::accept;
 pub use bind::{Action, BindFailure, BindProgress, Input, PodSlices, Posted};
-pub use change::{Change, NodeState, SliceKey, difference};
+pub use change::{Change, NodeState, SliceKey, desired, difference};
 pub use idle::{drop_disallowed, keep_warm};
 pub use node::{BoundPod, Due, Found, Kept, Ledger, Saved, Seen, Upkeep};
 pub use order::{Answer, Done, Limits, Moment, Order, OrderKind, Owner, Proposal, Rejection};
 
-use crate::contract::{GpuNodeSpec, GpuNodeStatus, Holder, RequestDocument, Reservation, WantedSlice};
+use crate::contract::{
+    GpuNodeSpec, GpuNodeStatus, Holder, RequestDocument, Reservation, SliceStatus, WantedSlice,
+};
 use crate::inventory::NodeInventory;
 use crate::names::{PodKey, PodUid, SliceId};
 use crate::packing::{Fleet, Refusal, Source, fit};
@@ -120,13 +122,13 @@ pub fn release(spec: &GpuNodeSpec, uid: &PodUid) -> Option<GpuNodeSpec> {
 pub fn follow_holders<'o>(
     spec: &GpuNodeSpec,
     status: &GpuNodeStatus,
-    owner: impl Fn(&SliceId) -> Option<&'o PodUid>,
+    owner: impl Fn(&SliceStatus) -> Option<&'o PodUid>,
 ) -> Option<GpuNodeSpec> {
     let mut next = spec.clone();
     for observed in &status.slices {
         let (Some(id), Some(holder)) = (&observed.id, &observed.holder) else { continue };
         let Some(here) = next.slices.iter().position(|s| s.id == *id) else { continue };
-        let Some(owner) = owner(id) else { continue };
+        let Some(owner) = owner(observed) else { continue };
         if let Some(there) = promised_elsewhere(&next, status, here, owner, (holder, observed.resource)) {
             let reservation = next.slices[there].reservation.take();
             next.slices[there].reservation =
@@ -137,18 +139,17 @@ pub fn follow_holders<'o>(
 }
 
 /// The index of the slice that is reserved for the holder of the slice at `here`, if it is another one.
-fn promised_elsewhere(
-    spec: &GpuNodeSpec,
+fn promised_elsewhere<'s>(
+    spec: &'s GpuNodeSpec,
     status: &GpuNodeStatus,
     here: usize,
     owner: &PodUid,
     (holder, name): (&Holder, Option<ResourceName>),
 ) -> Option<usize> {
-    let is_its = |s: &WantedSlice, matches: &dyn Fn(&Reservation) -> bool| {
-        s.reservation.as_ref().is_some_and(|r| r.uid == *owner && r.key() == holder.key() && matches(r))
-    };
-    let by_name = |s: &WantedSlice| is_its(s, &|r| r.container == holder.container);
-    let of_name = |s: &WantedSlice| is_its(s, &|r| Some(r.resource) == name);
+    let of_pod =
+        |s: &'s WantedSlice| s.reservation.as_ref().filter(|r| r.uid == *owner && r.key() == holder.key());
+    let by_name = |s: &'s WantedSlice| of_pod(s).is_some_and(|r| r.container == holder.container);
+    let of_name = |s: &'s WantedSlice| of_pod(s).is_some_and(|r| Some(r.resource) == name);
     if by_name(&spec.slices[here]) {
         return None;
     }

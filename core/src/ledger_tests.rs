@@ -119,7 +119,7 @@ fn a_slice_that_only_the_status_knows_is_not_cut_over() {
 fn follow(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<GpuNodeSpec> {
     let holder = |s: &SliceStatus| Some((s.id.clone()?, promisee(&s.holder.as_ref()?.pod).uid));
     let owners: BTreeMap<SliceId, PodUid> = status.slices.iter().filter_map(holder).collect();
-    follow_holders(spec, status, |id| owners.get(id))
+    follow_holders(spec, status, |shown| owners.get(shown.id.as_ref()?))
 }
 
 #[test]

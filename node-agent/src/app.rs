@@ -12,7 +12,7 @@ use crate::executor::Executor;
 use crate::gpu::GpuThread;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::metrics::Metrics;
-use crate::node::{Node, Settings, Xids};
+use crate::node::{Node, Recalled, Settings, Xids};
 use crate::node_object::Counts;
 use crate::others::{before, upgrade};
 use crate::processes::Host;
@@ -109,7 +109,7 @@ async fn run_with(
     let Some((recording, left)) = record::open(args, &stop).await? else { return Ok(()) };
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
-    let was_here = left.as_ref().filter(|left| !left.is_lost).map(|left| left.plugin);
+    let was_here = left.as_ref().and_then(Recalled::plugin_was_here);
     let plugin_before = before::evidence((&nodes, &args.node), was_here).await;
     let recalled = left.unwrap_or_default();
     let (readiness, mut registry) = (Readiness::new(&["nvml", "kubelet", "spec"]), Registry::default());

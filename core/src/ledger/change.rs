@@ -23,15 +23,21 @@ impl NodeState {
     /// The desired slices of the node, as its agent reports them.
     #[must_use]
     pub fn desired(&self) -> GpuNodeSpec {
-        let slices = &self.status.slices;
-        // Leaving slices count too, because a new name for a proposal's place must not be in the status already.
-        let numbers = slices.iter().filter_map(|slice| number(slice.id.as_ref()?));
-        GpuNodeSpec {
-            next_slice: numbers.max().unwrap_or_default(),
-            slices: slices.iter().filter_map(desired_slice).collect(),
-            policy: self.policy.clone(),
-            ..GpuNodeSpec::default()
-        }
+        desired(&self.status, &self.policy)
+    }
+}
+
+/// The desired slices of a node with this status, under the policy in force there.
+#[must_use]
+pub fn desired(status: &GpuNodeStatus, policy: &NodePolicy) -> GpuNodeSpec {
+    let slices = &status.slices;
+    // Leaving slices count too, because a new name for a proposal's place must not be in the status already.
+    let numbers = slices.iter().filter_map(|slice| number(slice.id.as_ref()?));
+    GpuNodeSpec {
+        next_slice: numbers.max().unwrap_or_default(),
+        slices: slices.iter().filter_map(desired_slice).collect(),
+        policy: policy.clone(),
+        ..GpuNodeSpec::default()
     }
 }
 
@@ -123,6 +129,18 @@ fn by_key(status: &GpuNodeStatus) -> BTreeMap<SliceKey, &SliceStatus> {
     status.slices.iter().map(|slice| (SliceKey::of(slice), slice)).collect()
 }
 
+/// Makes a slice share the names that its node repeats, because a leader has a copy of every node.
+fn share_names(slice: &mut SliceStatus, gpus: &[GpuStatus]) {
+    if let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == slice.gpu) {
+        slice.gpu = gpu.uuid.clone();
+    }
+    if let (Some(uid), Some(reservation)) = (&mut slice.ready_for, &slice.reservation)
+        && *uid == reservation.uid
+    {
+        *uid = reservation.uid.clone();
+    }
+}
+
 impl Change {
     /// Whether the change contains nothing.
     #[must_use]
@@ -136,16 +154,23 @@ impl Change {
         let mut new: BTreeMap<SliceKey, SliceStatus> =
             self.slices.into_iter().map(|slice| (SliceKey::of(&slice), slice)).collect();
         let status = &mut state.status;
-        status.slices.retain(|slice| !gone.contains(&SliceKey::of(slice)));
+        if let Some(gpus) = self.gpus {
+            status.gpus = gpus;
+        }
+        for slice in new.values_mut() {
+            share_names(slice, &status.gpus);
+        }
+        if !gone.is_empty() {
+            status.slices.retain(|slice| !gone.contains(&SliceKey::of(slice)));
+        }
         for slice in &mut status.slices {
             if let Some(changed) = new.remove(&SliceKey::of(slice)) {
                 *slice = changed;
             }
         }
+        // A copy of each node of a large cluster has no room to spare.
+        status.slices.reserve_exact(new.len());
         status.slices.extend(new.into_values());
-        if let Some(gpus) = self.gpus {
-            status.gpus = gpus;
-        }
         if let Some(conditions) = self.conditions {
             status.conditions = conditions;
         }

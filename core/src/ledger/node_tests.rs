@@ -118,12 +118,12 @@ fn what_could_not_be_made_goes_with_the_pods_whole_reservation_unless_a_binding_
     let mut marked = node.clone();
     mark(&mut marked, "a", 1, 1).unwrap();
     let desired = marked.ledger.desired().clone();
-    assert_eq!(marked.ledger.upkeep(&status, &BTreeMap::new(), &mut resting).lost, []);
+    assert_eq!(marked.ledger.upkeep(&status, |_| None, &mut resting).lost, []);
     assert_eq!(marked.ledger.desired(), &desired, "its Binding may be made");
     outcome(&mut marked, "a", 1, false, 2);
-    assert_eq!(marked.ledger.upkeep(&status, &BTreeMap::new(), &mut resting).lost.len(), 1);
+    assert_eq!(marked.ledger.upkeep(&status, |_| None, &mut resting).lost.len(), 1);
 
-    let Upkeep { has_changed, lost } = node.ledger.upkeep(&status, &BTreeMap::new(), &mut resting);
+    let Upkeep { has_changed, lost } = node.ledger.upkeep(&status, |_| None, &mut resting);
     assert!(has_changed);
     assert_eq!(lost, [(owner("a"), format!("slice {id} ({shape}) could not be made: no room"))]);
     assert_eq!(stands(&node), "nothing");
@@ -139,23 +139,23 @@ fn idle_slices_are_those_of_the_policy_and_not_where_one_failed() {
     node.ledger.set_policy(serde_json::from_str(warm).unwrap());
     let mut resting = BTreeSet::new();
     let status = node.state().status;
-    assert_eq!(node.ledger.upkeep(&status, &BTreeMap::new(), &mut resting).lost, []);
+    assert_eq!(node.ledger.upkeep(&status, |_| None, &mut resting).lost, []);
     assert_eq!(node.ledger.desired().slices.len(), 2);
     assert_eq!(node.ledger.desired().slices.iter().filter(|s| s.reservation.is_some()).count(), 0);
 
     let failed = node.ledger.desired().slices[0].id.clone();
     let status = failing(&node, &failed);
-    assert_eq!(node.ledger.upkeep(&status, &BTreeMap::new(), &mut resting).lost, []);
+    assert_eq!(node.ledger.upkeep(&status, |_| None, &mut resting).lost, []);
     assert_eq!(node.ledger.desired().slices.len(), 1);
     assert_eq!(resting, BTreeSet::from([gpu_uuid(0)]));
     let status = node.state().status;
-    node.ledger.upkeep(&status, &BTreeMap::new(), &mut resting);
+    node.ledger.upkeep(&status, |_| None, &mut resting);
     assert_eq!(node.ledger.desired().slices.len(), 1, "it would fail again");
 
     node.cut();
     node.ledger.set_policy(serde_json::from_str(r#"{"gpus": [{"kinds": ["whole"]}]}"#).unwrap());
     let status = node.state().status;
-    node.ledger.upkeep(&status, &BTreeMap::new(), &mut resting);
+    node.ledger.upkeep(&status, |_| None, &mut resting);
     assert_eq!(node.ledger.desired().slices, []);
 }
 
@@ -172,10 +172,10 @@ fn reservations_follow_the_kubelets_choice_between_equal_slices() {
     let slice = status.slices.iter_mut().find(|slice| slice.id.as_ref() == Some(&its)).unwrap();
     let container = of("a").reservation.as_ref().unwrap().container.clone();
     slice.holder = Some(crate::contract::Holder { namespace: "default".into(), pod: "a".into(), container });
-    node.ledger.upkeep(&status, &BTreeMap::new(), &mut BTreeSet::new());
+    node.ledger.upkeep(&status, |_| None, &mut BTreeSet::new());
     assert_eq!(node.ledger.reservation(&its).unwrap().pod, "b", "the holder may be a namesake of the pod");
-    let owners = BTreeMap::from([(its.clone(), of("a").reservation.as_ref().unwrap().uid.clone())]);
-    node.ledger.upkeep(&status, &owners, &mut BTreeSet::new());
+    let a = &of("a").reservation.as_ref().unwrap().uid;
+    node.ledger.upkeep(&status, |shown| (shown.id.as_ref() == Some(&its)).then_some(a), &mut BTreeSet::new());
     assert_eq!(node.ledger.reservation(&its).unwrap().pod, "a");
     assert_eq!(node.ledger.reservation(&mine).unwrap().pod, "b");
 }

@@ -7,7 +7,7 @@ use kerf_core::contract::{GpuNodeStatus, NodePolicy, SliceStatus, Summary};
 use kerf_core::ledger::{
     Answer, BoundPod, Found, Moment, NodeState, Order, OrderKind, Owner, Saved, Seen, Upkeep, reserved,
 };
-use kerf_core::names::{GpuUuid, PodKey, PodUid, SliceId};
+use kerf_core::names::{GpuUuid, PodKey, PodUid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -189,12 +189,14 @@ impl Node {
         if self.closed().is_some() {
             return false;
         }
-        let owners = self.owners(status);
+        let account = &self.account;
+        // The kubelet's checkpoint has UIDs.
+        let owner = |shown: &SliceStatus| account.owner(shown.device.as_ref()?);
         let Housekeeping { resting, rests_until, .. } = &mut self.housekeeping;
         if rests_until.take_if(|until| *until <= now).is_some() {
             resting.clear();
         }
-        let Upkeep { has_changed, lost } = self.ledger.upkeep(status, &owners, resting);
+        let Upkeep { has_changed, lost } = self.ledger.upkeep(status, owner, resting);
         if !resting.is_empty() {
             // The rest lasts from the first failure, so that further ones do not extend it.
             rests_until.get_or_insert(now + REST);
@@ -206,14 +208,6 @@ impl Node {
             self.desired_changed();
         }
         has_changed
-    }
-
-    /// The live pods that hold the slices by the kubelet's checkpoint, which has UIDs.
-    fn owners(&self, status: &GpuNodeStatus) -> BTreeMap<SliceId, PodUid> {
-        let owner = |shown: &SliceStatus| {
-            Some((shown.id.clone()?, self.account.owner(shown.device.as_ref()?)?.clone()))
-        };
-        status.slices.iter().filter_map(owner).collect()
     }
 
     /// Handles a change of the desired slices: earlier failures of others no longer count, and new slices may need new

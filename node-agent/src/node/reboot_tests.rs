@@ -421,3 +421,11 @@ fn a_replica_of_an_old_record_is_none_of_a_device_that_is_held_as_a_whole() {
     let again = scene.settle();
     assert_eq!(again.slices, status.slices);
 }
+
+#[test]
+fn a_lost_checkpoint_does_not_say_whether_nvidias_plugin_was_here() {
+    for plugin in [true, false] {
+        assert_eq!(Recalled { plugin, ..Recalled::default() }.plugin_was_here(), Some(plugin));
+    }
+    assert_eq!(Recalled::lost().plugin_was_here(), None);
+}

@@ -89,6 +89,12 @@ impl Recalled {
         Self { is_lost: true, paused: DEPLOY_CLIENTS.map(str::to_owned).into(), ..Self::default() }
     }
 
+    /// Whether NVIDIA's device plugin was here; `None` if the checkpoint was lost.
+    #[must_use]
+    pub fn plugin_was_here(&self) -> Option<bool> {
+        (!self.is_lost).then_some(self.plugin)
+    }
+
     /// Keeps what still counts after the driver was reloaded, at a boot or within one. Compute modes, limits and
     /// lengths end with a load, so what is set now was set by others. A GPU that is still ill reports it again. Shares
     /// stay, because the kubelet remembers to which pods it has allocated them. The Node's labels stay too.

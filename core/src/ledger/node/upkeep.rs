@@ -1,9 +1,9 @@
 //! Maintenance of the ledger without an order.
 
 use super::{Entry, Ledger, Owner};
-use crate::contract::{GpuNodeSpec, GpuNodeStatus, Reservation, SliceState};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, Reservation, SliceState, SliceStatus};
 use crate::ledger::{drop_disallowed, follow_holders, keep_warm};
-use crate::names::{GpuUuid, PodUid, SliceId};
+use crate::names::{GpuUuid, PodUid};
 use crate::packing::Fleet;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,16 +20,16 @@ impl Ledger {
     /// Adapts the ledger to the node: reservations follow the kubelet's choices, a slice that could not be made ends its pod's whole
     /// reservation, and idle slices become those that the policy wants. A pod that is bound or may be keeps its reservation.
     ///
-    /// `owners` are the pods that hold slices by an account that knows their UIDs.
+    /// `owner` is the pod that holds a slice, by an account that knows UIDs.
     /// No idle slice is cut on GPUs in `resting`. GPUs on which an idle slice could not be made are added to it.
-    pub fn upkeep(
+    pub fn upkeep<'o>(
         &mut self,
         status: &GpuNodeStatus,
-        owners: &BTreeMap<SliceId, PodUid>,
+        owner: impl Fn(&SliceStatus) -> Option<&'o PodUid>,
         resting: &mut BTreeSet<GpuUuid>,
     ) -> Upkeep {
         let is_bound = |uid: &&PodUid| self.entries.get(*uid).is_some_and(|entry| entry.bound);
-        let followed = follow_holders(&self.desired, status, |id| owners.get(id).filter(is_bound));
+        let followed = follow_holders(&self.desired, status, |shown| owner(shown).filter(is_bound));
         let mut has_changed = self.take_on(followed);
         let before = self.desired.slices.len();
         let lost = self.drop_failed(status, resting);

@@ -1,7 +1,7 @@
 //! Whether a node is managed by kerf's agent or belongs to NVIDIA's device plugin, by its labels.
 
+use crate::selector::Labels;
 use crate::{keys, nvidia_keys};
-use std::collections::BTreeMap;
 
 /// Whether a node is managed, by its labels.
 ///
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 /// it, a node is managed if it has GPUs and an admin has switched NVIDIA's device plugin off there, or if nos partitioned it. If the
 /// chart's `managedNodes` has another rule, the presence of a GpuNode decides.
 #[must_use]
-pub fn is_managed(labels: &BTreeMap<String, String>) -> bool {
-    let is = |key: &str, value: &str| labels.get(key).is_some_and(|found| found == value);
+pub fn is_managed(labels: &impl Labels) -> bool {
+    let is = |key: &str, value: &str| labels.value(key) == Some(value);
     let is_freed = || is(nvidia_keys::PRESENT, "true") && is(nvidia_keys::DEPLOY_DEVICE_PLUGIN, "false");
     let is_nos = || ["mig", "mps"].iter().any(|kind| is(keys::NOS_PARTITIONING, kind));
     is(keys::MANAGED, "true") || !is(keys::MANAGED, "false") && (is_freed() || is_nos())
@@ -19,6 +19,7 @@ pub fn is_managed(labels: &BTreeMap<String, String>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     const PRESENT: (&str, &str) = ("nvidia.com/gpu.present", "true");
     const OFF: (&str, &str) = ("nvidia.com/gpu.deploy.device-plugin", "false");
@@ -44,7 +45,8 @@ mod tests {
             (&[not, (NOS, "mig")], false),
             (&[own, PRESENT, (NOS, "hybrid")], true),
         ] {
-            let read = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let read = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            let read: BTreeMap<_, _> = read.collect();
             assert_eq!(is_managed(&read), managed, "{labels:?}");
         }
     }

@@ -1,8 +1,11 @@
 //! Names that other systems define, each with a type of its own, so that one is never used as another.
+//!
+//! The clones of a name share its text, because all that is known of a large cluster repeats the same names many times.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use thiserror::Error;
 
 macro_rules! name {
@@ -10,12 +13,12 @@ macro_rules! name {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
-        pub struct $name(String);
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// Wraps the name without a check.
-            pub fn new(name: impl Into<String>) -> Self {
-                Self(name.into())
+            pub fn new(name: impl AsRef<str>) -> Self {
+                Self(name.as_ref().into())
             }
 
             /// The text of the name.
@@ -40,7 +43,7 @@ macro_rules! name {
 
         impl From<&str> for $name {
             fn from(name: &str) -> Self {
-                Self(name.to_owned())
+                Self::new(name)
             }
         }
     };

@@ -4,6 +4,18 @@ use crate::names::NodeName;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
+/// The labels of a node or a pod.
+pub trait Labels {
+    /// The value of the label with this key; `None` if there is no such label.
+    fn value(&self, key: &str) -> Option<&str>;
+}
+
+impl Labels for BTreeMap<String, String> {
+    fn value(&self, key: &str) -> Option<&str> {
+        self.get(key).map(String::as_str)
+    }
+}
+
 /// `spec.match` of a policy for nodes: a node must have a name of the list, if there is one, and every label.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -27,7 +39,7 @@ impl NodeMatch {
 
     /// Whether the policy is for the node of this name with these labels.
     #[must_use]
-    pub fn is_for(&self, name: &NodeName, labels: &BTreeMap<String, String>) -> bool {
+    pub fn is_for(&self, name: &NodeName, labels: &impl Labels) -> bool {
         in_list(&self.names, name.as_str()) && has_all(&self.labels, labels)
     }
 
@@ -39,8 +51,8 @@ impl NodeMatch {
 }
 
 /// Whether everything that has the labels `narrow` also has the labels `wide`.
-pub(crate) fn has_all(wide: &BTreeMap<String, String>, narrow: &BTreeMap<String, String>) -> bool {
-    wide.iter().all(|(key, value)| narrow.get(key) == Some(value))
+pub(crate) fn has_all(wide: &BTreeMap<String, String>, narrow: &impl Labels) -> bool {
+    wide.iter().all(|(key, value)| narrow.value(key) == Some(value))
 }
 
 /// Whether a list of names contains `name`, directly or by a `*`. An empty list means all names.

@@ -24,6 +24,7 @@ mod request;
 mod spec;
 mod status;
 mod status_wire;
+mod wanted;
 
 pub use assignment::{AssignedDevices, AssignedSlice, AssignmentDocument, PassedKind};
 pub use chosen::Chosen;
@@ -41,6 +42,7 @@ pub use status::{
     Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Holder, SliceReservation, SliceState, SliceStatus,
     Summary, UnreadableStatus,
 };
+pub use wanted::{Reserved, Wanted};
 
 #[cfg(test)]
 mod skew_tests;

@@ -10,7 +10,8 @@ pub use memory::{MemoryState, by_state};
 use crate::capacity::laid_out;
 use crate::closeness::Closeness;
 use crate::contract::{
-    GpuNodeSpec, GpuNodeStatus, GpuRule, GpuStatus, Shape, SliceState, SliceStatus, WantedSlice,
+    GpuNodeSpec, GpuNodeStatus, GpuRule, GpuStatus, NodePolicy, Shape, SliceState, SliceStatus, Wanted,
+    WantedSlice,
 };
 use crate::kind::Kind;
 use crate::mig::{Instance, MigTable};
@@ -82,7 +83,14 @@ impl NodeInventory {
     /// The inventory of a node with this desired state and status.
     #[must_use]
     pub fn of(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Self {
-        let gpus = status.gpus.iter().map(|gpu| gpu_inventory(gpu, spec, status)).collect();
+        let wanted: Vec<_> = spec.slices.iter().map(Wanted::from).collect();
+        Self::of_wanted(&wanted, &spec.policy, status)
+    }
+
+    /// The inventory of a node that should have these slices under this policy.
+    #[must_use]
+    pub fn of_wanted(wanted: &[Wanted<'_>], policy: &NodePolicy, status: &GpuNodeStatus) -> Self {
+        let gpus = status.gpus.iter().map(|gpu| gpu_inventory(gpu, wanted, policy, status)).collect();
         Self {
             gpus,
             closeness: Closeness::of(&status.gpus),
@@ -92,17 +100,22 @@ impl NodeInventory {
     }
 }
 
-fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> GpuInventory {
-    let wanted = spec.slices.iter().filter(|s| s.gpu == gpu.uuid);
+fn gpu_inventory(
+    gpu: &GpuStatus,
+    wanted: &[Wanted<'_>],
+    policy: &NodePolicy,
+    status: &GpuNodeStatus,
+) -> GpuInventory {
+    let here = wanted.iter().filter(|s| *s.gpu == gpu.uuid);
     let mut slices: Vec<_> =
-        wanted.map(|s| PlacedSlice { shape: s.shape, occupancy: occupancy(s, status) }).collect();
+        here.map(|s| PlacedSlice { shape: s.shape, occupancy: occupancy(*s, status) }).collect();
     let unknown = status.slices.iter().filter(|s| s.gpu == gpu.uuid && s.state != SliceState::Failed);
-    let unknown = unknown.filter(|s| !spec.slices.iter().any(|w| Some(&w.id) == s.id.as_ref()));
+    let unknown = unknown.filter(|s| !wanted.iter().any(|w| Some(w.id) == s.id.as_ref()));
     // A slice may be held although its holder is unknown.
     let held = |s: &SliceStatus| s.holder.is_some() || s.id.is_some() && s.state == SliceState::Held;
-    let unknown = unknown.filter(|s| held(s) || !is_leaving(s, spec));
+    let unknown = unknown.filter(|s| held(s) || !is_leaving(s, wanted));
     slices.extend(unknown.map(|s| PlacedSlice { shape: s.shape, occupancy: Occupancy::Taken }));
-    let rule = spec.policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &gpu.model);
+    let rule = policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &gpu.model);
     let layout = || {
         laid_out(&rule, &gpu.profiles, gpu.memory, gpu.beside_shares(), gpu.mps_shares).unwrap_or_default()
     };
@@ -123,14 +136,14 @@ fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) ->
 }
 
 /// Whether a slice without a holder is about to be destroyed: it is no longer desired, or a desired slice takes its place.
-fn is_leaving(slice: &SliceStatus, spec: &GpuNodeSpec) -> bool {
+fn is_leaving(slice: &SliceStatus, wanted: &[Wanted<'_>]) -> bool {
     let place = slice.shape.instance().map(|i| i.placement);
-    let wanted = spec.slices.iter().filter(|w| w.gpu == slice.gpu).filter_map(|w| w.shape.instance());
+    let wanted = wanted.iter().filter(|w| *w.gpu == slice.gpu).filter_map(|w| w.shape.instance());
     slice.id.is_some() || place.is_some_and(|place| wanted.into_iter().any(|w| w.placement.overlaps(place)))
 }
 
-fn occupancy(slice: &WantedSlice, status: &GpuNodeStatus) -> Occupancy {
-    let observed = status.slice(&slice.id);
+fn occupancy(slice: Wanted<'_>, status: &GpuNodeStatus) -> Occupancy {
+    let observed = status.slice(slice.id);
     if slice.reservation.is_some() || observed.is_some_and(|s| s.holder.is_some()) {
         return Occupancy::Taken;
     }
@@ -149,6 +162,12 @@ fn occupancy(slice: &WantedSlice, status: &GpuNodeStatus) -> Occupancy {
 /// Whether no pod holds or has reserved the slice. The agent must have reported that, or the slice must not exist yet.
 #[must_use]
 pub fn is_idle(slice: &WantedSlice, status: &GpuNodeStatus) -> bool {
+    is_wanted_idle(slice.into(), status)
+}
+
+/// The same of a desired slice of an agent's report.
+#[must_use]
+pub fn is_wanted_idle(slice: Wanted<'_>, status: &GpuNodeStatus) -> bool {
     matches!(occupancy(slice, status), Occupancy::Idle(_))
 }
 

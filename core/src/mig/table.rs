@@ -4,6 +4,7 @@ use super::Profile;
 use crate::units::MemoryMib;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// NVML's id of a GPU instance profile, as `nvmlDeviceCreateGpuInstanceWithPlacement` takes it. Ids have a meaning only together with
 /// the GPU's table: 19 is `1g` on most GPUs, but not on all.
@@ -68,18 +69,18 @@ impl ProfileEntry {
     }
 }
 
-/// The profiles of one GPU, in NVML's order.
+/// The profiles of one GPU, in NVML's order. Clones share them, because all GPUs of a model have the same.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct MigTable {
-    entries: Vec<ProfileEntry>,
+    entries: Arc<[ProfileEntry]>,
 }
 
 impl MigTable {
     /// A table with these entries, in their order.
     #[must_use]
     pub fn new(entries: Vec<ProfileEntry>) -> Self {
-        Self { entries }
+        Self { entries: entries.into() }
     }
 
     /// The entries in NVML's order.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::plugin_layout::{MigStrategy, PluginLayout, Sharing};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 fn document(spec: Value) -> NodePolicyDocument {
     let document = json!({
@@ -22,8 +23,8 @@ fn the_rules_are_what_the_document_says() {
     let policy = rules.managed().unwrap();
     assert_eq!(policy.gpus.len(), 2);
     assert_eq!((policy.over_use, policy.remove_rejected_pods), (OverUse::Evict, true));
-    let pool = |pool: &str| [("pool".to_owned(), pool.to_owned())].into();
-    let is_for = |name: &str, labels| rules.nodes.is_for(&name.into(), &labels);
+    let pool = |pool: &str| BTreeMap::from([("pool".to_owned(), pool.to_owned())]);
+    let is_for = |name: &str, labels: BTreeMap<_, _>| rules.nodes.is_for(&name.into(), &labels);
     assert!(is_for("gpu-a-1", pool("a")));
     assert!(!is_for("gpu-b-1", pool("a")));
     assert!(!is_for("gpu-a-1", pool("b")));
@@ -33,7 +34,7 @@ fn the_rules_are_what_the_document_says() {
 fn a_policy_that_says_nothing_is_for_every_node_and_changes_nothing() {
     let rules: NodeRules = document(json!({})).try_into().unwrap();
     assert!(rules.managed().unwrap().is_default());
-    assert!(rules.nodes.is_for(&"any".into(), &[].into()));
+    assert!(rules.nodes.is_for(&"any".into(), &BTreeMap::new()));
 }
 
 /// The snapshot has the text of every mistake.

@@ -8,7 +8,7 @@ use crate::mig::Profile;
 use crate::names::NodeName;
 use crate::plugin_layout::{LayoutPolicy, PluginLayout};
 use crate::request::{Dialect, PodFacts};
-use crate::selector::NodeMatch;
+use crate::selector::{Labels, NodeMatch};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
@@ -109,7 +109,7 @@ impl Policies {
 
     /// The policy for a managed node: the first that selects it.
     #[must_use]
-    pub fn of_node(&self, name: &NodeName, labels: &BTreeMap<String, String>) -> Option<&NodeRules> {
+    pub fn of_node(&self, name: &NodeName, labels: &impl Labels) -> Option<&NodeRules> {
         let mut managed = self.nodes.iter().filter(|rules| rules.managed().is_some());
         managed.find(|rules| rules.nodes.is_for(name, labels))
     }

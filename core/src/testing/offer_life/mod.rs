@@ -219,7 +219,7 @@ impl Life {
         self.given
     }
 
-    /// The extender reserves slices for a new pod; they must still be made.
+    /// The agent reserves slices for a new pod; they must still be made.
     fn reserve(&mut self, draw: &mut Draw) {
         if self.pods.iter().filter(|pod| pod.stage != Stage::Over).count() >= MOST_PODS {
             return;
@@ -261,13 +261,12 @@ impl Life {
         });
     }
 
-    /// A slice that the status shows as idle, which may be outdated, or one that must still be made.
+    /// An idle slice, or one that must still be made. What is idle is known at once, because the agent itself reserves.
     fn slice_for(&mut self, name: usize, ware: usize, draw: &mut Draw) -> &mut Slice {
-        let is_status_old = draw.one_in(4);
         let (agent, may_be_idle) = (&self.agent, !draw.one_in(4));
         let is_idle = |slice: &Slice| {
             let is_its = slice.name == name && slice.ware.number == ware && slice.reservation.is_none();
-            may_be_idle && is_its && slice.made && (is_status_old || agent.held_as(&slice.device).is_none())
+            may_be_idle && is_its && slice.made && agent.held_as(&slice.device).is_none()
         };
         let at = self.slices.iter().position(is_idle).unwrap_or_else(|| {
             let number = self.number();

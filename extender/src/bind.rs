@@ -141,8 +141,8 @@ impl Bind {
         };
         let until = gate + POST_GRACE;
         match pod.ask() {
-            _ if pod.asks_for_nothing => self.post(term, None, until).await,
-            Err(Refusal::NotAdmitted) if !pod.devices.is_empty() => {
+            _ if pod.template.asks_for_nothing => self.post(term, None, until).await,
+            Err(Refusal::NotAdmitted) if !pod.template.devices.is_empty() => {
                 term.with(|index| index.reserve_plain(&pod, &self.node)).map_err(BindError::Refused)?;
                 self.post(term, None, until).await
             }

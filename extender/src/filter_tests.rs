@@ -3,6 +3,7 @@ use crate::cluster_index::UNCERTAIN;
 use crate::cluster_index::scene::{Scene, gpu_node};
 use crate::compute::Compute;
 use crate::pod::{KnownPod, SlicedPod};
+use crate::template::Template;
 use crate::tentative::LIFETIME;
 use k8s_openapi::api::core::v1::Taint;
 use kerf_core::contract::{GpuNodeStatus, PassedKind, RequestDocument};
@@ -52,30 +53,18 @@ pub(super) fn run(index: &mut Scene, pod: &Candidate, node: &str, movable: bool)
 
 /// A pod as the watch shows it once it is bound.
 pub(super) fn bound(pod: &Candidate, node: &str, movable: bool) -> KnownPod {
-    KnownPod { node: Some(node.into()), movable_to: movable.then(Arc::default), ..unbound(pod) }
+    let bound = KnownPod { node: Some(node.into()), ..unbound(pod) };
+    bound.with(|template| template.movable_to = movable.then(Arc::default))
 }
 
 /// A pod as the watch shows it before it is bound.
 pub(crate) fn unbound(pod: &Candidate) -> KnownPod {
-    KnownPod {
-        devices: pod.devices.clone(),
-        has_slices: false,
-        asks_for_nothing: false,
-        uid: pod.uid.clone(),
-        key: pod.key.clone(),
-        node: None,
-        ended: false,
-        compute: Compute::default(),
-        deleting: false,
-        gated: false,
-        movable_to: None,
-        pending_to: None,
+    let template = Template {
+        devices: Arc::new(pod.devices.clone()),
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
-        policy: None,
-        assigned: None,
-        facts: Arc::default(),
-        counted: crate::pod::Counted::default(),
-    }
+        ..Template::default()
+    };
+    KnownPod::new(pod.uid.clone(), pod.key.clone(), template)
 }
 
 #[test]
@@ -163,7 +152,7 @@ fn shares(resource: &str, first_is_busy: bool) -> Vec<String> {
     let place = |n: usize| {
         let pod = pod(&n.to_string(), resource);
         let compute = Compute { cpu: CpuMilli(100), memory: MemoryMib(256) };
-        index.show_pod(KnownPod { compute, ..unbound(&pod) });
+        index.show_pod(unbound(&pod).with(|template| template.compute = compute));
         let node = choose(&mut index, &pod, &["n1", "n2"], Instant::now()).unwrap();
         bind(&mut index, &pod, &node);
         node
@@ -191,7 +180,7 @@ fn two_nodes() -> Scene {
 fn share(index: &mut Scene, name: &str, cpu: u32) -> Candidate {
     let pod = pod(name, "nvidia.com/gpu-4gb");
     let compute = Compute { cpu: CpuMilli(cpu), memory: MemoryMib(256) };
-    index.show_pod(KnownPod { compute, ..unbound(&pod) });
+    index.show_pod(unbound(&pod).with(|template| template.compute = compute));
     pod
 }
 
@@ -200,7 +189,8 @@ fn cpu_of_pods_that_are_not_kerfs_counts_for_a_share_until_they_are_gone() {
     let mut index = two_nodes();
     let foreign = pod("foreign", "nvidia.com/gpu-4gb");
     let compute = Compute { cpu: CpuMilli(4000), memory: MemoryMib(256) };
-    let foreign = KnownPod { compute, request: None, node: Some("n1".into()), ..unbound(&foreign) };
+    let foreign = KnownPod { node: Some("n1".into()), ..unbound(&foreign) };
+    let foreign = foreign.with(|template| (template.compute, template.request) = (compute, None));
     index.show_other(&foreign);
     let asks = share(&mut index, "a", 100);
     assert_eq!(choose(&mut index, &asks, &["n1", "n2"], Instant::now()), Some("n2".to_owned()));
@@ -380,7 +370,8 @@ fn an_expectation_ends_with_the_pod() {
     let (a, b, now) = (pod("a", WHOLE), pod("b", WHOLE), Instant::now());
     filter(&mut index, &a, &["n1"], now);
     assert_eq!(filter(&mut index, &b, &["n1"], now).refused, [("n1", Refusal::NoRoom)]);
-    index.hide_pod(&KnownPod { deleting: true, request: None, ..unbound(&a) });
+    let deleting = KnownPod { deleting: true, ..unbound(&a) };
+    index.hide_pod(&deleting.with(|template| template.request = None));
     assert_eq!(filter(&mut index, &b, &["n1"], now).fitting, ["n1"]);
 }
 
@@ -529,25 +520,7 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
     let now = Instant::now();
     let mut index = cluster(&[("n", &["H100-80GB"])]);
     let waiting = pod("a", WHOLE);
-    index.show_pod(KnownPod {
-        devices: Devices::new(),
-        has_slices: false,
-        asks_for_nothing: false,
-        uid: waiting.uid.clone(),
-        key: waiting.key.clone(),
-        node: None,
-        ended: false,
-        compute: Compute::default(),
-        deleting: false,
-        gated: false,
-        movable_to: None,
-        pending_to: None,
-        request: Some(request(WHOLE, 1).to_json().into()),
-        policy: None,
-        assigned: None,
-        facts: Arc::default(),
-        counted: crate::pod::Counted::default(),
-    });
+    index.show_pod(unbound(&waiting));
     assert!(index.wake(now).is_empty(), "nothing is listed yet");
     index.nodes_listed();
     index.pods_listed();

@@ -5,7 +5,8 @@
 //! |---|---|
 //! | [`args`], [`app`] | flags and wiring |
 //! | [`wire`], [`routes`] | kube-scheduler's requests and the answers to them |
-//! | [`ask`], [`pod`] | the parts of a pod that are read |
+//! | [`ask`], [`pod`], [`template`] | the parts of a pod that are read |
+//! | [`shared`] | equal values that are stored once |
 //! | [`cluster_index`] | nodes, pods, reservations and pending pods; no I/O, no clock |
 //! | [`tentative`] | assumed pods: where pods will probably be bound |
 //! | [`usage`] | what namespaces hold under their quotas |
@@ -21,6 +22,7 @@
 //! | [`node_policies`] | what nodes may cut, by the admins' documents |
 //! | [`plugin_layout`] | the configuration of NVIDIA's device plugin on the nodes that it serves |
 //! | [`node_view`], [`seen_nodes`] | the parts of a Node that are read, and the Nodes that layouts may concern |
+//! | [`gpu_node_view`], [`metadata`] | the parts of a GpuNode, and of any object's metadata, that are read |
 //! | [`events`] | Events about pods and nodes |
 //! | [`watch`], [`confirm`] | the sources that feed the index |
 //! | [`relist`] | requests for a new list from a watch |
@@ -53,10 +55,12 @@ pub mod evict;
 pub mod filter;
 pub mod former_epoch;
 pub mod fresh;
+pub mod gpu_node_view;
 pub mod in_flight;
 pub mod in_force;
 pub mod in_time;
 pub mod leader;
+pub mod metadata;
 pub mod metric_labels;
 pub mod metrics;
 pub mod node_policies;
@@ -67,6 +71,8 @@ pub mod preempt;
 pub mod relist;
 pub mod routes;
 pub mod seen_nodes;
+pub mod shared;
+pub mod template;
 pub mod tentative;
 pub mod term;
 pub mod timers;

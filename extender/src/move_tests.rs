@@ -83,7 +83,7 @@ fn a_pod_moves_only_to_a_node_on_which_its_owner_wants_it() {
         let selector = [("pool".to_owned(), "red".to_owned())].into();
         let chosen = NodeSelection::of_template(&selector, None);
         let movable_to = Some(Arc::new(Destinations { chosen, ..Destinations::default() }));
-        index.show_pod(KnownPod { movable_to, ..bound(&pod("a", SMALL), "n1", true) });
+        index.show_pod(bound(&pod("a", SMALL), "n1", true).with(|template| template.movable_to = movable_to));
         let labels = pool.map(|pool| [("pool".to_owned(), pool.to_owned())].into());
         index.show_labels("n3".into(), labels);
         assert_eq!(evicted_for(&mut index, &pod("whole", WHOLE), now), evicted, "{pool:?}");
@@ -101,7 +101,7 @@ fn a_pod_moves_only_where_it_tolerates_the_taints_and_finds_cpu_and_memory() {
         [(vec![], 1000, vec!["a"]), (vec![], 999, vec![]), (vec![taint()], 1000, vec![])]
     {
         let mut index = running(&pods, now);
-        index.show_pod(KnownPod { compute: asks, ..bound(&pod("a", SMALL), "n1", true) });
+        index.show_pod(bound(&pod("a", SMALL), "n1", true).with(|template| template.compute = asks));
         index.show_allocatable("n3".into(), Some(has(cpu)));
         index.show_taints("n3".into(), taints.clone());
         assert_eq!(evicted_for(&mut index, &pod("whole", WHOLE), now), evicted, "{taints:?} {cpu}");
@@ -158,7 +158,7 @@ fn nobody_is_evicted_for_a_place_whose_pod_is_about_to_end_unless_it_does_not_in
     let now = Instant::now();
     let mut index = running(&AROUND_ONE_THAT_ENDS, now);
     let whole = pod("whole", WHOLE);
-    index.show_pod(KnownPod { movable_to: None, ..deleting(&pod("before", WHOLE), "n2") });
+    index.show_pod(deleting(&pod("before", WHOLE), "n2").with(|template| template.movable_to = None));
     for seconds in [0, 30, 59] {
         assert!(evicted_for(&mut index, &whole, now + Duration::from_secs(seconds)).is_empty());
     }

@@ -1,6 +1,7 @@
 //! A Node as the leader watches it: its layout, its capacity for pods, and whether it accepts any. Nothing else of a
 //! Node is read or kept.
 
+use crate::metadata;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeRuntimeHandler};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, Deserialize, Resource)]
 #[resource(inherit = Node)]
 pub struct NodeView {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "metadata::read")]
     metadata: ObjectMeta,
     #[serde(default)]
     spec: Option<MachineSpec>,

@@ -4,6 +4,8 @@
 use crate::ask::Ask;
 use crate::compute::Compute;
 use crate::destinations::Destinations;
+use crate::metadata;
+use crate::template::Template;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -15,7 +17,6 @@ use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::quota::Charge;
 use kerf_core::request::{AffinityView, NodeSelection, PodFacts};
-use kerf_core::static_node::Devices;
 use kerf_runtime::plugin_pod::{ContainerView, PluginPodStatus, asks_for_nothing, devices, has_slices};
 use kube::Resource;
 use serde::Deserialize;
@@ -28,7 +29,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Default, Deserialize, Resource)]
 #[resource(inherit = Pod)]
 pub struct SlicedPod {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "metadata::read")]
     pub metadata: ObjectMeta,
     #[serde(default)]
     pub spec: Option<PodSpecView>,
@@ -71,8 +72,7 @@ pub struct PodSpecView {
 pub struct Counted {
     /// The kind of the pod's first slice, as far as it is known.
     pub kind: KindLabel,
-    /// When the pod was created. The API server stores whole seconds. A pod that a watch shows as it comes is taken to
-    /// be created at that moment, within the second that is stored.
+    /// When the pod was created.
     pub created: Option<Timestamp>,
 }
 
@@ -94,48 +94,64 @@ pub struct KnownPod {
     pub node: Option<NodeName>,
     /// All its containers have ended for good: `Succeeded` or `Failed`.
     pub ended: bool,
-    /// The CPU and memory that its containers ask for.
-    pub compute: Compute,
-    /// The devices of NVIDIA's plugin that it asks for, which it holds while it is on a node that has them.
-    pub devices: Devices,
     /// It has slices that one of kerf's agents made.
     pub has_slices: bool,
-    /// It asks for nothing that kerf serves.
-    pub asks_for_nothing: bool,
     /// It has a deletion timestamp.
     pub deleting: bool,
     /// It has `schedulingGates`, so that the scheduler does not place it yet.
     pub gated: bool,
-    /// Where its replacement may run: its owner allows its eviction, and its controller recreates it. `None` if it must
-    /// stay.
-    pub movable_to: Option<Arc<Destinations>>,
-    /// The nodes that it may go to. `None` once it has a node.
-    pub pending_to: Option<Arc<Destinations>>,
-    /// The text of its request document.
-    pub request: Option<Arc<str>>,
-    /// The policy that the document names.
-    pub policy: Option<Arc<str>>,
     /// What its slices are charged, by the assignment that its Binding wrote into it. `None` before that, and if it has
     /// no slices.
     pub assigned: Option<Charge>,
-    /// Facts that select its policy, if the policy that the document names no longer exists.
-    pub facts: Arc<PodFacts>,
-    pub counted: Counted,
+    /// When the pod was created. The API server stores whole seconds. A pod that a watch shows as it comes is taken to
+    /// be created at that moment, within the second that is stored.
+    pub created: Option<Timestamp>,
+    pub template: Arc<Template>,
 }
 
 impl KnownPod {
+    /// A pod of this template, of which nothing else is known.
+    #[must_use]
+    pub fn new(uid: PodUid, key: PodKey, template: Template) -> Self {
+        Self {
+            uid,
+            key,
+            node: None,
+            ended: false,
+            has_slices: false,
+            deleting: false,
+            gated: false,
+            assigned: None,
+            created: None,
+            template: Arc::new(template),
+        }
+    }
+
+    /// The same pod with a changed template.
+    #[cfg(test)]
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Template)) -> Self {
+        change(Arc::make_mut(&mut self.template));
+        self
+    }
+
+    /// What metrics count it by.
+    #[must_use]
+    pub fn counted(&self) -> Counted {
+        Counted { kind: self.template.kind, created: self.created }
+    }
+
     /// The same pod, seen by a watch at this moment, with a more exact creation time.
     #[must_use]
     pub fn seen(mut self, now: Timestamp) -> Self {
         const NOTED_TO: SignedDuration = SignedDuration::from_secs(1);
         let within = |noted: Timestamp| now.clamp(noted, noted.saturating_add(NOTED_TO).unwrap_or(noted));
-        self.counted.created = self.counted.created.map(within);
+        self.created = self.created.map(within);
         self
     }
 
     /// Its request, read from the request document.
     pub fn ask(&self) -> Result<Ask, Refusal> {
-        Ok(Ask::read(self.request.as_deref())?.of(self.facts.clone()))
+        Ok(Ask::read(self.template.request.as_deref())?.of(self.template.facts.clone()))
     }
 
     /// Whether the scheduler may place it: it is alive, has no node, and has no gates.
@@ -161,10 +177,7 @@ impl From<SlicedPod> for KnownPod {
         let policy = chosen.map(|chosen| Arc::from(chosen.policy.as_str()));
         let assigned = annotations.get(keys::ASSIGNMENT).filter(|_| !is_pending);
         let assigned = assigned.and_then(|text| charge(text, ask.as_ref()));
-        let counted = Counted {
-            kind: ask.as_ref().map(|ask| ask.document.kind_label()).unwrap_or_default(),
-            created: metadata.creation_timestamp.map(|created| created.0),
-        };
+        let kind = ask.as_ref().map(|ask| ask.document.kind_label()).unwrap_or_default();
         let facts = PodFacts {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             namespace_labels: None,
@@ -182,24 +195,28 @@ impl From<SlicedPod> for KnownPod {
             tolerated: spec.tolerations.unwrap_or_default(),
         };
         let destinations = (movable || is_pending).then(|| Arc::new(destinations()));
+        let template = Template {
+            compute,
+            devices: Arc::new(devices),
+            asks_for_nothing: asks_for_nothing && request.is_none(),
+            pending_to: destinations.clone().filter(|_| is_pending),
+            movable_to: destinations.filter(|_| movable),
+            request: request.map(Arc::from),
+            policy,
+            kind,
+            facts: Arc::new(facts),
+        };
         Self {
             uid: PodUid::new(metadata.uid.unwrap_or_default()),
             key: PodKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
             node: node.map(NodeName::new),
             ended: status.is_some_and(|status| status.has_ended()),
-            compute,
-            devices,
             has_slices,
-            asks_for_nothing: asks_for_nothing && request.is_none(),
             deleting: metadata.deletion_timestamp.is_some(),
             gated: !spec.scheduling_gates.is_empty(),
-            pending_to: destinations.clone().filter(|_| is_pending),
-            movable_to: destinations.filter(|_| movable),
-            request: request.map(Arc::from),
-            policy,
             assigned,
-            facts: Arc::new(facts),
-            counted,
+            created: metadata.creation_timestamp.map(|created| created.0),
+            template: Arc::new(template),
         }
     }
 }
@@ -270,29 +287,24 @@ mod tests {
             ]},
             "status": {"phase": "Succeeded"},
         }));
-        let expected = KnownPod {
-            uid: "u".into(),
-            key: PodKey::new("ns", "a"),
-            node: Some("n1".into()),
-            ended: true,
+        let template = Template {
             compute: Compute { cpu: CpuMilli(1500), memory: MemoryMib(2048) },
-            devices: Devices::new(),
-            has_slices: false,
-            asks_for_nothing: false,
-            deleting: true,
-            gated: true,
             movable_to: Some(Arc::default()),
-            pending_to: None,
             request: Some("{}".into()),
-            policy: None,
-            assigned: None,
             facts: Arc::new(PodFacts {
                 namespace: "ns".to_owned(),
                 labels: [("team".to_owned(), "red".to_owned())].into(),
                 service_account: "robot".to_owned(),
                 ..PodFacts::default()
             }),
-            counted: Counted::default(),
+            ..Template::default()
+        };
+        let expected = KnownPod {
+            node: Some("n1".into()),
+            ended: true,
+            deleting: true,
+            gated: true,
+            ..KnownPod::new("u".into(), PodKey::new("ns", "a"), template)
         };
         assert_eq!(pod, expected);
     }
@@ -302,15 +314,15 @@ mod tests {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let noted = "2026-01-01T00:00:10Z";
         let pod = known(json!({"metadata": {"name": "a", "creationTimestamp": noted}}));
-        assert_eq!(pod.counted.created, Some(at(noted)), "one that is listed");
+        assert_eq!(pod.created, Some(at(noted)), "one that is listed");
         for (seen, created) in [
             ("2026-01-01T00:00:10.25Z", "2026-01-01T00:00:10.25Z"),
             ("2026-01-01T00:00:15Z", "2026-01-01T00:00:11Z"),
             ("2026-01-01T00:00:05Z", noted),
         ] {
-            assert_eq!(pod.clone().seen(at(seen)).counted.created, Some(at(created)), "{seen}");
+            assert_eq!(pod.clone().seen(at(seen)).created, Some(at(created)), "{seen}");
         }
-        let counted = pod.counted;
+        let counted = pod.counted();
         assert_eq!(counted.age(at("2026-01-01T00:00:12Z")), Some(Duration::from_secs(2)));
         assert_eq!(counted.age(at("2026-01-01T00:00:09Z")), Some(Duration::ZERO), "a clock that is behind");
     }
@@ -319,7 +331,7 @@ mod tests {
     fn a_pod_is_counted_by_its_first_slice() {
         let document = kerf_core::testing::request("nvidia.com/mig-1g.10gb", 1).to_json();
         let pod = known(json!({"metadata": {"name": "a", "annotations": {"kerf.dev/request": document}}}));
-        assert_eq!(pod.counted.kind, KindLabel::Of(kerf_core::kind::Kind::Mig));
+        assert_eq!(pod.counted().kind, KindLabel::Of(kerf_core::kind::Kind::Mig));
     }
 
     #[test]
@@ -358,7 +370,7 @@ mod tests {
         ] {
             let spec = json!({"initContainers": init, "containers": [container("1")], "overhead": overhead});
             let pod = known(json!({"metadata": {"name": "a"}, "spec": spec}));
-            assert_eq!(pod.compute.cpu, CpuMilli(cpu), "{init} {overhead:?}");
+            assert_eq!(pod.template.compute.cpu, CpuMilli(cpu), "{init} {overhead:?}");
         }
     }
 
@@ -374,7 +386,7 @@ mod tests {
             let spec = json!({"nodeSelector": {"pool": "a"}, "tolerations": [{"operator": "Exists"}]});
             let pod = known(json!({"metadata": metadata, "spec": spec}));
             let chooses = |to: &Destinations| !to.chosen.is_all() && to.tolerated.len() == 1;
-            assert_eq!(pod.movable_to.map(|to| chooses(&to)), movable.then_some(true), "{kind}");
+            assert_eq!(pod.template.movable_to.as_deref().map(chooses), movable.then_some(true), "{kind}");
         }
     }
 

@@ -156,7 +156,9 @@ fn with_a_movable_pod() -> (Scene, Candidate) {
     run(&mut index, &pod("half", HALF), "n2");
     let small = pod("small", SMALL);
     run(&mut index, &small, "n1");
-    index.show_pod(KnownPod { movable_to: Some(std::sync::Arc::default()), ..known(&small, Some("n1")) });
+    index.show_pod(
+        known(&small, Some("n1")).with(|template| template.movable_to = Some(std::sync::Arc::default())),
+    );
     index.take_effects();
     (index, pod("whole", WHOLE))
 }

@@ -3,7 +3,7 @@
 use super::tests::{SMALL, cluster, pod, unbound};
 use super::*;
 use crate::cluster_index::scene::Scene;
-use crate::pod::{Counted, KnownPod};
+use crate::pod::KnownPod;
 use jiff::Timestamp;
 use kerf_core::testing::request;
 use proptest::prelude::*;
@@ -104,8 +104,8 @@ fn a_new_leader_calls_pods_in_the_order_of_their_creation() {
     let mut index = cluster(&[("n", &["H100-80GB"])]);
     let pods: Vec<Candidate> = (0..7).rev().map(|n| pod(&format!("p{n}"), SMALL)).collect();
     for (second, pod) in (0..).zip(&pods) {
-        let counted = Counted { created: Timestamp::from_second(second).ok(), ..Counted::default() };
-        index.show_pod(KnownPod { counted, ..unbound(pod) });
+        let created = Timestamp::from_second(second).ok();
+        index.show_pod(KnownPod { created, ..unbound(pod) });
     }
     index.begin();
     let woken: Vec<PodUid> = index.wake(Instant::now()).into_iter().map(|(uid, _)| uid).collect();

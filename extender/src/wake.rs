@@ -130,7 +130,7 @@ mod tests {
         let metadata = json!({"name": "b", "namespace": "default", "uid": "uid-b"});
         let pod: SlicedPod = serde_json::from_value(json!({"metadata": metadata})).unwrap();
         let devices = [("nvidia.com/gpu".parse().unwrap(), 1)].into();
-        let pod = KnownPod { devices, ..KnownPod::from(pod) };
+        let pod = KnownPod::from(pod).with(|template| template.devices = Arc::new(devices));
         term.with(|index| index.reserve_plain(&pod, &"s".into())).unwrap();
         tokio::time::sleep(timers::INTERVAL * 2).await;
         assert!(term.with(|index| index.place_of(&pod.uid).is_none()), "its lifetime is over");

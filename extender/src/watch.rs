@@ -11,6 +11,7 @@
 use crate::cluster::Cluster;
 use crate::cluster_index::ClusterIndex;
 use crate::compute::Compute;
+use crate::gpu_node_view::GpuNodeView;
 use crate::node_view::NodeView;
 use crate::pod::{KnownPod, SlicedPod};
 use crate::relist::List;
@@ -38,7 +39,7 @@ pub async fn run(cluster: Arc<Cluster>, client: kube::Client, stop: Cancellation
     let pods_config = config.clone().labels(&format!("{}=true", keys::SLICED));
     let others_config = config.clone().labels(&format!("{}!=true", keys::SLICED)).fields(BOUND_AND_ALIVE);
     let lists = &cluster.lists;
-    let gpu_nodes = || watcher(Api::<GpuNode>::all(client.clone()), config.clone()).default_backoff();
+    let gpu_nodes = || watcher(Api::<GpuNodeView>::all(client.clone()), config.clone()).default_backoff();
     let pods = || watcher(Api::<SlicedPod>::all(client.clone()), pods_config.clone()).default_backoff();
     let others = || watcher(Api::<SlicedPod>::all(client.clone()), others_config.clone()).default_backoff();
     let nodes = || watcher(Api::<NodeView>::all(client.clone()), config.clone()).default_backoff();
@@ -97,11 +98,11 @@ where
     }
 }
 
-fn tell_gpu_node(cluster: &Cluster, event: Event<GpuNode>) {
+fn tell_gpu_node(cluster: &Cluster, event: Event<GpuNodeView>) {
     cluster.with(|index| match event {
         Event::Init => index.nodes_listing(),
-        Event::InitApply(node) | Event::Apply(node) => index.show_node(&node),
-        Event::Delete(node) => index.remove_node(&node.name()),
+        Event::InitApply(node) | Event::Apply(node) => index.show_node(&node.into()),
+        Event::Delete(node) => index.remove_node(&GpuNode::from(node).name()),
         Event::InitDone => index.nodes_listed(),
     });
 }

@@ -9,7 +9,7 @@ use kerf_core::packing::Refusal;
 impl ClusterIndex {
     /// The admitted pods that live and are not bound.
     pub(super) fn admitted(&self) -> impl Iterator<Item = &KnownPod> {
-        let pods = self.pods.values().filter(|pod| pod.request.is_some() && pod.node.is_none());
+        let pods = self.pods.values().filter(|pod| pod.template.request.is_some() && pod.node.is_none());
         pods.filter(|pod| !pod.ended && !pod.deleting)
     }
 
@@ -31,7 +31,7 @@ impl ClusterIndex {
 
     /// The nodes with GPUs that take new pods.
     pub(super) fn open_nodes(&self) -> Vec<NodeName> {
-        let names = self.nodes.keys().chain(self.statics.names()).filter(|name| self.machines.is_open(name));
+        let names = self.nodes.names().chain(self.statics.names()).filter(|name| self.machines.is_open(name));
         names.cloned().collect()
     }
 }

@@ -85,7 +85,7 @@ impl ClusterIndex {
         let (anew, places) = alternatives.as_ref()?;
         let may_go = |name: &NodeName| {
             let (labels, taints) = (self.machines.labels(name), self.machines.taints(name));
-            pod.pending_to.as_ref().is_some_and(|to| to.admit_by_any_kind(name, labels, taints))
+            pod.template.pending_to.as_ref().is_some_and(|to| to.admit_by_any_kind(name, labels, taints))
         };
         let (place, node) = places.iter().find(|(_, name)| may_go(name))?;
         let plan = place.rank.plan(&anew.document)?;

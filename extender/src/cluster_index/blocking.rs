@@ -5,8 +5,8 @@
 //! A pod in the scheduler's backoff may come late or never, so its reservation makes way for a pod whose bind is open.
 //! Its slice stays, idle.
 
-use super::{ClusterIndex, IndexedNode, Why};
-use kerf_core::contract::{SliceState, WantedSlice};
+use super::{ClusterIndex, Why};
+use kerf_core::contract::{SliceState, Wanted};
 use kerf_core::names::{NodeName, PodUid};
 
 impl ClusterIndex {
@@ -23,20 +23,18 @@ impl ClusterIndex {
     /// The pods whose reservations block the pod's slices, as the agent reports them.
     fn blocking(&self, uid: &PodUid, name: &NodeName) -> Vec<PodUid> {
         let Some(node) = self.nodes.get(name) else { return Vec::new() };
-        let IndexedNode { spec, status, .. } = node;
-        let observed = |slice: &WantedSlice| status.slice(&slice.id);
-        let is_waiting =
-            |slice: &&WantedSlice| observed(slice).is_some_and(|s| s.state == SliceState::Waiting);
-        let of_pod = spec.slices.iter().filter(|s| s.reservation.as_ref().is_some_and(|r| r.uid == *uid));
-        let names = of_pod.filter(is_waiting).filter_map(|s| Some(s.reservation.as_ref()?.resource));
+        let wanted: Vec<Wanted<'_>> = node.wanted().collect();
+        let observed = |slice: &Wanted<'_>| node.status.slice(slice.id);
+        let is_in = |slice: &Wanted<'_>, state| observed(slice).is_some_and(|s| s.state == state);
+        let of_pod = wanted.iter().filter(|slice| slice.is_reserved_for(uid));
+        let waiting = of_pod.filter(|slice| is_in(slice, SliceState::Waiting));
+        let names = waiting.filter_map(|slice| Some(slice.reservation?.resource));
         let first_of = |name| {
-            let free = spec.slices.iter().filter(|s| observed(s).is_none_or(|s| s.holder.is_none()));
-            let mut of_name = free.filter(|s| s.reservation.as_ref().is_some_and(|r| r.resource == name));
+            let free = wanted.iter().filter(|slice| observed(slice).is_none_or(|s| s.holder.is_none()));
+            let mut of_name = free.filter(|slice| slice.reservation.is_some_and(|r| r.resource == name));
             // The node continues to offer a slice that it offers already, even if another was reserved earlier.
-            let is_offered =
-                |slice: &&WantedSlice| observed(slice).is_some_and(|s| s.state == SliceState::Ready);
-            let first = of_name.clone().find(is_offered).or_else(|| of_name.next());
-            first.and_then(|slice| slice.reservation.as_ref())
+            let offered = of_name.clone().find(|slice| is_in(slice, SliceState::Ready));
+            offered.or_else(|| of_name.next()).and_then(|slice| slice.reservation)
         };
         names.filter_map(first_of).map(|r| r.uid.clone()).filter(|first| first != uid).collect()
     }

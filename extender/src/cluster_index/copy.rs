@@ -6,7 +6,7 @@
 use super::{ClusterIndex, IndexedNode, Released, Why};
 use crate::ask::Ask;
 use crate::tentative::KindChoice;
-use kerf_core::contract::{AssignedSlice, AssignmentDocument, GpuNodeSpec, GpuNodeStatus, SliceStatus};
+use kerf_core::contract::{AssignedSlice, AssignmentDocument, Condition, GpuNodeSpec, SliceStatus};
 use kerf_core::ledger::{
     self, Change, Limits, NodeState, Order, OrderKind, PodSlices, Promisee, Proposal, reserved,
 };
@@ -20,7 +20,7 @@ use std::time::Instant;
 pub(super) struct NodeCopy {
     /// The connection's id; `None` once it has ended.
     connection: Option<u64>,
-    /// What the agent has reported. While there is an [`IndexedNode`], the status is stored there instead.
+    /// What the agent has reported. While there is an [`IndexedNode`], status and policy are stored there instead.
     state: NodeState,
     /// Whether its last report could not be read.
     is_unreadable: bool,
@@ -63,16 +63,22 @@ impl NodeCopy {
         self.proposals.len()
     }
 
-    /// The slices that the node should have once all proposals are accepted.
-    fn desired(&self) -> GpuNodeSpec {
-        let mut desired = self.state.desired();
+    /// The slices that the node should have once all proposals are accepted; `None` if there is none.
+    fn proposed(&self) -> Option<GpuNodeSpec> {
+        let mut desired = (!self.proposals.is_empty()).then(|| self.state.desired())?;
         for Proposed { proposal, .. } in &self.proposals {
             // The copy may already have the reservation although the answer has not been read.
             if reserved(&desired, &proposal.owner.uid).next().is_none() {
                 desired = ledger::apply(&desired, proposal, 0);
             }
         }
-        desired
+        Some(desired)
+    }
+
+    /// Moves status and policy between the copy and the node.
+    fn swap(&mut self, node: &mut IndexedNode) {
+        std::mem::swap(&mut self.state.status, &mut node.status);
+        std::mem::swap(&mut self.state.policy, &mut node.policy);
     }
 
     /// Whether the agent accepts reservations.
@@ -89,10 +95,27 @@ impl NodeCopy {
 impl ClusterIndex {
     /// Applies a change that a node's agent has reported over this connection. The first change of a connection is the
     /// whole state.
-    pub fn show_copy(&mut self, name: &NodeName, connection: u64, change: Change) {
+    pub fn show_copy(&mut self, name: &NodeName, connection: u64, mut change: Change) {
         self.begin_copy(name, connection);
+        self.reduce(&mut change);
         self.update_copy(name, |copy| change.apply(&mut copy.state));
         self.release_left(name);
+    }
+
+    /// Drops from a change what takes memory in vain: names that are stored already, and the texts of conditions, which
+    /// only readers of `GpuNodes` need.
+    fn reduce(&self, change: &mut Change) {
+        for reservation in change.slices.iter_mut().filter_map(|slice| slice.reservation.as_mut()) {
+            if let Some((uid, _)) = self.pods.get_key_value(&reservation.uid) {
+                reservation.uid = uid.clone();
+            }
+        }
+        for condition in change.conditions.iter_mut().flatten() {
+            let Condition { kind: _, status: _, reason, message, last_transition_time } = condition;
+            for text in [reason, message, last_transition_time] {
+                *text = String::new();
+            }
+        }
     }
 
     /// Marks a node whose agent's report cannot be read: it counts as full until the connection ends.
@@ -129,7 +152,7 @@ impl ClusterIndex {
             let copy = NodeCopy { connection: Some(connection), ..NodeCopy::default() };
             self.copies.insert(name.clone(), copy);
             if let Some(node) = self.nodes.get_mut(name) {
-                node.status = GpuNodeStatus::default();
+                (node.status, node.policy) = Default::default();
             }
         }
     }
@@ -149,17 +172,16 @@ impl ClusterIndex {
     /// The assignment of a pod by its reservation on a node, if it has one.
     #[must_use]
     pub fn assignment_of(&self, uid: &PodUid, name: &NodeName) -> Option<AssignmentDocument> {
-        let spec = &self.nodes.get(name)?.spec;
-        let slices = reserved(spec, uid).filter_map(|slice| {
+        let slices = self.nodes.get(name)?.reserved(uid).filter_map(|slice| {
             Some(AssignedSlice {
-                container: slice.reservation.as_ref()?.container.clone(),
+                container: slice.reservation?.container.to_owned(),
                 id: slice.id.clone(),
                 gpu: slice.gpu.clone(),
                 shape: slice.shape,
             })
         });
         let slices: Vec<AssignedSlice> = slices.collect();
-        let passed = self.passed.get(uid).cloned().unwrap_or_default();
+        let passed = self.lead.passed.get(uid).cloned().unwrap_or_default();
         // The slices are empty if the connection has just ended, because the copy is then gone.
         (!slices.is_empty()).then(|| AssignmentDocument { version: 1, slices, devices: Vec::new(), passed })
     }
@@ -281,7 +303,7 @@ impl ClusterIndex {
     /// seen.
     pub(super) fn lay_copy(&mut self, name: &NodeName) {
         if let (Some(copy), Some(node)) = (self.copies.get_mut(name), self.nodes.get_mut(name)) {
-            node.status = std::mem::take(&mut copy.state.status);
+            copy.swap(node);
             self.update_copy(name, |_| ());
         }
     }
@@ -289,7 +311,7 @@ impl ClusterIndex {
     /// Moves the status back into the copy when the GpuNode is deleted, because the agent will not report it again.
     pub(super) fn keep_copy(&mut self, name: &NodeName, node: &mut IndexedNode) {
         if let Some(copy) = self.copies.get_mut(name) {
-            copy.state.status = std::mem::take(&mut node.status);
+            copy.swap(node);
         }
     }
 
@@ -301,15 +323,15 @@ impl ClusterIndex {
         }
     }
 
-    /// Changes a node's copy and updates what depends on it. The status is in the node, if there is one, except while
+    /// Changes a node's copy and updates what depends on it. Status and policy are in the node, if there is one, except while
     /// `act` runs.
     fn update_copy(&mut self, name: &NodeName, act: impl FnOnce(&mut NodeCopy)) {
         let Some(copy) = self.copies.get_mut(name) else { return };
         let Some(node) = self.nodes.get_mut(name) else { return act(copy) };
-        copy.state.status = std::mem::take(&mut node.status);
+        copy.swap(node);
         act(copy);
-        (node.spec, node.agent) = (copy.desired(), copy.accepts());
-        node.status = std::mem::take(&mut copy.state.status);
+        (node.proposed, node.agent) = (copy.proposed(), copy.accepts());
+        copy.swap(node);
         self.settle(name);
     }
 }

@@ -88,7 +88,7 @@ impl ClusterIndex {
     pub(super) fn note_holder(&mut self, pod: &KnownPod, by: Shower) {
         let changed = match &pod.node {
             Some(node) if !pod.ended => {
-                let holds = Holds { devices: pod.devices.clone(), slices: pod.has_slices };
+                let holds = Holds { devices: pod.template.devices.clone(), slices: pod.has_slices };
                 self.statics.hold(&pod.uid, node, holds, by)
             }
             _ if pod.ended => self.statics.gone(&pod.uid),
@@ -104,17 +104,17 @@ impl ClusterIndex {
     }
 
     pub(super) fn static_changed(&mut self, name: NodeName) {
-        if self.nodes.contains_key(&name) {
+        if self.nodes.contains(name.as_str()) {
             return;
         }
         self.charge_static(&name);
-        self.waiting.changed(&name);
+        self.lead.waiting.changed(&name);
         self.effects.changed.insert(name);
     }
 
     /// The static node of this name, which has no GpuNode.
     pub(super) fn static_node(&self, name: &str) -> Option<&StaticNode> {
-        if self.nodes.contains_key(name) { None } else { self.statics.node(name) }
+        if self.nodes.contains(name) { None } else { self.statics.node(name) }
     }
 
     /// Whether this is a static node.
@@ -189,7 +189,7 @@ impl ClusterIndex {
     ) -> Result<Spot, Refusal> {
         let node = self.open_node(name)?;
         let expected: Vec<Devices> = if with_expected {
-            self.tentatives.asks_on(name).map(|ask| devices(&ask.document)).collect()
+            self.lead.tentatives.asks_on(name).map(|ask| devices(&ask.document)).collect()
         } else {
             Vec::new()
         };
@@ -235,7 +235,7 @@ impl ClusterIndex {
     }
 
     fn plain_fit_beside(&self, name: &str, taken: &Devices, asked: &Devices) -> Result<Cost, Refusal> {
-        if self.nodes.contains_key(name) {
+        if self.nodes.contains(name) {
             return Err(Refusal::NotAdmitted);
         }
         let node = self.open_node(name)?;
@@ -280,8 +280,8 @@ impl ClusterIndex {
 
     /// The same for a pod that asks NVIDIA's device plugin and not kerf, and gets no assignment.
     pub fn reserve_plain(&mut self, pod: &KnownPod, name: &NodeName) -> Result<(), Refusal> {
-        self.plain_fit(name.as_str(), &pod.uid, &pod.devices)?;
-        let devices = pod.devices.clone();
+        self.plain_fit(name.as_str(), &pod.uid, &pod.template.devices)?;
+        let devices = (*pod.template.devices).clone();
         self.statics
             .promise(&pod.uid, Promised { node: name.clone(), key: pod.key.clone(), devices, ask: None });
         self.static_changed(name.clone());
@@ -321,7 +321,7 @@ impl ClusterIndex {
             devices.iter().map(each).sum::<Charge>()
         };
         let held = self.statics.holders_on(name.as_str()).filter_map(|(uid, devices)| {
-            let pod = self.pods.get(uid).filter(|pod| pod.request.is_some())?;
+            let pod = self.pods.get(uid).filter(|pod| pod.template.request.is_some())?;
             let under = self.quotas.under_of(Some(pod));
             Some(Entry { namespace: pod.key.namespace.clone(), under, charge: of_devices(devices) })
         });

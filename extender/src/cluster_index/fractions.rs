@@ -154,7 +154,8 @@ pub(super) fn only_slice(ask: &Ask) -> Option<(Kind, SizeGb)> {
     }
 }
 
-fn sharing(kind: Kind) -> Option<Sharing> {
+/// How slices of this kind share a GPU; `None` if they do not.
+pub(super) fn sharing(kind: Kind) -> Option<Sharing> {
     match kind {
         Kind::Mps => Some(Sharing::Mps),
         Kind::TimeSlicing => Some(Sharing::TimeSlicing),

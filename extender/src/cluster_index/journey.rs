@@ -26,28 +26,28 @@ pub struct Stages {
 impl ClusterIndex {
     /// Starts the clock at a pod's first proposal.
     pub fn set_out(&mut self, uid: &PodUid, now: Instant) {
-        if self.places.contains_key(uid) {
-            self.journeys.insert(uid.clone(), Journey { reserved: now, accepted: None, ready: None });
+        if self.places.has(uid) {
+            self.lead.journeys.insert(uid.clone(), Journey { reserved: now, accepted: None, ready: None });
         }
     }
 
     /// The agent has accepted a pod's proposal.
     pub fn note_accepted(&mut self, uid: &PodUid, now: Instant) {
-        if let Some(journey) = self.journeys.get_mut(uid) {
+        if let Some(journey) = self.lead.journeys.get_mut(uid) {
             journey.accepted.get_or_insert(now);
         }
     }
 
     /// The agent has reported that all of a pod's slices are ready.
     pub fn note_ready(&mut self, uid: &PodUid, now: Instant) {
-        if let Some(journey) = self.journeys.get_mut(uid) {
+        if let Some(journey) = self.lead.journeys.get_mut(uid) {
             journey.ready.get_or_insert(now);
         }
     }
 
     /// Ends the stages of a bound pod, and returns how long they took.
     pub fn arrive(&mut self, uid: &PodUid, now: Instant) -> Stages {
-        let Some(Journey { reserved, accepted, ready, .. }) = self.journeys.remove(uid) else {
+        let Some(Journey { reserved, accepted, ready, .. }) = self.lead.journeys.remove(uid) else {
             return Stages::default();
         };
         let between = |from: Option<Instant>, to: Option<Instant>| Some(to?.saturating_duration_since(from?));

@@ -23,14 +23,14 @@ fn each_stage_ends_where_it_is_first_seen_to() {
 fn what_was_not_seen_is_not_counted_and_nothing_is_kept_of_a_pod_that_left() {
     let (mut index, start) = (index(), Instant::now());
     index.set_out(&uid("a"), start);
-    assert!(index.journeys.is_empty(), "it has no reservation");
+    assert!(index.lead.journeys.is_empty(), "it has no reservation");
     reserve(&mut index, "a");
     index.set_out(&uid("a"), start);
     index.pod_gone(&uid("a"));
-    assert!(index.journeys.is_empty());
+    assert!(index.lead.journeys.is_empty());
     index.show_pod(known("b", None));
     reserve(&mut index, "b");
     index.set_out(&uid("b"), start);
     index.remove_node(&"n".into());
-    assert!(index.journeys.is_empty());
+    assert!(index.lead.journeys.is_empty());
 }

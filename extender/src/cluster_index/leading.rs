@@ -20,17 +20,47 @@
 //! - Quotas: copies have all reservations. A bound pod that the watch has not shown yet is in its node's copy, as
 //!   long as the agent is connected.
 
+use super::ClusterIndex;
+use super::journey::Journey;
+use super::lifetime::Uses;
+use super::moving::Moving;
+use super::posting::Post;
+use super::preempting::Told;
 use super::statics::Shower;
-use super::{ClusterIndex, lifetime, succession};
-use kerf_core::names::NodeName;
+use super::succession::Predecessor;
+use crate::tentative::Tentatives;
+use crate::waiting::Waiting;
+use hashbrown::HashMap;
+use kerf_core::contract::PassedKind;
+use kerf_core::names::{NodeName, PodUid};
 use kerf_core::packing::Terms;
 
-/// Whether this replica leads, and how far its term is.
+/// What only a leader has. It ends with the term.
 #[derive(Debug, Default)]
 pub(super) struct Lead {
+    /// Whether this replica leads.
     pub leads: bool,
     /// Whether requests are answered. From then on the epoch no longer rises.
     pub answers: bool,
+    /// Assumed pods.
+    pub tentatives: Tentatives,
+    /// Evictions that were begun or put off, by the pod that gets the room.
+    pub moving: HashMap<PodUid, Moving>,
+    /// Pods with a reservation and no Binding yet.
+    pub journeys: HashMap<PodUid, Journey>,
+    /// The preferred kinds that were passed over, for pods with a reservation and no Binding yet.
+    pub passed: HashMap<PodUid, Vec<PassedKind>>,
+    /// Pods whose Binding was sent and whose outcome is not known yet.
+    pub posting: HashMap<PodUid, Post>,
+    /// When reservations were last used.
+    pub uses: Uses,
+    pub predecessor: Predecessor,
+    /// Pods that all offered nodes refused.
+    pub waiting: Waiting,
+    /// Whether the pods that a former leader refused were taken over.
+    pub adopted_waiters: bool,
+    /// The last Events about why no pod is preempted.
+    pub told: Told,
 }
 
 impl ClusterIndex {
@@ -43,7 +73,7 @@ impl ClusterIndex {
     /// Begins a term in this epoch, or in one above every epoch that was seen.
     pub fn lead(&mut self, epoch: u64) {
         self.epoch = epoch.max(self.heard.saturating_add(1));
-        self.lead = Lead { leads: true, answers: false };
+        (self.lead.leads, self.lead.answers) = (true, false);
         self.statics.set_unread(true);
     }
 
@@ -83,57 +113,14 @@ impl ClusterIndex {
     /// Ends the term. It drops everything that only a leader may know: proposals, assumed and pending pods, and
     /// reservations on static nodes.
     pub fn follow(&mut self) {
-        // Each field is named, so that a new field does not compile until it is decided what the next term may know of
-        // it.
-        let Self {
-            epoch: _,
-            heard: _,
-            lead,
-            nodes: _,
-            copies: _,
-            fleet: _,
-            fractions: _,
-            machines: _,
-            pods: _,
-            movable: _,
-            places: _,
-            tentatives,
-            statics,
-            moving,
-            moves_nobody: _,
-            journeys,
-            passed,
-            posting,
-            uses,
-            limits: _,
-            predecessor,
-            strays,
-            hidden,
-            listing,
-            waiting,
-            adopted_waiters,
-            quotas,
-            told,
-            effects: _,
-        } = self;
-        *lead = Lead::default();
-        *tentatives = crate::tentative::Tentatives::default();
-        moving.clear();
-        journeys.clear();
-        passed.clear();
-        posting.clear();
-        *uses = lifetime::Uses::default();
-        *predecessor = succession::Predecessor::default();
-        hidden.clear();
-        listing.awaited.former_epoch = false;
-        *waiting = crate::waiting::Waiting::default();
-        *adopted_waiters = false;
-        quotas.forget_all();
-        *told = super::preempting::Told::default();
-        let mut changed = statics.forget_leader();
-        let strays = std::mem::take(strays);
+        self.lead = Lead::default();
+        self.hidden.clear();
+        self.listing.awaited.former_epoch = false;
+        self.quotas.forget_all();
+        let mut changed = self.statics.forget_leader();
+        let strays = std::mem::take(&mut self.strays);
         for uid in &strays {
-            changed.extend(statics.leave(uid, Shower::Sliced));
+            changed.extend(self.statics.leave(uid, Shower::Sliced));
         }
         for uid in &strays {
             // No watch shows these pods, so their end would not be reported.

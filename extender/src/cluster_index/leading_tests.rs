@@ -109,8 +109,9 @@ fn a_term_ends_with_all_that_only_a_leader_knows() {
     let owner = kerf_core::ledger::Promisee { uid: uid("expected"), key: key("expected"), epoch: 1 };
     index.expect(owner, ask.clone(), crate::tentative::KindChoice::default(), &name(), Instant::now());
     index.refused(&uid("waits"), &key("waits"), &ask, &["n"], false);
-    let mut plain = known("plain", None);
-    (plain.request, plain.devices) = (None, Devices::from([("nvidia.com/gpu".parse().unwrap(), 8)]));
+    let devices = Devices::from([("nvidia.com/gpu".parse().unwrap(), 8)]);
+    let plain = known("plain", None)
+        .with(|template| (template.request, template.devices) = (None, std::sync::Arc::new(devices)));
     index.reserve_plain(&plain, &"s".into()).unwrap();
     index.follow();
     for pod in ["proposed", "expected", "plain"] {

@@ -7,8 +7,8 @@ use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
 use crate::tentative::Leaving;
 use hashbrown::HashSet;
-use kerf_core::contract::{SliceState, WantedSlice};
-use kerf_core::inventory::is_idle;
+use kerf_core::contract::{SliceState, Wanted};
+use kerf_core::inventory::is_wanted_idle;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Fit, KindPlan, fit};
 use kerf_core::quota::Charge;
@@ -24,13 +24,14 @@ impl ClusterIndex {
         let staying = self.pods.values().filter(|pod| !pod.ended && !pod.deleting);
         let staying: HashSet<_> = staying.filter_map(|pod| Some((pod.node.as_ref()?, &pod.key))).collect();
         offered.iter().find_map(|name| {
-            let (name, node) = self.nodes.get_key_value(*name)?;
+            let (name, node) = self.nodes.get_key_value(name)?;
             node.serving().ok()?;
             let leaving = self.leaving(node, |pod| staying.contains(&(name, pod)));
             if leaving == Leaving::default() {
                 return None;
             }
-            let view = self.tentatives.laid_over(name, &node.spec, &node.status, &self.fleet);
+            let spec = node.spec();
+            let view = self.lead.tentatives.laid_over(name, &spec, &node.status, &self.fleet);
             let (spec, status) = leaving.gone(&view, &node.status);
             let fit = fit(&node.inventory_of(&spec, &status), &ask.document, &self.fleet).ok()?;
             self.within_quota_for(ask, charge(&fit)).ok()?;
@@ -47,17 +48,17 @@ impl ClusterIndex {
     }
 
     fn leaving(&self, node: &IndexedNode, stays: impl Fn(&PodKey) -> bool) -> Leaving {
-        let is_left = |slice: &&WantedSlice| match &slice.reservation {
-            Some(reservation) => self.is_leaving(node, &reservation.uid),
-            None => node.status.slice(&slice.id).is_some_and(|observed| {
+        let is_left = |slice: &Wanted<'_>| match slice.reservation {
+            Some(reservation) => self.is_leaving(node, reservation.uid),
+            None => node.status.slice(slice.id).is_some_and(|observed| {
                 let stays = observed.holder.as_ref().is_some_and(|holder| stays(&holder.key()));
-                !stays && observed.state != SliceState::Failed && !is_idle(slice, &node.status)
+                !stays && observed.state != SliceState::Failed && !is_wanted_idle(*slice, &node.status)
             }),
         };
         let mut found = Leaving::default();
-        for slice in node.spec.slices.iter().filter(is_left) {
+        for slice in node.wanted().filter(is_left) {
             found.slices.push(slice.id.clone());
-            let promised_to = slice.reservation.as_ref().map(|reservation| &reservation.uid);
+            let promised_to = slice.reservation.map(|reservation| reservation.uid);
             found.pods.extend(promised_to.filter(|uid| !found.pods.contains(uid)).cloned());
         }
         found

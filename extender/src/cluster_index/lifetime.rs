@@ -4,6 +4,7 @@
 //! ended. The scheduler may still come back with the pod, because a plugin may reject the pod each time after kerf's
 //! filter. A bind that follows a filter and finds no reservation makes a new one.
 
+use super::leading::Lead;
 use super::{ClusterIndex, Why};
 use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodUid};
@@ -48,19 +49,19 @@ impl ClusterIndex {
 
     /// Begins a bind of the pod. Each call is followed by one of [`end_bind`](Self::end_bind).
     pub fn begin_bind(&mut self, uid: &PodUid) {
-        *self.uses.binds.entry(uid.clone()).or_default() += 1;
+        *self.lead.uses.binds.entry(uid.clone()).or_default() += 1;
     }
 
     /// Ends a bind of the pod, whatever its result. Binds that are blocked by the pod's reservation check again.
     pub fn end_bind(&mut self, uid: &PodUid, node: &NodeName, now: Instant) {
-        if let Some(count) = self.uses.binds.get_mut(uid) {
+        if let Some(count) = self.lead.uses.binds.get_mut(uid) {
             *count -= 1;
             if *count == 0 {
-                self.uses.binds.remove(uid);
+                self.lead.uses.binds.remove(uid);
             }
         }
         if self.place_of(uid).is_some() {
-            self.uses.last.insert(uid.clone(), now);
+            self.lead.uses.last.insert(uid.clone(), now);
             if self.is_unused(uid) {
                 self.effects.changed.insert(node.clone());
             }
@@ -70,7 +71,7 @@ impl ClusterIndex {
     /// Whether a bind of the pod is under way.
     #[must_use]
     pub fn has_open_bind(&self, uid: &PodUid) -> bool {
-        self.uses.binds.contains_key(uid)
+        self.lead.uses.binds.contains_key(uid)
     }
 
     /// Runs what is due by time alone. The caller runs it about once a second.
@@ -83,12 +84,17 @@ impl ClusterIndex {
     }
 
     fn expire_reservations(&mut self, now: Instant) {
-        let reserved = self.places.keys().chain(self.statics.promises().map(|(uid, _)| uid));
+        let Self { places, statics, pods, lead: Lead { uses, .. }, .. } = self;
+        // `bound` may have pods without a reservation, so that it need not be gone through every second.
+        if uses.bound.len() > 2 * places.count() + 1000 {
+            uses.bound.retain(|uid| places.has(uid) || statics.promised(uid).is_some());
+        }
+        let unbound = places.unbound(|uid| pods.get(uid).is_some_and(|pod| pod.node.is_some()));
+        let reserved = unbound.chain(statics.promises().map(|(uid, _)| uid));
         let reserved: HashSet<PodUid> = reserved.cloned().collect();
-        self.uses.last.retain(|uid, _| reserved.contains(uid));
-        self.uses.bound.retain(|uid| reserved.contains(uid));
+        uses.last.retain(|uid, _| reserved.contains(uid));
         for uid in reserved {
-            let since = *self.uses.last.entry(uid.clone()).or_insert(now);
+            let since = *self.lead.uses.last.entry(uid.clone()).or_insert(now);
             if now.saturating_duration_since(since) >= self.limits.reservation && self.is_unused(&uid) {
                 self.release_unused(&uid, Why::Expired);
             }
@@ -103,7 +109,7 @@ impl ClusterIndex {
             // Pods that ask NVIDIA's device plugin and not kerf are seen only once they are bound.
             None => self.statics.promised(uid).is_some(),
         };
-        is_unbound && !self.has_open_bind(uid) && !self.uses.bound.contains(uid) && !self.is_posting(uid)
+        is_unbound && !self.has_open_bind(uid) && !self.lead.uses.bound.contains(uid) && !self.is_posting(uid)
     }
 
     pub(super) fn release_unused(&mut self, uid: &PodUid, why: Why) {

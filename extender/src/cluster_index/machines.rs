@@ -3,9 +3,11 @@
 
 use super::IndexedNode;
 use super::fractions::Machine;
+use super::node_labels::NodeLabels;
 use super::others::Others;
 use crate::compute::Compute;
 use crate::pod::KnownPod;
+use crate::shared::Shared;
 use hashbrown::{HashMap, HashSet};
 use k8s_openapi::api::core::v1::Taint;
 use kerf_core::managed::is_managed;
@@ -18,7 +20,9 @@ pub(super) struct Machines {
     allocatable: HashMap<NodeName, Compute>,
     /// The taints of each Node that has some.
     taints: HashMap<NodeName, Vec<Taint>>,
-    labels: HashMap<NodeName, BTreeMap<String, String>>,
+    labels: HashMap<NodeName, NodeLabels>,
+    /// The labels of all Nodes.
+    known_labels: Shared<(String, String)>,
     /// Nodes that take no new pods, because they are cordoned or lost.
     shut: HashSet<NodeName>,
     without_user_namespaces: HashSet<NodeName>,
@@ -46,7 +50,10 @@ impl Machines {
     /// Sets the Node's labels; `None` if it is gone.
     pub fn set_labels(&mut self, name: NodeName, labels: Option<BTreeMap<String, String>>) {
         match labels {
-            Some(labels) => drop(self.labels.insert(name, labels)),
+            Some(labels) => {
+                let labels = NodeLabels::new(labels, &mut self.known_labels);
+                self.labels.insert(name, labels);
+            }
             None => drop(self.labels.remove(&name)),
         }
     }
@@ -76,7 +83,7 @@ impl Machines {
     }
 
     /// The Node's labels; `None` if it is unknown.
-    pub fn labels(&self, name: &NodeName) -> Option<&BTreeMap<String, String>> {
+    pub fn labels(&self, name: &NodeName) -> Option<&NodeLabels> {
         self.labels.get(name)
     }
 
@@ -97,7 +104,7 @@ impl Machines {
 
     /// The Nodes that kerf manages by their labels and that take new pods.
     pub fn managed(&self) -> impl Iterator<Item = &NodeName> {
-        let managed = self.labels.iter().filter(|(_, labels)| is_managed(labels)).map(|(name, _)| name);
+        let managed = self.labels.iter().filter(|(_, labels)| is_managed(*labels)).map(|(name, _)| name);
         managed.filter(|name| self.is_open(name))
     }
 

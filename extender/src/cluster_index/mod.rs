@@ -18,10 +18,13 @@ mod lifetime;
 mod machines;
 mod moving;
 mod node;
+mod node_labels;
 mod node_policies;
+mod nodes;
 mod others;
 mod passed;
 mod pending;
+mod places;
 mod pods;
 mod posting;
 mod preempting;
@@ -38,9 +41,9 @@ mod waking;
 pub use copy::NodeOrder;
 pub use effects::{Effects, Released, Why};
 pub use journey::Stages;
+use leading::Lead;
 pub use lifetime::Limits;
 pub use moving::Eviction;
-use node::Found;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
 pub use passed::Offer;
@@ -53,11 +56,10 @@ pub use quotas::{HeldBack, QuotaUse};
 use crate::ask::Ask;
 use crate::compute::Compute;
 use crate::pod::KnownPod;
-use crate::tentative::Tentatives;
-use crate::waiting::Waiting;
+use crate::shared::Shared;
+use crate::template::Template;
 use hashbrown::{HashMap, HashSet};
 use k8s_openapi::api::core::v1::Taint;
-use kerf_core::contract::PassedKind;
 use kerf_core::names::{NodeName, PodUid};
 use kerf_core::packing::{Fleet, Place, Rank, Refusal, Terms};
 use kerf_runtime::gpu_node::GpuNode;
@@ -68,8 +70,9 @@ pub struct ClusterIndex {
     epoch: u64,
     /// The highest epoch of a leader that this process has seen.
     heard: u64,
-    lead: leading::Lead,
-    nodes: HashMap<NodeName, IndexedNode>,
+    /// What the next term may not know.
+    lead: Lead,
+    nodes: nodes::Nodes,
     /// What the connected agents report.
     copies: HashMap<NodeName, copy::NodeCopy>,
     /// The MIG GPUs of all serving nodes, because the cost of a place depends on what is left elsewhere.
@@ -79,27 +82,16 @@ pub struct ClusterIndex {
     /// What the Node objects say.
     machines: machines::Machines,
     pods: HashMap<PodUid, KnownPod>,
+    templates: Shared<Template>,
     /// Bound pods whose owners allow their eviction.
     movable: HashSet<PodUid>,
     /// The node on which each pod with a reservation has its slices.
-    places: HashMap<PodUid, NodeName>,
-    tentatives: Tentatives,
+    places: places::Places,
     /// What NVIDIA's device plugin serves.
     statics: statics::Statics,
-    /// Evictions that were begun or put off, by the pod that gets the room.
-    moving: HashMap<PodUid, moving::Moving>,
     /// Whether no pod is ever evicted, because the program lacks the right to.
     moves_nobody: bool,
-    /// Pods with a reservation and no Binding yet.
-    journeys: HashMap<PodUid, journey::Journey>,
-    /// The preferred kinds that were passed over, for pods with a reservation and no Binding yet.
-    passed: HashMap<PodUid, Vec<PassedKind>>,
-    /// Pods whose Binding was sent and whose outcome is not known yet.
-    posting: HashMap<PodUid, posting::Post>,
-    /// When reservations were last used.
-    uses: lifetime::Uses,
     limits: Limits,
-    predecessor: succession::Predecessor,
     /// Pods that exist although the watch does not show them, because their label was removed.
     strays: HashSet<PodUid>,
     /// Pods that the watch no longer shows although nothing announced their end. They stay here until the API server
@@ -107,13 +99,7 @@ pub struct ClusterIndex {
     hidden: HashSet<PodUid>,
     /// What a list that is under way has shown so far.
     listing: Listing,
-    /// Pods that all offered nodes refused.
-    waiting: Waiting,
-    /// Whether the pods that a former leader refused were taken over.
-    adopted_waiters: bool,
     quotas: quotas::Quotas,
-    /// The last Events about why no pod is preempted.
-    told: preempting::Told,
     effects: Effects,
 }
 
@@ -141,7 +127,7 @@ impl ClusterIndex {
     /// The empty index of the leader of `epoch`. `terms` are the weights by which it values places.
     #[must_use]
     pub fn new(epoch: u64, terms: Terms) -> Self {
-        let lead = leading::Lead { leads: true, answers: false };
+        let lead = Lead { leads: true, ..Lead::default() };
         Self { epoch, lead, fleet: Fleet::new(terms), ..Self::default() }
     }
 
@@ -180,7 +166,7 @@ impl ClusterIndex {
     /// Ends a list of all `GpuNodes`: those that it did not contain are gone.
     pub fn nodes_listed(&mut self) {
         if let Some(shown) = self.listing.nodes.take() {
-            let gone: Vec<_> = self.nodes.keys().filter(|name| !shown.contains(*name)).cloned().collect();
+            let gone: Vec<_> = self.nodes.names().filter(|name| !shown.contains(*name)).cloned().collect();
             for name in &gone {
                 self.remove_node(name);
             }
@@ -215,7 +201,7 @@ impl ClusterIndex {
             node.fleet_gpus.into_iter().for_each(|(_, gpu)| self.fleet.remove(gpu));
             for uid in &node.promised {
                 self.places.remove(uid);
-                self.journeys.remove(uid);
+                self.lead.journeys.remove(uid);
             }
             self.fractions.remove(name);
             self.quotas.remove_node(name);
@@ -253,20 +239,19 @@ impl ClusterIndex {
 
     /// The best place for a pod's `ask` on a node.
     pub fn place(&mut self, name: &str, uid: &PodUid, ask: &Ask) -> Result<Place, Refusal> {
-        if !self.nodes.contains_key(name) {
+        let Some(found) = self.nodes.place(name, ask, &self.lead.tentatives, &self.fleet) else {
             let cost = self.static_cost(name, uid, ask)?;
             return Ok(Place { rank: Rank::BEST, cost });
-        }
-        let found = self.nodes.get_key_value_mut(name);
-        let (key, node) = found.ok_or(Refusal::NoAgent)?;
-        let Found { place, only } = node.place(key, ask, &self.tentatives, &self.fleet)?;
-        let machine = self.machines.machine(key, node);
-        let wanted = self.pods.get(uid).map(|pod| pod.compute).unwrap_or_default();
-        let shared = only.and_then(|shape| self.fractions.cost(key, node, machine, shape, wanted));
-        if let Some(node) = self.nodes.get(name) {
-            self.within_quota_on(node, ask)?;
-        }
-        Ok(Place { cost: shared.unwrap_or(place.cost), ..place })
+        };
+        let found = found?;
+        let shared = found.share.and_then(|shape| {
+            let (key, node) = self.nodes.get_key_value(name)?;
+            let machine = self.machines.machine(key, node);
+            let wanted = self.pods.get(uid).map(|pod| pod.template.compute).unwrap_or_default();
+            self.fractions.cost(key, node, machine, shape, wanted)
+        });
+        self.within_quota_on(name, ask)?;
+        Ok(Place { cost: shared.unwrap_or(found.place.cost), ..found.place })
     }
 
     /// Makes answers wait for the epoch that a former leader wrote.
@@ -318,7 +303,7 @@ impl ClusterIndex {
         for uid in node.promised.difference(&promised) {
             if self.places.get(uid) == Some(name) {
                 self.places.remove(uid);
-                self.journeys.remove(uid);
+                self.lead.journeys.remove(uid);
             }
         }
         for uid in promised.difference(&node.promised) {
@@ -336,12 +321,12 @@ impl ClusterIndex {
             self.places.insert(uid.clone(), name.clone());
         }
         let known = promised.iter().filter_map(|uid| self.pods.get(uid));
-        node.compute = known.map(|pod| pod.compute).fold(Compute::default(), Compute::plus);
+        node.compute = known.map(|pod| pod.template.compute).fold(Compute::default(), Compute::plus);
         node.promised = promised;
-        node.touch();
         node.join(&mut self.fleet);
+        self.nodes.touch(name);
         self.charge_node(name);
-        self.waiting.changed(name);
+        self.lead.waiting.changed(name);
         self.effects.changed.insert(name.clone());
     }
 }

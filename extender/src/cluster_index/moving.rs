@@ -10,9 +10,9 @@
 use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
 use crate::tentative::{Leaving, Tentative};
-use kerf_core::contract::{ContainerRequest, GpuStatus, RequestDocument, WantedSlice};
+use kerf_core::contract::{ContainerRequest, GpuStatus, RequestDocument};
 use kerf_core::kind::Kind;
-use kerf_core::ledger::{Promisee, reserved};
+use kerf_core::ledger::Promisee;
 use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
 use kerf_core::packing::{FleetGpu, KindPlan, PlaceId, plans};
 use std::collections::{HashMap as Map, HashSet};
@@ -62,12 +62,12 @@ impl ClusterIndex {
 
     /// Makes room for a pod that all `offered` nodes refused, if one eviction suffices.
     pub fn make_room(&mut self, pod: &Promisee, ask: &Ask, offered: &[&str], now: Instant) {
-        let until = match self.moving.get(&pod.uid).cloned() {
+        let until = match self.lead.moving.get(&pod.uid).cloned() {
             Some(Moving::Begun(begun)) => return self.go_on(pod, ask, begun, now),
             Some(Moving::Awaiting(until)) => until,
             None => now + PATIENCE,
         };
-        self.moving.remove(&pod.uid);
+        self.lead.moving.remove(&pod.uid);
         if ask.document.moves_nobody || self.moves_nobody {
             return;
         }
@@ -76,7 +76,7 @@ impl ClusterIndex {
         // A pod that does not leave in time delays an eviction, but does not prevent it.
         let left = if until > now { self.place_being_left(ask, offered) } else { None };
         if let Some((node, plan, leaving)) = left {
-            self.moving.insert(pod.uid.clone(), Moving::Awaiting(until));
+            self.lead.moving.insert(pod.uid.clone(), Moving::Awaiting(until));
             return self.expect_after(pod, ask, plan, &node, leaving, until);
         }
         self.evict(pod, ask, plan, (evicted, node), now);
@@ -91,14 +91,14 @@ impl ClusterIndex {
         now: Instant,
     ) {
         let Some(key) = self.pods.get(&evicted).map(|p| p.key.clone()) else { return };
-        let Some(spec) = self.nodes.get(&node).map(|node| &node.spec) else { return };
-        let slices = reserved(spec, &evicted).map(|s| s.id.clone()).collect();
+        let Some(known) = self.nodes.get(&node) else { return };
+        let slices = known.reserved(&evicted).map(|slice| slice.id.clone()).collect();
         let leaving = Leaving { pods: vec![evicted.clone()], slices };
         let until = now + PATIENCE;
         self.expect_after(pod, ask, plan.clone(), &node, leaving.clone(), until);
         let begun =
             Begun { evicted: evicted.clone(), plan, leaving, node: node.clone(), until, refused: false };
-        self.moving.insert(pod.uid.clone(), Moving::Begun(begun));
+        self.lead.moving.insert(pod.uid.clone(), Moving::Begun(begun));
         self.effects.evictions.push(Eviction {
             uid: evicted,
             pod: key,
@@ -116,19 +116,19 @@ impl ClusterIndex {
         if deleting {
             // Its grace period may be long. If the eviction's answer was lost, the eviction was made after all.
             (begun.until, begun.refused) = (now + PATIENCE, false);
-            self.moving.insert(pod.uid.clone(), Moving::Begun(begun.clone()));
+            self.lead.moving.insert(pod.uid.clone(), Moving::Begun(begun.clone()));
         }
         if begun.until > now && (is_gone || !begun.refused) {
             self.expect_after(pod, ask, begun.plan, &begun.node, begun.leaving, begun.until);
         } else if begun.until <= now && !is_gone {
-            self.moving.remove(&pod.uid);
+            self.lead.moving.remove(&pod.uid);
         }
     }
 
     /// Whether a pod was evicted for this pod and its place is kept.
     #[must_use]
     pub fn is_moved_for(&self, uid: &PodUid, now: Instant) -> bool {
-        match self.moving.get(uid) {
+        match self.lead.moving.get(uid) {
             Some(Moving::Begun(begun)) => !begun.refused && begun.until > now,
             Some(Moving::Awaiting(_)) | None => false,
         }
@@ -136,7 +136,7 @@ impl ClusterIndex {
 
     /// Records that the API server refused the eviction, most often because of a disruption budget.
     pub fn eviction_refused(&mut self, makes_room_for: &PodUid) {
-        if let Some(Moving::Begun(begun)) = self.moving.get_mut(makes_room_for) {
+        if let Some(Moving::Begun(begun)) = self.lead.moving.get_mut(makes_room_for) {
             begun.refused = true;
             self.drop_tentative(makes_room_for);
         }
@@ -154,7 +154,7 @@ impl ClusterIndex {
         self.drop_tentative(&pod.uid);
         let charged = self.expected_charge(node, pod, ask);
         let (pod, ask, leaving) = (pod.clone(), ask.clone(), Some(leaving));
-        self.tentatives.put(node, Tentative { pod, ask, choice: plan.into(), until, leaving, charged });
+        self.lead.tentatives.put(node, Tentative { pod, ask, choice: plan.into(), until, leaving, charged });
         self.touch(node);
     }
 
@@ -174,8 +174,8 @@ impl ClusterIndex {
         }
         // Only nodes that the scheduler offered, and only those without assumed pods, because the evicted pod must find
         // a place too.
-        let offered = offered.iter().filter(|name| self.tentatives.are_none_on(name));
-        let nodes = offered.filter_map(|name| self.nodes.get_key_value(*name));
+        let offered = offered.iter().filter(|name| self.lead.tentatives.are_none_on(name));
+        let nodes = offered.filter_map(|name| self.nodes.get_key_value(name));
         let gpus =
             nodes.flat_map(|(name, node)| node.fleet_gpus.iter().map(move |(_, gpu)| (*gpu, (name, node))));
         let open: Map<FleetGpu, (&NodeName, &IndexedNode)> = gpus.collect();
@@ -187,12 +187,13 @@ impl ClusterIndex {
             let (Some((uid, left)), Some((name, node))) = (movable.get(&from), open.get(&to)) else {
                 return false;
             };
-            let Some((pod, to)) = self.pods.get(uid).and_then(|pod| Some((pod, pod.movable_to.as_ref()?)))
+            let Some((pod, to)) =
+                self.pods.get(uid).and_then(|pod| Some((pod, pod.template.movable_to.as_ref()?)))
             else {
                 return false;
             };
             to.admit(name, self.machines.labels(name), self.machines.taints(name))
-                && (left == *name || compute_left(name, node).covers(pod.compute))
+                && (left == *name || compute_left(name, node).covers(pod.template.compute))
         };
         let found = self.fleet.best_move(class, may_leave, may_come)?;
         movable.get(&(found.gpu, found.moved)).cloned()
@@ -211,10 +212,10 @@ impl ClusterIndex {
             let name = self.places.get(uid).filter(|name| offered.contains(name.as_str()))?;
             let pod = self.pods.get(uid).filter(|pod| !pod.deleting)?;
             let node = self.nodes.get(name)?;
-            let mut slices = reserved(&node.spec, uid);
-            let (slice, None): (&WantedSlice, _) = (slices.next()?, slices.next()) else { return None };
-            let (_, gpu) = node.fleet_gpus.iter().find(|(uuid, _)| *uuid == slice.gpu)?;
-            if !is_admitted(node, &slice.gpu, document) {
+            let mut slices = node.reserved(uid);
+            let (slice, None) = (slices.next()?, slices.next()) else { return None };
+            let (_, gpu) = node.fleet_gpus.iter().find(|(uuid, _)| uuid == slice.gpu)?;
+            if !is_admitted(node, slice.gpu, document) {
                 return None;
             }
             let place = self.fleet.place(*gpu, slice.shape.instance()?)?;

@@ -1,37 +1,41 @@
 //! One node in the index: what its agent reports, what is proposed to it, and what fits on it.
 
+use super::fractions::sharing;
 use super::leaving::charge;
 use crate::ask::Ask;
 use crate::compute::Compute;
 use crate::tentative::Tentatives;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy, Shape};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy, Shape, Wanted};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
-use kerf_core::ledger;
+use kerf_core::ledger::desired;
 use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
 use kerf_core::packing::{Fit, Fleet, FleetGpu, KindPlan, Place, Refusal, fit};
 use kerf_core::quota::Charge;
 use kerf_runtime::gpu_node::GpuNode;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// For how many different requests a node's results are kept. A burst of pods comes from few templates.
-const KEPT_RESULTS: usize = 16;
+/// For how many different plans a node's results are kept.
+const KEPT_PLANS: usize = 16;
 
 /// A managed node as the index has it.
 #[derive(Debug)]
 pub struct IndexedNode {
     /// The GpuNode's UID. A recreated GpuNode has another one and starts from nothing.
     pub object: Option<String>,
-    /// The slices that the node should have and the policy in force: as its agent reports them, with all proposals
-    /// added.
-    pub spec: GpuNodeSpec,
+    /// The policy in force, as its agent reports it.
+    pub policy: NodePolicy,
+    /// The slices that the node should have and the policy in force, with all proposals added. `None` if there is no
+    /// proposal: then the agent's report has them, and a copy of all its slices would be in vain.
+    pub proposed: Option<GpuNodeSpec>,
     /// What the agent reports; empty while it is not connected.
     pub status: GpuNodeStatus,
     /// Whether the agent accepts reservations, whatever the status says.
     pub agent: Result<(), Refusal>,
-    /// The pods that have slices in `spec`, except for those whose release is ordered.
+    /// The pods that have slices here, except for those whose release is ordered.
     pub promised: BTreeSet<PodUid>,
     /// What these pods use of the node's CPU and memory, as far as they are known.
     pub compute: Compute,
@@ -52,28 +56,27 @@ pub struct IndexedNode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub place: Place,
-    /// The shape of the pod's slice, if it gets only one and asks for it by size.
-    pub only: Option<Shape>,
+    /// The shape of the pod's slice, if it gets only one, a share that it asks for by size.
+    pub share: Option<Shape>,
 }
 
 impl From<Fit> for Found {
     fn from(fit: Fit) -> Self {
-        let only = match fit.slices.as_slice() {
+        let share = match fit.slices.as_slice() {
             [slice] if slice.resource.size().is_some() => Some(slice.shape),
             _ => None,
         };
-        Self { place: fit.place(), only }
+        let share = share.filter(|shape| sharing(shape.kind()).is_some());
+        Self { place: fit.place(), share }
     }
 }
 
-/// The inventory that filters read, with cached results.
+/// What filters read, as of the last refresh.
 #[derive(Debug, Default)]
 struct View {
-    stale: bool,
+    /// Why the node serves no pods, if it does not. A filter asks every node, and conditions have to be searched.
+    refusal: Option<Refusal>,
     inventory: NodeInventory,
-    /// The results of the last requests, as of this version of the fleet.
-    results: Vec<(Arc<str>, Result<Found, Refusal>)>,
-    version: u64,
     /// Whether a plan of one of the last requests fits, at whatever cost.
     plans: Vec<(Arc<str>, KindPlan, Result<(), Refusal>)>,
     /// Rises with every change of the inventory.
@@ -86,7 +89,8 @@ impl IndexedNode {
     pub fn of(node: &GpuNode) -> Self {
         Self {
             object: node.metadata.uid.clone(),
-            spec: GpuNodeSpec::default(),
+            policy: NodePolicy::default(),
+            proposed: None,
             status: GpuNodeStatus::default(),
             agent: Err(Refusal::NotConnected),
             promised: BTreeSet::new(),
@@ -96,7 +100,7 @@ impl IndexedNode {
             written_policy: None,
             fleet_gpus: Vec::new(),
             user_namespaces: None,
-            view: View { stale: true, ..View::default() },
+            view: View::default(),
         }
     }
 
@@ -111,17 +115,37 @@ impl IndexedNode {
             .map(|spec| spec.policy);
     }
 
+    /// The slices that the node should have, with all proposals added.
+    pub fn wanted(&self) -> impl Iterator<Item = Wanted<'_>> {
+        let reported = self.status.slices.iter().take_while(|_| self.proposed.is_none());
+        let proposed = self.proposed.iter().flat_map(|spec| &spec.slices);
+        reported.filter_map(Wanted::reported).chain(proposed.map(Wanted::from))
+    }
+
+    /// The same as a spec, with the policy in force.
+    #[must_use]
+    pub fn spec(&self) -> Cow<'_, GpuNodeSpec> {
+        match &self.proposed {
+            Some(spec) => Cow::Borrowed(spec),
+            None => Cow::Owned(desired(&self.status, &self.policy)),
+        }
+    }
+
+    /// The slices that are reserved for a pod.
+    pub fn reserved<'s>(&'s self, uid: &'s PodUid) -> impl Iterator<Item = Wanted<'s>> {
+        self.wanted().filter(|slice| slice.is_reserved_for(uid))
+    }
+
     /// The kind of a pod's first slice.
     #[must_use]
     pub fn kind_of(&self, uid: &PodUid) -> Option<Kind> {
-        let first = ledger::reserved(&self.spec, uid).next()?;
-        Some(first.shape.kind())
+        self.reserved(uid).next().map(|first| first.shape.kind())
     }
 
-    /// The pods that have slices in `spec` now.
+    /// The pods that have reserved slices now.
     #[must_use]
     pub fn promised_now(&self) -> BTreeSet<PodUid> {
-        self.spec.slices.iter().filter_map(|s| Some(s.reservation.as_ref()?.uid.clone())).collect()
+        self.wanted().filter_map(|slice| Some(slice.reservation?.uid.clone())).collect()
     }
 
     /// Whether the node serves pods at all.
@@ -136,11 +160,6 @@ impl IndexedNode {
         reservations.any(|reservation| reservation.uid == *uid)
     }
 
-    /// Marks the inventory as stale, because spec, status or the overlay changed.
-    pub fn touch(&mut self) {
-        self.view.stale = true;
-    }
-
     /// Forgets the pods that left and no longer have anything here.
     pub(super) fn forget_left(&mut self, promised: &BTreeSet<PodUid>) {
         let holders = self.status.slices.iter().filter_map(|slice| Some(slice.holder.as_ref()?.key()));
@@ -148,44 +167,24 @@ impl IndexedNode {
         self.left.retain(|uid, pod| promised.contains(uid) || holders.contains(pod));
     }
 
-    /// The best place for `ask` here, beside all reservations and assumed pods. Returns a cached result while the
-    /// node's inventory and the fleet's prices are unchanged.
-    pub fn place(
-        &mut self,
-        name: &NodeName,
-        ask: &Ask,
-        tentatives: &Tentatives,
-        fleet: &Fleet,
-    ) -> Result<Found, Refusal> {
-        self.bring_up_to_date(name, tentatives, fleet)?;
-        if std::mem::replace(&mut self.view.version, fleet.version()) != fleet.version() {
-            // What does not fit does not fit at any price, so refusals stay valid.
-            self.view.results.retain(|(_, result)| result.is_err());
-        }
-        if let Some((_, known)) = self.view.results.iter().find(|(text, _)| *text == ask.text) {
-            return *known;
-        }
-        let result = fit(&self.view.inventory, &ask.document, fleet).map(Found::from);
-        keep(&mut self.view.results, (ask.text.clone(), result));
-        result
+    /// The best place for `ask` here, beside all reservations and assumed pods.
+    pub fn found(&self, ask: &Ask, fleet: &Fleet) -> Result<Found, Refusal> {
+        self.view.refusal.map_or(Ok(()), Err)?;
+        fit(&self.view.inventory, &ask.document, fleet).map(Found::from)
     }
 
     /// Whether this one of its plans can serve `ask` here.
-    pub fn place_by(
-        &mut self,
-        name: &NodeName,
-        ask: &Ask,
-        plan: &KindPlan,
-        tentatives: &Tentatives,
-        fleet: &Fleet,
-    ) -> Result<(), Refusal> {
-        self.bring_up_to_date(name, tentatives, fleet)?;
+    pub fn place_by(&mut self, ask: &Ask, plan: &KindPlan, fleet: &Fleet) -> Result<(), Refusal> {
+        self.view.refusal.map_or(Ok(()), Err)?;
         let is_same = |(text, known, _): &&(_, KindPlan, _)| *text == ask.text && known == plan;
         if let Some((_, _, known)) = self.view.plans.iter().find(is_same) {
             return *known;
         }
         let result = fit(&self.view.inventory, &ask.document.planned(plan), fleet).map(drop);
-        keep(&mut self.view.plans, (ask.text.clone(), plan.clone(), result));
+        if self.view.plans.len() == KEPT_PLANS {
+            self.view.plans.drain(..1);
+        }
+        self.view.plans.push((ask.text.clone(), plan.clone(), result));
         result
     }
 
@@ -194,12 +193,12 @@ impl IndexedNode {
         fit(&self.shown_inventory(), &ask.document, fleet)
     }
 
-    /// What a pod would be charged for its place here, by the inventory of the last `place`.
+    /// What a pod would be charged for its place here, by the inventory of the last refresh.
     pub fn charge(&self, ask: &Ask, fleet: &Fleet) -> Result<Charge, Refusal> {
         Ok(charge(&fit(&self.view.inventory, &ask.document, fleet)?))
     }
 
-    /// The GPUs with all reservations and assumed pods, as of the last `place`.
+    /// The GPUs with all reservations and assumed pods, as of the last refresh.
     #[must_use]
     pub fn inventory(&self) -> &NodeInventory {
         &self.view.inventory
@@ -216,7 +215,7 @@ impl IndexedNode {
         let mut known: BTreeMap<GpuUuid, FleetGpu> =
             std::mem::take(&mut self.fleet_gpus).into_iter().collect();
         if self.serving().is_ok() {
-            let inventory = NodeInventory::of(&self.spec, &self.status);
+            let inventory = self.shown_inventory();
             let join =
                 |gpu: &GpuInventory| Some((gpu.uuid.clone(), gpu.join(fleet, known.remove(&gpu.uuid))?));
             self.fleet_gpus = inventory.gpus.iter().filter_map(join).collect();
@@ -228,7 +227,9 @@ impl IndexedNode {
 
     /// The GPUs as they are reserved and reported, without assumed pods.
     pub(super) fn shown_inventory(&self) -> NodeInventory {
-        self.inventory_of(&self.spec, &self.status)
+        let wanted: Vec<_> = self.wanted().collect();
+        let user_namespaces = self.user_namespaces;
+        NodeInventory { user_namespaces, ..NodeInventory::of_wanted(&wanted, &self.policy, &self.status) }
     }
 
     /// The GPUs by a spec and a status.
@@ -237,32 +238,20 @@ impl IndexedNode {
         NodeInventory { user_namespaces: self.user_namespaces, ..NodeInventory::of(spec, status) }
     }
 
-    fn bring_up_to_date(
-        &mut self,
-        name: &NodeName,
-        tentatives: &Tentatives,
-        fleet: &Fleet,
-    ) -> Result<(), Refusal> {
-        self.serving()?;
-        if std::mem::take(&mut self.view.stale) {
-            self.refresh(name, tentatives, fleet);
+    /// Reads again what filters read. Returns whether it has changed.
+    pub(super) fn refresh(&mut self, name: &NodeName, tentatives: &Tentatives, fleet: &Fleet) -> bool {
+        let refusal = self.serving().err();
+        let has_turned = std::mem::replace(&mut self.view.refusal, refusal) != refusal;
+        let inventory = if tentatives.are_none_on(name.as_str()) {
+            self.shown_inventory()
+        } else {
+            let spec = self.spec();
+            self.inventory_of(&tentatives.laid_over(name, &spec, &self.status, fleet), &self.status)
+        };
+        if inventory == self.view.inventory {
+            return has_turned;
         }
-        Ok(())
+        self.view = View { refusal, inventory, plans: Vec::new(), seen: self.view.seen + 1 };
+        true
     }
-
-    fn refresh(&mut self, name: &NodeName, tentatives: &Tentatives, fleet: &Fleet) {
-        let view = tentatives.laid_over(name, &self.spec, &self.status, fleet);
-        let inventory = self.inventory_of(&view, &self.status);
-        if inventory != self.view.inventory {
-            self.view = View { inventory, seen: self.view.seen + 1, ..View::default() };
-        }
-    }
-}
-
-/// Appends a result. The oldest is dropped, so that at most [`KEPT_RESULTS`] are kept.
-fn keep<T>(results: &mut Vec<T>, result: T) {
-    if results.len() == KEPT_RESULTS {
-        results.drain(..1);
-    }
-    results.push(result);
 }

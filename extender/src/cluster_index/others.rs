@@ -21,13 +21,13 @@ impl Others {
     /// Updates a pod as the watch shows it.
     pub fn show(&mut self, pod: &KnownPod) {
         let Some(node) = pod.node.as_ref().filter(|_| !pod.ended) else { return self.hide(&pod.uid) };
-        if self.pods.get(&pod.uid).is_some_and(|(at, takes)| at == node && *takes == pod.compute) {
+        if self.pods.get(&pod.uid).is_some_and(|(at, takes)| at == node && *takes == pod.template.compute) {
             return;
         }
         self.hide(&pod.uid);
-        self.pods.insert(pod.uid.clone(), (node.clone(), pod.compute));
+        self.pods.insert(pod.uid.clone(), (node.clone(), pod.template.compute));
         let taken = self.nodes.entry(node.clone()).or_default();
-        *taken = taken.plus(pod.compute);
+        *taken = taken.plus(pod.template.compute);
     }
 
     pub fn hide(&mut self, uid: &PodUid) {

@@ -2,6 +2,7 @@
 //! people only.
 
 use super::ClusterIndex;
+use super::leading::Lead;
 use super::machines::Machines;
 use crate::ask::Ask;
 use crate::destinations::is_tainted_for;
@@ -44,15 +45,15 @@ impl ClusterIndex {
         offer: Offer<'_>,
     ) -> PassedKind {
         let mut passed = PassedKind::new(kind);
-        let Self { nodes, tentatives, fleet, machines, .. } = self;
-        for (name, node) in nodes {
+        let Self { nodes, lead: Lead { tentatives, .. }, fleet, machines, .. } = self;
+        for (name, node) in nodes.read(tentatives, fleet) {
             let verdict = match offered.contains(name.as_str()) {
                 true => SchedulerVerdict::Offered,
                 false if !offer.is_complete => continue,
                 false if is_tainted(machines, name, offer.tolerated) => SchedulerVerdict::Tainted,
                 false => SchedulerVerdict::Excluded,
             };
-            passed.count(node.place_by(name, ask, plan, tentatives, fleet), verdict);
+            passed.count(node.place_by(ask, plan, fleet), verdict);
         }
         passed
     }

@@ -31,7 +31,7 @@ impl ClusterIndex {
         let mut chances = Chances::new();
         let mut pending = Vec::new();
         for (pod, known) in self.with_known_reasons() {
-            let Some(request) = pod.request.clone() else { continue };
+            let Some(request) = pod.template.request.clone() else { continue };
             let reason = known.unwrap_or_else(|| self.reason_of_nodes(&pod, &request, &mut chances));
             pending.push(Pending { counted: self.counted(&pod.uid), uid: pod.uid, request, reason });
         }
@@ -39,7 +39,7 @@ impl ClusterIndex {
     }
 
     fn with_known_reasons(&self) -> Vec<(KnownPod, Option<PendingReason>)> {
-        let held_back: HashMap<&PodUid, bool> = self.waiting.pods().collect();
+        let held_back: HashMap<&PodUid, bool> = self.lead.waiting.pods().collect();
         let known = |pod: &KnownPod| self.known_reason(pod, held_back.get(&pod.uid).copied());
         self.admitted().map(|pod| (pod.clone(), known(pod))).collect()
     }
@@ -73,7 +73,7 @@ impl ClusterIndex {
         });
         // Every node refuses a request that cannot be read.
         let Some((ask, chance)) = chance.clone() else { return PendingReason::Never };
-        let is_within = self.within_quota(&ask.of(pod.facts.clone())).is_ok();
+        let is_within = self.within_quota(&ask.of(pod.template.facts.clone())).is_ok();
         if is_within { chance } else { PendingReason::Quota }
     }
 

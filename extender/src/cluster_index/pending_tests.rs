@@ -44,8 +44,8 @@ fn a_pod_is_pending_for_the_first_reason_that_keeps_it() {
 #[test]
 fn a_pod_with_an_unreadable_request_is_pending_for_ever() {
     let mut index = index();
-    index.show_pod(KnownPod { request: Some("10Gi".into()), ..known("a", None) });
-    index.show_pod(KnownPod { request: None, ..known("past-kerf", None) });
+    index.show_pod(known("a", None).with(|template| template.request = Some("10Gi".into())));
+    index.show_pod(known("past-kerf", None).with(|template| template.request = None));
     assert_eq!(reasons(&mut index), [("a".to_owned(), PendingReason::Never)].into());
     assert_eq!(pending_slices(&index.pending()), BTreeMap::new());
 }

@@ -8,9 +8,8 @@ use super::{ClusterIndex, Why, fractions};
 use crate::ask::Ask;
 use crate::pod::{Counted, KnownPod};
 use hashbrown::HashSet;
-use kerf_core::contract::{RequestDocument, RootProcesses};
+use kerf_core::contract::{RequestDocument, Reserved, RootProcesses};
 use kerf_core::kind::{Kind, KindLabel};
-use kerf_core::ledger::reserved;
 use kerf_core::names::{PodKey, PodUid};
 use kerf_core::units::SizeGb;
 use std::time::Instant;
@@ -48,7 +47,7 @@ impl ClusterIndex {
 
     /// Adds a pod that the API server has although the watch does not show it.
     pub fn show_stray(&mut self, pod: KnownPod) {
-        if pod.request.is_none() && !self.places.contains_key(&pod.uid) {
+        if pod.template.request.is_none() && !self.places.has(&pod.uid) {
             return self.note_holder(&pod, Shower::Others);
         }
         self.strays.insert(pod.uid.clone());
@@ -75,7 +74,7 @@ impl ClusterIndex {
     /// What metrics count a pod by, as far as it is known. If it has a slice, that slice's kind counts.
     #[must_use]
     pub fn counted(&self, uid: &PodUid) -> Counted {
-        let counted = self.pods.get(uid).map(|pod| pod.counted).unwrap_or_default();
+        let counted = self.pods.get(uid).map(KnownPod::counted).unwrap_or_default();
         let node = self.places.get(uid).and_then(|name| self.nodes.get(name));
         let kind = node.and_then(|node| node.kind_of(uid)).map(KindLabel::Of);
         Counted { kind: kind.unwrap_or(counted.kind), ..counted }
@@ -85,7 +84,7 @@ impl ClusterIndex {
     pub(super) fn slice_of_any_kind(&self, uid: &PodUid, ask: &Ask) -> Option<(Kind, SizeGb)> {
         let name = self.places.get(uid).filter(|_| ask.document.kind_label() == KindLabel::Any)?;
         let node = self.nodes.get(name)?;
-        let mut slices = reserved(&node.spec, uid);
+        let mut slices = node.reserved(uid);
         let (Some(slice), None) = (slices.next(), slices.next()) else { return None };
         Some((slice.shape.kind(), slice.shape.size()))
     }
@@ -93,12 +92,12 @@ impl ClusterIndex {
     /// Whether an MPS daemon accepts commands from the pod's processes, which its policy allows.
     #[must_use]
     pub fn may_command_mps(&self, uid: &PodUid) -> bool {
-        let text = self.pods.get(uid).and_then(|pod| pod.request.as_deref());
+        let text = self.pods.get(uid).and_then(|pod| pod.template.request.as_deref());
         let document = text.and_then(|text| RequestDocument::parse(text).ok());
         let is_allowed = document.is_some_and(|document| document.root_processes == RootProcesses::Allowed);
-        let spec = self.places.get(uid).and_then(|name| Some(&self.nodes.get(name)?.spec));
-        let mut kinds = spec.into_iter().flat_map(|spec| reserved(spec, uid)).map(|slice| slice.shape.kind());
-        is_allowed && (spec.is_none() || kinds.any(|kind| kind == Kind::Mps))
+        let node = self.places.get(uid).and_then(|name| self.nodes.get(name));
+        let mut kinds = node.into_iter().flat_map(|node| node.reserved(uid)).map(|slice| slice.shape.kind());
+        is_allowed && (node.is_none() || kinds.any(|kind| kind == Kind::Mps))
     }
 
     /// Removes a pod that the API server does not have.
@@ -106,16 +105,21 @@ impl ClusterIndex {
         self.forget_pod(uid);
         self.hidden.remove(uid);
         self.strays.remove(uid);
-        self.posting.remove(uid);
-        self.waits_no_longer(uid);
-        self.moving.remove(uid);
-        self.quotas.forget(uid);
-        self.told.forget(uid);
-        self.drop_tentative(uid);
-        self.passed.remove(uid);
+        self.forget_scheduling(uid);
         let changed = self.statics.gone(uid);
         self.statics_changed(changed);
         self.leave(uid, Why::Gone);
+    }
+
+    /// Forgets how a pod was scheduled, which is bound, has ended or is gone.
+    fn forget_scheduling(&mut self, uid: &PodUid) {
+        self.lead.posting.remove(uid);
+        self.waits_no_longer(uid);
+        self.lead.moving.remove(uid);
+        self.quotas.forget(uid);
+        self.lead.told.forget(uid);
+        self.drop_tentative(uid);
+        self.lead.passed.remove(uid);
     }
 
     /// A pod that has ended or is gone leaves its slices. Its node's agent notices that too, sooner or later.
@@ -133,9 +137,9 @@ impl ClusterIndex {
     pub fn resync(&mut self, now: Instant) {
         self.look_into_unknown();
         self.look_into_posts(now);
-        let strays = self.strays.iter().filter(|uid| self.places.contains_key(*uid));
+        let strays = self.strays.iter().filter(|uid| self.places.has(uid));
         self.effects.unconfirmed.extend(strays.cloned());
-        self.strays.retain(|uid| self.places.contains_key(uid));
+        self.strays.retain(|uid| self.places.has(uid));
     }
 
     /// The pod with this UID that has a reservation, or whose Binding was sent.
@@ -144,34 +148,34 @@ impl ClusterIndex {
         if let Some(promised) = self.statics.promised(uid) {
             return Some(promised.key.clone());
         }
-        self.reserved_for(uid).or_else(|| Some(self.posting.get(uid)?.key().clone()))
+        self.reserved_for(uid).or_else(|| Some(self.lead.posting.get(uid)?.key().clone()))
     }
 
     fn reserved_for(&self, uid: &PodUid) -> Option<PodKey> {
         let node = self.nodes.get(self.places.get(uid)?)?;
-        let mut reservations = node.spec.slices.iter().filter_map(|s| s.reservation.as_ref());
-        reservations.find(|r| r.uid == *uid).map(kerf_core::contract::Reservation::key)
+        node.reserved(uid).find_map(|slice| slice.reservation).map(Reserved::key)
     }
 
     fn take_pod(&mut self, mut pod: KnownPod) {
         self.hidden.remove(&pod.uid);
-        if let Some(before) = self.pods.get(&pod.uid).and_then(|before| before.counted.created) {
-            pod.counted.created = Some(before);
+        pod.template = self.templates.share(pod.template);
+        if let Some(before) = self.pods.get(&pod.uid) {
+            pod.uid = before.uid.clone();
+            pod.created = before.created.or(pod.created);
+        }
+        // The names that are already stored are shared, so that those of the event are dropped.
+        let node = pod.node.as_ref().and_then(|name| self.nodes.get_key_value(name.as_str()));
+        if let Some((name, _)) = node {
+            pod.node = Some(name.clone());
         }
         if pod.node.is_some() || pod.ended {
-            self.posting.remove(&pod.uid);
-            self.waits_no_longer(&pod.uid);
-            self.moving.remove(&pod.uid);
-            self.quotas.forget(&pod.uid);
-            self.told.forget(&pod.uid);
-            self.drop_tentative(&pod.uid);
-            self.passed.remove(&pod.uid);
+            self.forget_scheduling(&pod.uid);
         }
         let uid = pod.uid.clone();
         if let (false, Ok(ask)) = (self.pods.contains_key(&uid), pod.ask()) {
             let slice = fractions::only_slice(&ask).or_else(|| self.slice_of_any_kind(&uid, &ask));
             if let Some(slice) = slice {
-                self.fractions.learn(slice, pod.compute);
+                self.fractions.learn(slice, pod.template.compute);
             }
         }
         self.note_holder(&pod, Shower::Sliced);
@@ -198,7 +202,8 @@ impl ClusterIndex {
     }
 
     pub(super) fn note_movable(&mut self, uid: &PodUid) {
-        let is_movable = |pod: &KnownPod| pod.movable_to.is_some() && pod.node.is_some() && !pod.ended;
+        let is_movable =
+            |pod: &KnownPod| pod.template.movable_to.is_some() && pod.node.is_some() && !pod.ended;
         if self.pods.get(uid).is_some_and(is_movable) {
             self.movable.insert(uid.clone());
         } else {
@@ -208,7 +213,7 @@ impl ClusterIndex {
 
     pub(super) fn look_into_unknown(&mut self) {
         if self.listing.pods_listed {
-            let unknown = self.places.keys().filter(|uid| !self.pods.contains_key(*uid));
+            let unknown = self.places.pods().filter(|uid| !self.pods.contains_key(*uid));
             self.effects.unconfirmed.extend(unknown.cloned());
             let bound =
                 self.statics.promises().map(|(uid, _)| uid).filter(|uid| !self.pods.contains_key(*uid));

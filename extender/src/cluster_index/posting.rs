@@ -55,21 +55,21 @@ impl Post {
 impl ClusterIndex {
     /// Records that the pod's Binding is about to be sent. The reservation stays until its outcome is seen.
     pub fn begin_post(&mut self, uid: &PodUid, key: &PodKey, until: Instant) {
-        self.posting.entry(uid.clone()).or_insert_with(|| Post::new(key.clone())).send(until);
+        self.lead.posting.entry(uid.clone()).or_insert_with(|| Post::new(key.clone())).send(until);
     }
 
     /// Removes the Binding with this `until`, which the API server refused. If the watch does not show the pod, its end
     /// may have come before the reservation, and then no event reports it. So the API server is asked.
     pub fn post_refused(&mut self, uid: &PodUid, until: Instant) {
-        if let Some(post) = self.posting.get_mut(uid) {
+        if let Some(post) = self.lead.posting.get_mut(uid) {
             post.until.retain(|sent| *sent != until);
             if !post.until.is_empty() {
                 return;
             }
         }
-        self.posting.remove(uid);
+        self.lead.posting.remove(uid);
         self.release_static(uid);
-        if self.places.contains_key(uid) && !self.pods.contains_key(uid) {
+        if self.places.has(uid) && !self.pods.contains_key(uid) {
             self.effects.unconfirmed.insert(uid.clone());
         }
     }
@@ -77,13 +77,13 @@ impl ClusterIndex {
     /// Whether the pod's Binding was sent and may have been made.
     #[must_use]
     pub fn is_posting(&self, uid: &PodUid) -> bool {
-        self.posting.contains_key(uid)
+        self.lead.posting.contains_key(uid)
     }
 
     /// Records a filter in which the pod could not use its place on any of `offered`, but keeps it for the Binding that
     /// was sent.
     pub fn held_up(&mut self, uid: &PodUid, ask: &Ask, offered: &[&str]) {
-        if let Some(post) = self.posting.get_mut(uid) {
+        if let Some(post) = self.lead.posting.get_mut(uid) {
             let offered = offered.iter().map(|name| NodeName::new(*name)).collect();
             post.held_up = Some(HeldUp { ask: ask.clone(), offered });
         }
@@ -91,14 +91,14 @@ impl ClusterIndex {
 
     /// Looks up the pods whose Binding can no longer be made, but whose outcome is not known.
     pub(super) fn look_into_posts(&mut self, now: Instant) {
-        let over = self.posting.iter().filter(|(_, post)| post.is_over(now, self.limits.request));
+        let over = self.lead.posting.iter().filter(|(_, post)| post.is_over(now, self.limits.request));
         self.effects.unconfirmed.extend(over.map(|(uid, _)| uid.clone()));
     }
 
     /// Handles a pod from the API server, which was asked for at `asked`.
     pub fn looked_up(&mut self, pod: KnownPod, asked: Instant) {
         let is_watched = self.pods.contains_key(&pod.uid) && !self.strays.contains(&pod.uid);
-        if self.posting.get(&pod.uid).is_some_and(|post| post.is_over(asked, self.limits.request)) {
+        if self.lead.posting.get(&pod.uid).is_some_and(|post| post.is_over(asked, self.limits.request)) {
             match &pod.node {
                 Some(node) => self.bound(&pod.uid, &pod.key, node),
                 None => self.not_bound(&pod.uid),
@@ -111,7 +111,7 @@ impl ClusterIndex {
 
     /// Handles a Binding that was not made. A pod that could have gone elsewhere is requeued.
     fn not_bound(&mut self, uid: &PodUid) {
-        let Some(post) = self.posting.remove(uid) else { return };
+        let Some(post) = self.lead.posting.remove(uid) else { return };
         tracing::info!(pod = %post.key, %uid, "a Binding without an answer was not made");
         self.release_static(uid);
         let Some(HeldUp { ask, offered }) = post.held_up else { return };
@@ -119,7 +119,7 @@ impl ClusterIndex {
         let names: Vec<&str> = offered.iter().map(NodeName::as_str).collect();
         self.refused(uid, &post.key, &ask, &names, false);
         for name in &offered {
-            self.waiting.changed(name);
+            self.lead.waiting.changed(name);
         }
     }
 }

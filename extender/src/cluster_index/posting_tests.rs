@@ -56,7 +56,7 @@ fn a_pod_without_a_promise_is_asked_for_too() {
     index.begin_post(&uid("plain"), &key, now);
     assert_eq!(asked(&mut index, now + UNCERTAIN), [uid("plain")].into());
     assert_eq!(index.promised_pod(&uid("plain")), Some(key));
-    index.looked_up(KnownPod { request: None, ..known("plain", None) }, now + UNCERTAIN);
+    index.looked_up(known("plain", None).with(|template| template.request = None), now + UNCERTAIN);
     assert!(asked(&mut index, now + UNCERTAIN).is_empty());
     assert_eq!(index.place_of(&uid("plain")), None);
 }

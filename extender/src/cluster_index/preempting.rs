@@ -55,7 +55,7 @@ impl ClusterIndex {
             return self.within_quota_for(ask, self.spot_without(name, ask, leaves)?.charge);
         };
         node.serving()?;
-        let spec = self.tentatives.laid_over(key, &node.spec, &node.status, &self.fleet).into_owned();
+        let spec = self.lead.tentatives.laid_over(key, &node.spec(), &node.status, &self.fleet).into_owned();
         let mut leaving = node.promised_now();
         leaving.retain(|other| victims.contains(other) || self.is_leaving(node, other));
         let (spec, status) = leaving.iter().fold((spec, node.status.clone()), |(spec, status), pod| {
@@ -89,15 +89,15 @@ impl ClusterIndex {
     /// Whether a node was among those that refused a pod in its last filter.
     #[must_use]
     pub fn was_refused_by(&self, uid: &PodUid, node: &NodeName) -> bool {
-        self.waiting.was_offered(uid, node)
+        self.lead.waiting.was_offered(uid, node)
     }
 
     /// Handles a pod that no other pod is preempted for. It gets an Event if the reason has changed, at most once a
     /// minute.
     pub fn spared(&mut self, uid: &PodUid, pod: &PodKey, note: String, now: Instant) {
-        let told = self.told.0.get(uid);
+        let told = self.lead.told.0.get(uid);
         if told.is_none_or(|(before, at)| *before != note && now.saturating_duration_since(*at) >= QUIET) {
-            self.told.0.insert(uid.clone(), (note.clone(), now));
+            self.lead.told.0.insert(uid.clone(), (note.clone(), now));
             let (uid, pod) = (uid.clone(), pod.clone());
             self.effects.nobody_preempted.push(NobodyPreempted { uid, pod, note });
         }

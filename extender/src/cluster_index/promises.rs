@@ -3,6 +3,8 @@
 use super::{ClusterIndex, IndexedNode, Why};
 use crate::ask::Ask;
 use crate::metric_labels::PromiseState;
+use crate::pod::KnownPod;
+use crate::template::Template;
 use crate::tentative::{KindChoice, LIFETIME, Tentative};
 use kerf_core::contract::PassedKind;
 use kerf_core::ledger::Promisee;
@@ -53,13 +55,13 @@ impl ClusterIndex {
     /// Records the chosen kinds of a pod that got a reservation.
     pub(super) fn note_choice(&mut self, uid: &PodUid, ask: &Ask, passed: Vec<PassedKind>) {
         if passed.is_empty() {
-            self.passed.remove(uid);
+            self.lead.passed.remove(uid);
         } else {
-            self.passed.insert(uid.clone(), passed);
+            self.lead.passed.insert(uid.clone(), passed);
         }
         // Pods whose name fixes the kind were counted as demand when they came.
         if let Some((slice, pod)) = self.slice_of_any_kind(uid, ask).zip(self.pods.get(uid)) {
-            self.fractions.learn(slice, pod.compute);
+            self.fractions.learn(slice, pod.template.compute);
         }
     }
 
@@ -78,31 +80,17 @@ impl ClusterIndex {
 
     /// Records that the pod is bound, before the watch shows it.
     pub fn bound(&mut self, uid: &PodUid, key: &PodKey, node: &NodeName) {
-        self.posting.remove(uid);
-        self.passed.remove(uid);
-        self.uses.note_bound(uid);
-        if !self.places.contains_key(uid) {
+        self.lead.posting.remove(uid);
+        self.lead.passed.remove(uid);
+        self.lead.uses.note_bound(uid);
+        if !self.places.has(uid) {
             return;
         }
-        let mut pod = self.pods.get(uid).cloned().unwrap_or_else(|| crate::pod::KnownPod {
-            has_slices: false,
-            asks_for_nothing: false,
-            uid: uid.clone(),
-            key: key.clone(),
-            node: None,
-            ended: false,
-            compute: crate::compute::Compute::default(),
-            devices: kerf_core::static_node::Devices::new(),
-            deleting: false,
-            gated: false,
-            movable_to: None,
-            pending_to: None,
-            request: None,
-            policy: None,
-            assigned: None,
-            facts: std::sync::Arc::default(),
-            counted: crate::pod::Counted::default(),
-        });
+        let mut pod = self
+            .pods
+            .get(uid)
+            .cloned()
+            .unwrap_or_else(|| KnownPod::new(uid.clone(), key.clone(), Template::default()));
         pod.node = Some(node.clone());
         self.pods.insert(uid.clone(), pod);
         self.note_movable(uid);
@@ -113,26 +101,26 @@ impl ClusterIndex {
         self.drop_tentative(&pod.uid);
         let charged = self.expected_charge(name, &pod, &ask);
         let tentative = Tentative { pod, ask, choice, until: now + LIFETIME, leaving: None, charged };
-        self.tentatives.put(name, tentative);
+        self.lead.tentatives.put(name, tentative);
         self.touch(name);
     }
 
     /// The node on which a pod is assumed.
     #[must_use]
     pub fn expected_on(&self, uid: &PodUid) -> Option<&NodeName> {
-        self.tentatives.node_of(uid)
+        self.lead.tentatives.node_of(uid)
     }
 
     /// Ends a pod's assumed place, and returns it.
     pub fn drop_tentative(&mut self, uid: &PodUid) -> Option<Tentative> {
-        let (node, tentative) = self.tentatives.take(uid)?;
+        let (node, tentative) = self.lead.tentatives.take(uid)?;
         self.touch(&node);
         Some(tentative)
     }
 
     /// Drops assumed pods that were not bound in time.
     pub fn expire(&mut self, now: Instant) {
-        for node in self.tentatives.expire(now) {
+        for node in self.lead.tentatives.expire(now) {
             self.touch(&node);
         }
     }
@@ -142,18 +130,15 @@ impl ClusterIndex {
     pub fn promise_counts(&self) -> [(PromiseState, usize); 3] {
         let proposed: usize = self.copies.values().map(super::copy::NodeCopy::unanswered).sum();
         [
-            (PromiseState::Tentative, self.tentatives.len()),
+            (PromiseState::Tentative, self.lead.tentatives.len()),
             (PromiseState::Proposed, proposed),
-            (PromiseState::Accepted, self.places.len().saturating_sub(proposed)),
+            (PromiseState::Accepted, self.places.count().saturating_sub(proposed)),
         ]
     }
 
     pub(super) fn touch(&mut self, name: &NodeName) {
-        if let Some(node) = self.nodes.get_mut(name) {
-            node.touch();
-            self.waiting.changed(name);
-        } else if self.is_static(name) {
-            self.waiting.changed(name);
+        if self.nodes.touch(name) || self.is_static(name) {
+            self.lead.waiting.changed(name);
         }
     }
 }

@@ -1,6 +1,7 @@
 use super::scene::Scene;
 use super::*;
 use crate::filter::{Candidate, Filtered, filter};
+use crate::template::Template;
 use crate::tentative::LIFETIME;
 use kerf_core::contract::{Chosen, RequestDocument};
 use kerf_core::names::PodKey;
@@ -68,25 +69,13 @@ fn half(name: &str) -> Candidate {
 
 fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
     let ask = pod.ask.clone().unwrap();
-    KnownPod {
-        has_slices: false,
-        asks_for_nothing: false,
-        devices: Devices::new(),
-        uid: pod.uid.clone(),
-        key: pod.key.clone(),
-        node: node.map(NodeName::new),
-        ended: false,
-        compute: Compute::default(),
-        deleting: false,
-        gated: false,
-        movable_to: None,
-        pending_to: None,
-        request: Some(ask.text),
+    let template = Template {
         policy: ask.document.chosen.as_ref().map(|chosen| chosen.policy.as_str().into()),
-        assigned: None,
+        request: Some(ask.text),
         facts: ask.facts,
-        counted: crate::pod::Counted::default(),
-    }
+        ..Template::default()
+    };
+    KnownPod { node: node.map(NodeName::new), ..KnownPod::new(pod.uid.clone(), pod.key.clone(), template) }
 }
 
 fn ask_for(index: &mut Scene, pod: &Candidate, now: Instant) -> Filtered<'static> {
@@ -288,7 +277,7 @@ fn a_pod_is_charged_once_whether_its_node_is_connected_or_not() {
     index.reserve(&a.uid, &a.key, &n1, None).unwrap();
     assert_eq!(used(&index), 40, "it is reserved");
     let assigned = Some(Charge { memory_gb: 40, slices: 1 });
-    let bound = KnownPod { assigned, ..known(&a, Some("n1")) };
+    let bound = KnownPod { assigned, has_slices: true, ..known(&a, Some("n1")) };
     index.show_pod(bound.clone());
     assert_eq!(used(&index), 40, "it is bound");
     index.disconnect("n1");

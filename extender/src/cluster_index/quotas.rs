@@ -8,12 +8,12 @@
 //! nothing, for example if its agent is not connected. They are charged by the assignment that their Binding wrote into
 //! them.
 
-use super::{ClusterIndex, IndexedNode};
+use super::ClusterIndex;
 use crate::ask::Ask;
 use crate::pod::KnownPod;
 use crate::usage::{Entry, Under, Usage};
 use hashbrown::{HashMap, HashSet};
-use kerf_core::contract::{GpuNodeSpec, SliceStatus, WantedSlice};
+use kerf_core::contract::{SliceStatus, Wanted};
 use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
@@ -36,9 +36,7 @@ pub(super) struct Quotas {
     limited: bool,
     /// Slices that nodes show as reserved or held, with the charged namespace and policy.
     nodes: HashMap<NodeName, Vec<Entry>>,
-    /// Pods with slices, by the node on which they run.
-    pods: HashMap<NodeName, HashSet<PodUid>>,
-    /// Charges of those pods that their node does not show.
+    /// Charges of those pods with slices that their node does not show.
     unshown: HashMap<NodeName, Vec<Entry>>,
     usage: Usage,
     /// The last Event about each pod, and its time.
@@ -119,7 +117,9 @@ impl Quotas {
 
     pub(super) fn under_of(&self, pod: Option<&KnownPod>) -> Under {
         match pod {
-            Some(pod) if pod.request.is_some() => self.under(pod.policy.as_deref(), &pod.facts),
+            Some(pod) if pod.template.request.is_some() => {
+                self.under(pod.template.policy.as_deref(), &pod.template.facts)
+            }
             _ => Under::Unknown,
         }
     }
@@ -146,18 +146,6 @@ impl Quotas {
 
     fn charge_unshown(&mut self, name: &NodeName, entries: Vec<Entry>) {
         charge(&mut self.usage, &mut self.unshown, name, entries);
-    }
-
-    /// Moves a pod with slices from its former node to its present one. Returns the nodes at which something changed.
-    fn move_pod(&mut self, uid: &PodUid, was: Option<&NodeName>, is: Option<&NodeName>) -> Vec<NodeName> {
-        let moved = self.limited && was != is;
-        if let Some(pods) = was.filter(|_| moved).and_then(|name| self.pods.get_mut(name)) {
-            pods.remove(uid);
-        }
-        if let Some(name) = is.filter(|_| moved) {
-            self.pods.entry(name.clone()).or_default().insert(uid.clone());
-        }
-        was.into_iter().chain(is).filter(|_| moved).cloned().collect()
     }
 
     pub(super) fn policies(&self) -> &Policies {
@@ -203,16 +191,12 @@ impl ClusterIndex {
         let statics: Vec<NodeName> =
             self.statics.names().filter(|name| self.is_static(name)).cloned().collect();
         self.statics_changed(statics);
-        self.quotas.pods.clear();
-        for (uid, pod) in &self.pods {
-            let _all_are_charged = self.quotas.move_pod(uid, None, with_slices(pod));
-        }
-        let Quotas { pods, unshown, .. } = &self.quotas;
-        let names = self.nodes.keys().chain(pods.keys()).chain(unshown.keys());
+        let of_pods = self.pods.values().filter_map(with_slices);
+        let names = self.nodes.names().chain(of_pods).chain(self.quotas.unshown.keys());
         let names: HashSet<NodeName> = names.cloned().collect();
         for name in &names {
             self.charge_node(name);
-            self.waiting.changed(name);
+            self.lead.waiting.changed(name);
             self.effects.changed.insert(name.clone());
         }
     }
@@ -230,11 +214,13 @@ impl ClusterIndex {
     }
 
     /// The same on a node, for a pod whose charge depends on its place there.
-    pub(super) fn within_quota_on(&self, node: &IndexedNode, ask: &Ask) -> Result<(), Refusal> {
+    pub(super) fn within_quota_on(&self, node: &str, ask: &Ask) -> Result<(), Refusal> {
         if !depends_on_place(&ask.document) {
             return Ok(());
         }
-        let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
+        let (Some(payer), Some((_, node))) = (self.quotas.payer(ask), self.nodes.get_key_value(node)) else {
+            return Ok(());
+        };
         let charge = node.charge(ask, &self.fleet)?;
         payer.check(self.expected(&payer), charge).map_err(|over| refusal(&over))
     }
@@ -286,14 +272,16 @@ impl ClusterIndex {
         if !self.quotas.limited {
             return self.quotas.remove_node(name);
         }
-        let Some(IndexedNode { spec, status, .. }) = self.nodes.get(name) else {
+        let Some(node) = self.nodes.get(name) else {
             return self.charge_pods(name, |_, _| false);
         };
-        let promised = spec.slices.iter().filter_map(|slice| self.promised_entry(slice));
-        let held = status.slices.iter().filter(|slice| !is_promised(spec, slice)).filter_map(held_entry);
-        let entries = promised.chain(held).collect();
-        let reserved = spec.slices.iter().filter_map(|slice| Some(slice.reservation.as_ref()?.uid.clone()));
-        let holders = status.slices.iter().filter_map(|slice| Some(slice.holder.as_ref()?.key()));
+        let wanted: Vec<Wanted<'_>> = node.wanted().collect();
+        let promised = wanted.iter().filter_map(|slice| self.promised_entry(slice));
+        let slices = &node.status.slices;
+        let held = slices.iter().filter(|slice| !is_promised(&wanted, slice)).filter_map(held_entry);
+        let entries = summed(promised.chain(held));
+        let reserved = wanted.iter().filter_map(|slice| Some(slice.reservation?.uid.clone()));
+        let holders = slices.iter().filter_map(|slice| Some(slice.holder.as_ref()?.key()));
         let (reserved, holders): (HashSet<PodUid>, HashSet<PodKey>) = (reserved.collect(), holders.collect());
         self.quotas.charge_node(name, entries);
         self.charge_pods(name, |uid, key| reserved.contains(uid) || holders.contains(key));
@@ -305,37 +293,53 @@ impl ClusterIndex {
             let under = self.quotas.under_of(Some(pod));
             Some(Entry { namespace: pod.key.namespace.clone(), under, charge: pod.assigned? })
         };
-        let pods = self.quotas.pods.get(name).into_iter().flatten().filter_map(|uid| self.pods.get(uid));
-        let entries = pods.filter(|pod| !is_shown(&pod.uid, &pod.key)).filter_map(entry).collect();
+        let pods = self.statics.holders_on(name.as_str()).filter_map(|(uid, _)| self.pods.get(uid));
+        let pods = pods.filter(|pod| with_slices(pod) == Some(name) && !is_shown(&pod.uid, &pod.key));
+        let entries = summed(pods.filter_map(entry));
         self.quotas.charge_unshown(name, entries);
     }
 
     /// Updates the charges after a change of a pod.
     pub(super) fn charge_pod(&mut self, uid: &PodUid, before: Option<&KnownPod>) {
-        let is = self.pods.get(uid).and_then(with_slices);
-        for name in self.quotas.move_pod(uid, before.and_then(with_slices), is) {
-            self.charge_node(&name);
+        let (was, is) = (before.and_then(with_slices), self.pods.get(uid).and_then(with_slices));
+        if self.quotas.limited && was != is {
+            for name in was.into_iter().chain(is).cloned().collect::<Vec<_>>() {
+                self.charge_node(&name);
+            }
         }
     }
 
-    fn promised_entry(&self, slice: &WantedSlice) -> Option<Entry> {
-        let promised = slice.reservation.as_ref()?;
+    fn promised_entry(&self, slice: &Wanted<'_>) -> Option<Entry> {
+        let promised = slice.reservation?;
         Some(Entry {
-            namespace: promised.namespace.clone(),
-            under: self.quotas.under_of(self.pods.get(&promised.uid)),
+            namespace: promised.namespace.to_owned(),
+            under: self.quotas.under_of(self.pods.get(promised.uid)),
             charge: Charge::of_slice(promised.resource, slice.shape),
         })
     }
 
     fn expected(&self, payer: &Payer) -> Charge {
         let Payer { namespace, policy, .. } = payer;
-        self.quotas.held(payer).plus(self.tentatives.usage().of(namespace, policy))
+        self.quotas.held(payer).plus(self.lead.tentatives.usage().of(namespace, policy))
     }
 }
 
 /// The node of a pod that lives and has slices there.
 fn with_slices(pod: &KnownPod) -> Option<&NodeName> {
     pod.node.as_ref().filter(|_| pod.assigned.is_some() && !pod.ended)
+}
+
+/// The same entries, with one for each namespace and policy.
+fn summed(entries: impl Iterator<Item = Entry>) -> Vec<Entry> {
+    let mut sums: Vec<Entry> = Vec::new();
+    for entry in entries {
+        let is_same = |sum: &&mut Entry| (&sum.namespace, &sum.under) == (&entry.namespace, &entry.under);
+        match sums.iter_mut().find(is_same) {
+            Some(sum) => sum.charge = sum.charge.plus(entry.charge),
+            None => sums.push(entry),
+        }
+    }
+    sums
 }
 
 /// Replaces what is charged under `name`.
@@ -353,8 +357,8 @@ fn charge(
     before.into_iter().flatten().for_each(|entry| usage.take(&entry));
 }
 
-fn is_promised(spec: &GpuNodeSpec, slice: &SliceStatus) -> bool {
-    let wanted = spec.slices.iter().find(|wanted| slice.id.as_ref() == Some(&wanted.id));
+fn is_promised(wanted: &[Wanted<'_>], slice: &SliceStatus) -> bool {
+    let wanted = wanted.iter().find(|wanted| slice.id.as_ref() == Some(wanted.id));
     wanted.is_some_and(|wanted| wanted.reservation.is_some())
 }
 

@@ -30,7 +30,7 @@ impl ClusterIndex {
     }
 
     fn never_started(&self) -> impl Iterator<Item = &NodeName> {
-        self.machines.managed().filter(|name| !self.nodes.contains_key(*name))
+        self.machines.managed().filter(|name| !self.nodes.contains(name.as_str()))
     }
 
     /// How many `GpuNodes` have each condition in each status. If the agent is not connected, all its conditions count
@@ -41,7 +41,7 @@ impl ClusterIndex {
             .iter()
             .flat_map(|kind| ConditionStatus::ALL.map(|status| (*kind, status.as_str())));
         let mut counts: BTreeMap<_, _> = all.map(|key| (key, 0)).collect();
-        for node in self.nodes.values() {
+        for (_, node) in self.nodes.iter() {
             for kind in Condition::ALL {
                 let status = node.status.condition(kind);
                 let status = status.map_or(ConditionStatus::Unknown, |condition| condition.status);

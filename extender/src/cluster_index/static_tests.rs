@@ -373,7 +373,7 @@ fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
     index.show_other(&pod("a", Some("n")));
     index.hide_other(&plain("a").uid);
     assert_eq!(filter(&mut index, &plain("c"), &["n"], Instant::now()).fitting, ["n"]);
-    assert!(index.waiting.pods().next().is_none(), "nothing is written on a pod that is not kerf's");
+    assert!(index.lead.waiting.pods().next().is_none(), "nothing is written on a pod that is not kerf's");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::ask::Ask;
 use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::static_node::{Devices, StaticNode, sum};
+use std::sync::Arc;
 
 /// The watch that shows a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub(super) enum Shower {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Holds {
     /// Devices of NVIDIA's device plugin, or what goes by their names.
-    pub devices: Devices,
+    pub devices: Arc<Devices>,
     /// Whether it has slices that one of kerf's agents made.
     pub slices: bool,
 }
@@ -226,7 +227,7 @@ impl Statics {
     /// The pods that hold something of a node.
     pub fn holders_on(&self, node: &str) -> impl Iterator<Item = (&PodUid, &Devices)> {
         let here = self.here.get(node).into_iter().flat_map(|here| &here.holders);
-        here.filter_map(|uid| Some((uid, &self.holders.get(uid)?.holds.devices)))
+        here.filter_map(|uid| Some((uid, &*self.holders.get(uid)?.holds.devices)))
     }
 
     /// Whether some pod on it has slices that one of kerf's agents made.
@@ -303,7 +304,7 @@ impl Statics {
     pub fn taken(&self, node: &str, except: Option<&PodUid>) -> Devices {
         let mut taken = self.here.get(node).map(|here| here.taken.clone()).unwrap_or_default();
         let held =
-            except.and_then(|uid| self.holders.get(uid)).map(|holder| (&holder.node, &holder.holds.devices));
+            except.and_then(|uid| self.holders.get(uid)).map(|holder| (&holder.node, &*holder.holds.devices));
         let promised = except.and_then(|uid| self.promises.get(uid)).map(|own| (&own.node, &own.devices));
         for (_, own) in held.into_iter().chain(promised).filter(|(at, _)| at.as_str() == node) {
             for (name, count) in own {

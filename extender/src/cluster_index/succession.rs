@@ -22,27 +22,27 @@ impl ClusterIndex {
     /// Records how the former leader ended, and since when it has sent nothing. Called before requests are answered.
     pub fn succeed(&mut self, former: Former, since: Instant) {
         let vanished = former != Former::GaveBack;
-        self.predecessor =
+        self.lead.predecessor =
             Predecessor { silent_since: vanished.then_some(since), is_doubtful: former == Former::Unknown };
         self.statics.set_waiting(vanished);
     }
 
     /// No record shows a former leader, so a missing Lease was never made.
     pub(super) fn nobody_led_before(&mut self) {
-        if self.predecessor.is_doubtful {
-            self.predecessor = Predecessor::default();
+        if self.lead.predecessor.is_doubtful {
+            self.lead.predecessor = Predecessor::default();
             self.statics.set_waiting(false);
         }
     }
 
     /// Opens static nodes once no Binding of the predecessor can be made any longer.
     pub(super) fn reopen_statics(&mut self, now: Instant) {
-        let Some(since) = self.predecessor.silent_since else { return };
+        let Some(since) = self.lead.predecessor.silent_since else { return };
         if now.saturating_duration_since(since) >= self.limits.request {
             tracing::info!(
                 "no Binding of the former leader can be under way: pods come to static nodes again"
             );
-            self.predecessor = Predecessor::default();
+            self.lead.predecessor = Predecessor::default();
             self.statics.set_waiting(false);
             let all: Vec<NodeName> = self.statics.names().cloned().collect();
             self.statics_changed(all);
@@ -54,7 +54,7 @@ impl ClusterIndex {
     #[must_use]
     pub fn leaves_nothing_under_way(&self) -> bool {
         let may_have_statics = !self.is_listed() || self.statics.names().any(|name| self.is_static(name));
-        self.posting.is_empty() && !(may_have_statics && self.predecessor.silent_since.is_some())
+        self.lead.posting.is_empty() && !(may_have_statics && self.lead.predecessor.silent_since.is_some())
     }
 }
 

@@ -1,11 +1,11 @@
 use super::scene::{Scene, gpu_node};
 use super::*;
 use crate::ask::Ask;
+use crate::template::Template;
 use kerf_core::contract::NodePolicy;
 use kerf_core::ledger::Proposal;
 use kerf_core::names::PodKey;
 use kerf_core::packing::Source;
-use kerf_core::static_node::Devices;
 use kerf_core::testing::request;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,24 +23,11 @@ pub(super) fn uid(pod: &str) -> PodUid {
 }
 
 pub(super) fn known(pod: &str, node: Option<&str>) -> KnownPod {
+    let request = Some(request(SMALL, 1).to_json().into());
+    let template = Template { request, ..Template::default() };
     KnownPod {
-        devices: Devices::new(),
-        has_slices: false,
-        asks_for_nothing: false,
-        uid: uid(pod),
-        key: PodKey::new("default", pod),
         node: node.map(NodeName::new),
-        ended: false,
-        compute: crate::compute::Compute::default(),
-        deleting: false,
-        gated: false,
-        movable_to: None,
-        pending_to: None,
-        request: Some(request(SMALL, 1).to_json().into()),
-        policy: None,
-        assigned: None,
-        facts: Arc::default(),
-        counted: crate::pod::Counted::default(),
+        ..KnownPod::new(uid(pod), PodKey::new("default", pod), template)
     }
 }
 

@@ -10,7 +10,8 @@ use super::scene::Agent;
 use super::*;
 use crate::ask::Ask;
 use crate::filter::{Candidate, filter, prioritize};
-use kerf_core::contract::{Chosen, GpuNodeStatus, RequestDocument};
+use crate::template::Template;
+use kerf_core::contract::{Chosen, GpuNodeStatus, RequestDocument, Wanted};
 use kerf_core::kind::Kind;
 use kerf_core::ledger::{BoundPod, Moment, Order, OrderKind, Proposal, reserved};
 use kerf_core::names::PodKey;
@@ -321,7 +322,7 @@ impl World {
     fn bind(&mut self, uid: &PodUid) {
         let pod = self.pods[uid].clone();
         let Some(node) = pod.sent.clone() else { return self.schedule(uid) };
-        let expected = self.index.tentatives.get(uid).map(|expected| expected.choice.plan.clone());
+        let expected = self.index.lead.tentatives.get(uid).map(|expected| expected.choice.plan.clone());
         let is_kept = self.index.place_of(uid).is_some();
         match self.index.propose(uid, &pod.candidate.key, &node, pod.candidate.ask.clone().ok()) {
             Ok(proposal) => {
@@ -453,12 +454,11 @@ fn check_at_rest(world: &mut World) {
                 promised.is_none_or(|r| world.pods.contains_key(&r.uid)),
                 "a pod that is gone has {slice:?}"
             );
-            let copied = shown.spec.slices.iter().find(|copied| copied.id == slice.id).unwrap();
-            let uid =
-                |slice: &kerf_core::contract::WantedSlice| slice.reservation.as_ref().map(|r| r.uid.clone());
-            assert_eq!((copied.shape, uid(copied)), (slice.shape, uid(slice)));
+            let copied = shown.wanted().find(|copied| *copied.id == slice.id).unwrap();
+            let uid = |slice: Wanted<'_>| slice.reservation.map(|reservation| reservation.uid.clone());
+            assert_eq!((copied.shape, uid(copied)), (slice.shape, uid(slice.into())));
         }
-        assert_eq!(shown.spec.slices.len(), ledger.slices.len());
+        assert_eq!(shown.wanted().count(), ledger.slices.len());
         assert!(shown.left.is_empty(), "nobody has left that has something");
     }
     world.astray.clear();
@@ -466,30 +466,16 @@ fn check_at_rest(world: &mut World) {
 }
 
 fn known(pod: &Pod) -> KnownPod {
-    KnownPod {
-        assigned: None,
-        has_slices: false,
-        asks_for_nothing: false,
-        devices: Devices::new(),
-        uid: pod.candidate.uid.clone(),
-        key: pod.candidate.key.clone(),
-        node: pod.bound.clone(),
-        ended: false,
-        compute: crate::compute::Compute::default(),
-        deleting: false,
-        gated: false,
-        movable_to: None,
-        pending_to: None,
-        request: pod.candidate.ask.as_ref().ok().map(|ask| ask.text.clone()),
-        policy: pod
-            .candidate
-            .ask
-            .as_ref()
-            .ok()
-            .and_then(|ask| Some(ask.document.chosen.as_ref()?.policy.as_str().into())),
-        facts: pod.candidate.ask.as_ref().map(|ask| ask.facts.clone()).unwrap_or_default(),
-        counted: crate::pod::Counted::default(),
-    }
+    let Candidate { uid, key, ask, .. } = pod.candidate.clone();
+    let ask = ask.ok();
+    let policy = |ask: &Ask| Some(ask.document.chosen.as_ref()?.policy.as_str().into());
+    let template = Template {
+        request: ask.as_ref().map(|ask| ask.text.clone()),
+        policy: ask.as_ref().and_then(policy),
+        facts: ask.map(|ask| ask.facts).unwrap_or_default(),
+        ..Template::default()
+    };
+    KnownPod { node: pod.bound.clone(), ..KnownPod::new(uid, key, template) }
 }
 
 /// A policy for the namespace [`TEAM`], and none for others.

@@ -335,6 +335,6 @@ impl DeviceManager {
 }
 
 /// Ignores poisoning, because no critical section here leaves its data half written.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

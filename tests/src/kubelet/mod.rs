@@ -53,7 +53,7 @@ mod volumes;
 pub use active::{ActivePod, ActivePods};
 pub use admission::{Rejection, fit};
 pub use demand::{ContainerDemand, ContainerRole, PodDemand, PodKey, is_extended_resource};
-pub(crate) use devices::locked;
+pub use devices::locked;
 pub use devices::{Allocated, DeviceError, DeviceManager};
 pub use grant::Grant;
 pub use images::{Image, Images};

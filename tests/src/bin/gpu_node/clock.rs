@@ -1,11 +1,12 @@
 //! Records when pods are created, bound and running, as a watch of the API server shows it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
+use kerf_tests::kubelet::locked;
 use kube::Api;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use tokio::task::JoinHandle;
@@ -78,8 +79,4 @@ fn note(moments: &Mutex<BTreeMap<String, Moments>>, pod: kube::runtime::watcher:
     if containers.any(|container| container.state.is_some_and(|state| state.running.is_some())) {
         of_pod.running.get_or_insert(now);
     }
-}
-
-fn locked(moments: &Mutex<BTreeMap<String, Moments>>) -> MutexGuard<'_, BTreeMap<String, Moments>> {
-    moments.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -23,7 +23,7 @@ use kerf_tests::oracle::Truth;
 use kerf_tests::pods::{kind_of, phase_of};
 use kube::api::{DeleteParams, ListParams, PostParams};
 
-use crate::report::{Figure, Latency, print, print_figures};
+use crate::report::{Figure, Latency, count, print, print_figures};
 
 /// The bar of issue 23, which aims at 2.
 const BAR: f64 = 3.0;
@@ -123,7 +123,6 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
             latency.count, latency.p50_ms, latency.p99_ms, latency.max_ms
         ));
     }
-    let count = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     print_figures(&[
         Figure::at_most("creation, p99, over without the webhook", ours.p99_ms / decided.p99_ms, BAR),
         Figure::at_most("creation, p99, over without kerf", ours.p99_ms / plain.p99_ms, BAR),

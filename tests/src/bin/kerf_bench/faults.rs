@@ -48,8 +48,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         print(failure);
     }
     let count = |is: fn(&Verdict) -> bool| {
-        let cells = report.cells.values().filter(|verdict| is(verdict)).count();
-        f64::from(u32::try_from(cells).unwrap_or(u32::MAX))
+        crate::report::count(report.cells.values().filter(|verdict| is(verdict)).count())
     };
     let sound = count(|verdict| matches!(verdict, Verdict::Sound(_)));
     print(&format!(

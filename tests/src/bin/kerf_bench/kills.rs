@@ -10,9 +10,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kerf_tests::churn::Churn;
 use kerf_tests::cluster::{Cluster, ClusterOptions};
 use kerf_tests::oracle::Truth;
+use kerf_tests::pods::phase_of;
 use kerf_tests::random::Random;
+use kube::ResourceExt as _;
 
-use crate::report::{Figure, print, print_figures};
+use crate::report::{Figure, count, print, print_figures};
 
 /// The delay between two steps of the churn.
 const PAUSE: Duration = Duration::from_millis(30);
@@ -84,7 +86,6 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     print(&format!("kills: {all} in {} s: {kills:?}", begun.elapsed().as_secs()));
     print(&format!("{}; {refused} requests failed", churn.tally()));
     print(&format!("{} pods were seen running, {} rejected", findings.ran.len(), findings.rejected.len()));
-    let count = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     let figures = [
         Figure::at_most("slices held twice, gone or not as promised", count(findings.broken.len()), 0.0),
         Figure::at_most("running pods harmed", count(findings.harmed.len()), 0.0),
@@ -105,8 +106,8 @@ async fn rest(cluster: &Cluster, churn: &Churn, findings: &mut Findings) -> anyh
     let begun = Instant::now();
     loop {
         let truth = findings.look(cluster, churn).await?;
-        let there: BTreeSet<&str> = truth.pods().iter().map(name).collect();
-        let gone = churn.alive().iter().filter(|name| !there.contains(name.as_str()));
+        let there: BTreeSet<String> = truth.pods().iter().map(Pod::name_any).collect();
+        let gone = churn.alive().iter().filter(|name| !there.contains(*name));
         let mut lost: Vec<String> = gone.map(|name| format!("{name} is gone")).collect();
         lost.extend(truth.unexplained());
         lost.extend((!truth.is_settled()).then(|| "pods are half-way".to_owned()));
@@ -140,21 +141,13 @@ impl Findings {
             truth.pods().iter().filter_map(|pod| Some((pod.metadata.uid.as_deref()?, pod))).collect();
         let alive: BTreeSet<&String> = churn.alive().iter().collect();
         for (uid, name) in self.ran.iter().filter(|(_, name)| alive.contains(name)) {
-            let phase = shown.get(uid.as_str()).map_or("gone", |pod| phase(pod));
+            let phase = shown.get(uid.as_str()).map_or("gone", |pod| phase_of(pod));
             if phase != "Running" && self.harmed.insert(name.clone()) {
                 print(&format!("{name} ran and is {phase}"));
             }
         }
-        let running = shown.iter().filter(|(_, pod)| phase(pod) == "Running");
-        self.ran.extend(running.map(|(uid, pod)| ((*uid).to_owned(), name(pod).to_owned())));
+        let running = shown.iter().filter(|(_, pod)| phase_of(pod) == "Running");
+        self.ran.extend(running.map(|(uid, pod)| ((*uid).to_owned(), pod.name_any())));
         Ok(truth)
     }
-}
-
-fn name(pod: &Pod) -> &str {
-    pod.metadata.name.as_deref().unwrap_or_default()
-}
-
-fn phase(pod: &Pod) -> &str {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
 }

@@ -13,7 +13,7 @@ use kerf_tests::cluster::root;
 use kerf_tests::leaders::{Blow, Rounds};
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Figure, print, print_figures};
+use crate::report::{Figure, count, print, print_figures};
 
 /// How long a leader stays frozen or isolated: much longer than its Lease lasts.
 const LASTS: Duration = Duration::from_secs(15);
@@ -88,7 +88,6 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         rounds.stop().await?;
     }
     print(&format!("leaders: {} rounds of {}", state.rounds, args.rounds));
-    let count = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     figures.extend([
         Figure::at_most("double holdings", count(state.double), 0.0),
         Figure::at_most("overcommitted nodes", count(state.overcommitted), 0.0),

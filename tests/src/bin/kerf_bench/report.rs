@@ -48,6 +48,11 @@ impl Figure {
     }
 }
 
+/// A count as a figure's value.
+pub fn count(of: usize) -> f64 {
+    f64::from(u32::try_from(of).unwrap_or(u32::MAX))
+}
+
 pub fn print(line: &str) {
     // A closed pipe ends the output, but not the measurement.
     let _ = writeln!(std::io::stdout().lock(), "{line}");

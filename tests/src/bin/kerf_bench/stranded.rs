@@ -8,7 +8,7 @@ use anyhow::ensure;
 use clap::Args as ClapArgs;
 use kerf_tests::stranded::{Case, Scene, Verdict, decide};
 
-use crate::report::{Figure, print, print_figures};
+use crate::report::{self, Figure, print, print_figures};
 
 #[derive(Debug, ClapArgs)]
 pub struct Args {
@@ -63,10 +63,8 @@ fn tell(by: &str, first: u64, cases: &[Case], verdicts: &[Verdict]) -> Vec<Figur
         "# {} pods by {by}: {counts:?}; {later} by a kind that is not their first",
         verdicts.len()
     ));
-    let count = |is: fn(&Verdict) -> bool| {
-        let count = verdicts.iter().filter(|verdict| is(verdict)).count();
-        f64::from(u32::try_from(count).unwrap_or(u32::MAX))
-    };
+    let count =
+        |is: fn(&Verdict) -> bool| report::count(verdicts.iter().filter(|verdict| is(verdict)).count());
     let stranded = count(|verdict| matches!(verdict, Verdict::Stranded(_)));
     let otherwise = count(|verdict| verdict.is_wrong()) - stranded;
     vec![

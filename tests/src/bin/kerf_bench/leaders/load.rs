@@ -1,12 +1,13 @@
 //! A steady load: pods come at one pace, and each goes once it is bound.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::testing::request;
+use kerf_tests::kubelet::locked;
 use kerf_tests::pods::admitted;
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -48,12 +49,12 @@ impl Load {
 
     /// How many pods are not bound.
     pub fn waiting(&self) -> usize {
-        lock(&self.state).waiting.len()
+        locked(&self.state).waiting.len()
     }
 
     /// The longest time without a bound pod since a moment, until now.
     pub fn longest_gap(&self, since: Instant) -> Duration {
-        let state = lock(&self.state);
+        let state = locked(&self.state);
         let mut moments = vec![since];
         moments.extend(state.bound.iter().filter(|at| **at > since));
         moments.push(Instant::now());
@@ -68,10 +69,6 @@ impl Drop for Load {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 async fn create(pods: Api<Pod>, state: Arc<Mutex<State>>) {
     let mut ticks = tokio::time::interval(EVERY);
     // Pods that were not created while the API server stalled are not made up for, so that the pace stays the same.
@@ -82,10 +79,10 @@ async fn create(pods: Api<Pod>, state: Arc<Mutex<State>>) {
         let pod = admitted(&name, "kerf-scheduler", SLICE, &request(SLICE, 1));
         let Ok(pod) = serde_json::from_value(pod) else { return };
         // It may be bound before its creation is answered.
-        lock(&state).waiting.insert(name.clone());
+        locked(&state).waiting.insert(name.clone());
         if let Err(error) = pods.create(&PostParams::default(), &pod).await {
             tracing::warn!(%error, name, "not created");
-            lock(&state).waiting.remove(&name);
+            locked(&state).waiting.remove(&name);
         }
     }
 }
@@ -102,7 +99,7 @@ async fn watch(pods: Api<Pod>, state: Arc<Mutex<State>>) {
         }
         let at = Instant::now();
         let is_first = {
-            let mut state = lock(&state);
+            let mut state = locked(&state);
             let is_first = state.waiting.remove(&name);
             if is_first {
                 state.bound.push(at);

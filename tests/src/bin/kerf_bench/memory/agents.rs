@@ -24,7 +24,7 @@ use super::tokens::As;
 
 /// Agents that dial at once. The extender refuses more than 256 that have not said hello.
 const AT_ONCE: usize = 64;
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// All agents. Dropping it ends them.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Agents {
             tokio::spawn(client::run(Arc::new(agent), Arc::new(network), stop.clone()));
         }
         let greeted = async || Ok(agents.greeted() == population.nodes);
-        wait(PATIENCE, "all agents to hear of the leader", greeted).await?;
+        wait(TIMEOUT, "all agents to hear of the leader", greeted).await?;
         Ok(agents)
     }
 

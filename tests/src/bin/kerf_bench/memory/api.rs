@@ -2,7 +2,7 @@
 //! extender writes, and reviews the agents' tokens.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -12,6 +12,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::{Json, Router};
 use futures::stream;
 use kerf_tests::cluster::wait;
+use kerf_tests::kubelet::locked;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -75,7 +76,7 @@ impl Api {
     /// Waits until all of these resources were listed and a watch of each was begun.
     pub async fn until_watched(&self, resources: &[&str], patience: Duration) -> anyhow::Result<()> {
         let all = async || {
-            let watched = lock(&self.shared.watched);
+            let watched = locked(&self.shared.watched);
             Ok(resources.iter().all(|resource| watched.iter().any(|begun| begun == resource)))
         };
         wait(patience, &format!("the extender to list {resources:?}"), all).await
@@ -83,17 +84,13 @@ impl Api {
 
     /// An object that the extender has written.
     pub fn written(&self, path: &str) -> Option<Value> {
-        lock(&self.shared.stored).get(path)
+        locked(&self.shared.stored).get(path)
     }
 
     /// The requests that a real API server would have answered otherwise.
     pub fn unknown(&self) -> Vec<String> {
-        lock(&self.shared.unknown).clone()
+        locked(&self.shared.unknown).clone()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn answer(
@@ -114,12 +111,12 @@ async fn answer(
     } else if resource == "tokenreviews" {
         (201, tokens::review(&serde_json::from_slice(&body).unwrap_or_default()))
     } else {
-        let answer = lock(&shared.stored).answer(&method, path, &body);
+        let answer = locked(&shared.stored).answer(&method, path, &body);
         // Pods and GpuNodes are not stored, so a request for one of them means that the extender missed it in a list.
         if answer.0 == 405
             || (answer.0 == 404 && ["/pods/", "/gpunodes/", "/nodes/"].iter().any(|part| path.contains(part)))
         {
-            lock(&shared.unknown).push(format!("{method} {uri}"));
+            locked(&shared.unknown).push(format!("{method} {uri}"));
         }
         answer
     };
@@ -130,7 +127,7 @@ impl Shared {
     /// A page of a list, once it is to be shown.
     async fn list(&self, path: &str, resource: String, parameters: &Parameters) -> (u16, Value) {
         if resource == "leases" {
-            return (200, lock(&self.stored).list(path));
+            return (200, locked(&self.stored).list(path));
         }
         let needs = if resource == "pods" { Shows::All } else { Shows::Nodes };
         let mut shows = self.shows.subscribe();
@@ -144,7 +141,7 @@ impl Shared {
 
     /// A watch without events. It ends with a bookmark after the time that was asked for.
     fn watch(&self, resource: String, parameters: &Parameters) -> Response {
-        lock(&self.watched).push(resource);
+        locked(&self.watched).push(resource);
         let seconds = parameters.get("timeoutSeconds").and_then(|text| text.parse().ok()).unwrap_or(60);
         let bookmark = json!({"type": "BOOKMARK", "object": {
             "kind": "Status", "apiVersion": "v1", "metadata": {"resourceVersion": "1"},

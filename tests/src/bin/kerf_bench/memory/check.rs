@@ -15,7 +15,7 @@ use super::extender::Extender;
 use super::population::{Population, node_name};
 use crate::report::print;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Nodes that are asked for one by one.
 const SAMPLES: usize = 50;
 /// A name of which a GPU has one slice if nothing else is cut there.
@@ -57,7 +57,7 @@ async fn equals(extender: &Extender, metric: &str, labels: &str, count: usize) -
         ensure!((sum - count).abs() < 0.5, "{metric} with {labels:?} is {sum}");
         Ok(true)
     };
-    wait(PATIENCE, &format!("{metric} to be {count}"), is_so).await?;
+    wait(TIMEOUT, &format!("{metric} to be {count}"), is_so).await?;
     print(&format!("# {metric} {labels} is {count}"));
     Ok(())
 }
@@ -67,9 +67,13 @@ async fn fitting(scheduler: &SchedulerClient, gpus: usize, nodes: &[&str]) -> an
     if gpus == 0 {
         return Ok(Vec::new());
     }
-    let mut pod = admitted("asks", "kerf-scheduler", WHOLE, &request(WHOLE, u32::try_from(gpus)?));
+    scheduler.filter(&pod(&format!("asks-{gpus}"), WHOLE, u32::try_from(gpus)?)?, nodes).await
+}
+
+/// A pod that asks for so many slices of a name.
+pub fn pod(uid: &str, name: &str, count: u32) -> anyhow::Result<Pod> {
+    let mut pod = admitted("asks", "kerf-scheduler", name, &request(name, count));
     pod["metadata"]["namespace"] = json!("default");
-    pod["metadata"]["uid"] = json!(format!("asks-{gpus}"));
-    let pod: Pod = serde_json::from_value(pod)?;
-    scheduler.filter(&pod, nodes).await
+    pod["metadata"]["uid"] = json!(uid);
+    Ok(serde_json::from_value(pod)?)
 }

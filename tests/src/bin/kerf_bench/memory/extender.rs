@@ -1,14 +1,14 @@
 //! The extender that is measured, as a process of its own.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kerf_tests::binaries;
-use kerf_tests::cluster::{NAMESPACE, wait};
+use kerf_tests::cluster::{NAMESPACE, root, wait};
 use kerf_tests::control_plane::ports;
 use kerf_tests::leaders::{SchedulerClient, write_kubeconfig};
 use kerf_tests::process::{Child, Program};
@@ -21,7 +21,7 @@ use crate::admission_metrics::scrape;
 
 /// The DNS name in the extender's certificate, by which agents verify it.
 pub const SERVICE: &str = "kerf-extender.kerf-system.svc";
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// More slices than there are. With a quota the extender counts what namespaces hold.
 const QUOTA: u32 = 1_000_000;
 
@@ -55,7 +55,7 @@ impl Extender {
             .spawn()?;
         let extender = Self { child, folder, admin };
         let serves = async || Ok(extender.address().is_ok() && extender.agents_address().is_ok());
-        wait(PATIENCE, "the extender to listen", serves).await.with_context(|| extender.log_tail())?;
+        wait(TIMEOUT, "the extender to listen", serves).await.with_context(|| extender.log_tail())?;
         Ok(extender)
     }
 
@@ -71,7 +71,7 @@ impl Extender {
         self.child.log_tail()
     }
 
-    fn address(&self) -> anyhow::Result<SocketAddr> {
+    pub fn address(&self) -> anyhow::Result<SocketAddr> {
         self.read_address("address")
     }
 
@@ -99,22 +99,27 @@ impl Extender {
         Ok(values.sum())
     }
 
-    /// A client with kube-scheduler's certificate, which the extender has written into its Secret.
+    /// A client with kube-scheduler's certificate.
     pub async fn scheduler(&self, api: &Api) -> anyhow::Result<SchedulerClient> {
+        SchedulerClient::new(self.address()?, self.scheduler_keys(api)?).await
+    }
+
+    /// A folder with kube-scheduler's certificate, which the extender has written into its Secret.
+    pub fn scheduler_keys(&self, api: &Api) -> anyhow::Result<&Path> {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/secrets/kerf-extender-tls");
         let secret = api.written(&path).context("the extender made no Secret")?;
         for key in ["ca.crt", "client.crt", "client.key"] {
             let data = secret["data"][key].as_str().with_context(|| format!("its Secret has no {key}"))?;
             std::fs::write(self.folder.path().join(key), STANDARD.decode(data)?)?;
         }
-        SchedulerClient::new(self.address()?, self.folder.path()).await
+        Ok(self.folder.path())
     }
 }
 
 /// The shipped policy with a quota of slices for each namespace. The extender's metrics have those that a policy
 /// names.
 fn with_quota() -> anyhow::Result<String> {
-    let shipped = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../policies/default.yaml");
+    let shipped = root().join("policies/default.yaml");
     let mut policy: Value = serde_saphyr::from_str(&std::fs::read_to_string(shipped)?)?;
     policy["spec"]["match"] = json!({"namespaces": namespaces().collect::<Vec<_>>()});
     policy["spec"]["quota"] = json!({"slices": QUOTA});

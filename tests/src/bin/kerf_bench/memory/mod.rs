@@ -9,6 +9,7 @@ mod api;
 mod check;
 mod extender;
 mod fields;
+mod filters;
 mod nodes;
 mod pages;
 mod pods;
@@ -31,7 +32,8 @@ use crate::process::{peak_mib, resident_mib};
 use crate::report::{Figure, print, print_figures};
 
 const RESIDENT_MIB: f64 = 192.0;
-const PATIENCE: Duration = Duration::from_mins(5);
+const FILTER_MS: f64 = 1.0;
+const TIMEOUT: Duration = Duration::from_mins(5);
 /// Memory is read this long after the last event. Two rounds of pings on every stream are within it.
 const SETTLE: Duration = Duration::from_secs(12);
 
@@ -72,10 +74,10 @@ async fn measure(population: Population, api: &Api, extender: &Extender) -> anyh
     let mut stages = Stages { extender, begun: Instant::now() };
     let empty = stages.settled("nothing is listed").await?;
     api.show(Shows::Nodes);
-    api.until_watched(&["nodes", "gpunodes"], PATIENCE).await?;
+    api.until_watched(&["nodes", "gpunodes"], TIMEOUT).await?;
     let with_nodes = stages.settled(&format!("{nodes} Nodes and GpuNodes are listed")).await?;
     api.show(Shows::All);
-    wait(PATIENCE, "the extender to answer", async || extender.leads().await).await?;
+    wait(TIMEOUT, "the extender to answer", async || extender.leads().await).await?;
     let with_pods = stages.settled(&format!("{pods} pods are listed too")).await?;
     check::pods_are_known(extender, population).await?;
     let agents = Agents::connect(population, api, extender).await?;
@@ -97,7 +99,12 @@ async fn measure(population: Population, api: &Api, extender: &Extender) -> anyh
     let bar = |name: &str, mib| {
         Figure::at_most(&format!("{name}, {nodes} streams, {pods} pods, MiB"), mib, RESIDENT_MIB)
     };
-    Ok(vec![bar("resident", with_streams.max(in_use)), bar("peak", peak_mib(extender.process())?)])
+    let filter = filters::measure(extender, population, api).await?;
+    Ok(vec![
+        bar("resident", with_streams.max(in_use)),
+        bar("peak", peak_mib(extender.process())?),
+        Figure::at_most(&format!("a filter of {nodes} names, p99, ms"), filter, FILTER_MS),
+    ])
 }
 
 /// Reads the extender's memory at each stage of the measurement.

@@ -86,20 +86,22 @@ async fn what_an_etcd_restore_has_forgotten_is_given_out_no_second_time() -> any
     // It is bound after the copy alone.
     cluster.plane_mut().child(SCHEDULER)?.kill()?;
     cluster.create(&asking("again")).await?;
+    let saved = epoch(&cluster).await?;
     let before = cluster.plane_mut().save_etcd("etcd-before").await?;
     cluster.plane_mut().restart(SCHEDULER).await?;
     cluster.running("again").await?;
     let first = epoch(&cluster).await?;
-    for leader in 1..=3 {
+    for _ in 0..3 {
+        let last = epoch(&cluster).await?;
         cluster.extender().restart()?;
-        let follows = async || Ok(epoch(&cluster).await? == first + leader);
+        let follows = async || Ok(epoch(&cluster).await? > last);
         wait(PATIENCE, "the next leader", follows).await?;
     }
     // Reserved in the last epoch, which is on its agent's disk therefore.
     cluster.create(&asking("forgotten")).await?;
     cluster.running("forgotten").await?;
     let heard = recorded_epoch(&cluster)?;
-    ensure!(heard == first + 3, "agents have recorded epoch {heard}, the first was {first}");
+    ensure!(heard >= first + 3, "agents have recorded epoch {heard}, the first was {first}");
     let kept = ["stays", "again"].map(|pod| (pod, held(&cluster, pod)));
     ensure!(kept.iter().all(|(_, devices)| devices.is_some()), "{kept:?}");
     let all = places(&cluster).await?;
@@ -109,7 +111,7 @@ async fn what_an_etcd_restore_has_forgotten_is_given_out_no_second_time() -> any
     cluster.extender().kill()?;
     cluster.plane_mut().restore_etcd(&before).await?;
     ensure!(cluster.pods().get_opt("forgotten").await?.is_none(), "nothing was put back");
-    ensure!(epoch(&cluster).await? == first, "the Lease was not put back");
+    ensure!(epoch(&cluster).await? == saved, "the Lease was not put back");
     restart_watchers(&mut cluster).await?;
     // With the other two there are as many pods as slices. All but the last are bound as long as the forgotten pod runs.
     let names: Vec<String> = (kept.len()..SLICES).map(|number| format!("new-{number}")).collect();

@@ -91,15 +91,16 @@ async fn nobody_writes_or_removes_what_kerf_has_written_into_a_pod() -> anyhow::
         }
     }
     let room = format!("{}=now", keys::ROOM);
-    refused(&alice(&cluster, &["annotate", "pod", "sliced", &room]).await?)?;
+    refused(&alice(&cluster, &["annotate", "--overwrite", "pod", "sliced", &room]).await?)?;
     let sliced = keys::SLICED;
     for label in [format!("{sliced}=false"), format!("{sliced}-")] {
         let message = refused(&alice(&cluster, &["label", "--overwrite", "pod", "sliced", &label]).await?)?;
         assert!(message.contains("metadata.labels[kerf.dev/sliced] is written by kerf"), "{message}");
     }
     assert_eq!(written(&cluster.pods().get("sliced").await?), before);
-    // The extender annotates a pod that has room.
-    taken(&as_user(&cluster, EXTENDER, &["annotate", "pod", "sliced", &room]).await?)?;
+    // The extender annotates a pod that has room, and may have done so already.
+    let annotate = ["annotate", "--overwrite", "pod", "sliced", &room];
+    taken(&as_user(&cluster, EXTENDER, &annotate).await?)?;
     cluster.stop().await
 }
 

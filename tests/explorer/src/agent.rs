@@ -4,7 +4,7 @@
 use crate::api::{self, Phase, Pod};
 use crate::checks::{Rule, Violation};
 use crate::setting::Setting;
-use kerf_core::contract::{Shape, SliceState};
+use kerf_core::contract::{Shape, SliceState, SliceStatus};
 use kerf_core::ledger::{
     Answer, BoundPod, Found, Limits, Moment, NodeState, Order, OrderKind, Rejection, Saved, Seen, reserved,
 };
@@ -111,8 +111,9 @@ impl Agent {
         self.report();
         if self.node.closed.is_none() {
             let status = self.report.status.clone();
-            let owners = self.owners(pods);
-            self.node.ledger.upkeep(&status, &owners, &mut self.resting);
+            let owners = self.owners();
+            let owner = |shown: &SliceStatus| owners.get(shown.id.as_ref()?).map(|pod| &pods[*pod].owner.uid);
+            self.node.ledger.upkeep(&status, owner, &mut self.resting);
         }
         let ledger = self.node.ledger.desired();
         self.answered.retain(|uid| reserved(ledger, uid).next().is_some());
@@ -121,9 +122,9 @@ impl Agent {
     }
 
     /// The pods that hold slices, as the kubelet's checkpoint has them.
-    fn owners(&self, pods: &[Pod]) -> BTreeMap<SliceId, PodUid> {
-        let all = self.running.iter().flat_map(|(pod, taken)| taken.iter().map(move |taken| (*pod, taken)));
-        all.map(|(pod, taken)| (taken.id.clone(), pods[pod].owner.uid.clone())).collect()
+    fn owners(&self) -> BTreeMap<SliceId, usize> {
+        let all = self.running.iter().flat_map(|(pod, taken)| taken.iter().map(move |taken| (pod, taken)));
+        all.map(|(pod, taken)| (taken.id.clone(), *pod)).collect()
     }
 
     fn follow_pods(&mut self, now: Moment, pods: &[Pod]) {

@@ -1,8 +1,7 @@
 //! The command-line flags of `kerf bench`.
 
 use super::Technology;
-use crate::connection::Connection;
-use crate::connection::candidates;
+use crate::connection::{Connection, candidates};
 use crate::input::Files;
 use crate::output::Format;
 use clap::{Args, ValueEnum};

@@ -5,8 +5,7 @@
 mod account;
 mod records;
 
-use crate::connection::Connection;
-use crate::connection::candidates;
+use crate::connection::{Connection, candidates};
 use crate::input::InputError;
 use crate::output::{self, Format};
 use account::Accounts;

@@ -19,8 +19,7 @@ mod selects;
 mod served;
 mod steps;
 
-use crate::connection::candidates;
-use crate::connection::{Connection, KerfNamespace};
+use crate::connection::{Connection, KerfNamespace, candidates};
 use crate::release::node_name;
 use clap::Args as ClapArgs;
 use clap_complete::ArgValueCandidates;

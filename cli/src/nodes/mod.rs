@@ -4,8 +4,7 @@ pub mod draw;
 mod offered;
 mod show;
 
-use crate::connection::Connection;
-use crate::connection::candidates;
+use crate::connection::{Connection, candidates};
 use crate::failure::NotFound;
 use crate::output::{self, Format};
 use crate::plugin_nodes;

@@ -14,8 +14,7 @@ mod refused;
 mod standing;
 mod steps;
 
-use crate::connection::candidates;
-use crate::connection::{Connection, KerfNamespace};
+use crate::connection::{Connection, KerfNamespace, candidates};
 use clap::Args as ClapArgs;
 use clap_complete::ArgValueCandidates;
 use kerf_runtime::duration::positive;

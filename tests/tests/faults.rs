@@ -11,6 +11,7 @@ use kerf_nvml_mock::Model;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
 use kerf_tests::oracle::Truth;
 use rustix::process::Signal;
+use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -92,6 +93,55 @@ async fn an_agent_that_freezes_holds_no_pod() -> anyhow::Result<()> {
     assert_eq!(whole.spec.and_then(|spec| spec.node_name).as_deref(), Some("n1"));
     let violations = Truth::observe(&cluster).await?.violations();
     assert!(violations.is_empty(), "{violations:?}");
+    cluster.stop().await
+}
+
+/// The file that agents without a ledger read and write, and the mark of one that an agent with a ledger has written.
+const OLD_RECORD: &str = "checkpoint.json";
+const MIRROR: &str = "mirrorsLedger";
+
+/// The pods of a node's slices by the record that agents without a ledger read.
+fn pods_of_the_old_record(record: &Value) -> Vec<&str> {
+    let slices = record["spec"]["slices"].as_array().into_iter().flatten();
+    slices.filter_map(|slice| slice["reservation"]["pod"].as_str()).collect()
+}
+
+/// An agent without a ledger dials no extender, and drops what it does not know when it writes its record.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_rolled_back_and_upgraded_again_while_pods_run_and_are_pending() -> anyhow::Result<()> {
+    let mut cluster = cluster().await?;
+    let node = &mut cluster.nodes_mut()[0];
+    let before = node.gpus()?.slices();
+    let file = node.node().record_folder().join(OLD_RECORD);
+    let record = || anyhow::Ok(serde_json::from_slice::<Value>(&std::fs::read(&file)?)?);
+    node.agent().terminate(PATIENCE)?;
+    let mut old = record()?;
+    assert_eq!(pods_of_the_old_record(&old), ["cut"]);
+    let marked = old.as_object_mut().and_then(|fields| fields.remove(MIRROR));
+    assert_eq!(marked, Some(true.into()));
+    std::fs::write(&file, serde_json::to_vec(&old)?)?;
+
+    cluster.create(&asking("pending", "10Gi", "hardware")).await?;
+    cluster.event("pending", "kerf agent not connected to the extender").await?;
+    // The other node's agent is already of the new version.
+    cluster.create(&asking("beside", "4Gi", "none")).await?;
+    cluster.running("beside").await?;
+    assert_eq!(cluster.phase("cut").await?, "Running");
+
+    cluster.nodes_mut()[0].agent().restart()?;
+    cluster.running("pending").await?;
+    goes_on(&cluster).await?;
+    let node = &mut cluster.nodes_mut()[0];
+    let after = node.gpus()?.slices();
+    assert!(before.iter().all(|slice| after.contains(slice)), "{before:?} is not all in {after:?}");
+
+    node.agent().terminate(PATIENCE)?;
+    let last = record()?;
+    assert_eq!(last[MIRROR], true);
+    let mut pods = pods_of_the_old_record(&last);
+    pods.sort_unstable();
+    assert_eq!(pods, ["cut", "cut-2", "pending"]);
+    assert!(last["spec"]["epoch"].as_u64() >= old["spec"]["epoch"].as_u64(), "{last}");
     cluster.stop().await
 }
 

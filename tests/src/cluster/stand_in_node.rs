@@ -70,14 +70,20 @@ impl StandInNode {
 
     /// The desired slices in its agent's checkpoint, whether the agent is a process or a pod.
     pub fn wanted_slices(&self) -> anyhow::Result<Vec<WantedSlice>> {
-        let mut slices = wanted_slices(&self.folder.join("state"))?;
+        let mut slices = wanted_slices(&self.record_folder())?;
         slices.extend(wanted_slices(&self.folder.join("host/var/lib/kerf"))?);
         Ok(slices)
     }
 
     /// The highest epoch that its agent, which is a process, had heard when it wrote its record last.
     pub fn recorded_epoch(&self) -> anyhow::Result<u64> {
-        epoch(&self.folder.join("state"))
+        epoch(&self.record_folder())
+    }
+
+    /// Where its agent, which is a process, keeps its record.
+    #[must_use]
+    pub fn record_folder(&self) -> PathBuf {
+        self.folder.join("state")
     }
 
     /// Lets faults, delays or processes happen to the node's GPUs.

@@ -30,7 +30,7 @@ use crate::resource::ResourceName;
 
 /// The owner of a reservation, and the epoch of the leader that reserves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Promisee {
+pub struct OwnerInEpoch {
     /// The UID of the pod.
     pub uid: PodUid,
     /// The namespace and name of the pod.
@@ -44,7 +44,7 @@ pub fn reserve(
     spec: &GpuNodeSpec,
     status: &GpuNodeStatus,
     request: &RequestDocument,
-    pod: &Promisee,
+    pod: &OwnerInEpoch,
     fleet: &Fleet,
 ) -> Result<GpuNodeSpec, Refusal> {
     if reserved(spec, &pod.uid).next().is_some() {

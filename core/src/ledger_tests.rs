@@ -1,7 +1,7 @@
 use super::*;
 use crate::contract::{Holder, Shape, SliceState, SliceStatus};
 use crate::kind::Kind;
-use crate::testing::{h100_shape, node_status, promisee, request, slice_status, wanted};
+use crate::testing::{h100_shape, node_status, owner_in_epoch, request, slice_status, wanted};
 use crate::units::SizeGb;
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ fn ids(spec: &GpuNodeSpec) -> Vec<(String, Option<String>)> {
 }
 
 fn reserve_for(spec: &GpuNodeSpec, status: &GpuNodeStatus, pod: &str) -> GpuNodeSpec {
-    reserve(spec, status, &request("nvidia.com/mig-1g.10gb", 1), &promisee(pod), &Fleet::default()).unwrap()
+    reserve(spec, status, &request("nvidia.com/mig-1g.10gb", 1), &owner_in_epoch(pod), &Fleet::default())
+        .unwrap()
 }
 
 #[test]
@@ -29,7 +30,7 @@ fn a_slice_under_a_neutral_name_is_used_again_under_any_name_of_its_kind() {
     let mut neutral = request("kerf.dev/gpu-10gb", 1);
     neutral.containers[0].kinds = vec![Kind::Mps, Kind::Mig];
     let ask = |spec: &GpuNodeSpec, request: &RequestDocument, pod: &str| {
-        reserve(spec, &status, request, &promisee(pod), &Fleet::default()).unwrap()
+        reserve(spec, &status, request, &owner_in_epoch(pod), &Fleet::default()).unwrap()
     };
     let name = |spec: &GpuNodeSpec| spec.slices[0].reservation.as_ref().unwrap().resource.to_string();
     let spec = ask(&GpuNodeSpec::default(), &neutral, "a");
@@ -37,7 +38,7 @@ fn a_slice_under_a_neutral_name_is_used_again_under_any_name_of_its_kind() {
         (spec.slices[0].shape, name(&spec)),
         (h100_shape("1g.10gb", 6), "kerf.dev/gpu-10gb".to_owned())
     );
-    let idle = release(&spec, &promisee("a").uid).unwrap();
+    let idle = release(&spec, &owner_in_epoch("a").uid).unwrap();
     for request in [&neutral, &request("nvidia.com/mig-1g.10gb", 1)] {
         let again = ask(&idle, request, "b");
         assert_eq!(ids(&again), [("s1".into(), Some("b".into()))]);
@@ -49,10 +50,10 @@ fn a_slice_under_a_neutral_name_is_used_again_under_any_name_of_its_kind() {
 fn a_released_slice_stays_idle_and_is_used_again_under_its_own_id() {
     let status = node_status(&["H100-80GB"]);
     let spec = reserve_for(&GpuNodeSpec::default(), &status, "a");
-    let idle = release(&spec, &promisee("a").uid).unwrap();
+    let idle = release(&spec, &owner_in_epoch("a").uid).unwrap();
     assert_eq!(ids(&idle), [("s1".into(), None)]);
     assert_eq!(ids(&reserve_for(&idle, &status, "b")), [("s1".into(), Some("b".into()))]);
-    assert_eq!(release(&idle, &promisee("a").uid), None);
+    assert_eq!(release(&idle, &owner_in_epoch("a").uid), None);
 }
 
 #[test]
@@ -60,7 +61,7 @@ fn an_idle_slice_that_somebody_holds_is_not_given_away() {
     let mut status = node_status(&["H100-80GB"]);
     let spec = reserve_for(&GpuNodeSpec::default(), &status, "a");
     status.slices = vec![slice_status(&spec.slices[0], true)];
-    let released = release(&spec, &promisee("a").uid).unwrap();
+    let released = release(&spec, &owner_in_epoch("a").uid).unwrap();
     let next = reserve_for(&released, &status, "b");
     assert_eq!(ids(&next), [("s2".into(), Some("b".into())), ("s1".into(), None)]);
 }
@@ -73,11 +74,11 @@ fn what_the_agent_does_not_call_idle_yet_is_promised_as_it_is_or_not_at_all() {
     ] {
         let mut status = node_status(&[gpu]);
         let ask = |spec: &GpuNodeSpec, status: &GpuNodeStatus, name: &str, pod: &str| {
-            reserve(spec, status, &request(name, 1), &promisee(pod), &Fleet::default())
+            reserve(spec, status, &request(name, 1), &owner_in_epoch(pod), &Fleet::default())
         };
         let spec = ask(&GpuNodeSpec::default(), &status, small, "a").unwrap();
         status.slices = vec![slice_status(&spec.slices[0], false)];
-        let released = release(&spec, &promisee("a").uid).unwrap();
+        let released = release(&spec, &owner_in_epoch("a").uid).unwrap();
         assert_eq!(ids(&ask(&released, &status, small, "b").unwrap()), [("s1".into(), Some("b".into()))]);
         assert_eq!(ask(&released, &status, other, "b"), Err(Refusal::NoRoom));
         status.slices[0].state = SliceState::Held;
@@ -117,7 +118,7 @@ fn a_slice_that_only_the_status_knows_is_not_cut_over() {
 
 /// Follows holders whose UIDs are known and that are bound.
 fn follow(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<GpuNodeSpec> {
-    let holder = |s: &SliceStatus| Some((s.id.clone()?, promisee(&s.holder.as_ref()?.pod).uid));
+    let holder = |s: &SliceStatus| Some((s.id.clone()?, owner_in_epoch(&s.holder.as_ref()?.pod).uid));
     let owners: BTreeMap<SliceId, PodUid> = status.slices.iter().filter_map(holder).collect();
     follow_holders(spec, status, |shown| owners.get(shown.id.as_ref()?))
 }
@@ -142,9 +143,14 @@ fn swapped_holders_swap_their_promises() {
 fn holders_that_changed_places_in_one_report_are_followed_too() {
     let mut status = node_status(&["H100-80GB"]);
     let specs = ["a", "b", "c"].iter().fold(GpuNodeSpec::default(), |s, pod| reserve_for(&s, &status, pod));
-    let several =
-        reserve(&specs, &status, &request("nvidia.com/mig-1g.10gb", 2), &promisee("d"), &Fleet::default())
-            .unwrap();
+    let several = reserve(
+        &specs,
+        &status,
+        &request("nvidia.com/mig-1g.10gb", 2),
+        &owner_in_epoch("d"),
+        &Fleet::default(),
+    )
+    .unwrap();
     status.slices = several.slices.iter().map(|s| slice_status(s, true)).collect();
     let [first, second, third, ..] = &mut status.slices[..] else { panic!("five slices") };
     std::mem::swap(&mut first.holder, &mut second.holder);
@@ -161,8 +167,8 @@ fn a_pod_does_not_follow_the_slice_of_its_namesake() {
     let first = reserve_for(&GpuNodeSpec::default(), &status, "a");
     status.slices = vec![slice_status(&first.slices[0], true)];
     let asked = request("nvidia.com/mig-1g.10gb", 1);
-    let again = Promisee { uid: PodUid::new("uid-again"), ..promisee("a") };
-    let (older, newer) = (promisee("a").uid, again.uid.clone());
+    let again = OwnerInEpoch { uid: PodUid::new("uid-again"), ..owner_in_epoch("a") };
+    let (older, newer) = (owner_in_epoch("a").uid, again.uid.clone());
     // The older pod was deleted by force and still runs, whether or not its reservation is still there.
     let released = release(&first, &older).unwrap();
     for spec in [&first, &released] {
@@ -181,7 +187,7 @@ fn staged(spec: &GpuNodeSpec, status: &GpuNodeStatus, pod: &str) -> GpuNodeSpec 
     document.containers[0].name = "load".into();
     document.containers[0].role = crate::request::Role::Init;
     document.containers.push(main);
-    reserve(spec, status, &document, &promisee(pod), &Fleet::default()).unwrap()
+    reserve(spec, status, &document, &owner_in_epoch(pod), &Fleet::default()).unwrap()
 }
 
 fn containers(spec: &GpuNodeSpec) -> Vec<String> {
@@ -194,7 +200,7 @@ fn what_only_an_init_container_needs_is_reserved_until_the_pod_goes() {
     let status = node_status(&["H100-80GB"]);
     let spec = staged(&GpuNodeSpec::default(), &status, "a");
     assert_eq!(containers(&spec), ["a/load", "a/main"]);
-    let released = release(&spec, &promisee("a").uid).unwrap();
+    let released = release(&spec, &owner_in_epoch("a").uid).unwrap();
     assert_eq!(containers(&released), ["", ""]);
 }
 
@@ -227,10 +233,11 @@ fn an_init_container_that_holds_a_slice_of_its_pods_confuses_nobody() {
 fn slice_ids_are_never_used_twice() {
     let status = node_status(&["T4-16GB"]);
     let mps = request("nvidia.com/gpu-8gb", 1);
-    let spec = reserve(&GpuNodeSpec::default(), &status, &mps, &promisee("a"), &Fleet::default()).unwrap();
-    let idle = release(&spec, &promisee("a").uid).unwrap();
+    let spec =
+        reserve(&GpuNodeSpec::default(), &status, &mps, &owner_in_epoch("a"), &Fleet::default()).unwrap();
+    let idle = release(&spec, &owner_in_epoch("a").uid).unwrap();
     let other =
-        reserve(&idle, &status, &request("nvidia.com/gpu-12gb", 1), &promisee("b"), &Fleet::default())
+        reserve(&idle, &status, &request("nvidia.com/gpu-12gb", 1), &owner_in_epoch("b"), &Fleet::default())
             .unwrap();
     assert_eq!(ids(&other), [("s2".into(), Some("b".into()))]);
     assert_eq!(other.slices[0].shape, Shape::mps(crate::units::SizeGb(12)));

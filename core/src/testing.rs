@@ -10,7 +10,7 @@ use crate::contract::{
     Shape, SliceReservation, SliceState, SliceStatus, WantedSlice,
 };
 use crate::kind::{IsolationClass, Kind};
-use crate::ledger::Promisee;
+use crate::ledger::OwnerInEpoch;
 use crate::mig::catalog;
 use crate::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use crate::nvidia_keys::PREFIX;
@@ -101,8 +101,8 @@ pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> Reques
 
 /// The pod `name` of namespace `default` with UID `uid-<name>`, reserved for by epoch 1.
 #[must_use]
-pub fn promisee(name: &str) -> Promisee {
-    Promisee { uid: PodUid::new(format!("uid-{name}")), key: PodKey::new("default", name), epoch: 1 }
+pub fn owner_in_epoch(name: &str) -> OwnerInEpoch {
+    OwnerInEpoch { uid: PodUid::new(format!("uid-{name}")), key: PodKey::new("default", name), epoch: 1 }
 }
 
 /// The status of a wanted slice that exists; its pod holds it if `held`.

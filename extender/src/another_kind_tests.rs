@@ -4,9 +4,9 @@ use super::*;
 use crate::api_stand_in::ApiStandIn;
 use crate::cluster_index::scene::{Agent, gpu_node};
 use crate::filter::tests::neutral_cluster;
-use crate::in_force::InForce;
 use crate::metrics::Metrics;
 use crate::pod::{KnownPod, SlicedPod};
+use crate::policy_source::PolicySource;
 use http::Method;
 use kerf_core::contract::{Chosen, GpuNodeStatus, RequestDocument, RootProcesses};
 use kerf_core::kind::IsolationClass;
@@ -148,7 +148,7 @@ fn a_pod_is_due_after_five_minutes_without_a_break_and_once() {
 async fn a_pod_that_came_before_the_nodes_is_told_by_one_event() {
     let api = ApiStandIn::new();
     let (metrics, _) = Metrics::new();
-    let policies = InForce::from(Policies::clone(&policies(json!(["mig", "mps"]))));
+    let policies = PolicySource::from(Policies::clone(&policies(json!(["mig", "mps"]))));
     let stop = CancellationToken::new();
     let term = Term::new(api.client(), metrics, 1, Terms::default(), policies, stop);
     let status = GpuNodeStatus { neutral_up_to: Some(SizeGb(16)), ..node_status(&["T4-16GB"]) };

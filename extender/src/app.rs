@@ -6,13 +6,15 @@ use crate::certificates::Certificates;
 use crate::cluster::Cluster;
 use crate::cluster_index::{ClusterIndex, Limits};
 use crate::collector::TermCollector;
-use crate::in_force::InForce;
 use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
 use crate::metrics::Metrics;
+use crate::policy_source::PolicySource;
 use crate::routes::{self, Shared};
 use crate::seen_nodes::SeenNodes;
-use crate::term::{Standing, Term};
-use crate::{another_kind, confirm, former_epoch, fresh, node_policies, plugin_layout, timers, wake, watch};
+use crate::term::{CurrentTerm, Term};
+use crate::{
+    another_kind, confirm, former_epoch, fresh, node_policies, plugin_layout, requeue, timers, watch,
+};
 use anyhow::Context;
 use kerf_core::packing::Terms;
 use kerf_runtime::admin::{self, Readiness};
@@ -29,7 +31,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 /// The pause before this replica tries to lead again after it lost the lead.
-const BREATH: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Readiness condition: some replica leads. A standby counts as ready, because it is as ready as it can be; otherwise a
 /// rollout, and `helm --wait`, would not finish.
@@ -44,14 +46,14 @@ const SERVICE: &str = "service";
 pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<()> {
     args.agents.check()?;
     let client = args.client.client().await?;
-    let standing = Arc::new(Standing::default());
+    let standing = Arc::new(CurrentTerm::default());
     let (metrics, mut registry) = Metrics::new();
     registry.register_collector(Box::new(TermCollector::new(standing.clone())));
     let store = args.policy.as_ref().map(PolicyStore::open).transpose().context("--policy")?;
     if let Some(store) = &store {
         store.register(&mut registry);
     }
-    let policies = InForce::of(store.clone());
+    let policies = PolicySource::of(store.clone());
     let readiness = Readiness::new(&[LEASE, INVENTORY]);
     let shared = Shared {
         standing: standing.clone(),
@@ -102,7 +104,7 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
 }
 
 /// Builds an empty index with the limits and rights of `args`.
-fn cluster(args: &ExtenderArgs, policies: InForce) -> Arc<Cluster> {
+fn cluster(args: &ExtenderArgs, policies: PolicySource) -> Arc<Cluster> {
     let mut index =
         ClusterIndex::following(Terms { weights: policies.current().weights(), ..Terms::default() });
     index.set_limits(Limits { reservation: args.reservation_lifetime, request: args.request_lifetime });
@@ -181,7 +183,7 @@ fn default_identity() -> anyhow::Result<String> {
 struct Replica {
     client: kube::Client,
     metrics: Metrics,
-    standing: Arc<Standing>,
+    standing: Arc<CurrentTerm>,
     readiness: Readiness,
     cluster: Arc<Cluster>,
     /// The namespace that kerf is installed in.
@@ -235,7 +237,7 @@ impl Replica {
                 return;
             }
             held.deadline().end();
-            tokio::time::sleep(BREATH).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
@@ -275,7 +277,7 @@ impl Replica {
         let lays_out = plugin_layout::begins(&term, self.rights);
         let reading = tokio::spawn(fresh::run(term.clone()));
         let confirming = tokio::spawn(confirm::run(term.clone()));
-        let waking = tokio::spawn(wake::run(term.clone()));
+        let waking = tokio::spawn(requeue::run(term.clone()));
         let timing = tokio::spawn(timers::run(term.clone()));
         let filling = tokio::spawn(node_policies::run(term.clone()));
         let succeeding = tokio::spawn(former_epoch::run(term.clone(), self.namespace.clone()));
@@ -370,7 +372,7 @@ mod tests {
             metrics: Metrics::new().0,
             standing,
             readiness: Readiness::new(&[]),
-            cluster: cluster(&args, InForce::default()),
+            cluster: cluster(&args, PolicySource::default()),
             namespace: args.lease.namespace.clone(),
             rights: args.rights,
             plugin: args.plugin.clone(),

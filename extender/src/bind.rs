@@ -182,7 +182,7 @@ impl Bind {
         // Held until the outcome is recorded, because a leader that ends in order waits for it.
         let Some(_open) = term.open_post() else { return Err(BindError::Deposed) };
         let epoch = term.with(|index| {
-            index.begin_post(&self.uid, &self.key, until.into_std());
+            index.begin_binding(&self.uid, &self.key, until.into_std());
             index.epoch()
         });
         let post = binding::post(&term.client, self, assignment.as_ref(), term.lead(epoch));

@@ -6,7 +6,7 @@
 
 use crate::cluster_index::{ClusterIndex, Effects};
 use crate::connections::Connections;
-use crate::in_force::InForce;
+use crate::policy_source::PolicySource;
 use crate::relist::Lists;
 use crate::seen_nodes::SeenNodes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,7 +21,7 @@ pub(crate) trait EffectHandler: Send + Sync {
 pub struct Cluster {
     state: Mutex<State>,
     /// The admins' policies in their current version.
-    pub policies: InForce,
+    pub policies: PolicySource,
     pub agents: Connections,
     /// The lists that the watches begin with.
     pub lists: Lists,
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Cluster {
 impl Cluster {
     /// Wraps this index, before any watch or agent feeds it. `seen_nodes` are for layouts.
     #[must_use]
-    pub fn new(index: ClusterIndex, policies: InForce, seen_nodes: SeenNodes) -> Arc<Self> {
+    pub fn new(index: ClusterIndex, policies: PolicySource, seen_nodes: SeenNodes) -> Arc<Self> {
         let state = State { index, term: None, number: 0, last: 0 };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -156,7 +156,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_left_of_a_term_that_ended_touches_nothing_of_the_next() {
         let index = ClusterIndex::following(Terms::default());
-        let cluster = Cluster::new(index, InForce::default(), SeenNodes::default());
+        let cluster = Cluster::new(index, PolicySource::default(), SeenNodes::default());
         let first = begin(&cluster, 1);
         first.with(ClusterIndex::take_over);
         first.end();

@@ -4,8 +4,8 @@
 //! cluster.
 
 use crate::cluster_index::{ClusterIndex, Pending, QuotaUse, pending_slices};
-use crate::metric_labels::{PendingReason, PromiseState, Unserved};
-use crate::term::{Standing, Term};
+use crate::metric_labels::{PendingReason, ReservationState, Unserved};
+use crate::term::{CurrentTerm, Term};
 use hashbrown::HashMap;
 use jiff::Timestamp;
 use kerf_core::kind::KindLabel;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
-    state: PromiseState,
+    state: ReservationState,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -46,14 +46,14 @@ struct QuotaLabels {
 /// Collects the series of the term.
 #[derive(Debug)]
 pub struct TermCollector {
-    standing: Arc<Standing>,
+    standing: Arc<CurrentTerm>,
     /// Since when each pending pod has had room, as far as scrapes have shown it.
     room_since: Mutex<HashMap<PodUid, Instant>>,
 }
 
 /// What is read from the index under its lock, so that encoding happens without it.
 struct Seen {
-    promises: [(PromiseState, usize); 3],
+    promises: [(ReservationState, usize); 3],
     pending: Vec<Pending>,
     conditions: BTreeMap<(&'static str, &'static str), usize>,
     managed: usize,
@@ -64,7 +64,7 @@ struct Seen {
 impl Seen {
     fn of(index: &mut ClusterIndex) -> Self {
         Self {
-            promises: index.promise_counts(),
+            promises: index.reservation_counts(),
             pending: index.pending(),
             conditions: index.condition_counts(),
             managed: index.managed_nodes(),
@@ -83,7 +83,7 @@ struct Group {
 
 impl TermCollector {
     #[must_use]
-    pub fn new(standing: Arc<Standing>) -> Self {
+    pub fn new(standing: Arc<CurrentTerm>) -> Self {
         Self { standing, room_since: Mutex::default() }
     }
 

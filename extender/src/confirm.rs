@@ -14,7 +14,7 @@ const RESYNC: Duration = Duration::from_secs(30);
 /// How many pods are looked up at once.
 const AT_ONCE: usize = 8;
 /// Timeout of one lookup. A pod without an answer is looked up again at the next resync.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Looks pods up until the term ends.
 pub async fn run(term: Arc<Term>) {
@@ -37,7 +37,7 @@ async fn confirm(term: &Arc<Term>) {
 async fn confirm_one(term: &Arc<Term>, uid: PodUid) {
     let Some(key) = term.with(|index| index.promised_pod(&uid)) else { return };
     let asked = Instant::now();
-    match timeout(PATIENCE, binding::pod(&term.client, &key, &uid)).await {
+    match timeout(TIMEOUT, binding::pod(&term.client, &key, &uid)).await {
         Ok(Ok(None)) => term.with(|index| index.pod_gone(&uid)),
         Ok(Ok(Some(pod))) => term.with(|index| index.looked_up(pod, asked)),
         Ok(Err(error)) => tracing::warn!(pod = %key, %error, "failed to look a pod up"),
@@ -52,8 +52,8 @@ mod tests {
     use crate::ask::Ask;
     use crate::cluster_index::UNCERTAIN;
     use crate::cluster_index::scene::Agent;
-    use crate::in_force::InForce;
     use crate::metrics::Metrics;
+    use crate::policy_source::PolicySource;
     use kerf_core::names::PodKey;
     use kerf_core::packing::Terms;
     use kerf_core::testing::request;
@@ -65,13 +65,13 @@ mod tests {
         api.put_pod("a", None);
         let (metrics, _) = Metrics::new();
         let (terms, stop) = (Terms::default(), CancellationToken::new());
-        let term = Term::new(api.client(), metrics, 1, terms, InForce::default(), stop);
+        let term = Term::new(api.client(), metrics, 1, terms, PolicySource::default(), stop);
         let (uid, key) = (PodUid::new("uid-a"), PodKey::new("default", "a"));
         let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
         let long_ago = Instant::now().checked_sub(UNCERTAIN).unwrap();
         term.with(|index| {
             Agent::connected(index, "n").reserve(index, &uid, &key, Some(ask)).unwrap();
-            index.begin_post(&uid, &key, long_ago);
+            index.begin_binding(&uid, &key, long_ago);
             index.resync(long_ago);
             assert!(!index.give_up(&uid));
         });

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 /// Timeout of one write. An Event that could not be written is lost until its content changes.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The reasons of Events about pods. The list is closed: `docs/events.md` has a row for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl Recorder {
             }
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), &pod.namespace);
-        match timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
+        match timeout(TIMEOUT, api.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
                 tracing::warn!(%pod, reason = topic.reason(), %error, "failed to write an Event");
@@ -156,7 +156,7 @@ pub async fn tell_node(client: &kube::Client, node: &NodeName, told: Told) {
         Err(error) => return tracing::error!(%node, reason, %error, "failed to make an Event"),
     };
     let api: Api<Event> = Api::namespaced(client.clone(), "default");
-    match timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
+    match timeout(TIMEOUT, api.create(&PostParams::default(), &event)).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => tracing::warn!(%node, reason, %error, "failed to write an Event"),
         Err(_) => tracing::warn!(%node, reason, "failed to write an Event in time"),

@@ -14,13 +14,13 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// Timeout of one call. The watch shows later whether the eviction happened.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Evicts one pod. Returns false if the API server refuses.
 pub async fn evict(client: &Client, metrics: &Metrics, events: &Recorder, eviction: Eviction) -> bool {
     let Eviction { uid, pod, node, makes_room_for_pod, .. } = eviction;
     tracing::info!(%pod, %uid, %node, makes_room_for = %makes_room_for_pod, "a movable pod restarts elsewhere");
-    let refused = match timeout(PATIENCE, post(client, &pod, &uid)).await {
+    let refused = match timeout(TIMEOUT, post(client, &pod, &uid)).await {
         Ok(Ok(())) => {
             metrics.moved();
             let note = format!(

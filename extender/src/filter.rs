@@ -1,11 +1,11 @@
 //! Decides which nodes can serve a pod now, and which of them is best. It answers from memory: no API call, no wait.
 
 use crate::ask::Ask;
+use crate::assumed::KindChoice;
 use crate::cluster_index::{ClusterIndex, Offer};
-use crate::tentative::KindChoice;
 use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::kind::KindLabel;
-use kerf_core::ledger::Promisee;
+use kerf_core::ledger::OwnerInEpoch;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Place, Rank, Refusal, choose_place};
 use kerf_core::static_node::Devices;
@@ -70,7 +70,7 @@ pub fn filter<'n>(
     now: Instant,
 ) -> Filtered<'n> {
     index.expire(now);
-    index.drop_tentative(&pod.uid);
+    index.drop_assumed(&pod.uid);
     index.looked_at(&pod.uid);
     if let Some(place) = promised(index, pod, offered) {
         return only(offered, &place);
@@ -100,7 +100,7 @@ pub fn filter<'n>(
         // evicted yet.
         let waits = pod.is_nominated_alone(offered) || waits_for_preempted(index, pod, ask);
         if index.is_moved_for(&pod.uid, now) || !waits {
-            index.make_room(&promisee(index, pod), ask, offered, now);
+            index.make_room(&owner_in_epoch(index, pod), ask, offered, now);
         }
     }
     Filtered { fitting: selection.shortlist(SHORTLIST), refused }
@@ -134,7 +134,7 @@ pub fn prioritize<'n>(
 ) -> Vec<(&'n str, i64)> {
     let favourite = index.place_of(&pod.uid).or(index.expected_on(&pod.uid)).cloned();
     let favourite = favourite.as_ref().map(NodeName::as_str).filter(|name| offered.contains(name));
-    let before = if favourite.is_none() { index.drop_tentative(&pod.uid) } else { None };
+    let before = if favourite.is_none() { index.drop_assumed(&pod.uid) } else { None };
     let mut places: Vec<(&str, Option<Place>)> = Vec::with_capacity(offered.len());
     for &name in offered {
         let place = if let Ok(ask) = &pod.ask {
@@ -148,7 +148,7 @@ pub fn prioritize<'n>(
     let best = places.iter().filter_map(|(name, place)| Some(((*place)?, *name))).min();
     if let (None, Ok(ask), Some((place, name))) = (favourite, &pod.ask, best) {
         let plan = place.rank.plan(&ask.document).unwrap_or_default();
-        let same = before.map(|tentative| tentative.choice).filter(|choice| choice.plan == plan);
+        let same = before.map(|assumed| assumed.choice).filter(|choice| choice.plan == plan);
         expect(index, pod, ask, same.unwrap_or_else(|| plan.into()), name, now);
     }
     scores(&places, favourite.or(best.map(|(_, name)| name)))
@@ -227,11 +227,11 @@ fn expect(
     name: &str,
     now: Instant,
 ) {
-    index.expect(promisee(index, pod), ask.clone(), choice, &NodeName::new(name), now);
+    index.expect(owner_in_epoch(index, pod), ask.clone(), choice, &NodeName::new(name), now);
 }
 
-fn promisee(index: &ClusterIndex, pod: &Candidate) -> Promisee {
-    Promisee { uid: pod.uid.clone(), key: pod.key.clone(), epoch: index.epoch() }
+fn owner_in_epoch(index: &ClusterIndex, pod: &Candidate) -> OwnerInEpoch {
+    OwnerInEpoch { uid: pod.uid.clone(), key: pod.key.clone(), epoch: index.epoch() }
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 use super::*;
+use crate::assumed::LIFETIME;
 use crate::cluster_index::UNCERTAIN;
 use crate::cluster_index::scene::{Scene, gpu_node};
 use crate::compute::Compute;
 use crate::pod::{KnownPod, SlicedPod};
 use crate::template::Template;
-use crate::tentative::LIFETIME;
 use k8s_openapi::api::core::v1::Taint;
 use kerf_core::contract::{GpuNodeStatus, PassedKind, RequestDocument};
 use kerf_core::keys;
@@ -322,7 +322,7 @@ fn a_promise_whose_binding_may_have_been_made_is_not_given_up() {
     let (a, now) = (pod("a", SMALL), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
     bind(&mut index, &a, "n1");
-    index.begin_post(&a.uid, &a.key, now);
+    index.begin_binding(&a.uid, &a.key, now);
     assert!(filter(&mut index, &a, &["n2"], now).fitting.is_empty());
     index.post_refused(&a.uid, now);
     assert_eq!(filter(&mut index, &a, &["n2"], now).fitting, ["n2"]);
@@ -337,7 +337,7 @@ fn a_pod_whose_binding_was_not_made_is_told_of_the_place_that_it_could_have() {
     let (a, now) = (pod("a", SMALL), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
     bind(&mut index, &a, "n1");
-    index.begin_post(&a.uid, &a.key, now);
+    index.begin_binding(&a.uid, &a.key, now);
     // The node is cordoned before the next try.
     assert!(filter(&mut index, &a, &["n2"], now).fitting.is_empty());
     let later = now + UNCERTAIN;

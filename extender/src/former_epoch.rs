@@ -3,8 +3,8 @@
 //! If the Lease was deleted and all nodes are static, no other object has an epoch. A leader without it would take the
 //! cluster for a new one, and bind pods while Bindings of the former leader may be under way.
 
+use crate::api_timeout::{ApiFailure, with_timeout};
 use crate::cluster_index::ClusterIndex;
-use crate::in_time::{Unanswered, in_time};
 use crate::term::Term;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kerf_core::keys;
@@ -37,20 +37,20 @@ pub async fn run(term: Arc<Term>, namespace: String) {
 }
 
 async fn exchange(term: &Arc<Term>, api: &Api<ConfigMap>) {
-    let former = until_answered("read", || in_time(TIMEOUT, api.get_opt(keys::DEMAND))).await;
+    let former = until_answered("read", || with_timeout(TIMEOUT, api.get_opt(keys::DEMAND))).await;
     term.with(|index| index.rise_over(former.as_ref().and_then(epoch_in)));
     // Until the term answers, its epoch may rise.
     term.until(ClusterIndex::answers).await;
     let object = object(term.with(|index| index.epoch()));
     let params = PatchParams::apply("kerf-extender").force();
     let patch = Patch::Apply(&object);
-    until_answered("write", || in_time(TIMEOUT, api.patch(keys::DEMAND, &params, &patch))).await;
+    until_answered("write", || with_timeout(TIMEOUT, api.patch(keys::DEMAND, &params, &patch))).await;
 }
 
 /// Retries a request until it succeeds.
 async fn until_answered<T, F>(what: &str, request: impl Fn() -> F) -> T
 where
-    F: Future<Output = Result<T, Unanswered>>,
+    F: Future<Output = Result<T, ApiFailure>>,
 {
     loop {
         match request().await {
@@ -84,8 +84,8 @@ fn object(epoch: u64) -> serde_json::Value {
 mod tests {
     use super::*;
     use crate::api_stand_in::{ApiStandIn, Fault};
-    use crate::in_force::InForce;
     use crate::metrics::Metrics;
+    use crate::policy_source::PolicySource;
     use http::Method;
     use kerf_core::packing::Terms;
     use kerf_runtime::shutdown::CancellationToken;
@@ -109,7 +109,7 @@ mod tests {
         api.put(PATH, object(7));
         api.fail([Fault::Answer(500)]);
         let (metrics, _) = Metrics::new();
-        let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
+        let (terms, policies, stop) = (Terms::default(), PolicySource::default(), CancellationToken::new());
         let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
         term.with(|index| {
             index.await_former_epoch();

@@ -8,7 +8,7 @@
 //! | [`ask`], [`pod`], [`template`] | the parts of a pod that are read |
 //! | [`shared`] | equal values that are stored once |
 //! | [`cluster_index`] | nodes, pods, reservations and pending pods; no I/O, no clock |
-//! | [`tentative`] | assumed pods: where pods will probably be bound |
+//! | [`assumed`] | assumed pods: where pods will probably be bound |
 //! | [`usage`] | what namespaces hold under their quotas |
 //! | [`filter`] | which nodes fit and in what order |
 //! | [`preempt`] | where the scheduler may evict pods for a pod |
@@ -16,7 +16,7 @@
 //! | [`agents`], [`connections`] | the server for the nodes' agents, and their connections |
 //! | [`certificates`] | the certificates for scheduler and agents |
 //! | [`timers`] | reservations and requests that end by time alone |
-//! | [`waiting`], [`wake`] | which refused pods have room now, and how the scheduler requeues them |
+//! | [`unschedulable`], [`requeue`] | which refused pods have room now, and how the scheduler requeues them |
 //! | [`another_kind`] | which pending pods another kind of slice would serve if they were recreated |
 //! | [`former_epoch`] | the epoch of a former leader |
 //! | [`node_policies`] | what nodes may cut, by the admins' documents |
@@ -30,17 +30,19 @@
 //! | [`fresh`] | what a new leader reads again |
 //! | [`term`], [`leader`] | who leads, since when |
 //! | [`in_flight`] | how many Bindings may be under way at once |
-//! | [`in_force`] | which policies apply now |
-//! | [`in_time`] | requests to the API server with a timeout |
+//! | [`policy_source`] | which policies apply now |
+//! | [`api_timeout`] | requests to the API server with a timeout |
 //! | [`metrics`], [`metric_labels`] | counters, and the values of labels |
 //! | [`collector`] | gauges that are read from the term at each scrape |
 #![forbid(unsafe_code)]
 
 pub mod agents;
 pub mod another_kind;
+pub mod api_timeout;
 pub mod app;
 pub mod args;
 pub mod ask;
+pub mod assumed;
 pub mod bind;
 pub mod binding;
 pub mod certificates;
@@ -57,8 +59,6 @@ pub mod former_epoch;
 pub mod fresh;
 pub mod gpu_node_view;
 pub mod in_flight;
-pub mod in_force;
-pub mod in_time;
 pub mod leader;
 pub mod metadata;
 pub mod metric_labels;
@@ -67,18 +67,18 @@ pub mod node_policies;
 pub mod node_view;
 pub mod plugin_layout;
 pub mod pod;
+pub mod policy_source;
 pub mod preempt;
 pub mod relist;
+pub mod requeue;
 pub mod routes;
 pub mod seen_nodes;
 pub mod shared;
 pub mod template;
-pub mod tentative;
 pub mod term;
 pub mod timers;
+pub mod unschedulable;
 pub mod usage;
-pub mod waiting;
-pub mod wake;
 pub mod watch;
 pub mod wire;
 

@@ -54,7 +54,7 @@ label!(
 
 label!(
     /// How far a reservation is.
-    PromiseState {
+    ReservationState {
         /// A filter expects the pod on a node; no agent has an order yet.
         Tentative = "tentative",
         /// Proposed to the node's agent, which has not answered.

@@ -2,8 +2,8 @@
 //! the annotation that names the document, and nothing else. A GpuNode without a matching document keeps what was
 //! written by hand.
 
+use crate::api_timeout::{ApiFailure, with_timeout};
 use crate::cluster_index::is_due;
-use crate::in_time::{Unanswered, in_time};
 use crate::term::Term;
 use http::header::CONTENT_TYPE;
 use kerf_core::contract::{GpuNodeSpec, NodePolicy};
@@ -21,15 +21,15 @@ use thiserror::Error;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// How often `GpuNodes` are compared with the documents, which is as often as the files are read.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of one request. A write that failed is due again at the next tick.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a node's policy was not written.
 #[derive(Debug, Error)]
 enum Unwritten {
     #[error(transparent)]
-    Unanswered(#[from] Unanswered),
+    ApiFailure(#[from] ApiFailure),
     #[error("failed to read or make the object: {0}")]
     Json(#[from] serde_json::Error),
     #[error("failed to make the request: {0}")]
@@ -42,7 +42,7 @@ pub async fn run(term: Arc<Term>) {
         return;
     }
     let mut filler = Filler { api: Api::all(term.client.clone()), term, unkept: HashMap::new() };
-    let mut ticks = interval(LOOK);
+    let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let stop = filler.term.stop.clone();
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
@@ -78,12 +78,14 @@ impl Filler {
         if self.unkept.get(name) == Some(&wanted) {
             return Ok(());
         }
-        let Some(found) = in_time(PATIENCE, self.api.get_opt(name.as_str())).await? else { return Ok(()) };
+        let Some(found) = with_timeout(TIMEOUT, self.api.get_opt(name.as_str())).await? else {
+            return Ok(());
+        };
         let Some(operations) = operations(&found, rules.as_ref())? else { return Ok(()) };
         let url = format!("{}/{name}?fieldManager=kerf-extender", GpuNode::url_path(&(), None));
         let request = http::Request::patch(url).header(CONTENT_TYPE, "application/json-patch+json");
         let request = request.body(serde_json::to_vec(&Value::Array(operations))?)?;
-        let written: GpuNode = in_time(PATIENCE, self.term.client.request(request)).await?;
+        let written: GpuNode = with_timeout(TIMEOUT, self.term.client.request(request)).await?;
         match rules {
             Some(rules) => {
                 tracing::info!(node = %name, policy = rules.name, "the node's policy is the document's");

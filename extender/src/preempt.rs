@@ -34,7 +34,7 @@ pub enum Spared {
     Refused(#[from] Refusal),
     /// An evictable pod has already been evicted for it.
     #[error("a movable pod makes room for it")]
-    Moving,
+    MakingRoom,
     /// Pods were preempted for it on another node.
     #[error("it finds room on the node that it is nominated to, once those have left who hold it")]
     Nominated,
@@ -63,7 +63,7 @@ pub fn preempt<'n>(
     let mut answer = Preempted { kept: Vec::new(), spared: Vec::new() };
     let on_all = spared_everywhere(index, pod, plans, now);
     if on_all.is_none() {
-        index.drop_tentative(&pod.uid);
+        index.drop_assumed(&pod.uid);
     }
     for (node, victims) in plans {
         let helps = on_all.map_or_else(|| helps(index, pod, node, victims).map_err(Spared::Refused), Err);
@@ -94,7 +94,7 @@ fn spared_everywhere(
         return Some(Spared::BeingBound);
     }
     if index.is_moved_for(&pod.uid, now) {
-        return Some(Spared::Moving);
+        return Some(Spared::MakingRoom);
     }
     // The victims on the nominated node have left, but the agent has not yet reported their slices as free.
     let elsewhere = |node: &&NodeName| plans.iter().all(|(name, _)| *name != node.as_str());

@@ -146,7 +146,7 @@ fn a_pod_with_a_promise_gets_others_evicted_where_it_has_it_and_nowhere_else() {
     index.close("n2");
     let plans = [("n2", uids(&["b"]))];
     assert_eq!(preempt(&mut index, &p, &plans, Instant::now()).kept, [""; 0], "its agent is not ready");
-    index.begin_post(&p.uid, &p.key, Instant::now());
+    index.begin_binding(&p.uid, &p.key, Instant::now());
     assert_eq!(preempt(&mut index, &p, &plans, Instant::now()).spared, [("n2", Spared::BeingBound)]);
 }
 
@@ -169,7 +169,7 @@ fn nobody_is_preempted_for_a_pod_for_which_a_movable_one_leaves() {
     let now = Instant::now();
     filter(&mut index, &whole, &["n1", "n2"], now);
     assert_eq!(index.take_effects().evictions.len(), 1);
-    assert_eq!(answer(&mut index, &whole, "cpu-full", &["a"]), Err(Spared::Moving));
+    assert_eq!(answer(&mut index, &whole, "cpu-full", &["a"]), Err(Spared::MakingRoom));
     assert_eq!(index.expected_on(&whole.uid), Some(&"n1".into()), "its place is kept");
     index.eviction_refused(&whole.uid);
     assert_eq!(answer(&mut index, &whole, "cpu-full", &["a"]), Ok(()));

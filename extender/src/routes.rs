@@ -10,7 +10,7 @@ use crate::binding::Bind;
 use crate::filter;
 use crate::metric_labels::{Outcome, Verb};
 use crate::metrics::Metrics;
-use crate::term::Standing;
+use crate::term::CurrentTerm;
 use crate::wire::{BindArgs, BindResult, ExtenderArgs, FilterResult, HostPriority};
 use axum::Router;
 use axum::body::Bytes;
@@ -39,7 +39,7 @@ const NO_NAMES: &str =
 #[derive(Debug, Clone)]
 pub struct Shared {
     /// The term that answers requests, if this replica leads.
-    pub standing: Arc<Standing>,
+    pub standing: Arc<CurrentTerm>,
     pub metrics: Metrics,
     /// How long a bind may wait for its slices.
     pub bind_timeout: Duration,

@@ -26,7 +26,7 @@ impl Deref for Replica {
 
 impl Replica {
     async fn new(bind_timeout: Duration) -> Self {
-        let standing = Arc::new(Standing::default());
+        let standing = Arc::new(CurrentTerm::default());
         let (metrics, _) = Metrics::new();
         let leader = Leader::start(metrics.clone(), false).await;
         standing.begin(leader.term.clone());

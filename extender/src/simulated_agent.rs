@@ -4,8 +4,8 @@ use crate::agents::{self, Access};
 use crate::api_stand_in::ApiStandIn;
 use crate::args::ExtenderArgs;
 use crate::cluster_index::scene::gpu_node;
-use crate::in_force::InForce;
 use crate::metrics::Metrics;
+use crate::policy_source::PolicySource;
 use crate::term::Term;
 use clap::Parser;
 use kerf_core::contract::{NodePolicy, SliceState};
@@ -153,7 +153,7 @@ impl Leader {
         let api = ApiStandIn::new();
         let stop = CancellationToken::new();
         let term =
-            Term::new(api.client(), metrics, EPOCH, Terms::default(), InForce::default(), stop.clone());
+            Term::new(api.client(), metrics, EPOCH, Terms::default(), PolicySource::default(), stop.clone());
         term.with(|index| {
             index.show_node(&gpu_node("n"));
             index.nodes_listed();

@@ -7,9 +7,9 @@ use crate::cluster_index::{ClusterIndex, Effects, HeldBack, NobodyPreempted, Nod
 use crate::events::{Recorder, Topic};
 use crate::evict;
 use crate::in_flight::InFlight;
-use crate::in_force::InForce;
 use crate::leader::Deadline;
 use crate::metrics::Metrics;
+use crate::policy_source::PolicySource;
 use arc_swap::ArcSwapOption;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
@@ -29,13 +29,13 @@ const TELL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The term that requests are answered by, if this replica leads and has listed everything.
 #[derive(Debug, Default)]
-pub struct Standing {
+pub struct CurrentTerm {
     term: ArcSwapOption<Term>,
     /// Notified when a term has ended.
     ended: Notify,
 }
 
-impl Standing {
+impl CurrentTerm {
     /// The term, unless there is none or it is stopping.
     #[must_use]
     pub fn term(&self) -> Option<Arc<Term>> {
@@ -75,7 +75,7 @@ pub struct Term {
     number: u64,
     pub metrics: Metrics,
     /// The admins' policies in their current version.
-    pub policies: InForce,
+    pub policies: PolicySource,
     /// Limits how many Bindings are under way at once.
     pub in_flight: Arc<InFlight>,
     /// Writes the term's Events about pods.
@@ -127,7 +127,7 @@ impl Term {
         metrics: Metrics,
         epoch: u64,
         terms: kerf_core::packing::Terms,
-        policies: InForce,
+        policies: PolicySource,
         stop: CancellationToken,
     ) -> Arc<Self> {
         let seen_nodes = crate::seen_nodes::SeenNodes::default();

@@ -4,7 +4,9 @@ mod leaving;
 mod reconcilers;
 mod record;
 
+use crate::applied_settings::AppliedSettings;
 use crate::args::{Action, Args};
+use crate::conflicting::{before, upgrade};
 use crate::device_plugin::Allocations;
 use crate::ending::{Ending, Session};
 use crate::event::{Event, Events};
@@ -12,13 +14,11 @@ use crate::executor::Executor;
 use crate::gpu::GpuThread;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::metrics::Metrics;
-use crate::node::{Node, Recalled, Settings, Xids};
+use crate::node::{Node, Restored, Settings, Xids};
 use crate::node_object::Counts;
-use crate::others::{before, upgrade};
 use crate::processes::Host;
 use crate::reconcile::{Outlets, Reconciler};
 use crate::recorder::Recorder;
-use crate::standing::Standing;
 use crate::{gfd_labels, link, node_object, pod_lookup, pod_resources, pod_watch, policy_watch, publisher};
 use anyhow::Context as _;
 use kerf_core::contract::GpuNodeStatus;
@@ -109,9 +109,9 @@ async fn run_with(
     let Some((recording, left)) = record::open(args, &stop).await? else { return Ok(()) };
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
-    let was_here = left.as_ref().and_then(Recalled::plugin_was_here);
+    let was_here = left.as_ref().and_then(Restored::plugin_was_here);
     let plugin_before = before::evidence((&nodes, &args.node), was_here).await;
-    let recalled = left.unwrap_or_default();
+    let restored = left.unwrap_or_default();
     let (readiness, mut registry) = (Readiness::new(&["nvml", "kubelet", "spec"]), Registry::default());
     let metrics = Metrics::register(&mut registry);
     let (recorder, writer) = Recorder::new(client.clone(), args.node.clone());
@@ -132,7 +132,7 @@ async fn run_with(
     let process = link::Process {
         node: args.node.clone(),
         boot_id: recording.boot_id().to_owned(),
-        epoch: recalled.ledger.epoch,
+        epoch: restored.ledger.epoch,
     };
     let (network, events) = (network(args, &client)?, outlets.events.clone());
     tasks.spawn(link::run(process, nodes.clone(), network, inlets.reported, events, stop.clone()));
@@ -147,14 +147,14 @@ async fn run_with(
         &mut tasks,
         args,
         &client,
-        (&thread, &outlets, &recalled),
+        (&thread, &outlets, &restored),
         plugin_before,
         inlets.desired,
         &stop,
     )?;
-    let standing = Standing::of(&recalled);
+    let standing = AppliedSettings::of(&restored);
     let mut node = Node::new(settings(args));
-    node.recall(recalled, Instant::now());
+    node.restore(restored, Instant::now());
     let host = Host { proc: args.proc_dir.clone(), cgroups: args.cgroup_dir.clone() };
     let executor = Executor::new(thread, recording, host);
     let reconciler = Reconciler::new((node, standing), outlets, executor, args.resync);

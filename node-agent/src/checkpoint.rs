@@ -9,7 +9,7 @@ mod mirror;
 mod two_files;
 
 use crate::driver_load::DriverLoad;
-use crate::node::Recalled;
+use crate::node::Restored;
 use kerf_core::names::GpuUuid;
 use mirror::{Mirror, Old};
 use serde::de::DeserializeOwned;
@@ -48,12 +48,12 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_lost: Option<BTreeSet<GpuUuid>>,
     #[serde(flatten)]
-    pub node: Recalled,
+    pub node: Restored,
 }
 
 impl Record {
     #[must_use]
-    pub fn new(boot_id: String, mut node: Recalled) -> Self {
+    pub fn new(boot_id: String, mut node: Restored) -> Self {
         let mig_lost = Some(std::mem::take(&mut node.mig_lost));
         Self { version: VERSION, boot_id, driver_load: None, mig_lost, node }
     }

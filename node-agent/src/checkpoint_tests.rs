@@ -33,13 +33,13 @@ fn record(revision: u64) -> Record {
         shape: Shape::mps(SizeGb(4)),
         reservation: None,
     };
-    let node = Recalled {
+    let node = Restored {
         uid: Some("u".to_owned()),
         ledger: GpuNodeSpec { revision, epoch: 4, slices: vec![slice], ..GpuNodeSpec::default() }.into(),
         mig_on: BTreeSet::from([GpuUuid::new("GPU-1")]),
         exclusive: BTreeSet::from([gpu.clone()]),
         limits: [((gpu, "/kubepods/pod1".to_owned()), MemoryMib(4096))].into(),
-        ..Recalled::default()
+        ..Restored::default()
     };
     Record::new("boot".to_owned(), node)
 }

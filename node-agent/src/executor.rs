@@ -1,10 +1,10 @@
 //! Runs accepted steps on the threads of their GPUs, one at a time on each. It decides nothing.
 
+use crate::checkpoint_writer::CheckpointWriter;
 use crate::ending::Ending;
 use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread, Silent};
-use crate::node::{Node, Recalled};
+use crate::node::{Node, Restored};
 use crate::processes::{self, Host, Usage};
-use crate::recording::Recording;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
@@ -25,7 +25,7 @@ pub enum Outcome {
     /// The process cannot continue, for this reason.
     Over(Ending),
     /// What a restart needs is on the disk.
-    Recorded { record: Box<Recalled> },
+    Recorded { record: Box<Restored> },
     /// A step or setting that was skipped, because it could not be recorded first.
     Unrecorded {
         /// The GPU of the step; `None` if it was a setting.
@@ -73,19 +73,19 @@ impl Outcome {
 
 pub struct Executor {
     thread: GpuThread,
-    recording: Recording,
+    recording: CheckpointWriter,
     host: Host,
     running: FuturesUnordered<BoxFuture<'static, Outcome>>,
 }
 
 impl Executor {
     #[must_use]
-    pub fn new(thread: GpuThread, recording: Recording, host: Host) -> Self {
+    pub fn new(thread: GpuThread, recording: CheckpointWriter, host: Host) -> Self {
         Self { thread, recording, host, running: FuturesUnordered::new() }
     }
 
     #[must_use]
-    pub fn recording(&self) -> Recording {
+    pub fn recording(&self) -> CheckpointWriter {
         self.recording.clone()
     }
 
@@ -131,7 +131,7 @@ impl Executor {
     }
 
     /// Starts to write the checkpoint for a setting that is not a step on a GPU.
-    pub fn record(&mut self, record: Recalled) {
+    pub fn record(&mut self, record: Restored) {
         let saved = self.recording.save(record.clone());
         self.start(async move {
             match saved.await {
@@ -143,7 +143,7 @@ impl Executor {
 
     /// Starts a step, after the checkpoint with it is written. Returns whether a call is under way now: shares need no
     /// call.
-    pub fn run(&mut self, step: Step, node: &Node, record: Recalled) -> bool {
+    pub fn run(&mut self, step: Step, node: &Node, record: Restored) -> bool {
         let before = self.running.len();
         match step {
             Step::Switch { gpu, mig } => {
@@ -161,7 +161,7 @@ impl Executor {
         self.running.len() > before
     }
 
-    fn switch(&mut self, (gpu, mig, reset): (GpuUuid, bool, bool), record: Recalled) {
+    fn switch(&mut self, (gpu, mig, reset): (GpuUuid, bool, bool), record: Restored) {
         let (thread, saved) = (self.thread.clone(), self.recording.save(record));
         self.start(async move {
             if let Err(error) = saved.await {
@@ -184,7 +184,7 @@ impl Executor {
         gpu: GpuUuid,
         (instance, part): (Instance, Option<ComputeInstance>),
         id: SliceId,
-        record: Recalled,
+        record: Restored,
     ) {
         let (thread, saved) = (self.thread.clone(), self.recording.save(record));
         self.start(async move {

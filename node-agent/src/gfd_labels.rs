@@ -6,7 +6,7 @@
 //! The GPU Operator recognises GPUs with MIG by two of the labels, and makes its MIG manager clear them. So the agent
 //! does not write these two where the operator could react.
 
-use crate::others::may_order_mig;
+use crate::conflicting::may_order_mig;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::gfd_labels::{GfdLabels, is_told};
 use kerf_core::nvidia_keys::{MIG_CAPABLE, PRODUCT};

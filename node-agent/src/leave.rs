@@ -9,7 +9,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Record};
 use crate::dcgm_pause::DcgmPause;
 use crate::gfd_labels;
 use crate::gpu::{ComputeMode, GpuBackend, GpuError};
-use crate::node::{Holders, Recalled};
+use crate::node::{Holders, Restored};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use held::Held;
@@ -34,10 +34,10 @@ use tokio::sync::oneshot;
 pub const SETTLED: Duration = Duration::from_mins(6);
 
 /// The interval between two reads of the names: two of the kubelet's ticks.
-const LOOK: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_secs(20);
 
 /// How long each step but the last may take, because some retry without a limit. The last waits for the kubelet.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Undoes a setting: of the given objects, or of all others, as the field says.
 pub type Undo<T> = Box<dyn FnOnce(BTreeSet<T>) -> BoxFuture<'static, Result<(), String>> + Send>;
@@ -140,8 +140,8 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
 }
 
 async fn in_time(step: impl Future<Output = Result<(), String>>) -> Result<(), String> {
-    let late = |_| Err(format!("it took more than {} s", PATIENCE.as_secs()));
-    tokio::time::timeout(PATIENCE, step).await.unwrap_or_else(late)
+    let late = |_| Err(format!("it took more than {} s", TIMEOUT.as_secs()));
+    tokio::time::timeout(TIMEOUT, step).await.unwrap_or_else(late)
 }
 
 /// The errors of all steps so far.
@@ -164,7 +164,7 @@ fn note(step: &str, result: &Result<(), String>) {
 
 /// Restores compute modes and lifts memory limits: everything that the agent set, because no later process will do it.
 /// A GPU without a noted mode has its mode back already.
-async fn restore(open: OpenGpus, record: Recalled, mut modes: Modes) -> Result<(), String> {
+async fn restore(open: OpenGpus, record: Restored, mut modes: Modes) -> Result<(), String> {
     modes.retain(|gpu, _| record.exclusive.contains(gpu));
     if modes.is_empty() && record.limits.is_empty() {
         return Ok(());
@@ -176,7 +176,7 @@ async fn restore(open: OpenGpus, record: Recalled, mut modes: Modes) -> Result<(
     result.await.map_err(|error| error.to_string())?
 }
 
-fn restore_now(open: OpenGpus, record: &Recalled, modes: &Modes) -> Result<(), String> {
+fn restore_now(open: OpenGpus, record: &Restored, modes: &Modes) -> Result<(), String> {
     let mut gpus = open().map_err(|error| error.to_string())?;
     let mut errors = Vec::new();
     for (gpu, mode) in modes {
@@ -229,7 +229,7 @@ async fn forget_names(
         if left.is_zero() {
             return result;
         }
-        tokio::time::sleep(left.min(LOOK)).await;
+        tokio::time::sleep(left.min(POLL_INTERVAL)).await;
     }
 }
 

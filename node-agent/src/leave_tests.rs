@@ -120,17 +120,17 @@ fn modes_of(modes: &[(&str, ComputeMode)]) -> Modes {
 }
 
 fn remember(folder: &Path, exclusive: &[&str]) {
-    let node = Recalled {
+    let node = Restored {
         exclusive: exclusive.iter().map(|gpu| GpuUuid::new(*gpu)).collect(),
         limits: [((GpuUuid::new("GPU-0"), "/kubepods/pod1".to_owned()), MemoryMib(1))].into(),
         paused: [DCGM.to_owned()].into(),
-        ..Recalled::default()
+        ..Restored::default()
     };
     record(folder, node);
 }
 
 /// Writes the checkpoint of an agent.
-fn record(folder: &Path, node: Recalled) {
+fn record(folder: &Path, node: Restored) {
     Checkpoint::open(folder).unwrap().0.save(&Record::new("boot".to_owned(), node)).unwrap();
 }
 
@@ -254,7 +254,7 @@ async fn what_was_promised_is_left_to_its_pod() {
         let (gpu, shape) = (GpuUuid::new("GPU-0"), Shape::mps(SizeGb(8)));
         WantedSlice { id: id.into(), gpu, shape, reservation }
     };
-    let mut node = Recalled::default();
+    let mut node = Restored::default();
     node.ledger.desired.slices = vec![wanted("s1", None), wanted("s2", Some(reservation))];
     record(folder.path(), node);
     let (client, log) = api_stand_in::client(|asked| match asked.path.as_str() {
@@ -293,7 +293,7 @@ async fn where_the_gpu_node_was_deleted_what_init_containers_hold_stays_by_the_k
     let folder = tempfile::tempdir().unwrap();
     let shares = [("GPU-0::1", 4), ("GPU-1::2", 8), ("GPU-2::3", 4)];
     let shares = shares.map(|(device, size)| (DeviceId::new(device), Shape::mps(SizeGb(size))));
-    record(folder.path(), Recalled { shares: Some(shares.into()), ..Recalled::default() });
+    record(folder.path(), Restored { shares: Some(shares.into()), ..Restored::default() });
     let limits = json!({"limits": {"nvidia.com/gpu-4gb": "1"}});
     let pods = json!([{
         "metadata": {"name": "a", "namespace": "ml", "uid": "u"},
@@ -364,7 +364,7 @@ async fn nvidias_labels_stay_where_the_agent_never_wrote_them() {
 #[tokio::test]
 async fn lengths_of_time_slices_are_reset_and_keep_nobody_who_cannot() {
     let folder = tempfile::tempdir().unwrap();
-    record(folder.path(), Recalled { lengths: [GpuUuid::new("GPU-0")].into(), ..Recalled::default() });
+    record(folder.path(), Restored { lengths: [GpuUuid::new("GPU-0")].into(), ..Restored::default() });
     let (client, undone) = (api_stand_in::client(api).0, Undone::default());
     leave(leaving(folder.path(), client, &undone)).await.unwrap();
     assert_eq!(undone.all()[1], r#"lengths of {GpuUuid("GPU-0")}"#);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the process sends of itself in its `Hello`.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ async fn uid_of(nodes: &Api<Node>, node: &NodeName) -> Option<String> {
             Ok(None) => tracing::warn!(%node, "there is no such Node; the extender is dialled once there is"),
             Err(error) => tracing::warn!(%error, "failed to read the Node; trying again"),
         }
-        tokio::time::sleep(TRY_AGAIN).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 

@@ -19,9 +19,9 @@ const GATHER: Duration = Duration::from_secs(1);
 const APART: Duration = Duration::from_secs(2);
 
 /// How often the labels are compared with the Node's, because others may change them.
-const LOOK: Duration = Duration::from_mins(1);
+const POLL_INTERVAL: Duration = Duration::from_mins(1);
 
-const TRY_AGAIN: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Devices of each name: how many in all, and how many of them healthy.
 pub type Counts = BTreeMap<ResourceName, (usize, usize)>;
@@ -48,7 +48,7 @@ pub async fn keep_labels(
     mut labels: watch::Receiver<Labels>,
     stop: CancellationToken,
 ) {
-    let mut wait = LOOK;
+    let mut wait = POLL_INTERVAL;
     loop {
         tokio::select! {
             changed = labels.changed() => if changed.is_err() { return },
@@ -57,10 +57,10 @@ pub async fn keep_labels(
         }
         let wanted = labels.borrow_and_update().clone();
         wait = match set_labels(&api, &name, &wanted).await {
-            Ok(()) => LOOK,
+            Ok(()) => POLL_INTERVAL,
             Err(error) => {
                 tracing::warn!(node = name, %error, "failed to label the Node; trying again");
-                TRY_AGAIN
+                RETRY_INTERVAL
             }
         };
     }

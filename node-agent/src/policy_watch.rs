@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the API server may keep a watch. It is short, so that a connection that died silently is noticed soon.
 const WATCH_SECONDS: u32 = 60;
@@ -84,7 +84,7 @@ async fn ensure(api: &Api<GpuNode>, nodes: &Api<Node>, node: &NodeName, stop: &C
             }
             Err(error) => tracing::warn!(%error, "failed to make the GpuNode; is the CRD applied?"),
         }
-        stop.run_until_cancelled(tokio::time::sleep(TRY_AGAIN)).await;
+        stop.run_until_cancelled(tokio::time::sleep(RETRY_INTERVAL)).await;
     }
 }
 

@@ -4,20 +4,20 @@
 //! observe → plan → check → execute → publish: [`Node`] does the first three without I/O; this module waits, hands out
 //! and runs.
 
+use crate::applied_settings::AppliedSettings;
 use crate::device_plugin::{self, Allocations, Served};
 use crate::ending::{Ending, Session};
 use crate::event::{Event, Events};
 use crate::executor::{Executor, Outcome};
 use crate::metrics::{Metrics, SliceUse};
 use crate::mps;
-use crate::node::{Decision, DevicesByName, LetGo, ListedDevice, Node, Note, Recalled};
+use crate::node::{Decision, DevicesByName, LetGo, ListedDevice, Node, NodeEvent, Restored};
 use crate::node_object::Counts;
 use crate::pod_lookup;
 use crate::pod_resources::Watched;
 use crate::reconcilers::DesiredState;
 use crate::recorder::Recorder;
 use crate::rejected::Eviction;
-use crate::standing::Standing;
 use crate::tell;
 use crate::unanswered::Unanswered;
 use kerf_core::contract::GpuNodeStatus;
@@ -34,7 +34,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// The wait after a failed observation, and between observations that a plan requests.
-const OBSERVE_AGAIN: Duration = Duration::from_millis(300);
+const OBSERVE_INTERVAL: Duration = Duration::from_millis(300);
 
 /// How often shared GPUs are observed, so that a pod that uses more than its share is reported within ten seconds.
 const LOOK_AT_SHARES: Duration = Duration::from_secs(4);
@@ -44,7 +44,7 @@ const LOOK_AT_THE_NEW: Duration = Duration::from_secs(5);
 
 /// The wait after a failed write of the checkpoint. It is shorter than the node's own, so that the failure is reported
 /// until a write succeeds.
-const RECORD_AGAIN: Duration = Duration::from_secs(1);
+const RECORD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The channels into which the loop hands its decisions.
 pub struct Outlets {
@@ -82,7 +82,7 @@ pub struct Reconciler {
     /// Which of the servers, by index, have registered their names.
     registered: BTreeMap<usize, Result<(), String>>,
     executor: Executor,
-    standing: Standing,
+    standing: AppliedSettings,
     unanswered: Unanswered,
     record_at: Instant,
     resync: Duration,
@@ -96,7 +96,7 @@ pub struct Reconciler {
 impl Reconciler {
     #[must_use]
     pub fn new(
-        (node, standing): (Node, Standing),
+        (node, standing): (Node, AppliedSettings),
         outlets: Outlets,
         executor: Executor,
         resync: Duration,
@@ -239,11 +239,11 @@ impl Reconciler {
                 self.measure = true;
                 self.last_observed = Some(now);
                 let soon = if self.node.has_shares() { self.resync.min(LOOK_AT_SHARES) } else { self.resync };
-                self.observe_at = now + if failed { OBSERVE_AGAIN * 3 } else { soon };
+                self.observe_at = now + if failed { OBSERVE_INTERVAL * 3 } else { soon };
             }
             Outcome::Recorded { record } => self.standing.note_recorded(&record),
             Outcome::Unrecorded { gpu, error } => {
-                self.record_at = now + RECORD_AGAIN;
+                self.record_at = now + RECORD_RETRY_INTERVAL;
                 self.node.on_unrecorded(gpu.as_ref(), &error, now);
             }
             Outcome::Created { gpu, id, result, .. } => {
@@ -285,7 +285,7 @@ impl Reconciler {
             }
         }
         for note in decision.notes {
-            if let Note::Mismatch { .. } = note {
+            if let NodeEvent::Mismatch { .. } = note {
                 self.outlets.metrics.count_mismatch();
             }
             let evicts = !decision.evict.is_empty();
@@ -301,7 +301,7 @@ impl Reconciler {
             self.outlets.want_holders.notify_one();
         }
         if decision.wants_observation {
-            let earliest = self.last_observed.map_or(now, |at| at + OBSERVE_AGAIN);
+            let earliest = self.last_observed.map_or(now, |at| at + OBSERVE_INTERVAL);
             self.observe_at = self.observe_at.min(earliest);
         }
         if self.run_next(decision.step, decision.record, must_record, now) {
@@ -316,7 +316,7 @@ impl Reconciler {
 
     /// Writes the checkpoint, observes the GPUs or runs the step, and returns whether it ran the step. A write or an
     /// observation concerns all GPUs: it waits for the calls under way, and none begins meanwhile.
-    fn run_next(&mut self, step: Option<Step>, record: Recalled, must_record: bool, now: Instant) -> bool {
+    fn run_next(&mut self, step: Option<Step>, record: Restored, must_record: bool, now: Instant) -> bool {
         let (write, look) = (must_record && now >= self.record_at, now >= self.observe_at);
         if (write || look) && !self.executor.is_idle() {
             return false;
@@ -342,7 +342,7 @@ impl Reconciler {
 
     /// Sends the answers to orders that are ready, and writes the checkpoint for the others. Returns when it must be
     /// written at the latest.
-    fn answer_orders(&mut self, record: &Recalled, now: Instant) -> Option<Instant> {
+    fn answer_orders(&mut self, record: &Restored, now: Instant) -> Option<Instant> {
         self.unanswered.give();
         self.unanswered.write(record, &self.executor.recording(), now)
     }

@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::checkpoint;
+use crate::checkpoint_writer::CheckpointWriter;
 use crate::gpu::GpuBackend;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuError, GpuThread, NvmlCode, Open};
 use crate::node::{Holders, NodePods};
-use crate::node::{Kept, Predecessor, Recalled, Settings};
+use crate::node::{Kept, Predecessor, Restored, Settings};
 use crate::processes::Host;
 use crate::reconcilers::gpu_events::Reopen;
-use crate::recording::Recording;
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuRule, MpsRule, Shape, WantedSlice};
 use kerf_core::ledger::{Answer, Order, OrderKind, Owner, Proposal, Rejection};
 use kerf_core::names::{PodKey, PodUid};
@@ -22,7 +22,7 @@ use std::path::Path;
 use tokio::sync::oneshot;
 
 /// Longer than anything takes on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The desired state that the loop publishes.
 struct Seen {
@@ -45,8 +45,8 @@ fn start_with(open: Open, folders: (&Path, &Path), session: &Session) -> Seen {
 
 /// A loop with this interval of observations.
 fn start_looking(every: Duration, open: Open, (folder, state): (&Path, &Path), session: &Session) -> Seen {
-    let thread = GpuThread::start(open, PATIENCE).unwrap();
-    let (recording, _) = Recording::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
+    let thread = GpuThread::start(open, TIMEOUT).unwrap();
+    let (recording, _) = CheckpointWriter::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
     let host = Host { proc: folder.to_owned(), cgroups: folder.to_owned() };
     let executor = Executor::new(thread, recording, host);
     let (events, queue) = Events::channel();
@@ -79,8 +79,8 @@ fn start_looking(every: Duration, open: Open, (folder, state): (&Path, &Path), s
         metrics: Metrics::register(&mut Registry::default()),
     };
     let mut node = Node::new(Settings { mps: Some(folder.join("mps")), ..Settings::default() });
-    node.recall(Recalled::default(), Instant::now());
-    let standing = Standing::of(&Recalled::default());
+    node.restore(Restored::default(), Instant::now());
+    let standing = AppliedSettings::of(&Restored::default());
     let reconciler = Reconciler::new((node, standing), outlets, executor, every);
     let running = tokio::spawn(reconciler.run(queue, session.clone()));
     Seen { events, kept: to_keep, status: shown, running }
@@ -125,12 +125,12 @@ async fn what_shares_need_is_on_the_disk_before_it_is_set() {
         let mut all = status.conditions.iter();
         all.any(|c| c.kind == Condition::SPEC_REACHED && c.status == ConditionStatus::False)
     };
-    tokio::time::timeout(PATIENCE, seen.status.wait_for(is_told)).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_told)).await.unwrap().unwrap();
     let has_daemon = |kept: &Option<Kept>| kept.as_ref().is_some_and(|kept| !kept.daemons.is_empty());
     assert!(!has_daemon(&seen.kept.borrow()), "the disk refuses");
 
     fs::remove_file(&in_the_way).unwrap();
-    tokio::time::timeout(PATIENCE, seen.kept.wait_for(has_daemon)).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, seen.kept.wait_for(has_daemon)).await.unwrap().unwrap();
     let record = checkpoint::tests::on_disk(&state).unwrap();
     assert_eq!(record.node.exclusive, [uuid(0)].into());
     assert_eq!(record.node.ledger.desired.slices.len(), 1);
@@ -158,7 +158,7 @@ async fn ordered_on(
     let has_modes = || checkpoint::tests::on_disk(&state).is_some_and(|record| record.node.mig_on.len() == 2);
     let begun = Instant::now();
     while !has_modes() {
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(begun.elapsed() < TIMEOUT);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     (seen, state)
@@ -182,7 +182,7 @@ fn order(seen: &Seen, pod: u8) -> oneshot::Receiver<Answer> {
 }
 
 async fn answer(waiting: oneshot::Receiver<Answer>) -> Answer {
-    tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap()
+    tokio::time::timeout(TIMEOUT, waiting).await.unwrap().unwrap()
 }
 
 #[tokio::test]
@@ -208,7 +208,7 @@ async fn a_cut_that_takes_long_keeps_no_other_gpu_waiting() {
     let (folder, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
     let gpus = FakeGpus::new(&["H100-80GB", "H100-80GB"]);
     // An observation of all GPUs would wait for the hung one.
-    let (seen, _) = ordered_on(&gpus, PATIENCE, folder.path(), &stop).await;
+    let (seen, _) = ordered_on(&gpus, TIMEOUT, folder.path(), &stop).await;
     gpus.set_hanging(0, true);
     let orders: Vec<_> = (0..6).map(|pod| order(&seen, pod)).collect();
     for waiting in orders {
@@ -217,13 +217,13 @@ async fn a_cut_that_takes_long_keeps_no_other_gpu_waiting() {
     let cut = |gpu: usize| gpus.gpus()[gpu].instances.len();
     let begun = Instant::now();
     while cut(1) < 3 {
-        assert!(begun.elapsed() < PATIENCE, "{} of 3", cut(1));
+        assert!(begun.elapsed() < TIMEOUT, "{} of 3", cut(1));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(cut(0), 0);
     gpus.set_hanging(0, false);
     while cut(0) < 3 {
-        assert!(begun.elapsed() < PATIENCE, "{} of 3", cut(0));
+        assert!(begun.elapsed() < TIMEOUT, "{} of 3", cut(0));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     stop.cancel();
@@ -248,7 +248,7 @@ async fn on_a_full_disk_orders_are_refused_and_the_record_of_before_stays() {
             |ready: &Condition| ready.reason == "RecordNotWritten" && ready.message.contains("No space left");
         status.condition(Condition::READY).is_some_and(is_it)
     };
-    tokio::time::timeout(PATIENCE, seen.status.wait_for(is_told)).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_told)).await.unwrap().unwrap();
     fs::remove_file(&other).unwrap();
     let pods = || {
         let slices = checkpoint::tests::on_disk(&state).unwrap().node.ledger.desired.slices;
@@ -258,7 +258,7 @@ async fn on_a_full_disk_orders_are_refused_and_the_record_of_before_stays() {
     answer(order(&seen, 1)).await.unwrap();
     assert_eq!(pods(), ["p0", "p1"]);
     let is_well = |status: &GpuNodeStatus| !is_told(status);
-    tokio::time::timeout(PATIENCE, seen.status.wait_for(is_well)).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_well)).await.unwrap().unwrap();
     stop.cancel();
 }
 
@@ -267,7 +267,7 @@ async fn ending(open: Open, folder: &Path, between: impl AsyncFnOnce(&mut Seen))
     let session = Session::until(&CancellationToken::new());
     let mut seen = start_with(open, (folder, &folder.join("state")), &session);
     between(&mut seen).await;
-    tokio::time::timeout(PATIENCE, seen.running).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, seen.running).await.unwrap().unwrap();
     session.ending().unwrap().clone()
 }
 
@@ -298,7 +298,7 @@ async fn a_panic_on_the_thread_of_one_gpu_ends_the_process_too() {
     let gpus = FakeGpus::new(&["T4-16GB", "T4-16GB"]);
     let ended = ending(opens(&gpus), folder.path(), async |seen| {
         let sees = |status: &GpuNodeStatus| status.gpus.len() == 2;
-        tokio::time::timeout(PATIENCE, seen.status.wait_for(sees)).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, seen.status.wait_for(sees)).await.unwrap().unwrap();
         gpus.set_panicking(1);
     });
     assert_eq!(ended.await, Ending::ThreadEnded);
@@ -312,16 +312,16 @@ async fn a_driver_that_is_loaded_anew_ends_the_process_before_anything_is_taken_
     fs::create_dir_all(&module).unwrap();
     let ended = ending(opens(&gpus), folder.path(), async |seen| {
         let sees = |status: &GpuNodeStatus| !status.gpus.is_empty();
-        tokio::time::timeout(PATIENCE, seen.status.wait_for(sees)).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, seen.status.wait_for(sees)).await.unwrap().unwrap();
         gpus.reboot();
         fs::rename(&module, folder.path().join("old")).unwrap();
         fs::create_dir_all(&module).unwrap();
     });
     assert_eq!(ended.await, Ending::Reloaded);
     let state = folder.path().join("state");
-    let (_, before) = Recording::open(&state, "boot".to_owned(), folder.path().join("sys")).unwrap();
-    let recalled = before.unwrap();
-    assert_eq!((recalled.mig_lost, recalled.booted), ([uuid(0)].into(), true));
+    let (_, before) = CheckpointWriter::open(&state, "boot".to_owned(), folder.path().join("sys")).unwrap();
+    let restored = before.unwrap();
+    assert_eq!((restored.mig_lost, restored.booted), ([uuid(0)].into(), true));
 }
 
 #[tokio::test]
@@ -335,9 +335,9 @@ async fn an_upgrade_of_the_driver_waits_for_mps_daemons_of_an_earlier_process_an
         let is_told = |status: &GpuNodeStatus| {
             status.conditions.iter().any(|c| c.kind == Condition::READY && c.reason == "DriverUpgrade")
         };
-        tokio::time::timeout(PATIENCE, seen.status.wait_for(is_told)).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, seen.status.wait_for(is_told)).await.unwrap().unwrap();
         let is_known = |kept: &Option<Kept>| kept.as_ref().is_some_and(|kept| kept.daemons.is_empty());
-        tokio::time::timeout(PATIENCE, seen.kept.wait_for(is_known)).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, seen.kept.wait_for(is_known)).await.unwrap().unwrap();
         assert!(!seen.running.is_finished(), "its daemon may hold the driver");
         fs::remove_dir(&daemon).unwrap();
     });

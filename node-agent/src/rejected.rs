@@ -6,7 +6,7 @@
 //! device plugins can.
 
 use crate::pod_view::PodView;
-use crate::recorder::{About, News, Recorder};
+use crate::recorder::{About, AgentEvent, Recorder};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::nvidia_keys;
 use kerf_core::resource::ResourceName;
@@ -18,10 +18,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// How often failed pods are listed; nothing waits for it.
-const LOOK: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long one API call may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Removes the node's rejected pods while `wanted` is true, until `stop`.
 pub async fn remove(
@@ -43,7 +43,7 @@ pub async fn remove(
         if let Err(error) = remove_once(&client, &node, &recorder).await {
             tracing::warn!(%error, "the node's failed pods cannot be listed; trying again");
         }
-        stop.run_until_cancelled(tokio::time::sleep(LOOK)).await;
+        stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await;
     }
 }
 
@@ -79,7 +79,7 @@ impl Rejected {
 
     /// Deletes the pod. A failure is retried at the next poll.
     async fn delete(self, client: &Client, recorder: &Recorder) {
-        match tokio::time::timeout(PATIENCE, delete(client, &self.key, &self.uid)).await {
+        match tokio::time::timeout(TIMEOUT, delete(client, &self.key, &self.uid)).await {
             Ok(Ok(())) => {}
             // Another client deleted it, and a new pod of the same name may exist by now.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return,
@@ -93,7 +93,7 @@ impl Rejected {
         tracing::info!(pod = %self.key, uid = %self.uid, told = self.message, "deleted a pod that the kubelet had rejected");
         recorder.tell(
             About::Pod { key: self.key, uid: Some(self.uid) },
-            News::RejectedPodRemoved { message: self.message },
+            AgentEvent::RejectedPodRemoved { message: self.message },
         );
     }
 }
@@ -138,7 +138,7 @@ pub async fn evict(client: Client, mut requests: mpsc::Receiver<Eviction>, stop:
 
 async fn evict_one(client: Client, eviction: Eviction) {
     let Eviction { key, uid, why } = &eviction;
-    match tokio::time::timeout(PATIENCE, delete(&client, key, uid)).await {
+    match tokio::time::timeout(TIMEOUT, delete(&client, key, uid)).await {
         Ok(Ok(())) => tracing::info!(pod = %key, %uid, why, "evicted"),
         Ok(Err(error)) => tracing::warn!(pod = %key, %uid, why, %error, "not evicted"),
         Err(_) => tracing::warn!(pod = %key, %uid, why, "not evicted: no answer in time"),

@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the program may take. It loads NVML and queries every GPU of the node, which takes a few seconds without
 /// the driver's persistence mode.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The wait after a length could not be set.
-const AGAIN: Duration = Duration::from_secs(30);
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How many bytes of the program's output an error shows.
 const LONGEST_ANSWER: usize = 300;
@@ -68,7 +68,7 @@ impl TimeSlicer {
     /// Runs `program`, a path or a name in `PATH`, usually `nvidia-smi`.
     #[must_use]
     pub fn new(program: PathBuf) -> Self {
-        Self { program, patience: PATIENCE }
+        Self { program, patience: TIMEOUT }
     }
 
     pub async fn length(&self, gpu: &GpuUuid) -> Result<SliceLength, TimeSliceError> {
@@ -143,7 +143,7 @@ pub async fn keep(
         tokio::select! {
             () = stop.cancelled() => return,
             news = wanted.changed() => if news.is_err() { return stop.cancelled().await },
-            () = tokio::time::sleep(AGAIN), if !settled => {}
+            () = tokio::time::sleep(RETRY_INTERVAL), if !settled => {}
         }
     }
 }

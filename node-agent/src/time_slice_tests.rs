@@ -75,7 +75,7 @@ async fn a_length_that_an_earlier_process_set_is_put_back_where_nobody_wants_it_
     let (sender, receiver) = watch::channel(wanted);
     let stop = CancellationToken::new();
     let keeping = tokio::spawn(keep(slicer(), [ours.clone()].into(), receiver, stop.clone()));
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TIMEOUT, async {
         while slicer().length(&ours).await.unwrap() != SliceLength::Default {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -4,9 +4,9 @@
 //! are answered after one write. Every other change of the ledger is written a little later, because a restart can look
 //! up what it has lost.
 
-use crate::node::{Node, Recalled, Reply};
-use crate::recording::Recording;
-use crate::standing::Standing;
+use crate::applied_settings::AppliedSettings;
+use crate::checkpoint_writer::CheckpointWriter;
+use crate::node::{Node, Reply, Restored};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kerf_core::ledger::{Answer, Rejection, Saved};
@@ -41,7 +41,7 @@ struct Waiting {
 }
 
 pub struct Written {
-    record: Recalled,
+    record: Restored,
     waiting: Vec<Waiting>,
     result: Result<(), String>,
 }
@@ -65,7 +65,12 @@ impl Unanswered {
     }
 
     /// Starts to write the checkpoint if that is due and no write is under way. Otherwise returns when it is due.
-    pub fn write(&mut self, record: &Recalled, recording: &Recording, now: Instant) -> Option<Instant> {
+    pub fn write(
+        &mut self,
+        record: &Restored,
+        recording: &CheckpointWriter,
+        now: Instant,
+    ) -> Option<Instant> {
         if let Some((since, _)) = &self.writing {
             return Some(*since + LATE).filter(|late| *late > now);
         }
@@ -101,7 +106,13 @@ impl Unanswered {
 
     /// Sends the answers that a write was for. After a failed write, pods lose reservations that the disk does not
     /// have.
-    pub fn answer(&mut self, written: Written, node: &mut Node, standing: &mut Standing, now: Instant) {
+    pub fn answer(
+        &mut self,
+        written: Written,
+        node: &mut Node,
+        standing: &mut AppliedSettings,
+        now: Instant,
+    ) {
         let Written { record, mut waiting, result } = written;
         self.failed = result.clone().err();
         match result {

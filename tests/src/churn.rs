@@ -25,7 +25,7 @@ const ASKS: [(&str, &str); 10] = [
 ];
 
 /// kube-scheduler retries a pod within its longest backoff, 10 s, and the cut takes time on top.
-const PATIENCE: Duration = Duration::from_secs(25);
+const TIMEOUT: Duration = Duration::from_secs(25);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settled {
@@ -123,7 +123,7 @@ impl Churn {
                 self.pending += u64::from(truth.count("Pending") > 0);
                 return Ok(Settled::Sound);
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 let half_way =
                     if unexplained.is_empty() { vec!["pods are half-way".to_owned()] } else { unexplained };
                 return Ok(Settled::Unexplained(half_way));

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::cluster::wait;
 
 /// Timeout for a pod if nothing is broken: the scheduler's longest backoff and a margin.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A pod for this scheduler, with what the webhook writes for a slice of `resource`.
 #[must_use]
@@ -139,7 +139,7 @@ impl Pods {
     pub async fn in_phase(&self, name: &str, phases: &[&str]) -> anyhow::Result<Pod> {
         let what = format!("{name} to be {}", phases.join(" or "));
         let found = async || Ok(phases.contains(&self.phase(name).await?.as_str()));
-        if let Err(error) = wait(PATIENCE, &what, found).await {
+        if let Err(error) = wait(TIMEOUT, &what, found).await {
             return Err(error.context(self.events(name).await?.join("\n")));
         }
         self.get(name).await
@@ -150,21 +150,21 @@ impl Pods {
     pub async fn delete(&self, name: &str) -> anyhow::Result<()> {
         self.api.delete(name, &DeleteParams::default().grace_period(0)).await?;
         let gone = async || Ok(self.api.get_opt(name).await?.is_none());
-        wait(PATIENCE, &format!("{name} to go"), gone).await
+        wait(TIMEOUT, &format!("{name} to go"), gone).await
     }
 
     /// Deletes all pods, and waits until the kubelet has ended them.
     pub async fn end_all(&self) -> anyhow::Result<()> {
         self.api.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         let none = async || Ok(self.api.list(&ListParams::default()).await?.items.is_empty());
-        wait(PATIENCE, "all pods to go", none).await
+        wait(TIMEOUT, "all pods to go", none).await
     }
 
     /// Waits for an Event about the pod whose message contains `text`, and returns the message.
     pub async fn event(&self, name: &str, text: &str) -> anyhow::Result<String> {
         let found = async || Ok(self.events(name).await?.iter().any(|message| message.contains(text)));
         let what = format!("an event on {name} with {text:?}");
-        let seen = wait(PATIENCE, &what, found).await;
+        let seen = wait(TIMEOUT, &what, found).await;
         let events = self.events(name).await?;
         seen.with_context(|| events.join("\n"))?;
         events.into_iter().find(|message| message.contains(text)).context("the event is gone")

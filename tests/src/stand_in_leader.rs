@@ -32,10 +32,10 @@ use crate::control_plane::ControlPlane;
 const EPOCH: u64 = 1;
 
 /// Timeout for the agent to dial, to answer, and to accept what it cannot have at first.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Interval of retries of a rejected proposal.
-const PROPOSE_AGAIN: Duration = Duration::from_millis(50);
+const PROPOSE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The leader. It serves the agent of one node until it is dropped.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl StandInLeader {
     /// Waits until the agent reports a node that satisfies `done`.
     pub async fn until(&self, what: &str, done: impl Fn(&NodeState) -> bool) -> anyhow::Result<NodeState> {
         let mut reports = self.copy.0.subscribe();
-        let waiting = timeout(PATIENCE, reports.wait_for(|node| done(&node.state))).await;
+        let waiting = timeout(TIMEOUT, reports.wait_for(|node| done(&node.state))).await;
         let state = waiting.map(|node| node.map(|node| node.state.clone()));
         state
             .with_context(|| format!("waited for {what}: {:#?}", self.state()))?
@@ -148,7 +148,7 @@ impl StandInLeader {
                 connections.changed().await?;
             }
         };
-        timeout(PATIENCE, answered).await.with_context(|| format!("the agent does not answer {order:?}"))?
+        timeout(TIMEOUT, answered).await.with_context(|| format!("the agent does not answer {order:?}"))?
     }
 
     /// Makes the agent desire these slices. Their ids must be those that the agent gives to new slices.
@@ -162,11 +162,11 @@ impl StandInLeader {
             }
         }
         for slice in wanted {
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + TIMEOUT;
             while let Err(rejection) = self.propose(slice, wanted).await? {
                 let may_change = matches!(rejection, Rejection::Taken(_) | Rejection::Closed(_));
                 ensure!(may_change && Instant::now() < until, "{slice:?} is refused: {rejection}");
-                sleep(PROPOSE_AGAIN).await;
+                sleep(PROPOSE_INTERVAL).await;
             }
         }
         Ok(())

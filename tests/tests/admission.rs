@@ -12,7 +12,7 @@ use kerf_tests::random::Random;
 use kube::api::{Api, PostParams};
 use serde_json::{Map, Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn cluster() -> anyhow::Result<Cluster> {
     let mut options =
@@ -54,7 +54,7 @@ async fn a_dry_run_has_no_effect() -> anyhow::Result<()> {
         let slices = cluster.gpu_node("h").await?.read_desired()?.slices;
         Ok(slices.into_iter().filter_map(|slice| Some(slice.reservation?.pod)).eq(["real".to_owned()]))
     };
-    wait(PATIENCE, "the reservation of the pod, and no other, to be reported", is_alone).await?;
+    wait(TIMEOUT, "the reservation of the pod, and no other, to be reported", is_alone).await?;
     cluster.stop().await
 }
 
@@ -92,7 +92,7 @@ async fn lenient() -> anyhow::Result<Cluster> {
         let pod = cluster.pods().create(&dry_run, &limited("gpu-10gb")?).await?;
         Ok(pod.spec.is_some_and(|spec| spec.runtime_class_name.is_some()))
     };
-    wait(PATIENCE, "the policy to be in force", in_force).await?;
+    wait(TIMEOUT, "the policy to be in force", in_force).await?;
     Ok(cluster)
 }
 

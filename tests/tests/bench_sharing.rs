@@ -19,7 +19,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A node with one GPU in MIG mode and one without MIG.
 async fn cluster() -> anyhow::Result<Cluster> {
@@ -113,7 +113,7 @@ async fn nothing_left(cluster: &Cluster) -> anyhow::Result<()> {
         (deployments, config_maps, pods) == (0, 0, 0),
         "{deployments} deployments, {config_maps} config maps and {pods} pods are left"
     );
-    wait(PATIENCE, "the slices to be given back", async || {
+    wait(TIMEOUT, "the slices to be given back", async || {
         let object = cluster.gpu_node("b").await?;
         let inventory =
             NodeInventory::of(&object.read_desired()?, &object.read_status()?.unwrap_or_default());
@@ -191,10 +191,10 @@ async fn what_fails_is_told_with_the_pods_words_and_nothing_is_left_behind() -> 
     let mine = ListParams::default().labels("app.kubernetes.io/name=kerf-bench");
     let runs =
         |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"));
-    wait(PATIENCE, "a copy to run", async || Ok(pods.list(&mine).await?.items.iter().any(runs))).await?;
+    wait(TIMEOUT, "a copy to run", async || Ok(pods.list(&mine).await?.items.iter().any(runs))).await?;
     let id = i32::try_from(running.id().context("it has ended")?)?;
     kill_process(Pid::from_raw(id).context("it has no id")?, Signal::INT)?;
-    let output = tokio::time::timeout(PATIENCE, running.wait_with_output()).await??;
+    let output = tokio::time::timeout(TIMEOUT, running.wait_with_output()).await??;
     ensure!(!output.status.success() && text(&output).contains("stopped by a signal"), "{}", text(&output));
     nothing_left(&cluster).await?;
     cluster.stop().await

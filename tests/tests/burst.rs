@@ -14,7 +14,7 @@ use kube::api::{ListParams, PostParams};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_mins(5);
+const TIMEOUT: Duration = Duration::from_mins(5);
 const NEUTRAL: &str = "kerf.dev/gpu-2gb";
 /// The MIG slices that two H100 have.
 const MIG_ROOM: usize = 14;
@@ -92,14 +92,14 @@ async fn as_many_as_fit_get_the_first_kind_and_nobody_waits() -> anyhow::Result<
     let pods: Vec<Pod> = (0..BURST).map(small).collect();
     for lane in &pods[..2] {
         let is_neutral = async || Ok(resource_of(&cluster.pods().create(&dry_run, lane).await?)? == NEUTRAL);
-        wait(PATIENCE, "both replicas to know both kinds", is_neutral).await?;
+        wait(TIMEOUT, "both replicas to know both kinds", is_neutral).await?;
     }
     try_join_all(pods.iter().map(|pod| cluster.create(pod))).await?;
     let run = async || {
         let truth = Truth::observe(&cluster).await?;
         Ok(truth.is_settled() && truth.count("Running") == BURST)
     };
-    wait(PATIENCE, "all pods to run", run).await?;
+    wait(TIMEOUT, "all pods to run", run).await?;
 
     let given = kinds(&cluster).await?;
     let expected = [((Kind::Mig, vec![]), MIG_ROOM), ((Kind::Mps, vec![Kind::Mig]), BURST - MIG_ROOM)];

@@ -8,7 +8,7 @@ use anyhow::ensure;
 use kerf_tests::admission::{AdmissionScene, asking, failures};
 use kerf_tests::cluster::wait;
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Short lifetimes, and a grace period that is long compared with the proxy's probes.
 const FLAGS: [&str; 3] = ["--tls-leaf-age=8s", "--tls-ca-age=24s", "--grace=1s"];
@@ -27,13 +27,13 @@ async fn rotation_and_a_rolling_restart_under_load_lose_no_admission() -> anyhow
         tokio::spawn(async move { load.run(&asking(), true, || ended.load(Ordering::Relaxed)).await });
 
     // Both authorities are trusted while the old one's leaf still exists.
-    wait(PATIENCE, "a second authority", async || Ok(scene.trusted().await?.len() == 2)).await?;
+    wait(TIMEOUT, "a second authority", async || Ok(scene.trusted().await?.len() == 2)).await?;
     let both = scene.trusted().await?;
     ensure!(both[1] == first[0], "the first authority is gone too early");
     scene.restart(0).await?;
     scene.restart(1).await?;
     let alone = async || Ok(scene.trusted().await? == both[..1]);
-    wait(PATIENCE, "the first authority to go", alone).await?;
+    wait(TIMEOUT, "the first authority to go", alone).await?;
     ensure!(scene.leaf().await? != leaf, "the leaf is the first one");
     // Runs for a while longer, with leaves of the new authority only.
     tokio::time::sleep(Duration::from_secs(2)).await;

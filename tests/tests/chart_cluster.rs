@@ -16,7 +16,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 async fn plane() -> anyhow::Result<ControlPlane> {
     ControlPlane::start(ControlPlaneOptions { scheduler: false, ..ControlPlaneOptions::default() }).await
@@ -185,12 +185,12 @@ async fn a_namespace_is_excluded_by_its_label() -> anyhow::Result<()> {
         let (created, said) = create("free", "kerf.dev/gpu-memory").await?;
         Ok(created && said.contains("kerf serves no pod of namespace free"))
     };
-    wait(PATIENCE, "a pod in the excluded namespace to be created with a warning", warned).await?;
+    wait(TIMEOUT, "a pod in the excluded namespace to be created with a warning", warned).await?;
     let refused = async || {
         let (created, said) = create("free", "kerf.dev/request").await?;
         Ok(!created && said.contains("kerf gives no slices in this namespace"))
     };
-    wait(PATIENCE, "a forged pod in the excluded namespace to be refused", refused).await?;
+    wait(TIMEOUT, "a forged pod in the excluded namespace to be refused", refused).await?;
     let (created, said) = create("served", "kerf.dev/gpu-memory").await?;
     ensure!(!created && said.contains("pods.kerf.dev"), "the webhook is not asked elsewhere: {said}");
     plane.stop().await
@@ -241,12 +241,12 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
         "-o",
         "jsonpath={.status.desiredNumberScheduled}",
     ];
-    wait(PATIENCE, "one agent for the one node", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
+    wait(TIMEOUT, "one agent for the one node", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
 
     one_node_is_given_back(&plane).await?;
-    wait(PATIENCE, "its agent to come back", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
+    wait(TIMEOUT, "its agent to come back", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
     one_node_is_handed_over(&plane).await?;
-    wait(PATIENCE, "its agent to leave", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
+    wait(TIMEOUT, "its agent to leave", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
 
     other_address(&plane).await?;
     said(&helm_on(&plane, &["upgrade", "kerf", &folder(), "-n", NAMESPACE]).await?)?;
@@ -328,7 +328,7 @@ async fn bind(plane: &ControlPlane, namespace: &str, selector: &str, node: &str)
         let name = list.iter().find(|pod| is_for(pod)).map(ResourceExt::name_any);
         anyhow::Ok(name)
     };
-    wait(PATIENCE, "a pod for the node", async || Ok(unbound().await?.is_some())).await?;
+    wait(TIMEOUT, "a pod for the node", async || Ok(unbound().await?.is_some())).await?;
     let name = unbound().await?.context("the pod has gone")?;
     let binding = json!({
         "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": namespace},
@@ -428,7 +428,7 @@ async fn play_handover(plane: &ControlPlane) -> anyhow::Result<()> {
         }
         Ok(list.items.is_empty())
     };
-    wait(PATIENCE, "the plugin to leave the node", has_left).await?;
+    wait(TIMEOUT, "the plugin to leave the node", has_left).await?;
     bind_agent(plane, "served").await?;
     let agents = Api::<Pod>::namespaced(plane.client(), NAMESPACE);
     for agent in agents.list(&ListParams::default().fields("spec.nodeName=served")).await? {

@@ -18,7 +18,7 @@ use kerf_tests::openapi::crds;
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A document of `deploy/gitops`.
 fn shown(file: &str, kind: &str) -> anyhow::Result<Value> {
@@ -98,7 +98,7 @@ fn without_hooks(yaml: &str) -> anyhow::Result<String> {
 
 /// Waits until the webhook and the extender have created their objects, and serve.
 async fn settled(cluster: &BareCluster) -> anyhow::Result<()> {
-    cluster.kerf_is_up(1, PATIENCE).await?;
+    cluster.kerf_is_up(1, TIMEOUT).await?;
     let plane = cluster.plane();
     let bundles = [
         "get",
@@ -108,7 +108,7 @@ async fn settled(cluster: &BareCluster) -> anyhow::Result<()> {
         "jsonpath={.webhooks[*].clientConfig.caBundle}",
     ];
     let all = async || Ok(plane.kubectl(&bundles).await?.split_whitespace().count() == 2);
-    wait(PATIENCE, "the webhook to write caBundle", all).await?;
+    wait(TIMEOUT, "the webhook to write caBundle", all).await?;
     plane.kubectl(&["get", "secret", "kerf-webhook-tls", "kerf-extender-tls", "-n", NAMESPACE]).await?;
     Ok(())
 }
@@ -222,7 +222,7 @@ async fn what_cert_manager_writes_is_no_difference() -> anyhow::Result<()> {
     let render = || without_hooks(&template_with(NAMESPACE, &values)?);
     apply(plane, &render()?, &[]).await?;
     play_cert_manager(plane).await?;
-    cluster.kerf_is_up(1, PATIENCE).await?;
+    cluster.kerf_is_up(1, TIMEOUT).await?;
     a_first_pod_runs(&cluster).await?;
     let bundles = [
         "get",

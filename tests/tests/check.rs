@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The exit code of `kerf check` with these flags, and its output.
 fn check(kubeconfig: &Path, flags: &[&str]) -> anyhow::Result<(i32, String)> {
@@ -185,7 +185,7 @@ async fn represent(client: &Client, node: &str) -> anyhow::Result<()> {
         });
         pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
     }
-    wait(PATIENCE, "the pods to be ready", async || {
+    wait(TIMEOUT, "the pods to be ready", async || {
         Ok(pods.list(&ListParams::default()).await?.items.iter().filter(|pod| is_ready(pod)).count() == 4)
     })
     .await
@@ -283,7 +283,7 @@ async fn what_breaks_is_told_with_its_remedy_and_what_is_mended_is_well_again() 
     );
 
     cluster.extender().kill()?;
-    let seconds = wait(PATIENCE, "the Lease to run out", async || {
+    let seconds = wait(TIMEOUT, "the Lease to run out", async || {
         Ok(check(&kubeconfig, &["-o", "short"])?
             .1
             .contains("extender: no replica leads: kerf-extender-0 has not renewed its Lease"))

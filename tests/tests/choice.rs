@@ -17,7 +17,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// An A100 that belongs to one team alone.
 const A100: &str = "a100";
 const T4: &str = "t4";
@@ -102,7 +102,7 @@ impl Scene {
         let holds = |slice: &SliceStatus| slice.holder.as_ref().is_some_and(|holder| holder.pod == name);
         if assignment_of(&self.cluster.pods().get(name).await?).is_ok() {
             let told = async || Ok(self.slices().await?.iter().any(holds));
-            wait(PATIENCE, &format!("the slices of {name} to be held"), told).await?;
+            wait(TIMEOUT, &format!("the slices of {name} to be held"), told).await?;
         }
         self.cluster.delete(name).await?;
         let is_left = |slice: &SliceStatus| match &slice.reservation {
@@ -113,7 +113,7 @@ impl Scene {
             let is_free = self.slices().await?.iter().all(is_left);
             Ok(is_free && Truth::observe(&self.cluster).await?.is_settled())
         };
-        wait(PATIENCE, &format!("the slices of {name} to be free"), free).await
+        wait(TIMEOUT, &format!("the slices of {name} to be free"), free).await
     }
 
     /// All slices in their agents' statuses.
@@ -148,7 +148,7 @@ impl Scene {
 
     /// Waits for the pod's Event with this reason, and returns its message.
     async fn told(&self, pod: &str, reason: &str) -> anyhow::Result<String> {
-        self.told_within(PATIENCE, pod, reason).await
+        self.told_within(TIMEOUT, pod, reason).await
     }
 
     async fn told_within(&self, patience: Duration, pod: &str, reason: &str) -> anyhow::Result<String> {
@@ -165,7 +165,7 @@ impl Scene {
             ensure!(given == name, "they are given {given}");
             Ok(true)
         };
-        wait(PATIENCE, &format!("pods of 8 GiB to be given {name}"), given).await
+        wait(TIMEOUT, &format!("pods of 8 GiB to be given {name}"), given).await
     }
 
     async fn sound(&self) -> anyhow::Result<()> {
@@ -244,7 +244,7 @@ impl Scene {
         }
         self.cluster.delete("other").await?;
         let runs = async |name: &str| Ok::<_, anyhow::Error>(self.cluster.phase(name).await? == "Running");
-        wait(PATIENCE, "one of two to run", async || Ok(runs("one").await? || runs("two").await?)).await?;
+        wait(TIMEOUT, "one of two to run", async || Ok(runs("one").await? || runs("two").await?)).await?;
         let (first, second) = if runs("one").await? { ("one", "two") } else { ("two", "one") };
         let (_, node, kind) = self.placed(first).await?;
         ensure!((node.as_str(), kind) == (T4, Kind::Mps), "{first} is on {node} by {kind}");
@@ -276,7 +276,7 @@ impl Scene {
             let status = self.cluster.gpu_node(T4).await?.read_status()?.context("no status")?;
             Ok(status.gpus.iter().all(|gpu| gpu.kinds == [kind]))
         };
-        wait(PATIENCE, &format!("the agent of {T4} to serve {kind} alone"), taken_up).await
+        wait(TIMEOUT, &format!("the agent of {T4} to serve {kind} alone"), taken_up).await
     }
 
     /// The pod was admitted when no node had a kind for it. Its neutral name lets it take one that comes later.

@@ -9,7 +9,7 @@ use kube::Api;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use serde_json::json;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn create_node(plane: &ControlPlane, name: &str) -> anyhow::Result<()> {
     let nodes = Api::<Node>::all(plane.client());
@@ -37,7 +37,7 @@ async fn pod_until<T>(pods: &Api<Pod>, name: &str, pick: impl Fn(Pod) -> Option<
         if let Some(found) = pick(pod.clone()) {
             return Ok(found);
         }
-        anyhow::ensure!(began.elapsed() < PATIENCE, "pod {name} is still {:#?}", pod.status);
+        anyhow::ensure!(began.elapsed() < TIMEOUT, "pod {name} is still {:#?}", pod.status);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -72,7 +72,7 @@ async fn a_pod_gets_the_only_node_and_a_deployment_its_pods() -> anyhow::Result<
     let labelled = ListParams::default().labels("app=d");
     let began = Instant::now();
     while pods.list(&labelled).await?.items.len() != 2 {
-        anyhow::ensure!(began.elapsed() < PATIENCE, "the deployment has no two pods");
+        anyhow::ensure!(began.elapsed() < TIMEOUT, "the deployment has no two pods");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 

@@ -14,7 +14,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 const NEUTRAL: &str = "kerf.dev/gpu-10gb";
 
@@ -61,7 +61,7 @@ async fn class(cluster: &Cluster, name: &str, resource: &str) -> anyhow::Result<
 async fn is_named(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let given = async || Ok(resource_of(&cluster.pods().create(&dry_run, &by_size("probe")).await?)? == name);
-    wait(PATIENCE, &format!("pods by size to be given {name}"), given).await
+    wait(TIMEOUT, &format!("pods by size to be given {name}"), given).await
 }
 
 async fn runs_on_a_small_instance(cluster: &Cluster, name: &str) -> anyhow::Result<()> {

@@ -17,7 +17,7 @@ use kerf_tests::pods::assignment_of;
 use kube::Api;
 use kube::api::ListParams;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// After it a pod is tried again.
 const SCHEDULERS_BACKOFF: Duration = Duration::from_secs(10);
 const SCHEDULER: &str = "kerf-scheduler";
@@ -95,7 +95,7 @@ async fn what_an_etcd_restore_has_forgotten_is_given_out_no_second_time() -> any
         let last = epoch(&cluster).await?;
         cluster.extender().restart()?;
         let follows = async || Ok(epoch(&cluster).await? > last);
-        wait(PATIENCE, "the next leader", follows).await?;
+        wait(TIMEOUT, "the next leader", follows).await?;
     }
     // Reserved in the last epoch, which is on its agent's disk therefore.
     cluster.create(&asking("forgotten")).await?;
@@ -119,7 +119,7 @@ async fn what_an_etcd_restore_has_forgotten_is_given_out_no_second_time() -> any
         cluster.create(&asking(name)).await?;
     }
     let but_one = async || Ok(places(&cluster).await?.len() == SLICES - 1);
-    wait(PATIENCE, "all pods but one to be bound", but_one).await?;
+    wait(TIMEOUT, "all pods but one to be bound", but_one).await?;
     ensure!(held(&cluster, "forgotten").is_some(), "its kubelet has heard that it is gone");
     tokio::time::sleep(SCHEDULERS_BACKOFF).await;
     let taken = places(&cluster).await?;

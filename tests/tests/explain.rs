@@ -14,7 +14,7 @@ use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An H100, which MIG cuts into seven parts.
 async fn cluster() -> anyhow::Result<Cluster> {
@@ -80,7 +80,7 @@ async fn a_pod_is_told_from_its_request_to_its_slice_or_to_what_it_waits_for() -
         let said = explained(&cluster, "runs").await?;
         Ok(said.iter().filter(|line| line.contains("the agent says it is held")).count() == 7)
     };
-    wait(PATIENCE, "the agent to report who holds the slices", held).await?;
+    wait(TIMEOUT, "the agent to report who holds the slices", held).await?;
     let said = explained(&cluster, "runs").await?;
     tells(
         &said,

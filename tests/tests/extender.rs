@@ -24,7 +24,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 const WHOLE: &str = "nvidia.com/mig-7g.80gb";
 const NAMESPACE: &str = "kerf-system";
@@ -60,7 +60,7 @@ impl Scene {
         let are_connected = async || {
             Ok((0..nodes).all(|n| agents.epoch(&format!("node-{n:02}")).is_ok_and(|epoch| epoch > 0)))
         };
-        wait(PATIENCE, "the agents to be connected", are_connected).await?;
+        wait(TIMEOUT, "the agents to be connected", are_connected).await?;
         scheduler(&mut plane, &address).await?;
         let pods = Api::default_namespaced(plane.client());
         let bound = watch_bound(pods.clone());
@@ -82,7 +82,7 @@ impl Scene {
     /// The node that a pod is bound to, and when that was seen.
     async fn bound(&self, name: &str) -> anyhow::Result<(String, Instant)> {
         let mut bound = self.bound.clone();
-        let seen = tokio::time::timeout(PATIENCE, bound.wait_for(|bound| bound.contains_key(name))).await;
+        let seen = tokio::time::timeout(TIMEOUT, bound.wait_for(|bound| bound.contains_key(name))).await;
         let seen = seen.with_context(|| format!("{name} is not bound\n{}", self.extender.log_tail()))??;
         Ok(seen[name].clone())
     }
@@ -102,7 +102,7 @@ impl Scene {
 
     /// Waits until none of a node's slices is reserved. Returns their number.
     async fn until_idle(&self, node: &str) -> anyhow::Result<usize> {
-        wait(PATIENCE, "all slices to be idle", async || Ok(self.agents.reserved(node)?.is_empty()))
+        wait(TIMEOUT, "all slices to be idle", async || Ok(self.agents.reserved(node)?.is_empty()))
             .await
             .with_context(|| self.extender.log_tail())?;
         Ok(self.agents.status(node)?.slices.len())
@@ -147,7 +147,7 @@ async fn spawn(plane: &ControlPlane, address: &str, agents: &str) -> anyhow::Res
         .arg(&file)
         .args(["--agents-unauthenticated", "--agents-address", agents])
         .spawn()?;
-    let listening = wait(PATIENCE, "the extender to listen", async || Ok(file.exists())).await;
+    let listening = wait(TIMEOUT, "the extender to listen", async || Ok(file.exists())).await;
     listening.with_context(|| child.log_tail())?;
     Ok((child, std::fs::read_to_string(file)?))
 }
@@ -223,7 +223,7 @@ async fn a_refused_pod_waits_with_its_reason_and_is_bound_when_room_comes() -> a
     let scene = Scene::start(1, &["H100-80GB"]).await?;
     scene.walk("first", WHOLE).await?;
     scene.create("second", WHOLE).await?;
-    wait(PATIENCE, "the reason", async || {
+    wait(TIMEOUT, "the reason", async || {
         let status = scene.pods.get("second").await?.status.unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
         Ok(conditions.iter().any(|c| c.message.as_deref().is_some_and(|m| m.contains("GPU slices in use"))))
@@ -245,7 +245,7 @@ async fn a_new_leader_keeps_what_was_promised_and_gives_back_what_ended_meanwhil
     scene.create("comes", SMALL).await?;
     scene.extender = spawn(&scene.plane, &scene.address, &scene.agents_address).await?.0;
     scene.bound("comes").await?;
-    wait(PATIENCE, "the slice to be given back", async || {
+    wait(TIMEOUT, "the slice to be given back", async || {
         let mut pods = scene.agents.reserved("node-00")?;
         pods.sort();
         Ok(pods == ["comes", "stays"])
@@ -266,7 +266,7 @@ async fn a_leader_that_lost_its_lease_answers_no_more_until_it_leads_again() -> 
     let leases = Api::<Lease>::namespaced(scene.plane.client(), NAMESPACE);
     let thief = json!({"spec": {"holderIdentity": "thief", "leaseTransitions": 7}});
     leases.patch("kerf-extender", &PatchParams::default(), &Patch::Merge(thief)).await?;
-    wait(PATIENCE, "the old leader to notice", async || {
+    wait(TIMEOUT, "the old leader to notice", async || {
         Ok(scene.extender.log_tail().contains("the lease was taken by another"))
     })
     .await?;

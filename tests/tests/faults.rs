@@ -13,7 +13,7 @@ use kerf_tests::oracle::Truth;
 use rustix::process::Signal;
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn cluster() -> anyhow::Result<Cluster> {
     let mut options =
@@ -82,7 +82,7 @@ async fn an_agent_that_freezes_holds_no_pod() -> anyhow::Result<()> {
         let spec = cluster.pods().get("a").await?.spec.unwrap_or_default();
         Ok(spec.node_name.as_deref() == Some("n2"))
     };
-    wait(PATIENCE * 3, "the pod to be placed on n2", bound).await?;
+    wait(TIMEOUT * 3, "the pod to be placed on n2", bound).await?;
     cluster.running("a").await?;
 
     // The agent comes back, and its node serves again.
@@ -114,7 +114,7 @@ async fn a_node_is_rolled_back_and_upgraded_again_while_pods_run_and_are_pending
     let before = node.gpus()?.slices();
     let file = node.node().record_folder().join(OLD_RECORD);
     let record = || anyhow::Ok(serde_json::from_slice::<Value>(&std::fs::read(&file)?)?);
-    node.agent().terminate(PATIENCE)?;
+    node.agent().terminate(TIMEOUT)?;
     let mut old = record()?;
     assert_eq!(pods_of_the_old_record(&old), ["cut"]);
     let marked = old.as_object_mut().and_then(|fields| fields.remove(MIRROR));
@@ -135,7 +135,7 @@ async fn a_node_is_rolled_back_and_upgraded_again_while_pods_run_and_are_pending
     let after = node.gpus()?.slices();
     assert!(before.iter().all(|slice| after.contains(slice)), "{before:?} is not all in {after:?}");
 
-    node.agent().terminate(PATIENCE)?;
+    node.agent().terminate(TIMEOUT)?;
     let last = record()?;
     assert_eq!(last[MIRROR], true);
     let mut pods = pods_of_the_old_record(&last);
@@ -166,7 +166,7 @@ async fn a_node_whose_agent_does_not_reach_the_extender_runs_its_pods_and_takes_
         let connected = status.condition(Condition::CONNECTED);
         Ok(connected.is_some_and(|condition| condition.status == ConditionStatus::False))
     };
-    wait(PATIENCE, "the node to say that it is not connected", is_cut_off).await?;
+    wait(TIMEOUT, "the node to say that it is not connected", is_cut_off).await?;
 
     cluster.create(&asking("whole", "80Gi", "hardware")).await?;
     let whole = cluster.running("whole").await?.spec.and_then(|spec| spec.node_name);
@@ -194,7 +194,7 @@ async fn a_kubelet_that_restarts_is_told_every_name_again() -> anyhow::Result<()
             n.kubelet().healthy_devices().values().map(std::collections::BTreeSet::len).sum::<usize>() == 1
         }))
     };
-    wait(PATIENCE, "held devices to be offered again", healthy).await?;
+    wait(TIMEOUT, "held devices to be offered again", healthy).await?;
     goes_on(&cluster).await?;
     cluster.stop().await
 }
@@ -236,7 +236,7 @@ async fn pods_without_a_gpu_do_not_need_kerf() -> anyhow::Result<()> {
     // healthy device (`docs/troubleshooting.md`).
     for (name, limit) in [("no-gpu", "nvidia.com/gpu"), ("no-slice", "nvidia.com/mig-1g.10gb")] {
         cluster.create(&with_limit(name, limit, "0")).await?;
-        wait(PATIENCE, &format!("{name} to be bound"), async || {
+        wait(TIMEOUT, &format!("{name} to be bound"), async || {
             let spec = cluster.pods().get(name).await?.spec.unwrap_or_default();
             Ok(spec.node_name.is_some() && spec.scheduler_name.as_deref() == Some("default-scheduler"))
         })

@@ -17,7 +17,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const EXTENDER: &str = "system:serviceaccount:kerf-system:kerf-extender";
 
 /// A cluster with a node `h`, on which `sliced` runs with a slice and `plain` without, and an admin called alice.
@@ -37,7 +37,7 @@ async fn cluster() -> anyhow::Result<Cluster> {
     let guarded = async || {
         Ok(refused(&alice(&cluster, &["label", "pod", "plain", "kerf.dev/sliced=true"]).await?).is_ok())
     };
-    wait(PATIENCE, "the guard to be in force", guarded).await?;
+    wait(TIMEOUT, "the guard to be in force", guarded).await?;
     Ok(cluster)
 }
 
@@ -119,7 +119,7 @@ async fn all_else_of_an_admitted_pod_may_change_while_the_webhook_is_down() -> a
     let finalizers = json!([{"op": "remove", "path": "/metadata/finalizers"}]).to_string();
     taken(&alice(&cluster, &["patch", "pod", "sliced", "--type=json", "-p", &finalizers]).await?)?;
     let gone = async || Ok(cluster.pods().get_opt("sliced").await?.is_none());
-    wait(PATIENCE, "the pod without its finalizer to go", gone).await?;
+    wait(TIMEOUT, "the pod without its finalizer to go", gone).await?;
     cluster.stop().await
 }
 
@@ -260,7 +260,7 @@ async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
         ensure!(right, "{told:?}; {}", cluster.nodes()[0].agent_log());
         Ok(right)
     };
-    wait(PATIENCE, "the labels of a GPU with one instance", told).await?;
+    wait(TIMEOUT, "the labels of a GPU with one instance", told).await?;
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.plane().apply("{apiVersion: v1, kind: Node, metadata: {name: other}}").await?;
     let (own, other) = (agent(&cluster, "h").await?, agent(&cluster, "other").await?);
@@ -305,7 +305,7 @@ async fn an_admin_writes_the_policy_of_a_gpu_node_and_no_promise() -> anyhow::Re
         anyhow::Ok(slices.into_iter().filter_map(|slice| slice.reservation).collect::<Vec<_>>())
     };
     let is_bound = async || Ok(reserved().await?.iter().any(|reservation| !reservation.binding));
-    wait(PATIENCE, "the pod's reservation to be reported", is_bound).await?;
+    wait(TIMEOUT, "the pod's reservation to be reported", is_bound).await?;
     let before = reserved().await?;
     let patch = async |spec: Value| {
         let patch = json!({"spec": spec}).to_string();
@@ -373,7 +373,7 @@ async fn a_pod_that_asks_kerf_and_has_no_request_is_refused() -> anyhow::Result<
     let passed_over = async || {
         taken(&create(&cluster, &ALICE, &annotated("default", "kerf.dev/unknown")).await?).map(|()| true)
     };
-    wait(PATIENCE, "the API server to pass pods over", passed_over).await?;
+    wait(TIMEOUT, "the API server to pass pods over", passed_over).await?;
     let ours = json!({"schedulerName": "kerf-scheduler"});
     let limited = |namespace: &str, list: &str, name: &str, amount: &str| {
         let mut pod = with_limit(list, name, amount, &ours);

@@ -15,7 +15,7 @@ use kerf_tests::oracle::Truth;
 use kube::Api;
 use tokio::process::Command;
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 fn nodes() -> Vec<NodeSpec> {
     vec![NodeSpec::without_gpus("cpu"), NodeSpec::new("h100", Model::H100, 1).left_to_kerf()]
@@ -136,7 +136,7 @@ async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() ->
     cluster.helm(&["uninstall", "kerf"]).await?;
     let all = ["get", "mutatingwebhookconfigurations,pods", "--namespace", NAMESPACE, "--ignore-not-found"];
     let gone = async || Ok(cluster.plane().kubectl(&all).await?.trim().is_empty());
-    wait(PATIENCE, "kerf's configuration and pods to go", gone).await?;
+    wait(TIMEOUT, "kerf's configuration and pods to go", gone).await?;
     let labels = labels(&cluster).await?;
     ensure!(labels.is_empty(), "the uninstall left {labels:?}");
     ensure!(device(&cluster, "first")? == held, "the uninstall took the slice");
@@ -158,7 +158,7 @@ async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() ->
         // ledger had marked.
         Ok(status.is_some_and(|status| status.is_ready() && holds(status)))
     };
-    wait(PATIENCE, "the new agent to know who holds the slice, and to serve", found).await?;
+    wait(TIMEOUT, "the new agent to know who holds the slice, and to serve", found).await?;
     cluster.pods().create(&hardware("second")).await?;
     cluster.pods().running("second").await?;
     ensure!(device(&cluster, "second")? != held, "the slice was given out twice");
@@ -180,14 +180,14 @@ async fn the_first_chart_that_worked_is_upgraded_to_this_one() -> anyhow::Result
     // The programs are today's. Their agent needs the extender's address, which the first chart does not set.
     cluster.helm_now(&["install", "kerf", &first_chart(), "--create-namespace"]).await?;
     cluster.helm(&["upgrade", "kerf", &folder()]).await?;
-    cluster.kerf_is_up(1, PATIENCE).await?;
+    cluster.kerf_is_up(1, TIMEOUT).await?;
     cluster.pods().create(&hardware("first")).await?;
     let first = cluster.pods().running("first").await?;
     let held = device(&cluster, "first")?;
 
     cluster.helm_now(&["rollback", "kerf", "1"]).await?;
     cluster.helm(&["upgrade", "kerf", &folder()]).await?;
-    cluster.kerf_is_up(1, PATIENCE).await?;
+    cluster.kerf_is_up(1, TIMEOUT).await?;
     cluster.pods().create(&hardware("second")).await?;
     cluster.pods().running("second").await?;
     ensure!(device(&cluster, "second")? != held, "the slice was given out twice");

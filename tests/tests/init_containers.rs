@@ -15,7 +15,7 @@ use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const NAME: &str = "nvidia.com/mig-1g.10gb";
 
 async fn cluster() -> anyhow::Result<Cluster> {
@@ -72,7 +72,7 @@ async fn slices_of(cluster: &Cluster, pod: &str, count: usize) -> anyhow::Result
         anyhow::Ok(slices.into_iter().filter(is_its).collect::<Vec<_>>())
     };
     let shown = async || Ok(reserved().await?.len() == count);
-    wait(PATIENCE, &format!("{count} slices of {pod} in the status"), shown).await?;
+    wait(TIMEOUT, &format!("{count} slices of {pod} in the status"), shown).await?;
     reserved().await
 }
 
@@ -86,7 +86,7 @@ async fn init_runs(cluster: &Cluster, pod: &str, init: &str) -> anyhow::Result<(
         };
         Ok(inits.iter().any(running))
     };
-    wait(PATIENCE, &format!("{init} of {pod} to run"), runs).await
+    wait(TIMEOUT, &format!("{init} of {pod} to run"), runs).await
 }
 
 /// The number of slices that a pod holds in the agent's status.
@@ -133,14 +133,14 @@ async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() ->
     open("fetch")?;
     init_runs(&cluster, "staged", "load").await?;
     assert_eq!(visible(&cluster, "staged", "load").len(), 4);
-    wait(PATIENCE, "the agent to know all holders", async || Ok(held_by(&cluster, "staged").await? == 5))
+    wait(TIMEOUT, "the agent to know all holders", async || Ok(held_by(&cluster, "staged").await? == 5))
         .await?;
     // The next agent has no memory of what was allocated. After three seconds an allocation that the kubelet does not
     // list would count as old.
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.nodes_mut()[0].agent().restart()?;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    wait(PATIENCE, "the agent to know them again", async || Ok(held_by(&cluster, "staged").await? == 5))
+    wait(TIMEOUT, "the agent to know them again", async || Ok(held_by(&cluster, "staged").await? == 5))
         .await?;
     cluster.delete("rival-2").await?;
     cluster.running("rival-3").await?;
@@ -197,7 +197,7 @@ async fn pods_whose_init_containers_need_more_come_and_go_together() -> anyhow::
         let spec = cluster.gpu_node("h").await?.read_desired()?;
         Ok(spec.slices.iter().all(|s| s.reservation.is_none()))
     };
-    wait(PATIENCE, "nothing to be reserved", free).await?;
+    wait(TIMEOUT, "nothing to be reserved", free).await?;
     sound(&cluster).await?;
     goes_on_with_a_larger_slice(&cluster).await?;
     cluster.stop().await
@@ -235,7 +235,7 @@ async fn an_agent_offers_what_is_held_before_a_restarted_kubelet_admits_its_pods
     kubelet.restart().await?;
     let offered =
         async || Ok(kubelet.healthy_devices().get(NAME).is_some_and(|healthy| held.is_subset(healthy)));
-    wait(PATIENCE, "what is held to be offered again", offered).await?;
+    wait(TIMEOUT, "what is held to be offered again", offered).await?;
     kubelet.hold_pods_back(false);
     // This pod is admitted after the other.
     cluster.create(&pod("two", &[], &[for_ever("main", 1)])?).await?;

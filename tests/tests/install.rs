@@ -12,7 +12,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 
 /// The timeout of everything that an admin waits for.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
     let violations = Truth::of_nodes(cluster.plane().client(), [cluster.node("h100")?, cluster.node("t4")?])
@@ -29,7 +29,7 @@ async fn detectors_run(cluster: &BareCluster) -> anyhow::Result<()> {
         let running = |pod: &&Pod| pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Running"));
         Ok(found.iter().filter(running).count() == 7)
     };
-    wait(PATIENCE, "seven detectors to run", run).await
+    wait(TIMEOUT, "seven detectors to run", run).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,7 +42,7 @@ async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow:
     let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
     cluster.apply("deploy/base").await?;
     cluster.plane().kubectl(&["label", "node", "h100", "t4", "kerf.dev/managed=true"]).await?;
-    cluster.kerf_is_up(2, PATIENCE).await?;
+    cluster.kerf_is_up(2, TIMEOUT).await?;
 
     let detectors = root().join("deploy/examples/detectors.yaml").display().to_string();
     cluster.plane().kubectl(&["apply", "-f", &detectors]).await?;
@@ -66,8 +66,8 @@ async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow:
         let name = webhook.metadata.name.unwrap_or_default();
         system.delete(&name, &DeleteParams::default()).await?;
         let gone = async || Ok(system.get_opt(&name).await?.is_none());
-        wait(PATIENCE, &format!("{name} to go"), gone).await?;
-        cluster.kerf_is_up(2, PATIENCE).await?;
+        wait(TIMEOUT, &format!("{name} to go"), gone).await?;
+        cluster.kerf_is_up(2, TIMEOUT).await?;
     }
     cluster.plane().kubectl(&["rollout", "restart", "deployment/detector"]).await?;
     cluster.plane().kubectl(&["rollout", "status", "--timeout=90s", "deployment/detector"]).await?;

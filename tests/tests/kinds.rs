@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 const NODE: &str = "k";
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The node's GPUs by their index.
 const H100: usize = 0;
@@ -59,7 +59,7 @@ async fn set_policy(cluster: &Cluster, policy: &Value, kinds: [&[Kind]; 4]) -> a
     let patch = json!([{"op": "add", "path": "/spec/policy", "value": policy}]).to_string();
     cluster.plane().kubectl(&["patch", "gpunode", NODE, "--type=json", "--patch", &patch]).await?;
     let applied = async || Ok(status(cluster).await?.gpus.iter().map(|gpu| &gpu.kinds[..]).eq(kinds));
-    wait(PATIENCE, &format!("the GPUs to have the kinds {kinds:?}"), applied).await
+    wait(TIMEOUT, &format!("the GPUs to have the kinds {kinds:?}"), applied).await
 }
 
 fn rule(index: usize, kinds: &[Kind]) -> Value {
@@ -117,7 +117,7 @@ async fn assigned(cluster: &Cluster, pod: &Pod) -> anyhow::Result<BTreeSet<Strin
             .map(|slice| (&slice.id, &slice.gpu))
             .eq(assigned.iter().copied()))
     };
-    wait(PATIENCE, &format!("{assigned:?} to be reported as reserved"), is_reported).await?;
+    wait(TIMEOUT, &format!("{assigned:?} to be reported as reserved"), is_reported).await?;
     Ok(assigned.into_iter().map(|(_, gpu)| gpu.to_string()).collect())
 }
 
@@ -228,7 +228,7 @@ async fn slices_are_cut_ahead_of_demand_and_a_pod_takes_one_without_a_cut() -> a
             let slices = status(&cluster).await?.slices;
             Ok(slices.iter().filter(|slice| slice.state == SliceState::Idle).count() == count)
         };
-        wait(PATIENCE, &format!("{count} idle slices"), idle).await
+        wait(TIMEOUT, &format!("{count} idle slices"), idle).await
     };
     idle(2).await?;
     let warm = mig_devices(&cluster)?;

@@ -28,7 +28,7 @@ use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 /// How many of them an H100 has.
 const SMALLS: usize = 7;
@@ -108,7 +108,7 @@ impl Scene {
     /// Waits until a leader's Binding is under way; the leader's link holds it back.
     async fn binding_sent(&self, leader: usize) -> anyhow::Result<()> {
         let sent = async || Ok(self.leaders.replicas[leader].link().entered().bindings > 0);
-        wait(PATIENCE, "the Binding to be sent", sent).await.with_context(|| self.leaders.log_tails())
+        wait(TIMEOUT, "the Binding to be sent", sent).await.with_context(|| self.leaders.log_tails())
     }
 
     async fn lease(&self) -> anyhow::Result<Lease> {
@@ -146,7 +146,7 @@ impl Scene {
     /// Waits until the guard refuses Bindings of this Lease and epoch.
     async fn fence_refuses(&self, pod: &str, lead: &str) -> anyhow::Result<()> {
         let refused = async || Ok(self.dry_bind(pod, Some(lead)).await?.contains(FENCED));
-        wait(PATIENCE, &format!("the fence to refuse {lead}"), refused).await
+        wait(TIMEOUT, &format!("the fence to refuse {lead}"), refused).await
     }
 
     /// Puts the guard in force with an unchanging copy of the Lease in place of the Lease itself.
@@ -190,7 +190,7 @@ impl Scene {
             let reserved: BTreeSet<String> = self.agents.reserved(MANAGED)?.into_iter().collect();
             Ok(bound.is_subset(&reserved))
         };
-        wait(PATIENCE, &format!("{bound:?} to have their reservations"), is_reserved).await?;
+        wait(TIMEOUT, &format!("{bound:?} to have their reservations"), is_reserved).await?;
         Ok(bound.len())
     }
 
@@ -200,7 +200,7 @@ impl Scene {
             let spec = self.pods.get(name).await?.spec.unwrap_or_default();
             Ok(spec.node_name.as_deref() == Some(node))
         };
-        wait(PATIENCE, &format!("{name} to be bound"), bound).await.with_context(|| self.leaders.log_tails())
+        wait(TIMEOUT, &format!("{name} to be bound"), bound).await.with_context(|| self.leaders.log_tails())
     }
 
     /// Waits until kube-scheduler reports this text about a pod.
@@ -210,7 +210,7 @@ impl Scene {
             let mut messages = status.conditions.into_iter().flatten().filter_map(|c| c.message);
             Ok(messages.any(|message| message.contains(text)))
         };
-        wait(PATIENCE, &format!("{name} to be told {text:?}"), told)
+        wait(TIMEOUT, &format!("{name} to be told {text:?}"), told)
             .await
             .with_context(|| self.leaders.log_tails())
     }
@@ -231,12 +231,12 @@ impl Scene {
             let slices = self.status()?.slices;
             Ok(slices.iter().filter(|slice| slice.ready_for.is_some()).count() == count)
         };
-        wait(PATIENCE, &format!("{count} slices to be ready"), is_ready).await
+        wait(TIMEOUT, &format!("{count} slices to be ready"), is_ready).await
     }
 
     async fn until_reserved(&self, pods: &[&str]) -> anyhow::Result<()> {
         let reserved = async || Ok(self.agents.reserved(MANAGED)? == pods);
-        wait(PATIENCE, &format!("reservations of {pods:?}"), reserved)
+        wait(TIMEOUT, &format!("reservations of {pods:?}"), reserved)
             .await
             .with_context(|| self.leaders.log_tails())
     }
@@ -321,9 +321,7 @@ async fn a_reservation_that_is_filtered_and_never_bound_is_released() -> anyhow:
         ensure!(feasible == [MANAGED], "the filter refuses the pod");
         Ok(scene.agents.reserved(MANAGED)?.is_empty())
     };
-    wait(PATIENCE / 2, "the reservation to end", released)
-        .await
-        .with_context(|| scene.leaders.log_tails())?;
+    wait(TIMEOUT / 2, "the reservation to end", released).await.with_context(|| scene.leaders.log_tails())?;
     scene.agents.set_offer(Offer::All);
     scene.create("other", &request(WHOLE, 1), json!({})).await?;
     scene.bound("other", MANAGED).await?;
@@ -500,7 +498,7 @@ async fn two_leaders_share_no_place() -> anyhow::Result<()> {
     let next_client = scene.scheduler_client(next).await?;
     let heard = scene.agents.epoch(MANAGED)?;
     let learns = async || Ok(scene.agents.epoch(MANAGED)? > heard);
-    wait(PATIENCE, "the agent to hear the next leader", learns).await?;
+    wait(TIMEOUT, "the agent to hear the next leader", learns).await?;
     let (of_former, of_next) =
         tokio::join!(bind_all(&former_client, of_former), bind_all(&next_client, of_next));
     // It believes that it leads, but the agent has received a higher epoch.
@@ -538,7 +536,7 @@ async fn a_binding_that_is_lost_keeps_its_place_until_it_cannot_arrive() -> anyh
     let began = Instant::now();
     let (answers, sent) = tokio::join!(bind_all(&scheduler, &pods), async {
         let sent = async || Ok(scene.leaders.replicas[leader].link().entered().bindings == 2);
-        wait(PATIENCE, "both Bindings to be sent", sent).await
+        wait(TIMEOUT, "both Bindings to be sent", sent).await
     });
     sent?;
     ensure!(!answers.iter().flatten().any(String::is_empty), "a pod was bound: {answers:?}");

@@ -10,7 +10,7 @@ use kerf_core::ledger;
 use kerf_core::mig::ComputeInstance;
 use kerf_core::names::NodeName;
 use kerf_core::packing::Fleet;
-use kerf_core::testing::{gpu_uuid, node_status, promisee, request, slice_status};
+use kerf_core::testing::{gpu_uuid, node_status, owner_in_epoch, request, slice_status};
 use kerf_core::units::MemoryMib;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::cluster::root;
@@ -62,8 +62,9 @@ fn full() -> anyhow::Result<(GpuNodeSpec, GpuNodeStatus)> {
     for (pod, resource) in
         [("a", "nvidia.com/mig-1g.10gb"), ("b", "nvidia.com/gpu-4gb"), ("c", "nvidia.com/mig-2g.20gb")]
     {
-        spec = ledger::reserve(&spec, &status, &request(resource, 1), &promisee(pod), &Fleet::default())
-            .unwrap_or(spec);
+        spec =
+            ledger::reserve(&spec, &status, &request(resource, 1), &owner_in_epoch(pod), &Fleet::default())
+                .unwrap_or(spec);
     }
     assert_eq!(spec.slices.len(), 3);
     assert_eq!(spec.slices[0].gpu, gpu_uuid(0));

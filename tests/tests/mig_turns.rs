@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const NODE: &str = "n";
 const SHARED: &str = "nvidia.com/mig-1g.10gb.shared";
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn limited(mut pod: Pod, limit: &str) -> anyhow::Result<Pod> {
     let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
@@ -98,7 +98,7 @@ async fn three_pods_take_turns_on_a_mig_device_which_goes_after_the_last_of_them
     let mut after = before;
     after.insert(format!("{second}::1"), "e".to_owned());
     assert_eq!(held(&cluster), after);
-    wait(PATIENCE, "the agent to tell of all turns", async || Ok(told(&cluster).await? == after)).await?;
+    wait(TIMEOUT, "the agent to tell of all turns", async || Ok(told(&cluster).await? == after)).await?;
 
     // A pod for the whole GPU waits for the last pod of both devices.
     cluster.create(&limited(pod("big", &[]), "nvidia.com/mig-7g.80gb")?).await?;
@@ -106,7 +106,7 @@ async fn three_pods_take_turns_on_a_mig_device_which_goes_after_the_last_of_them
         cluster.delete(name).await?;
     }
     let is_last = async || Ok(told(&cluster).await?.into_values().eq(["c".to_owned()]));
-    wait(PATIENCE, "one turn to be left", is_last).await?;
+    wait(TIMEOUT, "one turn to be left", is_last).await?;
     assert_eq!(cluster.phase("big").await?, "Pending");
     assert!(mig_devices(&cluster)?.contains(&first));
     assert_eq!(visible(&cluster, "c")?, first);

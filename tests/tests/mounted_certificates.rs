@@ -15,7 +15,7 @@ use kube::{Client, Config};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 const NAME: &str = "127.0.0.1";
 
 /// An authority and the certificate that it made for the webhook.
@@ -60,17 +60,17 @@ impl Stage {
     async fn shows(&self, made: &Made) -> anyhow::Result<()> {
         let address = self.scene.replicas()[0].address();
         let shown = async || is_shown(address, &made.by).await;
-        wait(PATIENCE, "new connections to be shown the certificate", shown).await
+        wait(TIMEOUT, "new connections to be shown the certificate", shown).await
     }
 
     async fn logs(&self, text: &str) -> anyhow::Result<()> {
         let logged = async || Ok(self.scene.replicas()[0].log()?.contains(text));
-        wait(PATIENCE, &format!("the log to say {text:?}"), logged).await
+        wait(TIMEOUT, &format!("the log to say {text:?}"), logged).await
     }
 
     async fn is_ready(&self, wanted: bool) -> anyhow::Result<()> {
         let ready = async || Ok(self.scene.ready().is_empty() != wanted);
-        wait(PATIENCE, &format!("the replica's readiness to be {wanted}"), ready).await
+        wait(TIMEOUT, &format!("the replica's readiness to be {wanted}"), ready).await
     }
 }
 
@@ -116,7 +116,7 @@ async fn a_mounted_certificate_is_renewed_under_load_and_a_bad_one_changes_nothi
         let told = async || {
             Ok(stage.scene.replicas()[0].log()?.get(before..).is_some_and(|log| log.contains(complaint)))
         };
-        wait(PATIENCE, complaint, told).await?;
+        wait(TIMEOUT, complaint, told).await?;
         ensure!(is_shown(address, &new.by).await?, "{complaint}: the good certificate is shown no more");
         ensure!(!stage.scene.ready().is_empty(), "{complaint}: the replica is not ready");
     }

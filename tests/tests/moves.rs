@@ -8,7 +8,7 @@ use kerf_tests::oracle::Truth;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn asking(name: &str, memory: &str, node: Option<&str>) -> Pod {
     let mut pod = pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, "hardware")]);
@@ -47,7 +47,7 @@ async fn one_movable_pod_makes_room_and_comes_up_where_there_is_some() -> anyhow
 
     cluster.create(&asking("whole", "80Gi", None)).await?;
     let gone = async || Ok(cluster.pods().get_opt("small").await?.is_none());
-    wait(PATIENCE, "small to be evicted", gone).await?;
+    wait(TIMEOUT, "small to be evicted", gone).await?;
     cluster.event("small", "evicted from n1 so that default/whole finds room").await?;
     // Recreates the pod as its controller would.
     cluster.create(&movable(asking("small-again", "10Gi", None))).await?;

@@ -31,7 +31,7 @@ const GPU: &str = "GPU-7ce2be1e-795f-dc99-f369-725ee6944871";
 const OTHER: &str = "MIG-0d1ffd2c-cf72-5372-a1b9-c9c2a5a5a3d5";
 
 /// Longer than any step takes on the slowest machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The words that the supervisor sends.
 const WORDS: [&str; 14] = [
@@ -182,7 +182,7 @@ impl Agent {
 
     async fn until(&self, target: &str, is: impl Fn(Option<&Status>) -> bool) -> Option<Status> {
         let mut observed = self.observed.clone();
-        let waited = tokio::time::timeout(PATIENCE, observed.wait_for(|all| is(all.get(target)))).await;
+        let waited = tokio::time::timeout(TIMEOUT, observed.wait_for(|all| is(all.get(target)))).await;
         let found = waited.map(|seen| seen.unwrap().get(target).cloned());
         found.unwrap_or_else(|_| panic!("{target} is still {:?}", self.observed.borrow().get(target)))
     }
@@ -235,7 +235,7 @@ async fn until_servers_of(daemon: u32) -> Vec<u32> {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, found).await.unwrap()
+    tokio::time::timeout(TIMEOUT, found).await.unwrap()
 }
 
 fn kill(pid: u32) {
@@ -325,7 +325,7 @@ async fn a_word_that_takes_long_once_is_no_reason_to_restart() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, hangs).await.unwrap();
+    tokio::time::timeout(TIMEOUT, hangs).await.unwrap();
     node.order(GPU, clients(&[7001]));
     let status = agent.until(GPU, |s| s.is_some_and(|s| s.clients == [7001].into())).await.unwrap();
     assert_eq!((status.state, status.generation), (serving(&want), 1));
@@ -524,7 +524,7 @@ async fn an_agent_that_leaves_for_good_leaves_nothing() {
         agent.until_serving(target, &want).await;
     }
     drop(agent);
-    tokio::time::timeout(PATIENCE, leave(node.paths(), timings(), node.modes.clone(), &BTreeSet::new()))
+    tokio::time::timeout(TIMEOUT, leave(node.paths(), timings(), node.modes.clone(), &BTreeSet::new()))
         .await
         .unwrap();
     assert_eq!(fs::read_dir(&node.root).unwrap().count(), 0);

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const NODE: &str = "t4";
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const REPLICAS: usize = 3;
 
@@ -83,14 +83,14 @@ async fn who_asks_for_a_gpu_gets_one_of_its_equal_mps_shares_until_all_are_given
         let status = cluster.gpu_node(NODE).await?.read_status()?.context("no status")?;
         Ok(status.gpus.iter().all(|gpu| gpu.kinds == [Kind::Mps]))
     };
-    wait(PATIENCE, "the GPU to be shared", served).await?;
+    wait(TIMEOUT, "the GPU to be shared", served).await?;
     // The webhook sees that a moment later.
     let known = async || {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let admitted = cluster.pods().create(&dry_run, &asking("probe", "nvidia.com/gpu", 1)?).await?;
         Ok(resource_of(&admitted)? == "nvidia.com/gpu.mps")
     };
-    wait(PATIENCE, "the webhook to know the shares", known).await?;
+    wait(TIMEOUT, "the webhook to know the shares", known).await?;
 
     let names: Vec<String> = (0..=REPLICAS).map(|number| format!("share-{number}")).collect();
     let (fit, late) = (&names[..REPLICAS], &names[REPLICAS]);
@@ -105,7 +105,7 @@ async fn who_asks_for_a_gpu_gets_one_of_its_equal_mps_shares_until_all_are_given
         assert_eq!(limits, ["nvidia.com/gpu.mps"], "the kubelet gives no share for a whole GPU");
     }
     let held = async || Ok(held(&cluster).await? == fit.iter().cloned().collect());
-    wait(PATIENCE, "each to hold a share of its own", held).await?;
+    wait(TIMEOUT, "each to hold a share of its own", held).await?;
     // A T4 has 15,360 MiB, some of which the driver needs: four whole GiB for each of three.
     for name in fit {
         assert_eq!(limits(&cluster, name)?, ["0=4096M", "33"], "{name}");

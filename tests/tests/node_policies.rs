@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A policy for the nodes of this name that allows these kinds.
 fn document(node: &str, kinds: &str) -> String {
@@ -31,7 +31,7 @@ async fn kinds(cluster: &Cluster, node: &str, kinds: &[Kind]) -> anyhow::Result<
         let status = cluster.gpu_node(node).await?.read_status()?.context("no status")?;
         Ok(status.gpus.iter().all(|gpu| gpu.kinds == kinds))
     };
-    wait(PATIENCE, &format!("the agent of {node} to serve {kinds:?}"), are).await
+    wait(TIMEOUT, &format!("the agent of {node} to serve {kinds:?}"), are).await
 }
 
 fn write(folder: &Path, text: &str) -> anyhow::Result<()> {

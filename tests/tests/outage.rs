@@ -16,7 +16,7 @@ use kube::Api;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How soon the webhook must repair another program's change of its configuration. Until then pods pass unchanged.
 const RESTORE_LIMIT: Duration = Duration::from_secs(5);
 
@@ -46,7 +46,7 @@ async fn in_force(scene: &AdmissionScene, condition: &MatchCondition) -> anyhow:
         }
         Ok(true)
     };
-    wait(PATIENCE, "the API server to pick the pods that core picks", as_core_says).await
+    wait(TIMEOUT, "the API server to pick the pods that core picks", as_core_says).await
 }
 
 /// An address without a listener.
@@ -68,7 +68,7 @@ async fn an_outage_hurts_only_those_who_ask_kerf() -> anyhow::Result<()> {
     let hung = HungWebhook::start().await?;
     scene.call(hung.address()).await?;
     let asking = of_kerf().into_iter().next().context("no pod asks kerf")?;
-    wait(PATIENCE, "the API server to call the webhook that hangs", async || {
+    wait(TIMEOUT, "the API server to call the webhook that hangs", async || {
         ensure!(met_the_webhook(&scene, &asking).await?, "a pod that asks kerf was taken");
         Ok(hung.connections() > 0)
     })
@@ -103,7 +103,7 @@ async fn the_webhook_keeps_the_condition_as_its_policies_need_it() -> anyhow::Re
     std::fs::write(&file, policy("mig, hami"))?;
     let wide = condition(&[Dialect::Mig, Dialect::Nvidia, Dialect::Hami]);
     let widened = async || Ok(found().await? == Some(wide.clone()));
-    wait(PATIENCE, "the condition to be widened, and to lose nothing yet", widened).await?;
+    wait(TIMEOUT, "the condition to be widened, and to lose nothing yet", widened).await?;
     // Helm and kubectl apply their manifests over it without a conflict.
     let apply = async || {
         let conditions = json!([{"name": MatchCondition::NAME, "expression": condition(&[]).expression()}]);

@@ -13,7 +13,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the test watches for late evictions.
 const WATCHED: Duration = Duration::from_secs(3);
 const URGENT: &str = "urgent";
@@ -56,7 +56,7 @@ async fn bystanders_are_evicted_for_a_pod_that_then_has_its_slice_and_no_sooner(
     Api::all(client.clone()).create(&PostParams::default(), &class).await?;
     let holder = with_cpu(whole_gpu("holder"), 0, Some(URGENT));
     let known = async || Ok(cluster.dry_run_refusal(&holder).await?.is_none());
-    wait(PATIENCE, "the API server to know the priority class", known).await?;
+    wait(TIMEOUT, "the API server to know the priority class", known).await?;
     cluster.create(&holder).await?;
     cluster.running("holder").await?;
     let node = Api::<k8s_openapi::api::core::v1::Node>::all(client).get("n1").await?;
@@ -75,7 +75,7 @@ async fn bystanders_are_evicted_for_a_pod_that_then_has_its_slice_and_no_sooner(
     cluster.delete("holder").await?;
     cluster.running("urgent").await?;
     let two = async || Ok(left_alone(&cluster).await? == 2);
-    wait(PATIENCE, "as many to be evicted as it needs", two).await?;
+    wait(TIMEOUT, "as many to be evicted as it needs", two).await?;
     let violations = Truth::observe(&cluster).await?.violations();
     assert!(violations.is_empty(), "{violations:?}");
     cluster.stop().await

@@ -11,7 +11,7 @@ use kerf_tests::process::{Child, ProcessError, Program};
 /// Tells [`children_die_when_their_parent_is_killed`], run again as a process of its own, to play the parent.
 const PLAY_PARENT: &str = "KERF_TEST_PLAY_PARENT_IN";
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn shell(script: &str, folder: &Path) -> Result<Child, ProcessError> {
     Program::new("shell", "/bin/sh", folder).args(["-c", script]).spawn()
@@ -31,7 +31,7 @@ fn is_alive(id: &str) -> bool {
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(began.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -92,7 +92,7 @@ fn a_polite_child_ends_by_itself() -> anyhow::Result<()> {
     let mut child =
         shell("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done", folder.path())?;
     eventually("the trap is set", || child.log_tail() == "up");
-    assert!(child.terminate(PATIENCE)?);
+    assert!(child.terminate(TIMEOUT)?);
     assert_eq!(child.exited()?.and_then(|status| status.code()), Some(3));
     assert_eq!(child.log_tail(), "up\nbye");
     Ok(())

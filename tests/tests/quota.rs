@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use std::path::PathBuf;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const TEAM: &str = "team";
 /// Two H100 serve 14 of these; the quota allows three.
 const QUOTA: usize = 3;
@@ -61,7 +61,7 @@ impl Team {
 
 /// Waits until as many run as may, and then for a while, in case more of them start.
 async fn full(team: &Team) -> anyhow::Result<Vec<String>> {
-    wait(PATIENCE, "the quota to be used", async || Ok(team.running().await?.len() >= QUOTA)).await?;
+    wait(TIMEOUT, "the quota to be used", async || Ok(team.running().await?.len() >= QUOTA)).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let running = team.running().await?;
     assert_eq!(running.len(), QUOTA, "{running:?} run");
@@ -82,7 +82,7 @@ async fn a_namespace_never_passes_its_quota_and_uses_all_of_it() -> anyhow::Resu
     }
     full(&team).await?;
     let quota_full = async || Ok(!team.told("QuotaFull").await?.is_empty());
-    wait(PATIENCE, "a pod to be told of the quota", quota_full).await?;
+    wait(TIMEOUT, "a pod to be told of the quota", quota_full).await?;
     let told = team.told("QuotaFull").await?;
     let text = "namespace team holds 30 of 30 GB under policy default, the pod asks 10";
     assert!(told.iter().any(|told| told == text), "{told:?}");
@@ -95,7 +95,7 @@ async fn a_namespace_never_passes_its_quota_and_uses_all_of_it() -> anyhow::Resu
     for _ in 0..2 {
         let first = team.running().await?.into_iter().next().context("none runs")?;
         team.0.delete(&first, &DeleteParams::default().grace_period(0)).await?;
-        wait(PATIENCE, "the pod to go", async || Ok(team.0.get_opt(&first).await?.is_none())).await?;
+        wait(TIMEOUT, "the pod to go", async || Ok(team.0.get_opt(&first).await?.is_none())).await?;
         full(&team).await?;
     }
     let violations = Truth::observe(&cluster).await?.violations();

@@ -14,7 +14,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn cluster() -> anyhow::Result<Cluster> {
     let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1)]);
@@ -75,12 +75,12 @@ async fn every_refusal_and_warning_reaches_the_user_with_its_field_and_remedy() 
         let refusal = cluster.dry_run_refusal(&nobodys).await?;
         Ok(refusal.is_some_and(|said| said.contains("no policy of kerf's matches")))
     };
-    wait(PATIENCE, "the policies to be in force", in_force).await?;
+    wait(TIMEOUT, "the policies to be in force", in_force).await?;
     // The webhook widens its match condition for the policies' dialects a moment later.
     let mut foreign = with(&[], limits(&json!({"nvidia.com/gpumem": "300k"})))?;
     foreign.metadata.labels = Some([("policy".to_owned(), "dialects".to_owned())].into());
     let comes = async || Ok(cluster.dry_run_refusal(&foreign).await?.is_some());
-    wait(PATIENCE, "pods in the policies' dialects to come to the webhook", comes).await?;
+    wait(TIMEOUT, "pods in the policies' dialects to come to the webhook", comes).await?;
     let mut reached = 0;
     for Case { name: case, pod, text, .. } in cases.into_iter().filter(|case| !case.direct) {
         let bad: Pod = serde_json::from_value(pod.clone()).with_context(|| case.clone())?;
@@ -123,7 +123,7 @@ async fn namespaces_labels_choose_the_policy(cluster: &Cluster) -> anyhow::Resul
     let said = async |pod: &Pod, part: &str| {
         Ok(cluster.dry_run_refusal(pod).await?.is_some_and(|said| said.contains(part)))
     };
-    wait(PATIENCE, "the namespace without a tier to be denied", async || {
+    wait(TIMEOUT, "the namespace without a tier to be denied", async || {
         said(&ten, "policy none gives this pod no GPU: no tier").await
     })
     .await?;
@@ -139,7 +139,7 @@ async fn namespaces_labels_choose_the_policy(cluster: &Cluster) -> anyhow::Resul
     }
     let label = json!({"metadata": {"labels": {"tier": "silver"}}});
     namespaces.patch("default", &PatchParams::default(), &Patch::Merge(label)).await?;
-    wait(PATIENCE, "the new label to be in force", async || said(&ten, "no policy of kerf's matches").await)
+    wait(TIMEOUT, "the new label to be in force", async || said(&ten, "no policy of kerf's matches").await)
         .await
 }
 
@@ -167,7 +167,7 @@ async fn policy_event(cluster: &Cluster, reason: &str) -> anyhow::Result<String>
         let mut of_reason = events.filter(|e| about(e) && e.reason.as_deref() == Some(reason));
         anyhow::Ok(of_reason.next().and_then(|event| event.message))
     };
-    wait(PATIENCE, &format!("an Event {reason}"), async || Ok(found().await?.is_some())).await?;
+    wait(TIMEOUT, &format!("an Event {reason}"), async || Ok(found().await?.is_some())).await?;
     found().await?.context("the Event is gone")
 }
 
@@ -178,7 +178,7 @@ async fn a_policy_with_a_typo_leaves_the_last_good_one_in_force() -> anyhow::Res
     std::fs::write(cluster.policy_file(), good.replace("defaultIsolation", "defaultIsolaton"))?;
     let log = cluster.webhook().log().to_owned();
     let told = async || Ok(std::fs::read_to_string(&log)?.contains("defaultIsolaton"));
-    wait(PATIENCE, "the typo to be named in the log", told).await?;
+    wait(TIMEOUT, "the typo to be named in the log", told).await?;
     let refused = policy_event(&cluster, "PolicyRefused").await?;
     assert!(refused.contains("defaultIsolaton") && refused.contains("stays in force"), "{refused}");
     cluster.create(&pod("after-typo", &[(keys::GPU_MEMORY, "10Gi")])).await?;
@@ -193,7 +193,7 @@ async fn a_policy_with_a_typo_leaves_the_last_good_one_in_force() -> anyhow::Res
             .await?
             .is_some_and(|m| m.contains("policy narrow does not allow hardware")))
     };
-    wait(PATIENCE, "the new policy to be in force", refused).await?;
+    wait(TIMEOUT, "the new policy to be in force", refused).await?;
     let loaded = policy_event(&cluster, "PolicyLoaded").await?;
     assert!(loaded.contains("good again"), "{loaded}");
     cluster.stop().await
@@ -213,6 +213,6 @@ async fn what_a_gpu_nodes_status_says_is_for_people() -> anyhow::Result<()> {
     cluster.running("served").await?;
     // The agent does not read such a change, but it writes the whole status with its next one.
     let readable = async || Ok(cluster.gpu_node("h").await?.read_status().is_ok());
-    wait(PATIENCE, "the agent to write its status again", readable).await?;
+    wait(TIMEOUT, "the agent to write its status again", readable).await?;
     cluster.stop().await
 }

@@ -21,7 +21,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use rustix::process::Signal;
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 const EXTENDER: &str = "kerf-extender";
 /// The nodes that the extender's replicas and kerf's other pods run on.
 const HOSTS: [&str; 2] = ["cpu-a", "cpu-b"];
@@ -79,7 +79,7 @@ impl Scene {
             let alone = [leader.clone()];
             Ok(leader != before && labelled == alone && served_by == alone && ready.len() == 2)
         };
-        wait(PATIENCE, "one leader, and the Service at it", settled).await.context(last)?;
+        wait(TIMEOUT, "one leader, and the Service at it", settled).await.context(last)?;
         self.leader().await
     }
 
@@ -182,7 +182,7 @@ async fn a_follower_takes_over_without_listing() -> anyhow::Result<()> {
         let pod = small_pod(&pods, &format!("before-{round}")).await?;
         let scheduler = SchedulerClient::new(leaders.replicas[before].address(), &tls).await?;
         let fits = async || Ok(scheduler.filter(&pod, &offered).await.is_ok_and(|fits| !fits.is_empty()));
-        wait(PATIENCE, "the leader to answer", fits).await.with_context(|| leaders.log_tails())?;
+        wait(TIMEOUT, "the leader to answer", fits).await.with_context(|| leaders.log_tails())?;
         bind(&scheduler, &pod, &offered).await.with_context(|| leaders.log_tails())?;
 
         let next = 1 - before;
@@ -193,7 +193,7 @@ async fn a_follower_takes_over_without_listing() -> anyhow::Result<()> {
         let began = Instant::now();
         leaders.replicas[before].child().signal(Signal::TERM)?;
         while !scheduler.filter(&pod, &offered).await.is_ok_and(|fits| !fits.is_empty()) {
-            ensure!(began.elapsed() < PATIENCE, "nobody answers\n{}", leaders.log_tails());
+            ensure!(began.elapsed() < TIMEOUT, "nobody answers\n{}", leaders.log_tails());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         took.push(began.elapsed());

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 const GPU: &str = "nvidia.com/gpu";
 const SHARED: &str = "nvidia.com/gpu.shared";
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
@@ -102,7 +102,7 @@ impl Scene {
             let probe = scene.cluster.pods().create(&dry_run, &asks).await?;
             Ok(resource_of(&probe)? == GPU)
         };
-        wait(PATIENCE, "the webhook to know of static nodes", is_known).await?;
+        wait(TIMEOUT, "the webhook to know of static nodes", is_known).await?;
         Ok(scene)
     }
 
@@ -112,7 +112,7 @@ impl Scene {
 
     /// Waits until a Node has this many devices of a name.
     async fn has(&self, node: &str, resource: &str, count: u32) -> anyhow::Result<()> {
-        wait(PATIENCE, &format!("{node} to have {count} {resource}"), async || {
+        wait(TIMEOUT, &format!("{node} to have {count} {resource}"), async || {
             let status = self.api().get(node).await?.status.unwrap_or_default();
             let has = status.allocatable.unwrap_or_default().get(resource).map(|amount| amount.0.clone());
             Ok(has == Some(count.to_string()))
@@ -129,7 +129,7 @@ impl Scene {
     /// Waits until this many devices of a name are held on a node, by its kubelet's account.
     async fn held(&self, node: &str, resource: &str, count: usize) -> anyhow::Result<()> {
         let server = &self.nodes[node];
-        wait(PATIENCE, &format!("{count} {resource} of {node} to be held"), async || {
+        wait(TIMEOUT, &format!("{count} {resource} of {node} to be held"), async || {
             ensure!(server.held(resource) == count, "{} are", server.held(resource));
             Ok(true)
         })
@@ -235,7 +235,7 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
 
     // A pod that leaves makes room for pending ones, whether kerf placed it or not.
     cluster.delete("foreign").await?;
-    wait(PATIENCE, "three more to run", async || Ok(bound().await?.len() == 7)).await?;
+    wait(TIMEOUT, "three more to run", async || Ok(bound().await?.len() == 7)).await?;
     scene.held("mps", GPU, 8).await?;
     // More devices of the plugin make room too. The labels are changed first, because until both agree, nothing there
     // counts as isolated.
@@ -272,7 +272,7 @@ async fn a_node_goes_from_static_to_managed_and_back_and_its_pods_stay_counted()
         let probe = cluster.pods().create(&dry_run, &asks("probe", "10Gi", "memory")).await?;
         Ok(resource_of(&probe)? == GPU)
     };
-    wait(PATIENCE, "the webhook to know of the node again", known).await?;
+    wait(TIMEOUT, "the webhook to know of the node again", known).await?;
     try_join_all(burst.iter().map(|pod| cluster.create(pod))).await?;
     scene.held("mps", GPU, 8).await?;
     scene.nobody_was_refused();

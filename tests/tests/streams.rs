@@ -28,7 +28,7 @@ use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{self, Message};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const AGENT: &str = "kerf-node-agent";
 const AUDIENCE: &str = "kerf-extender";
 const NAME: &str = "kerf-extender.kerf-system.svc";
@@ -40,7 +40,7 @@ async fn cluster() -> anyhow::Result<(Cluster, SocketAddr)> {
     let cluster = Cluster::start(options, |_| ()).await?;
     let address = *cluster.agents_addresses().first().context("it serves no agents")?;
     let is_served = async || Ok(TcpStream::connect(address).await.is_ok());
-    wait(PATIENCE, "the extender to serve agents", is_served).await?;
+    wait(TIMEOUT, "the extender to serve agents", is_served).await?;
     Ok((cluster, address))
 }
 
@@ -115,7 +115,7 @@ impl Agent {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, answered).await.context("the extender is silent")?
+        tokio::time::timeout(TIMEOUT, answered).await.context("the extender is silent")?
     }
 }
 

@@ -9,7 +9,7 @@ use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, wait};
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A kind with a pod template: its API version and the path of its template.
 struct Kind {
@@ -89,7 +89,7 @@ async fn runs(cluster: &Cluster, app: &str) -> anyhow::Result<()> {
             .iter()
             .any(|pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")))
     };
-    wait(PATIENCE, &format!("a pod of {app} to run"), running).await
+    wait(TIMEOUT, &format!("a pod of {app} to run"), running).await
 }
 
 /// Applies the manifest again until no other program writes the object in between, because controllers write its status
@@ -112,7 +112,7 @@ async fn applying_again_is_a_no_op(
         );
         Ok(version(&before) == version(&after))
     };
-    wait(PATIENCE, &format!("{} to stay as it is when it is applied again {flags:?}", kind.name), unchanged)
+    wait(TIMEOUT, &format!("{} to stay as it is when it is applied again {flags:?}", kind.name), unchanged)
         .await
 }
 

@@ -14,7 +14,7 @@ use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use kerf_tests::pods::assignment_of;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn cluster(nodes: Vec<NodeSpec>) -> anyhow::Result<Cluster> {
     let mut options = ClusterOptions::new(nodes);
@@ -64,7 +64,7 @@ async fn dispatched(cluster: &Cluster, schema: &str) -> anyhow::Result<f64> {
 async fn bindings_and_the_lease_wait_behind_no_other_accounts_requests() -> anyhow::Result<()> {
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
     // The API server applies a new schema after a moment.
-    wait(PATIENCE, "the schemas to be in force", async || {
+    wait(TIMEOUT, "the schemas to be in force", async || {
         Ok(dispatched(&cluster, "kerf-extender-lease").await? > 0.0)
     })
     .await?;
@@ -94,7 +94,7 @@ async fn a_pod_gets_the_slice_that_was_cut_for_it() -> anyhow::Result<()> {
         let slices = cluster.gpu_node("h").await?.read_status()?.unwrap_or_default().slices;
         Ok(slices.len() == 1 && slices[0].state == SliceState::Idle)
     };
-    wait(PATIENCE, "the slice to be idle", idle).await?;
+    wait(TIMEOUT, "the slice to be idle", idle).await?;
     cluster.create(&asking("again", "10Gi", "hardware")).await?;
     cluster.running("again").await?;
     assert_eq!(visible(&cluster, 0, "again").as_ref(), slices[0].mig_uuids.first());
@@ -187,7 +187,7 @@ async fn a_pod_that_goes_while_its_slice_is_cut_leaves_it_idle() -> anyhow::Resu
     cluster.nodes()[0].control(&slow)?;
     cluster.create(&asking("gone", "10Gi", "hardware")).await?;
     let reserved = async || Ok(!cluster.gpu_node("h").await?.read_desired()?.slices.is_empty());
-    wait(PATIENCE, "the reservation", reserved).await?;
+    wait(TIMEOUT, "the reservation", reserved).await?;
     cluster.delete("gone").await?;
     let idle = async || {
         let node = cluster.gpu_node("h").await?;
@@ -195,7 +195,7 @@ async fn a_pod_that_goes_while_its_slice_is_cut_leaves_it_idle() -> anyhow::Resu
         let free = node.read_desired()?.slices.iter().all(|s| s.reservation.is_none());
         Ok(free && status.slices.len() == 1 && status.slices[0].state == SliceState::Idle)
     };
-    wait(PATIENCE, "the slice to be cut and idle", idle).await?;
+    wait(TIMEOUT, "the slice to be cut and idle", idle).await?;
     assert!(
         cluster.nodes()[0].kubelet().healthy_devices().values().all(BTreeSet::is_empty),
         "an idle slice is offered"

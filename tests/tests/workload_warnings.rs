@@ -9,7 +9,7 @@ use kerf_tests::cluster::{root, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const KINDS: [(&str, &str); 6] = [
     ("apps/v1", "Deployment"),
     ("apps/v1", "StatefulSet"),
@@ -25,7 +25,7 @@ async fn guarded() -> anyhow::Result<ControlPlane> {
     plane.kubectl(&["apply", "--server-side", "-f", &guard]).await?;
     let misplaced = workload(KINDS[0], json!({"annotations": {keys::GPU_MEMORY: "10Gi"}}), json!({}));
     // The API server needs about a second until it enforces a new policy.
-    wait(PATIENCE, "the policy to be in force", async || Ok(!warnings(&plane, &misplaced).await?.is_empty()))
+    wait(TIMEOUT, "the policy to be in force", async || Ok(!warnings(&plane, &misplaced).await?.is_empty()))
         .await?;
     Ok(plane)
 }

@@ -18,7 +18,7 @@ use thiserror::Error;
 /// The pause after a failed check, unless the regular interval is shorter.
 const RETRY: Duration = Duration::from_secs(1);
 /// The interval at which a mounted folder is read. The kubelet itself needs up to a minute to update it.
-const LOOK: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Keeps the certificate valid and trusted.
 pub(crate) struct Keeper {
@@ -58,7 +58,7 @@ impl Keeper {
             let own = Own::new(client, args)?;
             return Ok(Self { period: own.period(), source: Source::Own(Box::new(own)) });
         };
-        Ok(Self { source: Source::Folder(TlsFolder::new(dir, args.tls_names)), period: LOOK })
+        Ok(Self { source: Source::Folder(TlsFolder::new(dir, args.tls_names)), period: POLL_INTERVAL })
     }
 
     /// Waits for the first certificate; `None` if the stop comes first.

@@ -24,7 +24,7 @@ const NAMESPACE: &str = "default";
 /// The number of tries for an Event, the wait after the first one, which then doubles, and the timeout of each.
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What happened to a policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +80,7 @@ async fn write(client: &Client, configuration: &str, news: &News) {
     for _ in 0..TRIES {
         let regarding = regarding(client, configuration).await;
         let event = event(news, regarding, Timestamp::now());
-        let error = match tokio::time::timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
+        let error = match tokio::time::timeout(TIMEOUT, api.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => return,
             // The API server would reject the same Event again, unless it was only throttled (429).
             Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) && status.code != 429 => {
@@ -100,7 +100,7 @@ async fn write(client: &Client, configuration: &str, news: &News) {
 /// The configuration, with its UID if that can be read, because `kubectl describe` searches for it.
 async fn regarding(client: &Client, configuration: &str) -> ObjectReference {
     let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
-    let found = tokio::time::timeout(PATIENCE, api.get(configuration)).await;
+    let found = tokio::time::timeout(TIMEOUT, api.get(configuration)).await;
     ObjectReference {
         api_version: Some(MutatingWebhookConfiguration::api_version(&()).into_owned()),
         kind: Some(MutatingWebhookConfiguration::kind(&()).into_owned()),

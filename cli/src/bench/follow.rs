@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// The pause before a log stream that ended is opened again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The number of log lines that are shown with an error.
 const TAIL: i64 = 10;
@@ -30,7 +30,7 @@ impl Follower {
             // line again, so the lines that were read before are skipped.
             while !sender.is_closed() {
                 let _ended = stream(&pods, &pod, &container, &mut seen, &sender).await;
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         });
         Self { lines, task }

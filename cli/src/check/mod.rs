@@ -46,7 +46,7 @@ Examples:
   kerf check -o json | jq '.groups[].findings[] | select(.verdict == \"failure\")'";
 
 /// The interval between two checks under `--wait`.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What is checked, and how it is told.
 #[derive(Debug, ClapArgs)]
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
 
 /// The last report, after waiting for a good one if `--wait` asks for it, and whether the API server was reached.
 async fn settled(args: &Args) -> (Report, bool) {
-    let mut wait = Wait::new("all to be well", args.wait.unwrap_or_default()).every(LOOK);
+    let mut wait = Wait::new("all to be well", args.wait.unwrap_or_default()).every(POLL_INTERVAL);
     loop {
         let (report, reached) = Box::pin(look(args)).await;
         if report.good || wait.moment(|| ()).await.is_err() {

@@ -22,7 +22,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The interval between two reads under `--watch`.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A narrower drawing is not legible, and a wider one fits no terminal.
 const WIDTHS: RangeInclusive<usize> = 40..=240;
@@ -85,7 +85,7 @@ async fn print(args: &Args) -> anyhow::Result<()> {
         if !args.watch {
             return Ok(());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

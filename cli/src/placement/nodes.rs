@@ -5,7 +5,7 @@ use crate::plugin_nodes::PluginNode;
 use k8s_openapi::api::core::v1::Taint;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument};
 use kerf_core::inventory::NodeInventory;
-use kerf_core::ledger::{Promisee, reserve};
+use kerf_core::ledger::{OwnerInEpoch, reserve};
 use kerf_core::names::{GpuUuid, NodeName};
 use kerf_core::packing::{Fit, Fleet, FleetGpu, KindPlan, Place, Rank, Refusal, Terms, fit};
 use kerf_core::static_node::{Devices, place, sum};
@@ -161,7 +161,7 @@ impl Nodes {
         name: &NodeName,
         request: &RequestDocument,
         plan: &KindPlan,
-        pod: &Promisee,
+        pod: &OwnerInEpoch,
     ) -> Result<(), Refusal> {
         let planned = request.planned(plan);
         if let Some(it) = self.static_nodes.get_mut(name) {

@@ -6,7 +6,7 @@ use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument};
 use kerf_core::kind::Kind;
 use kerf_core::names::NodeName;
 use kerf_core::packing::{Refusal, Terms, choose_among};
-use kerf_core::testing::{node_status, promisee, request_sized};
+use kerf_core::testing::{node_status, owner_in_epoch, request_sized};
 use kerf_core::units::SizeGb;
 use kerf_runtime::cluster_policy::seen;
 use kerf_runtime::destinations::Destinations;
@@ -135,7 +135,7 @@ fn what_a_pod_takes_the_next_one_does_not_have() {
             );
         }
         if let Some(name) = &found.best {
-            nodes.take(name, &request, &found.plan, &promisee(&format!("p{number}"))).unwrap();
+            nodes.take(name, &request, &found.plan, &owner_in_epoch(&format!("p{number}"))).unwrap();
         } else {
             assert_eq!(found.refusals(), "3 nodes: GPU slices in use");
         }
@@ -204,7 +204,7 @@ fn a_static_node_has_room_for_what_pods_have_left_of_it() {
     let mut nodes = beside(1);
     let found = choice(&nodes, &by_turns(6));
     assert_eq!(found.lines(), ["t4: has room: 1 nvidia.com/gpu"]);
-    nodes.take(&"t4".into(), &by_turns(6), &found.plan, &promisee("next")).unwrap();
+    nodes.take(&"t4".into(), &by_turns(6), &found.plan, &owner_in_epoch("next")).unwrap();
     for nodes in [nodes, beside(2)] {
         assert_eq!(choice(&nodes, &by_turns(6)).lines(), ["t4: GPU slices in use"]);
     }

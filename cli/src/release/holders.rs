@@ -43,7 +43,7 @@ mod tests {
     use kerf_core::ledger;
     use kerf_core::names::NodeName;
     use kerf_core::packing::Fleet;
-    use kerf_core::testing::{node_status, promisee, request, slice_status};
+    use kerf_core::testing::{node_status, owner_in_epoch, request, slice_status};
     use serde_json::{Value, json};
 
     fn pod(name: &str, node: &str, phase: &str, assignment: &Value) -> PluginPod {
@@ -76,10 +76,11 @@ mod tests {
     fn who_was_promised_a_slice_holds_it_and_so_does_whom_the_agent_names() {
         let mut status = node_status(&["H100-80GB"]);
         let ask = request("nvidia.com/mig-1g.10gb", 1);
-        let spec = ledger::reserve(&GpuNodeSpec::default(), &status, &ask, &promisee("a"), &Fleet::default());
+        let spec =
+            ledger::reserve(&GpuNodeSpec::default(), &status, &ask, &owner_in_epoch("a"), &Fleet::default());
         let of = |status: &_| holders("n1", Some(&gpu_node(json!(status))), &[]).unwrap();
         status.slices = spec.unwrap().slices.iter().map(|slice| slice_status(slice, false)).collect();
-        assert_eq!(of(&status), [promisee("a").key.to_string()].into());
+        assert_eq!(of(&status), [owner_in_epoch("a").key.to_string()].into());
         let slice = &mut status.slices[0];
         (slice.state, slice.reservation) = (SliceState::Held, None);
         assert!(of(&status).pop_first().unwrap().starts_with("an unknown pod (slice "));

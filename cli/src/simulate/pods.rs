@@ -9,7 +9,7 @@ use crate::policy::manifest::{Found, Namespaces, no_pod, pods};
 use crate::snapshot::{self, SnapshotError};
 use kerf_core::contract::{RequestDocument, UnreadableRequest};
 use kerf_core::keys;
-use kerf_core::ledger::Promisee;
+use kerf_core::ledger::OwnerInEpoch;
 use kerf_core::names::{PodKey, PodUid};
 use kerf_core::packing::{Refusal, Terms};
 use kerf_core::policy::{Policies, Supply};
@@ -189,7 +189,7 @@ fn place(nodes: &mut Nodes, number: usize, Asked { name, request }: Asked) -> Re
     };
     // The number makes the UID unique, because two objects of a file may have the same name.
     let uid = PodUid::new(format!("pod-{number}"));
-    let pod = Promisee { uid, key: PodKey::new("", &name), epoch: 0 };
+    let pod = OwnerInEpoch { uid, key: PodKey::new("", &name), epoch: 0 };
     let taken = nodes.take(node, &request, &choice.plan, &pod);
     taken.map_err(|refusal| PodsError::Lost { pod: name.clone(), refusal })?;
     Ok(PlacedPod { pod: name, outcome: Outcome::Placed { request, placement } })

@@ -94,7 +94,7 @@ mod tests {
     use kerf_core::ledger;
     use kerf_core::names::NodeName;
     use kerf_core::packing::Fleet;
-    use kerf_core::testing::{node_status, promisee, request, slice_status};
+    use kerf_core::testing::{node_status, owner_in_epoch, request, slice_status};
     use serde_json::json;
 
     fn node(spec: Value, status: Value) -> GpuNode {
@@ -105,8 +105,13 @@ mod tests {
     fn a_gpu_node_stays_for_its_holders_its_promises_and_an_admins_policy() {
         let mut status = node_status(&["H100-80GB"]);
         let request = request("nvidia.com/mig-1g.10gb", 1);
-        let promised =
-            ledger::reserve(&GpuNodeSpec::default(), &status, &request, &promisee("a"), &Fleet::default());
+        let promised = ledger::reserve(
+            &GpuNodeSpec::default(),
+            &status,
+            &request,
+            &owner_in_epoch("a"),
+            &Fleet::default(),
+        );
         let promised = promised.unwrap();
         let free = json!(status);
         let mut kept_with = |slices| {

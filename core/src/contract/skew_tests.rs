@@ -5,7 +5,7 @@ use crate::kind::Kind;
 use crate::names::{DeviceId, GpuUuid, SliceId};
 use crate::packing::Fleet;
 use crate::policy::{NodePolicyDocument, PolicyDocument};
-use crate::testing::{node_status, promisee, request, slice_status};
+use crate::testing::{node_status, owner_in_epoch, request, slice_status};
 use crate::{ledger, request::GpuSelection};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -85,7 +85,8 @@ fn node() -> (GpuNodeSpec, GpuNodeStatus) {
     let status = node_status(&["H100-80GB", "T4-16GB"]);
     let ask = request("nvidia.com/mig-1g.10gb", 1);
     let spec =
-        ledger::reserve(&GpuNodeSpec::default(), &status, &ask, &promisee("p"), &Fleet::default()).unwrap();
+        ledger::reserve(&GpuNodeSpec::default(), &status, &ask, &owner_in_epoch("p"), &Fleet::default())
+            .unwrap();
     let condition = Condition {
         kind: Condition::READY.to_owned(),
         status: ConditionStatus::True,

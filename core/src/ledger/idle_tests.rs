@@ -1,10 +1,10 @@
 use super::*;
 use crate::contract::{NodePolicy, WarmSlices};
 use crate::kind::Kind;
-use crate::ledger::{Promisee, release, reserve};
+use crate::ledger::{OwnerInEpoch, release, reserve};
 use crate::mig::Geometry;
 use crate::packing::Source;
-use crate::testing::{gpu_uuid, node_status, promisee, request, request_sized, slice_status};
+use crate::testing::{gpu_uuid, node_status, owner_in_epoch, request, request_sized, slice_status};
 use crate::units::MemoryMib;
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ fn idle_slices_are_cut_ahead_of_demand_and_a_pod_takes_one_that_is_there() {
     assert_eq!(warm.slices.len(), 2);
     assert_eq!(kept(&warm, &status), None);
     let small = request("nvidia.com/mig-1g.10gb", 1);
-    let taken = reserve(&warm, &status, &small, &promisee("a"), &Fleet::default()).unwrap();
+    let taken = reserve(&warm, &status, &small, &owner_in_epoch("a"), &Fleet::default()).unwrap();
     assert_eq!(taken.slices.len(), 2, "nothing is cut for it");
     assert_eq!(taken.slices[0].reservation.as_ref().unwrap().pod, "a", "and it comes first");
     let refilled = kept(&taken, &status).unwrap();
@@ -45,11 +45,11 @@ fn a_bigger_request_may_destroy_what_is_kept_warm_and_it_comes_back_where_there_
     let status = node_status(&["H100-80GB"]);
     let warm = kept(&spec(warm_policy(&[("nvidia.com/mig-1g.10gb", 1)])), &status).unwrap();
     let whole = request("nvidia.com/mig-7g.80gb", 1);
-    let full = reserve(&warm, &status, &whole, &promisee("a"), &Fleet::default()).unwrap();
+    let full = reserve(&warm, &status, &whole, &owner_in_epoch("a"), &Fleet::default()).unwrap();
     assert_eq!(shapes(&full), ["7g.80gb at 0:8"]);
     assert_eq!(kept(&full, &status), None, "there is no room");
     let mut status = status;
-    let free = release(&full, &promisee("a").uid).unwrap();
+    let free = release(&full, &owner_in_epoch("a").uid).unwrap();
     status.slices = free.slices.iter().map(|s| slice_status(s, false)).collect();
     assert_eq!(kept(&free, &status), None, "what lies idle is not destroyed for it");
 }
@@ -112,10 +112,11 @@ fn nothing_is_cut_ahead_where_it_failed() {
 fn idle_slices_that_policy_allows_no_longer_go_and_others_stay() {
     let mut status = node_status(&["T4-16GB"]);
     let share = |spec: &GpuNodeSpec, status: &GpuNodeStatus, pod: &str| {
-        reserve(spec, status, &request("nvidia.com/gpu-4gb", 1), &promisee(pod), &Fleet::default()).unwrap()
+        reserve(spec, status, &request("nvidia.com/gpu-4gb", 1), &owner_in_epoch(pod), &Fleet::default())
+            .unwrap()
     };
     let both = share(&share(&GpuNodeSpec::default(), &status, "a"), &status, "b");
-    let mut spec = release(&both, &promisee("a").uid).unwrap();
+    let mut spec = release(&both, &owner_in_epoch("a").uid).unwrap();
     status.slices = spec.slices.iter().map(|s| slice_status(s, false)).collect();
     assert_eq!(drop_disallowed(&spec, &status), None);
     spec.policy = serde_json::from_str(r#"{"gpus": [{"kinds": ["whole"]}]}"#).unwrap();
@@ -169,14 +170,14 @@ proptest! {
         for gpu in &status.gpus {
             fleet.add(&gpu.profiles, [], []);
         }
-        let mut pods: Vec<Promisee> = Vec::new();
+        let mut pods: Vec<OwnerInEpoch> = Vec::new();
         for (n, (name, leaving, leaves)) in asks.into_iter().enumerate() {
             if leaves && !pods.is_empty() {
                 spec = release(&spec, &pods.swap_remove(leaving % pods.len()).uid).unwrap();
             }
             let name: crate::resource::ResourceName = format!("nvidia.com/{}", NAMES[name]).parse().unwrap();
             let asked = request_sized(name, name.size().unwrap_or(crate::units::SizeGb(20)), 1);
-            let pod = promisee(&n.to_string());
+            let pod = owner_in_epoch(&n.to_string());
             if let Ok(next) = reserve(&spec, &status, &asked, &pod, &fleet) {
                 spec = next;
                 pods.push(pod);

@@ -5,7 +5,7 @@ use crate::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy};
 use crate::inventory::NodeInventory;
 use crate::ledger;
 use crate::packing::{Fleet, Refusal, fit};
-use crate::testing::{node_status, promisee, request};
+use crate::testing::{node_status, owner_in_epoch, request};
 use proptest::prelude::*;
 
 fn node(model: &str, rule: &str) -> (GpuNodeSpec, GpuNodeStatus) {
@@ -57,7 +57,7 @@ fn reserve(
     (spec, status): &(GpuNodeSpec, GpuNodeStatus),
     name: &str,
 ) -> Result<(GpuNodeSpec, String), Refusal> {
-    let next = ledger::reserve(spec, status, &request(name, 1), &promisee("a"), &Fleet::default())?;
+    let next = ledger::reserve(spec, status, &request(name, 1), &owner_in_epoch("a"), &Fleet::default())?;
     let given = next.slices.iter().find(|slice| slice.reservation.is_some()).unwrap();
     let text = given.shape.to_string();
     Ok((next, text))
@@ -87,7 +87,7 @@ fn what_is_laid_out_is_cut_though_what_was_there_before_is_in_the_way() {
     let with = ledger::keep_warm(&laid_out, &status, &BTreeSet::new(), &Fleet::default()).unwrap();
     let shapes = |spec: &GpuNodeSpec| spec.slices.iter().map(|s| s.shape.to_string()).collect::<Vec<_>>();
     assert_eq!(shapes(&with), ["2g.20gb at 4:2", "4g.40gb at 0:4", "1g.10gb at 6:1"]);
-    let free = ledger::release(&with, &promisee("a").uid).unwrap();
+    let free = ledger::release(&with, &owner_in_epoch("a").uid).unwrap();
     let gone = ledger::drop_disallowed(&free, &status).unwrap();
     assert_eq!(shapes(&gone), ["4g.40gb at 0:4", "1g.10gb at 6:1"]);
     let all = ledger::keep_warm(&gone, &status, &BTreeSet::new(), &Fleet::default()).unwrap();
@@ -110,10 +110,10 @@ proptest! {
         let mut pods = Vec::new();
         for (n, (name, leaves)) in steps.into_iter().enumerate() {
             if leaves && !pods.is_empty() {
-                let pod: ledger::Promisee = pods.swap_remove(name % pods.len());
+                let pod: ledger::OwnerInEpoch = pods.swap_remove(name % pods.len());
                 spec = ledger::release(&spec, &pod.uid).unwrap();
             } else {
-                let pod = promisee(&n.to_string());
+                let pod = owner_in_epoch(&n.to_string());
                 let asked = request(&format!("nvidia.com/{}", names[name]), 1);
                 if let Ok(next) = ledger::reserve(&spec, &status, &asked, &pod, &Fleet::default()) {
                     spec = next;

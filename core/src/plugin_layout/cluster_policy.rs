@@ -2,7 +2,7 @@
 //! strategy. There is one for the cluster: kerf never overwrites another setting of an admin's, it reports it.
 
 use super::SeenNode;
-use super::ages::Ages;
+use super::first_seen::FirstSeen;
 use super::layout::{DEFAULT_KEY, MigStrategy};
 use crate::managed::is_managed;
 use crate::names::NodeName;
@@ -148,13 +148,13 @@ impl SeenClusterPolicy {
     }
 
     /// Whether the write is so recent that GPU Operator may not have started: until then its `ready` is about the previous settings.
-    pub(super) fn is_new(&self, ages: &Ages, delay: u64) -> bool {
+    pub(super) fn is_new(&self, ages: &FirstSeen, delay: u64) -> bool {
         self.record.as_ref().is_some_and(|record| ages.of_cluster_policy(record) < delay)
     }
 
     /// Those of these nodes that must get no pod, because their MIG devices are being renamed.
     #[must_use]
-    pub fn renamed(&self, nodes: &BTreeMap<NodeName, SeenNode>, ages: &Ages) -> BTreeSet<NodeName> {
+    pub fn renamed(&self, nodes: &BTreeMap<NodeName, SeenNode>, ages: &FirstSeen) -> BTreeSet<NodeName> {
         let age = |renaming: &Renaming| ages.of_renaming(renaming);
         let is_renamed = |(name, node): &(&NodeName, &SeenNode)| {
             !is_managed(&node.labels) && self.is_renaming(name, &node.allocatable, age)

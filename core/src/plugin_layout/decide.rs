@@ -1,11 +1,11 @@
 //! The whole decision: what to write now, given what was observed. The caller asks again after every write and every change; when
 //! nothing is due, the decision is empty.
 
-use super::ages::Ages;
 use super::choice::{Chosen, LayoutPolicy, choose};
 use super::cluster::{Cluster, Verdict};
 use super::cluster_policy::{ClusterPolicyWrite, SeenClusterPolicy};
 use super::config_map::wanted;
+use super::first_seen::FirstSeen;
 use super::node::{self, Around, Gate, NodeDecision, SeenNode};
 use super::record::NodeRecord;
 use super::state::{Conflict, LayoutState, Preparation};
@@ -36,7 +36,7 @@ pub struct Seen<'s> {
     /// Seconds since 1970, for people who read the records. No decision depends on it.
     pub now: u64,
     /// How long each observed write has been there.
-    pub ages: &'s Ages,
+    pub ages: &'s FirstSeen,
 }
 
 /// The `ConfigMap` as it was observed.

@@ -1,7 +1,7 @@
 //! What a layout is, and the configuration with which NVIDIA's device plugin applies it.
 
 use super::digest::digest;
-use super::promise::cut_into;
+use super::expected_allocatable::cut_into;
 use crate::mig::catalog;
 use crate::nvidia_keys::{GPU, MIG_PREFIX};
 use crate::resource::ResourceName;

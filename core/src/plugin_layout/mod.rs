@@ -6,49 +6,49 @@
 //! |---|---|
 //! | `layout` | what a layout is, and the plugin's configuration for it |
 //! | `gpus` | which GPUs a node has, by the labels of GPU feature discovery |
-//! | `promise` | the allocatable that a layout should yield on these GPUs, or why they are unfit |
+//! | `expected_allocatable` | the allocatable that a layout should yield on these GPUs, or why they are unfit |
 //! | `config_map` | the content of the `ConfigMap` |
 //! | `cluster_policy` | the settings of GPU Operator's `ClusterPolicy` |
 //! | `cluster` | how the layouts of all nodes decide the `ClusterPolicy` |
 //! | `choice` | which layout a node gets |
-//! | `ages` | how long each write has been visible to this leader |
-//! | `lag` | whether NVIDIA's programs have followed the labels |
+//! | `first_seen` | how long each write has been visible to this leader |
+//! | `propagation` | whether NVIDIA's programs have followed the labels |
 //! | `record` | what kerf changed on a node, and the state before |
 //! | `node` | the next write on one node |
-//! | `way_back` | rollback of labels |
+//! | `rollback` | rollback of labels |
 //! | `state` | the state of a node's layout: reason and message of its condition |
 //! | `decide` | all of it together |
 
-mod ages;
 mod choice;
 mod cluster;
 mod cluster_policy;
 mod config_map;
 mod decide;
 mod digest;
+mod expected_allocatable;
+mod first_seen;
 mod gpus;
-mod lag;
 mod layout;
 mod node;
-mod promise;
+mod propagation;
 mod record;
+mod rollback;
 mod state;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod walk_tests;
-mod way_back;
 
-pub use ages::Ages;
 pub use choice::LayoutPolicy;
 pub use cluster_policy::{
     ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, Renaming, SeenClusterPolicy,
 };
 pub use decide::{ConfigMapWrite, Decision, Seen, SeenConfigMap, decide};
+pub use expected_allocatable::{ExpectedAllocatable, Unfit, cuts};
+pub use first_seen::FirstSeen;
 pub use gpus::NodeGpus;
-pub use lag::Lag;
 pub use layout::{DEFAULT_KEY, LONGEST_LAYOUT_NAME, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing};
 pub use node::{Holders, NodeDecision, NodeWrite, SeenNode, Told};
-pub use promise::{Promise, Unfit, cuts};
+pub use propagation::Lag;
 pub use record::{NodeRecord, PluginLabels, Progress};
 pub use state::{Condition, LayoutState, Standing};

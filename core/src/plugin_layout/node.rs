@@ -1,15 +1,15 @@
 //! What is due on one node. kerf changes nothing on a node while a pod holds a device of NVIDIA's plugin there, by whatever scheduler it
 //! was bound, or a slice of kerf's: otherwise the plugin would offer again what the pod has.
 
-use super::ages::Ages;
 use super::choice::{Chosen, LayoutPolicy, named};
 use super::config_map::{key, layout_of};
+use super::expected_allocatable::{ExpectedAllocatable, shown};
+use super::first_seen::FirstSeen;
 use super::gpus::{NodeGpus, is_another};
-use super::lag::Lag;
-use super::promise::{Promise, shown};
+use super::propagation::Lag;
 use super::record::{NodeRecord, PluginLabels, Progress};
+use super::rollback::{failed, followed, has_followed, left, removed, rolled_back, stuck};
 use super::state::{Condition, Conflict, Failure, LayoutState, Pods, Preparation, Standing};
-use super::way_back::{failed, followed, has_followed, left, removed, rolled_back, stuck};
 use super::{PluginLayout, Sharing};
 use crate::managed::is_managed;
 use crate::names::{NodeName, PodKey};
@@ -109,7 +109,7 @@ pub(super) struct Around<'a> {
     pub(super) timeout_seconds: u64,
     /// Written into records, and never compared.
     pub(super) now: u64,
-    pub(super) ages: &'a Ages,
+    pub(super) ages: &'a FirstSeen,
     pub(super) name: &'a NodeName,
 }
 
@@ -284,7 +284,12 @@ fn gpus(node: &SeenNode) -> Option<NodeGpus> {
 }
 
 /// Whether the node advertises the promised devices. `layout` is `None` if no policy has it any longer.
-fn shows(node: &SeenNode, name: &str, promise: &Promise, layout: Option<&PluginLayout>) -> LayoutState {
+fn shows(
+    node: &SeenNode,
+    name: &str,
+    promise: &ExpectedAllocatable,
+    layout: Option<&PluginLayout>,
+) -> LayoutState {
     let layout_name = name.to_owned();
     if promise.is_kept_by(&node.allocatable)
         && layout.is_none_or(|layout| is_shared_so(node, promise, layout))
@@ -296,8 +301,8 @@ fn shows(node: &SeenNode, name: &str, promise: &Promise, layout: Option<&PluginL
 
 /// Whether GPU feature discovery, if present, reports the layout's way of sharing. Name and count alone cannot distinguish four time
 /// slices from four MPS shares.
-fn is_shared_so(node: &SeenNode, promise: &Promise, layout: &PluginLayout) -> bool {
-    let Promise::Counts(counts) = promise else { return true };
+fn is_shared_so(node: &SeenNode, promise: &ExpectedAllocatable, layout: &PluginLayout) -> bool {
+    let ExpectedAllocatable::Counts(counts) = promise else { return true };
     let expected = match layout.sharing {
         Sharing::None => "none",
         Sharing::TimeSlicing { .. } => "time-slicing",

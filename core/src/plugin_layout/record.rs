@@ -1,8 +1,8 @@
 //! What kerf changed on a node for a layout, and the state before. The record is one JSON document in an annotation of the Node: so it
 //! outlives the leader, and one patch writes it together with the labels that it describes.
 
-use super::lag::Lag;
-use super::promise::Promise;
+use super::expected_allocatable::ExpectedAllocatable;
+use super::propagation::Lag;
 use super::state::Failure;
 use crate::nvidia_keys::{CONFIG, MIG_CONFIG};
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ pub struct NodeRecord {
     /// How far the change is.
     pub progress: Progress,
     /// The allocatable that the layout should yield on this node.
-    pub promise: Promise,
+    pub promise: ExpectedAllocatable,
     /// The labels that kerf has written.
     pub set: PluginLabels,
     /// The labels before this change; a failure restores them.
@@ -137,7 +137,7 @@ mod tests {
             digest: "d".to_owned(),
             node: "n".to_owned(),
             progress: Progress::Applying { since: 7, mig_had_failed: false },
-            promise: Promise::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
+            promise: ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
             set: PluginLabels { config: Some("a".to_owned()), mig: None },
             previous: PluginLabels::default(),
             before: PluginLabels::default(),

@@ -1,6 +1,6 @@
 //! The states of a node's layout, each with one reason and one message for the Node's condition.
 
-use super::promise::Unfit;
+use super::expected_allocatable::Unfit;
 use crate::names::{NodeName, PodKey};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

@@ -1,8 +1,8 @@
 //! A simulated cluster and its fixtures, for the tests of layouts.
 
 use super::{
-    Ages, ConfigMapWrite, Decision, Holders, LayoutState, NodeRecord, OperatorSettings, PluginLabels, Seen,
-    SeenClusterPolicy, SeenConfigMap, SeenNode, decide,
+    ConfigMapWrite, Decision, FirstSeen, Holders, LayoutState, NodeRecord, OperatorSettings, PluginLabels,
+    Seen, SeenClusterPolicy, SeenConfigMap, SeenNode, decide,
 };
 use crate::keys;
 use crate::names::{NodeName, PodKey};
@@ -46,7 +46,7 @@ pub(super) struct World {
     pub(super) now: u64,
     /// Seconds by which its wall clock is ahead of that.
     pub(super) ahead: i64,
-    pub(super) ages: Ages,
+    pub(super) ages: FirstSeen,
     pub(super) has_bad_files: bool,
     pub(super) config_delay: u64,
     /// Reasons of the Events that were published.
@@ -64,7 +64,7 @@ impl World {
             cluster_policy: None,
             now: 1000,
             ahead: 0,
-            ages: Ages::default(),
+            ages: FirstSeen::default(),
             has_bad_files: false,
             config_delay: 0,
             told: Vec::new(),
@@ -108,7 +108,7 @@ impl World {
         self.at(node).allocatable = numbers(allocatable);
     }
 
-    fn ages(&self) -> Ages {
+    fn ages(&self) -> FirstSeen {
         let mut ages = self.ages.clone();
         ages.look(self.now, &self.nodes, &self.config_map, self.cluster_policy.as_ref());
         ages

@@ -2,7 +2,7 @@
 //! every write), every history comes to rest, and at the end the state from before the first layout is back.
 
 use super::testing::{TIMEOUT, World, policies, sliced};
-use super::{Ages, OperatorSettings, PluginLabels};
+use super::{FirstSeen, OperatorSettings, PluginLabels};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -68,7 +68,7 @@ fn obey(world: &mut World, node: &str) {
     let record = world.at(node).record.clone();
     let promise =
         record.and_then(|record| super::NodeRecord::from_json(&record).ok()).map(|record| record.promise);
-    if let Some(super::Promise::Counts(counts)) = promise {
+    if let Some(super::ExpectedAllocatable::Counts(counts)) = promise {
         world.at(node).allocatable = counts;
     }
 }
@@ -87,7 +87,7 @@ fn step(world: &mut World, step: &Step) {
         }
         Step::Obey(node) => obey(world, NODES[*node].0),
         Step::Later(seconds) => world.now += seconds,
-        Step::Lead(ahead) => (world.ages, world.ahead) = (Ages::default(), *ahead),
+        Step::Lead(ahead) => (world.ages, world.ahead) = (FirstSeen::default(), *ahead),
         Step::Busy(busy) => {
             if let Some(policy) = &mut world.cluster_policy {
                 policy.is_ready = !busy;

@@ -3,7 +3,7 @@ use crate::contract::RequestDocument;
 use crate::keys;
 use crate::kind::{IsolationClass, Kind};
 use crate::packing::{Cost, Refusal};
-use crate::plugin_layout::{Lag, PluginLabels, Progress, Promise};
+use crate::plugin_layout::{ExpectedAllocatable, Lag, PluginLabels, Progress};
 use crate::resource::ResourceName;
 use crate::testing::{request, request_sized, static_node};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
@@ -350,7 +350,7 @@ fn a_node_whose_layout_is_being_applied_says_so_and_no_other_does() {
         digest: "d".to_owned(),
         node: "n".to_owned(),
         progress,
-        promise: Promise::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
+        promise: ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
         set: PluginLabels::default(),
         previous: PluginLabels::default(),
         before: PluginLabels::default(),

@@ -43,7 +43,7 @@ impl Bind {
         gate: Instant,
     ) -> Result<(), BindError> {
         let (proposal, connection) = self.propose(term, ask)?;
-        let unanswered = Unanswered { bind: self.clone(), term: term.clone(), connection };
+        let unanswered = ApiFailure { bind: self.clone(), term: term.clone(), connection };
         let connection = term.cluster.agents.connection(&self.node).filter(|found| found.id() == connection);
         let connection = connection.ok_or(BindFailure::Disconnected)?;
         StreamBind::new(self, term, connection, proposal, unanswered, gate).run().await
@@ -68,13 +68,13 @@ impl Bind {
 }
 
 /// Counts the places of a proposal as taken until it is dropped.
-struct Unanswered {
+struct ApiFailure {
     bind: Bind,
     term: Arc<Term>,
     connection: u64,
 }
 
-impl Unanswered {
+impl ApiFailure {
     fn end(self, answer: &Answer) {
         let Bind { uid, key, node } = &self.bind;
         match answer {
@@ -91,7 +91,7 @@ impl Unanswered {
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for ApiFailure {
     fn drop(&mut self) {
         self.term.with(|index| index.answered(&self.bind.uid, &self.bind.node, self.connection));
     }
@@ -108,7 +108,7 @@ struct StreamBind<'b> {
     gate: Instant,
     changes: watch::Receiver<()>,
     /// `None` once the `Reserve` has been sent.
-    unanswered: Option<Unanswered>,
+    unanswered: Option<ApiFailure>,
     /// Receives the answer to the last order that has one.
     answer: Option<oneshot::Receiver<Answer>>,
     /// True once the connection refuses orders because this replica no longer leads in the bind's epoch.
@@ -121,7 +121,7 @@ impl<'b> StreamBind<'b> {
         term: &'b Arc<Term>,
         connection: Connection,
         proposal: Proposal,
-        unanswered: Unanswered,
+        unanswered: ApiFailure,
         gate: Instant,
     ) -> Self {
         let began = Instant::now();

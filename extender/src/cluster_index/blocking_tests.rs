@@ -36,7 +36,7 @@ fn a_pod_in_backoff_makes_way_for_one_that_is_being_bound() {
 fn one_whose_binding_may_be_made_makes_no_way() {
     let mut index = two();
     let until = Instant::now();
-    index.begin_post(&uid("a"), &PodKey::new("default", "a"), until);
+    index.begin_binding(&uid("a"), &PodKey::new("default", "a"), until);
     index.end_bind(&uid("a"), &"n".into(), Instant::now());
     assert_eq!(released(&mut index), []);
     index.post_refused(&uid("a"), until);

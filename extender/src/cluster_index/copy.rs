@@ -5,10 +5,10 @@
 
 use super::{ClusterIndex, IndexedNode, Released, Why};
 use crate::ask::Ask;
-use crate::tentative::KindChoice;
+use crate::assumed::KindChoice;
 use kerf_core::contract::{AssignedSlice, AssignmentDocument, Condition, GpuNodeSpec, SliceStatus};
 use kerf_core::ledger::{
-    self, Change, Limits, NodeState, Order, OrderKind, PodSlices, Promisee, Proposal, reserved,
+    self, Change, Limits, NodeState, Order, OrderKind, OwnerInEpoch, PodSlices, Proposal, reserved,
 };
 use kerf_core::names::{NodeName, PodUid};
 use kerf_core::packing::Refusal;
@@ -216,7 +216,7 @@ impl ClusterIndex {
         let is_free = self.copies.get(name).is_some_and(|copy| copy.releasing.contains(uid));
         let proposed = self.take_proposed(uid, name, connection);
         if let Some(Proposed { proposal, ask, choice }) = proposed.filter(|_| !is_free) {
-            let pod = Promisee { uid: uid.clone(), key: proposal.owner.key, epoch: self.epoch };
+            let pod = OwnerInEpoch { uid: uid.clone(), key: proposal.owner.key, epoch: self.epoch };
             self.expect(pod, ask, choice, name, now);
         }
     }

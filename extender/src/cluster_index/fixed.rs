@@ -108,7 +108,7 @@ impl ClusterIndex {
             return;
         }
         self.charge_static(&name);
-        self.lead.waiting.changed(&name);
+        self.lead.unschedulable.changed(&name);
         self.effects.changed.insert(name);
     }
 
@@ -189,7 +189,7 @@ impl ClusterIndex {
     ) -> Result<Spot, Refusal> {
         let node = self.open_node(name)?;
         let expected: Vec<Devices> = if with_expected {
-            self.lead.tentatives.asks_on(name).map(|ask| devices(&ask.document)).collect()
+            self.lead.assumed.asks_on(name).map(|ask| devices(&ask.document)).collect()
         } else {
             Vec::new()
         };

@@ -23,13 +23,13 @@
 use super::ClusterIndex;
 use super::journey::Journey;
 use super::lifetime::Uses;
-use super::moving::Moving;
-use super::posting::Post;
+use super::making_room::MakingRoom;
+use super::pending_bindings::PendingBindings;
 use super::preempting::Told;
 use super::statics::Shower;
 use super::succession::Predecessor;
-use crate::tentative::Tentatives;
-use crate::waiting::Waiting;
+use crate::assumed::AssumedPods;
+use crate::unschedulable::Unschedulable;
 use hashbrown::HashMap;
 use kerf_core::contract::PassedKind;
 use kerf_core::names::{NodeName, PodUid};
@@ -43,20 +43,20 @@ pub(super) struct Lead {
     /// Whether requests are answered. From then on the epoch no longer rises.
     pub answers: bool,
     /// Assumed pods.
-    pub tentatives: Tentatives,
+    pub assumed: AssumedPods,
     /// Evictions that were begun or put off, by the pod that gets the room.
-    pub moving: HashMap<PodUid, Moving>,
+    pub making_room: HashMap<PodUid, MakingRoom>,
     /// Pods with a reservation and no Binding yet.
     pub journeys: HashMap<PodUid, Journey>,
     /// The preferred kinds that were passed over, for pods with a reservation and no Binding yet.
     pub passed: HashMap<PodUid, Vec<PassedKind>>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
-    pub posting: HashMap<PodUid, Post>,
+    pub pending_bindings: HashMap<PodUid, PendingBindings>,
     /// When reservations were last used.
     pub uses: Uses,
     pub predecessor: Predecessor,
     /// Pods that all offered nodes refused.
-    pub waiting: Waiting,
+    pub unschedulable: Unschedulable,
     /// Whether the pods that a former leader refused were taken over.
     pub adopted_waiters: bool,
     /// The last Events about why no pod is preempted.

@@ -104,10 +104,10 @@ fn a_term_ends_with_all_that_only_a_leader_knows() {
         index.show_pod(known(pod, None));
     }
     index.propose(&uid("proposed"), &key("proposed"), &name(), None).unwrap();
-    index.begin_post(&uid("proposed"), &key("proposed"), Instant::now());
+    index.begin_binding(&uid("proposed"), &key("proposed"), Instant::now());
     let ask = known("expected", None).ask().unwrap();
-    let owner = kerf_core::ledger::Promisee { uid: uid("expected"), key: key("expected"), epoch: 1 };
-    index.expect(owner, ask.clone(), crate::tentative::KindChoice::default(), &name(), Instant::now());
+    let owner = kerf_core::ledger::OwnerInEpoch { uid: uid("expected"), key: key("expected"), epoch: 1 };
+    index.expect(owner, ask.clone(), crate::assumed::KindChoice::default(), &name(), Instant::now());
     index.refused(&uid("waits"), &key("waits"), &ask, &["n"], false);
     let devices = Devices::from([("nvidia.com/gpu".parse().unwrap(), 8)]);
     let plain = known("plain", None)

@@ -5,7 +5,7 @@
 
 use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
-use crate::tentative::Leaving;
+use crate::assumed::Leaving;
 use hashbrown::HashSet;
 use kerf_core::contract::{SliceState, Wanted};
 use kerf_core::inventory::is_wanted_idle;
@@ -31,7 +31,7 @@ impl ClusterIndex {
                 return None;
             }
             let spec = node.spec();
-            let view = self.lead.tentatives.laid_over(name, &spec, &node.status, &self.fleet);
+            let view = self.lead.assumed.laid_over(name, &spec, &node.status, &self.fleet);
             let (spec, status) = leaving.gone(&view, &node.status);
             let fit = fit(&node.inventory_of(&spec, &status), &ask.document, &self.fleet).ok()?;
             self.within_quota_for(ask, charge(&fit)).ok()?;

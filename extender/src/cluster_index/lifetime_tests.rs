@@ -82,7 +82,7 @@ fn a_reservation_of_a_pod_that_is_bound_or_may_be_does_not_expire() {
             // The watch shows an event from before the bind.
             index.show_pod(known("a", None));
         },
-        |index| index.begin_post(&uid("a"), &key(), Instant::now()),
+        |index| index.begin_binding(&uid("a"), &key(), Instant::now()),
         // Its label was removed, so it may have been bound since.
         |index| index.hide_pod(&known("a", None)),
     ];

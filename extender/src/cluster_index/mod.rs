@@ -16,7 +16,7 @@ mod leading;
 mod leaving;
 mod lifetime;
 mod machines;
-mod moving;
+mod making_room;
 mod node;
 mod node_labels;
 mod node_policies;
@@ -24,34 +24,34 @@ mod nodes;
 mod others;
 mod passed;
 mod pending;
+mod pending_bindings;
 mod places;
 mod pods;
-mod posting;
 mod preempting;
-mod promises;
 mod proposals;
 mod quotas;
+mod requeue;
+mod reservations;
 #[cfg(test)]
 pub(crate) mod scene;
 mod standing;
 mod statics;
 mod succession;
-mod waking;
 
 pub use copy::NodeOrder;
 pub use effects::{Effects, Released, Why};
 pub use journey::Stages;
 use leading::Lead;
 pub use lifetime::Limits;
-pub use moving::Eviction;
+pub use making_room::Eviction;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
 pub use passed::Offer;
 pub use pending::{Pending, pending_slices};
-pub use posting::UNCERTAIN;
+pub use pending_bindings::UNCERTAIN;
 pub use preempting::NobodyPreempted;
-pub use promises::Unreservable;
 pub use quotas::{HeldBack, QuotaUse};
+pub use reservations::Unreservable;
 
 use crate::ask::Ask;
 use crate::compute::Compute;
@@ -239,7 +239,7 @@ impl ClusterIndex {
 
     /// The best place for a pod's `ask` on a node.
     pub fn place(&mut self, name: &str, uid: &PodUid, ask: &Ask) -> Result<Place, Refusal> {
-        let Some(found) = self.nodes.place(name, ask, &self.lead.tentatives, &self.fleet) else {
+        let Some(found) = self.nodes.place(name, ask, &self.lead.assumed, &self.fleet) else {
             let cost = self.static_cost(name, uid, ask)?;
             return Ok(Place { rank: Rank::BEST, cost });
         };
@@ -326,7 +326,7 @@ impl ClusterIndex {
         node.join(&mut self.fleet);
         self.nodes.touch(name);
         self.charge_node(name);
-        self.lead.waiting.changed(name);
+        self.lead.unschedulable.changed(name);
         self.effects.changed.insert(name.clone());
     }
 }

@@ -3,8 +3,8 @@
 use super::fractions::sharing;
 use super::leaving::charge;
 use crate::ask::Ask;
+use crate::assumed::AssumedPods;
 use crate::compute::Compute;
-use crate::tentative::Tentatives;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy, Shape, Wanted};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
 use kerf_core::keys;
@@ -239,14 +239,14 @@ impl IndexedNode {
     }
 
     /// Reads again what filters read. Returns whether it has changed.
-    pub(super) fn refresh(&mut self, name: &NodeName, tentatives: &Tentatives, fleet: &Fleet) -> bool {
+    pub(super) fn refresh(&mut self, name: &NodeName, assumed: &AssumedPods, fleet: &Fleet) -> bool {
         let refusal = self.serving().err();
         let has_turned = std::mem::replace(&mut self.view.refusal, refusal) != refusal;
-        let inventory = if tentatives.are_none_on(name.as_str()) {
+        let inventory = if assumed.are_none_on(name.as_str()) {
             self.shown_inventory()
         } else {
             let spec = self.spec();
-            self.inventory_of(&tentatives.laid_over(name, &spec, &self.status, fleet), &self.status)
+            self.inventory_of(&assumed.laid_over(name, &spec, &self.status, fleet), &self.status)
         };
         if inventory == self.view.inventory {
             return has_turned;

@@ -5,7 +5,7 @@
 
 use super::node::{Found, IndexedNode};
 use crate::ask::Ask;
-use crate::tentative::Tentatives;
+use crate::assumed::AssumedPods;
 use hashbrown::HashMap;
 use kerf_core::names::NodeName;
 use kerf_core::packing::{Fleet, Refusal};
@@ -99,11 +99,11 @@ impl Nodes {
         &mut self,
         name: &str,
         ask: &Ask,
-        tentatives: &Tentatives,
+        assumed: &AssumedPods,
         fleet: &Fleet,
     ) -> Option<Result<Found, Refusal>> {
         let number = *self.numbers.get(name)?;
-        self.refresh(number, tentatives, fleet);
+        self.refresh(number, assumed, fleet);
         self.find_results(ask, fleet);
         let known = &mut self.results[0].found[number];
         if known.is_none() {
@@ -115,19 +115,19 @@ impl Nodes {
     /// All nodes, as filters read them.
     pub fn read(
         &mut self,
-        tentatives: &Tentatives,
+        assumed: &AssumedPods,
         fleet: &Fleet,
     ) -> impl Iterator<Item = (&NodeName, &mut IndexedNode)> {
-        (0..self.slots.len()).for_each(|number| self.refresh(number, tentatives, fleet));
+        (0..self.slots.len()).for_each(|number| self.refresh(number, assumed, fleet));
         self.slots.iter_mut().flatten().map(|(name, node)| (&*name, node))
     }
 
-    fn refresh(&mut self, number: usize, tentatives: &Tentatives, fleet: &Fleet) {
+    fn refresh(&mut self, number: usize, assumed: &AssumedPods, fleet: &Fleet) {
         if !std::mem::take(&mut self.stale[number]) {
             return;
         }
         let Some((name, node)) = &mut self.slots[number] else { return };
-        if node.refresh(name, tentatives, fleet) {
+        if node.refresh(name, assumed, fleet) {
             self.forget_results(number);
         }
     }
@@ -179,7 +179,7 @@ mod tests {
 
     fn found(nodes: &mut Nodes, name: &str, ask: &Ask) -> Option<Result<(), Refusal>> {
         let fleet = Fleet::new(Terms::default());
-        nodes.place(name, ask, &Tentatives::default(), &fleet).map(|found| found.map(drop))
+        nodes.place(name, ask, &AssumedPods::default(), &fleet).map(|found| found.map(drop))
     }
 
     #[test]

@@ -45,8 +45,8 @@ impl ClusterIndex {
         offer: Offer<'_>,
     ) -> PassedKind {
         let mut passed = PassedKind::new(kind);
-        let Self { nodes, lead: Lead { tentatives, .. }, fleet, machines, .. } = self;
-        for (name, node) in nodes.read(tentatives, fleet) {
+        let Self { nodes, lead: Lead { assumed, .. }, fleet, machines, .. } = self;
+        for (name, node) in nodes.read(assumed, fleet) {
             let verdict = match offered.contains(name.as_str()) {
                 true => SchedulerVerdict::Offered,
                 false if !offer.is_complete => continue,

@@ -39,7 +39,7 @@ impl ClusterIndex {
     }
 
     fn with_known_reasons(&self) -> Vec<(KnownPod, Option<PendingReason>)> {
-        let held_back: HashMap<&PodUid, bool> = self.lead.waiting.pods().collect();
+        let held_back: HashMap<&PodUid, bool> = self.lead.unschedulable.pods().collect();
         let known = |pod: &KnownPod| self.known_reason(pod, held_back.get(&pod.uid).copied());
         self.admitted().map(|pod| (pod.clone(), known(pod))).collect()
     }

@@ -63,7 +63,7 @@ impl ClusterIndex {
             self.pod_gone(&last.uid);
         } else {
             self.statics.hand_over(&last.uid);
-            self.drop_tentative(&last.uid);
+            self.drop_assumed(&last.uid);
             if self.lead.leads && self.place_of(&last.uid).is_some() {
                 self.hidden.insert(last.uid.clone());
                 self.effects.unconfirmed.insert(last.uid.clone());
@@ -113,12 +113,12 @@ impl ClusterIndex {
 
     /// Forgets how a pod was scheduled, which is bound, has ended or is gone.
     fn forget_scheduling(&mut self, uid: &PodUid) {
-        self.lead.posting.remove(uid);
+        self.lead.pending_bindings.remove(uid);
         self.waits_no_longer(uid);
-        self.lead.moving.remove(uid);
+        self.lead.making_room.remove(uid);
         self.quotas.forget(uid);
         self.lead.told.forget(uid);
-        self.drop_tentative(uid);
+        self.drop_assumed(uid);
         self.lead.passed.remove(uid);
     }
 
@@ -148,7 +148,7 @@ impl ClusterIndex {
         if let Some(promised) = self.statics.promised(uid) {
             return Some(promised.key.clone());
         }
-        self.reserved_for(uid).or_else(|| Some(self.lead.posting.get(uid)?.key().clone()))
+        self.reserved_for(uid).or_else(|| Some(self.lead.pending_bindings.get(uid)?.key().clone()))
     }
 
     fn reserved_for(&self, uid: &PodUid) -> Option<PodKey> {

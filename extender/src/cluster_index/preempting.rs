@@ -7,7 +7,7 @@
 use super::leaving::charge;
 use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
-use crate::tentative::Leaving;
+use crate::assumed::Leaving;
 use hashbrown::HashMap;
 use kerf_core::contract::{
     GpuNodeSpec, GpuNodeStatus, Holder, Reservation, SliceState, SliceStatus, WantedSlice,
@@ -55,7 +55,7 @@ impl ClusterIndex {
             return self.within_quota_for(ask, self.spot_without(name, ask, leaves)?.charge);
         };
         node.serving()?;
-        let spec = self.lead.tentatives.laid_over(key, &node.spec(), &node.status, &self.fleet).into_owned();
+        let spec = self.lead.assumed.laid_over(key, &node.spec(), &node.status, &self.fleet).into_owned();
         let mut leaving = node.promised_now();
         leaving.retain(|other| victims.contains(other) || self.is_leaving(node, other));
         let (spec, status) = leaving.iter().fold((spec, node.status.clone()), |(spec, status), pod| {
@@ -89,7 +89,7 @@ impl ClusterIndex {
     /// Whether a node was among those that refused a pod in its last filter.
     #[must_use]
     pub fn was_refused_by(&self, uid: &PodUid, node: &NodeName) -> bool {
-        self.lead.waiting.was_offered(uid, node)
+        self.lead.unschedulable.was_offered(uid, node)
     }
 
     /// Handles a pod that no other pod is preempted for. It gets an Event if the reason has changed, at most once a

@@ -4,7 +4,7 @@ use super::copy::Proposed;
 use super::leaving::charge;
 use super::{ClusterIndex, Unreservable};
 use crate::ask::Ask;
-use crate::tentative::KindChoice;
+use crate::assumed::KindChoice;
 use kerf_core::contract::GpuNodeStatus;
 use kerf_core::ledger::{Owner, Proposal};
 use kerf_core::names::{NodeName, PodKey, PodUid};

@@ -1,8 +1,8 @@
 use super::scene::Scene;
 use super::*;
+use crate::assumed::LIFETIME;
 use crate::filter::{Candidate, Filtered, filter};
 use crate::template::Template;
-use crate::tentative::LIFETIME;
 use kerf_core::contract::{Chosen, RequestDocument};
 use kerf_core::names::PodKey;
 use kerf_core::packing::Terms;

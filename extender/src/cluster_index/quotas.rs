@@ -14,7 +14,7 @@ use crate::pod::KnownPod;
 use crate::usage::{Entry, Under, Usage};
 use hashbrown::{HashMap, HashSet};
 use kerf_core::contract::{SliceStatus, Wanted};
-use kerf_core::ledger::Promisee;
+use kerf_core::ledger::OwnerInEpoch;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::Policies;
@@ -196,7 +196,7 @@ impl ClusterIndex {
         let names: HashSet<NodeName> = names.cloned().collect();
         for name in &names {
             self.charge_node(name);
-            self.lead.waiting.changed(name);
+            self.lead.unschedulable.changed(name);
             self.effects.changed.insert(name.clone());
         }
     }
@@ -258,7 +258,7 @@ impl ClusterIndex {
     }
 
     /// What the pod will be charged for a place on a node, for as long as it is assumed there.
-    pub(super) fn expected_charge(&self, name: &NodeName, pod: &Promisee, ask: &Ask) -> Option<Entry> {
+    pub(super) fn expected_charge(&self, name: &NodeName, pod: &OwnerInEpoch, ask: &Ask) -> Option<Entry> {
         self.quotas.payer(ask)?;
         let least = Charge::least(&ask.document);
         let node = self.nodes.get(name).filter(|_| depends_on_place(&ask.document));
@@ -320,7 +320,7 @@ impl ClusterIndex {
 
     fn expected(&self, payer: &Payer) -> Charge {
         let Payer { namespace, policy, .. } = payer;
-        self.quotas.held(payer).plus(self.lead.tentatives.usage().of(namespace, policy))
+        self.quotas.held(payer).plus(self.lead.assumed.usage().of(namespace, policy))
     }
 }
 

@@ -5,7 +5,7 @@ use crate::filter::{Candidate, Filtered, filter, prioritize};
 use crate::pod::SlicedPod;
 use kerf_core::contract::{Chosen, RequestDocument};
 use kerf_core::kind::Kind;
-use kerf_core::ledger::Promisee;
+use kerf_core::ledger::OwnerInEpoch;
 use kerf_core::names::PodKey;
 use kerf_core::policy::Policies;
 use kerf_core::quota::Cap;
@@ -216,7 +216,7 @@ fn no_more_is_promised_than_there_is_and_a_promise_becomes_what_the_pod_holds() 
     assert_eq!(refusals(&filter(&mut index, &late, &["n"], Instant::now())), [Refusal::NoRoom]);
     // The pod's Binding was refused, so another pod gets the device.
     let until = Instant::now();
-    index.begin_post(&last.uid, &last.key, until);
+    index.begin_binding(&last.uid, &last.key, until);
     index.post_refused(&last.uid, until);
     assert_eq!(reserve(&mut index, &late, "n"), Ok(()));
     assert_eq!(held(&index, "n"), 8);
@@ -227,7 +227,7 @@ fn a_promise_stays_while_it_is_not_known_whether_the_binding_was_made() {
     let mut index = cluster(&[("n", mps()), ("m", mps())]);
     let pod = ten("a");
     reserve(&mut index, &pod, "n").unwrap();
-    index.begin_post(&pod.uid, &pod.key, Instant::now());
+    index.begin_binding(&pod.uid, &pod.key, Instant::now());
     assert_eq!(filter(&mut index, &pod, &["m", "n"], Instant::now()).fitting, ["n"]);
     assert_eq!(reserve(&mut index, &pod, "n"), Ok(()), "its promise is kept");
     assert!(!index.give_up(&pod.uid));
@@ -247,9 +247,9 @@ fn a_refused_second_binding_leaves_the_first_ones_device_reserved() {
     }
     let (pod, first) = (ten("a"), Instant::now());
     reserve(&mut index, &pod, "n").unwrap();
-    index.begin_post(&pod.uid, &pod.key, first);
+    index.begin_binding(&pod.uid, &pod.key, first);
     let second = first + Duration::from_secs(5);
-    index.begin_post(&pod.uid, &pod.key, second);
+    index.begin_binding(&pod.uid, &pod.key, second);
     index.post_refused(&pod.uid, second);
     assert_eq!(reserve(&mut index, &ten("late"), "n"), Err(Refusal::NoRoom.into()));
 }
@@ -373,7 +373,10 @@ fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
     index.show_other(&pod("a", Some("n")));
     index.hide_other(&plain("a").uid);
     assert_eq!(filter(&mut index, &plain("c"), &["n"], Instant::now()).fitting, ["n"]);
-    assert!(index.lead.waiting.pods().next().is_none(), "nothing is written on a pod that is not kerf's");
+    assert!(
+        index.lead.unschedulable.pods().next().is_none(),
+        "nothing is written on a pod that is not kerf's"
+    );
 }
 
 #[test]
@@ -474,7 +477,7 @@ proptest! {
                     }
                 }
                 _ => {
-                    index.expect(Promisee { uid: pod.uid.clone(), key: pod.key.clone(), epoch: 1 }, pod.ask.clone().unwrap(), crate::tentative::KindChoice::default(), &"n".into(), now);
+                    index.expect(OwnerInEpoch { uid: pod.uid.clone(), key: pod.key.clone(), epoch: 1 }, pod.ask.clone().unwrap(), crate::assumed::KindChoice::default(), &"n".into(), now);
                 }
             }
             let promised = pods.iter().filter(|pod| index.place_of(&pod.uid).is_some()).count();

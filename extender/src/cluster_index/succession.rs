@@ -54,7 +54,8 @@ impl ClusterIndex {
     #[must_use]
     pub fn leaves_nothing_under_way(&self) -> bool {
         let may_have_statics = !self.is_listed() || self.statics.names().any(|name| self.is_static(name));
-        self.lead.posting.is_empty() && !(may_have_statics && self.lead.predecessor.silent_since.is_some())
+        self.lead.pending_bindings.is_empty()
+            && !(may_have_statics && self.lead.predecessor.silent_since.is_some())
     }
 }
 

@@ -190,7 +190,7 @@ fn promises_are_counted_by_how_far_they_are() {
     reserve(&mut index, "a");
     index.show_pod(known("b", None));
     index.propose(&uid("b"), &PodKey::new("default", "b"), &"n".into(), None).unwrap();
-    let counts: Vec<usize> = index.promise_counts().into_iter().map(|(_, count)| count).collect();
+    let counts: Vec<usize> = index.reservation_counts().into_iter().map(|(_, count)| count).collect();
     assert_eq!(counts, [0, 1, 1]);
 }
 
@@ -201,7 +201,7 @@ fn a_pod_that_ended_before_its_promise_is_looked_up_when_its_binding_is_refused(
     let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
     index.reserve(&uid("brief"), &key, &"n".into(), Some(ask)).unwrap();
     let until = Instant::now();
-    index.begin_post(&uid("brief"), &key, until);
+    index.begin_binding(&uid("brief"), &key, until);
     index.take_effects();
     index.post_refused(&uid("brief"), until);
     assert!(index.take_effects().unconfirmed.contains(&uid("brief")));

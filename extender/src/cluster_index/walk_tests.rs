@@ -322,7 +322,7 @@ impl World {
     fn bind(&mut self, uid: &PodUid) {
         let pod = self.pods[uid].clone();
         let Some(node) = pod.sent.clone() else { return self.schedule(uid) };
-        let expected = self.index.lead.tentatives.get(uid).map(|expected| expected.choice.plan.clone());
+        let expected = self.index.lead.assumed.get(uid).map(|expected| expected.choice.plan.clone());
         let is_kept = self.index.place_of(uid).is_some();
         match self.index.propose(uid, &pod.candidate.key, &node, pod.candidate.ask.clone().ok()) {
             Ok(proposal) => {

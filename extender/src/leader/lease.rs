@@ -48,7 +48,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Seconds after which the watch is restarted, as for the other watches.
 const WATCH_SECONDS: u32 = 60;
 /// The timeout of one request.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A replica that competes for the Lease.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl Candidate {
             Config::default().fields(&format!("metadata.name={}", self.settings.name)).timeout(WATCH_SECONDS);
         let mut changes = pin!(watcher(self.api.clone(), config).default_backoff());
         loop {
-            match timeout(PATIENCE, self.try_acquire()).await {
+            match timeout(TIMEOUT, self.try_acquire()).await {
                 Ok(Ok(Some(held))) => {
                     tracing::info!(identity = self.settings.identity, epoch = held.epoch(), "leading");
                     return held;
@@ -156,7 +156,7 @@ impl Candidate {
                 break;
             }
             pause = self.settings.renew_again_after();
-            match timeout_at(within(PATIENCE), self.renew(held)).await {
+            match timeout_at(within(TIMEOUT), self.renew(held)).await {
                 Ok(Ok(true)) => pause = self.settings.renew_every(),
                 Ok(Ok(false)) => {
                     tracing::error!(lease = self.name(), "the lease was taken by another");
@@ -191,7 +191,7 @@ impl Candidate {
         lease.spec = Some(LeaseSpec { holder_identity: Some(String::new()), ..self.spec(&held, &lease) });
         let params = PostParams::default();
         let replace = self.api.replace(&self.settings.name, &params, &lease);
-        let until = deadline.min(Instant::now() + PATIENCE);
+        let until = deadline.min(Instant::now() + TIMEOUT);
         match timeout_at(until, replace).await {
             Ok(Ok(_)) => tracing::info!(lease = self.name(), "lease released"),
             Ok(Err(error)) => tracing::warn!(lease = self.name(), %error, "failed to release the lease"),

@@ -3,7 +3,7 @@
 //!
 //! The label is a signpost and no right: a replica that has it but does not lead refuses every request.
 
-use crate::in_time::in_time;
+use crate::api_timeout::with_timeout;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
@@ -22,7 +22,7 @@ use tokio::time::sleep;
 /// Selects the pods of the Deployment, as its own selector does.
 const REPLICAS: &str = "app.kubernetes.io/name=kerf-extender";
 /// Timeout of one pass over the pods' labels.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Seconds after which the watch is restarted, as for the other watches.
@@ -47,7 +47,7 @@ impl OwnPod {
         let config = Config::default().labels(REPLICAS).timeout(WATCH_SECONDS);
         let mut changes = pin!(watcher(self.pods.clone(), config).default_backoff());
         loop {
-            match in_time(PATIENCE, self.take_label()).await {
+            match with_timeout(TIMEOUT, self.take_label()).await {
                 Ok(()) => {
                     labelled();
                     // The event only triggers another pass, which reads the pods again, because the event may be older

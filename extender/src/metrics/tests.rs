@@ -1,19 +1,19 @@
 use super::*;
 use crate::api_stand_in::ApiStandIn;
 use crate::collector::TermCollector;
-use crate::in_force::InForce;
-use crate::term::{Standing, Term};
+use crate::policy_source::PolicySource;
+use crate::term::{CurrentTerm, Term};
 use kerf_core::packing::Terms;
 use kerf_runtime::shutdown::CancellationToken;
 use std::sync::Arc;
 
 #[tokio::test]
 async fn what_is_counted_is_shown_under_its_name() {
-    let standing = Arc::new(Standing::default());
+    let standing = Arc::new(CurrentTerm::default());
     let (metrics, mut registry) = Metrics::new();
     registry.register_collector(Box::new(TermCollector::new(standing.clone())));
     let client = ApiStandIn::new().client();
-    let (policies, stop) = (InForce::default(), CancellationToken::new());
+    let (policies, stop) = (PolicySource::default(), CancellationToken::new());
     standing.begin(Term::new(client, metrics.clone(), 1, Terms::default(), policies, stop));
     metrics.answered(Verb::Bind, KindLabel::Of(Kind::Mig), Outcome::TimedOut, Duration::from_secs(4));
     let (created, bound) = (Timestamp::from_second(10).unwrap(), Timestamp::from_second(13).unwrap());

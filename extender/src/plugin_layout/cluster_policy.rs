@@ -1,7 +1,7 @@
 //! Reads and writes GPU Operator's `ClusterPolicy`, which need not exist.
 
-use super::PATIENCE;
-use crate::in_time::{Unanswered, in_time};
+use super::TIMEOUT;
+use crate::api_timeout::{ApiFailure, with_timeout};
 use kerf_core::keys;
 use kerf_core::plugin_layout::{ClusterPolicyWrite, SeenClusterPolicy};
 use kerf_runtime::cluster_policy::{api, heeded, seen};
@@ -9,9 +9,9 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
 /// The `ClusterPolicy` that GPU Operator uses, with its version; `None` without GPU Operator.
-pub(super) async fn read(client: &kube::Client) -> Result<Option<(SeenClusterPolicy, String)>, Unanswered> {
-    let found = match in_time(PATIENCE, api(client).list(&ListParams::default())).await {
-        Err(Unanswered::Api(kube::Error::Api(status))) if status.code == 404 => return Ok(None),
+pub(super) async fn read(client: &kube::Client) -> Result<Option<(SeenClusterPolicy, String)>, ApiFailure> {
+    let found = match with_timeout(TIMEOUT, api(client).list(&ListParams::default())).await {
+        Err(ApiFailure::Api(kube::Error::Api(status))) if status.code == 404 => return Ok(None),
         found => found?,
     };
     let Some(policy) = heeded(found.items) else { return Ok(None) };
@@ -24,7 +24,7 @@ pub(super) async fn write(
     client: &kube::Client,
     write: &ClusterPolicyWrite,
     version: &str,
-) -> Result<(), Unanswered> {
+) -> Result<(), ApiFailure> {
     let ClusterPolicyWrite { name, settings, record } = write;
     let record = record.as_ref().map(serde_json::to_string).transpose()?;
     let patch = json!({
@@ -35,5 +35,5 @@ pub(super) async fn write(
         },
     });
     let params = PatchParams { field_manager: Some("kerf-extender".to_owned()), ..PatchParams::default() };
-    in_time(PATIENCE, api(client).patch(name, &params, &Patch::Merge(patch))).await.map(drop)
+    with_timeout(TIMEOUT, api(client).patch(name, &params, &Patch::Merge(patch))).await.map(drop)
 }

@@ -1,7 +1,7 @@
 //! Reads and writes the `ConfigMap` with the configuration of NVIDIA's device plugin.
 
-use super::PATIENCE;
-use crate::in_time::{Unanswered, in_time};
+use super::TIMEOUT;
+use crate::api_timeout::{ApiFailure, with_timeout};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kerf_core::keys;
 use kerf_core::plugin_layout::{ConfigMapWrite, SeenConfigMap};
@@ -13,9 +13,9 @@ pub(super) async fn read(
     client: &kube::Client,
     namespace: &str,
     name: &str,
-) -> Result<SeenConfigMap, Unanswered> {
+) -> Result<SeenConfigMap, ApiFailure> {
     let api = Api::<ConfigMap>::namespaced(client.clone(), namespace);
-    let Some(found) = in_time(PATIENCE, api.get_opt(name)).await? else {
+    let Some(found) = with_timeout(TIMEOUT, api.get_opt(name)).await? else {
         return Ok(SeenConfigMap::default());
     };
     let times = found.metadata.annotations.and_then(|mut all| all.remove(keys::PLUGIN_LAYOUT));
@@ -30,7 +30,7 @@ pub(super) async fn write(
     namespace: &str,
     name: &str,
     write: &ConfigMapWrite,
-) -> Result<(), Unanswered> {
+) -> Result<(), ApiFailure> {
     let api = Api::<ConfigMap>::namespaced(client.clone(), namespace);
     let ConfigMapWrite { data, written } = write;
     let times = serde_json::to_string(written)?;
@@ -39,7 +39,7 @@ pub(super) async fn write(
         "metadata": {"name": name, "annotations": {keys::PLUGIN_LAYOUT: times}}, "data": data,
     });
     let params = PatchParams::apply("kerf-extender").force();
-    let found = in_time(PATIENCE, api.patch(name, &params, &Patch::Apply(object))).await?;
+    let found = with_timeout(TIMEOUT, api.patch(name, &params, &Patch::Apply(object))).await?;
     // Server-side apply keeps keys that others have added. They are removed, because the plugin would take one for a
     // node's only configuration.
     let others: Map<String, Value> = found
@@ -51,7 +51,7 @@ pub(super) async fn write(
         .collect();
     if !others.is_empty() {
         let patch = Patch::Merge(json!({"data": others}));
-        in_time(PATIENCE, api.patch(name, &PatchParams::default(), &patch)).await?;
+        with_timeout(TIMEOUT, api.patch(name, &PatchParams::default(), &patch)).await?;
     }
     Ok(())
 }

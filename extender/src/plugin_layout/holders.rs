@@ -1,8 +1,8 @@
 //! Finds the pods that hold a node's GPUs, by NVIDIA's plugin or by kerf. It asks the API server, not a watch, because
 //! a change of the node rests on it.
 
-use super::PATIENCE;
-use crate::in_time::{Unanswered, in_time};
+use super::TIMEOUT;
+use crate::api_timeout::{ApiFailure, with_timeout};
 use kerf_core::names::{NodeName, PodKey};
 use kerf_runtime::plugin_pod::PluginPod;
 use kube::api::{Api, ListParams};
@@ -20,10 +20,10 @@ pub(super) fn turn(waiting: &BTreeSet<NodeName>, after: Option<&NodeName>) -> Ve
 
 /// Pods that are bound to the node, have not ended, and ask for a device of the plugin's, whichever scheduler bound
 /// them. Also pods that have slices from when the node was managed by kerf.
-pub(super) async fn of(client: &kube::Client, node: &NodeName) -> Result<Vec<PodKey>, Unanswered> {
+pub(super) async fn of(client: &kube::Client, node: &NodeName) -> Result<Vec<PodKey>, ApiFailure> {
     let here = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
     let pods = Api::<PluginPod>::all(client.clone());
-    let found = in_time(PATIENCE, pods.list(&ListParams::default().fields(&here))).await?;
+    let found = with_timeout(TIMEOUT, pods.list(&ListParams::default().fields(&here))).await?;
     Ok(found.items.iter().filter(|pod| pod.holds_gpus()).map(PluginPod::key).collect())
 }
 

@@ -2,15 +2,15 @@
 
 use super::*;
 use crate::api_stand_in::{ApiStandIn, Fault};
-use crate::in_force::InForce;
 use crate::node_view::NodeView;
 use crate::pod::{KnownPod, SlicedPod};
+use crate::policy_source::PolicySource;
 use clap::Parser;
 use http::Method;
 use kerf_core::nvidia_keys::CONFIG;
 use kerf_core::packing::Terms;
 use kerf_core::plugin_layout::{
-    ClusterPolicyWrite, Lag, MigStrategy, OperatorSettings, PluginLabels, Progress, Promise,
+    ClusterPolicyWrite, ExpectedAllocatable, Lag, MigStrategy, OperatorSettings, PluginLabels, Progress,
 };
 use kerf_core::testing::static_node;
 use kerf_runtime::shutdown::CancellationToken;
@@ -27,8 +27,14 @@ struct Flags {
 /// A leader that has seen no Node yet.
 fn keeper(api: &Arc<ApiStandIn>) -> Keeper {
     let (metrics, _) = crate::metrics::Metrics::new();
-    let term =
-        Term::new(api.client(), metrics, 1, Terms::default(), InForce::default(), CancellationToken::new());
+    let term = Term::new(
+        api.client(),
+        metrics,
+        1,
+        Terms::default(),
+        PolicySource::default(),
+        CancellationToken::new(),
+    );
     term.with(|index| {
         index.show_static("n".into(), Some(static_node(&[], &[("gpu", 4)])));
         index.nodes_listed();
@@ -56,7 +62,7 @@ fn record() -> NodeRecord {
         digest: "d".to_owned(),
         node: "n".to_owned(),
         progress: Progress::Applied,
-        promise: Promise::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
+        promise: ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
         set: labels(Some("a")),
         previous: labels(None),
         before: labels(None),
@@ -181,9 +187,9 @@ async fn no_pod_comes_to_a_static_node_before_a_new_leader_knows_whose_mig_devic
 async fn static_nodes_are_closed_from_the_beginning_where_there_are_policies_and_nowhere_else() {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies/default.yaml");
     let store = kerf_runtime::policy_file::PolicyStore::open(&file).unwrap();
-    let given = InForce::of(Some(store));
+    let given = PolicySource::of(Some(store));
     for (policies, layouts, is_open) in
-        [(InForce::default(), true, true), (given.clone(), true, false), (given, false, true)]
+        [(PolicySource::default(), true, true), (given.clone(), true, false), (given, false, true)]
     {
         let api = ApiStandIn::new();
         let (metrics, _) = crate::metrics::Metrics::new();

@@ -16,18 +16,18 @@ mod config_map;
 mod holders;
 mod node_patch;
 
+use crate::api_timeout::ApiFailure;
 use crate::args::{PluginArgs, RightsArgs};
 use crate::cluster_index::ClusterIndex;
 use crate::events;
-use crate::in_force::InForce;
-use crate::in_time::Unanswered;
+use crate::policy_source::PolicySource;
 use crate::seen_nodes::NodeChange;
 use crate::term::Term;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
 use kerf_core::plugin_layout::{
-    Ages, Decision, Holders, NodeDecision, NodeRecord, Seen, SeenClusterPolicy, SeenConfigMap, SeenNode,
+    Decision, FirstSeen, Holders, NodeDecision, NodeRecord, Seen, SeenClusterPolicy, SeenConfigMap, SeenNode,
     decide,
 };
 use kube::api::Api;
@@ -37,15 +37,15 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// The interval of passes over what is due.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the `ConfigMap` and the `ClusterPolicy` are read, which change rarely.
 const READ: Duration = Duration::from_secs(3);
 /// Timeout of one request. A write that failed is due again at the next pass.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether this replica applies layouts while it leads.
 #[must_use]
-pub fn applies(policies: &InForce, rights: RightsArgs) -> bool {
+pub fn applies(policies: &PolicySource, rights: RightsArgs) -> bool {
     // Without `--policy` no file says that layouts are to be removed either, so nothing is touched.
     rights.layouts && policies.are_given()
 }
@@ -69,7 +69,7 @@ pub async fn run(term: Arc<Term>, settings: PluginArgs) {
         return;
     }
     let mut nodes = term.cluster.seen_nodes.follow();
-    let mut ticks = interval(LOOK);
+    let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keeper = Keeper::new(term.clone(), settings);
     loop {
@@ -110,7 +110,7 @@ struct Keeper {
     read_at: Option<Instant>,
     /// The origin of `ages`. It is monotonic: the wall clock may be set, and other leaders have another one.
     began: Instant,
-    ages: Ages,
+    ages: FirstSeen,
     /// The last node whose holders were asked for in turn.
     asked_last: Option<NodeName>,
     /// A node whose holders block a change of the `ClusterPolicy`.
@@ -137,7 +137,7 @@ impl Keeper {
             cluster_policy: None,
             read_at: None,
             began: Instant::now(),
-            ages: Ages::default(),
+            ages: FirstSeen::default(),
             asked_last: None,
             in_the_way: None,
             closed: BTreeSet::new(),
@@ -223,7 +223,7 @@ impl Keeper {
         true
     }
 
-    async fn read_cluster_policy(&mut self) -> Result<(), Unanswered> {
+    async fn read_cluster_policy(&mut self) -> Result<(), ApiFailure> {
         self.cluster_policy = cluster_policy::read(&self.term.client).await?;
         let policy = self.cluster_policy.as_ref().map(|(policy, _)| policy);
         self.closed = policy.map(|policy| policy.renamed(&self.seen, &self.ages)).unwrap_or_default();
@@ -273,7 +273,7 @@ impl Keeper {
         })
     }
 
-    async fn read(&mut self) -> Result<(), Unanswered> {
+    async fn read(&mut self) -> Result<(), ApiFailure> {
         // The `ClusterPolicy` is read first, because it decides which nodes are closed, even if the rest cannot be
         // read.
         self.read_cluster_policy().await?;
@@ -371,7 +371,7 @@ impl Keeper {
         self.term.with(|index| names.iter().filter(|name| !index.close_static(name)).count() == 0)
     }
 
-    async fn write_node(&mut self, name: &NodeName, decision: NodeDecision) -> Result<(), Unanswered> {
+    async fn write_node(&mut self, name: &NodeName, decision: NodeDecision) -> Result<(), ApiFailure> {
         if let (Some(write), Some(version)) = (&decision.write, self.versions.get(name)) {
             let changes = self.seen.get(name).is_some_and(|seen| write.changes(seen));
             if changes && !self.term.with(|index| index.close_static(name)) {

@@ -1,7 +1,7 @@
 //! Writes labels, record and condition of a Node.
 
-use super::PATIENCE;
-use crate::in_time::{Unanswered, in_time};
+use super::TIMEOUT;
+use crate::api_timeout::{ApiFailure, with_timeout};
 use crate::node_view::NodeView;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -21,14 +21,14 @@ pub(super) async fn labels(
     name: &NodeName,
     write: &NodeWrite,
     version: &str,
-) -> Result<NodeView, Unanswered> {
+) -> Result<NodeView, ApiFailure> {
     let labels: Map<String, Value> =
         write.labels.entries().into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
     let record = write.record.as_ref().map(NodeRecord::to_json);
     let patch = json!({
         "metadata": {"resourceVersion": version, "labels": labels, "annotations": {keys::PLUGIN_LAYOUT: record}},
     });
-    view(&in_time(PATIENCE, nodes.patch(name.as_str(), &params(), &Patch::Merge(patch))).await?)
+    view(&with_timeout(TIMEOUT, nodes.patch(name.as_str(), &params(), &Patch::Merge(patch))).await?)
 }
 
 /// Writes the condition, or removes it. `before` is the status that the Node has now; it decides whether this is a
@@ -38,7 +38,7 @@ pub(super) async fn condition(
     name: &NodeName,
     condition: Option<&Condition>,
     before: Option<&str>,
-) -> Result<NodeView, Unanswered> {
+) -> Result<NodeView, ApiFailure> {
     let written = match condition {
         None => json!({"type": keys::LAYOUT_CONDITION, "$patch": "delete"}),
         Some(Condition { status, reason, message }) => {
@@ -54,9 +54,9 @@ pub(super) async fn condition(
         }
     };
     let patch = Patch::Strategic(json!({"status": {"conditions": [written]}}));
-    view(&in_time(PATIENCE, nodes.patch_status(name.as_str(), &params(), &patch)).await?)
+    view(&with_timeout(TIMEOUT, nodes.patch_status(name.as_str(), &params(), &patch)).await?)
 }
 
-fn view(node: &Node) -> Result<NodeView, Unanswered> {
+fn view(node: &Node) -> Result<NodeView, ApiFailure> {
     Ok(serde_json::from_value(serde_json::to_value(node)?)?)
 }

@@ -21,7 +21,7 @@ pub(super) const NO_VICTIMS: &str = "no NodeNameToMetaVictims in the request: se
 /// happens. After a refusal it does not ask again until another pod ends, or for five minutes.
 const LATEST: Duration = Duration::from_millis(100);
 /// The interval of retries meanwhile.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The shortest interval between two late answers. The scheduler does nothing else while it waits for one. So one per
 /// second may be late, which is the first: that of the pod with the highest priority.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -89,7 +89,7 @@ async fn decide<'n>(term: &Arc<Term>, lag: &Lag, pod: &Candidate, plans: &[Plan<
         return decided;
     }
     while decided.may_change() && began.elapsed() < LATEST {
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
         decided = look();
     }
     decided

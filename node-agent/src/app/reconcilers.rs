@@ -2,12 +2,12 @@
 
 use crate::access::{AccessFiles, Library, Places};
 use crate::args::Args;
+use crate::conflicting::Lookout;
 use crate::dcgm_pause::{self, DcgmPause};
 use crate::event::Event;
 use crate::gpu::{GpuBackend, GpuError, GpuThread};
 use crate::mps::Paths;
-use crate::node::Recalled;
-use crate::others::Lookout;
+use crate::node::Restored;
 use crate::reconcile::Outlets;
 use crate::reconcilers::{self, Inputs};
 use crate::rejected;
@@ -23,7 +23,7 @@ pub(super) fn start(
     tasks: &mut JoinSet<()>,
     args: &Args,
     client: &Client,
-    (thread, outlets, recalled): (&GpuThread, &Outlets, &Recalled),
+    (thread, outlets, restored): (&GpuThread, &Outlets, &Restored),
     plugin_before: Option<String>,
     inputs: Inputs,
     stop: &CancellationToken,
@@ -32,7 +32,7 @@ pub(super) fn start(
     let thread = thread.counted(outlets.metrics.clone());
     let files = AccessFiles::new(places(args));
     tasks.spawn(reconcilers::access::reconcile(files, inputs.kept.clone(), events(), stop.clone()));
-    let set = recalled.limits.clone();
+    let set = restored.limits.clone();
     tasks.spawn(reconcilers::limits::reconcile(
         thread.clone(),
         set,
@@ -43,9 +43,9 @@ pub(super) fn start(
     let daemons = mps_paths(args)?;
     tasks.spawn(reconcilers::mps::reconcile(daemons, thread, inputs.kept, events(), stop.clone()));
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
-    tasks.spawn(time_slice::keep(slicer, recalled.lengths.clone(), inputs.lengths, stop.clone()));
+    tasks.spawn(time_slice::keep(slicer, restored.lengths.clone(), inputs.lengths, stop.clone()));
     let pause = DcgmPause::new(client.clone(), args.node.clone());
-    tasks.spawn(dcgm_pause::keep(pause, recalled.paused.clone(), inputs.pause, events(), stop.clone()));
+    tasks.spawn(dcgm_pause::keep(pause, restored.paused.clone(), inputs.pause, events(), stop.clone()));
     tasks.spawn(rejected::evict(client.clone(), inputs.evict, stop.clone()));
     let (node, recorder) = (args.node.clone(), outlets.recorder.clone());
     tasks.spawn(rejected::remove(

@@ -3,8 +3,8 @@
 
 use crate::args::Args;
 use crate::checkpoint::{self, CheckpointError};
-use crate::node::Recalled;
-use crate::recording::Recording;
+use crate::checkpoint_writer::CheckpointWriter;
+use crate::node::Restored;
 use anyhow::Context as _;
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::shutdown::CancellationToken;
@@ -12,10 +12,10 @@ use prometheus_client::registry::Registry;
 use std::time::Duration;
 
 /// The wait between two tries. A predecessor that ends takes seconds; one that leaves the node takes minutes.
-const TRY_AGAIN: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The checkpoint, and what an earlier process recorded in it.
-type Opened = (Recording, Option<Recalled>);
+type Opened = (CheckpointWriter, Option<Restored>);
 
 /// Opens the checkpoint once no other process holds it; `None` at `stop`. Meanwhile `/livez` is served, because waiting
 /// is no fault of this process and a restart would not help.
@@ -28,7 +28,7 @@ pub(super) async fn open(args: &Args, stop: &CancellationToken) -> anyhow::Resul
     let folder = args.state_dir.display();
     tracing::warn!(%folder, "another agent serves this node, or one leaves it; waiting until it has ended");
     let waiting = async {
-        while stop.run_until_cancelled(tokio::time::sleep(TRY_AGAIN)).await.is_some() {
+        while stop.run_until_cancelled(tokio::time::sleep(RETRY_INTERVAL)).await.is_some() {
             if let Some(opened) = try_open(args, &boot_id)? {
                 return Ok(Some(opened));
             }
@@ -43,7 +43,7 @@ pub(super) async fn open(args: &Args, stop: &CancellationToken) -> anyhow::Resul
 
 /// Returns `None` while another process holds the checkpoint.
 fn try_open(args: &Args, boot_id: &str) -> anyhow::Result<Option<Opened>> {
-    match Recording::open(&args.state_dir, boot_id.to_owned(), args.sys_dir.clone()) {
+    match CheckpointWriter::open(&args.state_dir, boot_id.to_owned(), args.sys_dir.clone()) {
         Err(CheckpointError::InUse(_)) => Ok(None),
         opened => opened.map(Some).context("--state-dir"),
     }
@@ -90,7 +90,7 @@ mod tests {
         let first = open(&args, &stop).await.unwrap().unwrap();
         let second = open(&args, &stop);
         tokio::pin!(second);
-        assert!(tokio::time::timeout(TRY_AGAIN / 5, &mut second).await.is_err(), "it has to wait");
+        assert!(tokio::time::timeout(RETRY_INTERVAL / 5, &mut second).await.is_err(), "it has to wait");
         drop(first);
         assert!(second.await.unwrap().is_some());
     }

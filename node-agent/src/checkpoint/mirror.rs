@@ -4,7 +4,7 @@
 //! ledger: an older agent has served the node since.
 
 use super::{CheckpointError, Record, VERSION, failed, from_json, sync, two_files};
-use crate::node::Recalled;
+use crate::node::Restored;
 use kerf_core::contract::GpuNodeSpec;
 use kerf_core::ledger::Saved;
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,7 @@ impl Mirror {
         let old = text.map(|text| from_json::<OldRecord>(&text, OLD_VERSION)).and_then(|read| match read {
             Ok(OldRecord { mirrors_ledger: true, .. }) => None,
             Ok(OldRecord { spec, rest, .. }) => {
-                let node = Recalled { ledger: spec.into(), ..rest.node };
+                let node = Restored { ledger: spec.into(), ..rest.node };
                 Some(Ok(Record { version: VERSION, node, ..rest }))
             }
             Err(error) => Some(Err(error)),
@@ -92,7 +92,7 @@ impl Mirror {
     fn write(&mut self, record: &Record) -> Result<(), CheckpointError> {
         let Saved { desired, epoch } = record.node.ledger.clone();
         let spec = GpuNodeSpec { epoch, ..desired };
-        let node = Recalled { ledger: Saved::default(), ..record.node.clone() };
+        let node = Restored { ledger: Saved::default(), ..record.node.clone() };
         let rest = Record { version: OLD_VERSION, node, ..record.clone() };
         let text = serde_json::to_vec(&OldRecord { spec, mirrors_ledger: true, rest })?;
         let [path, new] = NAMES.map(|name| self.folder.join(name));

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint, Server};
 
 /// How often the sockets are checked, and how long a failed registration waits.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long one registration may take: the kubelet dials back, for up to ten seconds.
 const REGISTER: Duration = Duration::from_secs(15);
@@ -33,7 +33,7 @@ const REGISTER: Duration = Duration::from_secs(15);
 /// How many names register concurrently.
 const AT_ONCE: usize = 8;
 
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After how many checks without a stream a name registers again.
 const LOOKS_WITHOUT_STREAM: u32 = 3;
@@ -75,7 +75,7 @@ pub async fn serve(
                 run.cancel();
                 tracing::warn!(%error, "names are not registered with the kubelet; trying again");
                 tell(Err(error));
-                pause(LOOK, &stop).await;
+                pause(POLL_INTERVAL, &stop).await;
             }
         }
     }
@@ -195,7 +195,7 @@ impl Run {
     /// Keeps the names registered. Returns the reason why all must register again.
     async fn keep(&mut self, stop: &CancellationToken) -> &'static str {
         loop {
-            pause(LOOK, stop).await;
+            pause(POLL_INTERVAL, stop).await;
             if stop.is_cancelled() {
                 return "the agent stops";
             }
@@ -231,7 +231,7 @@ impl Run {
 
     async fn close(mut self) {
         let closing = async { while self.servers.join_next().await.is_some() {} };
-        if tokio::time::timeout(FAREWELL, closing).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, closing).await.is_err() {
             self.servers.abort_all();
         }
         for socket in &self.sockets {
@@ -293,7 +293,10 @@ mod tests {
         let stop = CancellationToken::new();
         let mut run = Run::start(folder.path(), &names, &events, &stop).await.unwrap();
         tokio::time::pause();
-        assert!(tokio::time::timeout(LOOK * 3 / 2, run.keep(&stop)).await.is_err(), "all is as it was");
+        assert!(
+            tokio::time::timeout(POLL_INTERVAL * 3 / 2, run.keep(&stop)).await.is_err(),
+            "all is as it was"
+        );
         std::fs::remove_file(folder.path().join(endpoint(name))).unwrap();
         assert_eq!(run.keep(&stop).await, "a socket of the agent's was removed");
     }

@@ -13,7 +13,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Poll interval for the end of killed processes.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A daemon's process, which leads a process group with its servers in it. Dropping the value does not end them.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ pub(super) async fn kill_left(pid_file: &Path, within: Duration) -> Result<(), S
                 tracing::warn!(pid = process.pid, %error, "it cannot be killed");
             }
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -85,7 +85,7 @@ struct Life {
     now: Instant,
     /// How many pods have got a reservation.
     promised: u32,
-    record: Recalled,
+    record: Restored,
     /// Whether the kubelet has read the pods since its start.
     knows_pods: bool,
     /// The lists that the agent has sent, and those that the kubelet has processed.
@@ -112,7 +112,7 @@ impl Life {
     fn new(names: &'static Names) -> Self {
         let gpus = FakeGpus::new(&["H100-80GB", "T4-16GB"]);
         let (mut node, now) = (Node::default(), Instant::now());
-        node.recall(Recalled { is_own: true, ..Recalled::default() }, now);
+        node.restore(Restored { is_own: true, ..Restored::default() }, now);
         node.on_policy(Ok(NodePolicy::default()));
         node.on_observed(Ok(gpus.gpus()));
         node.on_registration(Ok(node.resource_names()));
@@ -127,7 +127,7 @@ impl Life {
             gpus,
             now,
             promised: 0,
-            record: Recalled::default(),
+            record: Restored::default(),
             knows_pods: true,
             sent,
             taken,
@@ -255,7 +255,7 @@ impl Life {
     fn lose_the_ledger(&mut self, choice: usize) {
         // Not if the kubelet lacks its data too, because then nothing would know of a share.
         if choice < 8 && self.knows_pods && !self.corrupt {
-            self.record = Recalled::default();
+            self.record = Restored::default();
             self.restart(1);
             self.ask_and_answer();
             let status = Some(GpuNodeStatus::default());
@@ -484,7 +484,7 @@ impl Life {
             return;
         }
         self.node = Node::new(Settings::default());
-        self.node.recall(self.record.clone(), self.now);
+        self.node.restore(self.record.clone(), self.now);
         self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
         self.pods.values_mut().for_each(|pod| pod.listed = true);
         (self.allocatable, self.holders) = (None, None);

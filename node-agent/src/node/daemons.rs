@@ -100,7 +100,7 @@ impl Node {
 
     fn tell_holders(&mut self, gpu: &GpuUuid, how: Option<&str>) {
         for pod in self.holders_on(gpu) {
-            self.tell(super::Note::MpsRestarted { gpu: gpu.clone(), pod, how: how.map(str::to_owned) });
+            self.tell(super::NodeEvent::MpsRestarted { gpu: gpu.clone(), pod, how: how.map(str::to_owned) });
         }
     }
 

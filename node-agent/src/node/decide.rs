@@ -6,7 +6,9 @@
 use super::advertise::DevicesByName;
 use super::retry::OUT_OF_REACH;
 use super::share::{self, Share};
-use super::{LetGo, Node, Note, Obstruction, Pause, Recalled, Spared, Task, WantedDaemon, lingering, silent};
+use super::{
+    LetGo, Node, NodeEvent, Obstruction, Pause, Restored, Spared, Task, WantedDaemon, orphaned, unresponsive,
+};
 use crate::access::{Access, AccessGrant};
 use crate::gpu::GpuInstance;
 use crate::gpu::limits::Limits;
@@ -38,7 +40,7 @@ pub struct Decision {
     /// The step to run now. Once it is under way there may be another, on another GPU.
     pub step: Option<Step>,
     /// What must be recorded on the node's disk before the step runs.
-    pub record: Recalled,
+    pub record: Restored,
     /// Desired state for the slices that exist. `None` until these are known, so that no holder loses anything before.
     pub kept: Option<Kept>,
     pub lengths: BTreeMap<GpuUuid, SliceLength>,
@@ -46,7 +48,7 @@ pub struct Decision {
     /// Whether pods that the kubelet has rejected are removed.
     pub remove_rejected: bool,
     /// What to report as Kubernetes Events.
-    pub notes: Vec<Note>,
+    pub notes: Vec<NodeEvent>,
     /// Pods that the policy has evicted.
     pub evict: Vec<(PodKey, PodUid)>,
     /// Pods with reservations for which a look-up must find out whether they are bound, and where.
@@ -243,7 +245,7 @@ impl Node {
             let of_daemon = self.daemon_trouble(&slice.device, slice.shape).filter(|_| !held);
             let other = of_daemon.or_else(|| self.reach_trouble(&slice.device).filter(|_| !held));
             let lingers = !held && lingering.contains(&slice.id);
-            let other = other.or_else(|| lingers.then(|| lingering::TEXT.to_owned()));
+            let other = other.or_else(|| lingers.then(|| orphaned::TEXT.to_owned()));
             let other = other.or_else(|| self.refused_though_there(slice).filter(|_| !held));
             let Some(text) = lasting.clone().or(other) else { continue };
             devices.insert(slice.device.clone());
@@ -379,7 +381,7 @@ impl Node {
             let is_late = at_once && others.is_none() || overdue.contains(&Task::Create(id.clone()));
             let is_final = is_late && !is_spared;
             let trouble = gpu.and_then(|gpu| self.trouble_of(gpu)).or(others);
-            let trouble = trouble.or_else(|| is_spared.then(|| silent::TEXT.to_owned()));
+            let trouble = trouble.or_else(|| is_spared.then(|| unresponsive::TEXT.to_owned()));
             let text = trouble.unwrap_or_else(|| obstacle.to_string());
             Obstruction { text, is_final }
         };
@@ -409,7 +411,7 @@ impl Node {
         let named: Vec<_> = self
             .desired()
             .iter()
-            .chain(&self.recalled.ledger.desired.slices)
+            .chain(&self.restored.ledger.desired.slices)
             .filter(|w| w.shape.instance().is_some())
             .filter_map(|w| Some((self.mig_device_of(w)?, w.id.clone())))
             .collect();

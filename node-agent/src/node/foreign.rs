@@ -4,8 +4,8 @@
 
 use super::share::{self, Share};
 use super::{Held, Node};
+use crate::conflicting::DRA_DRIVER;
 use crate::gpu::{Gpu, GpuInstance};
-use crate::others::DRA_DRIVER;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::nvidia_keys;
 use kerf_core::offer::ExistingSlice;

@@ -54,7 +54,7 @@ impl Node {
         tracing::error!(%gpu, gi, %text, "a GPU is unhealthy");
         // A repeated error replaces the earlier one, so that the quiet time starts again.
         self.ills.retain(|known| known.ill.gpu != gpu || known.ill.gi != gi);
-        self.tell(super::Note::GpuUnhealthy { gpu: gpu.clone(), text: text.clone() });
+        self.tell(super::NodeEvent::GpuUnhealthy { gpu: gpu.clone(), text: text.clone() });
         self.ills.push(Illness { ill: Ill { gpu, gi, text }, last: now });
     }
 
@@ -92,7 +92,7 @@ impl Node {
         self.ills = ill;
         for Illness { ill: Ill { gpu, gi, .. }, .. } in well {
             tracing::info!(%gpu, gi, "a GPU has recovered");
-            self.tell(super::Note::GpuRecovered { gpu });
+            self.tell(super::NodeEvent::GpuRecovered { gpu });
         }
         self.ills.iter().map(|ill| (ill.last + after).max(now + Duration::from_secs(1))).min()
     }

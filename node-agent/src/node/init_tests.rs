@@ -308,7 +308,7 @@ fn a_share_that_only_an_init_container_holds_stays_over_a_restart_though_nobody_
         }
         scene.settle();
         if !with_record {
-            scene.record = Recalled::default();
+            scene.record = Restored::default();
         }
         come_back(&mut scene);
         let whole = wanted("s9", Shape::Whole { size_gb: SizeGb(15) }, Some(("c", "nvidia.com/gpu")));
@@ -470,7 +470,7 @@ fn where_the_kubelets_checkpoint_was_never_read_nothing_starts_beside_a_share_of
         scene.recorded = Err("there is none".into());
         if gpu_is_late {
             scene.node = Node::new(scene.settings.clone());
-            scene.node.recall(scene.record.clone(), scene.now);
+            scene.node.restore(scene.record.clone(), scene.now);
             scene.node.on_pods(pods_of(FOUR, true));
             scene.list_holders();
             scene.decide();

@@ -5,31 +5,31 @@ mod advertise;
 mod blocked;
 mod daemons;
 mod decide;
+mod events;
 mod foreign;
 mod gfd;
 mod health;
 mod holders;
 mod illness;
-mod lingering;
 mod lists;
 mod names;
-mod notes;
 mod offering;
 mod orders;
+mod orphaned;
 mod outcomes;
 mod pause;
 mod pods;
 mod reach;
-mod recall;
 mod replica;
+mod restore;
 mod retry;
 mod rules;
 mod share;
-mod silent;
 mod status;
 mod takeover;
 mod topology;
 mod under_way;
+mod unresponsive;
 mod upgrade;
 mod usage;
 mod view;
@@ -46,11 +46,11 @@ mod illness_tests;
 #[cfg(test)]
 mod init_tests;
 #[cfg(test)]
-mod lingering_tests;
-#[cfg(test)]
 mod offering_tests;
 #[cfg(test)]
 mod orders_tests;
+#[cfg(test)]
+mod orphaned_tests;
 #[cfg(test)]
 mod parts_tests;
 #[cfg(test)]
@@ -77,18 +77,18 @@ mod usage_tests;
 pub use advertise::{Allocatable, DevicesByName};
 pub use daemons::{Daemon, Daemons, WantedDaemon};
 pub use decide::{Decision, Grant, Kept, ListedDevice, ShareGrant};
+pub use events::NodeEvent;
 pub use foreign::Foreign;
 pub use holders::{Held, Holders, Recorded};
 pub use illness::Ill;
-pub use notes::Note;
 pub use orders::Reply;
 pub use pause::Pause;
 pub use pods::{NodePod, NodePods};
-pub use recall::{Profiles, Recalled};
+pub use restore::{Profiles, Restored};
 pub(crate) use share::{Shares, device_id as share_device, gpu_of as share_gpu};
-pub use silent::Spared;
 pub(crate) use status::unserved;
 pub use takeover::Predecessor;
+pub use unresponsive::Spared;
 pub use upgrade::LetGo;
 pub use xids::{XidList, Xids};
 
@@ -176,7 +176,7 @@ pub struct Node {
     /// Pods that were deleted while their containers may have run, and that the kubelet still lists.
     cut_off: BTreeMap<PodKey, PodUid>,
     /// Devices of such pods, and of pods whose end was not seen.
-    lingered: lingering::Lingered,
+    lingered: orphaned::Lingered,
     /// Devices that this process has made while the kubelet's checkpoint was never read: no pod held them before.
     made: BTreeSet<DeviceId>,
     advertised: Advertised,
@@ -217,12 +217,12 @@ pub struct Node {
     named: bool,
     /// The names that the kubelet has accepted since its last start.
     registered: BTreeSet<ResourceName>,
-    recalled: Recalled,
+    restored: Restored,
     recovering: Option<Instant>,
     /// Why the checkpoint could not be written, and when the next try is.
     unrecorded: Option<(String, Instant)>,
-    notes: Vec<Note>,
-    told: Vec<Note>,
+    notes: Vec<NodeEvent>,
+    told: Vec<NodeEvent>,
     /// The GPUs that the node had when an earlier process ended, until they are seen or given up.
     awaited: Profiles,
     /// How long the agent waits for them.
@@ -325,8 +325,8 @@ impl Node {
         if others.is_empty() && self.others_manage() {
             self.alone_since = Some(now);
         }
-        let contested = others.iter().map(|text| Note::Contested { text: text.clone() }).take(1);
-        self.tell_lasting(contested.collect(), |note| matches!(note, Note::Contested { .. }));
+        let contested = others.iter().map(|text| NodeEvent::Contested { text: text.clone() }).take(1);
+        self.tell_lasting(contested.collect(), |note| matches!(note, NodeEvent::Contested { .. }));
         self.others = Some(others);
     }
 

@@ -1,7 +1,7 @@
 //! The node's ledger: a leader's orders, and the work that is due without one.
 
 use super::health::Neighbour;
-use super::recall::RECORD_AGAIN;
+use super::restore::RECORD_RETRY_INTERVAL;
 use super::{Node, Task};
 use kerf_core::contract::{GpuNodeStatus, NodePolicy, SliceStatus, Summary};
 use kerf_core::ledger::{
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long no idle slice is cut on a GPU after one could not be made there.
-const REST: Duration = Duration::from_mins(5);
+const IDLE_BACKOFF: Duration = Duration::from_mins(5);
 
 /// How long the extender may be without a leader before the node reports that it accepts no new pods.
 const LEADERLESS: Duration = Duration::from_mins(1);
@@ -109,7 +109,7 @@ impl Node {
         now: Instant,
     ) {
         tracing::error!(error, "no reservation is accepted that cannot be recorded");
-        self.unrecorded = Some((error.to_owned(), now + RECORD_AGAIN));
+        self.unrecorded = Some((error.to_owned(), now + RECORD_RETRY_INTERVAL));
         for uid in uids {
             self.ledger.retract(uid);
         }
@@ -199,7 +199,7 @@ impl Node {
         let Upkeep { has_changed, lost } = self.ledger.upkeep(status, owner, resting);
         if !resting.is_empty() {
             // The rest lasts from the first failure, so that further ones do not extend it.
-            rests_until.get_or_insert(now + REST);
+            rests_until.get_or_insert(now + IDLE_BACKOFF);
         }
         for (owner, why) in &lost {
             tracing::warn!(pod = %owner.key, uid = %owner.uid, why, "released a reservation that cannot be fulfilled");

@@ -1,6 +1,6 @@
 //! Handles the results of the steps that change GPUs.
 
-use super::{Node, Note, Task};
+use super::{Node, NodeEvent, Task};
 use crate::gpu::{Compute, GpuError, GpuInstance};
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{GpuUuid, SliceId};
@@ -70,7 +70,7 @@ impl Node {
             Ok(()) => {
                 self.unrecorded = None;
                 self.retries.succeeded(&task);
-                self.tell(Note::ModeChanged { gpu: gpu.clone(), mig });
+                self.tell(NodeEvent::ModeChanged { gpu: gpu.clone(), mig });
             }
             Err(error) => self.retries.failed(task, error, now),
         }

@@ -46,7 +46,7 @@ impl Node {
         self.pausing.cleared = cleared;
         // During a pause all of its labels may be written at any time, so keep the full set.
         if self.pausing.until.is_none() {
-            self.recalled.paused = labels;
+            self.restored.paused = labels;
         }
     }
 
@@ -58,7 +58,7 @@ impl Node {
         if is_needed && until.is_none() && !deployed.is_empty() {
             *number += 1;
             // Recorded before the labels are written, so that a restart can restore them.
-            self.recalled.paused.extend(deployed.iter().cloned());
+            self.restored.paused.extend(deployed.iter().cloned());
             *until = Some(now + LINGER);
         }
         *until = until.filter(|until| may && (*until > now || is_needed));
@@ -81,7 +81,7 @@ impl Node {
     /// The programs that should be paused now, and when that may change.
     pub(super) fn pause(&self) -> (Pause, Option<Instant>) {
         let Pausing { until, number, .. } = self.pausing;
-        let labels = until.map(|_| self.recalled.paused.clone()).unwrap_or_default();
+        let labels = until.map(|_| self.restored.paused.clone()).unwrap_or_default();
         (Pause { number, labels }, until)
     }
 

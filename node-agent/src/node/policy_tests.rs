@@ -34,7 +34,7 @@ fn an_empty_gpu_gets_the_mode_that_policys_kinds_take() {
     let status = scene.settle();
     assert_eq!(modes(&scene), [ON]);
     assert_eq!(slice(&status, "s1").state, SliceState::Ready, "what was asked for meanwhile is made then");
-    assert!(scene.told.contains(&Note::ModeChanged { gpu: uuid(0), mig: true }));
+    assert!(scene.told.contains(&NodeEvent::ModeChanged { gpu: uuid(0), mig: true }));
     scene.policy = rule(&[Kind::Mps], ModeChange::WithoutReset);
     scene.want(vec![]);
     let status = scene.settle();

@@ -72,7 +72,7 @@ fn no_label_is_taken_back_before_the_gpus_are_known_again() {
     scene.settle();
     assert!(before.values().any(Option::is_some));
     scene.node = Node::new(Settings::default());
-    scene.node.recall(scene.record.clone(), scene.now);
+    scene.node.restore(scene.record.clone(), scene.now);
     assert!(scene.node.labels().is_empty());
     scene.observe();
     assert_eq!(scene.node.labels(), before);
@@ -292,7 +292,7 @@ fn nothing_is_cut_that_cannot_be_recorded_and_the_condition_says_why() {
 #[test]
 fn a_record_that_cannot_be_read_moves_nothing_where_nothing_was_lost() {
     let (mut scene, _) = busy();
-    scene.record = Recalled::lost();
+    scene.record = Restored::lost();
     scene.start_agent();
     scene.list_holders();
     assert_eq!(run_all(&mut scene), Vec::<String>::new());
@@ -334,7 +334,7 @@ fn slices_without_a_record_are_occupied_and_told_once() {
     assert_eq!(slice(&status, "s1").message.as_deref(), Some("slices in use are in its way"));
     let found = status.slices.iter().find(|s| s.id.is_none()).unwrap();
     assert_eq!((found.state, found.device.as_ref().unwrap().as_str()), (SliceState::Held, "MIG-1"));
-    assert_eq!(scene.told, [Note::Adopted { device: DeviceId::new("MIG-1") }]);
+    assert_eq!(scene.told, [NodeEvent::Adopted { device: DeviceId::new("MIG-1") }]);
     scene.restart_agent();
     scene.want(vec![]);
     let status = scene.settle();
@@ -350,7 +350,7 @@ fn a_slice_that_the_record_tells_of_is_not_taken_for_somebody_elses() {
     scene.want(vec![wanted("s9", mig("7g.80gb", 0, 8), None)]);
     scene.settle();
     assert_eq!(scene.places(), ["7g.80gb at 0:8", "1g.5gb at 6:1"]);
-    assert_eq!(scene.told.iter().filter(|note| matches!(note, Note::Adopted { .. })).count(), 0);
+    assert_eq!(scene.told.iter().filter(|note| matches!(note, NodeEvent::Adopted { .. })).count(), 0);
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn a_replica_of_an_old_record_is_none_of_a_device_that_is_held_as_a_whole() {
 #[test]
 fn a_lost_checkpoint_does_not_say_whether_nvidias_plugin_was_here() {
     for plugin in [true, false] {
-        assert_eq!(Recalled { plugin, ..Recalled::default() }.plugin_was_here(), Some(plugin));
+        assert_eq!(Restored { plugin, ..Restored::default() }.plugin_was_here(), Some(plugin));
     }
-    assert_eq!(Recalled::lost().plugin_was_here(), None);
+    assert_eq!(Restored::lost().plugin_was_here(), None);
 }

@@ -3,7 +3,7 @@ use super::*;
 use crate::access::{AccessGrant, Target};
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuBackend as _, Process};
-use crate::node::{Decision, Recalled, Settings};
+use crate::node::{Decision, Restored, Settings};
 use kerf_core::contract::{Condition, GpuRule, MigReplicas, MigRule, SliceState};
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::units::MemoryMib;
@@ -129,7 +129,7 @@ fn a_restart_of_the_agent_takes_no_turn_from_anybody() {
     scene.restart_agent();
     scene.want(turns(3));
     assert_eq!(told(&scene.settle()), before);
-    scene.record = crate::node::Recalled::default();
+    scene.record = crate::node::Restored::default();
     scene.restart_agent();
     scene.want(vec![wanted("s9", super::super::tests::mig("7g.80gb", 0, 8), None)]);
     let status = scene.settle();
@@ -276,7 +276,7 @@ fn a_replica_under_a_neutral_name_is_served_and_adopted_as_one() {
     scene.settle();
     scene.allocate("p0", NEUTRAL, "MIG-1::1");
     // The checkpoint and the spec are lost.
-    scene.record = Recalled::default();
+    scene.record = Restored::default();
     scene.restart_agent();
     scene.want(vec![]);
     scene.observe();

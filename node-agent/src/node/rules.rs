@@ -77,7 +77,7 @@ impl Node {
     fn switch_to(&self, gpu: &Gpu, rule: &GpuRule) -> Option<bool> {
         let MigMode::Settled(on) = gpu.mig else { return None };
         let wanted = wanted_mode(rule)?;
-        let lost = !on && self.recalled.mig_lost.contains(&gpu.uuid) && rule.kinds.contains(&Kind::Mig);
+        let lost = !on && self.restored.mig_lost.contains(&gpu.uuid) && rule.kinds.contains(&Kind::Mig);
         let may = rule.mode_change != ModeChange::Never || lost;
         (wanted.unwrap_or(lost || on) != on && may).then_some(!on)
     }

@@ -96,7 +96,7 @@ impl Node {
     /// Makes the shares of an earlier process exist again once their GPUs are seen. No GPU reports a share, and if only
     /// an init container holds it, the kubelet does not list it either.
     pub(super) fn recall_shares(&mut self) {
-        for (device, shape) in self.recalled.shares.take().unwrap_or_default() {
+        for (device, shape) in self.restored.shares.take().unwrap_or_default() {
             // A replica goes with its MIG device, which may be another after a reload of the driver.
             if replica_of(&device).is_some() && !self.gpus.is_empty() {
                 if let Some(replica) = self.replica(&device) {
@@ -106,7 +106,7 @@ impl Node {
             }
             match slice_of(&device).filter(|(gpu, _)| self.gpu(gpu).is_some()) {
                 Some((gpu, id)) => drop(self.shares.entry(device).or_insert(Share { gpu, id, shape })),
-                None => drop(self.recalled.shares.get_or_insert_default().insert(device, shape)),
+                None => drop(self.restored.shares.get_or_insert_default().insert(device, shape)),
             }
         }
     }
@@ -145,7 +145,7 @@ impl Node {
     /// All shares that exist, with those of GPUs that were not seen yet.
     pub(super) fn shares_to_record(&self) -> Shares {
         let existing = self.shares.iter().map(|(device, share)| (device.clone(), share.shape));
-        self.recalled.shares.clone().unwrap_or_default().into_iter().chain(existing).collect()
+        self.restored.shares.clone().unwrap_or_default().into_iter().chain(existing).collect()
     }
 
     /// The GPUs on which a container holds a share that only a neutral name describes. The container may be a client of

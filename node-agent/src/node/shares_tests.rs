@@ -216,7 +216,7 @@ fn pods_are_told_once_for_each_daemon_that_they_lost() {
     let told = |scene: &mut Scene, generation| {
         scene.node.on_daemons(serving(generation, gib(4)));
         scene.decide();
-        scene.told.iter().filter(|note| matches!(note, Note::MpsRestarted { .. })).count()
+        scene.told.iter().filter(|note| matches!(note, NodeEvent::MpsRestarted { .. })).count()
     };
     assert_eq!([1, 2, 2, 3].map(|generation| told(&mut scene, generation)), [0, 1, 1, 2]);
     // A fault of the server that ends with the daemon is one loss. A fault that ends by itself is another.
@@ -230,7 +230,7 @@ fn pods_are_told_once_for_each_daemon_that_they_lost() {
     told(&mut scene, 6);
     let last = scene.told.last().unwrap();
     assert!(
-        matches!(last, Note::MpsRestarted { how: Some(how), .. } if how == "it does not answer"),
+        matches!(last, NodeEvent::MpsRestarted { how: Some(how), .. } if how == "it does not answer"),
         "{last:?}"
     );
 }
@@ -378,7 +378,7 @@ fn a_held_share_is_what_the_spec_tells_of_it_once_it_does() {
     scene.allocate("a", FOUR, "GPU-0::1");
     scene.settle();
     // The checkpoint is lost, and the kubelet reports before the API server.
-    scene.record = Recalled::default();
+    scene.record = Restored::default();
     scene.restart_agent();
     scene.decide();
     scene.want(spec);
@@ -394,7 +394,7 @@ fn a_share_under_a_neutral_name_is_what_the_record_or_its_pods_promise_tells_of_
         for (record, spec) in [(true, vec![]), (false, spec.clone())] {
             let mut scene = held_under_a_neutral_name(shape);
             if !record {
-                scene.record = Recalled::default();
+                scene.record = Restored::default();
             }
             scene.restart_agent();
             scene.decide();
@@ -422,7 +422,7 @@ fn held_under_a_neutral_name(shape: Shape) -> Scene {
 fn nothing_is_offered_beside_a_share_that_only_its_neutral_name_tells_of() {
     for shape in [mps(4), time_slice(4), WHOLE] {
         let mut scene = held_under_a_neutral_name(shape);
-        scene.record = Recalled::default();
+        scene.record = Restored::default();
         scene.restart_agent();
         // A recreated GpuNode starts with the first number, for another pod and another kind.
         let other = if shape == mps(4) { time_slice(4) } else { mps(4) };

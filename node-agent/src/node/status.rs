@@ -72,7 +72,7 @@ impl Node {
         let Some(reservation) = &wanted.reservation else {
             status.resource = self.account.held_as(device);
             let lingers = self.is_lingered_on(wanted);
-            status.message = lingers.then(|| super::lingering::TEXT.to_owned());
+            status.message = lingers.then(|| super::orphaned::TEXT.to_owned());
             let is_held = lingers || self.account.is_held(device);
             status.state = if is_held { SliceState::Held } else { SliceState::Idle };
             return;
@@ -105,7 +105,7 @@ impl Node {
     /// The state of a wanted slice that does not exist, and the reason.
     fn absence(&self, wanted: &WantedSlice) -> (SliceState, Option<String>) {
         if self.is_spared(wanted) {
-            return (SliceState::Held, Some(super::silent::TEXT.to_owned()));
+            return (SliceState::Held, Some(super::unresponsive::TEXT.to_owned()));
         }
         if let Some(obstacle) = self.obstacles.get(&wanted.id) {
             let state = if obstacle.is_final { SliceState::Failed } else { SliceState::Preparing };
@@ -134,7 +134,7 @@ impl Node {
         let busy = same.any(|i| self.is_instance_held(i)) || self.is_lingered(&device);
         let strange = shape.instance().is_some() && id.is_none();
         let message = strange.then(|| "kerf did not make it, and leaves it alone".to_owned());
-        let lingers = || self.is_lingered(&device).then(|| super::lingering::TEXT.to_owned());
+        let lingers = || self.is_lingered(&device).then(|| super::orphaned::TEXT.to_owned());
         let message = message.or_else(lingers);
         let resource = self.account.held_as(&device);
         SliceStatus {

@@ -42,10 +42,10 @@ impl Node {
         let recorded = self.ledger.desired();
         // A spec that a leader has written into another object of this name was followed too. One that no leader has
         // written yet was not.
-        let is_another = self.recalled.uid.is_some() && self.recalled.uid != uid && spec.revision > 0;
+        let is_another = self.restored.uid.is_some() && self.restored.uid != uid && spec.revision > 0;
         let (revision, epoch) = (spec.revision, spec.epoch.max(self.ledger.epoch()));
         let is_unknown =
-            (status.is_some() || self.recalled.is_lost) && revision == 0 && recorded.slices.is_empty();
+            (status.is_some() || self.restored.is_lost) && revision == 0 && recorded.slices.is_empty();
         let desired = if is_another || revision >= recorded.revision { spec } else { recorded.clone() };
         let (slices, moment, limits) = (desired.slices.len(), self.moment(now), self.settings.limits);
         self.takeover = TakeOver::Done;
@@ -59,7 +59,7 @@ impl Node {
             self.origins.extend(device.as_ref().map(replica::mig_device).zip(id));
         }
         self.ledger = Ledger::restore(Saved { desired, epoch }, limits, moment);
-        self.recalled.uid = None;
+        self.restored.uid = None;
         self.desired_changed();
     }
 

@@ -20,7 +20,7 @@ fn promised(id: &str, start: u8, pod: &str) -> WantedSlice {
 /// A node whose previous agent has recorded this.
 fn recorded(ledger: GpuNodeSpec) -> Scene {
     let mut scene = Scene::new(&["H100-80GB"]);
-    scene.record = Recalled { ledger: ledger.into(), uid: Some("uid".to_owned()), ..Recalled::default() };
+    scene.record = Restored { ledger: ledger.into(), uid: Some("uid".to_owned()), ..Restored::default() };
     scene.restart_agent();
     scene
 }
@@ -87,7 +87,7 @@ fn a_fresh_node_is_open_at_once_and_one_that_has_lost_its_ledger_is_not() {
     for was_served in [false, true] {
         let mut scene = super::orders_tests::scene();
         let status = scene.settle();
-        scene.record = Recalled::default();
+        scene.record = Restored::default();
         scene.restart_agent();
         found(&mut scene, "uid", spec(0, 0, vec![]), was_served.then_some(status));
         let wake = scene.decide().wake;

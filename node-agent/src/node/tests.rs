@@ -78,8 +78,8 @@ pub(super) struct Scene {
     pub(super) foreign: Vec<(Foreign, Holder)>,
     pub(super) policy: NodePolicy,
     pub(super) settings: Settings,
-    pub(super) record: Recalled,
-    pub(super) told: Vec<Note>,
+    pub(super) record: Restored,
+    pub(super) told: Vec<NodeEvent>,
 }
 
 impl Scene {
@@ -98,7 +98,7 @@ impl Scene {
             foreign: Vec::new(),
             policy: NodePolicy::default(),
             settings,
-            record: Recalled::default(),
+            record: Restored::default(),
             told: Vec::new(),
         };
         scene.restart_agent();
@@ -116,7 +116,7 @@ impl Scene {
     /// Starts a new process of the agent, which has seen only the GPUs.
     pub(super) fn start_agent(&mut self) {
         self.node = Node::new(self.settings.clone());
-        self.node.recall(self.record.clone(), self.now);
+        self.node.restore(self.record.clone(), self.now);
         self.node.on_leader(Some(1), self.now);
         self.kubelet.clear();
         self.observe();

@@ -3,7 +3,7 @@
 //! NVML.
 
 use super::share::{self, Share};
-use super::{Kept, Node, Note};
+use super::{Kept, Node, NodeEvent};
 use std::path::PathBuf;
 
 /// The agent may release the driver.
@@ -18,8 +18,8 @@ pub struct LetGo {
 impl Node {
     /// Takes the evidence for a driver upgrade; `None` if there is none.
     pub fn on_upgrade(&mut self, upgrade: Option<String>) {
-        let note = upgrade.iter().map(|text| Note::DriverUpgrade { text: text.clone() });
-        self.tell_lasting(note.collect(), |note| matches!(note, Note::DriverUpgrade { .. }));
+        let note = upgrade.iter().map(|text| NodeEvent::DriverUpgrade { text: text.clone() });
+        self.tell_lasting(note.collect(), |note| matches!(note, NodeEvent::DriverUpgrade { .. }));
         self.upgrade = upgrade;
     }
 

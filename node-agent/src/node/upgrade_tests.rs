@@ -60,7 +60,7 @@ fn nothing_new_is_made_or_offered_and_what_is_held_stays_held() {
     let status = scene.settle();
     assert!(status.is_ready());
     assert_eq!(slice(&status, "s2").state, SliceState::Ready);
-    let told = scene.told.iter().filter(|note| matches!(note, Note::DriverUpgrade { .. }));
+    let told = scene.told.iter().filter(|note| matches!(note, NodeEvent::DriverUpgrade { .. }));
     assert_eq!(told.count(), 1);
 }
 

@@ -1,7 +1,7 @@
 //! Measures the memory use on GPUs without MIG by the driver's process list. Memory in use outside of kerf is not
 //! offered, and a pod that uses more than it was given gets an Event, or is evicted.
 
-use super::{Node, Note};
+use super::{Node, NodeEvent};
 use crate::gpu::Gpu;
 use crate::gpu::limits::Limits;
 use crate::processes::{GpuUsage, Usage};
@@ -34,10 +34,10 @@ impl Node {
         self.served = usage.iter().map(|(gpu, usage)| (gpu.clone(), self.served(gpu, usage))).collect();
         self.usage = usage;
         self.look_at_shares();
-        let outside: Vec<Note> = self.gpus.iter().filter_map(|gpu| self.outside_note(gpu)).collect();
-        self.tell_lasting(outside, |note| matches!(note, Note::Outside { .. }));
+        let outside: Vec<NodeEvent> = self.gpus.iter().filter_map(|gpu| self.outside_note(gpu)).collect();
+        self.tell_lasting(outside, |note| matches!(note, NodeEvent::Outside { .. }));
         let over = self.over_use();
-        self.tell_lasting(over, |note| matches!(note, Note::OverUse { .. }));
+        self.tell_lasting(over, |note| matches!(note, NodeEvent::OverUse { .. }));
     }
 
     /// The pods that use the GPU and have a part of it.
@@ -52,10 +52,10 @@ impl Node {
         MemoryMib(used.0.div_ceil(STEP) * STEP)
     }
 
-    fn outside_note(&self, gpu: &Gpu) -> Option<Note> {
+    fn outside_note(&self, gpu: &Gpu) -> Option<NodeEvent> {
         let processes: Vec<String> = self.strangers(gpu).map(|(name, _)| name).collect();
         let used = self.outside(gpu);
-        let note = Note::Outside { gpu: gpu.uuid.clone(), used, processes: processes.join(", ") };
+        let note = NodeEvent::Outside { gpu: gpu.uuid.clone(), used, processes: processes.join(", ") };
         (!used.is_zero()).then_some(note)
     }
 
@@ -191,7 +191,7 @@ impl Node {
     }
 
     /// The pods that use more than they were given.
-    fn over_use(&self) -> Vec<Note> {
+    fn over_use(&self) -> Vec<NodeEvent> {
         let mut notes = Vec::new();
         for gpu in self.gpus.iter().filter(|gpu| gpu.table.is_none()) {
             let model = catalog::short_name(&gpu.product, gpu.memory);
@@ -200,7 +200,7 @@ impl Node {
                 let (Some(given), Some(pod)) = (self.given(gpu, uid), self.key_of(uid)) else { continue };
                 let processes = usage.processes.get(uid).copied().unwrap_or(0);
                 if *used > tolerated(&model, given, processes) {
-                    notes.push(Note::OverUse { gpu: gpu.uuid.clone(), pod, used: *used, given });
+                    notes.push(NodeEvent::OverUse { gpu: gpu.uuid.clone(), pod, used: *used, given });
                 }
             }
         }
@@ -210,7 +210,7 @@ impl Node {
     /// By how much pods exceed their part of a GPU, for those beyond the tolerance.
     pub fn over_used(&self) -> impl Iterator<Item = (GpuUuid, PodKey, MemoryMib)> {
         self.over_use().into_iter().filter_map(|note| match note {
-            Note::OverUse { gpu, pod, used, given } => Some((gpu, pod, used.saturating_sub(given))),
+            NodeEvent::OverUse { gpu, pod, used, given } => Some((gpu, pod, used.saturating_sub(given))),
             _ => None,
         })
     }

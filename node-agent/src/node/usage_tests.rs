@@ -45,7 +45,7 @@ fn outside(scene: &mut Scene) -> u64 {
     scene.decide().status.gpus[0].outside.0
 }
 
-fn count(scene: &Scene, kind: impl Fn(&Note) -> bool) -> usize {
+fn count(scene: &Scene, kind: impl Fn(&NodeEvent) -> bool) -> usize {
     scene.told.iter().filter(|note| kind(note)).count()
 }
 
@@ -75,7 +75,7 @@ fn memory_that_is_used_outside_kerf_is_not_offered_and_told_once() {
     let status = scene.settle();
     assert_eq!((slice(&status, "s3").state, status.gpus[0].outside), (SliceState::Failed, MemoryMib(3328)));
     assert!(failing(&status, Condition::SPEC_REACHED).unwrap().contains("memory"));
-    let is_outside = |note: &Note| matches!(note, Note::Outside { .. });
+    let is_outside = |note: &NodeEvent| matches!(note, NodeEvent::Outside { .. });
     assert_eq!(count(&scene, is_outside), 1);
     scene.node.on_usage(usage(&[("a", 4000)], &[]));
     assert_eq!(outside(&mut scene), 0);
@@ -98,7 +98,10 @@ fn what_was_seen_of_memory_stays_while_the_gpus_cannot_be_observed() {
         scene.node.on_usage(usage(&[("a", 9000)], &[("/usr/bin/Xorg", 3000)]));
         scene.decide();
     }
-    assert_eq!(count(&scene, |note| matches!(note, Note::Outside { .. } | Note::OverUse { .. })), 2);
+    assert_eq!(
+        count(&scene, |note| matches!(note, NodeEvent::Outside { .. } | NodeEvent::OverUse { .. })),
+        2
+    );
 }
 
 #[test]
@@ -106,15 +109,19 @@ fn a_pod_that_uses_more_than_it_was_given_is_told_once_and_evicted_if_policy_say
     let mut scene = scene();
     scene.node.on_usage(usage(&[("a", 4800)], &[]));
     scene.decide();
-    let is_over = |note: &Note| matches!(note, Note::OverUse { .. });
+    let is_over = |note: &NodeEvent| matches!(note, NodeEvent::OverUse { .. });
     assert_eq!(count(&scene, is_over), 0, "a process has a context beside what it asks for");
     assert_eq!(scene.node.over_used().count(), 0);
     for used in [4900, 5000, 5100] {
         scene.node.on_usage(usage(&[("a", used)], &[]));
         assert_eq!(scene.decide().evict, []);
     }
-    let told =
-        Note::OverUse { gpu: uuid(0), pod: PodKey::new("ns", "a"), used: MemoryMib(4900), given: gib(4) };
+    let told = NodeEvent::OverUse {
+        gpu: uuid(0),
+        pod: PodKey::new("ns", "a"),
+        used: MemoryMib(4900),
+        given: gib(4),
+    };
     assert_eq!(scene.told, [told]);
     let over = (uuid(0), PodKey::new("ns", "a"), MemoryMib(5100 - 4096));
     assert_eq!(scene.node.over_used().collect::<Vec<_>>(), [over]);

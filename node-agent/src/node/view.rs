@@ -70,7 +70,7 @@ impl Node {
     }
 
     fn is_known(&self, device: &DeviceId) -> bool {
-        let mut wanted = self.desired().iter().chain(&self.recalled.ledger.desired.slices);
+        let mut wanted = self.desired().iter().chain(&self.restored.ledger.desired.slices);
         self.origins.contains_key(device) || wanted.any(|w| self.mig_device_of(w).as_ref() == Some(device))
     }
 

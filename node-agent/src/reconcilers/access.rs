@@ -9,10 +9,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// How often the files are checked without a change, because somebody may have removed one.
-const LOOK: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The wait after a file could not be made.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Makes the wanted files and removes the others, until `stop`. Nothing is removed before the wanted devices are known.
 pub async fn reconcile(
@@ -41,7 +41,7 @@ pub async fn reconcile(
         tokio::select! {
             () = stop.cancelled() => return,
             changed = wanted.changed() => if changed.is_err() { return stop.cancelled().await },
-            () = tokio::time::sleep(if failed { AGAIN } else { LOOK }) => {}
+            () = tokio::time::sleep(if failed { RETRY_INTERVAL } else { POLL_INTERVAL }) => {}
         }
     }
 }

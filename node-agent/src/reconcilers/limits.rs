@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// The wait after a limit could not be set.
-const AGAIN: Duration = Duration::from_secs(30);
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Sets and lifts limits until `stop`, once the wanted ones are known, and reports which are set. An earlier process
 /// has set those in `set`.
@@ -37,7 +37,7 @@ pub async fn reconcile(
             if set != before {
                 events.send(Event::Limits(set.clone()));
             }
-            again = (!settled).then(|| Instant::now() + AGAIN);
+            again = (!settled).then(|| Instant::now() + RETRY_INTERVAL);
             tried = Some(limits);
         }
         tokio::select! {

@@ -3,9 +3,9 @@
 //! An Event is for people; nothing waits for it. The loop puts it into a bounded queue, and an Event that finds no room
 //! is counted and dropped. Each is also logged where it arises.
 
-mod news;
+mod event;
 
-pub use news::News;
+pub use event::AgentEvent;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kerf_core::keys;
@@ -29,7 +29,7 @@ const QUIET: Duration = Duration::from_mins(1);
 /// How often an Event is tried, the wait after the first try, which doubles, and the timeout of one try.
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The object of an Event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -47,7 +47,7 @@ pub enum About {
 /// Accepts Events for the queue. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Recorder {
-    queue: mpsc::Sender<(About, News)>,
+    queue: mpsc::Sender<(About, AgentEvent)>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -70,7 +70,7 @@ impl Recorder {
     }
 
     /// Queues an Event if there is room, and never waits.
-    pub fn tell(&self, about: About, news: News) {
+    pub fn tell(&self, about: About, news: AgentEvent) {
         if let Err(error) = self.queue.try_send((about, news)) {
             let (mpsc::error::TrySendError::Full((about, news))
             | mpsc::error::TrySendError::Closed((about, news))) = error;
@@ -91,7 +91,7 @@ type Subject = (About, &'static str, Option<String>);
 
 /// Writes the queued Events, one at a time.
 pub struct Writer {
-    reports: mpsc::Receiver<(About, News)>,
+    reports: mpsc::Receiver<(About, AgentEvent)>,
     client: Client,
     node: NodeName,
     publisher: Publisher,
@@ -112,7 +112,7 @@ impl Writer {
     }
 
     /// Whether the same Event was not written recently.
-    fn is_news(&mut self, about: &About, news: &News) -> bool {
+    fn is_news(&mut self, about: &About, news: &AgentEvent) -> bool {
         let (now, quiet) = (Instant::now(), self.quiet);
         self.told.retain(|_, told| now.saturating_duration_since(*told) < quiet);
         let subject = (about.clone(), news.reason(), news.subject());
@@ -123,11 +123,11 @@ impl Writer {
         is_news
     }
 
-    async fn write(&mut self, about: &About, news: &News) {
+    async fn write(&mut self, about: &About, news: &AgentEvent) {
         let (event, regarding) = (event(news, &self.node), reference(about, &self.node));
         let mut wait = FIRST_WAIT;
         for _ in 0..TRIES {
-            let error = match tokio::time::timeout(PATIENCE, self.publisher.publish(&event, &regarding)).await
+            let error = match tokio::time::timeout(TIMEOUT, self.publisher.publish(&event, &regarding)).await
             {
                 Ok(Ok(())) => return,
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
@@ -162,7 +162,7 @@ fn publisher(client: &Client, node: &NodeName) -> Publisher {
 
 /// Builds the Event. Its `related` object is the part of the GpuNode that it is about. Otherwise kube's publisher would
 /// count Events of one object and one reason as repetitions of the first.
-fn event(news: &News, node: &NodeName) -> Event {
+fn event(news: &AgentEvent, node: &NodeName) -> Event {
     let related = news.subject().map(|subject| ObjectReference {
         field_path: Some(subject),
         ..reference(&About::GpuNode(None), node)

@@ -11,35 +11,40 @@ fn gpu(number: u32) -> GpuUuid {
     GpuUuid::new(format!("GPU-{number}"))
 }
 
-fn unhealthy(number: u32) -> News {
-    News::GpuUnhealthy { gpu: gpu(number), why: "XID 79: GPU has fallen off the bus".to_owned() }
+fn unhealthy(number: u32) -> AgentEvent {
+    AgentEvent::GpuUnhealthy { gpu: gpu(number), why: "XID 79: GPU has fallen off the bus".to_owned() }
 }
 
 fn pod() -> About {
     About::Pod { key: PodKey::new("ml", "train-0"), uid: Some(PodUid::new("u-1")) }
 }
 
-fn one_of_each() -> Vec<News> {
+fn one_of_each() -> Vec<AgentEvent> {
     let text = || "because".to_owned();
     vec![
-        News::MpsRestarted { gpu: gpu(0), how: Some(text()) },
-        News::GpuMemoryOverUse { gpu: gpu(0), used: MemoryMib(5000), given: MemoryMib(4096), evicted: false },
-        News::NoSliceForPod,
-        News::OutsideMemory { gpu: gpu(0), memory: MemoryMib(512), processes: text() },
+        AgentEvent::MpsRestarted { gpu: gpu(0), how: Some(text()) },
+        AgentEvent::GpuMemoryOverUse {
+            gpu: gpu(0),
+            used: MemoryMib(5000),
+            given: MemoryMib(4096),
+            evicted: false,
+        },
+        AgentEvent::NoSliceForPod,
+        AgentEvent::OutsideMemory { gpu: gpu(0), memory: MemoryMib(512), processes: text() },
         unhealthy(0),
-        News::GpuRecovered { gpu: gpu(0) },
-        News::SliceMismatch { device: DeviceId::new("MIG-1") },
-        News::SliceAdopted { device: DeviceId::new("MIG-1") },
-        News::ForeignManager { text: text() },
-        News::RejectedPodRemoved { message: text() },
-        News::ModeChanged { gpu: gpu(0), mig: true },
-        News::DriverUpgrade { text: "the node's label x is y".to_owned() },
+        AgentEvent::GpuRecovered { gpu: gpu(0) },
+        AgentEvent::SliceMismatch { device: DeviceId::new("MIG-1") },
+        AgentEvent::SliceAdopted { device: DeviceId::new("MIG-1") },
+        AgentEvent::ForeignManager { text: text() },
+        AgentEvent::RejectedPodRemoved { message: text() },
+        AgentEvent::ModeChanged { gpu: gpu(0), mig: true },
+        AgentEvent::DriverUpgrade { text: "the node's label x is y".to_owned() },
     ]
 }
 
 /// Sends all reports, and waits until all are written.
 async fn told(
-    reports: Vec<(About, News)>,
+    reports: Vec<(About, AgentEvent)>,
     quiet: Duration,
     answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Log, u64) {
@@ -140,32 +145,32 @@ fn every_text_fits_an_event_and_ends_as_a_sentence() {
         assert!(text.ends_with('.') && text.len() < 512, "{text}");
         assert!(!news.action().is_empty() && news.reason().chars().all(char::is_alphanumeric));
     }
-    let long = News::RejectedPodRemoved { message: "ä".repeat(2000) };
+    let long = AgentEvent::RejectedPodRemoved { message: "ä".repeat(2000) };
     let note = event(&long, &NodeName::new("n1")).note.unwrap();
     assert!(note.len() <= LONGEST_NOTE && note.ends_with('…'), "{}", note.len());
 }
 
-/// Another variant of `News` does not compile until it has a number, and fails until it is in [`one_of_each`] and in
+/// Another variant of `AgentEvent` does not compile until it has a number, and fails until it is in [`one_of_each`] and in
 /// the documentation.
 #[test]
 fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
-    let number = |news: &News| match news {
-        News::MpsRestarted { .. } => 0,
-        News::GpuMemoryOverUse { .. } => 1,
-        News::NoSliceForPod => 2,
-        News::OutsideMemory { .. } => 3,
-        News::GpuUnhealthy { .. } => 4,
-        News::GpuRecovered { .. } => 5,
-        News::SliceMismatch { .. } => 6,
-        News::SliceAdopted { .. } => 7,
-        News::ForeignManager { .. } => 8,
-        News::RejectedPodRemoved { .. } => 9,
-        News::ModeChanged { .. } => 10,
-        News::DriverUpgrade { .. } => 11,
+    let number = |news: &AgentEvent| match news {
+        AgentEvent::MpsRestarted { .. } => 0,
+        AgentEvent::GpuMemoryOverUse { .. } => 1,
+        AgentEvent::NoSliceForPod => 2,
+        AgentEvent::OutsideMemory { .. } => 3,
+        AgentEvent::GpuUnhealthy { .. } => 4,
+        AgentEvent::GpuRecovered { .. } => 5,
+        AgentEvent::SliceMismatch { .. } => 6,
+        AgentEvent::SliceAdopted { .. } => 7,
+        AgentEvent::ForeignManager { .. } => 8,
+        AgentEvent::RejectedPodRemoved { .. } => 9,
+        AgentEvent::ModeChanged { .. } => 10,
+        AgentEvent::DriverUpgrade { .. } => 11,
     };
     assert_eq!(one_of_each().iter().map(number).collect::<Vec<_>>(), (0..=11).collect::<Vec<_>>());
     let text = include_str!("../../../docs/events.md");
     let rows = text.lines().filter(|line| line.contains("| agent |"));
     let documented: BTreeSet<&str> = rows.filter_map(|line| line.split('`').nth(1)).collect();
-    assert_eq!(documented, one_of_each().iter().map(News::reason).collect());
+    assert_eq!(documented, one_of_each().iter().map(AgentEvent::reason).collect());
 }

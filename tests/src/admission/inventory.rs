@@ -16,7 +16,7 @@ use crate::control_plane::ControlPlane;
 
 const AT_ONCE: usize = 16;
 /// How long the API server may still enforce a guard whose binding is deleted.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Creates `count` `GpuNodes` of eight GPUs each, of several models, cut and used in many ways.
 pub async fn create_gpu_nodes(plane: &ControlPlane, count: u32) -> anyhow::Result<()> {
@@ -31,10 +31,10 @@ pub async fn create_gpu_nodes(plane: &ControlPlane, count: u32) -> anyhow::Resul
         let patch = Patch::Merge(json!({"status": node(number)?}));
         // The API server enforces deleted bindings for a moment, so rejected writes are retried.
         let created = async || Ok(nodes.create(&PostParams::default(), &object).await.map(|_| true)?);
-        wait(PATIENCE, "a GpuNode to be taken", created).await?;
+        wait(TIMEOUT, "a GpuNode to be taken", created).await?;
         let told =
             async || Ok(nodes.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| true)?);
-        wait(PATIENCE, "a status to be taken", told).await
+        wait(TIMEOUT, "a status to be taken", told).await
     };
     stream::iter(0..count).map(write).buffer_unordered(AT_ONCE).try_collect().await
 }

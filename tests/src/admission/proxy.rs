@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 /// How often the proxy probes a replica. The manifests probe every 2 s, which would make the tests slow.
 const PROBE: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Backend {
@@ -60,7 +60,7 @@ impl AdmissionProxy {
         let told = ready.clone();
         let probing = tokio::spawn(async move {
             loop {
-                let is_ready = matches!(timeout(PATIENCE, is_ready(admin)).await, Ok(Ok(true)));
+                let is_ready = matches!(timeout(TIMEOUT, is_ready(admin)).await, Ok(Ok(true)));
                 told.store(is_ready, Ordering::Relaxed);
                 tokio::time::sleep(PROBE).await;
             }

@@ -23,7 +23,7 @@ const NAME: &str = "kerf-webhook";
 const CONFIGURATION: &str = "kerf";
 const SECRET: &str = "kerf-webhook-tls";
 /// How long a replica may take to become ready, or to exit.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 pub struct Replica {
     child: Child,
@@ -85,7 +85,7 @@ impl AdmissionScene {
     async fn is_ready(&self, number: usize) -> anyhow::Result<()> {
         let replica = self.replicas.get(number).context("there is no such replica")?;
         let ready = async || Ok(self.proxy.ready().contains(&replica.address));
-        let waited = wait(PATIENCE, &format!("replica {number} to be ready"), ready).await;
+        let waited = wait(TIMEOUT, &format!("replica {number} to be ready"), ready).await;
         waited.with_context(|| replica.child.log_tail())
     }
 
@@ -101,7 +101,7 @@ impl AdmissionScene {
     pub fn end(&mut self, number: usize) -> anyhow::Result<()> {
         let replica = self.replicas.get_mut(number).context("there is no such replica")?;
         // Blocking here is announced to the runtime, because the proxy's tasks run on it too.
-        let ended = tokio::task::block_in_place(|| replica.child.terminate(PATIENCE))?;
+        let ended = tokio::task::block_in_place(|| replica.child.terminate(TIMEOUT))?;
         ensure!(ended, "replica {number} did not end by itself: {}", replica.child.log_tail());
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::binaries;
 use crate::control_plane::{ControlPlane, ports};
 use crate::process::{Child, Program};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const WEBHOOK: &str = "kerf-webhook";
 const CONFIGURATION: &str = "kerf";
@@ -151,7 +151,7 @@ async fn start_as(
         .arg(address_file(plane, name));
     let child = more(program).spawn()?;
     let file = address_file(plane, name);
-    let ready = wait(PATIENCE, &format!("{name} to listen"), async || Ok(file.exists())).await;
+    let ready = wait(TIMEOUT, &format!("{name} to listen"), async || Ok(file.exists())).await;
     ready.with_context(|| child.log_tail())?;
     let address = read_address(plane, name)?;
     Ok((child, address))

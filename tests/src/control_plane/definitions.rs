@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt as _};
 use super::ControlPlane;
 
 /// Timeout for one definition, on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 impl ControlPlane {
     /// Returns when the API server serves every defined custom resource. `kubectl wait` is not used, because
@@ -21,9 +21,9 @@ impl ControlPlane {
         for definition in definitions.list(&ListParams::default()).await? {
             let name = definition.name_any();
             let established = await_condition(definitions.clone(), &name, conditions::is_crd_established());
-            let in_time = tokio::time::timeout(PATIENCE, established).await;
+            let in_time = tokio::time::timeout(TIMEOUT, established).await;
             in_time
-                .with_context(|| format!("{name} is not Established after {} s", PATIENCE.as_secs()))?
+                .with_context(|| format!("{name} is not Established after {} s", TIMEOUT.as_secs()))?
                 .with_context(|| format!("failed to watch {name}"))?;
         }
         Ok(())

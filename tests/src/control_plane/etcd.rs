@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 
 use super::ControlPlane;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl ControlPlane {
     /// Copies etcd's data to a folder of this name, while API server and etcd are stopped.
@@ -32,7 +32,7 @@ impl ControlPlane {
     async fn without_etcd(&mut self, act: impl FnOnce() -> std::io::Result<()>) -> anyhow::Result<()> {
         // Its watches would keep an API server from ending in order.
         self.child("kube-apiserver")?.kill()?;
-        ensure!(self.child("etcd")?.terminate(PATIENCE)?, "etcd does not end");
+        ensure!(self.child("etcd")?.terminate(TIMEOUT)?, "etcd does not end");
         act().context("failed to copy etcd's data")?;
         self.restart("etcd").await?;
         self.restart("kube-apiserver").await

@@ -10,7 +10,7 @@ use kube::api::{ObjectMeta, PostParams};
 use super::ControlPlane;
 
 /// Timeout for the controller manager to create a service account, on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(25);
 
 impl ControlPlane {
@@ -28,8 +28,8 @@ impl ControlPlane {
         let accounts = Api::<ServiceAccount>::namespaced(self.client(), namespace);
         let began = Instant::now();
         while accounts.get_opt("default").await?.is_none() {
-            if began.elapsed() > PATIENCE {
-                bail!("no default service account in {namespace} after {} s", PATIENCE.as_secs());
+            if began.elapsed() > TIMEOUT {
+                bail!("no default service account in {namespace} after {} s", TIMEOUT.as_secs());
             }
             tokio::time::sleep(PAUSE).await;
         }

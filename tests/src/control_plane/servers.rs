@@ -9,13 +9,13 @@ use super::readiness::Probe;
 use crate::process::{Child, Program};
 
 /// Timeout for one program on a machine that is busy with builds. An idle machine takes a few seconds.
-const START_PATIENCE: Duration = Duration::from_mins(1);
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Interval of probes: short compared to a start, and no load for the program.
 const PROBE_PAUSE: Duration = Duration::from_millis(25);
 
 /// How long a program may take to exit before it is killed.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Server {
     child: Child,
@@ -66,7 +66,7 @@ impl Servers {
     pub fn terminate(mut self) -> anyhow::Result<()> {
         while let Some(mut server) = self.in_start_order.pop() {
             let name = server.child.name().to_owned();
-            if !server.child.terminate(STOP_PATIENCE)? {
+            if !server.child.terminate(STOP_TIMEOUT)? {
                 tracing::info!(program = name, "did not end in time and was killed");
             }
         }
@@ -94,8 +94,8 @@ impl Server {
                 );
             }
             let Err(reason) = self.probe.ask().await else { break };
-            if began.elapsed() > START_PATIENCE {
-                let seconds = START_PATIENCE.as_secs();
+            if began.elapsed() > START_TIMEOUT {
+                let seconds = START_TIMEOUT.as_secs();
                 let tail = self.child.log_tail();
                 bail!("{name} is not ready after {seconds} s ({reason}); the end of its log:\n{tail}");
             }

@@ -23,7 +23,7 @@ const WATCH_NOTICES: Duration = Duration::from_secs(7);
 const SHUT_DOWN: &str = "shutdown_server";
 
 /// A node that has not settled by then is broken.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 impl Scene {
     /// Counts the calls of each of these acts alone.
@@ -84,7 +84,7 @@ impl Scene {
         if act == Act::Break {
             let begun = Instant::now();
             while !self.word_counts()?.contains_key(SHUT_DOWN) {
-                ensure!(begun.elapsed() < PATIENCE, "the agent does not shut an MPS server in fault down");
+                ensure!(begun.elapsed() < TIMEOUT, "the agent does not shut an MPS server in fault down");
                 self.tick(false).await?;
             }
             self.rest(Duration::ZERO).await?;
@@ -101,7 +101,7 @@ impl Scene {
             if complaints.is_empty() && begun.elapsed() >= least {
                 return Ok(());
             }
-            ensure!(begun.elapsed() < PATIENCE, "the node does not come to rest: {complaints:?}");
+            ensure!(begun.elapsed() < TIMEOUT, "the node does not come to rest: {complaints:?}");
         }
     }
 }

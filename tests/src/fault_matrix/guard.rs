@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::kubelet::{PodKey, StandInKubelet};
 
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Devices, with the resource names and pods that hold them.
 pub(super) type Held = BTreeMap<String, BTreeSet<(String, PodKey)>>;
@@ -29,7 +29,7 @@ impl Guard {
             loop {
                 let violations = look(&kubelet, &state);
                 found.lock().unwrap_or_else(PoisonError::into_inner).extend(violations);
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         });
         Self { seen, task }

@@ -22,7 +22,7 @@ const DOUBT_ENDS_WITHIN: Duration = Duration::from_secs(100);
 const CALLED_WITHIN: Duration = Duration::from_mins(1);
 
 /// Delay before another act shall make the agent call.
-const ASK_AGAIN: Duration = Duration::from_secs(3);
+const ASK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How long the agent may take to replace a hanging MPS daemon: three probes at intervals of five seconds
 /// that take three seconds each, and a start.
@@ -136,7 +136,7 @@ impl Scene {
             if harm.has_struck(self)? {
                 return Ok(true);
             }
-            if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) && self.asks_nothing() {
+            if asked.is_none_or(|at| at.elapsed() > ASK_INTERVAL) && self.asks_nothing() {
                 asks.next().into_iter().for_each(|act| self.ask(*act));
                 asked = Some(Instant::now());
             }

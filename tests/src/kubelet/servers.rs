@@ -24,7 +24,7 @@ use super::rate_limit::RateLimit;
 use super::registration::RegistrationService;
 
 /// How long open calls may take to finish when the kubelet stops.
-const FAREWELL: Duration = Duration::from_millis(200);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A socket or folder that cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +108,7 @@ impl KubeletServers {
             let serving = router.serve_with_incoming_shutdown(incoming, stopped);
             let overdue = async {
                 stop.cancelled().await;
-                tokio::time::sleep(FAREWELL).await;
+                tokio::time::sleep(CLOSE_TIMEOUT).await;
             };
             tokio::select! {
                 ended = serving => if let Err(error) = ended {

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::cluster::wait;
 
 use super::pods::{WAITS, same};
-use super::scene::{PATIENCE, Scene};
+use super::scene::{Scene, TIMEOUT};
 use super::{Case, case};
 
 pub(super) const CASES: &[Case] = &[
@@ -82,7 +82,7 @@ async fn again(scene: &Scene<'_>) -> anyhow::Result<()> {
     let spec = json!({"restartPolicy": "OnFailure", "containers": [scene.container("main", 2, &script)]});
     scene.create("one", spec).await?;
     let lines = || std::fs::read_to_string(&count).unwrap_or_default();
-    wait(PATIENCE, "a second run", async || Ok(lines().lines().count() == 2)).await?;
+    wait(TIMEOUT, "a second run", async || Ok(lines().lines().count() == 2)).await?;
     let given = lines();
     let runs: Vec<&str> = given.lines().collect();
     ensure!(runs[0] == runs[1], "the runs had {runs:?}");

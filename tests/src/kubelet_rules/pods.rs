@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cluster::wait;
 use crate::real_node::IMAGE;
 
-use super::scene::{PATIENCE, Scene};
+use super::scene::{Scene, TIMEOUT};
 
 /// A script that waits, and ends at once on TERM.
 pub(super) const WAITS: &str = "trap 'exit 0' TERM; sleep 1000 & wait";
@@ -109,7 +109,7 @@ impl Scene<'_> {
         holds: impl Fn(&PodStatus) -> anyhow::Result<bool>,
     ) -> anyhow::Result<Pod> {
         let mut failure = None;
-        let waited = wait(PATIENCE, what, async || {
+        let waited = wait(TIMEOUT, what, async || {
             let status = self.get(pod).await?.status.unwrap_or_default();
             match holds(&status) {
                 Ok(holds) => Ok(holds),
@@ -148,7 +148,7 @@ impl Scene<'_> {
     pub(super) async fn told(&self, pod: &str, reason: &str, why: &str) -> anyhow::Result<()> {
         let expected = (reason.to_owned(), format!("Allocate failed due to {why}, which is unexpected"));
         let mut events = Vec::new();
-        let waited = wait(PATIENCE, "an Event", async || {
+        let waited = wait(TIMEOUT, "an Event", async || {
             events = self.events(pod).await?;
             Ok(events.contains(&expected))
         })
@@ -160,7 +160,7 @@ impl Scene<'_> {
     pub(super) async fn printed(&self, pod: &str, container: &str) -> anyhow::Result<String> {
         let of = LogParams { container: Some(container.to_owned()), ..LogParams::default() };
         let mut text = String::new();
-        wait(PATIENCE, &format!("{pod} to print"), async || {
+        wait(TIMEOUT, &format!("{pod} to print"), async || {
             text = self.pods().logs(&self.name(pod), &of).await?;
             Ok(text.ends_with('\n'))
         })
@@ -184,7 +184,7 @@ impl Scene<'_> {
         let name = self.name(pod);
         self.pods().delete(&name, &DeleteParams::default()).await?;
         let gone = async || Ok(self.pods().get_opt(&name).await?.is_none());
-        wait(PATIENCE, &format!("{pod} to go"), gone).await
+        wait(TIMEOUT, &format!("{pod} to go"), gone).await
     }
 
     /// Deletes the case's pods and waits until they are gone.
@@ -195,7 +195,7 @@ impl Scene<'_> {
             self.pods().delete(&name, &DeleteParams::default()).await?;
         }
         let none = async || Ok(self.pods().list(&all).await?.items.is_empty());
-        wait(PATIENCE, "the case's pods to go", none).await
+        wait(TIMEOUT, "the case's pods to go", none).await
     }
 }
 

@@ -42,7 +42,7 @@ async fn runs_on(scene: &Scene<'_>, pod: &str, before: &Pod) -> anyhow::Result<(
 /// Waits until the kubelet lists a pod again, because it starts without knowing any.
 async fn lists_again(scene: &Scene<'_>, pod: &str) -> anyhow::Result<()> {
     let known = async || Ok(scene.listed(pod).await.is_ok_and(|listed| listed.is_some()));
-    crate::cluster::wait(super::scene::PATIENCE, &format!("{pod} to be listed again"), known).await
+    crate::cluster::wait(super::scene::TIMEOUT, &format!("{pod} to be listed again"), known).await
 }
 
 async fn left_alone(scene: &Scene<'_>) -> anyhow::Result<()> {

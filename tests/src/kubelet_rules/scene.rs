@@ -21,7 +21,7 @@ use super::JudgedKubelet;
 use super::plugin::{FakePlugin, channel, register};
 
 /// Timeout for steps that take the kubelet moments.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Device IDs of one resource name, by container.
 pub(super) type Held = BTreeMap<String, BTreeSet<String>>;
@@ -130,7 +130,7 @@ impl<'a> Scene<'a> {
         let expected: BTreeSet<String> = ids.iter().map(|id| id.as_ref().to_owned()).collect();
         let begun = Instant::now();
         let known = async || Ok(self.allocatable().await? == expected);
-        let waited = wait(PATIENCE, &format!("{expected:?} to be allocatable"), known).await;
+        let waited = wait(TIMEOUT, &format!("{expected:?} to be allocatable"), known).await;
         let took = begun.elapsed();
         let seen = self.allocatable().await?;
         waited.with_context(|| format!("{seen:?} are"))?;
@@ -190,7 +190,7 @@ async fn asked<T>(ask: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T>
         let limited = |error: &anyhow::Error| {
             error.downcast_ref::<Status>().is_some_and(|status| status.code() == Code::ResourceExhausted)
         };
-        if begun.elapsed() > PATIENCE || !answer.as_ref().is_err_and(limited) {
+        if begun.elapsed() > TIMEOUT || !answer.as_ref().is_err_and(limited) {
             return answer;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

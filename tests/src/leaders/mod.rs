@@ -27,10 +27,10 @@ pub use link::{Entered, Gate, Link};
 pub use rounds::{Found, Rounds};
 pub use scheduler::SchedulerClient;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 const LEASE: &str = "kerf-extender";
 /// How often the Lease is read to route connections to the leader.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub struct Replica {
     name: String,
@@ -66,7 +66,7 @@ impl Replica {
             .arg(format!("--agents-address={agents_address}"))
             .args(flags)
             .spawn()?;
-        let listening = wait(PATIENCE, "the replica to listen", async || Ok(file.exists())).await;
+        let listening = wait(TIMEOUT, "the replica to listen", async || Ok(file.exists())).await;
         listening.with_context(|| child.log_tail())?;
         Ok(Self { name: name.to_owned(), child, link, address, agents_address })
     }
@@ -110,7 +110,7 @@ impl Replica {
             Ok(log.get(from..).is_some_and(|log| log.matches(text).count() >= times))
         };
         let what = format!("{} to log {text:?} {times} times", self.name);
-        wait(PATIENCE, &what, found).await.with_context(|| self.log_tail())
+        wait(TIMEOUT, &what, found).await.with_context(|| self.log_tail())
     }
 
     /// The current length of its log, in bytes.
@@ -227,7 +227,7 @@ impl Leaders {
     /// Waits until a replica leads, another than this one.
     pub async fn leads_but(&self, before: Option<usize>) -> anyhow::Result<usize> {
         let mut leader = None;
-        let led = wait(PATIENCE, "a replica to lead", async || {
+        let led = wait(TIMEOUT, "a replica to lead", async || {
             leader = self.leader().await?.filter(|leader| Some(*leader) != before);
             Ok(leader.is_some())
         });
@@ -293,6 +293,6 @@ async fn follow(
             let way = ways.iter().find(|(name, _)| Some(name) == holder.as_ref());
             target.send_replace(way.map(|(_, address)| *address));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

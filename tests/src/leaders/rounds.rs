@@ -42,7 +42,7 @@ const PODS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(150);
 /// Reservations of a lost leader end after 15 s, the sum of the lifetimes above, and the scheduler's backoff
 /// is 10 s.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Violations that were found after a fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Rounds {
     async fn static_nodes_are_known(&self) -> anyhow::Result<()> {
         let asks = pod("probe", &[(keys::GPU_MEMORY, "4Gi"), (keys::ISOLATION, "none")]);
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-        wait(PATIENCE, "the webhook to know of static nodes", async || {
+        wait(TIMEOUT, "the webhook to know of static nodes", async || {
             Ok(resource_of(&self.cluster.pods().create(&dry_run, &asks).await?)? == GPU)
         })
         .await
@@ -147,7 +147,7 @@ impl Rounds {
                 found.overcommitted.retain(|text| again.overcommitted.contains(text));
             }
             let is_broken = found.double.len() + found.overcommitted.len() > 0;
-            if is_broken || found.left_behind.is_empty() || began.elapsed() > PATIENCE {
+            if is_broken || found.left_behind.is_empty() || began.elapsed() > TIMEOUT {
                 if is_broken {
                     found.left_behind.clear();
                 }

@@ -28,13 +28,13 @@ use crate::kubelet::{AtomicFolder, KubeletOptions, NodeTemplate, StandInKubelet,
 use crate::mps::Files as MpsFiles;
 
 /// Timeout of every wait: NVIDIA's plugin waits 30 s before it retries.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Exit code of a program that got config-manager's SIGHUP before it had a handler. It is restarted, as on a
 /// real node.
 const TOLD_TOO_EARLY: i32 = 128 + 1;
 
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A running static node. [`StaticNode::stop`] ends it in order; dropping it kills everything.
 pub struct StaticNode {
@@ -189,12 +189,12 @@ impl StaticNode {
             self.check()?;
             match look().await {
                 Ok(found) => return Ok(found),
-                Err(error) if begun.elapsed() > PATIENCE => {
+                Err(error) if begun.elapsed() > TIMEOUT => {
                     let waited =
-                        format!("waited {PATIENCE:?} for {what} on {}\n{}", self.name(), self.tails());
+                        format!("waited {TIMEOUT:?} for {what} on {}\n{}", self.name(), self.tails());
                     return Err(error.context(waited));
                 }
-                Err(_) => tokio::time::sleep(LOOK).await,
+                Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::kubelet::locked;
 use crate::process::Program;
 
 /// How often the pod's processes are checked.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NvidiaPod {
@@ -171,7 +171,7 @@ impl Plan {
         // restarted 10 s later; waiting here avoids that delay.
         let shown = async {
             while fs::read_dir(&self.processes).is_ok_and(|mut shown| shown.next().is_none()) {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
         tokio::select! {
@@ -209,7 +209,7 @@ async fn show(program: Handle, name: &'static str, processes: PathBuf) {
             }
             shown = process;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use super::{Places, Process};
 
 /// How long a killed process may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The part of the name `containerd-shim-runc-v2` that the kernel stores.
 const SHIM: &str = "containerd-shim";
@@ -64,7 +64,7 @@ impl Leftovers {
             let _ = kill_process(*id, Signal::KILL);
         }
         let begun = Instant::now();
-        while ids.iter().any(|id| is_alive(*id)) && begun.elapsed() < PATIENCE {
+        while ids.iter().any(|id| is_alive(*id)) && begun.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(20));
         }
         let alive = ids.iter().filter(|id| is_alive(**id));

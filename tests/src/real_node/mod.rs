@@ -46,7 +46,7 @@ pub use settings::GpuSettings;
 pub use versions::versions;
 
 /// Timeout for one part of the node.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A running node. Fields are dropped in this order: users of a part end before it.
 pub struct RealNode {
@@ -91,7 +91,7 @@ impl RealNode {
             let names = status.allocatable.unwrap_or_default();
             Ok(names.keys().any(|name| name.starts_with("nvidia.com/gpu-")))
         };
-        wait(PATIENCE, "kerf's names in the node's status", named).await
+        wait(TIMEOUT, "kerf's names in the node's status", named).await
     }
 
     /// Kills the agent's process and starts it again, as after a crash.
@@ -124,7 +124,7 @@ pub async fn serves(plane: &ControlPlane, node: &str) -> anyhow::Result<()> {
         let Some(node) = nodes.get_opt(node).await? else { return Ok(false) };
         Ok(node.read_status()?.is_some_and(|status| status.is_ready() && !status.gpus.is_empty()))
     };
-    wait(PATIENCE, "the agent to serve the node", ready).await
+    wait(TIMEOUT, "the agent to serve the node", ready).await
 }
 
 async fn node(plane: &ControlPlane, name: &str) -> anyhow::Result<Option<Node>> {
@@ -137,7 +137,7 @@ async fn node_ready(plane: &ControlPlane, name: &str) -> anyhow::Result<()> {
         let conditions = status.conditions.unwrap_or_default();
         Ok(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
     };
-    wait(PATIENCE, "the kubelet to be ready", ready).await
+    wait(TIMEOUT, "the kubelet to be ready", ready).await
 }
 
 async fn announce(plane: &ControlPlane, handlers: &[RuntimeHandler]) -> anyhow::Result<()> {
@@ -162,12 +162,12 @@ async fn delete_pods(plane: &ControlPlane) -> anyhow::Result<()> {
 /// Waits until a program has ended successfully.
 async fn ended(mut child: Child) -> anyhow::Result<()> {
     let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    while begun.elapsed() < TIMEOUT {
         if let Some(status) = child.exited()? {
             anyhow::ensure!(status.success(), "{} failed ({status}):\n{}", child.name(), child.log_tail());
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    anyhow::bail!("{} has not ended after {PATIENCE:?}:\n{}", child.name(), child.log_tail())
+    anyhow::bail!("{} has not ended after {TIMEOUT:?}:\n{}", child.name(), child.log_tail())
 }

@@ -20,7 +20,7 @@ use crate::gpu_nodes::{Manner, NodeObject, SimulatedAgents};
 use crate::pods::kind_of;
 use crate::volumes::{ZONE, bound_in_zone};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// A pod with capacity must be bound by then: kube-scheduler's longest backoff, and a margin.
 const BOUND_BY: Duration = Duration::from_secs(20);
 /// How many objects are created concurrently.
@@ -60,7 +60,7 @@ impl Scene {
             let affinity = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.affinity.clone());
             Ok(made.metadata.annotations == probe.metadata.annotations && affinity(&made) == affinity(&probe))
         };
-        wait(PATIENCE, "guard and webhook to be gone", as_it_is).await?;
+        wait(TIMEOUT, "guard and webhook to be gone", as_it_is).await?;
         let agents = cluster.simulate_agents(Manner::default());
         Ok(Self { cluster, agents })
     }
@@ -98,7 +98,7 @@ impl Scene {
             if let (Some(verdicts), true) = (outcome.into_iter().collect(), is_over || !stranded) {
                 return Ok(Outcome { verdicts, refusals: self.refusals().await? });
             }
-            ensure!(began.elapsed() < 2 * PATIENCE, "kube-scheduler has not looked at each pod");
+            ensure!(began.elapsed() < 2 * TIMEOUT, "kube-scheduler has not looked at each pod");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }

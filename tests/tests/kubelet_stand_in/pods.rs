@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::NAME;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One node on a control plane, with a plugin that has the devices a and b.
 pub(super) struct Cluster {
@@ -94,7 +94,7 @@ impl Cluster {
             if is_so(&pod) {
                 return pod;
             }
-            assert!(began.elapsed() < PATIENCE, "pod {name} is still {:#?}", pod.status);
+            assert!(began.elapsed() < TIMEOUT, "pod {name} is still {:#?}", pod.status);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -103,7 +103,7 @@ impl Cluster {
         self.pods.delete(name, &DeleteParams::default()).await.unwrap();
         let began = Instant::now();
         while self.pods.get_opt(name).await.unwrap().is_some() {
-            assert!(began.elapsed() < PATIENCE, "pod {name} does not go");
+            assert!(began.elapsed() < TIMEOUT, "pod {name} does not go");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -120,7 +120,7 @@ impl Cluster {
             if log.contains(text) {
                 return log;
             }
-            assert!(began.elapsed() < PATIENCE, "the log of {name} has no {text:?}: {log}");
+            assert!(began.elapsed() < TIMEOUT, "the log of {name} has no {text:?}: {log}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -141,7 +141,7 @@ impl Cluster {
             {
                 return endpoint.port;
             }
-            assert!(began.elapsed() < PATIENCE, "the node does not say where its kubelet is");
+            assert!(began.elapsed() < TIMEOUT, "the node does not say where its kubelet is");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -157,7 +157,7 @@ async fn plug_in(kubelet: &StandInKubelet) -> Arc<FakePlugin> {
     register(kubelet.kubelet_socket(), "one.sock", NAME, API_VERSION).await.unwrap();
     let began = Instant::now();
     while kubelet.healthy_devices().get(NAME).is_none_or(|ids| ids.len() != 2) {
-        assert!(began.elapsed() < PATIENCE, "the devices do not appear");
+        assert!(began.elapsed() < TIMEOUT, "the devices do not appear");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     plugin
@@ -200,7 +200,7 @@ async fn a_bound_pod_runs_with_its_devices_until_it_is_deleted() {
         if shown(status.capacity) == quantity("2") && shown(status.allocatable) == quantity("2") {
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "the node does not show its devices");
+        assert!(began.elapsed() < TIMEOUT, "the node does not show its devices");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
@@ -208,7 +208,7 @@ async fn a_bound_pod_runs_with_its_devices_until_it_is_deleted() {
     // It was killed with its group; the kernel takes a moment to end it.
     let began = Instant::now();
     while process_lives(process) {
-        assert!(began.elapsed() < PATIENCE, "the process outlived its pod");
+        assert!(began.elapsed() < TIMEOUT, "the process outlived its pod");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(cluster.kubelet.allocations().is_empty());
@@ -228,7 +228,7 @@ async fn pods_are_refused_or_started_blind_as_on_a_real_node() {
     let events: Api<Event> = Api::namespaced(cluster.plane.client(), "team");
     let began = Instant::now();
     while events.list(&ListParams::default()).await.unwrap().items.is_empty() {
-        assert!(began.elapsed() < PATIENCE, "no Event tells of the refusal");
+        assert!(began.elapsed() < TIMEOUT, "no Event tells of the refusal");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
@@ -337,7 +337,7 @@ async fn twenty_five_kubelets_in_one_process_run_two_hundred_pods() {
     let began = Instant::now();
     while kubelets.iter().any(|kubelet| kubelet.healthy_devices().get(NAME).is_none_or(|ids| ids.len() != 8))
     {
-        assert!(began.elapsed() < PATIENCE, "the devices do not appear");
+        assert!(began.elapsed() < TIMEOUT, "the devices do not appear");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 

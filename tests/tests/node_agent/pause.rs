@@ -13,7 +13,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::json;
 
-use crate::node_agent::scene::{NODE, PATIENCE, Scene, h100, mig};
+use crate::node_agent::scene::{NODE, Scene, TIMEOUT, h100, mig};
 
 const LABEL: &str = "nvidia.com/gpu.deploy.dcgm";
 const EXPORTER: &str = "nvidia.com/gpu.deploy.dcgm-exporter";
@@ -61,7 +61,7 @@ impl Dcgm {
     /// Waits until its label has had these values.
     async fn until(&self, values: &[&str]) -> anyhow::Result<()> {
         let seen = || self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        let waiting = wait(PATIENCE, "the label's values", async || Ok(seen().len() >= values.len()));
+        let waiting = wait(TIMEOUT, "the label's values", async || Ok(seen().len() >= values.len()));
         waiting.await.map_err(|error| error.context(format!("{:?}", seen())))?;
         ensure!(seen() == values, "{:?}", seen());
         Ok(())

@@ -25,7 +25,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 pub(crate) const NODE: &str = "n";
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const ONE: &str = "nvidia.com/mig-1g.10gb";
 
 pub(crate) struct Scene {
@@ -147,7 +147,7 @@ impl Scene {
         done: impl Fn(&GpuNodeStatus) -> bool,
     ) -> anyhow::Result<GpuNodeStatus> {
         let mut last = GpuNodeStatus::default();
-        let waiting = wait(PATIENCE, what, async || {
+        let waiting = wait(TIMEOUT, what, async || {
             last = self.status().await?;
             Ok(done(&last))
         });
@@ -160,7 +160,7 @@ impl Scene {
     /// Waits until the agent serves a restarted kubelet. The status may never show the moment between.
     pub(crate) async fn serves_again(&self) -> anyhow::Result<()> {
         let registered = async || Ok(!self.kubelet.healthy_devices().is_empty());
-        wait(PATIENCE, "the agent to register again", registered).await?;
+        wait(TIMEOUT, "the agent to register again", registered).await?;
         self.until("the agent to serve again", GpuNodeStatus::is_ready).await.map(drop)
     }
 
@@ -182,7 +182,7 @@ impl Scene {
             let log = self.agent.log_tail();
             log.lines().find(|line| line.contains(&format!("slice {id} ("))).map(str::to_owned)
         };
-        wait(PATIENCE, &format!("{id} to be given up"), async || Ok(line().is_some())).await?;
+        wait(TIMEOUT, &format!("{id} to be given up"), async || Ok(line().is_some())).await?;
         line().context("the log has the line")
     }
 
@@ -233,7 +233,7 @@ impl Scene {
         if is_reserved {
             self.leader.bound(&uid).await?;
         }
-        wait(PATIENCE, &format!("{name} to run"), async || {
+        wait(TIMEOUT, &format!("{name} to run"), async || {
             let status = self.pods().get(name).await?.status.unwrap_or_default();
             let phase = status.phase.unwrap_or_default();
             anyhow::ensure!(phase != "Failed", "{name} failed: {:?}", status.message);
@@ -257,7 +257,7 @@ impl Scene {
     pub(crate) async fn event(&self, reason: &str, about: &str) -> anyhow::Result<String> {
         let events = Api::<Event>::all(self.plane.client());
         let mut note = None;
-        wait(PATIENCE, &format!("the Event {reason} about {about}"), async || {
+        wait(TIMEOUT, &format!("the Event {reason} about {about}"), async || {
             let all = events.list(&ListParams::default()).await?;
             let named = |e: &Event| e.regarding.as_ref().and_then(|r| r.name.as_deref()) == Some(about);
             let mut found = all.into_iter().filter(|e| e.reason.as_deref() == Some(reason) && named(e));

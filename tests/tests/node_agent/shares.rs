@@ -15,7 +15,7 @@ use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::node_agent::scene::{NODE, PATIENCE, Scene, run};
+use crate::node_agent::scene::{NODE, Scene, TIMEOUT, run};
 
 const FOUR: &str = "nvidia.com/gpu-4gb";
 
@@ -126,7 +126,7 @@ async fn a_pod_that_uses_more_than_its_share_is_told_and_evicted_where_policy_sa
     assert!(note.contains("6000Mi") && note.contains("4096Mi"), "{note}");
     assert!(scene.pods().get_opt("a").await?.is_some_and(|p| p.metadata.deletion_timestamp.is_none()));
     scene.set_policy(&json!({"overUse": "evict"})).await?;
-    wait(PATIENCE, "the pod to be evicted", async || Ok(scene.pods().get_opt("a").await?.is_none())).await?;
+    wait(TIMEOUT, "the pod to be evicted", async || Ok(scene.pods().get_opt("a").await?.is_none())).await?;
     scene.stop().await
 }
 
@@ -145,7 +145,7 @@ async fn a_driver_that_can_limits_the_memory_of_a_time_slices_pod() -> anyhow::R
     scene.happen(|control| control.process(process))?;
     let state = scene.files.state.clone();
     let limits = || anyhow::Ok(MockState::load(&state)?.gpus[0].memory_limits.clone());
-    wait(PATIENCE, "the limit to be set", async || Ok(!limits()?.is_empty())).await?;
+    wait(TIMEOUT, "the limit to be set", async || Ok(!limits()?.is_empty())).await?;
     assert!(format!("{:?}", limits()?).contains(&uid), "{:?}", limits()?);
     assert!(format!("{:?}", limits()?).contains(&(4_u64 << 30).to_string()), "{:?}", limits()?);
     // The pod ends while no agent runs. The next agent's checkpoint says which limits to lift.
@@ -156,7 +156,7 @@ async fn a_driver_that_can_limits_the_memory_of_a_time_slices_pod() -> anyhow::R
     })?;
     scene.pods().delete("a", &DeleteParams::default()).await?;
     scene.start_agent().await?;
-    wait(PATIENCE, "the limit to be lifted", async || Ok(limits()?.is_empty())).await?;
+    wait(TIMEOUT, "the limit to be lifted", async || Ok(limits()?.is_empty())).await?;
     scene.stop().await
 }
 
@@ -175,7 +175,7 @@ async fn an_agent_that_leaves_takes_what_it_set_and_leaves_what_is_held() -> any
             MockState::load(&scene.files.state)?.gpus.iter().map(|g| g.compute_mode).collect::<Vec<_>>(),
         )
     };
-    wait(PATIENCE, "both GPUs to be exclusive", async || Ok(modes()? == [3, 3])).await?;
+    wait(TIMEOUT, "both GPUs to be exclusive", async || Ok(modes()? == [3, 3])).await?;
     let first = daemon(&scene).await?;
     scene.agent.terminate(Duration::from_secs(5))?;
     assert_eq!(modes()?, [3, 3], "clients go on without the agent");
@@ -183,7 +183,7 @@ async fn an_agent_that_leaves_takes_what_it_set_and_leaves_what_is_held() -> any
     let mut leaving =
         run(&scene.plane, &scene.dir, &scene.files, ["leave", "--settle", "1s"].map(Into::into).to_vec())
             .await?;
-    wait(PATIENCE * 2, "the agent to have left", async || {
+    wait(TIMEOUT * 2, "the agent to have left", async || {
         let ended = leaving.exited()?;
         anyhow::ensure!(ended.is_none_or(|status| status.success()), "{}", leaving.log_tail());
         Ok(ended.is_some())

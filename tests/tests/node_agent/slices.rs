@@ -11,7 +11,7 @@ use kerf_tests::cluster::wait;
 use kube::Api;
 use kube::api::DeleteParams;
 
-use crate::node_agent::scene::{NODE, ONE, PATIENCE, Scene, h100, mig, reservation};
+use crate::node_agent::scene::{NODE, ONE, Scene, TIMEOUT, h100, mig, reservation};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slice_is_cut_where_it_is_wanted_and_its_pod_gets_that_very_device() -> anyhow::Result<()> {
@@ -37,7 +37,7 @@ async fn a_slice_is_cut_where_it_is_wanted_and_its_pod_gets_that_very_device() -
     let labels = node.metadata.labels.unwrap_or_default();
     assert_eq!(labels["kerf.dev/gpu-model"], "H100-80GB");
     assert_eq!((&*labels["kerf.dev/mig-max-gb"], &*labels["kerf.dev/gpu-max-gb"]), ("80", "80"));
-    wait(PATIENCE, "the node's status to show the device", async || {
+    wait(TIMEOUT, "the node's status to show the device", async || {
         let status = nodes.get(NODE).await?.status.unwrap_or_default();
         Ok(status.allocatable.unwrap_or_default().get(ONE).is_some_and(|q| q.0 == "1"))
     })
@@ -135,7 +135,7 @@ async fn a_kubelet_that_was_just_started_and_lists_no_pod_yet_frees_nothing() ->
     is_taken().await?;
     let asked = async |more: u64| {
         let enough = scene.kubelet.list_calls() + more;
-        wait(PATIENCE, "the kubelet to be asked", async || Ok(scene.kubelet.list_calls() >= enough)).await
+        wait(TIMEOUT, "the kubelet to be asked", async || Ok(scene.kubelet.list_calls() >= enough)).await
     };
     asked(3).await?;
     assert_eq!(scene.cut()?, ["1g.10gb at 0"]);

@@ -10,7 +10,7 @@ use kerf_nvml_mock::{Fault, MigMode, MockConfig, MockControl, MockFiles, Model, 
 use kerf_tests::cluster::wait;
 use kube::api::DeleteParams;
 
-use crate::node_agent::scene::{NODE, ONE, PATIENCE, Scene, h100, mig, name_boot};
+use crate::node_agent::scene::{NODE, ONE, Scene, TIMEOUT, h100, mig, name_boot};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_reboot_the_recorded_slices_are_at_their_places() -> anyhow::Result<()> {
@@ -73,7 +73,7 @@ async fn a_gpu_whose_errors_could_not_be_heard_is_listened_to_once_it_answers() 
         control
     })?;
     // An error event before the agent subscribes is lost.
-    wait(PATIENCE, "the GPU to be listened to", async || {
+    wait(TIMEOUT, "the GPU to be listened to", async || {
         Ok(scene.agent.log_tail().contains("error events are watched"))
     })
     .await?;
@@ -164,7 +164,7 @@ async fn a_device_is_offered_once_its_cdi_specification_is_there() -> anyhow::Re
     // The slice makes room for a bigger one, and its file is removed with it.
     scene.want(vec![scene.wanted("s2", mig("7g.80gb", 0, 8)?, None).await?]).await?;
     let bigger = scene.slice_until("s2", SliceState::Idle).await?.device.context("no device")?;
-    wait(PATIENCE, "the old file to go", async || Ok(!spec(&first).exists() && spec(&bigger).exists()))
+    wait(TIMEOUT, "the old file to go", async || Ok(!spec(&first).exists() && spec(&bigger).exists()))
         .await?;
     scene.stop().await
 }

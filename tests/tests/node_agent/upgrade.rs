@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::node_agent::scene::{NODE, PATIENCE, Scene, h100, mig};
+use crate::node_agent::scene::{NODE, Scene, TIMEOUT, h100, mig};
 
 const LABEL: &str = "nvidia.com/gpu.deploy.dcgm";
 
@@ -53,7 +53,7 @@ async fn the_driver_is_let_go_of_and_what_its_reload_took_is_made_again() -> any
     let status = scene.until("the upgrade to be told", told).await?;
     assert!(!status.is_ready() && status.slices.iter().all(|slice| slice.ready_for.is_none()));
     assert!(scene.event("DriverUpgrade", NODE).await?.contains("paused-for-driver-upgrade"));
-    wait(PATIENCE, "both sessions to be closed", async || Ok(!has_nvml())).await?;
+    wait(TIMEOUT, "both sessions to be closed", async || Ok(!has_nvml())).await?;
     assert_eq!(scene.agent.exited()?, None, "it waits for the upgrade's end");
 
     // This is the same boot: a Hopper's MIG mode is lost with the module.
@@ -61,7 +61,7 @@ async fn the_driver_is_let_go_of_and_what_its_reload_took_is_made_again() -> any
     scene.happen(|control| control.boot("load-2"))?;
     label(&scene, Value::Null).await?;
     let agent = &mut scene.agent;
-    wait(PATIENCE, "the agent to end", async || Ok(agent.exited()?.is_some())).await?;
+    wait(TIMEOUT, "the agent to end", async || Ok(agent.exited()?.is_some())).await?;
     assert!(agent.exited()?.is_some_and(|status| status.success()));
     scene.start_agent().await?;
     let anew = |status: &GpuNodeStatus| {

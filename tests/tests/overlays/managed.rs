@@ -9,7 +9,7 @@ use kerf_tests::overlays::{Layout, MANAGED};
 use kube::Api;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gpu_without_mig_is_whole_or_shared_as_each_layout_shows() -> anyhow::Result<()> {
@@ -46,7 +46,7 @@ async fn shows(cluster: &Cluster, layout: &Layout) -> anyhow::Result<()> {
         let from = node.metadata.annotations.and_then(|all| all.get(kerf_core::keys::NODE_POLICY).cloned());
         Ok(from.as_deref() == Some(*name))
     };
-    wait(PATIENCE, &format!("{overlay} to reach the node"), filled).await?;
+    wait(TIMEOUT, &format!("{overlay} to reach the node"), filled).await?;
 
     let folder = root().join("deploy/examples/validation").join(workload).display().to_string();
     cluster.plane().kubectl(&["apply", "--server-side", "-k", &folder]).await?;
@@ -72,9 +72,9 @@ async fn shows(cluster: &Cluster, layout: &Layout) -> anyhow::Result<()> {
         );
         Ok(true)
     };
-    wait(PATIENCE, &format!("{overlay} to show {workload}"), settled).await?;
+    wait(TIMEOUT, &format!("{overlay} to show {workload}"), settled).await?;
 
     cluster.plane().kubectl(&["delete", "deployment", "--all", "-n", "demo"]).await?;
     let gone = async || Ok(pods.list(&kube::api::ListParams::default()).await?.items.is_empty());
-    wait(PATIENCE, &format!("the pods of {workload} to go"), gone).await
+    wait(TIMEOUT, &format!("the pods of {workload} to go"), gone).await
 }

@@ -16,7 +16,7 @@ use kube::Api;
 use kube::api::ListParams;
 
 /// The timeout of everything that an admin waits for. NVIDIA's plugin alone takes half a minute for MPS.
-pub const PATIENCE: Duration = Duration::from_mins(2);
+pub const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The label by which the overlays choose nodes; GPU Operator and node feature discovery set it.
 const PRESENT: &str = "nvidia.com/gpu.present";
@@ -63,7 +63,7 @@ impl Scene {
     /// Applies an overlay, as its first line says.
     pub async fn apply(&self, overlay: &str) -> anyhow::Result<()> {
         self.cluster.apply(&format!("deploy/overlays/{overlay}")).await?;
-        self.cluster.kerf_is_up(0, PATIENCE).await
+        self.cluster.kerf_is_up(0, TIMEOUT).await
     }
 
     /// Makes the overlays choose the node.
@@ -75,7 +75,7 @@ impl Scene {
     pub async fn leave(&self, name: &str) -> anyhow::Result<()> {
         self.node(name).set_label(PRESENT, None).await?;
         let gone = async || Ok(self.condition(name).await?.is_none() && self.config(name).await?.is_none());
-        wait(PATIENCE, &format!("the layout of {name} to go"), gone).await
+        wait(TIMEOUT, &format!("the layout of {name} to go"), gone).await
     }
 
     /// Opens only this node to pods.
@@ -108,7 +108,7 @@ impl Scene {
             ensure!(found == state && message.contains(text), "it is {condition:?}");
             Ok(true)
         };
-        wait(PATIENCE, &format!("{name}: {state:?} {text:?}"), is).await?;
+        wait(TIMEOUT, &format!("{name}: {state:?} {text:?}"), is).await?;
         Ok(message)
     }
 
@@ -160,7 +160,7 @@ impl Scene {
             ensure!((running, pending) == (layout.running, layout.pending), "{stands:#?}");
             Ok(true)
         };
-        wait(PATIENCE, &format!("{workload} to show what {} is", layout.overlay), settled).await
+        wait(TIMEOUT, &format!("{workload} to show what {} is", layout.overlay), settled).await
     }
 
     /// The devices that the workload's running pods see, by NVIDIA's plugin.
@@ -179,7 +179,7 @@ impl Scene {
     pub async fn rest(&self) -> anyhow::Result<()> {
         self.kubectl(&["delete", "deployment", "--all", "-n", DEMO]).await?;
         let gone = async || Ok(self.pods().await?.is_empty());
-        wait(PATIENCE, "the workload to go", gone).await
+        wait(TIMEOUT, "the workload to go", gone).await
     }
 
     pub async fn end(self) -> anyhow::Result<()> {

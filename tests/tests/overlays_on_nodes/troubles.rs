@@ -8,7 +8,7 @@ use kerf_tests::cluster::wait;
 use kerf_tests::nvidia_plugin::StaticNodeSpec;
 use kerf_tests::overlays::{Layout, STATIC};
 
-use crate::overlays_on_nodes::scene::{PATIENCE, Scene};
+use crate::overlays_on_nodes::scene::{Scene, TIMEOUT};
 
 fn time_sliced() -> &'static Layout {
     STATIC.iter().find(|layout| layout.overlay == "time-sliced-4").unwrap()
@@ -53,7 +53,7 @@ async fn a_layout_outlives_the_plugin_and_waits_for_pods_and_for_admins() -> any
         let text = scene.kubectl(&[&["get", "-o", "yaml"], &config_map[..]].concat()).await?;
         Ok(text.contains("time-sliced-4: |"))
     };
-    wait(PATIENCE, "the ConfigMap to be there again", again).await?;
+    wait(TIMEOUT, "the ConfigMap to be there again", again).await?;
     scene.until_in_force("a10g", "time-sliced-4").await?;
 
     // An admin removes the label: NVIDIA's plugin goes to its default at once, and kerf sets the label when pods have

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const LABEL: &str = "nvidia.com/device-plugin.config";
 const OPERATOR: &str = "gpu-operator";
 
@@ -95,7 +95,7 @@ async fn state(cluster: &Cluster, node: &str, status: &str, reason: &str) -> any
         anyhow::ensure!(found == (status, reason), "it is {condition:?}");
         Ok(true)
     };
-    wait(PATIENCE, &format!("node {node} to be {status}, {reason}"), is).await?;
+    wait(TIMEOUT, &format!("node {node} to be {status}, {reason}"), is).await?;
     Ok(condition(cluster, node).await?.and_then(|condition| condition.message).unwrap_or_default())
 }
 
@@ -171,7 +171,7 @@ async fn a_layout_is_applied_to_a_free_node_and_goes_with_its_policy() -> anyhow
         let is_back = config == json!({}) && config_is_absent(&cluster).await?;
         Ok(is_back && !recorded && condition(&cluster, "t4").await?.is_none())
     };
-    wait(PATIENCE, "everything to be as it was", gone).await?;
+    wait(TIMEOUT, "everything to be as it was", gone).await?;
 
     let events = Api::<Event>::namespaced(cluster.plane().client(), "default");
     let events = events.list(&ListParams::default().fields("regarding.kind=Node")).await?.items;

@@ -4,7 +4,7 @@ use kerf_core::ledger;
 use kerf_core::names::NodeName;
 use kerf_core::packing::Fleet;
 use kerf_core::testing::node_status;
-use kerf_core::testing::{promisee, request};
+use kerf_core::testing::{owner_in_epoch, request};
 use kerf_core::units::SizeGb;
 use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
@@ -87,7 +87,8 @@ fn what_is_promised_or_not_served_for_now_is_no_other_supply() {
     let status = node_status(&["H100-80GB"]);
     let ask = request("nvidia.com/mig-1g.10gb", 2);
     let spec =
-        ledger::reserve(&GpuNodeSpec::default(), &status, &ask, &promisee("p"), &Fleet::default()).unwrap();
+        ledger::reserve(&GpuNodeSpec::default(), &status, &ask, &owner_in_epoch("p"), &Fleet::default())
+            .unwrap();
     let mut index = listed([good("h100", &["H100-80GB"])]);
     let cut = GpuNode { spec: Some(json!(spec)), ..good("h100", &["H100-80GB"]) };
     let unreadable = GpuNode { spec: Some(json!({"slices": "many"})), ..cut.clone() };

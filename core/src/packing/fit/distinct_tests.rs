@@ -5,7 +5,7 @@ use crate::ledger;
 use crate::names::{DeviceId, PodUid};
 use crate::offer::{Bindings, ExistingSlice, offer};
 use crate::request::Role;
-use crate::testing::{node_status, promisee, request};
+use crate::testing::{node_status, owner_in_epoch, request};
 use crate::units::SizeGb;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -229,7 +229,7 @@ proptest! {
             let mut document = pod(&containers.iter().map(|(wanted, _)| *wanted).collect::<Vec<_>>());
             document.containers.iter_mut().zip(containers).for_each(|(c, (_, role))| c.role = roles[*role]);
             document.containers.sort_by_key(|container| container.role.is_app());
-            let owner = promisee(&number.to_string());
+            let owner = owner_in_epoch(&number.to_string());
             let reserved = ledger::reserve(&kubelet.spec, &status, &document, &owner, &Fleet::default());
             if let Ok(spec) = reserved {
                 kubelet.spec = spec;

@@ -4,7 +4,7 @@ use super::*;
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument, WantedSlice};
 use crate::ledger;
 use crate::planner::{Allowed, Observed, ObservedGpu, check, plan};
-use crate::testing::{node_status, promisee, request};
+use crate::testing::{node_status, owner_in_epoch, request};
 use crate::units::{ComputePercent, MemoryMib};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ fn with(
     pod: &str,
     ask: &RequestDocument,
 ) -> Result<GpuNodeSpec, Refusal> {
-    ledger::reserve(spec, status, ask, &promisee(pod), &FLEET)
+    ledger::reserve(spec, status, ask, &owner_in_epoch(pod), &FLEET)
 }
 
 /// The reserved slices, in the order of their reservations.
@@ -76,14 +76,14 @@ fn an_instance_is_filled_before_another_is_started_and_one_of_a_pods_own_is_shar
 fn the_turn_of_a_pod_that_has_ended_is_taken_first_and_an_idle_instance_is_shared_as_it_is() {
     let status = node_status(&["H100-80GB"]);
     let spec = filled(by_turns(3), &status, &[SHARED, SHARED, SHARED]);
-    let spec = ledger::release(&spec, &promisee("1").uid).unwrap();
+    let spec = ledger::release(&spec, &owner_in_epoch("1").uid).unwrap();
     let before: Vec<_> = spec.slices.iter().map(|slice| slice.id.clone()).collect();
     let next = with(&spec, &status, "next", &request(SHARED, 1)).unwrap();
     assert_eq!(promised(&next)[2], "1g.10gb at 6:1, replica 1");
     assert!(next.slices.iter().all(|slice| before.contains(&slice.id)), "it lay idle");
     // All pods have ended: a pod for a whole instance gets one, and a pod for a replica gets one of an idle instance.
     let idle = |spec: GpuNodeSpec, pods: &[&str]| {
-        pods.iter().fold(spec, |spec, pod| ledger::release(&spec, &promisee(pod).uid).unwrap())
+        pods.iter().fold(spec, |spec, pod| ledger::release(&spec, &owner_in_epoch(pod).uid).unwrap())
     };
     let spec = idle(next, &["0", "2", "next"]);
     let whole = with(&spec, &status, "whole", &request(WHOLE, 1)).unwrap();
@@ -155,7 +155,7 @@ proptest! {
                 }
             } else if !pods.is_empty() {
                 let gone = pods.swap_remove(which.index(pods.len()));
-                spec = ledger::release(&spec, &promisee(&gone).uid).unwrap();
+                spec = ledger::release(&spec, &owner_in_epoch(&gone).uid).unwrap();
             }
             for gpu in &status.gpus {
                 let here = || spec.slices.iter().filter(|slice| slice.gpu == gpu.uuid);

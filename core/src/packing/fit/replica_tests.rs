@@ -6,7 +6,7 @@ use crate::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument};
 use crate::kind::Kind;
 use crate::ledger;
 use crate::planner::{Allowed, Observed, ObservedGpu, check, plan};
-use crate::testing::{node_status, promisee, request_sized};
+use crate::testing::{node_status, owner_in_epoch, request_sized};
 use crate::units::{ComputePercent, SizeGb};
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn request(name: &str) -> RequestDocument {
 /// The spec after as many pods with this name as fit.
 fn filled(mut spec: GpuNodeSpec, status: &GpuNodeStatus, name: &str) -> GpuNodeSpec {
     for number in 0.. {
-        let pod = promisee(&number.to_string());
+        let pod = owner_in_epoch(&number.to_string());
         match ledger::reserve(&spec, status, &request(name), &pod, &Fleet::default()) {
             Ok(next) => spec = next,
             Err(_) => break,
@@ -105,7 +105,7 @@ proptest! {
         let status = node_status(&[model, model]);
         let (mut spec, mut pods) = (in_mps(replicas), Vec::new());
         for (number, step) in steps.into_iter().enumerate() {
-            let pod = promisee(&number.to_string());
+            let pod = owner_in_epoch(&number.to_string());
             match step {
                 Some(_) => if let Ok(next) = ledger::reserve(&spec, &status, &request(MPS), &pod, &Fleet::default()) {
                     spec = next;
@@ -113,7 +113,7 @@ proptest! {
                 },
                 None if pods.is_empty() => {}
                 None => {
-                    let gone: ledger::Promisee = pods.swap_remove(number % pods.len());
+                    let gone: ledger::OwnerInEpoch = pods.swap_remove(number % pods.len());
                     spec = ledger::release(&spec, &gone.uid).unwrap();
                 }
             }

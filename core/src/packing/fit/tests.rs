@@ -3,7 +3,7 @@ use crate::contract::GpuNodeSpec;
 use crate::ledger;
 use crate::mig::{Geometry, Profile};
 use crate::request::Role;
-use crate::testing::{gpu_uuid, h100_shape, node_status, promisee, request, request_sized};
+use crate::testing::{gpu_uuid, h100_shape, node_status, owner_in_epoch, request, request_sized};
 use crate::units::{MemoryMib, SizeGb};
 use proptest::prelude::*;
 
@@ -222,11 +222,11 @@ proptest! {
         let mut pods = Vec::new();
         for (n, (name, leave, leaves)) in asks.into_iter().enumerate() {
             if leaves && !pods.is_empty() {
-                let pod: ledger::Promisee = pods.swap_remove(leave % pods.len());
+                let pod: ledger::OwnerInEpoch = pods.swap_remove(leave % pods.len());
                 spec = ledger::release(&spec, &pod.uid).unwrap();
                 continue;
             }
-            let pod = promisee(&n.to_string());
+            let pod = owner_in_epoch(&n.to_string());
             let resource: ResourceName = format!("nvidia.com/{}", names[name]).parse().unwrap();
             if let Ok(next) = ledger::reserve(&spec, &status, &request_sized(resource, resource.size().unwrap(), 1), &pod, &fleet) {
                 spec = next;

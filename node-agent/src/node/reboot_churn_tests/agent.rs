@@ -2,7 +2,7 @@
 
 use super::{Upset, World};
 use crate::gpu::{Gpu, GpuBackend as _, GpuError, GpuEvent, GpuInstance, GpuTrouble, NvmlCode};
-use crate::node::{Decision, Node, Predecessor, Recalled};
+use crate::node::{Decision, Node, Predecessor, Restored};
 use kerf_core::names::GpuUuid;
 use kerf_core::planner::Step;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The agent's checkpoint, and the boot in which it was written.
 #[derive(Default)]
 pub(super) struct Disk {
-    record: Recalled,
+    record: Restored,
     written_in: u64,
     boot: u64,
 }
@@ -33,7 +33,7 @@ impl World {
         let record = self.disk.record.clone();
         let is_new = self.disk.written_in != self.disk.boot;
         let record = if is_new { record.after_reload() } else { record };
-        self.node.recall(record, self.now);
+        self.node.restore(record, self.now);
         self.calls.clear();
         self.upset.unseen.clone_from(&self.upset.lost);
         self.kubelet.forget_agent();

@@ -15,7 +15,7 @@ use crate::standing::{holder, log_file};
 use crate::up::show;
 
 /// Timeout for the holder's end: pods are deleted, the agent leaves, and all programs stop.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 pub fn down(args: &Args) -> anyhow::Result<()> {
     end(args)?;
@@ -51,10 +51,10 @@ fn end_holder(args: &Args, holder: Pid) -> anyhow::Result<()> {
     kill_process(holder, Signal::TERM).context("failed to tell the holder to end")?;
     let begun = Instant::now();
     while is_alive(holder) {
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > TIMEOUT {
             // The kernel kills all programs of the node with their parent.
             kill_process(holder, Signal::KILL).context("failed to kill the holder")?;
-            anyhow::bail!("the node did not end within {PATIENCE:?} and was killed");
+            anyhow::bail!("the node did not end within {TIMEOUT:?} and was killed");
         }
         thread::sleep(Duration::from_millis(50));
     }

@@ -19,7 +19,7 @@ use crate::standing::Standing;
 const TICK: Duration = Duration::from_secs(10);
 
 /// How long a killed kubelet may take to serve again.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 struct RealKubelet<'a> {
     client: Client,
@@ -67,7 +67,7 @@ impl JudgedKubelet for RealKubelet<'_> {
             }
             Ok(new)
         };
-        wait(PATIENCE, "the kubelet to serve again", serves).await
+        wait(TIMEOUT, "the kubelet to serve again", serves).await
     }
 }
 

@@ -16,7 +16,7 @@ use crate::standing::{Standing, holder, log_file, pid_file};
 
 /// Timeout for the start, which takes some tens of seconds on an idle machine. Together with the other steps
 /// it stays below the limit of a command on a lent machine.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 pub fn up(args: &Args) -> anyhow::Result<()> {
     ensure!(holder(args).is_none(), "a node is up in {}: run `gpu_node down` first", args.state.display());
@@ -36,8 +36,8 @@ pub fn up(args: &Args) -> anyhow::Result<()> {
             show(&mut log)?;
             bail!("the node did not come up ({status}); logs are in {}", args.state.display());
         }
-        if begun.elapsed() > PATIENCE {
-            bail!("the node is not up after {PATIENCE:?}; logs are in {}", args.state.display());
+        if begun.elapsed() > TIMEOUT {
+            bail!("the node is not up after {TIMEOUT:?}; logs are in {}", args.state.display());
         }
         thread::sleep(Duration::from_millis(50));
     }

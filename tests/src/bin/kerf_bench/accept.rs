@@ -22,7 +22,7 @@ use kerf_tests::random::Random;
 use crate::report::{Figure, print, print_figures};
 
 /// Timeout for a pod to be bound or refused, and for a slice to become idle.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, ClapArgs)]
 pub struct Args {
@@ -137,7 +137,7 @@ async fn end(cluster: &Cluster, ended: &[usize], alive: &[String]) -> anyhow::Re
     if ended.is_empty() {
         return Ok(());
     }
-    wait(PATIENCE, "slices to be given back", async || {
+    wait(TIMEOUT, "slices to be given back", async || {
         for node in cluster.nodes() {
             let node = cluster.gpu_node(node.name()).await?;
             let (spec, status) = (node.read_desired()?, node.read_status()?.unwrap_or_default());
@@ -161,7 +161,7 @@ async fn place(cluster: &Cluster, number: usize, job: &Job) -> anyhow::Result<Op
         let pod = cluster.pods().get(&name).await?;
         Ok(node_of(&pod).is_some() || is_refused(&pod))
     };
-    wait(PATIENCE, &format!("{name} to be bound or refused"), decided).await?;
+    wait(TIMEOUT, &format!("{name} to be bound or refused"), decided).await?;
     let Some(node) = node_of(&cluster.pods().get(&name).await?) else {
         cluster.delete(&name).await?;
         return Ok(None);

@@ -26,7 +26,7 @@ const RESIDENT_MIB: f64 = 16.0;
 
 /// Lifetimes of certificates that expire within the measurement.
 const SHORT_LIVES: [&str; 3] = ["--tls-leaf-age=10s", "--tls-ca-age=30s", "--grace=2s"];
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 #[derive(Debug, ClapArgs)]
 pub struct Args {
@@ -126,7 +126,7 @@ async fn warm_up(load: &Load) -> anyhow::Result<()> {
         let samples = load.run_for(&asking(), true, Duration::from_millis(500)).await;
         Ok(failures(&samples).is_empty())
     };
-    wait(PATIENCE, "the webhook to answer", admitted).await?;
+    wait(TIMEOUT, "the webhook to answer", admitted).await?;
     load.run_for(&plain(), false, Duration::from_millis(500)).await;
     Ok(())
 }
@@ -173,7 +173,7 @@ async fn rotation(scene: &mut AdmissionScene, args: &Args) -> anyhow::Result<Fig
     let mut restarted = false;
     // The load lasts until the first authority is gone from the `caBundle`, and two seconds more.
     while scene.trusted().await?.iter().any(|authority| first.contains(authority)) {
-        ensure!(begun.elapsed() < PATIENCE, "the first authority is still there");
+        ensure!(begun.elapsed() < TIMEOUT, "the first authority is still there");
         let leaf = scene.leaf().await?;
         if leaves.last() != Some(&leaf) {
             leaves.push(leaf);

@@ -11,7 +11,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// How long [`Bound::of`] waits for a pod.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// When each pod was seen bound. A name counts once, because all pods of a watch have different names.
 pub struct Bound {
@@ -45,7 +45,7 @@ impl Bound {
 
     /// When the pod was bound. Fails if that takes more than a minute.
     pub async fn of(&mut self, name: &str) -> anyhow::Result<Instant> {
-        let bound = self.by(name, Instant::now() + PATIENCE).await?;
+        let bound = self.by(name, Instant::now() + TIMEOUT).await?;
         bound.with_context(|| format!("{name} was not bound within a minute"))
     }
 

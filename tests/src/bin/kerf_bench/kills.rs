@@ -20,7 +20,7 @@ use crate::report::{Figure, count, print, print_figures};
 const PAUSE: Duration = Duration::from_millis(30);
 
 /// The interval between two looks at the cluster.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the cluster may take to come to rest after the last kill. A Binding without an answer keeps its slices for 80 s, and the
 /// scheduler's backoff is 10 s.
@@ -70,7 +70,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
             *kills.entry(programs[at].name().to_owned()).or_default() += 1;
             killed = Instant::now();
         }
-        if looked.elapsed() >= LOOK_INTERVAL {
+        if looked.elapsed() >= POLL_INTERVAL {
             findings.look(&cluster, &churn).await?;
             looked = Instant::now();
         }
@@ -115,7 +115,7 @@ async fn rest(cluster: &Cluster, churn: &Churn, findings: &mut Findings) -> anyh
             print(&format!("# at rest after {} s", begun.elapsed().as_secs()));
             return Ok(lost);
         }
-        tokio::time::sleep(LOOK_INTERVAL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -20,7 +20,7 @@ use crate::report::{Figure, Latency, print, print_figures};
 
 /// A creation that takes longer has waited for the webhook, whose timeout is 5 s.
 const WAITED: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, ClapArgs)]
 pub struct Args {
@@ -71,7 +71,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         let samples = scene.load(20).run_for(&asking(), false, Duration::from_millis(50)).await;
         Ok(!failures(&samples).iter().any(|(reason, _)| reason.contains("calling webhook")))
     };
-    wait(PATIENCE, "the API server to forget the webhook", free).await?;
+    wait(TIMEOUT, "the API server to forget the webhook", free).await?;
     let control = create(&scene, &pods, args).await;
     show("control: no webhook", &control);
     for (name, round) in &samples {
@@ -102,7 +102,7 @@ async fn out(scene: &AdmissionScene, address: SocketAddr) -> anyhow::Result<()> 
         let samples = scene.load(20).run_for(&asking(), true, Duration::from_millis(50)).await;
         Ok(!samples.is_empty() && samples.iter().all(|sample| sample.error.is_some()))
     };
-    wait(PATIENCE, "pods that ask kerf to fail", fails).await
+    wait(TIMEOUT, "pods that ask kerf to fail", fails).await
 }
 
 async fn create(scene: &AdmissionScene, pods: &[Pod], args: &Args) -> Vec<Sample> {

@@ -22,7 +22,7 @@ use std::thread;
 use std::time::Duration;
 
 /// How often `-d` checks whether the daemon accepts connections.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 fn main() -> ExitCode {
     match run() {
@@ -67,7 +67,7 @@ fn detach(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
         if let Some(status) = daemon.try_wait()? {
             bail!("the daemon ended at once, {status}");
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::distribution;
 use crate::job::{Ask, Job};
 
 /// Timeout for importing `PyTorch` from an image that no cache has yet, and for compiling.
-const PATIENCE: Duration = Duration::from_secs(100);
+const TIMEOUT: Duration = Duration::from_secs(100);
 
 /// The largest accepted difference of the compiled and the uncompiled result, which are sums of 1,024
 /// products.
@@ -38,7 +38,7 @@ pub async fn for_a_share(scene: &Scene<'_>) -> anyhow::Result<String> {
     let job = Job { compiles: true, ..Job::new("compiles", Ask::Share(GIB)) };
     scene.create(&job).await?;
     let pod = scene.pods.running(&job.name).await?;
-    let told = scene.line(&pod, "COMPILED ", PATIENCE).await?;
+    let told = scene.line(&pod, "COMPILED ", TIMEOUT).await?;
     let seen: Compiled = serde_json::from_str(&told).with_context(|| format!("the pod told {told}"))?;
     ensure!(!seen.libcuda.is_empty(), "ldconfig finds no driver in {}", seen.distribution);
     ensure!(seen.difference < APART, "compiled differs from uncompiled: {seen:?}");

@@ -29,7 +29,7 @@ use crate::job;
 use scene::Scene;
 
 /// Timeout of a scene. The longest scene is the one whose tenants make hundreds of tries.
-const PATIENCE: Duration = Duration::from_mins(7);
+const TIMEOUT: Duration = Duration::from_mins(7);
 
 /// Timeout of all scenes, so that the step ends on a machine that is lent for ten minutes.
 const ALL: Duration = Duration::from_mins(8);
@@ -76,11 +76,11 @@ pub async fn test(args: &Args) -> anyhow::Result<()> {
     // With `--chart` the kubelet restarts the agent, so the holder cannot.
     let can_be = |name: &str| (!args.chart || name != RESTARTS) && (args.mig == 0 || name == MIXED);
     // `--pods` may ask for more than fits into the time above; such a run has a machine of its own.
-    let mixed = PATIENCE.max(A_POD * args.pods);
+    let mixed = TIMEOUT.max(A_POD * args.pods);
     let (mut failed, until) = (Vec::new(), Instant::now() + ALL.max(mixed));
     for (name, play) in SCENES.into_iter().filter(|(name, _)| named(name) && can_be(name)) {
         let begun = Instant::now();
-        let patience = if name == MIXED { mixed } else { PATIENCE };
+        let patience = if name == MIXED { mixed } else { TIMEOUT };
         let patience = patience.min(until.saturating_duration_since(Instant::now()));
         let played = timeout(patience, play(&scene)).await;
         let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("not over after {patience:?}")));

@@ -29,7 +29,7 @@ const SHARE: Ask = Ask::Share(10);
 const NAME: &str = "nvidia.com/gpu-10gb";
 
 /// Longer than the tenant's own timeout for a try.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A daemon that answers later than this was kept busy: the attempts hold connections and locks for a second.
 const SLOW: Duration = Duration::from_millis(800);
@@ -146,7 +146,7 @@ impl<'a> Stage<'a> {
         let pod = scene.pods.get(tenant.name()).await?;
         let resource = resource_of(&pod)?;
         ensure!(resource == NAME, "{}: expected {NAME}, saw {resource}", tenant.name());
-        let ready: Ready = serde_json::from_str(&scene.line(&pod, "READY ", PATIENCE).await?)?;
+        let ready: Ready = serde_json::from_str(&scene.line(&pod, "READY ", TIMEOUT).await?)?;
         ensure_unprivileged(tenant, &pod, &ready)?;
         neighbour.ensure_beside(tenant.name()).await?;
         // Whatever the tenant changes after this counts as harm.
@@ -163,7 +163,7 @@ impl<'a> Stage<'a> {
             self.serial += 1;
             self.tenant.order(self.scene.args, self.serial, attempt.name, &self.facts)?;
             // The daemon is asked while the tenant tries, so that a blocked daemon shows.
-            let (said, answered) = tokio::join!(self.said(), self.neighbour.answers_after(PATIENCE));
+            let (said, answered) = tokio::join!(self.said(), self.neighbour.answers_after(TIMEOUT));
             let mut harm = self.neighbour.harm().await?;
             match answered {
                 Ok(after) => outcome.slowest = outcome.slowest.max(after),
@@ -189,7 +189,7 @@ impl<'a> Stage<'a> {
             said = last.filter(|tried| tried.serial == self.serial).map(|tried| tried.said);
             Ok(said.is_some())
         };
-        if let Err(error) = wait(PATIENCE, "the tenant to have tried", told).await {
+        if let Err(error) = wait(TIMEOUT, "the tenant to have tried", told).await {
             let pod = self.scene.pods.get(self.tenant.name()).await?;
             return Err(error.context(format!("the tenant is {}: {}", phase_of(&pod), standing(&pod))));
         }

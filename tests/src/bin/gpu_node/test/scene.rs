@@ -23,7 +23,7 @@ use crate::seen::{Expected, Seen};
 use crate::standing::Standing;
 
 /// Timeout for a line of a container's output.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// How many lines of a pod's output an error shows.
 const LINES: usize = 20;
@@ -140,7 +140,7 @@ impl<'a> Scene<'a> {
         let kinds: BTreeSet<Kind> = slices.iter().map(|slice| slice.shape.kind()).collect();
         ensure!(kinds == [job.ask.kind()].into(), "{name}: expected {}, saw {kinds:?}", job.ask.kind());
         unprivileged(&pod)?;
-        let told = self.line(&pod, "SEES ", PATIENCE).await?;
+        let told = self.line(&pod, "SEES ", TIMEOUT).await?;
         let seen: Seen = serde_json::from_str(&told).with_context(|| format!("{name} told {told}"))?;
         let expected = Expected { ask: job.ask, tries: job.tries, of_mib: self.gpu_mib, gpu: self.is_real() };
         let wrong = expected.compare(&seen);
@@ -179,7 +179,7 @@ impl<'a> Scene<'a> {
             ensure!(restarts(&pod) == 0, "the container of {} was restarted", job.name);
             let before = self.lines(&pod).len();
             let goes_on = async || Ok(self.lines(&pod).len() >= before + 2);
-            wait(PATIENCE, &format!("{} to go on", job.name), goes_on).await?;
+            wait(TIMEOUT, &format!("{} to go on", job.name), goes_on).await?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::job::{Ask, Job};
 const KEEP_MIB: u64 = 30 * 1024;
 
 /// How long the driver and the kubelet may take to notice.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub async fn client_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
     let neighbour = Job::new("killed-neighbour", Ask::Share(10));
@@ -27,7 +27,7 @@ pub async fn client_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
     client(&victim)?.kill()?;
     scene.pods.in_phase(&victim.name, &["Failed"]).await?;
     let freed = async || Ok(!scene.is_real() || used_mib(scene)? + KEEP_MIB <= with);
-    wait(PATIENCE, "the driver to give the memory back", freed).await?;
+    wait(TIMEOUT, "the driver to give the memory back", freed).await?;
     let after = used_mib(scene)?;
     scene.work_on(std::slice::from_ref(&neighbour)).await?;
     scene.run(&[Job::new("killed-next", Ask::Share(40)).trying(1)]).await?;

@@ -20,7 +20,7 @@ const LASTS: Duration = Duration::from_secs(15);
 const SETTLES: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_secs(3);
 const BETWEEN_STALLS: Duration = Duration::from_secs(57);
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Strikes in each way, then stalls the API server so often, once a minute.
 pub async fn run(stalls: u32) -> anyhow::Result<Vec<Figure>> {
@@ -96,14 +96,14 @@ impl Scene {
     async fn is_calm(&self) -> anyhow::Result<()> {
         tokio::time::sleep(SETTLES).await;
         let is_calm = async || Ok(self.load.waiting() <= 2);
-        wait(PATIENCE, "all pods to be bound but the last", is_calm).await
+        wait(TIMEOUT, "all pods to be bound but the last", is_calm).await
     }
 
     /// Ends everything in order; how many pods were not bound.
     async fn end(mut self) -> anyhow::Result<u32> {
         self.load.stop();
         // Those that are left are counted.
-        let _ = wait(PATIENCE, "the last pods to be bound", async || Ok(self.load.waiting() == 0)).await;
+        let _ = wait(TIMEOUT, "the last pods to be bound", async || Ok(self.load.waiting() == 0)).await;
         let left = self.load.waiting();
         self.leaders.stop()?;
         self.plane.stop().await?;

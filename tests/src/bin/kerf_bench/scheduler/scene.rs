@@ -15,7 +15,7 @@ use super::workload::{Asks, DEVICES};
 use crate::report::{Latency, print};
 
 /// Timeout for a burst to be bound.
-const PATIENCE: Duration = Duration::from_mins(5);
+const TIMEOUT: Duration = Duration::from_mins(5);
 /// Delay before the final count, because schedulers write their Events in the background.
 const EVENTS: Duration = Duration::from_secs(2);
 /// Delay between two pods in turn, after the cluster has settled.
@@ -147,7 +147,7 @@ impl Scene {
                 .map(async |pod| pods.create(&PostParams::default(), &pod).await.map(drop));
             made.buffer_unordered(AT_ONCE).try_collect::<()>().await.context("the storm")?;
             let refused = async || Ok(side.known().refused.len() >= self.storm);
-            wait(PATIENCE, "the scheduler to look at each pod of the storm", refused).await?;
+            wait(TIMEOUT, "the scheduler to look at each pod of the storm", refused).await?;
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Scene {
             Some((name, answered))
         });
         let created: Vec<_> = created.buffer_unordered(AT_ONCE).collect().await;
-        let deadline = begun + PATIENCE;
+        let deadline = begun + TIMEOUT;
         let (mut waits, mut last) = (Vec::new(), begun);
         for (name, answered) in created.iter().flatten() {
             let Some(at) = side.bound.by(name, deadline).await? else { continue };

@@ -28,7 +28,7 @@ const SIZE_GB: u32 = 80;
 /// Concurrent requests when objects are created or deleted.
 pub const AT_ONCE: usize = 16;
 /// Timeout for a cluster to settle.
-const PATIENCE: Duration = Duration::from_mins(3);
+const TIMEOUT: Duration = Duration::from_mins(3);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -120,7 +120,7 @@ impl Side {
         let (pods, probe) = (side.pods(), side.pod("probe", Asks::Slice));
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let knows_the_model = async || Ok(resource_of(&pods.create(&dry_run, &probe).await?)? == DEVICE);
-        wait(PATIENCE, "the webhook to know the nodes' model", knows_the_model).await?;
+        wait(TIMEOUT, "the webhook to know the nodes' model", knows_the_model).await?;
         side.is_up().await?;
         Ok(side)
     }
@@ -152,7 +152,7 @@ impl Side {
     /// Waits until a pod that asks for a slice is bound.
     async fn is_up(&mut self) -> anyhow::Result<()> {
         self.pods().create(&PostParams::default(), &self.pod("first", Asks::Slice)).await?;
-        if self.bound.by("first", Instant::now() + PATIENCE).await?.is_none() {
+        if self.bound.by("first", Instant::now() + TIMEOUT).await?.is_none() {
             let events = kerf_tests::pods::Pods::new(self.plane().client()).events("first").await?;
             bail!("the first pod is not bound: {}", events.join("\n"));
         }
@@ -225,7 +225,7 @@ impl Side {
             let unreported = self.census().is_some_and(|census| census.reserved > 0);
             Ok(self.known().running.len() >= running && !unreported)
         };
-        wait(PATIENCE, &format!("{running} pods to run"), at_rest).await
+        wait(TIMEOUT, &format!("{running} pods to run"), at_rest).await
     }
 
     /// Deletes all pods, and waits until all slices are idle. It deletes them one by one, because a busy API
@@ -245,7 +245,7 @@ impl Side {
             let occupied = self.census().is_some_and(|census| census.occupied() > 0);
             Ok(self.known().all.is_empty() && !occupied)
         };
-        wait(PATIENCE, "all pods to go and their slices to be idle", empty).await
+        wait(TIMEOUT, "all pods to go and their slices to be idle", empty).await
     }
 
     async fn stop(self) -> anyhow::Result<()> {

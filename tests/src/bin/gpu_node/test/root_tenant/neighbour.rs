@@ -26,7 +26,7 @@ const SHARE: Ask = Ask::Share(10);
 const MARK: u8 = 0xC5;
 
 /// Timeout for an answer of the daemon, and for two turns of a twentieth of a second each.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Exclusive process mode, as a number of `nvmlComputeMode_t`.
 const EXCLUSIVE: u32 = 3;
@@ -63,7 +63,7 @@ impl<'a> Neighbour<'a> {
         let gpu = gpu_of(scene, &job.name).await?;
         let root = users::mps_root(scene.args);
         let (shown, pipe) = (pipe_dir(&root, &gpu), daemon_dir(&root, &gpu));
-        let control = Control { program: control_program(scene.args)?, pipe, timeout: PATIENCE };
+        let control = Control { program: control_program(scene.args)?, pipe, timeout: TIMEOUT };
         let process = server::client(&job)?.id;
         let neighbour = Self { scene, job, gpu, control, shown, process, usual: None };
         // CUDA registers as a client by itself; without CUDA the stand-in gets an order.
@@ -154,7 +154,7 @@ impl<'a> Neighbour<'a> {
         ensure!(restarts(&pod) == 0, "the neighbour's container was restarted");
         let turns = || self.scene.lines(&pod).len();
         let before = turns();
-        wait(PATIENCE, "the neighbour to go on", async || Ok(turns() >= before + 2)).await
+        wait(TIMEOUT, "the neighbour to go on", async || Ok(turns() >= before + 2)).await
     }
 
     async fn state(&self) -> anyhow::Result<State> {
@@ -185,7 +185,7 @@ impl<'a> Neighbour<'a> {
     }
 
     async fn ask(&self, word: Word) -> anyhow::Result<Answer> {
-        self.ask_for(PATIENCE, word).await
+        self.ask_for(TIMEOUT, word).await
     }
 
     /// The daemon serves one control client at a time, and the agent or the tenant may be connected. So it is

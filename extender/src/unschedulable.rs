@@ -68,7 +68,7 @@ struct Called {
 
 /// The pending pods, and the nodes that changed since the last check.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub struct Unschedulable {
     pods: BTreeMap<Turn, Waiter>,
     turns: HashMap<PodUid, Turn>,
     /// The turns of pods that were refused and have no place yet, also while they are looked at.
@@ -82,7 +82,7 @@ pub struct Waiting {
     called: HashMap<PodUid, Called>,
 }
 
-impl Waiting {
+impl Unschedulable {
     /// Adds a pod that all `offered` nodes refused, or that its namespace's quota held back.
     pub fn refused(&mut self, uid: PodUid, key: PodKey, ask: Ask, offered: &[&str], held_back: bool) {
         self.looked_at(&uid);
@@ -263,5 +263,5 @@ impl Waiting {
 }
 
 #[cfg(test)]
-#[path = "waiting_tests.rs"]
+#[path = "unschedulable_tests.rs"]
 mod tests;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// The source of the policies that apply now. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct InForce(Source);
+pub struct PolicySource(Source);
 
 #[derive(Debug, Clone)]
 enum Source {
@@ -22,7 +22,7 @@ impl Default for Source {
     }
 }
 
-impl InForce {
+impl PolicySource {
     /// Takes the policies of the files, or none without a store.
     #[must_use]
     pub fn of(store: Option<PolicyStore>) -> Self {
@@ -56,7 +56,7 @@ impl InForce {
 }
 
 #[cfg(test)]
-impl From<Policies> for InForce {
+impl From<Policies> for PolicySource {
     fn from(policies: Policies) -> Self {
         Self(Source::Fixed(Arc::new(policies)))
     }

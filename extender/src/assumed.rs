@@ -9,7 +9,7 @@ use crate::ask::Ask;
 use crate::usage::{Entry, Usage};
 use hashbrown::HashMap;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, PassedKind, SliceState};
-use kerf_core::ledger::{self, Promisee};
+use kerf_core::ledger::{self, OwnerInEpoch};
 use kerf_core::names::{NodeName, PodUid, SliceId};
 use kerf_core::packing::{Fleet, KindPlan};
 use std::borrow::Cow;
@@ -21,8 +21,8 @@ pub const LIFETIME: Duration = Duration::from_secs(2);
 
 /// An assumed pod and its probable place.
 #[derive(Debug, Clone)]
-pub struct Tentative {
-    pub pod: Promisee,
+pub struct AssumedPod {
+    pub pod: OwnerInEpoch,
     pub ask: Ask,
     /// The kinds that are to serve it.
     pub choice: KindChoice,
@@ -75,25 +75,25 @@ impl Leaving {
 }
 
 #[derive(Debug, Default)]
-pub struct Tentatives {
+pub struct AssumedPods {
     /// By node, in the order of their filters.
-    by_node: HashMap<NodeName, Vec<Tentative>>,
+    by_node: HashMap<NodeName, Vec<AssumedPod>>,
     by_pod: HashMap<PodUid, NodeName>,
     usage: Usage,
 }
 
-impl Tentatives {
+impl AssumedPods {
     /// Assumes a pod on a node. The pod must have no other place.
-    pub fn put(&mut self, node: &NodeName, tentative: Tentative) {
-        self.by_pod.insert(tentative.pod.uid.clone(), node.clone());
-        tentative.charged.iter().for_each(|entry| self.usage.add(entry));
-        self.by_node.entry(node.clone()).or_default().push(tentative);
+    pub fn put(&mut self, node: &NodeName, assumed: AssumedPod) {
+        self.by_pod.insert(assumed.pod.uid.clone(), node.clone());
+        assumed.charged.iter().for_each(|entry| self.usage.add(entry));
+        self.by_node.entry(node.clone()).or_default().push(assumed);
     }
 
     #[cfg(test)]
     #[must_use]
-    pub fn get(&self, uid: &PodUid) -> Option<&Tentative> {
-        self.by_node.get(self.by_pod.get(uid)?)?.iter().find(|tentative| tentative.pod.uid == *uid)
+    pub fn get(&self, uid: &PodUid) -> Option<&AssumedPod> {
+        self.by_node.get(self.by_pod.get(uid)?)?.iter().find(|assumed| assumed.pod.uid == *uid)
     }
 
     /// The node on which a pod is assumed.
@@ -110,7 +110,7 @@ impl Tentatives {
 
     /// The requests of the pods that are assumed on a node.
     pub fn asks_on(&self, node: &str) -> impl Iterator<Item = &Ask> {
-        self.by_node.get(node).into_iter().flatten().map(|tentative| &tentative.ask)
+        self.by_node.get(node).into_iter().flatten().map(|assumed| &assumed.ask)
     }
 
     /// Whether no pod is assumed on a node.
@@ -137,16 +137,16 @@ impl Tentatives {
     }
 
     /// Removes a pod's place, and returns it with its node.
-    pub fn take(&mut self, uid: &PodUid) -> Option<(NodeName, Tentative)> {
+    pub fn take(&mut self, uid: &PodUid) -> Option<(NodeName, AssumedPod)> {
         let node = self.by_pod.remove(uid)?;
         let here = self.by_node.get_mut(&node)?;
         let found = here.iter().position(|t| t.pod.uid == *uid)?;
-        let tentative = here.remove(found);
-        tentative.charged.iter().for_each(|entry| self.usage.take(entry));
+        let assumed = here.remove(found);
+        assumed.charged.iter().for_each(|entry| self.usage.take(entry));
         if here.is_empty() {
             self.by_node.remove(&node);
         }
-        Some((node, tentative))
+        Some((node, assumed))
     }
 
     /// Removes the expired places, and returns their nodes.
@@ -166,8 +166,8 @@ impl Tentatives {
         fleet: &Fleet,
     ) -> Cow<'s, GpuNodeSpec> {
         let mut view = Cow::Borrowed(spec);
-        for tentative in self.by_node.get(node).into_iter().flatten() {
-            let Tentative { pod, ask, choice, leaving, .. } = tentative;
+        for assumed in self.by_node.get(node).into_iter().flatten() {
+            let AssumedPod { pod, ask, choice, leaving, .. } = assumed;
             let request = ask.document.planned(&choice.plan);
             let next = match leaving.as_ref().map(|leaving| leaving.gone(&view, status)) {
                 Some((spec, status)) => ledger::reserve(&spec, &status, &request, pod, fleet),
@@ -182,42 +182,42 @@ impl Tentatives {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kerf_core::testing::{node_status, promisee, request};
+    use kerf_core::testing::{node_status, owner_in_epoch, request};
 
-    fn tentative(pod: &str, until: Instant) -> Tentative {
+    fn assumed_pod(pod: &str, until: Instant) -> AssumedPod {
         let ask = Ask::read(Some(&request("nvidia.com/mig-3g.40gb", 1).to_json())).unwrap();
         let choice = KindChoice::default();
-        Tentative { pod: promisee(pod), ask, choice, until, leaving: None, charged: None }
+        AssumedPod { pod: owner_in_epoch(pod), ask, choice, until, leaving: None, charged: None }
     }
 
-    fn pods(tentatives: &Tentatives) -> Vec<String> {
+    fn pods(assumed: &AssumedPods) -> Vec<String> {
         let status = node_status(&["H100-80GB"]);
         let (spec, fleet) = (GpuNodeSpec::default(), Fleet::default());
-        let view = tentatives.laid_over(&"n".into(), &spec, &status, &fleet).into_owned();
+        let view = assumed.laid_over(&"n".into(), &spec, &status, &fleet).into_owned();
         view.slices.into_iter().filter_map(|s| Some(s.reservation?.pod)).collect()
     }
 
     #[test]
     fn places_are_taken_in_their_order_while_there_are_some() {
-        let (mut tentatives, now) = (Tentatives::default(), Instant::now());
+        let (mut assumed, now) = (AssumedPods::default(), Instant::now());
         for pod in ["a", "b", "c"] {
-            tentatives.put(&"n".into(), tentative(pod, now + LIFETIME));
+            assumed.put(&"n".into(), assumed_pod(pod, now + LIFETIME));
         }
-        assert_eq!(pods(&tentatives), ["a", "b"], "an H100 has two places for 3g.40gb");
-        assert_eq!(tentatives.take(&promisee("a").uid).map(|(node, _)| node), Some("n".into()));
-        assert_eq!(pods(&tentatives), ["b", "c"]);
-        assert_eq!(tentatives.node_of(&promisee("a").uid), None);
+        assert_eq!(pods(&assumed), ["a", "b"], "an H100 has two places for 3g.40gb");
+        assert_eq!(assumed.take(&owner_in_epoch("a").uid).map(|(node, _)| node), Some("n".into()));
+        assert_eq!(pods(&assumed), ["b", "c"]);
+        assert_eq!(assumed.node_of(&owner_in_epoch("a").uid), None);
     }
 
     #[test]
     fn a_place_ends_by_itself() {
-        let (mut tentatives, now) = (Tentatives::default(), Instant::now());
-        tentatives.put(&"n".into(), tentative("a", now + LIFETIME));
-        tentatives.put(&"n".into(), tentative("b", now + LIFETIME * 2));
-        assert!(tentatives.expire(now).is_empty());
-        assert_eq!(tentatives.expire(now + LIFETIME), [NodeName::from("n")]);
-        assert_eq!(pods(&tentatives), ["b"]);
-        assert_eq!(tentatives.expire(now + LIFETIME * 2).len(), 1);
-        assert!(tentatives.by_node.is_empty() && tentatives.is_empty());
+        let (mut assumed, now) = (AssumedPods::default(), Instant::now());
+        assumed.put(&"n".into(), assumed_pod("a", now + LIFETIME));
+        assumed.put(&"n".into(), assumed_pod("b", now + LIFETIME * 2));
+        assert!(assumed.expire(now).is_empty());
+        assert_eq!(assumed.expire(now + LIFETIME), [NodeName::from("n")]);
+        assert_eq!(pods(&assumed), ["b"]);
+        assert_eq!(assumed.expire(now + LIFETIME * 2).len(), 1);
+        assert!(assumed.by_node.is_empty() && assumed.is_empty());
     }
 }

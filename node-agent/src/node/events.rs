@@ -7,7 +7,7 @@ use kerf_core::units::MemoryMib;
 
 /// A report to an operator or to a pod's owner.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Note {
+pub enum NodeEvent {
     /// The MPS daemon of a pod's share was restarted, or its server.
     MpsRestarted {
         gpu: GpuUuid,
@@ -74,15 +74,15 @@ impl Node {
         let promised = self.desired().iter().filter_map(|w| w.reservation.as_ref()).any(|r| r.uid == *uid);
         if !promised {
             tracing::warn!(%pod, "a pod that kerf did not place asked for a slice, and was rejected");
-            self.tell(Note::NoSlice { pod });
+            self.tell(NodeEvent::NoSlice { pod });
         }
     }
 
     /// Reports pods that hold a device that others have reserved, and that have no reservation themselves.
     pub(super) fn tell_mismatches(&mut self) {
-        let stolen = self.stolen().into_iter().map(|(_, device, pod)| Note::Mismatch { device, pod });
-        let stolen: Vec<Note> = stolen.collect();
-        self.tell_lasting(stolen, |note| matches!(note, Note::Mismatch { .. }));
+        let stolen = self.stolen().into_iter().map(|(_, device, pod)| NodeEvent::Mismatch { device, pod });
+        let stolen: Vec<NodeEvent> = stolen.collect();
+        self.tell_lasting(stolen, |note| matches!(note, NodeEvent::Mismatch { .. }));
     }
 
     /// The slices that such pods hold.
@@ -113,14 +113,14 @@ impl Node {
     }
 
     /// Reports something with the next decision.
-    pub(super) fn tell(&mut self, note: Note) {
+    pub(super) fn tell(&mut self, note: NodeEvent) {
         self.notes.push(note);
     }
 
     /// Reports the lasting conditions of one kind that were not reported yet. `kind` selects the earlier reports of
     /// that kind, and those that no longer hold are dropped.
-    pub(super) fn tell_lasting(&mut self, now: Vec<Note>, kind: impl Fn(&Note) -> bool) {
-        let same = |a: &Note, b: &Note| {
+    pub(super) fn tell_lasting(&mut self, now: Vec<NodeEvent>, kind: impl Fn(&NodeEvent) -> bool) {
+        let same = |a: &NodeEvent, b: &NodeEvent| {
             std::mem::discriminant(a) == std::mem::discriminant(b) && subject(a) == subject(b)
         };
         self.told.retain(|told| !kind(told) || now.iter().any(|note| same(note, told)));
@@ -134,16 +134,18 @@ impl Node {
 }
 
 /// What a lasting report is about. Its amounts may change without a new report.
-fn subject(note: &Note) -> (Option<&GpuUuid>, Option<&PodKey>, Option<&DeviceId>) {
+fn subject(note: &NodeEvent) -> (Option<&GpuUuid>, Option<&PodKey>, Option<&DeviceId>) {
     match note {
-        Note::MpsRestarted { gpu, pod, .. } | Note::OverUse { gpu, pod, .. } => (Some(gpu), Some(pod), None),
-        Note::NoSlice { pod } => (None, Some(pod), None),
-        Note::Mismatch { device, pod } => (None, Some(pod), Some(device)),
-        Note::Adopted { device } => (None, None, Some(device)),
-        Note::Outside { gpu, .. }
-        | Note::GpuUnhealthy { gpu, .. }
-        | Note::GpuRecovered { gpu }
-        | Note::ModeChanged { gpu, .. } => (Some(gpu), None, None),
-        Note::Contested { .. } | Note::DriverUpgrade { .. } => (None, None, None),
+        NodeEvent::MpsRestarted { gpu, pod, .. } | NodeEvent::OverUse { gpu, pod, .. } => {
+            (Some(gpu), Some(pod), None)
+        }
+        NodeEvent::NoSlice { pod } => (None, Some(pod), None),
+        NodeEvent::Mismatch { device, pod } => (None, Some(pod), Some(device)),
+        NodeEvent::Adopted { device } => (None, None, Some(device)),
+        NodeEvent::Outside { gpu, .. }
+        | NodeEvent::GpuUnhealthy { gpu, .. }
+        | NodeEvent::GpuRecovered { gpu }
+        | NodeEvent::ModeChanged { gpu, .. } => (Some(gpu), None, None),
+        NodeEvent::Contested { .. } | NodeEvent::DriverUpgrade { .. } => (None, None, None),
     }
 }

@@ -16,7 +16,7 @@ pub const UNCERTAIN: Duration = Duration::from_secs(70);
 
 /// A pod's Bindings whose outcome is not known.
 #[derive(Debug)]
-pub(super) struct Post {
+pub(super) struct PendingBindings {
     key: PodKey,
     /// When the sender of each Binding stops waiting, at the latest. Each is kept, because the refusal of a later one
     /// says nothing about an earlier one.
@@ -32,7 +32,7 @@ struct HeldUp {
     offered: Vec<NodeName>,
 }
 
-impl Post {
+impl PendingBindings {
     fn new(key: PodKey) -> Self {
         Self { key, until: Vec::new(), held_up: None }
     }
@@ -54,20 +54,24 @@ impl Post {
 
 impl ClusterIndex {
     /// Records that the pod's Binding is about to be sent. The reservation stays until its outcome is seen.
-    pub fn begin_post(&mut self, uid: &PodUid, key: &PodKey, until: Instant) {
-        self.lead.posting.entry(uid.clone()).or_insert_with(|| Post::new(key.clone())).send(until);
+    pub fn begin_binding(&mut self, uid: &PodUid, key: &PodKey, until: Instant) {
+        self.lead
+            .pending_bindings
+            .entry(uid.clone())
+            .or_insert_with(|| PendingBindings::new(key.clone()))
+            .send(until);
     }
 
     /// Removes the Binding with this `until`, which the API server refused. If the watch does not show the pod, its end
     /// may have come before the reservation, and then no event reports it. So the API server is asked.
     pub fn post_refused(&mut self, uid: &PodUid, until: Instant) {
-        if let Some(post) = self.lead.posting.get_mut(uid) {
+        if let Some(post) = self.lead.pending_bindings.get_mut(uid) {
             post.until.retain(|sent| *sent != until);
             if !post.until.is_empty() {
                 return;
             }
         }
-        self.lead.posting.remove(uid);
+        self.lead.pending_bindings.remove(uid);
         self.release_static(uid);
         if self.places.has(uid) && !self.pods.contains_key(uid) {
             self.effects.unconfirmed.insert(uid.clone());
@@ -77,13 +81,13 @@ impl ClusterIndex {
     /// Whether the pod's Binding was sent and may have been made.
     #[must_use]
     pub fn is_posting(&self, uid: &PodUid) -> bool {
-        self.lead.posting.contains_key(uid)
+        self.lead.pending_bindings.contains_key(uid)
     }
 
     /// Records a filter in which the pod could not use its place on any of `offered`, but keeps it for the Binding that
     /// was sent.
     pub fn held_up(&mut self, uid: &PodUid, ask: &Ask, offered: &[&str]) {
-        if let Some(post) = self.lead.posting.get_mut(uid) {
+        if let Some(post) = self.lead.pending_bindings.get_mut(uid) {
             let offered = offered.iter().map(|name| NodeName::new(*name)).collect();
             post.held_up = Some(HeldUp { ask: ask.clone(), offered });
         }
@@ -91,14 +95,20 @@ impl ClusterIndex {
 
     /// Looks up the pods whose Binding can no longer be made, but whose outcome is not known.
     pub(super) fn look_into_posts(&mut self, now: Instant) {
-        let over = self.lead.posting.iter().filter(|(_, post)| post.is_over(now, self.limits.request));
+        let over =
+            self.lead.pending_bindings.iter().filter(|(_, post)| post.is_over(now, self.limits.request));
         self.effects.unconfirmed.extend(over.map(|(uid, _)| uid.clone()));
     }
 
     /// Handles a pod from the API server, which was asked for at `asked`.
     pub fn looked_up(&mut self, pod: KnownPod, asked: Instant) {
         let is_watched = self.pods.contains_key(&pod.uid) && !self.strays.contains(&pod.uid);
-        if self.lead.posting.get(&pod.uid).is_some_and(|post| post.is_over(asked, self.limits.request)) {
+        if self
+            .lead
+            .pending_bindings
+            .get(&pod.uid)
+            .is_some_and(|post| post.is_over(asked, self.limits.request))
+        {
             match &pod.node {
                 Some(node) => self.bound(&pod.uid, &pod.key, node),
                 None => self.not_bound(&pod.uid),
@@ -111,7 +121,7 @@ impl ClusterIndex {
 
     /// Handles a Binding that was not made. A pod that could have gone elsewhere is requeued.
     fn not_bound(&mut self, uid: &PodUid) {
-        let Some(post) = self.lead.posting.remove(uid) else { return };
+        let Some(post) = self.lead.pending_bindings.remove(uid) else { return };
         tracing::info!(pod = %post.key, %uid, "a Binding without an answer was not made");
         self.release_static(uid);
         let Some(HeldUp { ask, offered }) = post.held_up else { return };
@@ -119,11 +129,11 @@ impl ClusterIndex {
         let names: Vec<&str> = offered.iter().map(NodeName::as_str).collect();
         self.refused(uid, &post.key, &ask, &names, false);
         for name in &offered {
-            self.lead.waiting.changed(name);
+            self.lead.unschedulable.changed(name);
         }
     }
 }
 
 #[cfg(test)]
-#[path = "posting_tests.rs"]
+#[path = "pending_bindings_tests.rs"]
 mod tests;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 /// A pod whose Binding to `n` was sent, and whose sender stopped waiting at `now`.
 fn posted(index: &mut Scene, pod: &str, now: Instant) {
     reserve(index, pod);
-    index.begin_post(&uid(pod), &PodKey::new("default", pod), now);
+    index.begin_binding(&uid(pod), &PodKey::new("default", pod), now);
     index.take_effects();
 }
 
@@ -44,7 +44,7 @@ fn a_binding_that_was_made_after_all_is_known_by_asking() {
 fn a_binding_that_is_sent_again_begins_anew() {
     let (mut index, now) = (index(), Instant::now());
     posted(&mut index, "a", now);
-    index.begin_post(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN);
+    index.begin_binding(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN);
     index.looked_up(known("a", None), now + UNCERTAIN);
     assert!(!index.give_up(&uid("a")));
 }
@@ -53,7 +53,7 @@ fn a_binding_that_is_sent_again_begins_anew() {
 fn a_pod_without_a_promise_is_asked_for_too() {
     let (mut index, now) = (index(), Instant::now());
     let key = PodKey::new("default", "plain");
-    index.begin_post(&uid("plain"), &key, now);
+    index.begin_binding(&uid("plain"), &key, now);
     assert_eq!(asked(&mut index, now + UNCERTAIN), [uid("plain")].into());
     assert_eq!(index.promised_pod(&uid("plain")), Some(key));
     index.looked_up(known("plain", None).with(|template| template.request = None), now + UNCERTAIN);
@@ -66,7 +66,7 @@ fn a_refused_second_binding_leaves_the_first_one_open() {
     let (mut index, now) = (index(), Instant::now());
     let (key, again) = (PodKey::new("default", "a"), now + UNCERTAIN / 2);
     posted(&mut index, "a", now);
-    index.begin_post(&uid("a"), &key, again);
+    index.begin_binding(&uid("a"), &key, again);
     index.post_refused(&uid("a"), again);
     assert!(index.is_posting(&uid("a")), "the API server may still make the first Binding");
     assert!(!index.give_up(&uid("a")));
@@ -79,7 +79,7 @@ fn a_refused_second_binding_leaves_the_first_one_open() {
 fn the_api_server_is_asked_when_the_last_of_two_open_bindings_is_over() {
     let (mut index, now) = (index(), Instant::now());
     posted(&mut index, "a", now);
-    index.begin_post(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN / 2);
+    index.begin_binding(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN / 2);
     assert!(asked(&mut index, now + UNCERTAIN).is_empty());
     assert_eq!(asked(&mut index, now + UNCERTAIN.mul_f32(1.5)), [uid("a")].into());
 }

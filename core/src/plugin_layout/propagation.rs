@@ -2,15 +2,15 @@
 //! have already taken away, and the plugin would reload under a pod that gets one.
 
 use super::SeenNode;
+use super::expected_allocatable::ExpectedAllocatable;
 use super::node::mig_state;
-use super::promise::Promise;
 use super::record::PluginLabels;
 use crate::nvidia_keys::is_plugin_resource;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// GPU feature discovery runs once a minute, so after this many seconds the programs count as started even if no device changed.
-const PATIENCE: u64 = 60;
+const TIMEOUT: u64 = 60;
 
 /// A change of labels that NVIDIA's programs may not have followed yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,13 @@ impl Lag {
     }
 
     /// The same after a rollback: the plugin may start once more with the former labels before it reads the new ones.
-    pub(super) fn has_left(&self, promise: &Promise, node: &SeenNode, age: u64, timeout: u64) -> bool {
+    pub(super) fn has_left(
+        &self,
+        promise: &ExpectedAllocatable,
+        node: &SeenNode,
+        age: u64,
+        timeout: u64,
+    ) -> bool {
         let is_left = is_long(age, timeout) || !promise.is_kept_by(&node.allocatable);
         is_left && self.is_over(node, age, timeout)
     }
@@ -55,7 +61,7 @@ pub(super) fn stuck(node: &SeenNode, age: u64, timeout: u64) -> Option<&str> {
 }
 
 fn is_long(age: u64, timeout: u64) -> bool {
-    age >= PATIENCE.min(timeout)
+    age >= TIMEOUT.min(timeout)
 }
 
 fn is_cutting(node: &SeenNode) -> bool {
@@ -107,7 +113,7 @@ mod tests {
     #[test]
     fn a_plugin_that_comes_up_with_the_former_labels_has_not_left_them() {
         let lag = Lag::begin(&node("success", 0), &PluginLabels::default(), 1000);
-        let promise = Promise::Counts([("nvidia.com/gpu".to_owned(), 4)].into());
+        let promise = ExpectedAllocatable::Counts([("nvidia.com/gpu".to_owned(), 4)].into());
         for (devices, after, has_left) in [(4, 59, false), (1, 1, true), (4, 60, true)] {
             let found = lag.has_left(&promise, &node("success", devices), after, 180);
             assert_eq!(found, has_left, "{devices} devices after {after} s");

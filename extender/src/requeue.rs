@@ -14,7 +14,7 @@ use tokio::time::timeout;
 /// How many pods are annotated at once.
 const AT_ONCE: usize = 8;
 /// Timeout of one write. A pod whose write failed stays in line and is requeued later, here or by the scheduler.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Requeues pods until the term ends.
 pub async fn run(term: Arc<Term>) {
@@ -49,7 +49,7 @@ async fn tell(term: &Term, uid: &PodUid, pod: &PodKey, mark: String) -> bool {
     // The UID makes the API server refuse the write for another pod of the same name.
     let patch = json!({"metadata": {"uid": uid, "annotations": {keys::ROOM: mark}}});
     let told =
-        timeout(PATIENCE, api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await;
+        timeout(TIMEOUT, api.patch_metadata(&pod.name, &PatchParams::default(), &Patch::Merge(patch))).await;
     match told {
         Ok(Ok(_)) => tracing::info!(%pod, %uid, "there is room: the scheduler is told"),
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
@@ -74,9 +74,9 @@ mod tests {
     use crate::ask::Ask;
     use crate::cluster_index::Limits;
     use crate::cluster_index::scene::Agent;
-    use crate::in_force::InForce;
     use crate::metrics::Metrics;
     use crate::pod::{KnownPod, SlicedPod};
+    use crate::policy_source::PolicySource;
     use crate::timers;
     use http::Method;
     use kerf_core::packing::Terms;
@@ -88,7 +88,7 @@ mod tests {
         let (api, start) = (ApiStandIn::new(), Instant::now());
         api.put_pod("a", None);
         let (metrics, _) = Metrics::new();
-        let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
+        let (terms, policies, stop) = (Terms::default(), PolicySource::default(), CancellationToken::new());
         let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
         let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
         term.with(|index| {
@@ -110,7 +110,7 @@ mod tests {
     async fn reservations_end_while_the_api_server_does_not_answer() {
         let api = ApiStandIn::new();
         let (metrics, _) = Metrics::new();
-        let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
+        let (terms, policies, stop) = (Terms::default(), PolicySource::default(), CancellationToken::new());
         let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
         let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
         api.fail([Fault::NoReply]);

@@ -19,12 +19,12 @@ enum Written {
 
 /// When this leader first saw each write. The time in the record is part of the key, so that a repeated write counts as new.
 #[derive(Debug, Clone, Default)]
-pub struct Ages {
+pub struct FirstSeen {
     first: BTreeMap<(Written, u64), u64>,
     clock: u64,
 }
 
-impl Ages {
+impl FirstSeen {
     /// Adds the writes that are there now, and drops the others. `clock` counts seconds from any start and is never adjusted.
     pub fn look(
         &mut self,
@@ -88,5 +88,5 @@ fn strategy(renaming: &Renaming) -> (Written, u64) {
 }
 
 #[cfg(test)]
-#[path = "ages_tests.rs"]
+#[path = "first_seen_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 //! Evidence for NVIDIA's device plugin from before this process started. Its sockets may be missing just now, because
 //! the kubelet restarts or the plugin's pod is replaced.
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
 use kerf_core::quantity::parse_count;
@@ -18,7 +18,7 @@ pub(crate) async fn evidence(
     if let Some(was_here) = recorded {
         return was_here.then(|| "the agent before this one saw it".to_owned());
     }
-    let asked = tokio::time::timeout(PATIENCE, nodes.get_opt(name.as_str())).await;
+    let asked = tokio::time::timeout(TIMEOUT, nodes.get_opt(name.as_str())).await;
     of_node(asked.map_err(|late| late.to_string()).and_then(|node| node.map_err(|e| e.to_string())))
 }
 

@@ -5,7 +5,7 @@ use kerf_core::units::MemoryMib;
 use std::fmt;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
+pub enum AgentEvent {
     /// An MPS daemon was restarted, or its server. Reported for each pod that had a share of it.
     MpsRestarted {
         gpu: GpuUuid,
@@ -54,7 +54,7 @@ pub enum News {
     },
     /// A conflicting manager cuts or serves the node's GPUs.
     ForeignManager {
-        /// An [`Other`](crate::others::Other) as a text: which one, its evidence and the remedy.
+        /// An [`Other`](crate::conflicting::Other) as a text: which one, its evidence and the remedy.
         text: String,
     },
     /// A pod that the kubelet had rejected was deleted.
@@ -69,7 +69,7 @@ pub enum News {
     },
 }
 
-impl News {
+impl AgentEvent {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -137,7 +137,7 @@ impl News {
 }
 
 /// The Event's message, for people.
-impl fmt::Display for News {
+impl fmt::Display for AgentEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MpsRestarted { gpu, how } => write!(

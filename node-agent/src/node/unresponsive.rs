@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long the agent waits. A driver that is just being loaded needs a few seconds for each GPU.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The reason that slices on an unresponsive GPU show.
 pub(super) const TEXT: &str = "its GPU has not answered since the agent was started";
@@ -56,7 +56,7 @@ impl Node {
         if self.silent.is_empty() {
             return Spared::default();
         }
-        let of_record = self.recalled.shares.iter().flatten().map(|(device, _)| device);
+        let of_record = self.restored.shares.iter().flatten().map(|(device, _)| device);
         let told: BTreeSet<&DeviceId> = self
             .account
             .devices()
@@ -65,7 +65,7 @@ impl Node {
             .chain(self.shares.keys())
             .collect();
         let wanted = self.desired().iter().map(|wanted| &wanted.gpu);
-        let known = self.had.iter().chain(&self.recalled.mig_on).chain(wanted).cloned();
+        let known = self.had.iter().chain(&self.restored.mig_on).chain(wanted).cloned();
         let known = known.chain(told.iter().filter_map(|device| share::gpu_of(device)));
         let gpus: BTreeSet<GpuUuid> = known.filter(|uuid| self.gpu(uuid).is_none()).collect();
         let is_of_them = |device: &DeviceId| match share::gpu_of(device) {
@@ -91,7 +91,7 @@ impl Node {
         };
         let (silent, _) = self.awaited.iter().find(|gpu| !is_whole(gpu))?;
         if self.health.nvml.is_well() {
-            let until = *self.silent_until.get_or_insert(now + PATIENCE);
+            let until = *self.silent_until.get_or_insert(now + TIMEOUT);
             if now < until {
                 let text = format!("{silent} has not answered in full since the agent was started");
                 self.health.nvml = Neighbour::Ill(text);
@@ -175,7 +175,7 @@ mod tests {
         let all = scene.gpus.gpus();
         scene.node.on_observed(Ok(all[..1].to_vec()));
         assert!(!shown(&mut scene).1);
-        scene.now += PATIENCE;
+        scene.now += TIMEOUT;
         scene.node.on_observed(Ok(all[..1].to_vec()));
         assert!(shown(&mut scene).1);
         assert_eq!(scene.decide().status.gpus.len(), 1);
@@ -212,7 +212,7 @@ mod tests {
         for _ in 0..2 {
             scene.node.on_observed(Ok(scene.gpus.gpus()[..1].to_vec()));
             scene.decide();
-            scene.now += PATIENCE;
+            scene.now += TIMEOUT;
         }
         scene
     }

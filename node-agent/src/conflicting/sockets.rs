@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 
 /// How long a connection may take. After this the plugin counts as present, because it is busy or stuck.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The names of the sockets that answer, sorted.
 pub(super) async fn live(folder: &Path) -> Vec<String> {
@@ -38,7 +38,7 @@ fn is_nvidias(name: &str) -> bool {
 
 /// Whether a process listens. A plugin that is gone leaves its socket behind, which refuses connections.
 async fn answers(path: &Path) -> bool {
-    match tokio::time::timeout(PATIENCE, UnixStream::connect(path)).await {
+    match tokio::time::timeout(TIMEOUT, UnixStream::connect(path)).await {
         Ok(Ok(_)) | Err(_) => true,
         Ok(Err(error)) => !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound),
     }

@@ -22,7 +22,7 @@ const FEW_CLIENTS: u32 = 16;
 /// The allocatable that the plugin should advertise in a layout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Promise {
+pub enum ExpectedAllocatable {
     /// Exactly these resource names of the plugin, with these counts.
     Counts(BTreeMap<String, u64>),
     /// At least one device; the number cannot be known beforehand.
@@ -95,11 +95,11 @@ fn leaves_whole(config: &str) -> bool {
 
 impl PluginLayout {
     /// The allocatable that this layout should yield on these GPUs, or why they cannot have it.
-    pub fn promise(&self, gpus: &NodeGpus) -> Result<Promise, Unfit> {
+    pub fn promise(&self, gpus: &NodeGpus) -> Result<ExpectedAllocatable, Unfit> {
         self.fits(gpus)?;
         let (replicas, renamed) = self.sharing.replicas();
         let name = |plain: String| if renamed { plain + SHARED } else { plain };
-        let some = |prefix: &str| Promise::Some {
+        let some = |prefix: &str| ExpectedAllocatable::Some {
             prefix: prefix.to_owned(),
             shared: renamed,
             multiple: u64::from(replicas),
@@ -126,7 +126,7 @@ impl PluginLayout {
             }
         };
         Ok(match count {
-            Some(count) => Promise::Counts([(name(plain), count)].into()),
+            Some(count) => ExpectedAllocatable::Counts([(name(plain), count)].into()),
             None => some(&plain),
         })
     }
@@ -163,7 +163,7 @@ fn most(gpus: &NodeGpus, profile: Profile) -> Option<u64> {
     Some(u64::from(gpus.model?.mig_table()?.entry(profile)?.max))
 }
 
-impl Promise {
+impl ExpectedAllocatable {
     /// Whether a node with this allocatable advertises what was promised.
     #[must_use]
     pub fn is_kept_by(&self, allocatable: &BTreeMap<String, u64>) -> bool {
@@ -190,7 +190,7 @@ pub(super) fn shown(allocatable: &BTreeMap<String, u64>) -> String {
     if names.is_empty() { "no device of the plugin".to_owned() } else { names.join(", ") }
 }
 
-impl fmt::Display for Promise {
+impl fmt::Display for ExpectedAllocatable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Counts(counts) => f.write_str(&shown(counts)),
@@ -205,5 +205,5 @@ impl fmt::Display for Promise {
 }
 
 #[cfg(test)]
-#[path = "promise_tests.rs"]
+#[path = "expected_allocatable_tests.rs"]
 mod tests;

@@ -2,12 +2,12 @@
 
 use super::{ClusterIndex, IndexedNode, Why};
 use crate::ask::Ask;
-use crate::metric_labels::PromiseState;
+use crate::assumed::{AssumedPod, KindChoice, LIFETIME};
+use crate::metric_labels::ReservationState;
 use crate::pod::KnownPod;
 use crate::template::Template;
-use crate::tentative::{KindChoice, LIFETIME, Tentative};
 use kerf_core::contract::PassedKind;
-use kerf_core::ledger::Promisee;
+use kerf_core::ledger::OwnerInEpoch;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Refusal, fit};
 use std::time::Instant;
@@ -35,7 +35,7 @@ impl ClusterIndex {
         read: Option<Ask>,
         promised: Option<Ask>,
     ) -> Result<(Ask, Option<KindChoice>), Unreservable> {
-        let (expected, choice) = self.drop_tentative(uid).map(|t| (t.ask, t.choice)).unzip();
+        let (expected, choice) = self.drop_assumed(uid).map(|t| (t.ask, t.choice)).unzip();
         let ask = match expected.or(read).or(promised) {
             Some(ask) => ask,
             None => self.pods.get(uid).ok_or(Unreservable::UnknownPod)?.ask()?,
@@ -80,7 +80,7 @@ impl ClusterIndex {
 
     /// Records that the pod is bound, before the watch shows it.
     pub fn bound(&mut self, uid: &PodUid, key: &PodKey, node: &NodeName) {
-        self.lead.posting.remove(uid);
+        self.lead.pending_bindings.remove(uid);
         self.lead.passed.remove(uid);
         self.lead.uses.note_bound(uid);
         if !self.places.has(uid) {
@@ -97,48 +97,48 @@ impl ClusterIndex {
     }
 
     /// Assumes a pod on the node where it will most probably be bound, with the kinds that serve it there.
-    pub fn expect(&mut self, pod: Promisee, ask: Ask, choice: KindChoice, name: &NodeName, now: Instant) {
-        self.drop_tentative(&pod.uid);
+    pub fn expect(&mut self, pod: OwnerInEpoch, ask: Ask, choice: KindChoice, name: &NodeName, now: Instant) {
+        self.drop_assumed(&pod.uid);
         let charged = self.expected_charge(name, &pod, &ask);
-        let tentative = Tentative { pod, ask, choice, until: now + LIFETIME, leaving: None, charged };
-        self.lead.tentatives.put(name, tentative);
+        let assumed = AssumedPod { pod, ask, choice, until: now + LIFETIME, leaving: None, charged };
+        self.lead.assumed.put(name, assumed);
         self.touch(name);
     }
 
     /// The node on which a pod is assumed.
     #[must_use]
     pub fn expected_on(&self, uid: &PodUid) -> Option<&NodeName> {
-        self.lead.tentatives.node_of(uid)
+        self.lead.assumed.node_of(uid)
     }
 
     /// Ends a pod's assumed place, and returns it.
-    pub fn drop_tentative(&mut self, uid: &PodUid) -> Option<Tentative> {
-        let (node, tentative) = self.lead.tentatives.take(uid)?;
+    pub fn drop_assumed(&mut self, uid: &PodUid) -> Option<AssumedPod> {
+        let (node, assumed) = self.lead.assumed.take(uid)?;
         self.touch(&node);
-        Some(tentative)
+        Some(assumed)
     }
 
     /// Drops assumed pods that were not bound in time.
     pub fn expire(&mut self, now: Instant) {
-        for node in self.lead.tentatives.expire(now) {
+        for node in self.lead.assumed.expire(now) {
             self.touch(&node);
         }
     }
 
     /// The number of pods with a reservation, by how far it is.
     #[must_use]
-    pub fn promise_counts(&self) -> [(PromiseState, usize); 3] {
+    pub fn reservation_counts(&self) -> [(ReservationState, usize); 3] {
         let proposed: usize = self.copies.values().map(super::copy::NodeCopy::unanswered).sum();
         [
-            (PromiseState::Tentative, self.lead.tentatives.len()),
-            (PromiseState::Proposed, proposed),
-            (PromiseState::Accepted, self.places.count().saturating_sub(proposed)),
+            (ReservationState::Tentative, self.lead.assumed.len()),
+            (ReservationState::Proposed, proposed),
+            (ReservationState::Accepted, self.places.count().saturating_sub(proposed)),
         ]
     }
 
     pub(super) fn touch(&mut self, name: &NodeName) {
         if self.nodes.touch(name) || self.is_static(name) {
-            self.lead.waiting.changed(name);
+            self.lead.unschedulable.changed(name);
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::ClusterIndex;
 use crate::ask::Ask;
-use crate::tentative::Tentative;
-use crate::waiting::{Search, Turn};
-use kerf_core::ledger::Promisee;
+use crate::assumed::AssumedPod;
+use crate::unschedulable::{Search, Turn};
+use kerf_core::ledger::OwnerInEpoch;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Place, Refusal, Selection, choose_place};
 use std::collections::BTreeSet;
@@ -13,17 +13,17 @@ use std::time::Instant;
 impl ClusterIndex {
     /// Records a pod that all `offered` nodes refused; `held_back` if its namespace's quota did.
     pub fn refused(&mut self, uid: &PodUid, key: &PodKey, ask: &Ask, offered: &[&str], held_back: bool) {
-        self.lead.waiting.refused(uid.clone(), key.clone(), ask.clone(), offered, held_back);
+        self.lead.unschedulable.refused(uid.clone(), key.clone(), ask.clone(), offered, held_back);
     }
 
     /// A pod is being looked at. If it is refused again it has its turn still.
     pub fn looked_at(&mut self, uid: &PodUid) {
-        self.lead.waiting.looked_at(uid);
+        self.lead.unschedulable.looked_at(uid);
     }
 
     /// A pod has a place or is gone.
     pub fn waits_no_longer(&mut self, uid: &PodUid) {
-        self.lead.waiting.forget(uid);
+        self.lead.unschedulable.forget(uid);
     }
 
     /// The pending pods that have room now, at a node that changed or in their namespace's quota, the longest pending
@@ -34,26 +34,26 @@ impl ClusterIndex {
         }
         self.expire(now);
         self.adopt_waiters();
-        self.lead.waiting.call_again(now);
-        let changed = self.lead.waiting.take_changed();
+        self.lead.unschedulable.call_again(now);
+        let changed = self.lead.unschedulable.take_changed();
         if changed.is_empty() {
             return Vec::new();
         }
         // A pod that waits for another to leave is itself assumed at that place, so it is checked on its own.
-        let apart = self.lead.tentatives.pods().filter_map(|uid| self.lead.waiting.turn_of(uid));
+        let apart = self.lead.assumed.pods().filter_map(|uid| self.lead.unschedulable.turn_of(uid));
         let apart: BTreeSet<Turn> = apart.collect();
-        let first = self.lead.waiting.first_of_each().filter_map(|turn| self.in_common(turn, &apart));
+        let first = self.lead.unschedulable.first_of_each().filter_map(|turn| self.in_common(turn, &apart));
         let mut turns: BTreeSet<Turn> = first.chain(apart.iter().copied()).collect();
         let mut woken = Vec::new();
         while let Some(turn) = turns.pop_first() {
-            let next = self.lead.waiting.next_of(turn).filter(|_| !apart.contains(&turn));
+            let next = self.lead.unschedulable.next_of(turn).filter(|_| !apart.contains(&turn));
             let next = next.and_then(|next| self.in_common(next, &apart));
             let own = self.take_own(turn);
             if let Some((name, place)) = self.room_for(turn, &changed) {
                 woken.extend(self.call(turn, &name, place, now));
                 turns.extend(next);
-            } else if let Some((node, tentative)) = own {
-                self.lead.tentatives.put(&node, tentative);
+            } else if let Some((node, assumed)) = own {
+                self.lead.assumed.put(&node, assumed);
                 self.touch(&node);
             }
         }
@@ -62,24 +62,24 @@ impl ClusterIndex {
 
     /// The first pod from this turn on for which the same places are free as for the rest of its group.
     fn in_common(&self, turn: Turn, apart: &BTreeSet<Turn>) -> Option<Turn> {
-        std::iter::successors(Some(turn), |turn| self.lead.waiting.next_of(*turn))
+        std::iter::successors(Some(turn), |turn| self.lead.unschedulable.next_of(*turn))
             .find(|turn| !apart.contains(turn))
     }
 
     /// Ends the assumed place of a pending pod, and returns it.
-    fn take_own(&mut self, turn: Turn) -> Option<(NodeName, Tentative)> {
-        let (uid, _) = self.lead.waiting.search(turn)?;
-        let own = self.lead.tentatives.take(uid)?;
+    fn take_own(&mut self, turn: Turn) -> Option<(NodeName, AssumedPod)> {
+        let (uid, _) = self.lead.unschedulable.search(turn)?;
+        let own = self.lead.assumed.take(uid)?;
         self.touch(&own.0);
         Some(own)
     }
 
     /// The best of the nodes that changed. If the pod's quota was full until now, all its offered nodes count.
     fn room_for(&mut self, turn: Turn, changed: &BTreeSet<NodeName>) -> Option<(NodeName, Place)> {
-        let (uid, search) = self.lead.waiting.search(turn)?;
+        let (uid, search) = self.lead.unschedulable.search(turn)?;
         let (uid, Search { ask, offered, held_back }) = (uid.clone(), search.clone());
         if self.within_quota(&ask).is_err() {
-            self.lead.waiting.note_held_back(turn, true);
+            self.lead.unschedulable.note_held_back(turn, true);
             return None;
         }
         let near: Vec<&NodeName> = if held_back {
@@ -93,27 +93,27 @@ impl ClusterIndex {
         if best.is_none() {
             // Updated only once no node is left, so that the whole group is checked against the same nodes.
             let is_full = refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
-            self.lead.waiting.note_held_back(turn, is_full);
+            self.lead.unschedulable.note_held_back(turn, is_full);
         }
         best
     }
 
     fn call(&mut self, turn: Turn, node: &NodeName, place: Place, now: Instant) -> Option<(PodUid, PodKey)> {
-        let (uid, key, ask) = self.lead.waiting.call(turn, node)?;
-        let promisee = Promisee { uid: uid.clone(), key: key.clone(), epoch: self.epoch() };
+        let (uid, key, ask) = self.lead.unschedulable.call(turn, node)?;
+        let owner_in_epoch = OwnerInEpoch { uid: uid.clone(), key: key.clone(), epoch: self.epoch() };
         let plan = place.rank.plan(&ask.document).unwrap_or_default();
-        self.expect(promisee, ask, plan.into(), node, now);
+        self.expect(owner_in_epoch, ask, plan.into(), node, now);
         Some((uid, key))
     }
 
     /// Records that the requeue of a pod succeeded.
     pub fn told(&mut self, uid: &PodUid) {
-        self.lead.waiting.was_called(uid);
+        self.lead.unschedulable.was_called(uid);
     }
 
     /// Records that the requeue of a pod failed.
     pub fn not_told(&mut self, uid: &PodUid, now: Instant) {
-        self.lead.waiting.was_not_called(uid, now);
+        self.lead.unschedulable.was_not_called(uid, now);
     }
 
     /// Takes over the pods that a former leader may have refused. A new leader does not know them, so every pod without
@@ -131,11 +131,11 @@ impl ClusterIndex {
         idle.sort_unstable_by_key(|(uid, pod)| (pod.created, *uid));
         for (uid, pod) in idle {
             if let Ok(ask) = pod.ask() {
-                self.lead.waiting.refused(uid.clone(), pod.key.clone(), ask, &offered, false);
+                self.lead.unschedulable.refused(uid.clone(), pod.key.clone(), ask, &offered, false);
             }
         }
         for name in &names {
-            self.lead.waiting.changed(name);
+            self.lead.unschedulable.changed(name);
         }
     }
 }

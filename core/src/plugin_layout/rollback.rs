@@ -1,9 +1,9 @@
 //! Rollback: labels that failed, or that no policy wants any longer, get their former values, and the node gets no pods until NVIDIA's
 //! programs have followed.
 
-use super::lag::{self, Lag};
+use super::expected_allocatable::shown;
 use super::node::{Around, NodeDecision, NodeWrite, SeenNode};
-use super::promise::shown;
+use super::propagation::{self, Lag};
 use super::record::{NodeRecord, PluginLabels, Progress};
 use super::state::{Failure, LayoutState};
 
@@ -61,7 +61,7 @@ fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
 pub(super) fn stuck(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> Option<LayoutState> {
     let seconds = around.timeout_seconds;
     record.lag.as_ref()?;
-    let state = lag::stuck(node, around.age(record), seconds)?.to_owned();
+    let state = propagation::stuck(node, around.age(record), seconds)?.to_owned();
     Some(LayoutState::MigManagerStuck { layout: record.layout.clone(), seconds, state })
 }
 

@@ -6,10 +6,10 @@
 
 use super::share::Shares;
 use super::takeover::TakeOver;
-use super::{Ill, Node, Note};
+use super::{Ill, Node, NodeEvent};
+use crate::conflicting::Who;
 use crate::gpu::limits;
 use crate::gpu::{Compute, Gpu};
-use crate::others::Who;
 use kerf_core::contract::{Shape, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::ledger::{Ledger, Moment, Saved};
@@ -23,10 +23,10 @@ use std::ops::Not;
 use std::time::{Duration, Instant};
 
 /// How long the registration of names waits for recorded slices.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The wait after a failed write of the checkpoint.
-pub(super) const RECORD_AGAIN: Duration = Duration::from_secs(2);
+pub(super) const RECORD_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// GPUs, and the MIG profiles that each offers.
 pub type Profiles = BTreeMap<GpuUuid, BTreeSet<Profile>>;
@@ -35,7 +35,7 @@ pub type Profiles = BTreeMap<GpuUuid, BTreeSet<Profile>>;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(clippy::struct_excessive_bools, reason = "each tells of something else")]
-pub struct Recalled {
+pub struct Restored {
     pub ledger: Saved,
     /// Whether the agent kept the ledger itself, and did not follow a GpuNode's spec.
     #[serde(skip_serializing_if = "Not::not")]
@@ -81,7 +81,7 @@ pub struct Recalled {
     pub booted: bool,
 }
 
-impl Recalled {
+impl Restored {
     /// Replaces a checkpoint that cannot be read. Labels that are paused while no MIG manager works were paused by an
     /// agent.
     #[must_use]
@@ -102,34 +102,34 @@ impl Recalled {
     pub fn after_reload(self) -> Self {
         let Self { ledger, is_own, uid, gpus, plugin, shares, mig_on, mut mig_lost, paused, .. } = self;
         mig_lost.extend(mig_on);
-        let recalled = Self { ledger, is_own, uid, gpus, plugin, ..Self::default() };
-        Self { shares, mig_lost, paused, booted: true, ..recalled }
+        let restored = Self { ledger, is_own, uid, gpus, plugin, ..Self::default() };
+        Self { shares, mig_lost, paused, booted: true, ..restored }
     }
 }
 
 impl Node {
     /// Takes the checkpoint of an earlier process.
-    pub fn recall(&mut self, recalled: Recalled, now: Instant) {
-        if recalled.booted {
+    pub fn restore(&mut self, restored: Restored, now: Instant) {
+        if restored.booted {
             tracing::info!(
-                slices = recalled.ledger.desired.slices.len(),
+                slices = restored.ledger.desired.slices.len(),
                 "the driver was loaded anew: its slices are made again"
             );
-            self.recovering = Some(now + PATIENCE);
+            self.recovering = Some(now + TIMEOUT);
         }
         self.housekeeping.started = Some(now);
-        if !recalled.is_own {
+        if !restored.is_own {
             self.takeover = TakeOver::Awaited;
         }
-        self.ledger = Ledger::restore(recalled.ledger.clone(), self.settings.limits, Moment::default());
+        self.ledger = Ledger::restore(restored.ledger.clone(), self.settings.limits, Moment::default());
         // Any of the pods may be bound by now, because the checkpoint does not have the marks of Bindings.
         let reserved = self.ledger.desired().slices.iter().filter_map(|slice| slice.reservation.as_ref());
         self.bindings.take_status(reserved.map(|reservation| (&reservation.uid, true)));
-        self.recall_ills(&recalled.ills, now);
-        self.awaited.clone_from(&recalled.gpus);
-        self.had.extend(recalled.gpus.keys().cloned());
-        self.origins.clone_from(&recalled.made);
-        self.recalled = recalled;
+        self.recall_ills(&restored.ills, now);
+        self.awaited.clone_from(&restored.gpus);
+        self.had.extend(restored.gpus.keys().cloned());
+        self.origins.clone_from(&restored.made);
+        self.restored = restored;
     }
 
     /// Notes which GPUs' MIG mode is on. A lost mode is dropped once it is back, or no longer useful: a later change is
@@ -138,44 +138,44 @@ impl Node {
         let on = self.gpus.iter().filter(|gpu| gpu.mig.is_on()).map(|gpu| gpu.uuid.clone());
         let mut seen_on: BTreeSet<GpuUuid> = on.collect();
         // A GPU that is not visible now keeps its last mode.
-        seen_on.extend(self.recalled.mig_on.iter().filter(|uuid| self.gpu(uuid).is_none()).cloned());
-        self.recalled.mig_on = seen_on;
-        let mut lost = std::mem::take(&mut self.recalled.mig_lost);
+        seen_on.extend(self.restored.mig_on.iter().filter(|uuid| self.gpu(uuid).is_none()).cloned());
+        self.restored.mig_on = seen_on;
+        let mut lost = std::mem::take(&mut self.restored.mig_lost);
         lost.retain(|uuid| {
             let is_lost = |gpu: &Gpu| !gpu.mig.is_on() && self.rule(gpu).kinds.contains(&Kind::Mig);
             self.gpu(uuid).is_none_or(is_lost)
         });
-        self.recalled.mig_lost = lost;
+        self.restored.mig_lost = lost;
     }
 
     /// Notes whose time slices have another length than the driver's default. An agent that leaves the node resets
     /// them.
     pub(super) fn note_lengths(&mut self, wanted: &BTreeMap<GpuUuid, SliceLength>) {
         let changed = wanted.iter().filter(|(_, length)| **length != SliceLength::Default);
-        self.recalled.lengths.extend(changed.map(|(gpu, _)| gpu.clone()));
+        self.restored.lengths.extend(changed.map(|(gpu, _)| gpu.clone()));
     }
 
     /// What has to be recorded before anything is cut.
-    pub(super) fn to_record(&self) -> Recalled {
+    pub(super) fn to_record(&self) -> Restored {
         let exclusive = self.wanted_daemons().into_iter().filter(|(_, d)| d.exclusive).map(|(gpu, _)| gpu);
-        let kept = self.recalled.exclusive.iter().filter(|gpu| self.daemons.contains_key(*gpu)).cloned();
-        Recalled {
+        let kept = self.restored.exclusive.iter().filter(|gpu| self.daemons.contains_key(*gpu)).cloned();
+        Restored {
             ledger: self.ledger.saved(),
             is_own: self.takeover == TakeOver::Done,
-            uid: self.recalled.uid.clone(),
+            uid: self.restored.uid.clone(),
             is_lost: false,
             gpus: self.profiles(),
             made: self.made_devices(),
-            plugin: self.others.as_ref().map_or(self.recalled.plugin, |others| {
+            plugin: self.others.as_ref().map_or(self.restored.plugin, |others| {
                 others.iter().any(|other| other.contains(&Who::DevicePlugin.to_string()))
             }),
             shares: Some(self.shares_to_record()),
-            mig_on: self.recalled.mig_on.clone(),
-            mig_lost: self.recalled.mig_lost.clone(),
+            mig_on: self.restored.mig_on.clone(),
+            mig_lost: self.restored.mig_lost.clone(),
             exclusive: exclusive.chain(kept).collect(),
             limits: self.wanted_limits(),
-            lengths: self.recalled.lengths.clone(),
-            paused: self.recalled.paused.clone(),
+            lengths: self.restored.lengths.clone(),
+            paused: self.restored.paused.clone(),
             ills: self.ills(),
             booted: self.is_recovering(),
         }
@@ -201,7 +201,7 @@ impl Node {
             .flat_map(|instance| instance.devices().map(|(.., device)| device))
             .collect();
         let sees_all = self.health.nvml.is_well() && self.had.iter().all(|uuid| self.gpu(uuid).is_some());
-        let may_be = |device: &DeviceId| !sees_all && self.recalled.made.contains_key(device);
+        let may_be = |device: &DeviceId| !sees_all && self.restored.made.contains_key(device);
         let desired = self.desired().iter().filter_map(|slice| Some((self.mig_device_of(slice)?, &slice.id)));
         let desired: BTreeSet<_> = desired.collect();
         let made = self.origins.iter().filter(|(device, _)| instances.contains(device) || may_be(device));
@@ -217,7 +217,7 @@ impl Node {
             Some(gpu) => self.under_way.end(gpu, None),
             None => self.under_way.forget_begun(),
         }
-        self.unrecorded = Some((error.to_owned(), now + RECORD_AGAIN));
+        self.unrecorded = Some((error.to_owned(), now + RECORD_RETRY_INTERVAL));
     }
 
     /// Whether the names still wait for slices that are being made again.
@@ -233,7 +233,7 @@ impl Node {
 
     /// Extends the recovery's timeout while nothing can be made yet.
     pub(super) fn extend_recovery(&mut self, now: Instant) {
-        self.recovering = self.recovering.map(|until| until.max(now + PATIENCE));
+        self.recovering = self.recovering.map(|until| until.max(now + TIMEOUT));
     }
 
     /// Ends the recovery once no step is left to try, or after its timeout.
@@ -263,15 +263,15 @@ impl Node {
     /// Reports GPU instances that no record lists. They count as occupied.
     pub(super) fn tell_adopted(&mut self) {
         let known = |device: &DeviceId| self.origins.contains_key(device);
-        let found: Vec<Note> = self
+        let found: Vec<NodeEvent> = self
             .gpus
             .iter()
             .flat_map(|gpu| &gpu.instances)
             .filter(|instance| instance.compute != Compute::Missing)
             .flat_map(|instance| instance.devices().map(|(.., device)| device.clone()))
             .filter(|device| !known(device))
-            .map(|device| Note::Adopted { device })
+            .map(|device| NodeEvent::Adopted { device })
             .collect();
-        self.tell_lasting(found, |note| matches!(note, Note::Adopted { .. }));
+        self.tell_lasting(found, |note| matches!(note, NodeEvent::Adopted { .. }));
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Found, Record};
 use crate::driver_load::DriverLoad;
-use crate::node::Recalled;
+use crate::node::Restored;
 use kerf_runtime::telemetry::chain;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The checkpoint for all tasks. Clones share one state.
 #[derive(Clone)]
-pub struct Recording {
+pub struct CheckpointWriter {
     newest: Arc<Mutex<Newest>>,
     disk: Arc<tokio::sync::Mutex<Disk>>,
     boot_id: String,
@@ -46,22 +46,22 @@ impl Disk {
     }
 }
 
-impl Recording {
+impl CheckpointWriter {
     /// Opens the checkpoint in `folder`, in the boot `boot_id`, and returns what an earlier process recorded. `sys`,
     /// usually `/sys`, shows whether the driver was reloaded since.
     pub fn open(
         folder: &Path,
         boot_id: String,
         sys: PathBuf,
-    ) -> Result<(Self, Option<Recalled>), CheckpointError> {
+    ) -> Result<(Self, Option<Restored>), CheckpointError> {
         let (checkpoint, found) = Checkpoint::open(folder)?;
         let load = DriverLoad::read(&sys);
         let before = match found {
             Found::Nothing => None,
-            Found::Record(record) => Some(recalled(*record, &boot_id, load)),
-            Found::Unreadable(_) => Some(Recalled::lost()),
+            Found::Record(record) => Some(restored(*record, &boot_id, load)),
+            Found::Unreadable(_) => Some(Restored::lost()),
         };
-        let newest = Newest { number: 0, record: Record::new(boot_id.clone(), Recalled::default()) };
+        let newest = Newest { number: 0, record: Record::new(boot_id.clone(), Restored::default()) };
         let (newest, disk) = (Arc::new(Mutex::new(newest)), Disk { checkpoint, tried: 0, result: Ok(()) });
         let (disk, load) =
             (Arc::new(tokio::sync::Mutex::new(disk)), load.map_or_else(OnceLock::new, OnceLock::from));
@@ -86,8 +86,8 @@ impl Recording {
     ///
     /// # Errors
     /// Returns what is wrong with the disk.
-    pub fn save(&self, recalled: Recalled) -> impl Future<Output = Result<(), String>> + Send + use<> {
-        let record = self.record(recalled);
+    pub fn save(&self, restored: Restored) -> impl Future<Output = Result<(), String>> + Send + use<> {
+        let record = self.record(restored);
         let number = {
             let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
             newest.number += 1;
@@ -113,19 +113,19 @@ impl Recording {
     ///
     /// # Errors
     /// Returns what is wrong with the disk.
-    pub async fn leave(&self, recalled: Recalled) -> Result<(), String> {
-        self.save(recalled).await?;
+    pub async fn leave(&self, restored: Restored) -> Result<(), String> {
+        self.save(restored).await?;
         let mut disk = Arc::clone(&self.disk).lock_owned().await;
         tokio::task::spawn_blocking(move || disk.checkpoint.leave()).await.map_err(|error| error.to_string())
     }
 
-    fn record(&self, recalled: Recalled) -> Record {
+    fn record(&self, restored: Restored) -> Record {
         let driver_load = self.load.get().copied();
-        Record { driver_load, ..Record::new(self.boot_id.clone(), recalled) }
+        Record { driver_load, ..Record::new(self.boot_id.clone(), restored) }
     }
 }
 
-fn recalled(record: Record, boot_id: &str, load: Option<DriverLoad>) -> Recalled {
+fn restored(record: Record, boot_id: &str, load: Option<DriverLoad>) -> Restored {
     // A driver that is not loaded now will be loaded again, so its state is lost as well.
     let is_lost = record.boot_id != boot_id || record.driver_load.is_some() && record.driver_load != load;
     let Record { mut node, mig_lost, .. } = record;
@@ -142,16 +142,17 @@ mod tests {
     use kerf_core::names::GpuUuid;
     use kerf_core::units::MemoryMib;
 
-    fn busy() -> Recalled {
+    fn busy() -> Restored {
         let gpu = GpuUuid::new("GPU-0");
         let limits = [((gpu.clone(), "/pod1".to_owned()), MemoryMib(4096))].into();
         let ills = vec![Ill { gpu: gpu.clone(), gi: Some(3), text: "XID 94".to_owned() }];
         let (exclusive, lengths) = ([gpu.clone()].into(), [gpu].into());
-        Recalled { exclusive, limits, lengths, ills, ..Recalled::default() }
+        Restored { exclusive, limits, lengths, ills, ..Restored::default() }
     }
 
-    async fn after(folder: &Path, boot: &str, saved: Option<Recalled>) -> Recalled {
-        let (recording, before) = Recording::open(folder, boot.to_owned(), folder.join("sys")).unwrap();
+    async fn after(folder: &Path, boot: &str, saved: Option<Restored>) -> Restored {
+        let (recording, before) =
+            CheckpointWriter::open(folder, boot.to_owned(), folder.join("sys")).unwrap();
         if let Some(saved) = saved {
             recording.save(saved).await.unwrap();
         }
@@ -163,7 +164,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         after(folder.path(), "one", Some(busy())).await;
         assert_eq!(after(folder.path(), "one", None).await, busy());
-        let booted = Recalled { booted: true, ..Recalled::default() };
+        let booted = Restored { booted: true, ..Restored::default() };
         assert_eq!(after(folder.path(), "two", None).await, booted);
     }
 
@@ -171,12 +172,12 @@ mod tests {
     #[tokio::test]
     async fn a_mode_that_was_on_is_lost_by_a_boot_alone() {
         let (folder, gpu) = (tempfile::tempdir().unwrap(), GpuUuid::new("GPU-0"));
-        let on = Recalled { mig_on: [gpu.clone()].into(), ..Recalled::default() };
+        let on = Restored { mig_on: [gpu.clone()].into(), ..Restored::default() };
         after(folder.path(), "one", Some(on)).await;
         assert_eq!(after(folder.path(), "one", None).await.mig_lost, BTreeSet::new());
         let booted = after(folder.path(), "two", None).await;
         assert_eq!((booted.mig_on.len(), &booted.mig_lost), (0, &[gpu].into()));
-        after(folder.path(), "two", Some(Recalled { booted: false, ..booted.clone() })).await;
+        after(folder.path(), "two", Some(Restored { booted: false, ..booted.clone() })).await;
         assert_eq!(
             after(folder.path(), "two", None).await.mig_lost,
             booted.mig_lost,
@@ -189,11 +190,11 @@ mod tests {
     async fn records_of_the_time_of_a_write_are_one_write() {
         let folder = tempfile::tempdir().unwrap();
         let (recording, _) =
-            Recording::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
+            CheckpointWriter::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
         let of = |revision| {
-            let mut recalled = Recalled::default();
-            recalled.ledger.desired.revision = revision;
-            recalled
+            let mut restored = Restored::default();
+            restored.ledger.desired.revision = revision;
+            restored
         };
         recording.save(of(1)).await.unwrap();
         let writing = Arc::clone(&recording.disk).lock_owned().await;
@@ -215,8 +216,8 @@ mod tests {
     async fn an_older_record_never_follows_a_newer_one() {
         let folder = tempfile::tempdir().unwrap();
         let (recording, _) =
-            Recording::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
-        let (older, newer) = (recording.save(Recalled::default()), recording.save(busy()));
+            CheckpointWriter::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
+        let (older, newer) = (recording.save(Restored::default()), recording.save(busy()));
         newer.await.unwrap();
         older.await.unwrap();
         drop(recording);
@@ -227,10 +228,10 @@ mod tests {
     async fn a_failed_write_fails_all_that_it_covers_with_its_cause_and_the_next_one_is_tried() {
         let folder = tempfile::tempdir().unwrap();
         let (recording, _) =
-            Recording::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
+            CheckpointWriter::open(folder.path(), "one".to_owned(), folder.path().join("sys")).unwrap();
         let full = folder.path().join("ledger.0");
         std::os::unix::fs::symlink("/dev/full", &full).unwrap();
-        let (first, second) = (recording.save(Recalled::default()), recording.save(busy()));
+        let (first, second) = (recording.save(Restored::default()), recording.save(busy()));
         for failed in [first.await, second.await] {
             assert!(failed.unwrap_err().contains("No space left on device"));
         }
@@ -255,7 +256,7 @@ mod tests {
     async fn a_mode_is_lost_with_the_load_of_the_driver_in_the_same_boot() {
         let (folder, gpu) = (tempfile::tempdir().unwrap(), GpuUuid::new("GPU-0"));
         let folder = folder.path();
-        let on = Recalled { mig_on: [gpu.clone()].into(), ..busy() };
+        let on = Restored { mig_on: [gpu.clone()].into(), ..busy() };
         set_loaded(folder, true);
         after(folder, "one", Some(on.clone())).await;
         assert_eq!(after(folder, "one", None).await, on, "an admin may switch it off now");
@@ -263,7 +264,7 @@ mod tests {
         let unloaded = after(folder, "one", None).await;
         set_loaded(folder, true);
         let loaded = after(folder, "one", None).await;
-        assert_eq!(loaded, Recalled { mig_lost: [gpu].into(), booted: true, ..Recalled::default() });
+        assert_eq!(loaded, Restored { mig_lost: [gpu].into(), booted: true, ..Restored::default() });
         assert_eq!(unloaded, loaded, "what is not loaded now is loaded anew");
         after(folder, "one", Some(loaded.clone())).await;
         assert_eq!(after(folder, "one", None).await, loaded, "until it is back, and then it is of this load");
@@ -273,7 +274,7 @@ mod tests {
     async fn a_process_works_with_one_load_of_the_driver() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        let (recording, _) = Recording::open(folder, "one".to_owned(), folder.join("sys")).unwrap();
+        let (recording, _) = CheckpointWriter::open(folder, "one".to_owned(), folder.join("sys")).unwrap();
         assert!(!recording.is_of_another_load(), "none is loaded");
         set_loaded(folder, true);
         assert!(!recording.is_of_another_load(), "the first one");
@@ -293,19 +294,19 @@ mod tests {
         let load = DriverLoad::read(sys.path()).unwrap();
         for (recovering, lost) in [(true, 1), (false, 0)] {
             let text = format!(r#"{{"version":1,"bootId":"one","mig":["GPU-0"],"recovering":{recovering}}}"#);
-            let recalled = recalled(serde_json::from_str(&text).unwrap(), "one", Some(load));
-            assert_eq!((recalled.mig_on.len(), recalled.mig_lost.len()), (1, lost));
+            let restored = restored(serde_json::from_str(&text).unwrap(), "one", Some(load));
+            assert_eq!((restored.mig_on.len(), restored.mig_lost.len()), (1, lost));
         }
     }
 
     #[tokio::test]
     async fn a_recovery_goes_on_in_the_next_process_until_it_is_recorded_as_ended() {
         let folder = tempfile::tempdir().unwrap();
-        after(folder.path(), "one", Some(Recalled::default())).await;
+        after(folder.path(), "one", Some(Restored::default())).await;
         let half = after(folder.path(), "two", None).await;
         after(folder.path(), "two", Some(half.clone())).await;
         assert!(after(folder.path(), "two", None).await.booted, "not all is there");
-        after(folder.path(), "two", Some(Recalled { booted: false, ..half })).await;
+        after(folder.path(), "two", Some(Restored { booted: false, ..half })).await;
         assert!(!after(folder.path(), "two", None).await.booted);
     }
 }

@@ -71,9 +71,9 @@ fn gpus_that_cannot_have_a_layout_are_told_why() {
 
 #[test]
 fn a_promise_is_kept_when_the_node_shows_just_that() {
-    let eight = Promise::Counts(numbers(&[("nvidia.com/gpu", 8)]));
-    let some = Promise::Some { prefix: "nvidia.com/mig-".to_owned(), shared: false, multiple: 2 };
-    let renamed = Promise::Some { prefix: GPU.to_owned(), shared: true, multiple: 4 };
+    let eight = ExpectedAllocatable::Counts(numbers(&[("nvidia.com/gpu", 8)]));
+    let some = ExpectedAllocatable::Some { prefix: "nvidia.com/mig-".to_owned(), shared: false, multiple: 2 };
+    let renamed = ExpectedAllocatable::Some { prefix: GPU.to_owned(), shared: true, multiple: 4 };
     for (promise, allocatable, kept) in [
         (&eight, &[("nvidia.com/gpu", 8), ("cpu", 4), ("nvidia.com/gpu-10gb", 1)][..], true),
         (&eight, &[("nvidia.com/gpu", 8), ("nvidia.com/gpu.shared", 0)], true),

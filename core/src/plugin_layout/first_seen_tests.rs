@@ -8,7 +8,7 @@ const T4: &str = "Tesla-T4";
 /// The same world under new leaders with other wall clocks, and under this leader after its clock was adjusted.
 fn afterwards(world: &World) -> Vec<World> {
     let after = |(is_new, ahead)| {
-        let ages = if is_new { Ages::default() } else { world.ages.clone() };
+        let ages = if is_new { FirstSeen::default() } else { world.ages.clone() };
         World { ahead, ages, ..world.clone() }
     };
     [(true, -900), (true, 0), (true, 900), (false, -900), (false, 900)].map(after).into()
@@ -120,7 +120,7 @@ fn another_write_is_new_and_one_that_was_gone_too() {
         (Some(&first), record("b", 7), 0),
         (None, record("a", 7), 0),
     ] {
-        let mut ages = Ages::default();
+        let mut ages = FirstSeen::default();
         let mut look = |clock, record| ages.look(clock, &nodes(record), &SeenConfigMap::default(), None);
         look(100, Some(&first));
         look(101, between);

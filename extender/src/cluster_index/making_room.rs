@@ -9,10 +9,10 @@
 
 use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
-use crate::tentative::{Leaving, Tentative};
+use crate::assumed::{AssumedPod, Leaving};
 use kerf_core::contract::{ContainerRequest, GpuStatus, RequestDocument};
 use kerf_core::kind::Kind;
-use kerf_core::ledger::Promisee;
+use kerf_core::ledger::OwnerInEpoch;
 use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
 use kerf_core::packing::{FleetGpu, KindPlan, PlaceId, plans};
 use std::collections::{HashMap as Map, HashSet};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// How long a pod may take to end and its slice to be recut. It is also the pause after a refused eviction. Twice
 /// Kubernetes' usual grace period.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A pod that is to be evicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Eviction {
 
 /// What is done for a pod that fits nowhere.
 #[derive(Debug, Clone)]
-pub(super) enum Moving {
+pub(super) enum MakingRoom {
     /// No pod is evicted for it until then, because others are just leaving a suitable place.
     Awaiting(Instant),
     Begun(Begun),
@@ -61,13 +61,13 @@ impl ClusterIndex {
     }
 
     /// Makes room for a pod that all `offered` nodes refused, if one eviction suffices.
-    pub fn make_room(&mut self, pod: &Promisee, ask: &Ask, offered: &[&str], now: Instant) {
-        let until = match self.lead.moving.get(&pod.uid).cloned() {
-            Some(Moving::Begun(begun)) => return self.go_on(pod, ask, begun, now),
-            Some(Moving::Awaiting(until)) => until,
-            None => now + PATIENCE,
+    pub fn make_room(&mut self, pod: &OwnerInEpoch, ask: &Ask, offered: &[&str], now: Instant) {
+        let until = match self.lead.making_room.get(&pod.uid).cloned() {
+            Some(MakingRoom::Begun(begun)) => return self.go_on(pod, ask, begun, now),
+            Some(MakingRoom::Awaiting(until)) => until,
+            None => now + TIMEOUT,
         };
-        self.lead.moving.remove(&pod.uid);
+        self.lead.making_room.remove(&pod.uid);
         if ask.document.moves_nobody || self.moves_nobody {
             return;
         }
@@ -76,7 +76,7 @@ impl ClusterIndex {
         // A pod that does not leave in time delays an eviction, but does not prevent it.
         let left = if until > now { self.place_being_left(ask, offered) } else { None };
         if let Some((node, plan, leaving)) = left {
-            self.lead.moving.insert(pod.uid.clone(), Moving::Awaiting(until));
+            self.lead.making_room.insert(pod.uid.clone(), MakingRoom::Awaiting(until));
             return self.expect_after(pod, ask, plan, &node, leaving, until);
         }
         self.evict(pod, ask, plan, (evicted, node), now);
@@ -84,7 +84,7 @@ impl ClusterIndex {
 
     fn evict(
         &mut self,
-        pod: &Promisee,
+        pod: &OwnerInEpoch,
         ask: &Ask,
         plan: KindPlan,
         (evicted, node): (PodUid, NodeName),
@@ -94,11 +94,11 @@ impl ClusterIndex {
         let Some(known) = self.nodes.get(&node) else { return };
         let slices = known.reserved(&evicted).map(|slice| slice.id.clone()).collect();
         let leaving = Leaving { pods: vec![evicted.clone()], slices };
-        let until = now + PATIENCE;
+        let until = now + TIMEOUT;
         self.expect_after(pod, ask, plan.clone(), &node, leaving.clone(), until);
         let begun =
             Begun { evicted: evicted.clone(), plan, leaving, node: node.clone(), until, refused: false };
-        self.lead.moving.insert(pod.uid.clone(), Moving::Begun(begun));
+        self.lead.making_room.insert(pod.uid.clone(), MakingRoom::Begun(begun));
         self.effects.evictions.push(Eviction {
             uid: evicted,
             pod: key,
@@ -110,51 +110,51 @@ impl ClusterIndex {
 
     /// Continues an eviction that was begun. Once the evicted pod has left, no other pod is evicted for this one, even
     /// if nodes still refuse it. Its place is kept for a while, because the agent has not yet reported it as free.
-    fn go_on(&mut self, pod: &Promisee, ask: &Ask, mut begun: Begun, now: Instant) {
+    fn go_on(&mut self, pod: &OwnerInEpoch, ask: &Ask, mut begun: Begun, now: Instant) {
         let evicted = self.pods.get(&begun.evicted).filter(|p| p.node.is_some() && !p.ended);
         let (is_gone, deleting) = (evicted.is_none(), evicted.is_some_and(|evicted| evicted.deleting));
         if deleting {
             // Its grace period may be long. If the eviction's answer was lost, the eviction was made after all.
-            (begun.until, begun.refused) = (now + PATIENCE, false);
-            self.lead.moving.insert(pod.uid.clone(), Moving::Begun(begun.clone()));
+            (begun.until, begun.refused) = (now + TIMEOUT, false);
+            self.lead.making_room.insert(pod.uid.clone(), MakingRoom::Begun(begun.clone()));
         }
         if begun.until > now && (is_gone || !begun.refused) {
             self.expect_after(pod, ask, begun.plan, &begun.node, begun.leaving, begun.until);
         } else if begun.until <= now && !is_gone {
-            self.lead.moving.remove(&pod.uid);
+            self.lead.making_room.remove(&pod.uid);
         }
     }
 
     /// Whether a pod was evicted for this pod and its place is kept.
     #[must_use]
     pub fn is_moved_for(&self, uid: &PodUid, now: Instant) -> bool {
-        match self.lead.moving.get(uid) {
-            Some(Moving::Begun(begun)) => !begun.refused && begun.until > now,
-            Some(Moving::Awaiting(_)) | None => false,
+        match self.lead.making_room.get(uid) {
+            Some(MakingRoom::Begun(begun)) => !begun.refused && begun.until > now,
+            Some(MakingRoom::Awaiting(_)) | None => false,
         }
     }
 
     /// Records that the API server refused the eviction, most often because of a disruption budget.
     pub fn eviction_refused(&mut self, makes_room_for: &PodUid) {
-        if let Some(Moving::Begun(begun)) = self.lead.moving.get_mut(makes_room_for) {
+        if let Some(MakingRoom::Begun(begun)) = self.lead.making_room.get_mut(makes_room_for) {
             begun.refused = true;
-            self.drop_tentative(makes_room_for);
+            self.drop_assumed(makes_room_for);
         }
     }
 
     fn expect_after(
         &mut self,
-        pod: &Promisee,
+        pod: &OwnerInEpoch,
         ask: &Ask,
         plan: KindPlan,
         node: &NodeName,
         leaving: Leaving,
         until: Instant,
     ) {
-        self.drop_tentative(&pod.uid);
+        self.drop_assumed(&pod.uid);
         let charged = self.expected_charge(node, pod, ask);
         let (pod, ask, leaving) = (pod.clone(), ask.clone(), Some(leaving));
-        self.lead.tentatives.put(node, Tentative { pod, ask, choice: plan.into(), until, leaving, charged });
+        self.lead.assumed.put(node, AssumedPod { pod, ask, choice: plan.into(), until, leaving, charged });
         self.touch(node);
     }
 
@@ -174,7 +174,7 @@ impl ClusterIndex {
         }
         // Only nodes that the scheduler offered, and only those without assumed pods, because the evicted pod must find
         // a place too.
-        let offered = offered.iter().filter(|name| self.lead.tentatives.are_none_on(name));
+        let offered = offered.iter().filter(|name| self.lead.assumed.are_none_on(name));
         let nodes = offered.filter_map(|name| self.nodes.get_key_value(name));
         let gpus =
             nodes.flat_map(|(name, node)| node.fleet_gpus.iter().map(move |(_, gpu)| (*gpu, (name, node))));

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 /// Why a read or write failed.
 #[derive(Debug, Error)]
-pub enum Unanswered {
+pub enum ApiFailure {
     /// The API server refuses the request, or cannot be reached.
     #[error("{0}")]
     Api(#[from] kube::Error),
@@ -18,7 +18,7 @@ pub enum Unanswered {
     Late(#[from] tokio::time::error::Elapsed),
 }
 
-impl Unanswered {
+impl ApiFailure {
     /// Whether a retry may succeed: the API server was not reached, or it is not well.
     #[must_use]
     pub fn may_pass(&self) -> bool {
@@ -42,10 +42,10 @@ impl Unanswered {
 ///
 /// # Errors
 /// If the request is refused, or there is no answer within that time.
-pub async fn in_time<T>(
+pub async fn with_timeout<T>(
     patience: Duration,
     request: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, Unanswered> {
+) -> Result<T, ApiFailure> {
     Ok(timeout(patience, request).await??)
 }
 
@@ -65,9 +65,9 @@ mod tests {
             (503, true, true),
         ] {
             let status = json!({"code": code, "status": "Failure", "message": "", "reason": ""});
-            let error = Unanswered::Api(kube::Error::Api(serde_json::from_value(status).unwrap()));
+            let error = ApiFailure::Api(kube::Error::Api(serde_json::from_value(status).unwrap()));
             assert_eq!((error.may_pass(), error.may_be_done()), (may_pass, may_be_done), "{code}");
         }
-        assert!(!Unanswered::from(serde_json::from_str::<u8>("x").unwrap_err()).may_pass());
+        assert!(!ApiFailure::from(serde_json::from_str::<u8>("x").unwrap_err()).may_pass());
     }
 }

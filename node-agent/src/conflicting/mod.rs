@@ -27,12 +27,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Poll interval for the sockets, and for the API server after a failure.
-const LOOK: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Poll interval for the API server: two reads, for each node of the cluster.
 const ASK: Duration = Duration::from_mins(1);
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// NVIDIA's DRA driver for GPUs. Its sibling `compute-domain.nvidia.com` allocates none.
 pub(crate) const DRA_DRIVER: &str = "gpu.nvidia.com";
@@ -153,7 +153,7 @@ impl Lookout {
                 others.send_replace(found.clone());
                 told = Some(found);
             }
-            stop.run_until_cancelled(tokio::time::sleep(LOOK)).await;
+            stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await;
         }
     }
 
@@ -193,7 +193,7 @@ impl Lookout {
 }
 
 async fn answer<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Option<T> {
-    match tokio::time::timeout(PATIENCE, call).await {
+    match tokio::time::timeout(TIMEOUT, call).await {
         Ok(Ok(found)) => Some(found),
         Ok(Err(error)) => {
             tracing::debug!(%error, "the API server does not tell who else manages GPUs here");

@@ -5,7 +5,7 @@ fn ask(resource: &str) -> Ask {
     Ask::read(Some(&request(resource, 1).to_json())).unwrap()
 }
 
-fn refuse(waiting: &mut Waiting, pod: &str, ask: &Ask, offered: &[&str]) -> Turn {
+fn refuse(waiting: &mut Unschedulable, pod: &str, ask: &Ask, offered: &[&str]) -> Turn {
     waiting.refused(pod.into(), PodKey::new("default", pod), ask.clone(), offered, false);
     waiting.turn_of(&pod.into()).unwrap()
 }
@@ -13,7 +13,7 @@ fn refuse(waiting: &mut Waiting, pod: &str, ask: &Ask, offered: &[&str]) -> Turn
 #[test]
 fn pods_of_one_template_with_the_same_nodes_are_one_group() {
     let (small, large) = (ask("nvidia.com/mig-1g.10gb"), ask("nvidia.com/mig-3g.40gb"));
-    let mut waiting = Waiting::default();
+    let mut waiting = Unschedulable::default();
     let first = refuse(&mut waiting, "a", &small, &["n", "m"]);
     let alone = refuse(&mut waiting, "b", &large, &["n", "m"]);
     let next = refuse(&mut waiting, "c", &ask("nvidia.com/mig-1g.10gb"), &["m", "n"]);
@@ -42,7 +42,7 @@ fn pods_of_one_template_with_the_same_nodes_are_one_group() {
 #[test]
 fn a_pod_that_could_not_be_called_waits_again_with_its_like() {
     let (small, now) = (ask("nvidia.com/mig-1g.10gb"), Instant::now());
-    let mut waiting = Waiting::default();
+    let mut waiting = Unschedulable::default();
     let turn = refuse(&mut waiting, "a", &small, &["n"]);
     waiting.call(turn, &"n".into()).unwrap();
     let other = refuse(&mut waiting, "b", &small, &["n"]);
@@ -57,7 +57,7 @@ fn a_pod_that_could_not_be_called_waits_again_with_its_like() {
 #[test]
 fn those_that_came_last_are_forgotten_beyond_the_most() {
     let small = ask("nvidia.com/mig-1g.10gb");
-    let mut waiting = Waiting::default();
+    let mut waiting = Unschedulable::default();
     for pod in 0..MOST {
         refuse(&mut waiting, &pod.to_string(), &small, &["n"]);
     }

@@ -5,14 +5,14 @@
 //! recorded before it is made, and stays recorded until it is seen to be undone, whether or not it is still wanted.
 
 use crate::gpu::limits::Limits;
-use crate::node::{Daemons, Ill, Profiles, Recalled, Shares};
+use crate::node::{Daemons, Ill, Profiles, Restored, Shares};
 use kerf_core::contract::WantedSlice;
 use kerf_core::names::GpuUuid;
 use std::collections::BTreeSet;
 
 /// Settings that may be made now, and those that the checkpoint has.
 #[derive(Debug)]
-pub struct Standing {
+pub struct AppliedSettings {
     exclusive: BTreeSet<GpuUuid>,
     limits: Limits,
     /// The GPUs whose MPS daemons are not gone for good, with their compute modes restored.
@@ -37,7 +37,7 @@ struct Needs {
 }
 
 impl Needs {
-    fn of(record: &Recalled) -> Self {
+    fn of(record: &Restored) -> Self {
         let wanted = record.ledger.desired.slices.iter().filter(|wanted| wanted.shape.instance().is_none());
         Self {
             exclusive: record.exclusive.clone(),
@@ -55,15 +55,15 @@ impl Needs {
     }
 }
 
-impl Standing {
+impl AppliedSettings {
     /// Starts with what an earlier process has recorded.
     #[must_use]
-    pub fn of(recalled: &Recalled) -> Self {
+    pub fn of(restored: &Restored) -> Self {
         Self {
-            exclusive: recalled.exclusive.clone(),
-            limits: recalled.limits.clone(),
+            exclusive: restored.exclusive.clone(),
+            limits: restored.limits.clone(),
             daemons: BTreeSet::new(),
-            recorded: Needs::of(recalled),
+            recorded: Needs::of(restored),
         }
     }
 
@@ -80,7 +80,7 @@ impl Standing {
 
     /// Returns the desired record, extended by everything that may still be set.
     #[must_use]
-    pub fn complete(&self, mut record: Recalled) -> Recalled {
+    pub fn complete(&self, mut record: Restored) -> Restored {
         record.exclusive.extend(self.exclusive.iter().cloned());
         for (of, limit) in &self.limits {
             record.limits.entry(of.clone()).or_insert(*limit);
@@ -90,12 +90,12 @@ impl Standing {
 
     /// Whether the checkpoint has what a restart needs of this record.
     #[must_use]
-    pub fn is_recorded(&self, record: &Recalled) -> bool {
+    pub fn is_recorded(&self, record: &Restored) -> bool {
         self.recorded == Needs::of(record)
     }
 
     /// Notes that the record is on the disk: what it lists may be set from now on.
-    pub fn note_recorded(&mut self, record: &Recalled) {
+    pub fn note_recorded(&mut self, record: &Restored) {
         self.exclusive.clone_from(&record.exclusive);
         self.recorded = Needs::of(record);
     }
@@ -113,68 +113,68 @@ mod tests {
     }
 
     /// A record with an exclusive GPU and a `limit` on a pod's cgroup.
-    fn busy() -> Recalled {
+    fn busy() -> Restored {
         let limits = Limits::from([((gpu(), "/pod1".to_owned()), MemoryMib(4096))]);
-        Recalled { exclusive: [gpu()].into(), limits, ..Recalled::default() }
+        Restored { exclusive: [gpu()].into(), limits, ..Restored::default() }
     }
 
     #[test]
     fn what_is_wanted_no_more_stays_recorded_until_it_is_undone() {
-        let mut standing = Standing::of(&Recalled::default());
+        let mut standing = AppliedSettings::of(&Restored::default());
         standing.note_recorded(&busy());
         standing.on_daemons(&Daemons::from([(gpu(), Daemon::Changing)]));
         standing.on_limits(busy().limits);
-        assert_eq!(standing.complete(Recalled::default()), busy());
+        assert_eq!(standing.complete(Restored::default()), busy());
         standing.on_limits(Limits::new());
-        assert_eq!(standing.complete(Recalled::default()), Recalled { limits: Limits::new(), ..busy() });
+        assert_eq!(standing.complete(Restored::default()), Restored { limits: Limits::new(), ..busy() });
         standing.on_daemons(&Daemons::new());
-        assert_eq!(standing.complete(Recalled::default()), Recalled::default());
+        assert_eq!(standing.complete(Restored::default()), Restored::default());
     }
 
     #[test]
     fn what_an_earlier_process_set_is_not_forgotten_before_anything_is_seen() {
-        let mut standing = Standing::of(&busy());
-        assert_eq!(standing.complete(Recalled::default()), busy());
+        let mut standing = AppliedSettings::of(&busy());
+        assert_eq!(standing.complete(Restored::default()), busy());
         standing.on_daemons(&Daemons::new());
-        assert_eq!(standing.complete(Recalled::default()), busy(), "nobody has put the mode back yet");
+        assert_eq!(standing.complete(Restored::default()), busy(), "nobody has put the mode back yet");
     }
 
     #[test]
     fn a_limit_that_is_raised_is_recorded_as_it_will_be() {
-        let standing = Standing::of(&busy());
+        let standing = AppliedSettings::of(&busy());
         let raised = Limits::from([((gpu(), "/pod1".to_owned()), MemoryMib(8192))]);
-        let wanted = Recalled { limits: raised.clone(), ..Recalled::default() };
+        let wanted = Restored { limits: raised.clone(), ..Restored::default() };
         assert_eq!(standing.complete(wanted).limits, raised);
     }
 
     #[test]
     fn what_no_cut_follows_is_recorded_by_itself_and_slices_are_at_their_cuts() {
-        let mut standing = Standing::of(&Recalled::default());
+        let mut standing = AppliedSettings::of(&Restored::default());
         let wanting = |shape: Shape| {
-            let mut recalled = Recalled::default();
-            recalled.ledger.desired.slices.push(WantedSlice {
+            let mut restored = Restored::default();
+            restored.ledger.desired.slices.push(WantedSlice {
                 id: "s1".into(),
                 gpu: gpu(),
                 shape,
                 reservation: None,
             });
-            recalled
+            restored
         };
         let shared = wanting(Shape::mps(SizeGb(4)));
         let ills = vec![Ill { gpu: gpu(), gi: None, text: "XID 79".to_owned() }];
-        let ill = Recalled { ills, ..Recalled::default() };
-        let on = Recalled { mig_on: [gpu()].into(), ..Recalled::default() };
-        let lost = Recalled { mig_lost: [gpu()].into(), ..Recalled::default() };
-        let longer = Recalled { lengths: [gpu()].into(), ..Recalled::default() };
-        let paused = Recalled { paused: ["a-label".to_owned()].into(), ..Recalled::default() };
+        let ill = Restored { ills, ..Restored::default() };
+        let on = Restored { mig_on: [gpu()].into(), ..Restored::default() };
+        let lost = Restored { mig_lost: [gpu()].into(), ..Restored::default() };
+        let longer = Restored { lengths: [gpu()].into(), ..Restored::default() };
+        let paused = Restored { paused: ["a-label".to_owned()].into(), ..Restored::default() };
         for record in
-            [busy(), shared, ill, on, lost, longer, paused, Recalled { booted: true, ..Recalled::default() }]
+            [busy(), shared, ill, on, lost, longer, paused, Restored { booted: true, ..Restored::default() }]
         {
             assert!(!standing.is_recorded(&record), "{record:?}");
             standing.note_recorded(&record);
             assert!(standing.is_recorded(&record), "{record:?}");
         }
-        standing.note_recorded(&Recalled::default());
+        standing.note_recorded(&Restored::default());
         let cut = kerf_core::testing::h100_shape("1g.10gb", 0);
         assert!(standing.is_recorded(&wanting(cut)));
     }

@@ -28,4 +28,6 @@ mod client_tests;
 #[cfg(test)]
 mod server_tests;
 #[cfg(test)]
+mod socket_tests;
+#[cfg(test)]
 mod stand_ins;

@@ -1,4 +1,4 @@
-//! A WebSocket that carries one message in each binary frame. Both ends use it.
+//! A WebSocket whose binary messages are those of the protocol. Both ends use it.
 
 use crate::limits::SILENCE;
 use axum::body::Body;
@@ -9,6 +9,7 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use prost::DecodeError;
 use std::future::Future;
+use std::iter;
 use std::marker::PhantomData;
 use std::pin::pin;
 use thiserror::Error;
@@ -17,7 +18,8 @@ use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::tungstenite::client::ClientRequestBuilder;
 use tokio_tungstenite::tungstenite::error::ProtocolError::ResetWithoutClosingHandshake;
 use tokio_tungstenite::tungstenite::handshake::server::create_response_with_body;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Bytes, Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
@@ -26,6 +28,9 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 pub const PATH: &str = "/kerf.agent.v1";
 /// Bytes that are read at once. A connection keeps a buffer of this size, and an extender has thousands of connections.
 const READ_BUFFER: usize = 4 << 10;
+/// The most bytes of a message in one frame. A connection's buffer grows to its largest frame and stays so large, and a
+/// Hello has tens of thousands of bytes.
+const FRAGMENT: usize = 2 << 10;
 /// The longest reason in a frame that closes a WebSocket (RFC 6455, section 5.5).
 const REASON: usize = 123;
 
@@ -153,6 +158,18 @@ where
 /// A message as a frame.
 pub fn frame(message: &impl prost::Message) -> Message {
     Message::Binary(message.encode_to_vec().into())
+}
+
+/// A message as fragments of bounded size.
+pub fn fragments(message: &impl prost::Message) -> impl Iterator<Item = Message> + use<> {
+    let mut rest = Bytes::from(message.encode_to_vec());
+    let mut next = Some(Data::Binary);
+    iter::from_fn(move || {
+        let data = next.take()?;
+        let fragment = rest.split_to(FRAGMENT.min(rest.len()));
+        next = (!rest.is_empty()).then_some(Data::Continue);
+        Some(Message::Frame(Frame::message(fragment, OpCode::Data(data), next.is_none())))
+    })
 }
 
 /// A frame that asks the other end for a sign of life.

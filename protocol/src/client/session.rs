@@ -97,7 +97,8 @@ async fn connected<A: Agent, N: Network>(agent: &A, network: &N, extender: Socke
         let mut reader = Reader { agent, extender, role, number: 0, window, unanswered };
         Ok(reader.read(&mut incoming, hung_up).await)
     };
-    let messages = outgoing.stream().map(|message| Some(socket::frame(&message))).chain(stream::iter([None]));
+    let fragments = outgoing.stream().flat_map(|message| stream::iter(socket::fragments(&message)));
+    let messages = fragments.map(Some).chain(stream::iter([None]));
     let pings = IntervalStream::new(interval(PING_INTERVAL)).map(|_| Some(socket::ping()));
     // The end of the messages closes the connection.
     let frames = tokio_stream::StreamExt::map_while(stream::select(messages, pings), |frame| frame);

@@ -45,6 +45,6 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
         let mut bench = Command::new(folder.join("kerf_bench"));
         return cargo::step("measuring", bench.args(arguments));
     }
-    build::everything(workspace, &["--release"], &[])?;
+    build::benches(workspace)?;
     cargo::run_built(workspace, "release", "kerf_bench", arguments)
 }

@@ -15,8 +15,15 @@ use crate::workspace::Workspace;
 
 /// Builds the programs of the demo.
 pub fn demo(workspace: &Workspace) -> anyhow::Result<()> {
-    const PACKAGES: &[&str] =
-        &["kerf", "kerf-extender", "kerf-node-agent", "kerf-nvml-mock", "kerf-tests", "kerf-webhook"];
+    const PACKAGES: &[&str] = &[
+        "kerf",
+        "kerf-demo",
+        "kerf-extender",
+        "kerf-node-agent",
+        "kerf-nvml-mock",
+        "kerf-tests",
+        "kerf-webhook",
+    ];
     const BINARIES: &[&str] = &[
         "die_with_parent",
         "kerf",
@@ -32,10 +39,25 @@ pub fn demo(workspace: &Workspace) -> anyhow::Result<()> {
 
 /// Builds the programs of the scheduler's benchmark, optimised.
 pub fn scheduler_bench(workspace: &Workspace) -> anyhow::Result<()> {
-    const PACKAGES: &[&str] = &["kerf", "kerf-extender", "kerf-tests", "kerf-webhook"];
+    const PACKAGES: &[&str] = &["kerf", "kerf-bench", "kerf-extender", "kerf-tests", "kerf-webhook"];
     const BINARIES: &[&str] = &["die_with_parent", "kerf", "kerf-extender", "kerf-webhook", "kerf_bench"];
     let flags = ["--release"].into_iter().chain(BINARIES.iter().flat_map(|name| ["--bin", name]));
     both(workspace, &Crates::new(PACKAGES, flags.collect()), Purpose::Demo)
+}
+
+/// Builds what the other measurements on a cluster run, optimised.
+pub fn benches(workspace: &Workspace) -> anyhow::Result<()> {
+    const PACKAGES: &[&str] = &[
+        "kerf",
+        "kerf-bench",
+        "kerf-cdi-hook",
+        "kerf-extender",
+        "kerf-node-agent",
+        "kerf-nvml-mock",
+        "kerf-tests",
+        "kerf-webhook",
+    ];
+    both(workspace, &Crates::new(PACKAGES, vec!["--release"]), Purpose::Tests)
 }
 
 /// Builds the control plane's programs and the whole workspace, with these flags and variables for cargo.

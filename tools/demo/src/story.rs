@@ -80,7 +80,7 @@ async fn grow(
     draw_all(cluster, screen).await?;
     screen.step("two pods of 40 GB: idle slices are destroyed, bigger ones cut in their place");
     for name in ["render-a", "render-b"] {
-        let manifest = include_str!("../../../../deploy/examples/mig-large.yaml").replace("finetune", name);
+        let manifest = include_str!("../../../deploy/examples/mig-large.yaml").replace("finetune", name);
         cluster.plane().apply(&manifest).await?;
     }
     clock.all_running(staying + 2).await?;

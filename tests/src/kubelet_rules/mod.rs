@@ -1,5 +1,5 @@
 //! The kubelet's rules of devices, as cases. The tests run them against the stand-in kubelet, and
-//! `gpu_node judge` runs the same cases against the real one. Where they differ, the stand-in is wrong.
+//! `single_node judge` runs the same cases against the real one. Where they differ, the stand-in is wrong.
 //!
 //! A case uses a kubelet only from outside: its device plugin folder, its sockets, and the API server.
 

@@ -2,7 +2,7 @@
 //! Whatever kind serves a pod, it must hold what its assignment says. A seed decides when pods are created
 //! and deleted; containers and the agent are killed.
 //!
-//! The same play runs on a real node (`gpu_node test`) and on one with the stand-in kubelet.
+//! The same play runs on a real node (`single_node test`) and on one with the stand-in kubelet.
 
 mod account;
 mod ask;

@@ -1,4 +1,4 @@
-//! The command line of `gpu_node`, and the paths and GPUs that follow from it.
+//! The command line of `single_node`, and the paths and GPUs that follow from it.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -32,7 +32,7 @@ impl Standing {
     /// Reads the file of a node that is up; otherwise the error names the remedy.
     pub fn read(args: &Args) -> anyhow::Result<Self> {
         let Ok(text) = fs::read(args.state.join("standing.json")) else {
-            bail!("no node is up in {}: run `gpu_node up`", args.state.display());
+            bail!("no node is up in {}: run `single_node up`", args.state.display());
         };
         serde_json::from_slice(&text).context("failed to read standing.json")
     }

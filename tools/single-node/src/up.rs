@@ -19,8 +19,8 @@ use crate::standing::{Standing, holder, log_file, pid_file};
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 pub fn up(args: &Args) -> anyhow::Result<()> {
-    ensure!(holder(args).is_none(), "a node is up in {}: run `gpu_node down` first", args.state.display());
-    ensure!(!args.state.exists(), "{} is there already: run `gpu_node down`", args.state.display());
+    ensure!(holder(args).is_none(), "a node is up in {}: run `single_node down` first", args.state.display());
+    ensure!(!args.state.exists(), "{} is there already: run `single_node down`", args.state.display());
     no_other_kubelet()?;
     fs::create_dir_all(args.state.join("tmp"))
         .with_context(|| format!("failed to create {} (is this root?)", args.state.display()))?;

@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 #[derive(Debug, Subcommand)]
 pub enum Gpu {
     /// Pack control plane and node into target/gpu/control-plane.tar.xz and target/gpu/node.tar.xz, and what kerf is installed with
-    /// by its chart into target/gpu/install.tar.xz. Unpacked into one folder there, `bin/gpu_node` brings the node up: see
+    /// by its chart into target/gpu/install.tar.xz. Unpacked into one folder there, `bin/single_node` brings the node up: see
     /// docs/gpu-node.md.
     Pack {
         /// Only this one: the others have not changed.

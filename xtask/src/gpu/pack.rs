@@ -26,7 +26,7 @@ const OURS: [&str; 7] = [
     "kerf-node-agent",
     "kerf-webhook",
     "die_with_parent",
-    "gpu_node",
+    "single_node",
 ];
 
 /// The folders of the checkout that the programs read.

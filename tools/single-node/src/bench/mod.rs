@@ -59,7 +59,7 @@ pub fn bench(args: &Args) -> anyhow::Result<()> {
 fn limit_compute(args: &Args, standing: &Standing, limits: bool) -> anyhow::Result<()> {
     let policies = standing.policies.as_deref();
     let policies =
-        policies.context("bench changes the node's policy in a file: run `gpu_node up` without --chart")?;
+        policies.context("bench changes the node's policy in a file: run `single_node up` without --chart")?;
     node_policy::write(args, policies, limits)?;
     thread::sleep(POLICY);
     Ok(())

@@ -1,4 +1,4 @@
-//! The single table of kerf's images. A test compares the Dockerfiles in `deploy/images` with it.
+//! The single table of kerf's images.
 
 use clap::ValueEnum;
 

@@ -10,7 +10,6 @@ mod catalog;
 mod content;
 mod crates;
 #[cfg(test)]
-mod dockerfile_tests;
 mod layer;
 mod linkage;
 mod release;

@@ -53,8 +53,7 @@ const PACKAGES: [(&str, &str); 2] =
 /// The licence texts to which Debian's copyright files refer.
 const LICENCES: [&str; 3] = ["GPL-2", "GPL-3", "LGPL-2.1"];
 
-const ELSEWHERE: &str =
-    "on another system build in a container of Debian, or with deploy/images/*.Dockerfile";
+const ELSEWHERE: &str = "on another system build in a container of Debian";
 
 /// A file that is copied from the machine.
 #[derive(Debug)]

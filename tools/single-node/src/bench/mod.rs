@@ -58,8 +58,8 @@ pub fn bench(args: &Args) -> anyhow::Result<()> {
 /// Writes the node's policy, and waits until the agent has it.
 fn limit_compute(args: &Args, standing: &Standing, limits: bool) -> anyhow::Result<()> {
     let policies = standing.policies.as_deref();
-    let policies =
-        policies.context("bench changes the node's policy in a file: run `single_node up` without --chart")?;
+    let policies = policies
+        .context("bench changes the node's policy in a file: run `single_node up` without --chart")?;
     node_policy::write(args, policies, limits)?;
     thread::sleep(POLICY);
     Ok(())

@@ -41,7 +41,7 @@ enum Task {
         part: Option<Part>,
     },
     /// Measure, with optimised programs: `cargo xtask bench walk`, `churn`, `packing`, `decide`, `policy`, `accept`, `reboots`,
-    /// `admission`, `explore`, `fuzz`, `forging`, `outage`, `leaders`, `install`, `agent`, `faults`.
+    /// `admission`, `explore`, `fuzz`, `forging`, `mutants`, `outage`, `leaders`, `install`, `agent`, `faults`.
     Bench {
         /// The benchmark and its flags.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -75,6 +75,11 @@ impl Workspace {
         self.target.join("planted")
     }
 
+    /// The folder for a copy of the sources in which decisions are changed.
+    pub fn mutants(&self) -> PathBuf {
+        self.target.join("mutants")
+    }
+
     /// The folder for bundles for a machine with a GPU.
     pub fn gpu(&self) -> PathBuf {
         self.target.join("gpu")

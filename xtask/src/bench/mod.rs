@@ -2,6 +2,7 @@
 
 mod explore;
 mod forging;
+mod mutants;
 mod planted;
 mod sources;
 
@@ -34,6 +35,9 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     }
     if name == Some("forging") {
         return forging::run(workspace, arguments);
+    }
+    if name == Some("mutants") {
+        return mutants::run(workspace, &arguments[1..]);
     }
     if name == Some("explore") {
         return explore::run(workspace, arguments);

@@ -30,7 +30,7 @@ pub const PATH: &str = "/kerf.agent.v1";
 const READ_BUFFER: usize = 4 << 10;
 /// The most bytes of a message in one frame. A connection's buffer grows to its largest frame and stays so large, and a
 /// Hello has tens of thousands of bytes.
-const FRAGMENT: usize = 2 << 10;
+pub const FRAGMENT: usize = 2 << 10;
 /// The longest reason in a frame that closes a WebSocket (RFC 6455, section 5.5).
 const REASON: usize = 123;
 
@@ -161,7 +161,7 @@ pub fn frame(message: &impl prost::Message) -> Message {
 }
 
 /// A message as fragments of bounded size.
-pub fn fragments(message: &impl prost::Message) -> impl Iterator<Item = Message> + use<> {
+pub fn fragments<M: prost::Message>(message: &M) -> impl Iterator<Item = Message> + use<M> {
     let mut rest = Bytes::from(message.encode_to_vec());
     let mut next = Some(Data::Binary);
     iter::from_fn(move || {

@@ -32,7 +32,7 @@ pub enum LogFormat {
 pub struct ClientArgs {
     /// A kubeconfig file. Without it those are taken that KUBECONFIG lists, or else `~/.kube/config`, or else the service account of the
     /// pod.
-    // KUBECONFIG is no value of the flag: it may list several files, which are read as one.
+    // KUBECONFIG is not the flag's variable, because it may list several files, which are read as one.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
 }
@@ -78,7 +78,6 @@ impl ClientArgs {
         self.files().iter().try_for_each(|path| whole(path))
     }
 
-    /// The files that kube would read.
     fn files(&self) -> Vec<PathBuf> {
         match (&self.kubeconfig, std::env::var_os("KUBECONFIG")) {
             (Some(path), _) => vec![path.clone()],

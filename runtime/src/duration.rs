@@ -17,7 +17,8 @@ pub fn timeout(text: &str) -> Result<Duration, String> {
     long.ok_or_else(|| format!("{text:?} is no duration of at least 100ms; {REMEDY}"))
 }
 
-/// Parses a duration, or whole seconds without a unit, because kubectl accepts both. Zero is allowed.
+/// Parses a duration, or whole seconds without a unit, because kubectl accepts both. Zero is allowed, because it means
+/// no timeout there.
 pub fn or_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().map(Duration::from_secs);
     seconds.or_else(|| parse(text)).ok_or_else(|| format!("{text:?} is no duration; {REMEDY}"))

@@ -38,7 +38,7 @@ const DRAIN: Duration = Duration::from_secs(12);
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// An HTTP/2 connection is closed whose ping stays unanswered for this long.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// The delay after a failed accept: file descriptors are short then, and an immediate retry would spin.
+/// The delay after a failed accept. File descriptors are short then, so an immediate retry would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Listens on `address`, whose port may be 0, and writes the chosen address into `address_file`.
@@ -102,7 +102,8 @@ async fn accept(
     }
 }
 
-/// `None` if the client does not complete its handshake.
+/// `None` if the client does not complete its handshake. The limit matters, because a client that sends nothing would
+/// keep its task for ever.
 async fn shake_hands(
     acceptor: &TlsAcceptor,
     stream: TcpStream,
@@ -133,7 +134,6 @@ async fn close(State(leaving): State<CancellationToken>, request: Request, next:
     response
 }
 
-/// The settings that all connections of a listener share.
 #[derive(Clone)]
 struct Server {
     acceptor: TlsAcceptor,

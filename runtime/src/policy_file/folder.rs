@@ -3,7 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// How often a folder is read if the kubelet renews its `ConfigMap` volume meanwhile.
+/// How often a folder is read if the kubelet renews its `ConfigMap` volume meanwhile. The number is limited so that a
+/// reading ends.
 const TRIES: usize = 3;
 
 /// A file with its text, or with the error of reading it.
@@ -11,7 +12,7 @@ pub(super) type Reading = (PathBuf, io::Result<String>);
 
 /// Reads the file, or the folder's policy files in the order of their names.
 ///
-/// A file that vanishes between listing and opening does not belong to the folder: it was being removed.
+/// A file that vanishes between listing and opening does not count, because somebody was removing it.
 pub(super) fn read(path: &Path) -> io::Result<Vec<Reading>> {
     // A path without access is opened as a file, because that gives the error.
     if !path.is_dir() {
@@ -27,7 +28,8 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Reading>> {
         let is_there = |(_, text): &Reading| !matches!(text, Err(e) if e.kind() == io::ErrorKind::NotFound);
         let readings = files.filter(is_there).collect();
         tries += 1;
-        // Files of two generations must not be mixed. Only the last attempt is returned in any case.
+        // Files of two generations must not be mixed. Only the last attempt is returned in any case, because the next
+        // poll reads again.
         if before == generation(path) || tries == TRIES {
             return Ok(readings);
         }
@@ -39,7 +41,8 @@ fn generation(folder: &Path) -> Option<PathBuf> {
     std::fs::read_link(folder.join("..data")).ok()
 }
 
-/// The policy files of a folder, sorted by name. Hidden entries belong to the kubelet and to editors.
+/// The policy files of a folder, sorted by name. Hidden entries do not count, because they belong to the kubelet and to
+/// editors.
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -52,7 +55,8 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether a file of this name in a policy folder contains policies. A kustomization does not: it only makes a `ConfigMap` of the folder.
+/// Whether a file of this name in a policy folder contains policies. A kustomization does not, because it only makes a
+/// `ConfigMap` of the folder.
 #[must_use]
 pub fn is_policy_name(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());

@@ -19,7 +19,7 @@ pub(super) fn locate(text: &str, field: &Field) -> (u64, u64) {
     (node.referenced.line(), node.referenced.column())
 }
 
-/// A value of a document, of which only the place is kept.
+/// A value of a document. It keeps only the places, because nothing reads the values here.
 enum Node {
     Mapping(Vec<(String, Spanned<Node>)>),
     List(Vec<Spanned<Node>>),

@@ -64,7 +64,6 @@ impl Metrics {
         metrics
     }
 
-    /// Counts one file whose content changed.
     pub fn count(&self, result: Outcome) {
         self.reloads.get_or_create(&ReloadLabels { result }).inc();
     }

@@ -30,7 +30,6 @@ pub struct Written<T> {
     document: Document,
 }
 
-/// One document of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Document {
     text: String,
@@ -56,7 +55,6 @@ impl Content {
         PolicyFileError::Conflict { path: self.path.clone(), line, column, finding }
     }
 
-    /// The line and column of a finding.
     pub(super) fn place(&self, finding: &Finding) -> (u64, u64) {
         let document = match finding.policy {
             PolicyIndex::Pod(index) => self.pods.get(index).map(|written| &written.document),
@@ -140,7 +138,8 @@ impl Content {
     }
 }
 
-/// Parses a policy for pods. A policy that extends no other is checked at once; the others need all files.
+/// Parses a policy for pods. A policy that extends no other is checked at once. The others must wait until all files
+/// are known.
 fn draft(path: &Path, document: &Document) -> Result<PolicyDraft, Vec<PolicyFileError>> {
     let of_one = |error| vec![error];
     let read: PolicyDocument = yaml(path, document).map_err(of_one)?;
@@ -188,7 +187,8 @@ fn invalid(path: &Path, document: &Document, source: PolicyError) -> PolicyFileE
     PolicyFileError::Invalid { path: path.to_owned(), line, column, source }
 }
 
-/// The same for a policy that extends another. An inherited field is not in its file, so the place is then that of `spec.extends`.
+/// Like [`invalid`], for a policy that extends another. An inherited field is not in its file, so the place is then
+/// that of `spec.extends`.
 fn invalid_draft(
     path: &Path,
     document: &Document,

@@ -64,7 +64,6 @@ impl Contents {
         self.policies().findings().into_iter().filter_map(placed).collect()
     }
 
-    /// The error for two policies that conflict, reported for the later file.
     fn conflict(&self, finding: &Finding) -> Option<PolicyFileError> {
         let (content, mine) = self.of_file(finding)?;
         Some(content.conflict(mine))
@@ -104,8 +103,9 @@ impl Contents {
         self.0.values().map(|file| &*file.content)
     }
 
-    /// These contents with new ones in place of the old, or the reasons against it. A file whose base has gone keeps its policies. A new
-    /// content must not break another file that was good before.
+    /// These contents with new ones in place of the old, or the reasons against it. A file whose base has gone keeps
+    /// its policies, because its own text has not become bad. A new content must not break another file that was good
+    /// before.
     fn with(&self, new: &[Arc<Content>]) -> Result<Self, Vec<Refused>> {
         let is_new = |path: &Path| new.iter().any(|content| content.path == path);
         let kept = self.0.values().map(|file| &file.content).filter(|content| !is_new(&content.path));
@@ -135,7 +135,6 @@ impl Contents {
         if refused.is_empty() { Ok(Self(files)) } else { Err(refused) }
     }
 
-    /// Replaces one file's content, unless it conflicts with the other files.
     fn add(&mut self, content: &Arc<Content>) -> Result<(), Vec<Refused>> {
         let path = &content.path;
         let next = self.with(std::slice::from_ref(content))?;

@@ -201,7 +201,8 @@ impl State {
         }
     }
 
-    /// Takes over the waiting contents that can be in force beside `left`, the contents in force whose files still exist.
+    /// Takes over the waiting contents that can be in force beside `left`, the contents in force whose files still
+    /// exist.
     ///
     /// Without a policy for pods no pod could ask for a GPU. Therefore the last policies stay in force after their files have gone, until
     /// another policy for pods appears.
@@ -231,7 +232,6 @@ impl State {
         self.tell_stale(metrics);
     }
 
-    /// Reports files whose policies extend a missing one, and clears the errors of files whose base is back.
     fn tell_stale(&mut self, metrics: &Metrics) {
         let stale: Errors = told(self.contents.stale());
         for (path, error) in std::mem::take(&mut self.stale) {
@@ -278,7 +278,6 @@ impl State {
     }
 }
 
-/// Joins the errors of each file into one text.
 fn told(refused: Vec<Refused>) -> Errors {
     let mut errors = Errors::new();
     for (path, error) in refused {

@@ -45,7 +45,8 @@ pub async fn serve_upgrades(
         let server = server.clone();
         tokio::spawn(async move {
             server.connection(stream).await;
-            // The connection has been upgraded, or is over.
+            // The place is free now: the connection has been upgraded, or is over. An upgraded one must not count,
+            // because agents stay connected for days.
             drop(place);
         });
     })
@@ -60,7 +61,6 @@ async fn close(mut response: Response) -> Response {
     response
 }
 
-/// The settings that all connections of a listener share.
 #[derive(Clone)]
 struct Server {
     /// `None` serves without TLS.

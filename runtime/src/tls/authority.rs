@@ -103,7 +103,6 @@ impl Authorities {
     }
 }
 
-/// The PEM blocks of `text` with this last line.
 fn blocks<'t>(text: &'t str, end: &'static str) -> impl Iterator<Item = String> + 't {
     let whole = text.split_inclusive(end).filter(move |block| block.ends_with(end));
     whole.map(|block| format!("{}\n", block.trim_start()))
@@ -123,7 +122,6 @@ pub(super) fn set_life(params: &mut CertificateParams, life: Life) {
     (params.not_before, params.not_after) = (at(life.begin), at(life.end));
 }
 
-/// The error for a certificate that cannot be made for these names.
 pub(super) fn failed(names: &[String]) -> impl Fn(rcgen::Error) -> TlsError {
     let names = names.to_vec();
     move |source| TlsError::Issue { names: names.clone(), source }

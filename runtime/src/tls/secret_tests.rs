@@ -36,7 +36,7 @@ impl Server {
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         let method = request.method().clone();
         let body = request.into_body().collect_bytes().await.unwrap();
-        // Leaves time for other replicas between a read and its write.
+        // Gives other replicas time between a read and its write, because the test is about writes that collide.
         tokio::time::sleep(Duration::from_millis(1)).await;
         let (status, body) = self.stored().answer(&method, serde_json::from_slice(&body).ok());
         let body = Body::from(body.to_string().into_bytes());

@@ -29,7 +29,7 @@ fn raw_extender(connections: mpsc::UnboundedSender<Accepted>) -> Router {
             let (messages, outgoing) = mpsc::unbounded_channel::<ToAgent>();
             let _ = connections.send(Accepted { incoming, messages });
             let frames = UnboundedReceiverStream::new(outgoing).map(|message| socket::frame(&message));
-            // The agent may have left.
+            // The agent may have left. That is no failure here, because tests make it leave.
             let _ = socket::send_all(frames, sink).await;
         };
         socket::accept(request, FROM_AGENT, accepted).unwrap()
@@ -58,7 +58,7 @@ impl Accepted {
         self.incoming.message().await.ok().flatten().and_then(|message| message.message)
     }
 
-    /// Reads everything from now on, and with it answers pings.
+    /// Reads everything from now on, because only an end that reads answers pings.
     fn read_on(mut self) -> mpsc::UnboundedSender<ToAgent> {
         tokio::spawn(async move { self.incoming.ended().await });
         self.messages
@@ -98,7 +98,7 @@ impl Scene {
         accepted
     }
 
-    /// The same, from a leader in epoch 3.
+    /// Like [`Self::greeted`], but the extender leads in epoch 3.
     async fn led(&mut self) -> Accepted {
         let accepted = self.greeted().await;
         accepted.send_role(true, 3);

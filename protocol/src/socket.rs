@@ -24,12 +24,14 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{self, Bytes, Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
-/// Where the extender serves the protocol. An incompatible one has another path.
+/// Where the extender serves the protocol. An incompatible one has another path, so that it can be served beside this
+/// one.
 pub const PATH: &str = "/kerf.agent.v1";
-/// Bytes that are read at once. A connection keeps a buffer of this size, and an extender has thousands of connections.
+/// Bytes that are read at once. A connection keeps a buffer of this size, and an extender has thousands of connections,
+/// so it is small.
 const READ_BUFFER: usize = 4 << 10;
 /// The most bytes of a message in one frame. A connection's buffer grows to its largest frame and stays so large, and a
-/// Hello has tens of thousands of bytes.
+/// Hello has tens of thousands of bytes, so messages are fragmented.
 pub const FRAGMENT: usize = 2 << 10;
 /// The longest reason in a frame that closes a WebSocket (RFC 6455, section 5.5).
 const REASON: usize = 123;
@@ -50,7 +52,6 @@ pub enum Broken {
     Closed(String),
 }
 
-/// A WebSocket that was accepted.
 pub type Accepted = WebSocketStream<TokioIo<Upgraded>>;
 
 /// Accepts a request for a WebSocket whose messages may have up to `largest` bytes, and passes the socket to `serve` once
@@ -103,7 +104,6 @@ fn config(largest: usize) -> WebSocketConfig {
         .max_frame_size(Some(largest))
 }
 
-/// Splits a socket into its incoming messages and the sink for frames.
 pub fn split<S, M>(socket: WebSocketStream<S>) -> (SplitSink<WebSocketStream<S>, Message>, Incoming<S, M>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -112,11 +112,9 @@ where
     (sink, Incoming { frames, heard: Instant::now(), messages: PhantomData })
 }
 
-/// The messages that the other end sends.
 #[derive(Debug)]
 pub struct Incoming<S, M> {
     frames: SplitStream<WebSocketStream<S>>,
-    /// When the last frame came.
     heard: Instant,
     messages: PhantomData<fn() -> M>,
 }
@@ -133,7 +131,7 @@ where
                 timeout_at(self.heard + SILENCE, self.frames.next()).await.map_err(|_| Broken::Silent)?;
             self.heard = Instant::now();
             match frame {
-                // Without a closing frame: the other end's process has ended.
+                // A process that ends sends no closing frame, so this is a normal end.
                 None | Some(Err(tungstenite::Error::Protocol(ResetWithoutClosingHandshake))) => {
                     return Ok(None);
                 }
@@ -142,7 +140,7 @@ where
                     return Err(Broken::Closed(reason.to_string()));
                 }
                 Some(Ok(Message::Text(_))) => return Err(Broken::Text),
-                // The library answers pings.
+                // The library answers pings. They count here only because they show that the other end lives.
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_) | Message::Close(None))) => {}
                 Some(Err(error)) => return Err(error.into()),
             }
@@ -155,12 +153,11 @@ where
     }
 }
 
-/// A message as a frame.
 pub fn frame(message: &impl prost::Message) -> Message {
     Message::Binary(message.encode_to_vec().into())
 }
 
-/// A message as fragments of bounded size.
+/// A message as fragments of bounded size, because the receiver's buffer grows to the largest frame.
 pub fn fragments<M: prost::Message>(message: &M) -> impl Iterator<Item = Message> + use<M> {
     let mut rest = Bytes::from(message.encode_to_vec());
     let mut next = Some(Data::Binary);
@@ -172,7 +169,7 @@ pub fn fragments<M: prost::Message>(message: &M) -> impl Iterator<Item = Message
     })
 }
 
-/// A frame that asks the other end for a sign of life.
+/// A frame that the other end must answer, so that both ends see that the connection works.
 pub fn ping() -> Message {
     Message::Ping(Bytes::new())
 }

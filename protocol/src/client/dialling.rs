@@ -61,7 +61,6 @@ impl Network for Plain {
     }
 }
 
-/// All addresses of these `HOST:PORT`.
 pub(super) async fn look_up(extenders: &[String]) -> io::Result<BTreeSet<SocketAddr>> {
     let mut addresses = BTreeSet::new();
     for extender in extenders {
@@ -70,7 +69,6 @@ pub(super) async fn look_up(extenders: &[String]) -> io::Result<BTreeSet<SocketA
     Ok(addresses)
 }
 
-/// Opens a connection without TLS.
 pub(super) async fn dial(extender: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(extender).await?;
     // Messages are small and written as a whole, so waiting for more to send would only delay them by up to 40 ms.
@@ -78,7 +76,7 @@ pub(super) async fn dial(extender: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Keeps a connection to each replica until `stop`.
+/// Keeps a connection to each replica until `stop`, because any of them may lead next.
 pub async fn run<A: Agent, N: Network>(agent: Arc<A>, network: Arc<N>, stop: CancellationToken) {
     let listed = watch::Sender::new(BTreeSet::new());
     let mut dialled: BTreeMap<SocketAddr, JoinHandle<()>> = BTreeMap::new();
@@ -106,6 +104,7 @@ pub async fn run<A: Agent, N: Network>(agent: Arc<A>, network: Arc<N>, stop: Can
                     listed: listed.subscribe(),
                 };
                 let stop = stop.clone();
+                // A task is started per address, so that a replica that does not answer delays no other.
                 tokio::spawn(async move {
                     stop.run_until_cancelled(replica.keep_connected()).await;
                 })
@@ -150,7 +149,7 @@ impl<A: Agent, N: Network> Replica<A, N> {
     }
 }
 
-/// Reports to the agent that a connection has ended, when it is dropped.
+/// Reports the end of a connection when it is dropped, because a stopped task runs no further code.
 struct Told<'a, A: Agent> {
     agent: &'a A,
     extender: SocketAddr,

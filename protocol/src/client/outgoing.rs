@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
-/// An order without an answer.
 pub(super) struct Unanswered {
     pub number: u64,
     pub answer: oneshot::Receiver<Answer>,
@@ -18,7 +17,6 @@ pub(super) struct Unanswered {
     pub permit: OwnedSemaphorePermit,
 }
 
-/// An answer that is not sent yet.
 struct Answered {
     number: u64,
     answer: Answer,
@@ -26,7 +24,6 @@ struct Answered {
     _permit: OwnedSemaphorePermit,
 }
 
-/// The messages of one connection.
 pub(super) struct Outgoing {
     /// `None` once it is sent.
     hello: Option<Hello>,
@@ -45,7 +42,6 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// The messages from `hello` on, and the reason if the agent hangs up.
     pub fn new(
         hello: Hello,
         state: watch::Receiver<Arc<NodeState>>,
@@ -65,7 +61,7 @@ impl Outgoing {
         (outgoing, end)
     }
 
-    /// The messages, each built when it is polled.
+    /// The messages, each built when it is polled, so that it includes all changes until then.
     pub fn stream(self) -> impl Stream<Item = FromAgent> + Send + 'static {
         stream::unfold(self, |mut outgoing| async {
             let message = outgoing.message().await?;
@@ -115,7 +111,8 @@ impl Outgoing {
     }
 }
 
-/// The next answer; `None` if there will be none, because the connection or the agent has ended.
+/// The next answer; `None` if there will be none, because the connection or the agent has ended. The order stays in
+/// `next` while its answer is pending, because `select!` may drop this future.
 async fn answer(
     next: &mut Option<Unanswered>,
     unanswered: &mut mpsc::UnboundedReceiver<Unanswered>,

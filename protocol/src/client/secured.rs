@@ -24,7 +24,7 @@ const AUTHORITY_INTERVAL: Duration = Duration::from_secs(10);
 ///
 /// `authority` returns the authority that must have signed the replicas' certificates. It is called at the first dial,
 /// and again after a certificate that the last authority has not signed. Its configuration must trust only this
-/// authority, and offer `h2`.
+/// authority, and offer `http/1.1`, because a WebSocket is opened by it.
 pub struct Secured<A> {
     extenders: Vec<String>,
     name: ServerName<'static>,
@@ -33,7 +33,6 @@ pub struct Secured<A> {
     trusted: Mutex<Option<Trusted>>,
 }
 
-/// An authority, and when it was read.
 struct Trusted {
     config: Arc<ClientConfig>,
     read: Instant,
@@ -76,12 +75,12 @@ where
             return Ok(Arc::clone(&trusted.config));
         }
         let read = Instant::now();
+        // The lock is free while the authority is read, because it must not be held across an await.
         let config = (self.authority)().await?;
         *self.trusted() = Some(Trusted { config: Arc::clone(&config), read });
         Ok(config)
     }
 
-    /// Makes the next dial read the authority, unless it was read recently.
     fn doubt_authority(&self) {
         self.trusted().take_if(|trusted| trusted.read.elapsed() >= AUTHORITY_INTERVAL);
     }
@@ -99,7 +98,7 @@ where
     }
 
     async fn connect(&self, extender: SocketAddr) -> io::Result<Self::Stream> {
-        // This comes before the dial, because a replica closes a silent connection soon.
+        // This comes before the dial, because a replica soon closes a connection that sends nothing.
         let connector = TlsConnector::from(self.config().await?);
         let connected = connector.connect(self.name.clone(), dial(extender).await?).await;
         connected.inspect_err(|error| {
@@ -117,7 +116,6 @@ where
     }
 }
 
-/// Whether a handshake failed because of the replica's certificate.
 fn is_of_certificate(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
     matches!(error, Some(rustls::Error::InvalidCertificate(_)))

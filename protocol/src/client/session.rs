@@ -65,7 +65,6 @@ fn text(response: &Response<Option<Vec<u8>>>) -> String {
     String::from_utf8_lossy(response.body().as_deref().unwrap_or_default()).into_owned()
 }
 
-/// Runs the connection to its end.
 pub(super) async fn run<A: Agent, N: Network>(agent: &A, network: &N, extender: SocketAddr) -> End {
     match connected(agent, network, extender).await {
         Ok(end) | Err(end) => end,
@@ -76,7 +75,7 @@ async fn connected<A: Agent, N: Network>(agent: &A, network: &N, extender: Socke
     let token = network.token().await.map_err(End::NoToken)?;
     let late = |_| End::Unreachable(io::ErrorKind::TimedOut.into());
     let stream = timeout(CONNECT_TIMEOUT, network.connect(extender)).await.map_err(late)?;
-    // The role is the answer to the request and the Hello.
+    // One deadline covers the response and the Role, because the replica reviews the token between them.
     let no_role = Instant::now() + ROLE_TIMEOUT;
     let opening = socket::open(stream.map_err(End::Unreachable)?, token.as_deref(), TO_AGENT);
     let socket = timeout_at(no_role, opening).await.map_err(|_| End::NoRole)??;
@@ -105,7 +104,6 @@ async fn connected<A: Agent, N: Network>(agent: &A, network: &N, extender: Socke
     socket::beside(reading, socket::send_all(frames, sink)).await
 }
 
-/// The state of a connection's receiving side.
 struct Reader<'a, A> {
     agent: &'a A,
     extender: SocketAddr,

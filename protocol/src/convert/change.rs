@@ -23,7 +23,6 @@ pub fn read_change(change: wire::Change) -> Result<Change, Unreadable> {
     })
 }
 
-/// Writes a change with this number.
 #[must_use]
 pub fn write_change(number: u64, change: &Change) -> wire::Change {
     wire::Change {
@@ -46,7 +45,7 @@ fn unreadable(field: &'static str) -> impl Fn(serde_json::Error) -> Unreadable {
     move |error| Unreadable::broken(field, format!("is unreadable: {error}"))
 }
 
-/// The form of the status has the MIG table of each model only once.
+/// The form of the status has the MIG table of each model only once, so that a node of equal GPUs sends one table.
 fn write_gpus(gpus: Vec<GpuStatus>) -> Vec<u8> {
     let mut document = json!(GpuNodeStatus { gpus, ..GpuNodeStatus::default() });
     written(&json!({"models": document["models"].take(), "gpus": document["gpus"].take()}))

@@ -55,7 +55,6 @@ pub fn read_hello(hello: wire::Hello) -> Result<(Hello, Result<Change, Unreadabl
     Ok((read, read_change(state).map_err(|refusal| refusal.within("hello.state"))))
 }
 
-/// Writes a Hello with the node's whole state.
 #[must_use]
 pub fn write_hello(hello: Hello, state: &Change) -> wire::Hello {
     let Hello { node, node_uid, boot_id, version, instance, epoch, window } = hello;
@@ -72,7 +71,6 @@ pub fn write_hello(hello: Hello, state: &Change) -> wire::Hello {
     }
 }
 
-/// Parses a Role of the extender.
 pub fn read_role(role: wire::Role) -> Result<Role, Unreadable> {
     let at = |refusal: Unreadable| refusal.within("role");
     serves(role.protocol).map_err(at)?;

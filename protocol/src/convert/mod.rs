@@ -29,7 +29,6 @@ impl Unreadable {
         Self { field: field.into(), problem: problem.into(), is_over_limit: false }
     }
 
-    /// The field is larger than its limit.
     pub fn over_limit(field: impl Into<String>, size: impl Display, limit: usize) -> Self {
         let problem = format!("has {size}; at most {limit} are read");
         Self { field: field.into(), problem, is_over_limit: true }
@@ -48,7 +47,6 @@ impl Unreadable {
     }
 }
 
-/// Fails for a list that is longer than `limit`.
 fn list_of<T>(field: &str, list: Vec<T>, limit: usize) -> Result<Vec<T>, Unreadable> {
     if list.len() > limit {
         return Err(Unreadable::over_limit(field, format_args!("{} entries", list.len()), limit));
@@ -56,7 +54,6 @@ fn list_of<T>(field: &str, list: Vec<T>, limit: usize) -> Result<Vec<T>, Unreada
     Ok(list)
 }
 
-/// Parses each entry of a list with at most `limit` entries.
 fn each<T, U>(
     field: &str,
     list: Vec<T>,
@@ -96,7 +93,6 @@ fn bytes(field: &str, text: String, limit: usize) -> Result<String, Unreadable> 
     Ok(text)
 }
 
-/// Parses the value of a text.
 fn parsed<T: TryFrom<String, Error: Display>>(field: &str, text: String) -> Result<T, Unreadable> {
     T::try_from(name(field, text)?)
         .map_err(|error| Unreadable::broken(field, format!("is unreadable: {error}")))
@@ -114,7 +110,7 @@ fn byte(field: &str, value: u32) -> Result<u8, Unreadable> {
     u8::try_from(value).map_err(|_| Unreadable::broken(field, format!("is {value}; at most 255 can be")))
 }
 
-/// Cuts a text for people to the length that the other end accepts.
+/// Cuts a text for people to the length that the other end accepts, because a longer one would end the connection.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT)].to_owned()
 }

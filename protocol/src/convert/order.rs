@@ -31,7 +31,6 @@ fn pod(field: &str, uid: String) -> Result<PodUid, Unreadable> {
     name(field, uid).map(PodUid::new)
 }
 
-/// Writes an order with this number.
 #[must_use]
 pub fn write_order(number: u64, order: &Order) -> wire::Order {
     let kind = match &order.kind {
@@ -101,7 +100,8 @@ fn write_place(place: &Placed) -> wire::Place {
     }
 }
 
-/// Parses an answer and the number of its order. A refusal for an unknown reason counts as unreadable.
+/// Parses an answer and the number of its order. A refusal for an unknown reason counts as unreadable, so that a newer
+/// agent's connection stays open.
 pub fn read_answer(answer: wire::Answer) -> Result<(u64, Answer), Unreadable> {
     use wire::answer::Answer as Kind;
     let read = match present("answer.answer", answer.answer)? {
@@ -111,7 +111,6 @@ pub fn read_answer(answer: wire::Answer) -> Result<(u64, Answer), Unreadable> {
     Ok((answer.number, read))
 }
 
-/// Writes the answer to the order with this number.
 #[must_use]
 pub fn write_answer(number: u64, answer: &Answer) -> wire::Answer {
     use wire::answer::Answer as Kind;

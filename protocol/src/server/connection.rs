@@ -48,7 +48,8 @@ struct Outbox {
 struct Unanswered {
     sent: Instant,
     reply: oneshot::Sender<Answer>,
-    /// The order's place in the window. It is freed by the answer, even if the caller has stopped waiting.
+    /// The order's place in the window. It is freed by the answer, even if the caller has stopped waiting, because the
+    /// agent's window is still occupied until then.
     _permit: OwnedSemaphorePermit,
 }
 
@@ -122,6 +123,7 @@ impl Connection {
     }
 
     /// Closes the connection unless an order is unanswered, and returns whether it did.
+    /// The check and the end are one step, so that no order is sent between them.
     pub(super) fn close_if_answered(&self) -> bool {
         let mut outbox = self.outbox();
         let is_answered = outbox.unanswered.is_empty();

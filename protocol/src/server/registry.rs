@@ -73,7 +73,6 @@ impl Registry {
         }
     }
 
-    /// Removes a connection that has ended.
     pub fn forget(&self, node: &NodeName, id: u64) {
         let mut state = self.lock();
         // A newer Hello may have the seat already, and must keep it.

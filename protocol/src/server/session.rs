@@ -103,7 +103,6 @@ impl<A: Agents, S: AsyncRead + AsyncWrite + Unpin> Session<A, S> {
         end
     }
 
-    /// The part of a connection in which it is its node's only one.
     async fn serve_in_turn(
         &mut self,
         hello: &Hello,
@@ -149,7 +148,6 @@ impl<A: Agents, S: AsyncRead + AsyncWrite + Unpin> Session<A, S> {
     }
 }
 
-/// The state of a connection's receiving side.
 struct Reader {
     connection: Connection,
     /// The number of the last change.

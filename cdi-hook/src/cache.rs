@@ -1,8 +1,9 @@
 //! glibc's library cache (glibc: `sysdeps/generic/dl-cache.h`, `elf/cache.c`, `elf/dl-cache.c`).
 //!
-//! A header of 48 bytes, entries of 24, strings, and since glibc 2.33 extensions. Entries are sorted from the last name to the
-//! first in an order of glibc's own, for a search by halves; of entries of one name the first that fits wins. All offsets count
-//! from the header. Until glibc 2.31 a cache of an older format stands before it, which no loader of this century needs.
+//! A cache is a header of 48 bytes, entries of 24, strings, and since glibc 2.33 extensions. All offsets count from the
+//! header. The entries are sorted from the last name to the first in glibc's own order, because the loader finds them
+//! by binary search. Of entries with one name the first that fits wins. Until glibc 2.31 a cache of an older format
+//! stands before it. It is dropped, because no loader of this century reads it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -17,29 +18,28 @@ const OLD_ENTRY: usize = 12;
 const HEADER: usize = 48;
 const ENTRY: usize = 24;
 
-/// Offsets of an entry's fields: where its strings are.
+/// Offsets of an entry's fields.
 const NAME: usize = 4;
 const PATH: usize = 8;
 
-/// Offsets of the header's fields.
 const COUNT: usize = 20;
 const STRINGS: usize = 24;
 const FLAGS: usize = 28;
 const EXTENSIONS: usize = 32;
 
-/// The header's flag: little-endian. Older caches have none.
+/// The header's flag for little-endian. Older caches have none, so its absence is accepted.
 const LITTLE_ENDIAN: u8 = 2;
 const ENDIANNESS: u8 = 3;
 
 const EXTENSION_MAGIC: usize = 0xeaa4_2174;
 const EXTENSION_HEADER: usize = 8;
 const SECTION: usize = 16;
-/// The section that has offsets of strings: names of folders for newer processors.
+/// The section whose content is offsets of strings. They are the names of folders for newer processors.
 const HWCAPS: usize = 1;
-/// glibc knows two sections.
+/// A limit, so that a broken count cannot make the hook loop. glibc itself knows two sections.
 const SECTION_LIMIT: usize = 16;
 
-/// What a library is, in an entry: of glibc, for 64 bits of this processor.
+/// The type of library in an entry: of glibc, for 64 bits of this processor. The loader skips entries of another type.
 #[cfg(target_arch = "x86_64")]
 const KIND: u32 = 0x0303;
 #[cfg(target_arch = "aarch64")]
@@ -47,21 +47,18 @@ const KIND: u32 = 0x0a03;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("which flags does ldconfig give to libraries of this processor?");
 
-/// Why a cache is not understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Unknown {
-    /// Neither of glibc's formats.
     #[error("it is not in glibc's format")]
     Format,
-    /// Of another processor.
     #[error("it is of a processor with another order of bytes")]
     Endianness,
-    /// Something of it lies beyond its end.
     #[error("a part of it lies beyond its end")]
     Truncated,
 }
 
-/// The cache with these libraries in it, behind entries of the same name. `None` if it has them all.
+/// The cache with these libraries in it, or `None` if it has them all. They come after entries of the same name, so
+/// that an image loads the library of its own that it loaded before.
 pub fn add(cache: Option<&[u8]>, libraries: &[String]) -> Result<Option<Vec<u8>>, Unknown> {
     let cache = cache.map_or_else(|| Ok(Cache::empty()), Cache::read)?;
     let mut known = cache.paths()?;
@@ -70,7 +67,6 @@ pub fn add(cache: Option<&[u8]>, libraries: &[String]) -> Result<Option<Vec<u8>>
     if missing.is_empty() { Ok(None) } else { cache.with(&missing).map(Some) }
 }
 
-/// A cache of the newer format.
 struct Cache<'a> {
     header: [u8; HEADER],
     entries: Vec<&'a [u8]>,
@@ -99,7 +95,6 @@ impl<'a> Cache<'a> {
         Ok(Self { header, entries: entries.chunks_exact(ENTRY).collect(), rest, whole })
     }
 
-    /// The string at an offset that stands in an entry.
     fn string(&self, entry: &[u8], field: usize) -> Result<&'a [u8], Unknown> {
         let string = self.whole.get(number(entry, field)?..).ok_or(Unknown::Truncated)?;
         let end = string.iter().position(|byte| *byte == 0).ok_or(Unknown::Truncated)?;
@@ -114,7 +109,7 @@ impl<'a> Cache<'a> {
         self.entries.iter().map(|entry| self.string(entry, PATH)).collect()
     }
 
-    /// Everything behind the entries moves by the new entries' length, and so do all offsets. The new strings come last.
+    /// The new strings come last, so that all strings there are move by one length: that of the new entries.
     fn with(&self, paths: &[&str]) -> Result<Vec<u8>, Unknown> {
         let moved = paths.len() * ENTRY;
         let mut strings = Vec::new();
@@ -152,7 +147,6 @@ impl<'a> Cache<'a> {
     }
 }
 
-/// The part of the newer format.
 fn newer(bytes: &[u8]) -> Result<&[u8], Unknown> {
     let newer = if bytes.starts_with(OLD_MAGIC) {
         let length = number(bytes, 12)?.checked_mul(OLD_ENTRY).ok_or(Unknown::Truncated)?;
@@ -214,7 +208,8 @@ fn name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// glibc's order of names: a run of digits counts as the number, and comes after anything else.
+/// glibc's order of names (`_dl_cache_libcmp`): a run of digits counts as a number, and comes after anything else. Any
+/// other order would hide entries from the loader's binary search.
 fn compare(mut left: &[u8], mut right: &[u8]) -> Ordering {
     loop {
         let (first, second) = (left.first().copied().unwrap_or(0), right.first().copied().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! Caches that glibc's own `ldconfig` has made and reads.
+//! glibc's own `ldconfig` makes and reads these caches, because only it can judge them.
 
 use super::*;
 use proptest::prelude::*;
@@ -17,12 +17,12 @@ fn owned(paths: &[&str]) -> Vec<String> {
     paths.iter().map(|path| (*path).to_owned()).collect()
 }
 
-/// This machine's cache; `None` on one without glibc.
+/// This machine's cache; `None` on a machine without glibc.
 fn machines() -> Option<Vec<u8>> {
     fs::read("/etc/ld.so.cache").ok().filter(|cache| newer(cache).is_ok())
 }
 
-/// What `ldconfig -p` shows: name and path, in the cache's order.
+/// The entries that `ldconfig -p` prints: name and path, in the cache's order.
 fn shown(cache: &[u8]) -> Vec<(String, String)> {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), cache).unwrap();
@@ -34,7 +34,7 @@ fn shown(cache: &[u8]) -> Vec<(String, String)> {
     lines.map(|(words, path)| (name(words), path.to_owned())).collect()
 }
 
-/// Whether a search by halves finds each entry's name.
+/// Whether a binary search finds each entry's name.
 fn is_sorted(cache: &[u8]) -> bool {
     let cache = Cache::read(cache).unwrap();
     let names: Vec<_> = cache.entries.iter().map(|entry| cache.name(entry).unwrap()).collect();
@@ -125,7 +125,7 @@ fn other_formats_are_named() {
 }
 
 proptest! {
-    /// A container's file may have anything in it.
+    /// A container's file may have any content, so no content may make the hook panic.
     #[test]
     fn a_broken_cache_is_an_error_and_never_the_end_of_the_hook(
         at in any::<prop::sample::Index>(), value in any::<u32>(), cut in any::<prop::sample::Index>()

@@ -1,19 +1,19 @@
 //! The OCI hook that lets a container find the driver's libraries by name: it adds them to the container's
 //! `/etc/ld.so.cache`.
 //!
-//! `ldconfig -p`, by which Triton and others look for `libcuda.so.1`, shows that cache only. The loader of an image of another
-//! distribution than the host's does not search the folders of the host either, but it reads the cache.
+//! `ldconfig -p`, by which Triton and others look for `libcuda.so.1`, shows that cache only. The loader of an image of
+//! another distribution than the host's does not search the folders of the host either, but it reads the cache.
 //!
 //! # Safety of the host
-//! A `createContainer` hook is a process of root's on the host, and the container's file system is written by strangers.
-//! NVIDIA's hook runs the host's `ldconfig` on it, in namespaces of its own; this one executes nothing:
-//! - It reads one file and writes one file. Both are opened below a descriptor of the container's root by `openat2` with
-//!   `RESOLVE_IN_ROOT` and `RESOLVE_NO_XDEV`: neither a link nor a race leads out of the root, nor into a volume, which may be a
-//!   folder of the host's.
-//! - The program is static: no loader reads `LD_PRELOAD`. The CDI specification gives it an environment of its own.
-//! - The cache is parsed in safe code, with a limit on its size. A cache that is not understood stays as it is.
-//! - It needs no `ldconfig` on the host, and the image's own entries keep their order: what an image loads today it loads
-//!   tomorrow.
+//! A `createContainer` hook runs as root on the host, and strangers write the container's file system. NVIDIA's hook
+//! runs the host's `ldconfig` on it, in namespaces of its own. This one executes nothing:
+//! - It reads one file and writes one file. It opens both below a descriptor of the container's root by `openat2` with
+//! `RESOLVE_IN_ROOT` and `RESOLVE_NO_XDEV`, so that neither a link nor a race leads out of the root, nor into a volume,
+//! which may be a folder of the host's.
+//! - The program is static, so no loader reads `LD_PRELOAD`. The CDI specification gives it an environment of its own.
+//! - The cache is parsed in safe code, with a limit on its size. A cache that cannot be parsed stays as it is.
+//! - It needs no `ldconfig` on the host. The image's own entries keep their order, so that an image loads the same
+//! libraries as before.
 #![forbid(unsafe_code)]
 
 mod cache;
@@ -28,18 +28,13 @@ pub use root::add_to_cache;
 use std::io::Read;
 use std::path::Path;
 
-/// What became of the container's cache.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Done {
-    /// The libraries were added.
     Written,
-    /// It had them all.
     Complete,
-    /// It stays as it is, and the container starts all the same.
     Skipped(Skipped),
 }
 
-/// The command's name.
 pub const COMMAND: &str = "add-libraries";
 
 /// Runs `add-libraries PATH…` on the container whose state (OCI runtime specification, `runtime.md`) is at `state`.
@@ -53,12 +48,13 @@ pub fn run(arguments: impl IntoIterator<Item = String>, state: impl Read) -> Res
         return Err(HookError::Usage);
     }
     match state::root(state).and_then(|root| add_to_cache(&root, &libraries)) {
+        // An error would keep the container from starting, and in a user namespace a denied access is no fault.
         Err(error) if error.is_refused() => Ok(Done::Skipped(Skipped::Refused)),
         done => done,
     }
 }
 
-/// Whether the path can stand in a cache: absolute, with a name, without a character that ends a string.
+/// Whether the path can stand in a cache. It must be absolute and have a name. A zero byte would end the string early.
 fn is_library(path: &str) -> bool {
     Path::new(path).is_absolute() && !path.ends_with('/') && !path.contains('\0')
 }

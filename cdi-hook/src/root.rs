@@ -12,14 +12,15 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-/// The largest cache that is read. That of an image with all of Debian's libraries has a tenth.
+/// The largest cache that is read, so that a container cannot exhaust the host's memory. The cache of an image with all
+/// of Debian's libraries has a tenth of it.
 const LIMIT: u64 = 16 << 20;
 
 const CACHE: &str = "ld.so.cache";
 const DRAFT: &str = ".ld.so.cache.kerf";
 
-/// Links of the image's own are followed inside it (`/etc` of some images is one). No step leaves for another mount: a pod's
-/// volumes are not the image's, and a folder of the host's may be among them.
+/// Links of the image's own are followed inside it, because `/etc` of some images is one. No step leaves for another
+/// mount, because a pod's volumes are not the image's, and a folder of the host's may be among them.
 const INSIDE: ResolveFlags =
     ResolveFlags::IN_ROOT.union(ResolveFlags::NO_XDEV).union(ResolveFlags::NO_MAGICLINKS);
 
@@ -49,7 +50,7 @@ pub fn add_to_cache(root: &Path, libraries: &[String]) -> Result<Done, HookError
     match replace(&etc, &made) {
         Ok(()) => Ok(Done::Written),
         Err(Errno::ROFS) => Ok(Done::Skipped(Skipped::ReadOnly)),
-        // Something is mounted on the file.
+        // The kernel does not replace a file on which something is mounted.
         Err(Errno::BUSY) => Ok(Done::Skipped(Skipped::Volume)),
         Err(error) => Err(failed("write /etc/ld.so.cache")(error)),
     }
@@ -60,9 +61,8 @@ enum Read {
     Failed(Errno),
 }
 
-/// The cache; `None` where there is none.
 fn read(top: &OwnedFd) -> Result<Option<Vec<u8>>, Read> {
-    // A pipe would block.
+    // Without `NONBLOCK` a pipe in the cache's place would block the hook.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match openat2(top, Path::new("etc").join(CACHE), flags, Mode::empty(), INSIDE) {
         Ok(file) => file,
@@ -82,7 +82,8 @@ fn read(top: &OwnedFd) -> Result<Option<Vec<u8>>, Read> {
     if is_file && is_small { Ok(Some(content)) } else { Err(Read::Skip(Skipped::Odd)) }
 }
 
-/// Whole or not at all. What is at the draft's name is not followed but removed: an earlier run may have left it.
+/// Replaces the cache by a rename, so that it is complete or unchanged. A file at the draft's name is removed and not
+/// followed, because an earlier run may have left it, or the image may have a link there.
 fn replace(etc: &OwnedFd, content: &[u8]) -> Result<(), Errno> {
     let etc = etc.as_fd();
     match unlinkat(etc, DRAFT, AtFlags::empty()) {
@@ -95,11 +96,11 @@ fn replace(etc: &OwnedFd, content: &[u8]) -> Result<(), Errno> {
     let written = draft
         .write_all(content)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-        // The umask has taken its part of the mode.
+        // The umask has removed bits of the mode, but every user of the container must be able to read the cache.
         .and_then(|()| fchmod(&draft, mode))
         .and_then(|()| renameat(etc, DRAFT, etc, CACHE));
     if written.is_err() {
-        // The next run removes what stays.
+        // A failure here is ignored, because the next run removes the draft.
         unlinkat(etc, DRAFT, AtFlags::empty()).ok();
     }
     written

@@ -1,4 +1,4 @@
-//! Where the container's root is, by the state that the runtime gives a hook (OCI runtime specification: `runtime.md`,
+//! Finds the container's root by the state that the runtime gives a hook (OCI runtime specification: `runtime.md`,
 //! `config.md`).
 
 use crate::error::HookError;
@@ -7,10 +7,10 @@ use std::fs;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
-/// How much of a state is read: annotations make most of it, and they are limited to 256 KiB a pod.
+/// The most bytes of a state that are read. Annotations make up most of it, and Kubernetes limits them to 256 KiB a
+/// pod.
 const STATE_LIMIT: u64 = 4 << 20;
 
-/// The bundle's document.
 const CONFIGURATION: &str = "config.json";
 
 #[derive(Debug, Deserialize)]
@@ -28,7 +28,6 @@ struct Root {
     path: PathBuf,
 }
 
-/// The container's root on the host.
 pub fn root(state: impl Read) -> Result<PathBuf, HookError> {
     let State { bundle } = serde_json::from_reader(state.take(STATE_LIMIT)).map_err(HookError::State)?;
     let path = bundle.join(CONFIGURATION);
@@ -39,7 +38,7 @@ pub fn root(state: impl Read) -> Result<PathBuf, HookError> {
     root.ok_or(HookError::NoRoot { path })
 }
 
-/// Whether it is an absolute path and not the host's own root.
+/// Whether the root is an absolute path and not the host's own root, to which the hook must not write.
 fn is_own(root: &Path) -> bool {
     root.is_absolute()
         && root.components().any(|part| matches!(part, Component::Normal(_)))

@@ -1,5 +1,5 @@
-//! The program as a runtime starts it, on a root in a mount namespace of its own: the loader finds what was added, and volumes
-//! are left as they are.
+//! Runs the program as a runtime starts it, on a root in a mount namespace of its own, because only the loader and the
+//! kernel can show that libraries are found and volumes are not written.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
@@ -7,10 +7,10 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// The container's library, in a folder that no loader searches by itself.
+/// The container's library. No loader searches its folder by itself, so it is found only by the cache.
 const LIBRARY: &str = "/opt/driver/libkerf-probe.so.1";
 
-/// A shell's commands before the hook: a root with this machine's programs, in a mount namespace.
+/// The shell's commands before the hook. They make a root with this machine's programs in a mount namespace.
 const IMAGE: &str = r#"
 set -e
 cd "$1/rootfs"
@@ -21,7 +21,8 @@ cp /etc/ld.so.cache etc/
 cp "$(ldconfig -p | sed -n 's/.*libm.so.6 .*=> //p' | head -n 1)" opt/driver/libkerf-probe.so.1
 "#;
 
-/// Runs the commands after [`IMAGE`]; `None` where no mount namespace can be made.
+/// Runs the commands after [`IMAGE`]. Returns `None` where no mount namespace can be made, because a machine may forbid
+/// it.
 fn in_namespace(bundle: &Path, commands: &str) -> Option<Output> {
     fs::create_dir(bundle.join("rootfs")).unwrap();
     fs::write(bundle.join("config.json"), r#"{"root": {"path": "rootfs"}}"#).unwrap();
@@ -40,10 +41,10 @@ fn in_namespace(bundle: &Path, commands: &str) -> Option<Output> {
     Some(shell.wait_with_output().unwrap())
 }
 
-/// The hook as the runtime starts it, with its own environment.
+/// Starts the hook with an empty environment, as the runtime does.
 const HOOK: &str = r#"env -i "$2" add-libraries "$3" < "$1/state.json""#;
 
-/// Asks the loader in the container for the library by its name alone.
+/// Makes the loader in the container find the library by its name alone.
 const LOAD: &str = r"chroot . /usr/bin/env LD_PRELOAD=libkerf-probe.so.1 /bin/true";
 
 #[test]

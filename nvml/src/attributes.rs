@@ -1,11 +1,11 @@
-//! Reads what MIG devices have, by `nvmlDeviceGetAttributes_v2`. Only labels show it; no decision needs it.
+//! Reads the attributes of MIG devices by `nvmlDeviceGetAttributes_v2`. Only labels use them, so a driver that does not
+//! report them is no error.
 
 use kerf_core::gfd_labels::Attributes;
 use kerf_core::names::DeviceId;
 use kerf_core::units::MemoryMib;
 use nvml_wrapper::Device;
 
-/// The attributes of the MIG device with this handle; `None` if the driver does not report them.
 pub(crate) fn read(handle: &Device<'_>, device: &DeviceId) -> Option<Attributes> {
     let read = handle.attributes();
     if let Err(error) = &read {

@@ -9,7 +9,6 @@ use kerf_core::mig::{ComputeInstance, Instance, ProfileEntry};
 use kerf_core::names::GpuUuid;
 
 impl NvmlBackend {
-    /// Implements [`crate::GpuBackend::create`].
     pub(crate) fn create_instance(
         &mut self,
         gpu: &GpuUuid,
@@ -61,7 +60,6 @@ impl Site<'_> {
             .map_err(|error| refusal(&self.device, CALL, error, |p| p.gi.is_none()))
     }
 
-    /// Creates the compute instance, and returns the GPU instance with it.
     fn fill(
         &mut self,
         gi: GiHandle,
@@ -77,7 +75,7 @@ impl Site<'_> {
         };
         let seen = self.see(gi, id, wanted, entry);
         if seen.is_err() {
-            // Best effort: a compute instance without a readable device can be given to no container.
+            // The result is ignored, because an instance without a readable device can be given to no container anyway.
             drop(ffi::destroy_ci(self.nvml, ci));
         }
         seen
@@ -108,7 +106,7 @@ impl Site<'_> {
         let profile = profiles.plain.get(&u32::from(part.compute)).copied();
         let profile = profile.ok_or(GpuError::NoSuchCompute(part.compute, wanted.profile))?;
         let starts = profiles.starts.get(&u32::from(part.compute));
-        // NVML would only answer that an argument is invalid.
+        // This check comes first, because NVML would only answer that an argument is invalid.
         if starts.is_some_and(|starts| !starts.contains(&u32::from(part.start))) {
             return Err(GpuError::NoSuchPlace(part.compute, wanted.profile, part.start));
         }
@@ -128,7 +126,8 @@ impl Site<'_> {
         Ok(GpuInstance { instance: wanted, gi: id, compute, has_processes })
     }
 
-    /// Removes a GPU instance that was made in vain, with anything that NVML made in it despite its error.
+    /// Removes a GPU instance whose compute instance could not be created. NVML may have created one despite its error,
+    /// and a GPU instance is only destroyed once it is empty.
     fn undo(&mut self, gi: GiHandle, entry: &ProfileEntry, cause: &GpuError) {
         let profiles = self.tables.compute(self.gpu, self.nvml, gi, entry).unwrap_or_default();
         for one in self.compute_instances(gi, &profiles).unwrap_or_default() {

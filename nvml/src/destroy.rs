@@ -9,7 +9,6 @@ use kerf_core::mig::ComputeInstance;
 use kerf_core::names::GpuUuid;
 
 impl NvmlBackend {
-    /// Implements [`crate::GpuBackend::destroy`].
     pub(crate) fn destroy_instance(
         &mut self,
         gpu: &GpuUuid,
@@ -29,7 +28,7 @@ impl NvmlBackend {
             p.gi == Some(instance.gi)
                 && (part.is_none() || p.ci.is_none_or(|ci| doomed.iter().any(|one| one.ci == ci)))
         };
-        // Check before the first destroy, so that a refusal leaves the instance as it is.
+        // This check comes before the first destroy, so that a refusal leaves the instance as it is.
         site.is_free(holds)?;
         for one in &doomed {
             const CALL: &str = "nvmlComputeInstanceDestroy";
@@ -76,7 +75,7 @@ impl Site<'_> {
     }
 }
 
-/// Treats a missing instance as destroyed.
+/// Treats a missing instance as destroyed, because an earlier call may have destroyed it and lost its answer.
 fn gone(result: Result<(), GpuError>) -> Result<(), GpuError> {
     match result {
         Err(error) if error.is_not_found() => Ok(()),

@@ -12,28 +12,20 @@ use thiserror::Error;
 pub enum GpuError {
     #[error("failed to load NVML from {library}: {reason}; is the driver installed and --nvml right?")]
     Library { library: String, reason: String },
-    /// An NVML function returned an error code.
     #[error("{call} answered {code}")]
     Call { call: &'static str, code: NvmlCode },
-    /// An NVML function returned a value without a meaning.
     #[error("{call} gave {what}")]
     Malformed { call: &'static str, what: String },
-    /// The node has no GPU with this UUID.
     #[error("the node has no GPU {0}")]
     NoSuchGpu(GpuUuid),
-    /// The GPU does not have the profile.
     #[error("the GPU has no profile {0}")]
     NoSuchProfile(Profile),
-    /// A GPU instance offers no compute instance of its full size.
     #[error("{0} offers no compute instance of full size")]
     NoFullCompute(Profile),
-    /// A GPU instance offers no compute instance with this number of slices.
     #[error("a {1} offers no compute instance of {0} slices")]
     NoSuchCompute(u8, Profile),
-    /// A GPU instance offers no compute instance with this number of slices at that slice.
     #[error("a {1} offers no compute instance of {0} slices at slice {2} under this driver")]
     NoSuchPlace(u8, Profile, u8),
-    /// A process holds what the call would change.
     #[error("{0}")]
     Busy(Holders),
     #[error("{0}")]
@@ -44,16 +36,13 @@ pub enum GpuError {
     )]
     TooOld {
         call: &'static str,
-        /// The first driver branch that has it.
         since: &'static str,
     },
-    /// A cgroup's path has a zero byte, so it cannot be passed to NVML.
     #[error("the path of cgroup {0:?} cannot be given to NVML: it has a zero byte")]
     Cgroup(String),
-    /// The instance with this id is no longer the one that was observed.
+    /// NVML reuses ids, so an instance with this id may be another one than was observed.
     #[error("GPU instance {0} is not what it was when it was looked at")]
     Changed(u32),
-    /// A call of NVML has exceeded its timeout, in seconds.
     #[error(
         "NVML has not answered for {0} s; see the node's kernel log, and reset the GPU or reboot the node"
     )]
@@ -70,7 +59,7 @@ impl GpuError {
         move |error| Self::Call { call, code: NvmlCode::from(&error) }
     }
 
-    /// NVML's code; for kerf's own errors the code that NVML would return.
+    /// NVML's code; for kerf's own errors the code that NVML would return, so that metrics count both alike.
     #[must_use]
     pub fn code(&self) -> NvmlCode {
         match self {
@@ -96,13 +85,11 @@ impl GpuError {
         matches!(self, Self::Busy(holders) if holders.0.is_empty())
     }
 
-    /// Whether NVML must be closed and opened again.
     #[must_use]
     pub fn needs_reopening(&self) -> bool {
         matches!(self.code(), NvmlCode::Uninitialized | NvmlCode::DriverNotLoaded | NvmlCode::VersionMismatch)
     }
 
-    /// Whether NVML reports that the requested object does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         self.code() == NvmlCode::NotFound
     }
@@ -110,8 +97,8 @@ impl GpuError {
 
 macro_rules! codes {
     ($($name:ident = $number:literal $label:literal,)*) => {
-        /// NVML's return codes, as far as an operator would act on them. Metrics count by this closed set. Numbers and
-        /// names are those of `nvmlReturn_t` in `nvml.h`.
+        /// NVML's return codes that an operator would act on. The set is closed, because metrics count by it. Numbers
+        /// and names are those of `nvmlReturn_t` in `nvml.h`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum NvmlCode {
             $(#[doc = concat!("`NVML_ERROR_", $label, "`")] $name,)*
@@ -120,7 +107,6 @@ macro_rules! codes {
         }
 
         impl NvmlCode {
-            /// The name as `nvml.h` spells it, without its prefix.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $label,)* Self::Other => "OTHER" }
@@ -165,7 +151,7 @@ impl fmt::Display for NvmlCode {
 }
 
 impl From<&NvmlError> for NvmlCode {
-    /// nvml-wrapper has no variants for codes from 23 on: these arrive as `UnexpectedVariant`.
+    /// nvml-wrapper has no variants for codes from 23 on, so these arrive as `UnexpectedVariant`.
     fn from(error: &NvmlError) -> Self {
         match error {
             NvmlError::UnexpectedVariant(number) => Self::of_number(*number),

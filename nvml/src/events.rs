@@ -30,23 +30,20 @@ pub enum GpuTrouble {
     DoubleBitEcc,
 }
 
-/// Waits for errors of the GPUs that exist when it is opened. A GPU whose MIG mode changed, or that was lost, may have
-/// another handle: then open a new watch. NVML stays initialised while the watch is open, so after an error that
+/// Waits for errors of the GPUs that exist when it is opened. Open a new watch after a GPU changed its MIG mode or was
+/// lost, because it may have another handle. NVML stays initialised while the watch is open. So after an error that
 /// [`needs_reopening`](GpuError::needs_reopening), here or elsewhere, drop the watch first.
 pub struct EventWatch {
     nvml: Nvml,
     set: EventSet,
-    /// The registered GPUs by their handles.
     gpus: BTreeMap<usize, GpuUuid>,
-    /// The indexes of GPUs that did not answer.
     left_out: BTreeSet<u32>,
-    /// How many GPUs NVML counted.
     count: u32,
 }
 
 impl EventWatch {
     /// Loads NVML from `library` and registers every GPU that has events. A GPU that does not answer is left out until
-    /// [`Self::register_left_out`].
+    /// [`Self::register_left_out`], because it must not keep the errors of the others from being seen.
     pub fn open(library: &OsStr) -> Result<Self, GpuError> {
         let nvml = open(library)?;
         let set = ffi::create_event_set(&nvml).map_err(GpuError::call("nvmlEventSetCreate"))?;
@@ -72,7 +69,7 @@ impl EventWatch {
         Ok(())
     }
 
-    /// Registers a GPU. The inner error concerns this GPU alone; after the outer error all of NVML is unusable.
+    /// Registers a GPU. The inner error concerns this GPU alone. After the outer error all of NVML is unusable.
     fn add(&mut self, index: u32) -> Result<Result<(), GpuError>, GpuError> {
         match self.register(index) {
             Ok(Some((handle, gpu))) => drop(self.gpus.insert(handle, gpu)),
@@ -99,13 +96,12 @@ impl EventWatch {
         Ok(Some((ffi::handle_number(&device), uuid(&device)?)))
     }
 
-    /// How many GPUs NVML counted when the watch was opened. A new watch may see more.
+    /// The number of GPUs when the watch was opened. A new watch may see more.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// How many GPUs are registered.
     #[must_use]
     pub fn gpus(&self) -> usize {
         self.gpus.len()
@@ -129,7 +125,8 @@ impl EventWatch {
         Ok(Some(GpuEvent { gpu, what, gi: event.gi, ci: event.ci }))
     }
 
-    /// The GPU with this handle. A GPU may have got another handle since it was registered.
+    /// The GPU with this handle. NVML is asked about an unknown handle, because a GPU may have got another one since it
+    /// was registered.
     fn gpu_with(&self, handle: usize) -> Option<GpuUuid> {
         self.gpus.get(&handle).cloned().or_else(|| {
             let uuid = ffi::uuid_of_handle(&self.nvml, handle);
@@ -145,7 +142,7 @@ impl EventWatch {
 
 impl Drop for EventWatch {
     fn drop(&mut self) {
-        // The result is irrelevant, because the set is not used again.
+        // The result does not matter, because nothing uses the set again.
         drop(ffi::free_event_set(&self.nvml, &mut self.set));
     }
 }

@@ -48,7 +48,6 @@ sizes! {
     nvmlEventSet_t = 8,
 }
 
-/// The version word of a structure (`NVML_STRUCT_VERSION`): its size, with its version in the top byte.
 const fn version_word<T>(version: u32) -> u32 {
     // The cast is lossless, because the sizes above are far below 2^24.
     #[expect(clippy::cast_possible_truncation, reason = "no structure of NVML's is larger than some KiB")]
@@ -56,7 +55,7 @@ const fn version_word<T>(version: u32) -> u32 {
     size | version << 24
 }
 
-// The same words as in nvml.h.
+// A wrong word would make the driver refuse the call, so these are compared with nvml.h.
 const _: () = {
     assert!(version_word::<nvmlGpuInstanceProfileInfo_v2_t>(2) == 0x0200_0098);
     assert!(version_word::<nvmlGpuInstanceProfileInfo_v3_t>(3) == 0x0300_0098);
@@ -71,17 +70,16 @@ const NO_INSTANCE: u32 = u32::MAX;
 /// NVML's value for memory that it cannot determine (`NVML_VALUE_NOT_AVAILABLE`).
 const NO_MEMORY: u64 = u64::MAX;
 
-/// Room for the instances of one profile, whatever maximum the driver reports: no GPU has more memory slices.
+/// Space for the instances of one profile. It does not depend on the maximum that the driver reports, because the
+/// driver would write past a smaller buffer. No GPU has more memory slices.
 const MOST_INSTANCES: u32 = 32;
 
-/// The limit at which the growth of a process list's buffer stops.
+/// The limit at which the growth of a process list's buffer stops, so that a faulty driver cannot exhaust memory.
 const MOST_PROCESSES: u32 = 1 << 16;
 
-/// The driver's handle of a GPU instance.
 #[derive(Clone, Copy)]
 pub struct GiHandle(nvmlGpuInstance_t);
 
-/// The driver's handle of a compute instance.
 #[derive(Clone, Copy)]
 pub struct CiHandle(nvmlComputeInstance_t);
 
@@ -92,7 +90,6 @@ pub struct GiProfile {
     pub memory_mib: u64,
 }
 
-/// The GPU instance of a handle.
 pub struct GiInfo {
     pub id: u32,
     pub profile: u32,
@@ -108,7 +105,6 @@ pub struct CiInfo<'nvml> {
     pub device: Device<'nvml>,
 }
 
-/// One compute instance profile of a GPU instance.
 #[derive(Clone, Copy)]
 pub struct CiProfile {
     pub id: u32,
@@ -116,7 +112,8 @@ pub struct CiProfile {
     pub multiprocessors: u32,
 }
 
-/// Calls `nvmlDeviceGetGpuInstanceProfileInfoV` with the version of the structure that has the profile's name.
+/// Calls `nvmlDeviceGetGpuInstanceProfileInfoV` with version 2 of the structure, because version 1 lacks the profile's
+/// name.
 pub fn gi_profile(device: &Device<'_>, index: u32) -> Result<GiProfile, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstanceProfileInfoV.as_ref())?;
     // SAFETY: the structure is plain data for which zeroes are valid, its version tells the driver its size, and the
@@ -196,7 +193,7 @@ pub fn destroy_gi(nvml: &Nvml, gi: GiHandle) -> Result<(), NvmlError> {
     unsafe { nvml_try(call(gi.0)) }
 }
 
-/// Calls `nvmlGpuInstanceGetComputeInstanceProfileInfo` with shared engines, the only kind that exists.
+/// Calls `nvmlGpuInstanceGetComputeInstanceProfileInfo` with shared engines, because no other kind exists.
 pub fn ci_profile(nvml: &Nvml, gi: GiHandle, index: u32) -> Result<CiProfile, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceGetComputeInstanceProfileInfo.as_ref())?;
     // SAFETY: zeroes are valid for the structure; the driver writes one of it.
@@ -270,7 +267,6 @@ pub fn ci_info(nvml: &Nvml, ci: CiHandle) -> Result<CiInfo<'_>, NvmlError> {
     }
 }
 
-/// Which of NVML's process lists to read.
 #[derive(Clone, Copy)]
 pub enum ProcessList {
     Compute,
@@ -278,7 +274,6 @@ pub enum ProcessList {
     MpsClients,
 }
 
-/// A process in NVML's list.
 pub struct RawProcess {
     pub pid: u32,
     pub bytes: Option<u64>,
@@ -325,7 +320,6 @@ fn instance(id: u32) -> Option<u32> {
     Some(id).filter(|id| *id != NO_INSTANCE)
 }
 
-/// What `nvmlDeviceGetRemappedRows` reports of repairs.
 pub struct RemappedRows {
     pub is_pending: bool,
     pub has_failed: bool,
@@ -347,7 +341,7 @@ pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {
     Ok(RemappedRows { is_pending: pending != 0, has_failed: failed != 0 })
 }
 
-/// A GPU's handle as a number, which identifies the GPU later: a GPU that fell off the bus has no readable UUID.
+/// A GPU's handle as a number. It identifies the GPU later, because a GPU that fell off the bus has no readable UUID.
 pub fn handle_number(device: &Device<'_>) -> usize {
     // SAFETY: the handle is looked at and not used.
     unsafe { device.handle() }.addr()
@@ -426,7 +420,6 @@ impl GpmHandle {
         Self(sample.into_handle())
     }
 
-    /// Turns it into a sample that frees itself.
     pub fn into_sample(self, nvml: &Nvml) -> GpmSample<'_> {
         // SAFETY: the handle came from a sample that gave it away, and is given away here: nobody else has it. Backend and
         // handles live and die together, so it is of this library.
@@ -447,7 +440,7 @@ struct MemoryLimits {
 
 type SetMemoryLimits = unsafe extern "C" fn(nvmlDevice_t, *mut MemoryLimits) -> nvmlReturn_t;
 
-/// Calls `nvmlDeviceSetMemoryLimits_v1`, which nvml-wrapper lacks: so the symbol is looked up at each call.
+/// Calls `nvmlDeviceSetMemoryLimits_v1`. The symbol is looked up at each call, because nvml-wrapper lacks it.
 pub fn set_memory_limits(device: &Device<'_>, cgroup: &CStr, soft: u64, hard: u64) -> Result<(), NvmlError> {
     let mut limits = MemoryLimits { cgroup: cgroup.as_ptr(), soft, hard };
     // SAFETY: the function has this type by nvml.h; it reads one structure and the text, which outlives the call.

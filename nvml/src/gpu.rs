@@ -14,7 +14,6 @@ pub struct Gpu {
     /// The number in `/dev/nvidia<minor>`, which may change with the MIG mode.
     pub minor: u32,
     pub product: String,
-    /// Its address on the PCI bus; `None` if the driver does not report it.
     pub pci_bus_id: Option<PciBusId>,
     pub memory: MemoryMib,
     /// The part of the memory that the driver reserves, so that no process can have it.
@@ -76,7 +75,6 @@ impl MigMode {
     }
 }
 
-/// How many processes may have a context on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComputeMode {
     Default,
@@ -87,7 +85,6 @@ pub enum ComputeMode {
 }
 
 impl ComputeMode {
-    /// The text in kerf's output and notes.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -97,7 +94,6 @@ impl ComputeMode {
         }
     }
 
-    /// Parses the text of [`Self::as_str`].
     #[must_use]
     pub fn from_note(text: &str) -> Option<Self> {
         [Self::Default, Self::ExclusiveProcess, Self::Other].into_iter().find(|mode| mode.as_str() == text)
@@ -110,9 +106,7 @@ pub struct Process {
     pub pid: u32,
     /// The memory that it uses; `None` if the driver does not report it.
     pub memory: Option<MemoryMib>,
-    /// The GPU instance that it runs on.
     pub gi: Option<u32>,
-    /// The compute instance of that GPU instance.
     pub ci: Option<u32>,
 }
 
@@ -128,13 +122,13 @@ pub struct GpuInstance {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Compute {
-    /// None: its creation or its destruction was interrupted.
+    /// There is none, because its creation or its destruction was interrupted.
     Missing,
     /// One of full size, which is what kerf usually makes.
     Full { ci: u32, device: DeviceId },
     /// Several that share the GPU instance's memory, each with its place, in their order.
     Parts(Vec<ComputePart>),
-    /// Others, which kerf did not make. kerf neither offers nor destroys such an instance.
+    /// kerf did not make these, so it neither offers nor destroys the instance.
     Foreign,
 }
 
@@ -147,7 +141,6 @@ pub struct ComputePart {
 }
 
 impl GpuInstance {
-    /// The MIG device of full size that a container can get.
     #[must_use]
     pub fn device(&self) -> Option<&DeviceId> {
         match &self.compute {
@@ -170,20 +163,21 @@ impl GpuInstance {
     }
 }
 
-/// A driver for the node's GPUs. Every call may block, and each can be repeated: it does what is left to do.
+/// A driver for the node's GPUs. Every call may block. Each call may be repeated, because it does only what is left to
+/// do.
 pub trait GpuBackend: Send {
-    /// How many GPUs there are, whether or not they answer.
     fn count(&mut self) -> Result<u32, GpuError>;
 
-    /// A backend for only the GPU at `index`, for its own thread: its calls touch no other GPU.
+    /// A backend for the GPU at `index` only. It is for that GPU's own thread, so that a GPU that hangs blocks no
+    /// other.
     fn for_one(&self, index: u32) -> Box<dyn GpuBackend>;
 
-    /// All GPUs by index. A GPU that does not answer keeps its last state, with its fault. A GPU that never answered is
-    /// left out.
+    /// All GPUs by index. A GPU that does not answer keeps its last state, with its fault, so that its instances still
+    /// count as occupied. A GPU that never answered is left out, because nothing is known of it.
     fn observe(&mut self) -> Result<Vec<Gpu>, GpuError>;
 
-    /// GPUs that never answered, by index, with the error of the last observation, which lacks them. Empty for a
-    /// backend whose GPUs always answer.
+    /// GPUs that never answered, by index, with the error of the last observation. Empty for a backend whose GPUs
+    /// always answer.
     fn silent(&self) -> &BTreeMap<u32, GpuError> {
         const { &BTreeMap::new() }
     }
@@ -203,7 +197,8 @@ pub trait GpuBackend: Send {
     ) -> Result<GpuInstance, GpuError>;
 
     /// Destroys a GPU instance with all its compute instances, or only the compute instance `part`. A missing instance
-    /// counts as destroyed. If a process runs on it the call fails, and the error lists the processes.
+    /// counts as destroyed, so that an interrupted call can be repeated. If a process runs on it the call fails, and
+    /// the error lists the processes.
     fn destroy(
         &mut self,
         gpu: &GpuUuid,
@@ -212,7 +207,7 @@ pub trait GpuBackend: Send {
     ) -> Result<(), GpuError>;
 
     /// Switches MIG mode. If that needs a reset of the GPU, the call fails unless `reset` allows to leave the change
-    /// pending until the reset. It also fails while anything runs on the GPU or is cut from it.
+    /// pending until the reset. It also fails while a process or an instance is on the GPU.
     fn set_mig_mode(&mut self, gpu: &GpuUuid, on: bool, reset: bool) -> Result<(), GpuError>;
 
     /// The compute mode; `DEFAULT` for a GPU without compute modes.

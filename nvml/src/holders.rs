@@ -1,11 +1,11 @@
-//! The processes that hold a GPU or an instance, which an operator must know to free it.
+//! Names the processes that hold a GPU or an instance, because an operator must end them to free it.
 
 use crate::Process;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-/// How many processes one text names; the rest are counted.
+/// The number of processes that one text names, so that it stays readable. The others are counted.
 const NAMED: usize = 8;
 
 const PROC: &str = "/proc";
@@ -17,12 +17,10 @@ pub struct Holder {
     pub name: Option<String>,
 }
 
-/// The processes that hold something, as far as NVML lists them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holders(pub Vec<Holder>);
 
 impl Holders {
-    /// Collects these processes with their names, each once.
     pub fn of<'p>(processes: impl IntoIterator<Item = &'p Process>) -> Self {
         Self::named(processes, Path::new(PROC))
     }
@@ -34,7 +32,6 @@ impl Holders {
     }
 }
 
-/// The name of a process's command; `None` if `/proc` lacks it.
 #[must_use]
 pub fn command(pid: u32) -> Option<String> {
     command_in(Path::new(PROC), pid)

@@ -11,13 +11,13 @@ use kerf_core::names::{DeviceId, GpuUuid};
 use nvml_wrapper::{Device, Nvml};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A GPU with everything that reading and changing its instances needs.
 pub(crate) struct Site<'a> {
     pub(crate) nvml: &'a Nvml,
     pub(crate) device: Device<'a>,
     pub(crate) gpu: &'a GpuUuid,
     pub(crate) tables: &'a mut Tables,
-    /// The attributes of its MIG devices, if they are requested. Known ones are not read again.
+    /// The attributes of its MIG devices; `None` if nobody asked for them. Known ones are not read again, because they
+    /// never change.
     pub(crate) attributes: Option<BTreeMap<DeviceId, Attributes>>,
 }
 
@@ -30,7 +30,6 @@ pub(crate) struct Found {
 }
 
 impl NvmlBackend {
-    /// Prepares `gpu` for reading and changing its instances.
     pub(crate) fn site<'a>(&'a mut self, gpu: &'a GpuUuid) -> Result<Site<'a>, GpuError> {
         let device = device(&self.nvml, self.indexes()?, gpu)?;
         Ok(Site { nvml: &self.nvml, device, gpu, tables: &mut self.tables, attributes: None })
@@ -50,14 +49,13 @@ pub(crate) fn device<'a>(
         match by_index(nvml, index) {
             Ok((device, uuid)) if uuid == *gpu => return Ok(device),
             Ok(_) => {}
-            // The unreadable GPU may be the requested one, so keep its error.
+            // This error is kept, because the GPU that cannot be read may be the requested one.
             Err(error) => unknown = unknown.or(Some(error)),
         }
     }
     Err(unknown.unwrap_or_else(|| GpuError::NoSuchGpu(gpu.clone())))
 }
 
-/// The handle and the UUID of the GPU at `index`.
 pub(crate) fn by_index(nvml: &Nvml, index: u32) -> Result<(Device<'_>, GpuUuid), GpuError> {
     let device = nvml.device_by_index(index).map_err(GpuError::call("nvmlDeviceGetHandleByIndex_v2"))?;
     let uuid = device.uuid().map_err(GpuError::call("nvmlDeviceGetUUID"))?;
@@ -65,7 +63,6 @@ pub(crate) fn by_index(nvml: &Nvml, index: u32) -> Result<(Device<'_>, GpuUuid),
 }
 
 impl Site<'_> {
-    /// What MIG offers for one profile.
     pub(crate) fn entry(&mut self, profile: Profile) -> Result<ProfileEntry, GpuError> {
         let table = self.tables.of(self.gpu, &self.device)?;
         table.entry(profile).cloned().ok_or(GpuError::NoSuchProfile(profile))
@@ -88,7 +85,8 @@ impl Site<'_> {
                         instance,
                         gi: info.id,
                         compute: self.compute(gi, entry)?,
-                        // Without a process list, assume that it has processes.
+                        // Without a process list the instance counts as occupied, because it must not be destroyed
+                        // under a process.
                         has_processes: processes
                             .is_none_or(|listed| listed.iter().any(|p| p.gi == Some(info.id))),
                     });
@@ -99,7 +97,6 @@ impl Site<'_> {
         Ok(found)
     }
 
-    /// The GPU instances of one profile.
     pub(crate) fn of_profile(&self, entry: &ProfileEntry) -> Result<Vec<GiHandle>, GpuError> {
         ffi::gpu_instances(&self.device, entry.id.0).map_err(GpuError::call("nvmlDeviceGetGpuInstances"))
     }
@@ -108,14 +105,12 @@ impl Site<'_> {
         ffi::gi_info(self.nvml, gi).map_err(GpuError::call("nvmlGpuInstanceGetInfo"))
     }
 
-    /// Reads the compute instances of a GPU instance and classifies them.
     pub(crate) fn compute(&mut self, gi: GiHandle, entry: &ProfileEntry) -> Result<Compute, GpuError> {
         let profiles = self.tables.compute(self.gpu, self.nvml, gi, entry)?;
         let found = self.compute_instances(gi, &profiles)?;
         Ok(understood(entry.profile, &profiles, found))
     }
 
-    /// All compute instances of a GPU instance.
     pub(crate) fn compute_instances(
         &mut self,
         gi: GiHandle,

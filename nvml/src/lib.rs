@@ -1,6 +1,6 @@
 //! A node's GPUs through NVML: observation, and the calls that change them. It decides nothing.
 //!
-//! It is the only crate of the programs with unsafe code, and has it in one module: the NVML calls that nvml-wrapper does
+//! It is the only program crate with unsafe code. That code is in one module, for the NVML calls that nvml-wrapper does
 //! not wrap. (The mock of NVML for tests has the other side of the C interface.)
 #![deny(unsafe_code)]
 
@@ -52,9 +52,7 @@ use utilization::Meter;
 /// NVML, loaded and initialised, for all GPUs of the node or for one ([`GpuBackend::for_one`]).
 pub struct NvmlBackend {
     nvml: Arc<Nvml>,
-    /// The index of the only GPU; `None` for all.
     only: Option<u32>,
-    /// The kernel's folder of device information, usually `/sys`.
     sys: PathBuf,
     tables: Tables,
     seen: Seen,
@@ -89,7 +87,6 @@ impl NvmlBackend {
         Ok(Self::of(Arc::new(open(library)?), None, "/sys".into()))
     }
 
-    /// Reads the kernel's device information from this folder instead of `/sys`.
     #[must_use]
     pub fn with_sys(self, sys: PathBuf) -> Self {
         Self::of(Arc::clone(&self.nvml), self.only, sys)

@@ -16,19 +16,16 @@ const SET: &str = "nvmlDeviceSetMigMode";
 /// The CUDA compute capability of Ampere, which needs a reset to switch MIG mode. Hopper (9) does not.
 const AMPERE: u32 = 8;
 
-/// Why a GPU's MIG mode cannot be switched.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ModeRefusal {
-    /// The GPU has no MIG mode.
     #[error("the GPU has no MIG mode")]
     Unsupported,
-    /// The GPU has this many GPU instances.
     #[error("the GPU has {0} GPU instances; its MIG mode is switched when they are gone")]
     Instances(usize),
-    /// An MPS server has the GPU to itself, or no process may use it; with the GPU's index.
+    /// An MPS server has the GPU to itself, or no process may use it. The number is the GPU's index, for the remedy.
     #[error("the GPU's compute mode is not DEFAULT; end its MPS daemon, or run nvidia-smi -i {0} -c DEFAULT")]
     ComputeMode(u32),
-    /// The GPU is an Ampere, which needs a reset; with the GPU's index.
+    /// The GPU is an Ampere. The number is the GPU's index, for the remedy.
     #[error(
         "the GPU's MIG mode changes only with a reset: drain the node, run nvidia-smi -i {0} -mig with 1 or 0 and \
          nvidia-smi --gpu-reset -i {0}, or reboot after the first; or allow resets in the node's policy"
@@ -37,7 +34,6 @@ pub enum ModeRefusal {
 }
 
 impl ModeRefusal {
-    /// The NVML code that fits best.
     pub(crate) fn code(&self) -> NvmlCode {
         match self {
             Self::Unsupported => NvmlCode::NotSupported,
@@ -48,16 +44,14 @@ impl ModeRefusal {
 }
 
 impl NvmlBackend {
-    /// Implements [`crate::GpuBackend::set_mig_mode`].
     pub(crate) fn switch_mig(&mut self, gpu: &GpuUuid, on: bool, reset: bool) -> Result<(), GpuError> {
         let result = self.site(gpu)?.switch_mig(on, reset);
-        // Forget the profiles, even after an error, so that they are read again. Minors and handles may differ too, but
-        // each observation reads those.
+        // The profiles are forgotten even after an error, because the mode may have changed all the same. Minors and
+        // handles may differ too, but each observation reads those.
         self.tables.forget(gpu);
         result
     }
 
-    /// Implements [`crate::GpuBackend::set_compute_mode`].
     pub(crate) fn switch_compute_mode(&mut self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), GpuError> {
         let mode = match mode {
             ComputeMode::Default => NvmlComputeMode::Default,
@@ -74,13 +68,13 @@ impl Site<'_> {
             MigMode::Unsupported => return Err(GpuError::MigMode(ModeRefusal::Unsupported)),
             MigMode::Settled(now) if now == on => return Ok(()),
             MigMode::Pending(now) if now != on && reset => return Ok(()),
-            // The other mode is pending, so setting the current one cancels the change.
+            // The other mode is pending, so a call that sets the current one cancels the change.
             MigMode::Pending(now) if now == on => return set(&self.device, on).map(drop),
             MigMode::Settled(_) | MigMode::Pending(_) => {}
         }
         let index = self.device.index().map_err(GpuError::call("nvmlDeviceGetIndex"))?;
         is_free(&self.device, index)?;
-        // With MIG mode off there are no instances to count.
+        // With MIG mode off no GPU instance can exist, so none is counted.
         if !on {
             self.is_uncut()?;
         }
@@ -88,7 +82,7 @@ impl Site<'_> {
             .device
             .cuda_compute_capability()
             .map_err(GpuError::call("nvmlDeviceGetCudaComputeCapability"))?;
-        // Refuse before the call, because a successful call would leave the change pending.
+        // This comes before the call, because a successful call would leave the change pending.
         if u32::try_from(capability.major) == Ok(AMPERE) && !reset {
             return Err(GpuError::MigMode(ModeRefusal::NeedsReset(index)));
         }
@@ -113,7 +107,8 @@ impl Site<'_> {
         if ids.is_empty() { Ok(()) } else { Err(GpuError::MigMode(ModeRefusal::Instances(ids.len()))) }
     }
 
-    /// Cancels a pending change, and returns the error with its reason.
+    /// Cancels a pending change, because otherwise any later reset would switch the mode. Returns the error with its
+    /// reason.
     fn call_off(&self, on: bool, index: u32, code: NvmlCode) -> GpuError {
         if let Err(error) = set(&self.device, !on) {
             tracing::error!(gpu = %self.gpu, index, on, %error, "the GPU's MIG mode will change at its next reset");
@@ -128,13 +123,15 @@ impl Site<'_> {
     }
 }
 
-/// Sets a mode. The call also succeeds if the mode is only pending; then it returns the reason.
+/// Sets a mode. The call also succeeds if the mode is only pending. Then it returns the reason, so that the caller can
+/// cancel it.
 fn set(device: &Device<'_>, on: bool) -> Result<Option<NvmlCode>, GpuError> {
     let status = device.set_mig_mode(on).map_err(|error| refusal(device, SET, error, |_| true))?;
     Ok((status != 0).then(|| NvmlCode::of_number(status)))
 }
 
-/// Fails if a process uses the GPU, or if its compute mode is not `DEFAULT`.
+/// Fails if a process uses the GPU, or if its compute mode is not `DEFAULT`. In both cases the driver would refuse the
+/// change or leave it pending.
 fn is_free(device: &Device<'_>, index: u32) -> Result<(), GpuError> {
     let processes = processes::on_gpu(device)?;
     if !processes.is_empty() {

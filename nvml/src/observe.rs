@@ -1,4 +1,4 @@
-//! Observes all GPUs. A GPU that does not answer keeps its last state, and the others are read all the same.
+//! Observes all GPUs. A GPU that does not answer keeps its last state, so that one broken GPU does not hide the others.
 
 use crate::instances::{Site, by_index};
 use crate::processes::{self, MIB};
@@ -17,16 +17,13 @@ use std::path::Path;
 
 const MIG_ENABLED: u32 = 1;
 
-/// The last known state of each GPU.
 #[derive(Default)]
 pub(crate) struct Seen {
     gpus: BTreeMap<GpuUuid, Gpu>,
-    /// GPUs that never answered, by index, with the error of the last observation.
     silent: BTreeMap<u32, GpuError>,
 }
 
 impl NvmlBackend {
-    /// Implements [`crate::GpuBackend::observe`].
     pub(crate) fn observe_all(&mut self) -> Result<Vec<Gpu>, GpuError> {
         let (mut found, mut faults) = (BTreeMap::new(), BTreeMap::new());
         for index in self.indexes()? {
@@ -54,7 +51,8 @@ impl NvmlBackend {
         }
         let processes = aside(index, processes::on_gpu(&device))?;
         let health = aside(index, repair::read(&device))?;
-        // If the health cannot be read, the last known trouble counts as lasting.
+        // If the health cannot be read, the last known repair stays pending, because an answer that is missing is no
+        // sign of a repair.
         let known = || last.map(Health::of).unwrap_or_default();
         let Health { pending_repair, remapping } = health.unwrap_or_else(known);
         let mut gpu = Gpu {
@@ -94,7 +92,8 @@ impl NvmlBackend {
     }
 }
 
-/// Turns a failed optional call into `None`. If the GPU is gone or NVML must be reopened, the observation fails too.
+/// Turns a failed optional call into `None`, so that it does not fail the observation. It does fail if the GPU is gone
+/// or NVML must be reopened.
 fn aside<T>(index: u32, answer: Result<T, GpuError>) -> Result<Option<T>, GpuError> {
     match answer {
         Ok(told) => Ok(Some(told)),
@@ -106,7 +105,7 @@ fn aside<T>(index: u32, answer: Result<T, GpuError>) -> Result<Option<T>, GpuErr
     }
 }
 
-/// Reads what never changes on a GPU; the other fields stay empty.
+/// Reads the fields that never change on a GPU, so that later observations need not. The others stay empty.
 fn first_look(device: &Device<'_>, uuid: &GpuUuid, driver: Driver, sys: &Path) -> Result<Gpu, GpuError> {
     let capability =
         device.cuda_compute_capability().map_err(GpuError::call("nvmlDeviceGetCudaComputeCapability"))?;
@@ -172,7 +171,7 @@ impl Seen {
                 }
                 continue;
             }
-            // Another GPU may have its index by now; then it is no longer on the node.
+            // Another GPU may have its index by now. Then this one is no longer on the node.
             let fault = faults.remove(&last.index).unwrap_or_else(|| GpuError::NoSuchGpu(uuid.clone()));
             if last.fault.as_ref() != Some(&fault) {
                 tracing::warn!(gpu = %uuid, index = last.index, %fault, "the GPU does not answer; it is taken to be as before");

@@ -1,10 +1,9 @@
-//! Reads the kernel's information about a GPU on the PCI bus, from the same files as NVIDIA's device plugin and GFD:
-//! its class, the nearest NUMA node, and the bridges above it. `nvmlDeviceGetNumaNodeId` is not suitable: it returns
-//! the node that the memory of a GPU itself forms, on machines where it does.
+//! Reads the kernel's information about a GPU on the PCI bus: its class, the nearest NUMA node, and the bridges above
+//! it. It reads the same files as NVIDIA's device plugin and GFD. `nvmlDeviceGetNumaNodeId` is not suitable, because it
+//! returns the node that the memory of a GPU itself forms, on machines where it does.
 
 use std::path::{Component, Path, PathBuf};
 
-/// The kernel's folder of PCI devices, below `/sys`.
 const DEVICES: &str = "bus/pci/devices";
 
 /// The NUMA node of the GPU with NVML's PCI address `bus_id`; `None` on machines with one node, or if it cannot be
@@ -42,7 +41,8 @@ fn device(sys: &Path, bus_id: &str) -> PathBuf {
     sys.join(DEVICES).join(address(bus_id))
 }
 
-/// Converts an address: NVML writes the domain with eight digits; the kernel writes at least four, and lower case.
+/// Converts an address, because NVML writes the domain with eight digits, and the kernel writes at least four, in lower
+/// case.
 fn address(bus_id: &str) -> String {
     let bus_id = bus_id.to_ascii_lowercase();
     match bus_id.split_once(':') {

@@ -1,4 +1,4 @@
-//! Lists the processes on a GPU, and those that hold what NVML reports as in use.
+//! Lists the processes on a GPU, and those that keep NVML from changing an instance.
 
 use crate::ffi::{self, ProcessList, RawProcess};
 use crate::holders::Holders;
@@ -8,10 +8,9 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 use std::collections::BTreeMap;
 
-/// The number of bytes in a MiB.
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// NVML's process lists. All GPUs have the first, so only the others may be missing.
+/// NVML's process lists. Only the first is required, because a GPU or its driver may lack the others.
 const LISTS: [(ProcessList, &str, bool); 3] = [
     (ProcessList::Compute, "nvmlDeviceGetComputeRunningProcesses_v3", true),
     (ProcessList::Graphics, "nvmlDeviceGetGraphicsRunningProcesses_v3", false),
@@ -19,7 +18,7 @@ const LISTS: [(ProcessList, &str, bool); 3] = [
 ];
 
 /// All processes on a GPU: those that compute, draw, or are clients of an MPS server. A process in several lists is
-/// returned once for each compute instance.
+/// returned once for each compute instance, because otherwise metrics would count its memory twice.
 pub(crate) fn on_gpu(device: &Device<'_>) -> Result<Vec<Process>, GpuError> {
     let mut found = BTreeMap::new();
     for (list, call, must) in LISTS {
@@ -40,7 +39,6 @@ fn is_unknown(code: NvmlCode) -> bool {
     matches!(code, NvmlCode::NotSupported | NvmlCode::FunctionNotFound)
 }
 
-/// Converts NVML's error. If something is in use, the error lists the processes for which `holds` is true.
 pub(crate) fn refusal(
     device: &Device<'_>,
     call: &'static str,
@@ -50,7 +48,7 @@ pub(crate) fn refusal(
     if !matches!(error, NvmlError::InUse) {
         return GpuError::call(call)(error);
     }
-    // Without the lists the text still names likely causes.
+    // A list that cannot be read is left empty, because the text then still names likely causes.
     let all = on_gpu(device).unwrap_or_default();
     GpuError::Busy(Holders::of(all.iter().filter(|p| holds(p))))
 }

@@ -1,21 +1,18 @@
-//! Finds out whether a GPU waits for a repair that its next reset does.
+//! Finds out whether a GPU needs a reset before it may be used.
 
 use crate::{Gpu, GpuError, NvmlCode, RowRemapping, ffi};
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, MemoryLocation};
 use nvml_wrapper::error::NvmlError;
 
-/// The state of a GPU's memory.
 #[derive(Default)]
 pub(crate) struct Health {
-    /// Why it must not be used until it is repaired, as a text. `None` for a healthy GPU, and for one that cannot
-    /// report it.
+    /// Why the GPU must not be used until it is repaired. `None` for a healthy GPU, and for one that cannot report it.
     pub(crate) pending_repair: Option<String>,
     pub(crate) remapping: RowRemapping,
 }
 
 impl Health {
-    /// The health of an earlier observation.
     pub(crate) fn of(gpu: &Gpu) -> Self {
         Self { pending_repair: gpu.pending_repair.clone(), remapping: gpu.remapping }
     }
@@ -51,7 +48,7 @@ fn without_remapping(device: &Device<'_>) -> Result<Option<String>, GpuError> {
 }
 
 /// The answer, if the GPU and the driver support the query: MIG instances, older GPUs and older drivers do not. An
-/// unsupported query counts as no trouble.
+/// unsupported query counts as no trouble, because otherwise no such GPU could be used.
 fn known<T>(answer: Result<T, NvmlError>, call: &'static str) -> Result<Option<T>, GpuError> {
     match answer.map_err(GpuError::call(call)) {
         Ok(answer) => Ok(Some(answer)),

@@ -1,6 +1,7 @@
-//! Caches what MIG offers on each GPU, which only changes with its MIG mode. An answer may be incomplete because a call
-//! failed, so the table is read again until two reads in a row agree. If the catalog has more profiles, it is read at
-//! every observation: NVML returns the same codes for a failed call and for a profile that the driver lacks.
+//! Caches the profiles that MIG offers on each GPU, because they only change with its MIG mode. An answer may be
+//! incomplete because a call failed, so the table is read again until two reads in a row agree. If the catalog has more
+//! profiles, it is read at every observation, because NVML returns the same codes for a failed call and for a profile
+//! that the driver lacks.
 
 use crate::differences::{warn_of_differences, warn_of_places};
 use crate::processes::MIB;
@@ -12,8 +13,8 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many GPU instance profile indexes to try. NVML 13 has 18 (`NVML_GPU_INSTANCE_PROFILE_COUNT`). Newer drivers may
-/// have more; an index beyond a driver's last returns an error that ends the walk.
+/// The number of GPU instance profile indexes to try. NVML 13 has 18 (`NVML_GPU_INSTANCE_PROFILE_COUNT`). It is larger
+/// because newer drivers may have more. An index beyond a driver's last returns an error that ends the walk.
 const GI_PROFILE_INDEXES: u32 = 32;
 
 /// How many compute instance profile indexes to try: `NVML_COMPUTE_INSTANCE_PROFILE_COUNT` is 9 with the NVL profile.
@@ -23,16 +24,13 @@ const CI_PROFILE_INDEXES: u32 = 9;
 /// (`NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1` is 7).
 const CI_PLAIN_INDEXES: u32 = 7;
 
-/// The compute instance profiles of a GPU instance profile.
 #[derive(Clone, Default)]
 pub(crate) struct CiProfiles {
     pub(crate) all: Vec<u32>,
     /// The profile of full size with the most multiprocessors, because some GPU instances have two with the same
     /// slices.
     pub(crate) full: Option<u32>,
-    /// All profiles that fill the GPU instance.
     pub(crate) full_size: BTreeSet<u32>,
-    /// The plain profiles, by number of slices.
     pub(crate) plain: BTreeMap<u32, u32>,
     /// Where compute instances of plain profiles may start, by number of slices, as far as the driver reports it.
     pub(crate) starts: BTreeMap<u32, Vec<u32>>,
@@ -45,19 +43,15 @@ impl CiProfiles {
     }
 }
 
-/// The cached profiles of each GPU.
 #[derive(Default)]
 pub(crate) struct Tables {
     gi: BTreeMap<GpuUuid, GiTable>,
     ci: BTreeMap<(GpuUuid, u32), CiProfiles>,
 }
 
-/// The cached GPU instance profiles of a GPU.
 struct GiTable {
     table: MigTable,
-    /// Whether it has all profiles of the catalog.
     is_whole: bool,
-    /// Whether two reads returned the same.
     is_confirmed: bool,
 }
 
@@ -75,8 +69,8 @@ impl Tables {
         Ok(table)
     }
 
-    /// The profiles of `gpu`, for an observation. If NVML lists fewer than before, instances on the GPU could be
-    /// missed.
+    /// The profiles of `gpu`, for an observation. A list with fewer profiles than before is an error, because instances
+    /// on the GPU could be missed.
     pub(crate) fn look(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
         let Some(known) = self.gi.get_mut(gpu) else { return self.of(gpu, device) };
         if known.is_confirmed {
@@ -95,7 +89,6 @@ impl Tables {
         self.of(gpu, device)
     }
 
-    /// The compute instance profiles of GPU instances like `gi`.
     pub(crate) fn compute(
         &mut self,
         gpu: &GpuUuid,
@@ -120,7 +113,6 @@ impl Tables {
         Ok(profiles)
     }
 
-    /// Drops the cached profiles of `gpu`.
     pub(crate) fn forget(&mut self, gpu: &GpuUuid) {
         self.gi.remove(gpu);
         self.ci.retain(|(of, _), _| of != gpu);
@@ -148,8 +140,8 @@ fn read_compute(nvml: &Nvml, gi: ffi::GiHandle, slices: u32) -> Result<CiProfile
     })
 }
 
-/// Where compute instances of a profile may start. `None` if the driver does not report it; then only core's rule
-/// counts.
+/// The places where compute instances of a profile may start. `None` if the driver does not report them. Then only
+/// core's rule counts, because a missing answer must not make a part impossible.
 fn starts(nvml: &Nvml, gi: ffi::GiHandle, profile: &ffi::CiProfile) -> Option<Vec<u32>> {
     let places = ffi::ci_placements(nvml, gi, profile.id).inspect_err(|error| {
         tracing::debug!(%error, "nvmlGpuInstanceGetComputeInstancePossiblePlacements failed");
@@ -199,7 +191,6 @@ fn read_entry(device: &Device<'_>, profile: &ffi::GiProfile) -> Result<Option<Pr
     }))
 }
 
-/// Converts a count or a place of slices.
 pub(crate) fn narrow(call: &'static str, number: u32) -> Result<u8, GpuError> {
     u8::try_from(number).map_err(|_| GpuError::Malformed { call, what: format!("the number {number}") })
 }

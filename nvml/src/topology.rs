@@ -1,4 +1,4 @@
-//! Finds a GPU's place in the machine. Only calls about one GPU are used, because a call that names two GPUs hangs if
+//! Finds a GPU's place in the machine. It uses only calls about one GPU, because a call that names two GPUs hangs if
 //! either does.
 
 use crate::pci;
@@ -8,7 +8,6 @@ use nvml_wrapper_sys::bindings::NVML_NVLINK_MAX_LINKS;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A GPU's place in the machine. Unknown parts are empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
     /// The nearest NUMA node; `None` on machines with one node.
@@ -20,7 +19,6 @@ pub struct Topology {
     pub nvlinks: BTreeMap<PciBusId, u32>,
 }
 
-/// Reads the place from NVML and from `sys`, usually `/sys`.
 pub(crate) fn read(device: &Device<'_>, sys: &Path) -> Topology {
     let bus_id = device.pci_info().map(|pci| pci.bus_id).unwrap_or_default();
     let mut nvlinks = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Measures how busy GPUs, their processes and their MIG instances are. Only metrics use it, so what the driver does
-//! not report is left out.
+//! Measures how busy GPUs, their processes and their MIG instances are. Only metrics use it, so a value that the driver
+//! does not report is left out.
 //!
 //! A GPU without MIG mode reports it by process (`nvmlDeviceGetProcessUtilization`). An H100 under driver 580.159.04
 //! returns one sample a process, of its last sample period, in about 2 ms, and none for a process that did nothing. In
@@ -32,18 +32,17 @@ pub struct Utilization {
 /// The shortest time between two measurements, because samples of a shorter time are meaningless.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// State of a GPU between two measurements.
 #[derive(Default)]
 pub(crate) struct Meter {
     measured: Option<Instant>,
     last: Utilization,
-    /// The time of the newest process sample, in the driver's microseconds.
+    /// The time of the newest process sample, in the driver's microseconds. The next query asks from there on, so that
+    /// no sample counts twice.
     newest: u64,
     samples: BTreeMap<u32, GpmHandle>,
 }
 
 impl NvmlBackend {
-    /// Implements [`crate::GpuBackend::utilization`].
     pub(crate) fn measure(&mut self, gpus: &[Gpu]) -> BTreeMap<GpuUuid, Utilization> {
         let gone = self.meters.extract_if(.., |uuid, _| gpus.iter().all(|gpu| gpu.uuid != *uuid));
         for (_, meter) in gone {
@@ -80,7 +79,7 @@ impl Meter {
                 self.newest = samples.iter().map(|sample| sample.timestamp).fold(self.newest, u64::max);
                 Some(by_process(&samples))
             }
-            // No process has done anything since.
+            // NVML has this error for a GPU on which no process has run since then.
             Err(NvmlError::NotFound) => Some(BTreeMap::new()),
             Err(error) => {
                 tracing::debug!(%error, "nvmlDeviceGetProcessUtilization failed");
@@ -89,7 +88,7 @@ impl Meter {
         }
     }
 
-    /// Takes a sample of each instance, and compares it with the previous one.
+    /// Takes a sample of each instance, and compares it with the previous one, because GPM counts only differences.
     fn instances(
         &mut self,
         nvml: &Nvml,
@@ -120,7 +119,7 @@ impl Meter {
         busy
     }
 
-    /// Returns the samples to the driver.
+    /// Returns the samples to the driver, because only it can free them.
     pub(crate) fn free(self, nvml: &Nvml) {
         free(self.samples, nvml);
     }

@@ -1,5 +1,5 @@
 //! Tests what only a real driver can show: that it answers every query, and in the layouts that the code expects. It
-//! changes nothing, and runs on a machine with a GPU by `cargo test -p kerf-nvml --test on_a_gpu -- --ignored`.
+//! changes nothing, so that it can run on a machine in use: `cargo test -p kerf-nvml --test on_a_gpu -- --ignored`.
 
 use kerf_nvml::{EventWatch, GpuBackend as _, NvmlBackend};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ fn a_real_driver_answers_every_question() {
     assert_eq!(nvml.observe().unwrap().len(), gpus.len());
 }
 
-/// Prints the values for a human, because they depend on what runs there.
+/// Prints the values and compares none, because they depend on what runs there.
 #[test]
 #[ignore = "needs a GPU and its driver"]
 fn a_real_driver_says_how_busy_its_gpus_are() {

@@ -1,11 +1,10 @@
-//! Tests how many NVML calls an observation makes.
+//! Counts the NVML calls of an observation, because each costs time on a busy node.
 
 use crate::node::{Node, instance, open};
 use kerf_nvml::GpuBackend as _;
 use kerf_nvml_mock::MockControl;
 use std::collections::BTreeMap;
 
-/// The calls since `before`, by function.
 fn since(node: &Node, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let calls = node.state().calls.into_iter();
     let new = calls.map(|(call, count)| (before.get(&call).map_or(count, |before| count - before), call));

@@ -5,7 +5,7 @@ use kerf_nvml::{GpuBackend as _, GpuEvent, GpuTrouble};
 use kerf_nvml_mock::{EccErrors, Fault, MockControl, NvmlCode as Code, Xid};
 use std::time::Duration;
 
-/// Long enough for an event to come; the wait ends when it does.
+/// The wait ends with the event, so only a missing event takes this long.
 const LONG: Duration = Duration::from_mins(1);
 const SHORT: Duration = Duration::from_millis(30);
 

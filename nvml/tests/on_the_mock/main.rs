@@ -15,7 +15,7 @@ mod utilization;
 use kerf_nvml_mock::{Island, MigMode, MockConfig, Model};
 use node::Node;
 
-/// Does nothing unless a test started this process for a scenario.
+/// Does nothing unless a test started this process for a scenario, because the test harness calls it in every run.
 #[test]
 fn scenario() {
     let Ok(name) = std::env::var(node::SCENARIO_ENV) else { return };

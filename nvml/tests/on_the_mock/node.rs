@@ -12,10 +12,8 @@ use std::process::Command;
 
 /// Names the scenario for a run of this binary.
 pub const SCENARIO_ENV: &str = "KERF_NVML_SCENARIO";
-/// The folder of the scenario's node.
 const FOLDER_ENV: &str = "KERF_NVML_FOLDER";
 
-/// Runs a scenario on a node in its own process.
 pub fn check(scenario: &str, config: &MockConfig) {
     let folder = tempfile::tempdir().unwrap();
     let files = MockFiles::in_folder(folder.path());
@@ -31,7 +29,6 @@ pub fn check(scenario: &str, config: &MockConfig) {
     assert!(output.status.success() && stdout.contains("1 passed"), "{scenario}:\n{stdout}{stderr}");
 }
 
-/// The node that this process runs on.
 pub struct Node(MockFiles);
 
 impl Node {
@@ -45,7 +42,6 @@ impl Node {
         folder
     }
 
-    /// Writes the control file, which says what happens to the node.
     pub fn control(&self, control: &MockControl) {
         control.write(&self.0.control).unwrap();
     }
@@ -54,7 +50,6 @@ impl Node {
         MockState::load(&self.0.state).unwrap()
     }
 
-    /// Replaces the state file.
     pub fn set_state(&self, state: &MockState) {
         std::fs::write(&self.0.state, serde_json::to_vec(state).unwrap()).unwrap();
     }
@@ -72,7 +67,6 @@ fn library() -> PathBuf {
     library_path().expect("cargo builds the cdylib with the tests")
 }
 
-/// Observes the GPU at an index.
 pub fn look(nvml: &mut NvmlBackend, index: usize) -> Gpu {
     nvml.observe().unwrap().swap_remove(index)
 }

@@ -59,7 +59,7 @@ pub fn a_lost_gpu_stays_as_it_was(node: &Node) {
     let refused = nvml.create(&gpu, instance("1g.10gb", 4, 1), None).unwrap_err();
     assert_eq!(refused.code(), NvmlCode::GpuIsLost);
 
-    // One failed call is as bad, because the rest of its data is unknown.
+    // One failed call is as bad as a lost GPU, because the rest of the GPU's data is unknown then.
     let fault = Fault::new("nvmlGpuInstanceGetInfo", Code::NOT_FOUND).on_gpu(0).times(1);
     node.control(&MockControl::new().fault(fault));
     let unsure = look(&mut nvml, 0);
@@ -141,7 +141,7 @@ pub fn errors_of_memory_that_is_remapped_do_not_close_a_gpu(node: &Node) {
     node.control(&control);
     let caches = || Some("1 uncorrected errors in its caches since its last reset".to_owned());
     assert_eq!(told()[0], (RowRemapping::Pending, caches(), None));
-    // Unknown health keeps its last value.
+    // Unknown health keeps its last value, because a pending repair does not end by itself.
     let fails = Fault::new("nvmlDeviceGetRemappedRows", Code::UNKNOWN).on_gpu(0);
     node.control(&control.clone().fault(fails));
     assert_eq!(told()[0], (RowRemapping::Pending, caches(), None));
@@ -214,7 +214,7 @@ pub fn what_a_gpu_tells_less_of_itself_than_before_is_not_believed(node: &Node) 
         );
         assert_eq!(look(&mut nvml, 0), before);
     }
-    // At the first observation nothing is known yet; the next one corrects it.
+    // Nothing is known at the first observation, so it is believed. The next one corrects it.
     let first = one("nvmlDeviceGetGpuInstanceProfileInfoV", Code::INVALID_ARGUMENT);
     node.control(&MockControl::new().fault(first));
     let mut nvml = open();

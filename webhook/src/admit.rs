@@ -1,5 +1,5 @@
-//! Turns a pod, the policies and the cluster's supply into an admission: core's decision, and the patch that carries it
-//! out. Pure: the same input always gets the same answer.
+//! Turns a pod, the policies and the cluster's supply into an admission: core's decision, and the patch for it. It is
+//! pure, because the API server may ask about a pod again and must get the same answer.
 
 use crate::patch::{clear, mend, patch};
 use json_patch::PatchOperation;
@@ -9,12 +9,10 @@ use kerf_core::policy::{Policies, Supply};
 use kerf_core::request::Namespace;
 use serde_json::Value;
 
-/// The answer for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
     /// The pod is created unchanged: it asks for no slice, or already carries everything.
     Untouched,
-    /// The pod is created with a patch.
     Patched {
         ops: Vec<PatchOperation>,
         warnings: Vec<String>,
@@ -22,7 +20,7 @@ pub enum Admission {
         document: Box<RequestDocument>,
     },
     /// The pod carries its request already, and the patch restores what another webhook has changed since. For a pod
-    /// that asks for nothing, the patch removes what only kerf writes.
+    /// that asks for nothing, the patch removes annotations that only kerf may write.
     Mended { ops: Vec<PatchOperation>, warnings: Vec<String> },
     Denied {
         /// The reason, with the field and the remedy.
@@ -32,7 +30,6 @@ pub enum Admission {
     },
 }
 
-/// Decides on `pod`, a Pod in JSON that is being created in `namespace`.
 #[must_use]
 pub fn admit<'n>(
     pod: &Value,

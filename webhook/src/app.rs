@@ -19,7 +19,8 @@ use tokio::task::JoinSet;
 /// The readiness condition that the stop signal clears.
 const STAYING: &str = "restart";
 
-/// Runs the webhook until `stop` and for a grace period after it, in which it is not ready but still serves.
+/// Runs the webhook until `stop` and for a grace period after it. In that period it is not ready but still serves,
+/// because some clients have not noticed yet.
 ///
 /// It accepts connections once it has a certificate and knows the cluster's GPUs, and also the namespaces if its
 /// policies need their labels. Until then the API server itself rejects pods with GPU requests, and no other pod is

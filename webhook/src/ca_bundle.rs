@@ -8,19 +8,16 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-/// Why the caBundle was not set.
 #[derive(Debug, Error)]
 pub(crate) enum BundleError {
     #[error("there is no MutatingWebhookConfiguration {0}; apply kerf's manifests")]
     Absent(String),
-    /// Another writer has changed it since it was read.
     #[error("the MutatingWebhookConfiguration {0} changed meanwhile; it is read again")]
     Changed(String),
     #[error("failed to {verb} the MutatingWebhookConfiguration {name}")]
     Api { verb: &'static str, name: String, source: Box<kube::Error> },
 }
 
-/// A configuration and the version that was read.
 #[derive(Debug)]
 pub(crate) struct Configuration {
     api: Api<MutatingWebhookConfiguration>,
@@ -47,7 +44,8 @@ impl Configuration {
     /// replica with an older Secret would remove a new authority again.
     pub async fn trust(&self, ca_pem: &str) -> Result<(), BundleError> {
         let Some(patch) = patch(&self.read, ca_pem) else { return Ok(()) };
-        // A strategic patch merges webhooks by their names, even if their order has changed since they were read.
+        // A strategic patch is used, because it merges webhooks by their names, even if their order has changed since
+        // they were read.
         match self.api.patch(&self.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
             Ok(_) => {
                 tracing::info!(configuration = self.name, "caBundle set");
@@ -65,7 +63,6 @@ fn failed(verb: &'static str, name: &str) -> impl FnOnce(kube::Error) -> BundleE
     move |source| BundleError::Api { verb, name: name.to_owned(), source: Box::new(source) }
 }
 
-/// The patch that gives each webhook this caBundle; `None` if all have it.
 fn patch(configuration: &MutatingWebhookConfiguration, ca_pem: &str) -> Option<Value> {
     let bundle = ByteString(ca_pem.as_bytes().to_vec());
     let others = configuration

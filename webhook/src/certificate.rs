@@ -15,18 +15,16 @@ use own::Own;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The pause after a failed check, unless the regular interval is shorter.
 const RETRY: Duration = Duration::from_secs(1);
-/// The interval at which a mounted folder is read. The kubelet itself needs up to a minute to update it.
+/// The interval at which a mounted folder is read. It need not be shorter, because the kubelet itself takes up to a
+/// minute to update the folder.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Keeps the certificate valid and trusted.
 pub(crate) struct Keeper {
     source: Source,
     period: Duration,
 }
 
-/// The issuer of the certificate.
 enum Source {
     Own(Box<Own>),
     Folder(TlsFolder),
@@ -42,7 +40,6 @@ enum KeepError {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// The result of one check of the certificate.
 struct Look {
     /// The certificate to serve; `None` keeps the current one.
     material: Option<Material>,
@@ -61,7 +58,6 @@ impl Keeper {
         Ok(Self { source: Source::Folder(TlsFolder::new(dir, args.tls_names)), period: POLL_INTERVAL })
     }
 
-    /// Waits for the first certificate; `None` if the stop comes first.
     pub async fn obtain(&mut self, stop: &CancellationToken) -> Option<Material> {
         let mut complaint = Complaint::default();
         loop {
@@ -127,7 +123,8 @@ impl Keeper {
     }
 }
 
-/// Serves `material` from the next connection on, if it is new. Invalid material changes nothing.
+/// Serves `material` from the next connection on, if it is new. Invalid material changes nothing, because the present
+/// certificate may still be valid.
 fn show(serving: &ServingCertificate, shown: &mut Material, material: Material) -> Result<(), KeepError> {
     if *shown != material {
         serving.replace(&material)?;
@@ -141,7 +138,7 @@ fn is_valid(material: &Material) -> bool {
     material.end().is_ok_and(|end| Timestamp::now() < end)
 }
 
-/// Logs a repeated error only once.
+/// Logs an error once and not at each retry, because a retry follows every second.
 #[derive(Debug, Default)]
 struct Complaint(Option<String>);
 

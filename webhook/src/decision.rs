@@ -20,13 +20,11 @@ impl Decision {
         if request.creates_pod() { Self::Pod(admit()) } else { Self::on_template(request) }
     }
 
-    /// Decides on a request that does not create a pod.
     pub fn on_template(request: &Request) -> Self {
         let template = request.writes_template();
         Self::Template(template.map(|template| qualify(&request.object, template)).unwrap_or_default())
     }
 
-    /// The verdict for the API server.
     pub fn verdict(&self) -> Verdict<'_> {
         match self {
             Self::Pod(Admission::Untouched) => Verdict::AsItIs,
@@ -39,7 +37,6 @@ impl Decision {
         }
     }
 
-    /// The outcome for metrics and logs.
     pub fn outcome(&self) -> Outcome {
         match self.verdict() {
             Verdict::AsItIs => Outcome::Untouched,

@@ -1,9 +1,9 @@
-//! Edits a JSON document, and returns the equivalent JSON patch (RFC 6902).
+//! Edits a JSON document, and returns the equivalent JSON patch (RFC 6902), so that callers state the result and not
+//! the operations.
 
 use json_patch::PatchOperation;
 use serde_json::{Map, Value};
 
-/// A document with its edits.
 #[derive(Debug)]
 pub(crate) struct Edit {
     document: Value,
@@ -29,7 +29,6 @@ impl Edit {
         (!value.is_null()).then_some(value)
     }
 
-    /// The value at `path`, `null` included.
     fn at(&mut self, path: &[&str]) -> Option<&mut Value> {
         path.iter().try_fold(&mut self.document, |at, key| match at {
             Value::Object(members) => members.get_mut(*key),
@@ -56,7 +55,6 @@ impl Edit {
         }
     }
 
-    /// Removes the value at `path`.
     pub fn remove(&mut self, path: &[&str]) {
         let Some((key, parent)) = path.split_last().filter(|_| self.get(path).is_some()) else { return };
         match (self.at(parent), key.parse()) {

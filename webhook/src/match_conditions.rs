@@ -1,5 +1,5 @@
 //! Keeps the match condition by which the API server selects the pods for this webhook as the policies in force need
-//! it. So an outage of the webhook stops no pod that asks kerf for nothing.
+//! it. An outage of the webhook must not stop pods that ask kerf for nothing.
 
 mod due;
 
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// The interval at which the configuration is compared with the policies in force. Others write it too: each apply of
-/// the manifests may make it too narrow, and for this long pods then bypass kerf. Policy files are read at the same
-/// interval.
+/// The interval at which the configuration is compared with the policies in force. Others write it, too: each apply of
+/// the manifests may make it too narrow, and for this long pods then bypass kerf. So it is as short as the interval at
+/// which policy files are read.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which the condition must be wider than needed before it is narrowed. A changed `ConfigMap` reaches all
 /// replicas within about a minute, and until then one replica may still need what another does not.
@@ -29,7 +29,6 @@ const NARROWING_DELAY: Duration = Duration::from_mins(2);
 /// The field manager under which the API server records these writes.
 const MANAGER: &str = "kerf-webhook-match-conditions";
 
-/// Why the condition could not be updated.
 #[derive(Debug, Error)]
 enum KeepError {
     #[error("there is no MutatingWebhookConfiguration {0}; apply kerf's manifests")]
@@ -38,7 +37,6 @@ enum KeepError {
     Api { verb: &'static str, name: String, source: Box<kube::Error> },
 }
 
-/// Keeps the match condition up to date.
 pub(crate) struct Keeper {
     api: Api<MutatingWebhookConfiguration>,
     name: String,
@@ -88,7 +86,7 @@ impl Keeper {
         let read = self.api.get_opt(&self.name).await.map_err(failed("read", &self.name))?;
         let read = read.ok_or_else(|| KeepError::Absent(self.name.clone()))?;
         let Some(next) = self.due.next(condition(&read).as_ref(), needed, Instant::now()) else {
-            // The ownership is given up in a later round, once the condition itself is right.
+            // The ownership is given up in a later round, because the condition itself is more urgent.
             let Some(patch) = disowned(&read) else { return Ok(()) };
             let patch = Patch::Merge(patch);
             return match self.api.patch(&self.name, &params(), &patch).await {
@@ -107,7 +105,7 @@ impl Keeper {
                 );
                 Ok(())
             }
-            // Another writer was faster; the next round reads its version.
+            // This is no error, because the next round reads the other writer's version.
             Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
             Err(source) => Err(failed("patch", &self.name)(source)),
         }

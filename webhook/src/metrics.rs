@@ -21,13 +21,11 @@ const DURATIONS_MS: [f64; 20] = [
 /// The kind label of pods for which the extender chooses the kind.
 pub(crate) const ANY_KIND: &str = "any";
 
-/// The outcome of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Outcome {
     Untouched,
     Patched,
     Denied,
-    /// The question could not be parsed.
     Error,
 }
 
@@ -78,7 +76,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics, with all outcomes at zero.
+    /// Registers the metrics. All labels start at zero, so that a scraper sees all of them from the beginning.
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             admissions: Family::default(),
@@ -114,7 +112,6 @@ impl Metrics {
         metrics
     }
 
-    /// Counts a pod that was denied for this reason.
     pub fn count_refusal(&self, reason: &'static str) {
         self.refusals.get_or_create(&ReasonLabels { reason }).inc();
     }

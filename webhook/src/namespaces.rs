@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// The timeout for a namespace that the watch has not shown yet. A namespace is created before its pods, and the watch
-/// shows it within milliseconds. The API server waits ten seconds for an answer.
+/// shows it within milliseconds. It must be well below the ten seconds that the API server waits for an answer.
 const LABELS_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Labels = Arc<BTreeMap<String, String>>;
@@ -25,11 +25,9 @@ type Labels = Arc<BTreeMap<String, String>>;
 /// Each namespace with its labels; `None` until they were listed, and while no policy needs them.
 type Known = Option<HashMap<String, Labels>>;
 
-/// The labels of namespaces, as the watch shows them. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Namespaces(watch::Receiver<Known>);
 
-/// The writing end of [`Namespaces`].
 #[derive(Debug)]
 pub(crate) struct Publisher(watch::Sender<Known>);
 
@@ -47,7 +45,6 @@ impl Namespaces {
         found.as_ref()?.get(namespace).cloned()
     }
 
-    /// Returns once all namespaces were listed. An error means that this will never happen.
     pub async fn known(&mut self) -> Result<(), watch::error::RecvError> {
         self.0.wait_for(Option::is_some).await.map(drop)
     }
@@ -91,7 +88,6 @@ pub(crate) async fn follow(
     }
 }
 
-/// Publishes what the API server has, for ever.
 async fn show(client: Client, publisher: &Publisher) {
     let namespaces = watcher(Api::<PartialObjectMeta<Namespace>>::all(client), watcher::Config::default());
     let mut events = pin!(namespaces.default_backoff());

@@ -1,5 +1,5 @@
-//! What a pod must carry for its request, as the smallest patch that adds it. Everything else in the pod stays, and a
-//! pod that carries everything needs no patch.
+//! What a pod must carry for its request, as the smallest patch that adds it. Everything else in the pod stays. A pod
+//! that carries everything needs no patch, so that a second call of the webhook changes nothing.
 
 mod affinity;
 mod placement;
@@ -13,7 +13,8 @@ use kerf_core::keys;
 use kerf_core::policy::{Policies, Policy};
 use serde_json::{Value, json};
 
-/// The patch that makes `pod` carry what `document` and `fit` say, and removes what kerf has written into it before.
+/// The patch that makes `pod` carry what `document` and `fit` say. It also removes what kerf has written into the pod
+/// before, because an earlier policy may have decided otherwise.
 pub(crate) fn patch(
     pod: &Value,
     document: &RequestDocument,

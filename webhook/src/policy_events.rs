@@ -26,16 +26,13 @@ const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What happened to a policy file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum News {
-    /// Its content is not in force, for this reason.
     Refused(String),
     Loaded(PathBuf),
 }
 
 impl News {
-    /// The Event's reason. `docs/events.md` has a row for each.
     fn reason(&self) -> &'static str {
         match self {
             Self::Refused(_) => "PolicyRefused",
@@ -44,7 +41,6 @@ impl News {
     }
 }
 
-/// Writes Events about the policy files until `stop`, on the webhook configuration of this name.
 pub(crate) async fn run(
     client: Client,
     configuration: String,
@@ -66,7 +62,6 @@ pub(crate) async fn run(
     }
 }
 
-/// The differences between two lists of errors.
 fn news(before: &Errors, now: &Errors) -> Vec<News> {
     let refused = now.iter().filter(|(path, error)| before.get(*path) != Some(error));
     let refused = refused.map(|(_, error)| News::Refused(error.clone()));
@@ -82,7 +77,7 @@ async fn write(client: &Client, configuration: &str, news: &News) {
         let event = event(news, regarding, Timestamp::now());
         let error = match tokio::time::timeout(TIMEOUT, api.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => return,
-            // The API server would reject the same Event again, unless it was only throttled (429).
+            // A retry would be rejected again, unless the API server only throttled this one (429).
             Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) && status.code != 429 => {
                 tracing::warn!(reason = event.reason, error = %status, "an Event is refused");
                 return;

@@ -49,7 +49,6 @@ pub(crate) struct Request {
     pub sub_resource: Option<String>,
     #[serde(default)]
     pub namespace: String,
-    /// Whether the object will not be stored.
     #[serde(default)]
     pub dry_run: Option<bool>,
     #[serde(default)]
@@ -72,7 +71,6 @@ impl Request {
         is_pod && self.is_of_the_object() && self.operation == "CREATE"
     }
 
-    /// The path of the pod template that is being written; `None` if the object has none.
     pub fn writes_template(&self) -> Option<&'static [&'static str]> {
         let writes = matches!(self.operation.as_str(), "CREATE" | "UPDATE") && self.is_of_the_object();
         writes.then(|| template_of(&self.resource.group, &self.resource.resource)).flatten()
@@ -82,19 +80,16 @@ impl Request {
         self.sub_resource.as_deref().is_none_or(str::is_empty)
     }
 
-    /// The resource's name in the plural.
     pub fn resource(&self) -> &str {
         &self.resource.resource
     }
 
-    /// The object's name, or its prefix if the API server will complete it.
     pub fn name(&self) -> &str {
         let text = |key: &str| self.object["metadata"][key].as_str().filter(|name| !name.is_empty());
         text("name").or_else(|| text("generateName")).unwrap_or_default()
     }
 }
 
-/// Why a question cannot be answered.
 #[derive(Debug, Error)]
 pub(crate) enum BadReview {
     #[error("failed to read the AdmissionReview: {0}")]
@@ -136,7 +131,6 @@ struct Response<'a> {
     status: Option<Status<'a>>,
 }
 
-/// A patch, which is written as base64 of its JSON.
 #[derive(Debug)]
 struct Patch<'a>(&'a [PatchOperation]);
 
@@ -153,7 +147,6 @@ struct Status<'a> {
     message: &'a str,
 }
 
-/// The answer to a question.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Verdict<'a> {
     AsItIs,
@@ -162,7 +155,6 @@ pub(crate) enum Verdict<'a> {
     Denied(&'a str),
 }
 
-/// The `AdmissionReview` with the answer.
 pub(crate) fn answer<'a>(uid: &'a str, verdict: Verdict<'a>) -> impl Serialize + 'a {
     let response = match verdict {
         Verdict::AsItIs => Response { uid, allowed: true, ..Response::default() },

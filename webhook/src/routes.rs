@@ -16,21 +16,18 @@ use kerf_core::request::Namespace;
 use kerf_runtime::policy_file::PolicyStore;
 use std::time::Instant;
 
-/// The largest question in bytes. An object has at most 1.5 MiB in etcd, and is sent as JSON, for an update twice.
+/// The largest question in bytes. An object has at most 1.5 MiB in etcd, but an update sends it twice, as JSON, which
+/// is larger.
 const LARGEST_BODY: usize = 8 << 20;
 
-/// Everything from which answers are made.
 #[derive(Debug, Clone)]
 pub(crate) struct Webhook {
     pub policy: PolicyStore,
-    /// What the cluster's GPUs can serve.
     pub supply: LiveSupply,
-    /// The labels of namespaces, if policies need them.
     pub namespaces: Namespaces,
     pub metrics: Metrics,
 }
 
-/// The route `POST /mutate`.
 pub(crate) fn routes(webhook: Webhook) -> Router {
     let mutate = post(mutate).layer(DefaultBodyLimit::max(LARGEST_BODY));
     Router::new().route("/mutate", mutate).with_state(webhook)
@@ -62,7 +59,8 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
 }
 
 impl Webhook {
-    /// Decides on a pod by the present policies and supply. It waits for nothing but a namespace's labels.
+    /// Decides on a pod by the present policies and supply. It waits only for a namespace's labels, so that an
+    /// admission needs no call of the API server.
     async fn admit(&self, request: &Request) -> Admission {
         let labels = if self.policy.current().read_namespace_labels() {
             self.namespaces.labels(&request.namespace).await

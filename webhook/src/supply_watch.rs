@@ -24,23 +24,20 @@ use tokio::sync::watch;
 /// the process keeps that memory.
 const PAGE: u32 = 5;
 
-/// The supply, or nothing until everything was listed once. Clones share it.
+/// The supply; `None` until everything was listed once. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveSupply(watch::Receiver<Option<Arc<Supply>>>);
 
 impl LiveSupply {
-    /// The present supply; empty until it is known.
     pub fn current(&self) -> Arc<Supply> {
         self.0.borrow().clone().unwrap_or_default()
     }
 
-    /// Waits until everything was listed once. An error means that this will never happen.
     pub async fn known(&mut self) -> Result<(), watch::error::RecvError> {
         self.0.wait_for(Option::is_some).await.map(drop)
     }
 }
 
-/// The writing end of a [`LiveSupply`].
 #[derive(Debug)]
 pub(crate) struct Publisher(watch::Sender<Option<Arc<Supply>>>);
 
@@ -69,7 +66,6 @@ fn device_classes(client: Client) -> Api<DynamicObject> {
     Api::all_with(client, &resource)
 }
 
-/// Watches everything that makes the supply until `stop`.
 pub(crate) async fn follow(
     client: Client,
     publisher: Publisher,
@@ -124,7 +120,6 @@ pub(crate) async fn follow(
     }
 }
 
-/// Whether the cluster has no such resource.
 fn is_missing(error: &watcher::Error) -> bool {
     let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) = error else {
         return false;
@@ -132,7 +127,6 @@ fn is_missing(error: &watcher::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// The largest size of each kind, for the log.
 fn largest(supply: &Supply) -> String {
     let size = |kind: &Kind| Some(format!("{kind}: {}", supply.largest(*kind)?));
     Kind::ALL.iter().filter_map(size).collect::<Vec<_>>().join(", ")

@@ -1,6 +1,6 @@
-//! Pod templates: the API server accepts the bare `gpu-10gb` only in Pods, because a webhook renames it there. In the
-//! template of a Deployment or a Job it becomes `kerf.dev/gpu-10gb`, and nothing else changes: the kind is chosen for
-//! each Pod when it is created. A template is never denied here.
+//! Pod templates. The API server accepts the bare `gpu-10gb` only in Pods, because a webhook renames it there. In the
+//! template of a Deployment or a Job it becomes `kerf.dev/gpu-10gb`. Nothing else changes, because the kind is chosen
+//! for each Pod when it is created. A template is never denied here.
 
 use crate::edit::Edit;
 use json_patch::PatchOperation;
@@ -8,7 +8,6 @@ use kerf_core::keys::{GROUP, SIZE_PREFIX};
 use kerf_core::resource::asked_size;
 use serde_json::{Map, Value};
 
-/// The resources whose objects create Pods from a template, with the template's path.
 const TEMPLATES: [(&str, &str, &[&str]); 6] = [
     ("apps", "deployments", &["spec", "template"]),
     ("apps", "statefulsets", &["spec", "template"]),
@@ -18,7 +17,6 @@ const TEMPLATES: [(&str, &str, &[&str]); 6] = [
     ("batch", "cronjobs", &["spec", "jobTemplate", "spec", "template"]),
 ];
 
-/// The path of the pod template in objects of a resource; `None` if they have none.
 pub(crate) fn template_of(group: &str, resource: &str) -> Option<&'static [&'static str]> {
     TEMPLATES.iter().find(|(g, r, _)| (*g, *r) == (group, resource)).map(|(.., path)| *path)
 }
@@ -59,7 +57,8 @@ fn qualify_map(edit: &mut Edit, path: &[&str]) {
     }
 }
 
-/// Whether this is the bare name of a size. The API server itself rejects any other bare name at once.
+/// Whether this is the bare name of a size. Other bare names are left alone, because the API server itself rejects them
+/// at once.
 fn is_bare(name: &str) -> bool {
     !name.contains('/') && matches!(asked_size(name), Some(Ok(_)))
 }

@@ -1,9 +1,10 @@
 //! Tests that an author of pods gains nothing by writing what only kerf writes: request documents, assignments, labels
 //! and limits, in any combination, in the first pass, in a second one, and after an update of the policies.
 //!
-//! Two judges check what is admitted. One knows the policies' bounds itself ([`bounds`]). The other compares the forged
-//! pod with its honest twin, whose limits have what the forged pod claims to have had there. The same code decides on
-//! the twin, so this judge finds what a forgery adds, and not a bound that fails for all pods.
+//! Two judges check what is admitted. One knows the policies' bounds itself ([`bounds`]), because it must not share a
+//! fault with the code under test. The other compares the forged pod with its honest twin, whose limits have what the
+//! forged pod claims to have had there. The same code decides on the twin, so this judge finds what a forgery adds, and
+//! not a bound that fails for all pods.
 
 use super::*;
 use kerf_core::keys;
@@ -126,7 +127,6 @@ fn limits() -> impl Strategy<Value = Map<String, Value>> {
     })
 }
 
-/// What a user may write into a pod besides its containers.
 fn notes() -> impl Strategy<Value = Map<String, Value>> {
     let sizes = || prop::sample::select(vec!["5Gi", "10Gi", "80Gi"]);
     let note = prop_oneof![
@@ -206,7 +206,6 @@ fn required_by_another() -> Value {
     json!({"key": "tenant", "operator": "In", "values": ["a"]})
 }
 
-/// A change of something that only kerf writes, or that kerf has written.
 #[derive(Debug, Clone)]
 enum Forgery {
     Document(Value),
@@ -331,7 +330,6 @@ fn clean(pod: &mut Value) {
     }
 }
 
-/// The numbers over all cases.
 #[derive(Debug, Default)]
 struct Counts {
     /// The pods in which a forgery changed something.
@@ -342,7 +340,6 @@ struct Counts {
     twins: AtomicU64,
 }
 
-/// Why a pod has more than it should.
 type Gain = Result<(), String>;
 
 /// The beginnings of failures. `cargo xtask bench forging` searches for the first.
@@ -414,7 +411,7 @@ fn honest(pod: &Value, document: &RequestDocument) -> Value {
     honest
 }
 
-/// The kind and the size of a name that kerf gives, parsed without kerf's code.
+/// The kind and the size of a name that kerf gives, parsed without kerf's code, so that a fault in it is found.
 fn kind_and_size(name: &str) -> (&str, Option<u64>) {
     let size = |text: &str| text.strip_suffix("gb")?.parse().ok();
     if let Some(text) = name.strip_prefix("kerf.dev/gpu-") {
@@ -429,7 +426,6 @@ fn kind_and_size(name: &str) -> (&str, Option<u64>) {
     }
 }
 
-/// Compares the admitted pod with the bounds that [`policies`] sets for it.
 fn bounds(
     pod: &Value,
     document: &RequestDocument,
@@ -478,7 +474,6 @@ fn bounds(
     if memory > in_all { Err(format!("{memory} GB in all are beyond the policy")) } else { Ok(()) }
 }
 
-/// Whether each term of the pod's affinity still has what another webhook requires, if the pod had it.
 fn keeps_affinity(before: &Value, pod: &Value) -> bool {
     let terms = |pod: &Value| {
         let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
@@ -491,7 +486,6 @@ fn keeps_affinity(before: &Value, pod: &Value) -> bool {
     !terms(before).iter().any(has) || !terms(pod).is_empty() && terms(pod).iter().all(has)
 }
 
-/// Compares the admitted pod with what an honest pod gets.
 fn judge(
     before: &Value,
     pod: &Value,
@@ -638,7 +632,7 @@ fn a_forged_pod_gets_no_more_than_an_honest_one() {
     attack_times(10_000);
 }
 
-/// `cargo xtask bench forging` runs this.
+/// `cargo xtask bench forging` runs this, because it takes too long for every run of the tests.
 #[test]
 #[ignore = "takes minutes"]
 fn a_million_forged_pods_get_no_more_than_honest_ones() {

@@ -28,7 +28,6 @@ fn supply() -> impl Strategy<Value = Supply> {
     })
 }
 
-/// How one container asks.
 #[derive(Debug, Clone)]
 enum Ask {
     Nothing,

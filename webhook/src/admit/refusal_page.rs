@@ -1,5 +1,5 @@
 //! Writes `docs/refusals.md`, where users look up the webhook's messages. It is made of the same cases as
-//! `refusals.json`.
+//! `refusals.json`, so that the page never differs from the program.
 
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -55,7 +55,7 @@ fn rows(page: &mut String, cases: &[Value]) {
     }
 }
 
-/// The fields that tell the pod from others, one per line.
+/// The fields by which the pod differs from the page's other pods, one per line.
 fn said(pod: &Value) -> String {
     let mut lines = Vec::new();
     leaves("", pod, &mut lines);
@@ -71,7 +71,7 @@ const SHORT: [(&str, &str); 5] = [
     ("spec.containers[0]", "container"),
 ];
 
-/// The fields that every pod of the page has, which need no line.
+/// The fields that every pod of the page has. They get no line, because they explain nothing.
 const ALIKE: [&str; 6] = [
     "apiVersion: v1",
     "kind: Pod",

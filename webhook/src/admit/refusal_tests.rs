@@ -86,7 +86,7 @@ cases! {
 /// the others need static nodes or a watch that lags.
 const DIRECT: [&str; 3] = ["no pod", "several replicas", "unknown namespace"];
 
-/// The cases whose text repeats the value that the user wrote under the wrong key.
+/// The cases whose text repeats the user's value, because the user wrote it under the wrong key.
 const WITH_VALUE: [&str; 5] =
     ["label", "unknown label", "limit that is an annotation", "limit of another group", "unknown limit"];
 
@@ -155,7 +155,6 @@ fn labelled(key: &str, text: &str) -> Value {
     with(pod("plain", json!({}), json!({})), "/metadata/labels", json!({"policy": "plain", key: text}))
 }
 
-/// A valid request with one more annotation.
 fn ten_with(key: &str, text: &str) -> Value {
     pod("plain", json!({"kerf.dev/gpu-memory": "10Gi", key: text}), json!({}))
 }
@@ -384,7 +383,6 @@ fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
     compare(&root.join("../docs/refusals.md"), &page);
 }
 
-/// Checks that a text has a remedy, and in some cases the user's value.
 fn assert_helps(case: &Value) {
     let (name, text) = (case["case"].as_str().unwrap(), case["text"].as_str().unwrap());
     assert!(text.contains("; ") || name == "no pod", "{name} has no remedy: {text}");
@@ -397,7 +395,8 @@ fn assert_helps(case: &Value) {
     }
 }
 
-/// The refusal that needs NVIDIA's device plugin: the pod asks twice for what only its replicas could serve.
+/// The refusal that needs NVIDIA's device plugin, because the pod asks twice for a share that only its replicas could
+/// serve.
 fn of_replicas(pod: &Value, in_force: &Policies) -> Refusal {
     let labels =
         [("gpu.memory", "81920"), ("gpu.count", "2"), ("gpu.replicas", "4"), ("gpu.sharing-strategy", "mps")];

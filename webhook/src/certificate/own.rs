@@ -12,7 +12,6 @@ use kerf_runtime::tls::{Ages, BadAges, Material, Rotation, TlsSecret, Trust, Wan
 use kube::Client;
 use std::time::{Duration, Instant};
 
-/// The place of the certificate, and the configuration that must trust it.
 pub(super) struct Own {
     client: Client,
     secret: NamespacedName,
@@ -31,14 +30,12 @@ impl Own {
         Ok(Self { client, secret: args.tls_secret, wanted, ages, configuration: args.configuration, told })
     }
 
-    /// The interval between two checks.
     pub fn period(&self) -> Duration {
         self.ages.look()
     }
 
-    /// Takes the next step of the rotation, if one is due, and makes the configuration trust the authorities.
     pub async fn look(&mut self) -> Look {
-        // The configuration is read first, so that what is made of the Secret is never older than what it replaces.
+        // The configuration is read before the Secret. Otherwise an older Secret could replace a newer caBundle.
         let configuration = Configuration::read(&self.client, &self.configuration).await;
         let bundle = configuration.as_ref().ok().and_then(Configuration::bundle);
         let settled = self.told.settled(bundle, Instant::now());
@@ -68,18 +65,17 @@ async fn tell(
     match configuration.trust(&material.ca_pem).await {
         Ok(()) => (Some(true), None),
         Err(error) => {
-            // The present caBundle may still trust the certificate.
+            // A caBundle that could not be replaced may still trust the certificate.
             let bundle = configuration.bundle();
             (Some(bundle.is_some_and(|bundle| material.is_trusted_by(&bundle, now))), Some(error))
         }
     }
 }
 
-/// The time since when the configuration has had its present caBundle.
+/// The age of the configuration's caBundle. An authority may sign only once its caBundle is old enough.
 struct Told {
     /// The time that API servers have to receive a change of it.
     settle: Duration,
-    /// The last caBundle that was read, and since when it has been there.
     bundle: Option<(String, Instant)>,
 }
 

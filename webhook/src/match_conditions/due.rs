@@ -1,9 +1,10 @@
-//! Decides when the match condition is written, and with what. Pure.
+//! Decides when the match condition is written, and with what. It has no clock, so that tests can play minutes.
 
 use kerf_core::admission::MatchCondition;
 use std::time::{Duration, Instant};
 
-/// Widens the condition at once, and narrows it late.
+/// Widens the condition at once, because pods would bypass kerf, and narrows it late, because other replicas may still
+/// need the wider one.
 pub(super) struct Due {
     delay: Duration,
     /// The present condition and the narrower one that is needed, and since when both are the same.
@@ -30,10 +31,10 @@ impl Due {
             return None;
         }
         if !seen.covers(needed) {
-            // The union keeps what other replicas may still need.
+            // The union is written, because it keeps what other replicas may still need.
             return Some(seen.or(needed));
         }
-        // Any change in between restarts the delay.
+        // Any change in between restarts the delay, because another replica may have made it.
         let same = before.filter(|(was, of, _)| was == seen && of == needed);
         let since = same.map_or(now, |(.., since)| since);
         if now.duration_since(since) >= self.delay {
@@ -84,7 +85,6 @@ mod tests {
         assert_eq!(due.next(None, &of(&[Dialect::Mig]), start), Some(MatchCondition::widest()));
     }
 
-    /// Two replicas whose policies differ for a while write each change once, and agree in the end.
     #[test]
     fn replicas_do_not_fight() {
         let start = Instant::now();

@@ -24,15 +24,14 @@ const TERMS: [&str; 5] = [
 const EXPRESSIONS: &str = "matchExpressions";
 const FIELDS: &str = "matchFields";
 
-/// The maximum length of a label's value.
 const LONGEST_LABEL: usize = 63;
 
-/// An expression, and the list of a term that it belongs to.
 type Wanted = (&'static str, Value);
 
 /// Restricts the pod to nodes that can serve `document`, and to the node that `fit` names, if it names one.
 ///
-/// Terms are alternatives. If static nodes serve the pod as well, each of the user's terms becomes two.
+/// Terms are alternatives. If static nodes serve the pod as well, each of the user's terms becomes two, because managed
+/// and static nodes have different labels.
 pub(super) fn require(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
     let field =
         fit.node.as_ref().map(|node| json!({"key": "metadata.name", "operator": "In", "values": [node]}));
@@ -120,7 +119,6 @@ fn without(mut term: Value, expressions: &[Value]) -> Value {
     term
 }
 
-/// The term with these expressions added to its own.
 fn term(mut term: Value, wanted: &[Wanted]) -> Value {
     for (list, value) in wanted {
         let items = term[*list].as_array().cloned().unwrap_or_default();
@@ -135,8 +133,8 @@ fn has_all(term: &Value, wanted: &[Wanted]) -> bool {
     wanted.iter().all(|(list, value)| term[*list].as_array().is_some_and(|items| items.contains(value)))
 }
 
-/// The indexes of terms that select nodes. A term without expressions matches no node, and with kerf's it would match
-/// some.
+/// The indexes of terms that select nodes. A term without expressions is left alone, because it matches no node, and
+/// with kerf's expressions it would match some.
 fn selecting(edit: &Edit) -> Vec<String> {
     let selects = |term: &Value| {
         [EXPRESSIONS, FIELDS].iter().any(|list| term[*list].as_array().is_some_and(|items| !items.is_empty()))
@@ -183,7 +181,8 @@ fn models(document: &RequestDocument) -> Vec<Value> {
         .collect()
 }
 
-/// Whether a label can have this value. No labelled node has a model that no label can name.
+/// Whether a label can have this value. Other values are left out, because no labelled node has such a model, and the
+/// API server rejects them.
 fn is_label(value: &str) -> bool {
     let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -19,7 +19,7 @@ pub(super) fn take_node_name(edit: &mut Edit) {
     edit.remove(&NODE_NAME);
 }
 
-/// Sets the policy's runtime class, if the pod names none.
+/// Sets the policy's runtime class, unless the pod names one, because the user's choice counts more.
 pub(super) fn runtime_class(edit: &mut Edit, policy: &Policy) {
     let named = edit.get(&RUNTIME_CLASS).and_then(Value::as_str).filter(|class| !class.is_empty());
     if let (Some(class), None) = (&policy.spec().runtime_class_name, named) {
@@ -27,7 +27,8 @@ pub(super) fn runtime_class(edit: &mut Edit, policy: &Policy) {
     }
 }
 
-/// Marks the pod as movable if the policy says so and the pod says nothing.
+/// Marks the pod as movable if the policy does so by default, unless the pod has the annotation, because the user's
+/// choice counts more.
 pub(super) fn movable(edit: &mut Edit, policy: &Policy) {
     if policy.spec().preemption.movable_by_default && edit.get(&MOVABLE).is_none() {
         edit.set(&MOVABLE, json!("true"));

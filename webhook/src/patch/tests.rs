@@ -33,7 +33,6 @@ fn pod(spec: &Value) -> Value {
     pod
 }
 
-/// A pod's patch, and the warnings for the user.
 #[derive(Debug)]
 struct PodPatch {
     ops: Vec<PatchOperation>,
@@ -329,7 +328,7 @@ fn what_a_variable_may_do_depends_on_what_the_container_holds() {
     }
 }
 
-/// Agents without neutral names do not write the label.
+/// Agents without neutral names do not write the label, so pods with such names must not go to their nodes.
 #[test]
 fn a_neutral_pod_goes_to_nodes_that_have_its_size_by_any_kind() {
     let mut open = document("kerf.dev/gpu-96gb");
@@ -386,7 +385,6 @@ fn node_terms() -> impl Strategy<Value = Value> {
         .prop_map(|terms| terms.map_or(json!(null), |t| affinity(&json!(t))["affinity"].take()))
 }
 
-/// A pod without the fields that the patch may touch.
 fn rest(pod: &Value) -> Value {
     let mut pod = pod.clone();
     for list in CONTAINERS {
@@ -524,7 +522,7 @@ fn whole_gpus_without_a_size_are_looked_for_on_nodes_with_gpus_alone() {
     assert_eq!(terms(&pod["spec"])[1]["matchExpressions"][1], counted);
 }
 
-/// Nothing else keeps a policy's pods on its nodes.
+/// The policy's node selector is nowhere else in the pod, so a term without it would admit any node.
 #[test]
 fn every_term_has_the_labels_of_the_policys_nodes() {
     let pool = json!({"key": "pool", "operator": "In", "values": ["a"]});

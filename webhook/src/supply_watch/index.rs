@@ -11,13 +11,13 @@ use kube::runtime::watcher::Event;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The managed and the static nodes.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) nodes: SupplyIndex,
     /// The name that each `DeviceClass` maps to DRA, if it maps one.
     classes: BTreeMap<String, String>,
-    /// The `GpuNodes` of a list that is not complete yet.
+    /// The `GpuNodes` of a list that is not complete yet. They are collected so that nodes which are gone can be
+    /// removed at its end.
     listed: BTreeSet<NodeName>,
     /// The Nodes of such a list.
     listed_nodes: BTreeSet<NodeName>,
@@ -30,7 +30,6 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// The supply, once everything was listed.
     pub fn supply(&self) -> Option<Supply> {
         let names = || -> MappedNames {
             // In reverse order, so that the first of several classes for a name is kept.
@@ -39,13 +38,12 @@ impl Index {
         (self.known == (true, true, true)).then(|| self.nodes.supply().mapped(Arc::new(names())))
     }
 
-    /// The number of managed nodes.
     pub fn nodes(&self) -> usize {
         self.nodes.nodes()
     }
 
     /// Takes an event, and returns whether the supply may have changed. The entries of a list count once it is
-    /// complete.
+    /// complete, because the nodes that it has not shown yet would be missing.
     pub fn take(&mut self, event: Event<GpuNode>) -> bool {
         match event {
             Event::Init => {
@@ -72,7 +70,6 @@ impl Index {
         }
     }
 
-    /// The same for a Node.
     pub fn take_node(&mut self, event: Event<Machine>) -> bool {
         match event {
             Event::Init => {
@@ -103,7 +100,6 @@ impl Index {
         self.nodes.show_user_namespaces(&node.name(), node.has_user_namespaces()) || is_other
     }
 
-    /// The same for a `DeviceClass`.
     pub fn take_class(&mut self, event: Event<DynamicObject>) -> bool {
         let mapped = |class: &DynamicObject| {
             let name = class.data["spec"]["extendedResourceName"].as_str()?;
@@ -134,8 +130,8 @@ impl Index {
         }
     }
 
-    /// Records that the `DeviceClasses` cannot be watched, mostly because the cluster has none. Returns whether that
-    /// changes the supply.
+    /// Records that the `DeviceClasses` cannot be watched, mostly because the cluster has none. Pods must not wait for
+    /// them then. Returns whether that changes the supply.
     pub fn classes_unknown(&mut self) -> bool {
         !std::mem::replace(&mut self.known.2, true)
     }

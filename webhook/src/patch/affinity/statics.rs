@@ -10,9 +10,9 @@ use kerf_core::resource::{PluginName, ResourceName};
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
 
-/// The label expressions of static nodes that may serve the pod.
 pub(super) fn expressions(document: &RequestDocument) -> Vec<Value> {
-    // A single expression cannot say everything of `kerf_core::managed`. This one excludes the nodes with the label.
+    // A single expression cannot express all of `kerf_core::managed`, so this one only excludes the nodes with the
+    // label.
     let not_kerfs = json!({"key": keys::MANAGED, "operator": "NotIn", "values": ["true"]});
     let mut expressions = vec![not_kerfs];
     for expression in document.containers.iter().filter_map(of_container) {

@@ -7,14 +7,12 @@ use anyhow::{Context as _, bail};
 
 use crate::workspace::Workspace;
 
-/// Runs cargo in the workspace's root. `what` names the step in the progress and in the error.
 pub fn run(workspace: &Workspace, what: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let mut cargo = command(workspace);
     cargo.args(arguments);
     step(what, &mut cargo)
 }
 
-/// Runs a program from the target folder of `profile`.
 pub fn run_built(
     workspace: &Workspace,
     profile: &str,
@@ -25,7 +23,6 @@ pub fn run_built(
     succeeded(name, status.with_context(|| format!("failed to start {name}"))?)
 }
 
-/// Runs a step and prints how long it took.
 pub fn step(what: &str, command: &mut Command) -> anyhow::Result<()> {
     eprintln!("xtask: {what}");
     let began = Instant::now();
@@ -35,7 +32,6 @@ pub fn step(what: &str, command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A command for cargo in the workspace's root.
 pub fn command(workspace: &Workspace) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace.root());

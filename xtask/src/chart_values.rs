@@ -5,19 +5,16 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, bail, ensure};
 
-/// The lines around the generated parts of the README.
 const CHART: [&str; 2] =
     ["<!-- chart: written by `cargo xtask manifests` from Chart.yaml -->\n", "<!-- end of chart -->\n"];
 const VALUES: [&str; 2] =
     ["<!-- values: written by `cargo xtask manifests` from values.yaml -->\n", "<!-- end of values -->\n"];
 
-/// The README with the parts for these files.
 pub fn readme(readme: &str, chart: &str, values: &str) -> anyhow::Result<String> {
     let with_chart = between(readme, CHART, &header(chart)?)?;
     between(&with_chart, VALUES, &table(values)?)
 }
 
-/// The text with other content between two marks.
 fn between(text: &str, [begin, end]: [&str; 2], content: &str) -> anyhow::Result<String> {
     let missing = || format!("deploy/chart/README.md has no line {begin}, or behind it none {end}");
     let (before, rest) = text.split_once(begin).with_context(missing)?;
@@ -25,7 +22,6 @@ fn between(text: &str, [begin, end]: [&str; 2], content: &str) -> anyhow::Result
     Ok(format!("{before}{begin}{content}{end}{after}"))
 }
 
-/// The title, version, description and requirements.
 fn header(chart: &str) -> anyhow::Result<String> {
     let field = |name: &str| {
         let start = format!("{name}: ");
@@ -45,7 +41,6 @@ fn header(chart: &str) -> anyhow::Result<String> {
     ))
 }
 
-/// A value with a description. The lines below its key are its default.
 struct Value {
     key: String,
     depth: usize,
@@ -55,7 +50,8 @@ struct Value {
     below: Vec<String>,
 }
 
-/// A row for each value. It fails for a value without a description.
+/// A row for each value. A value without a description is an error, because otherwise it would be missing in the
+/// README.
 fn table(values: &str) -> anyhow::Result<String> {
     let mut table = "\n## Values\n\n| Key | Type | Default | Description |\n|---|---|---|---|\n".to_owned();
     for value in described(values)? {
@@ -99,7 +95,6 @@ fn described(values: &str) -> anyhow::Result<Vec<Value>> {
 }
 
 impl Value {
-    /// The default as YAML in one line; a string gets quotes.
     fn in_one_line(&self) -> anyhow::Result<String> {
         let items = || self.below.iter().map(|line| line.strip_prefix("- "));
         Ok(match self.default.as_str() {

@@ -10,18 +10,19 @@ use std::process::Command;
 use crate::cargo;
 use crate::workspace::Workspace;
 
-/// A target and what is built for it.
 #[derive(Debug)]
 struct Target {
     name: &'static str,
-    /// The target in cargo-zigbuild's form, with the oldest glibc of the images.
+    /// The target in cargo-zigbuild's form. It names the oldest glibc of the images, because a program must not need a
+    /// newer one.
     linked: &'static str,
     command: &'static str,
     packages: &'static [&'static str],
 }
 
 /// The agent loads NVML and is linked with glibc, so its target tests more than a static one, and the other programs
-/// have the same crates. macOS's frameworks come only with Apple's tools, so the command line is compiled for it but not linked.
+/// have the same crates. The command line is compiled for macOS but not linked, because macOS's frameworks come only
+/// with Apple's tools.
 const TARGETS: [Target; 2] = [
     Target {
         name: "aarch64-unknown-linux-gnu",
@@ -79,7 +80,6 @@ impl Target {
     }
 }
 
-/// The paths of cargo-zigbuild and zig.
 #[derive(Debug)]
 struct Zigbuild {
     program: PathBuf,

@@ -1,5 +1,5 @@
-//! `cargo xtask manifests`: derives files from the chart, the only source of what is installed. Files from elsewhere
-//! are copied into the chart, and `deploy/base`, for kustomize, is Helm's output with the defaults.
+//! `cargo xtask manifests`: derives files from the chart, so that there is one source of what is installed. Files from
+//! elsewhere are copied into the chart, and `deploy/base`, for kustomize, is Helm's output with the defaults.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,19 +18,14 @@ const NAMESPACE: &str = "kerf-system";
 /// content.
 const BY_KUSTOMIZE: [&str; 2] = ["policies.yaml", "scheduler/configuration.yaml"];
 
-/// Templates that only Helm uses.
 const BY_HELM: [&str; 2] = ["uninstall/", "tests/"];
 
-/// Marks of lines that make no sense without Helm, or that kustomize replaces.
 const HELMS: [&str; 3] = ["helm.sh/", "checksum/", "app.kubernetes.io/managed-by: Helm"];
 
-/// The first line of each file that is written.
 const HEADER: &str = "# Written by `cargo xtask manifests` from deploy/chart/templates: change it there.\n";
 
-/// Texts of files by their paths in the checkout.
 type Files = BTreeMap<PathBuf, String>;
 
-/// Writes the files that differ; with `check` it fails instead, and names them.
 pub fn run(workspace: &Workspace, check: bool) -> anyhow::Result<()> {
     if !check {
         cargo::run(workspace, "building kerf", &["build", "--package", "kerf", "--locked"])?;
@@ -70,18 +65,15 @@ fn copies(workspace: &Workspace) -> anyhow::Result<Files> {
     Ok(copies)
 }
 
-/// The configuration that `kerf` prints.
 fn scheduler_configuration(workspace: &Workspace) -> anyhow::Result<String> {
     let mut kerf = Command::new(workspace.beside("kerf"));
     said(kerf.args(["scheduler-config", "--leader-elect"]), "kerf scheduler-config")
 }
 
-/// The files of `deploy/base`, one for each template.
 fn base(workspace: &Workspace) -> anyhow::Result<Files> {
     Ok(split(&template(workspace, &[])?))
 }
 
-/// The extender's optional rights, as a component.
 fn rights(workspace: &Workspace) -> anyhow::Result<Files> {
     let made = split(&template(workspace, &["--set", "extender.layouts=true"])?);
     let rights = made.get(Path::new("deploy/base/extender/layouts.yaml"));
@@ -89,7 +81,6 @@ fn rights(workspace: &Workspace) -> anyhow::Result<Files> {
     Ok([(PathBuf::from("deploy/components/extender-layouts/rights.yaml"), rights.clone())].into())
 }
 
-/// The output of `helm template` for deploy/base, with these additional arguments.
 fn template(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<String> {
     let mut helm = Command::new(tools::admin(workspace, "helm")?);
     helm.args(["template", "kerf"]).arg(workspace.root().join("deploy/chart"));
@@ -97,7 +88,7 @@ fn template(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<String>
     said(&mut helm, "helm template")
 }
 
-/// Splits Helm's output by template, and keeps the order in which Helm applies the documents.
+/// Splits Helm's output by template. The documents keep their order, because Helm applies them in it.
 fn split(output: &str) -> Files {
     let mut files = Files::new();
     for document in output.split("---\n# Source: kerf/templates/").skip(1) {
@@ -152,7 +143,6 @@ fn read(path: &Path) -> anyhow::Result<String> {
     fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
 }
 
-/// The files in a folder; empty if it does not exist.
 fn files_in(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !folder.exists() {
         return Ok(Vec::new());

@@ -1,4 +1,5 @@
-//! Collects the programs as they ship in one folder. Programs that mostly wait on many machines are built small.
+//! Collects the programs as they ship in one folder. Programs that mostly wait on many machines are built small,
+//! because their memory depends on the size of their code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,22 +9,18 @@ use anyhow::Context as _;
 use crate::workspace::Workspace;
 use crate::{build, cargo};
 
-/// The programs with the profile `lean`. Their memory depends mostly on the size of their code.
 const SMALL: [&str; 2] = ["kerf-node-agent", "kerf-webhook"];
 
-/// Builds all programs, and returns their folder.
 pub fn folder(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build::everything(workspace, &["--release"], &[])?;
     assemble(workspace, &SMALL)
 }
 
-/// The same for the programs of the scheduler's benchmark only.
 pub fn scheduler_bench(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build::scheduler_bench(workspace)?;
     assemble(workspace, &["kerf-webhook"])
 }
 
-/// Builds the small programs, and links them beside the others.
 fn assemble(workspace: &Workspace, small: &[&'static str]) -> anyhow::Result<PathBuf> {
     let packages = small.iter().flat_map(|name| ["--package", name]);
     let arguments: Vec<&str> =
@@ -41,11 +38,10 @@ fn assemble(workspace: &Workspace, small: &[&'static str]) -> anyhow::Result<Pat
     Ok(folder)
 }
 
-/// Links a file into the folder, and replaces a file with the same name.
 fn link(file: &Path, folder: &Path) -> anyhow::Result<()> {
     let name = file.file_name().context("a file has a name")?;
     let there = folder.join(name);
-    // A hard link cannot replace a file.
+    // An existing file is removed first, because a hard link cannot replace one.
     if there.exists() {
         fs::remove_file(&there)?;
     }

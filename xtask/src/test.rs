@@ -9,7 +9,6 @@ use clap::Subcommand;
 use crate::workspace::Workspace;
 use crate::{build, cargo, cross};
 
-/// The version of cargo-deny to install if it is missing.
 const CARGO_DENY: &str = "cargo-deny@0.20.2";
 
 /// Makes clippy the compiler of the workspace's crates, so that lints need no build of their own. `cargo clippy` sets
@@ -19,8 +18,8 @@ const LINTED: [(&str, &str); 2] = [
     ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
 ];
 
-/// Tests with a control plane mostly wait, so this many for each core keep the cores busy. With more, tests miss their
-/// timeouts.
+/// The number of tests with a control plane for each core. They mostly wait, so this many keep the cores busy. With
+/// more, tests miss their timeouts.
 const TESTS_PER_CORE: usize = 2;
 
 /// A part of the tests.
@@ -35,7 +34,6 @@ pub enum Part {
     },
 }
 
-/// Runs all checks or a part of the tests. The first failure ends the run.
 pub fn run(workspace: &Workspace, part: Option<Part>) -> anyhow::Result<()> {
     match part {
         Some(Part::Unit) => return unit(workspace, &[]),
@@ -48,7 +46,8 @@ pub fn run(workspace: &Workspace, part: Option<Part>) -> anyhow::Result<()> {
     cargo::run(workspace, "formatting", &["fmt", "--all", "--check"])?;
     build::everything(workspace, &["--all-targets"], &LINTED)?;
     thread::scope(|scope| {
-        // These builds compile while tests wait. Tests of the images, and of the page about making them, use what is built by then.
+        // These builds compile while tests wait. Tests of the images, and of the page about making them, use what is
+        // built by then.
         let others =
             scope.spawn(|| static_programs(workspace).and_then(|()| cross::run(workspace, &["linux"])));
         let tested = unit(workspace, &LINTED).and_then(|()| system(workspace, &[], &LINTED));
@@ -81,7 +80,6 @@ fn system(workspace: &Workspace, names: &[String], environment: &[(&str, &str)])
     cargo::step("tests across processes", &mut tests)
 }
 
-/// The static programs that tests put into images.
 fn static_programs(workspace: &Workspace) -> anyhow::Result<()> {
     let mut images = cargo::yielding(&Command::new(workspace.built("debug", "kerf-images")));
     images.args(["kerf-webhook", "kerf-extender", "--profile=dev"]);
@@ -89,7 +87,6 @@ fn static_programs(workspace: &Workspace) -> anyhow::Result<()> {
     cargo::step("static programs for images", &mut images)
 }
 
-/// Checks for banned crates, licences and sources, by deny.toml.
 fn bans(workspace: &Workspace) -> anyhow::Result<()> {
     let tools = workspace.cargo_tools();
     let deny = tools.join("bin/cargo-deny");

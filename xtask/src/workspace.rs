@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-/// The checkout from which xtask was built, and the target folder that has it.
 #[derive(Debug, Clone)]
 pub struct Workspace {
     root: PathBuf,
@@ -30,47 +29,38 @@ impl Workspace {
         &self.root
     }
 
-    /// The path of a program that cargo built with `profile` (`debug` or `release`).
     pub fn built(&self, profile: &str, name: &str) -> PathBuf {
         self.target.join(profile).join(name)
     }
 
-    /// The path of a program that cargo built beside xtask itself.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.profile.join(name)
     }
 
-    /// The folder with cargo extensions for this workspace.
     pub fn cargo_tools(&self) -> PathBuf {
         self.target.join("cargo-tools")
     }
 
-    /// The folder of one wrapper Go module: `tests/tools/<name>`.
     pub fn go_module(&self, name: &str) -> PathBuf {
         self.root.join("tests").join("tools").join(name)
     }
 
-    /// The folder of built Go programs: `<target>/<store>`.
     pub fn tools(&self, store: &str) -> PathBuf {
         self.target.join(store)
     }
 
-    /// The output folder of `cargo xtask images`.
     pub fn images(&self) -> PathBuf {
         self.target.join("images")
     }
 
-    /// The folder for builds that are not for this machine itself.
     pub fn images_build(&self) -> PathBuf {
         self.target.join("images-build")
     }
 
-    /// The folder for copies of the sources whose checks are removed.
     pub fn forging(&self) -> PathBuf {
         self.target.join("forging")
     }
 
-    /// The folder for copies of the sources in which bugs are planted.
     pub fn planted(&self) -> PathBuf {
         self.target.join("planted")
     }
@@ -80,7 +70,6 @@ impl Workspace {
         self.target.join("mutants")
     }
 
-    /// The folder for bundles for a machine with a GPU.
     pub fn gpu(&self) -> PathBuf {
         self.target.join("gpu")
     }

@@ -68,7 +68,6 @@ pub fn bytes(
     Ok(archive.into_inner()?)
 }
 
-/// Files that are named by their hashes.
 #[derive(Default)]
 struct Blobs(Tree);
 
@@ -85,7 +84,6 @@ impl Blobs {
     }
 }
 
-/// The path of a blob in the layout.
 fn blob(descriptor: &Descriptor) -> String {
     format!("blobs/sha256/{}", descriptor.digest().digest())
 }
@@ -127,7 +125,6 @@ fn configuration(
         .build()?)
 }
 
-/// The image's name and tag, as users write them.
 fn tag(image: &Description, registry: Option<&str>) -> String {
     let registry = registry.map(|registry| format!("{registry}/")).unwrap_or_default();
     format!("{registry}{}:{VERSION}", image.name)

@@ -20,7 +20,6 @@ pub enum Profile {
     Dev,
 }
 
-/// The folder for these builds inside cargo's target folder.
 const BUILD: &str = "images-build";
 
 #[derive(Debug)]
@@ -30,7 +29,6 @@ pub struct Built {
     pub target: String,
 }
 
-/// The folders that a build needs.
 #[derive(Debug)]
 pub struct Places {
     pub root: PathBuf,
@@ -72,7 +70,6 @@ pub fn program(
     compile(places, &packages, (image.program, name, target), profile, release)
 }
 
-/// Builds the second program of an image.
 pub fn beside(
     places: &Places,
     beside: &'static Beside,
@@ -89,7 +86,6 @@ pub fn beside(
     compile(places, &packages, (beside.program, name, target), profile, release)
 }
 
-/// Builds these packages' programs, and returns the one of them that is named.
 fn compile(
     places: &Places,
     programs: &[(&str, &str)],
@@ -112,7 +108,7 @@ fn compile(
         Profile::Release => {
             cargo.env("KERF_VERSION", release.spoken()).env("RUSTFLAGS", remapped(&places.root)?);
         }
-        // No debugger is used on them.
+        // Debug information is left out, because nobody runs a debugger on them.
         Profile::Dev => drop(cargo.env("CARGO_PROFILE_DEV_DEBUG", "0")),
     }
     eprintln!("images: building {program} for {target}, profile {name}");
@@ -139,7 +135,6 @@ fn with(
     programs.chain(beside.map(|beside| (beside.package, beside.program))).collect()
 }
 
-/// The libraries that programs for a target contain besides crates.
 pub fn toolchain(target: &str) -> anyhow::Result<Toolchain> {
     let version = rustc(&["--version"])?;
     let rust = version.split_whitespace().nth(1).context("rustc tells no version")?.to_owned();
@@ -163,7 +158,6 @@ fn musl(libraries: &Path) -> anyhow::Result<String> {
     version.map(str::to_owned).with_context(|| format!("{} tells no version", path.display()))
 }
 
-/// Installs Rust's libraries for a target by rustup.
 fn provide(target: &str) -> anyhow::Result<()> {
     let libraries = rustc(&["--print", "target-libdir", "--target", target])?;
     if Path::new(&libraries).is_dir() {
@@ -178,8 +172,8 @@ fn provide(target: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// ring's parts in C use nothing of libc but functions like `memcpy`, so the machine's own compiler can build them for
-/// musl.
+/// Settings for C compilers. ring's parts in C use nothing of libc but functions like `memcpy`, so the machine's own
+/// compiler can build them for musl.
 fn environment(target: &str) -> Vec<(String, String)> {
     let compiler = format!("CC_{}", target.replace('-', "_"));
     if !target.ends_with("musl") || env::var_os(&compiler).is_some() {
@@ -188,7 +182,8 @@ fn environment(target: &str) -> Vec<(String, String)> {
     vec![(compiler, "cc".to_owned())]
 }
 
-/// Compiler flags that keep the paths of this machine, of the checkout and of crates, out of a program.
+/// Compiler flags that keep the paths of this machine, of the checkout and of crates, out of a program, so that the
+/// same sources give the same bytes.
 fn remapped(root: &Path) -> anyhow::Result<String> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home =

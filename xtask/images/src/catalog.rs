@@ -18,7 +18,6 @@ pub enum Image {
     Cli,
 }
 
-/// How a program is linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Linkage {
     /// Statically, with musl, which resolves names by itself. Nothing is loaded at run time.
@@ -27,7 +26,6 @@ pub enum Linkage {
     Dynamic,
 }
 
-/// The user of a program, unless the pod sets another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
     /// User 65532, which distroless images call `nonroot` and `PodSecurity` "restricted" accepts.
@@ -36,7 +34,6 @@ pub enum User {
     Root,
 }
 
-/// The properties of an image.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Description {
     /// The image's name without registry and tag.
@@ -48,7 +45,6 @@ pub struct Description {
     pub package: &'static str,
     /// The program, which is in [`PROGRAMS`].
     pub program: &'static str,
-    /// Other names of the program.
     pub also: &'static [&'static str],
     /// A second program, which is static and has the same profile, because it is copied to hosts of any distribution.
     pub beside: Option<&'static Beside>,
@@ -60,7 +56,6 @@ pub struct Description {
     pub ports: &'static [u16],
 }
 
-/// The folder of the programs.
 pub const PROGRAMS: &str = "/usr/bin";
 
 /// The search path for programs. The first folder is for drivers that are mounted instead of injected (GKE's).
@@ -78,10 +73,8 @@ pub struct Beside {
 }
 
 impl Image {
-    /// All images in build order.
     pub const ALL: [Self; 4] = [Self::Webhook, Self::Extender, Self::NodeAgent, Self::Cli];
 
-    /// The image's row of the table.
     pub const fn description(self) -> &'static Description {
         match self {
             Self::Webhook => &Description {
@@ -146,7 +139,6 @@ impl Description {
         format!("{PROGRAMS}/{}", self.program)
     }
 
-    /// The environment variables of the program.
     pub fn environment(&self) -> Vec<(&'static str, &'static str)> {
         let mut environment = vec![("PATH", PATH)];
         if self.linkage == Linkage::Dynamic {

@@ -4,10 +4,8 @@ use crate::catalog::Description;
 use crate::system::{Copied, System};
 use crate::tree::Tree;
 
-/// The accounts of distroless images.
 pub const PASSWD: &str =
     "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n";
-/// The groups of distroless images.
 pub const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 
 /// Without this file glibc would try other sources of names first.
@@ -18,7 +16,6 @@ const LICENCE: &str = "/usr/share/doc/kerf/LICENSE";
 /// Links for a merged `/usr`, as on the system from which the libraries come.
 const LINKS: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 
-/// The image's file system. `system` is for dynamic programs.
 pub fn of(
     image: &Description,
     program: Vec<u8>,

@@ -7,18 +7,17 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use cargo_lock::Lockfile;
 
-/// A crate that is linked into a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crate {
     pub name: String,
     pub version: String,
-    /// The licence as an SPDX expression, as the crate declares it.
     pub licence: Option<String>,
     /// The SHA-256 of its archive in the registry; `None` for the workspace's own crates.
     pub checksum: Option<String>,
 }
 
-/// The crates of a package's program for a target, without those that only its tests or its build use.
+/// The crates of a package's program for a target. Crates that only tests or the build use are left out, because they
+/// are not in the program.
 pub fn of(root: &Path, package: &str, target: &str) -> anyhow::Result<Vec<Crate>> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root).args(["tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "none"]);
@@ -45,7 +44,7 @@ fn read(tree: &str, checksums: &BTreeMap<(String, String), String>) -> anyhow::R
             anyhow::bail!("cargo tree said {line}")
         };
         let key = (name.to_owned(), version.trim_start_matches('v').to_owned());
-        // Old crates write MIT/Apache-2.0.
+        // SPDX has no slash, but old crates write MIT/Apache-2.0.
         let licence = Some(licence.replace('/', " OR ")).filter(|licence| !licence.is_empty());
         let checksum = checksums.get(&key).cloned();
         crates.insert(key.clone(), Crate { name: key.0, version: key.1, licence, checksum });

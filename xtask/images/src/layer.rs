@@ -16,7 +16,8 @@ pub struct Layer {
     pub diff_id: String,
 }
 
-/// Writes the layer. All entries belong to root and have the same time, in seconds since 1970.
+/// Writes the layer. All entries belong to root and have the same time, in seconds since 1970, so that the same tree
+/// gives the same bytes.
 pub fn write(tree: &Tree, time: u64, compression: Compression) -> anyhow::Result<Layer> {
     // The gzip header has no name and no time, so that the same tree gives the same bytes.
     let gzip = GzBuilder::new().write(Vec::new(), compression);
@@ -28,7 +29,6 @@ pub fn write(tree: &Tree, time: u64, compression: Compression) -> anyhow::Result
     Ok(Layer { compressed: inner.finish()?, diff_id: hex(hash) })
 }
 
-/// Adds one entry to an archive.
 pub fn entry<W: Write>(archive: &mut Builder<W>, path: &str, node: &Node, time: u64) -> std::io::Result<()> {
     let mut header = Header::new_gnu();
     header.set_mtime(time);
@@ -55,7 +55,6 @@ pub fn entry<W: Write>(archive: &mut Builder<W>, path: &str, node: &Node, time: 
     }
 }
 
-/// The SHA-256 in hex, as in image digests.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(Sha256::new_with_prefix(bytes))
 }
@@ -64,7 +63,7 @@ fn hex(hash: Sha256) -> String {
     format!("{:x}", hash.finalize())
 }
 
-/// Forwards bytes and hashes them.
+/// Hashes bytes on their way, because an image names the hash of the uncompressed archive.
 struct Hashing<W> {
     inner: W,
     hash: Sha256,

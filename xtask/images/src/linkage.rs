@@ -7,12 +7,10 @@ use object::read::elf::{Dyn as _, ElfFile64, FileHeader as _, ProgramHeader as _
 
 use crate::catalog::Linkage;
 
-/// The files that a program needs at its start.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Needs {
     /// The loader's path; `None` for a static program.
     pub loader: Option<String>,
-    /// The names of the libraries.
     pub libraries: Vec<String>,
 }
 
@@ -36,7 +34,6 @@ impl Needs {
         Ok(needs)
     }
 
-    /// Fails for a program that could not start in its image.
     pub fn check(&self, linkage: Linkage, loader: &str, libraries: &[&str]) -> anyhow::Result<()> {
         match linkage {
             Linkage::Static => {

@@ -1,4 +1,5 @@
-//! The origin of an image: version, revision, time and source. It comes from git and never from the clock.
+//! The origin of an image: version, revision, time and source. It comes from git and never from the clock, so that the
+//! same commit gives the same bytes.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +20,6 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The variable that overrides the commit's time (reproducible-builds.org).
 const EPOCH: &str = "SOURCE_DATE_EPOCH";
 
-/// The version, the time and the source of a build.
 #[derive(Debug)]
 pub struct Release {
     /// The commit, with `-dirty` if files differ from it.
@@ -30,7 +30,6 @@ pub struct Release {
 }
 
 impl Release {
-    /// Reads git in the checkout's root, and `SOURCE_DATE_EPOCH`.
     pub fn of(root: &Path, source: Option<String>) -> anyhow::Result<Self> {
         let changed = !git(root, &["status", "--porcelain"])?.is_empty();
         let mut revision = git(root, &["rev-parse", "HEAD"])?;
@@ -48,14 +47,12 @@ impl Release {
         Ok(Self { revision, created, source })
     }
 
-    /// The version that programs print.
     pub fn spoken(&self) -> String {
         let (commit, dirty) =
             self.revision.split_once('-').map_or((&*self.revision, ""), |(commit, _)| (commit, "-dirty"));
         format!("{VERSION} ({}{dirty})", commit.get(..12).unwrap_or(commit))
     }
 
-    /// The time in seconds since 1970, for the entries of archives.
     pub fn seconds(&self) -> u64 {
         self.created.as_second().unsigned_abs()
     }

@@ -9,7 +9,6 @@ use crate::layer::sha256;
 use crate::release::{Release, VERSION};
 use crate::system::{Machine, System};
 
-/// The libraries in a static program besides crates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {
     /// Rust's version, because its standard library is in every program.
@@ -63,13 +62,10 @@ struct Licence {
     expression: String,
 }
 
-/// Everything that an image contains.
 #[derive(Debug)]
 pub struct Materials<'a> {
     pub crates: &'a [Crate],
-    /// The libraries of the toolchain.
     pub toolchain: &'a Toolchain,
-    /// The files that were copied from the machine, for a dynamic program.
     pub system: Option<&'a System>,
 }
 
@@ -146,7 +142,7 @@ fn of_system(system: &System, machine: &Machine) -> Vec<Component> {
     packages.chain(files).collect()
 }
 
-/// Escapes a version for a package URL.
+/// Escapes a version, because `+` and `:` have a meaning in package URLs.
 fn escaped(version: &str) -> String {
     version.replace('+', "%2B").replace(':', "%3A")
 }

@@ -1,25 +1,20 @@
 //! Files that a dynamic program's image takes from the building machine: the loader, glibc's libraries and their
-//! licences. The machine must be Debian or a derivative, and the programs were linked with these very libraries.
+//! licences. They are this machine's, because the programs were linked with these very libraries. The machine must be
+//! Debian or a derivative.
 
 use std::fs;
 use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 
-/// An architecture, with its different names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// The name that Rust and the kernel use.
     pub arch: &'static str,
-    /// The name in OCI documents and of Debian's packages.
     pub oci: &'static str,
-    /// Debian's folder for the architecture's libraries.
     pub multiarch: &'static str,
-    /// The path of the loader in programs.
     pub loader: &'static str,
 }
 
-/// The architectures for which images are built.
 const MACHINES: [Machine; 2] = [
     Machine {
         arch: "x86_64",
@@ -35,8 +30,8 @@ const MACHINES: [Machine; 2] = [
     },
 ];
 
-/// The libraries and their packages. Rust's programs need libc, libm and libgcc; NVML, `nvidia-smi` and the driver's
-/// MPS programs also need the others (seen in driver 580: `readelf -d`; symbols up to `GLIBC_2.9`).
+/// The libraries and their packages. Rust's programs need libc, libm and libgcc. The others are here because NVML,
+/// `nvidia-smi` and the driver's MPS programs need them (seen in driver 580: `readelf -d`; symbols up to `GLIBC_2.9`).
 pub const LIBRARIES: [(&str, &str); 6] = [
     ("libc.so.6", "libc6"),
     ("libm.so.6", "libc6"),
@@ -55,7 +50,6 @@ const LICENCES: [&str; 3] = ["GPL-2", "GPL-3", "LGPL-2.1"];
 
 const ELSEWHERE: &str = "on another system build in a container of Debian";
 
-/// A file that is copied from the machine.
 #[derive(Debug)]
 pub struct Copied {
     /// The path in the image.
@@ -67,26 +61,21 @@ pub struct Copied {
 pub struct Package {
     pub name: &'static str,
     pub version: String,
-    /// The licence as an SPDX expression.
     pub licence: &'static str,
-    /// The package's entry in the package database.
     pub status: String,
 }
 
-/// Everything that is copied from the machine.
 #[derive(Debug)]
 pub struct System {
     pub libraries: Vec<Copied>,
-    /// Licences and package data, at the paths of distroless images, where vulnerability scanners find them.
+    /// Licences and package data. They have the paths of distroless images, because vulnerability scanners search
+    /// there.
     pub documents: Vec<Copied>,
-    /// The packages of the libraries.
     pub packages: Vec<Package>,
-    /// The distribution and its release, such as `debian` and `12`.
     pub distribution: (String, String),
 }
 
 impl Machine {
-    /// The architecture of this machine.
     pub fn this() -> anyhow::Result<&'static Self> {
         let arch = std::env::consts::ARCH;
         let found = MACHINES.iter().find(|machine| machine.arch == arch);
@@ -95,7 +84,6 @@ impl Machine {
 }
 
 impl System {
-    /// Reads the files and packages of this machine.
     pub fn of(machine: &Machine) -> anyhow::Result<Self> {
         let mut libraries = vec![copied(machine.loader, machine.loader)?];
         for (name, _) in LIBRARIES {
@@ -126,7 +114,8 @@ impl System {
     }
 }
 
-/// Copies a file. A folder in the root that is a link on Debian is also one in the image, so its target's path is used.
+/// Copies a file. `/lib` is a link to `/usr/lib` on Debian and in the image, so the file must be below the link's
+/// target.
 fn copied(path: &str, to: &str) -> anyhow::Result<Copied> {
     let content =
         fs::read(path).with_context(|| format!("failed to read {path}, which is Debian's; {ELSEWHERE}"))?;
@@ -145,7 +134,6 @@ fn package(name: &'static str, licence: &'static str) -> anyhow::Result<Package>
     Ok(Package { name, version, licence, status })
 }
 
-/// The value of a field in `/etc/os-release`.
 fn field(release: &str, name: &str) -> anyhow::Result<String> {
     for line in release.lines() {
         if let Some((key, value)) = line.split_once('=')

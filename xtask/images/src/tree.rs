@@ -4,14 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::bail;
 
-/// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
-    /// A folder and its mode.
     Folder(u32),
-    /// A file with its mode and content.
     File(u32, Vec<u8>),
-    /// A symbolic link and its target.
     Link(String),
 }
 
@@ -24,17 +20,14 @@ const FILE: u32 = 0o644;
 const PROGRAM: u32 = 0o755;
 
 impl Tree {
-    /// Adds a folder with this mode.
     pub fn folder(&mut self, path: &str, mode: u32) -> anyhow::Result<()> {
         self.add(path, Node::Folder(mode))
     }
 
-    /// Adds a file that everyone may read.
     pub fn file(&mut self, path: &str, content: Vec<u8>) -> anyhow::Result<()> {
         self.add(path, Node::File(FILE, content))
     }
 
-    /// Adds a file that everyone may execute.
     pub fn program(&mut self, path: &str, content: Vec<u8>) -> anyhow::Result<()> {
         self.add(path, Node::File(PROGRAM, content))
     }
@@ -43,7 +36,7 @@ impl Tree {
         self.add(path, Node::Link(target.to_owned()))
     }
 
-    /// All paths in order; a folder comes before its content.
+    /// All paths in order. A folder comes before its content, because a runtime unpacks them in this order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
         self.0.iter().map(|(path, node)| (path.as_str(), node))
     }

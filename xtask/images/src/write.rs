@@ -44,7 +44,6 @@ struct Written {
     bill: Vec<u8>,
 }
 
-/// Parses a registry: no scheme, no tag, no slash at the end.
 fn registry(text: &str) -> Result<String, String> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "./-_:".contains(c);
     if text.is_empty()
@@ -90,7 +89,6 @@ impl Args {
         fs::write(folder.join("SHA256SUMS"), sums.concat()).context("failed to write SHA256SUMS")
     }
 
-    /// Builds an image and returns its files.
     fn image(
         &self,
         places: &Places,
@@ -140,7 +138,8 @@ impl Args {
     }
 }
 
-/// Reads a built program, and fails if it could not start in its image.
+/// Reads a built program. A program that could not start in its image is an error here, because otherwise it would be
+/// one in a cluster.
 fn checked(built: &Built, linkage: Linkage, machine: &Machine) -> anyhow::Result<Vec<u8>> {
     let program =
         fs::read(&built.path).with_context(|| format!("failed to read {}", built.path.display()))?;

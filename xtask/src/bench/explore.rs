@@ -5,11 +5,10 @@ use super::planted;
 use crate::cargo;
 use crate::workspace::Workspace;
 
-/// Optimised enough in the dev profile, which is built in half the time.
+/// The dev profile, because it is built in half the time and the explorer's crate is optimised enough in it.
 pub(super) const BUILD: [&str; 4] = ["build", "--locked", "--package", "kerf-explorer"];
 pub(super) const PROGRAM: &str = "kerf_explore";
 
-/// Explores, or tests whether planted bugs are found: those whose names contain every word after the flag.
 pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     if let Some(flag) = arguments.iter().position(|flag| flag == "--planted") {
         return planted::run(workspace, &arguments[flag + 1..]);

@@ -14,10 +14,8 @@ use crate::workspace::Workspace;
 const PACKAGE: [&str; 6] = ["test", "--locked", "--quiet", "--package", "kerf-webhook", "--lib"];
 const MILLION: &str = "admit::forging_tests::a_million_forged_pods_get_no_more_than_honest_ones";
 const TEN_THOUSAND: &str = "admit::forging_tests::a_forged_pod_gets_no_more_than_an_honest_one";
-/// The test's message when a forged pod gains something.
 const FOUND: &str = "a forged pod gets more than an honest one";
 
-/// A check, and the edit that removes it.
 struct Removal {
     check: &'static str,
     file: &'static str,
@@ -88,7 +86,6 @@ const REMOVALS: [Removal; 10] = [
     },
 ];
 
-/// Prints both results, and fails if one misses its bar.
 pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     if !arguments.iter().any(|flag| flag == "--removals-only") {
         let million = ["--release", "--", "--exact", "--ignored", "--nocapture", MILLION];
@@ -111,7 +108,7 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the test fails without the check because a forged pod gains something.
+/// Whether the test fails without the check. Another failure is an error, because it proves nothing about the check.
 fn is_found(copy: &Path, removal: &Removal) -> anyhow::Result<bool> {
     let file = copy.join(removal.file);
     let source = fs::read_to_string(&file)?;

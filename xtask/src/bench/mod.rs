@@ -11,16 +11,14 @@ use std::process::Command;
 use crate::workspace::Workspace;
 use crate::{build, cargo, shipped};
 
-/// The measurements that need no cluster, whose crate is small.
+/// The measurements that need no cluster. They have a crate of their own, which is small and soon built.
 const WITHOUT_A_CLUSTER: [&str; 4] = ["packing", "decide", "policy", "offers"];
 
-/// The measurements of waiting programs' cost, which run the programs as they ship.
+/// The measurements that run the programs as they ship, because they measure what the programs cost while they wait.
 const AS_SHIPPED: [&str; 2] = ["agent", "admission"];
 
-/// The agent's test with 10,000 reboots, restarts and repartitions.
 const REBOOTS: &str = "node::reboot_churn_tests::ten_thousand_reboots_restarts_and_repartitions";
 
-/// Builds what the named measurement needs, and runs it.
 pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     let name = arguments.first().map(String::as_str);
     if name.is_some_and(|name| WITHOUT_A_CLUSTER.contains(&name)) {

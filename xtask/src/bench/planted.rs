@@ -1,7 +1,7 @@
-//! Bugs that are put into a copy of the sources, one after the other, to see whether they are found.
+//! Puts bugs into a copy of the sources, one after the other, to see whether they are found.
 //!
-//! Each is a patch in [`PLANTED`], below a text that says what it does. The explorer must find it within a minute, unless the text names
-//! a test that must fail: not everything in which there was a bug is a part of the explorer's worlds.
+//! Each is a patch in [`PLANTED`], below a text that describes the bug. The explorer must find it within a minute. If
+//! the text names a test, that test must fail instead, because the explorer's worlds do not have every part of kerf.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,10 @@ use super::sources;
 use crate::workspace::Workspace;
 
 const PLANTED: &str = "tests/explorer/planted";
-/// How the explorer begins to tell what it has found.
 const FOUND: &str = "VIOLATION ";
-/// What precedes the command that must fail, in the text of a bug that the explorer does not see.
+/// The prefix of the command that must fail. It is in the text of a bug that the explorer does not see.
 const FAILS: &str = "Fails: cargo ";
 
-/// Tries whether the bugs are found whose names contain all of these.
 pub(super) fn run(workspace: &Workspace, names: &[String]) -> anyhow::Result<()> {
     let copy = workspace.planted();
     sources::copy(workspace, &copy)?;
@@ -55,14 +53,13 @@ fn bugs(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(bugs)
 }
 
-/// The words after `cargo` of the command that must fail, where the patch names one. The last is the name of a test.
 fn command(patch: &str) -> Option<Vec<&str>> {
     let mut head = patch.lines().take_while(|line| !line.starts_with("diff "));
     let command = head.find_map(|line| line.strip_prefix(FAILS))?;
     Some(command.split_whitespace().collect())
 }
 
-/// Applies a patch to a folder that is not taken for a part of the repository that it lies in.
+/// Applies a patch to a folder. Git must not search for a repository above it, because it would apply the patch there.
 fn patch(folder: &Path, patch: &Path, flags: &[&str]) -> anyhow::Result<()> {
     let above = folder.parent().context("the copy lies in a folder")?;
     let mut git = Command::new("git");
@@ -73,12 +70,11 @@ fn patch(folder: &Path, patch: &Path, flags: &[&str]) -> anyhow::Result<()> {
 
 fn cargo(copy: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // One bug is a line or two.
+    // The build is incremental, because one bug is a line or two.
     cargo.current_dir(copy).env("CARGO_TARGET_DIR", copy.join("target")).env("CARGO_INCREMENTAL", "1");
     cargo
 }
 
-/// What the explorer of a copy finds within a minute, and after how long.
 fn explore(copy: &Path) -> anyhow::Result<Option<String>> {
     ensure!(cargo(copy).args(BUILD).arg("--quiet").status()?.success(), "it cannot be built");
     let began = Instant::now();
@@ -93,7 +89,8 @@ fn explore(copy: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Which test of a copy fails, and after how long. It counts only if the test was run.
+/// Which test of a copy fails, and after how long. It counts only if the test was run, because a name that matches no
+/// test would also fail nothing.
 fn test(copy: &Path, command: &[&str]) -> anyhow::Result<Option<String>> {
     let split = command.iter().position(|word| *word == "--").unwrap_or(command.len());
     let (what, run) = command.split_at(split);

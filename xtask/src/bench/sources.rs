@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 
 use crate::workspace::Workspace;
 
-/// Updates the copy of the sources. It has a target folder of its own, which later runs use again.
+/// Updates the copy of the sources. It has a target folder of its own, so that later runs use its builds again.
 pub fn copy(workspace: &Workspace, copy: &Path) -> anyhow::Result<()> {
     let listed = Command::new("git").current_dir(workspace.root()).args(["ls-files", "-z"]).output()?;
     ensure!(listed.status.success(), "git ls-files failed");

@@ -10,10 +10,8 @@ use super::progress::{Lane, Progress};
 use crate::cargo;
 use crate::workspace::Workspace;
 
-/// The prefix of cargo's message about a finished unit (`cargo build --message-format=json`).
 const ARTIFACT: &str = r#"{"reason":"compiler-artifact","package_id":""#;
 
-/// The arguments of a `cargo build`.
 #[derive(Debug)]
 pub struct Crates {
     packages: &'static [&'static str],
@@ -27,7 +25,6 @@ impl Crates {
         Self { packages, flags, environment: &[] }
     }
 
-    /// Sets variables in cargo's environment.
     pub fn with_environment(mut self, environment: &'static [(&'static str, &'static str)]) -> Self {
         self.environment = environment;
         self
@@ -55,11 +52,10 @@ impl Crates {
         Ok(text.lines().map(|line| line.trim_end_matches(" (*)")).collect::<BTreeSet<_>>().len())
     }
 
-    /// Runs the build and reports each finished crate.
     pub fn build(&self, workspace: &Workspace, progress: &Progress) -> anyhow::Result<()> {
         let mut build = cargo::command(workspace);
         build.arg("build").args(self.selection()).args(&self.flags).envs(self.environment.iter().copied());
-        // Diagnostics are still printed to stderr as text.
+        // Diagnostics must stay readable, so cargo prints them to stderr as text.
         build.args(["--quiet", "--message-format=json-render-diagnostics"]).stdout(Stdio::piped());
         let mut child = build.spawn().context("failed to start cargo")?;
         let messages = child.stdout.take().context("cargo has no stdout")?;
@@ -78,7 +74,6 @@ impl Crates {
     }
 }
 
-/// The package of a finished unit.
 fn package(message: &str) -> Option<&str> {
     message.strip_prefix(ARTIFACT)?.split('"').next()
 }

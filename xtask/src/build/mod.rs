@@ -13,7 +13,6 @@ pub use self::progress::{Lane, Progress};
 use crate::tools::{self, Purpose};
 use crate::workspace::Workspace;
 
-/// Builds the programs of the demo.
 pub fn demo(workspace: &Workspace) -> anyhow::Result<()> {
     const PACKAGES: &[&str] = &[
         "kerf",
@@ -37,7 +36,6 @@ pub fn demo(workspace: &Workspace) -> anyhow::Result<()> {
     both(workspace, &Crates::new(PACKAGES, flags.collect()), Purpose::Demo)
 }
 
-/// Builds the programs of the scheduler's benchmark, optimised.
 pub fn scheduler_bench(workspace: &Workspace) -> anyhow::Result<()> {
     const PACKAGES: &[&str] = &["kerf", "kerf-bench", "kerf-extender", "kerf-tests", "kerf-webhook"];
     const BINARIES: &[&str] = &["die_with_parent", "kerf", "kerf-extender", "kerf-webhook", "kerf_bench"];
@@ -45,7 +43,6 @@ pub fn scheduler_bench(workspace: &Workspace) -> anyhow::Result<()> {
     both(workspace, &Crates::new(PACKAGES, flags.collect()), Purpose::Demo)
 }
 
-/// Builds what the other measurements on a cluster run, optimised.
 pub fn benches(workspace: &Workspace) -> anyhow::Result<()> {
     const PACKAGES: &[&str] = &[
         "kerf",
@@ -60,7 +57,6 @@ pub fn benches(workspace: &Workspace) -> anyhow::Result<()> {
     both(workspace, &Crates::new(PACKAGES, vec!["--release"]), Purpose::Tests)
 }
 
-/// Builds the control plane's programs and the whole workspace, with these flags and variables for cargo.
 pub fn everything(
     workspace: &Workspace,
     flags: &[&'static str],

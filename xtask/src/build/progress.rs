@@ -1,5 +1,5 @@
-//! Shows the progress of Rust and Go builds that run side by side, and about how long the rest takes: one line that is
-//! overwritten on a terminal, and a line now and then elsewhere.
+//! Shows the progress of Rust and Go builds that run side by side, and about how long the rest takes. On a terminal it
+//! overwrites one line. Elsewhere it prints a line now and then, because a log cannot be overwritten.
 
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -36,7 +36,6 @@ struct Counts {
     go: Count,
 }
 
-/// The progress of a build.
 #[derive(Debug, Default)]
 pub struct Progress {
     counts: Mutex<Counts>,
@@ -53,7 +52,6 @@ impl Progress {
         self.counts().of(lane).done += 1;
     }
 
-    /// Runs a build, and shows its progress until it ends.
     pub fn show<T>(build: impl FnOnce(&Self) -> T) -> T {
         let progress = Self::default();
         let in_place = stderr().is_terminal();
@@ -103,7 +101,6 @@ impl Counts {
         format!("building: {}", parts.join(", "))
     }
 
-    /// The estimated rest, at the average speed so far.
     fn left(&self, elapsed: Duration) -> Option<Duration> {
         let cost = |count: &Count| {
             let total = u32::try_from(count.total).unwrap_or(u32::MAX);

@@ -8,16 +8,16 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 
-/// The largest bundle. A machine that is lent limits each upload, which must also have room for the checkout.
+/// The largest bundle. A machine that is lent limits each upload, and the checkout must fit into it, too.
 const MOST: u64 = 50 << 20;
 
-/// The strongest compression of xz, over all programs at once, with a filter for machine code's addresses.
+/// The strongest compression of xz, over all programs at once, because they share code. The filter is for machine
+/// code's addresses.
 fn compression() -> String {
     let filter = if consts::ARCH == "x86_64" { "--x86 " } else { "" };
     format!("xz {filter}--lzma2=preset=9,dict=128MiB")
 }
 
-/// Packs a folder, and returns the bundle's size in bytes.
 pub fn pack(folder: &Path, bundle: &Path) -> anyhow::Result<u64> {
     archive(folder, bundle, Some(&compression()))?;
     let size = fs::metadata(bundle).with_context(|| format!("failed to read {}", bundle.display()))?.len();
@@ -36,7 +36,8 @@ pub fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Writes the content of a folder as a reproducible archive: no times, no owners, a fixed order.
+/// Writes the content of a folder as a reproducible archive. Times and owners are left out and the order is fixed, so
+/// that the same content gives the same bytes.
 pub fn archive(folder: &Path, archive: &Path, compression: Option<&str>) -> anyhow::Result<()> {
     let mut tar = Command::new("tar");
     tar.args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
@@ -45,7 +46,6 @@ pub fn archive(folder: &Path, archive: &Path, compression: Option<&str>) -> anyh
     run(&mut tar)
 }
 
-/// The names in a folder, so that the archive does not contain the folder itself.
 fn entries(folder: &Path) -> anyhow::Result<Vec<std::ffi::OsString>> {
     let entries = fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
     let mut names = entries.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
@@ -54,7 +54,6 @@ fn entries(folder: &Path) -> anyhow::Result<Vec<std::ffi::OsString>> {
     Ok(names)
 }
 
-/// Runs one of the system's programs. The error says which one is missing.
 pub fn run(command: &mut Command) -> anyhow::Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     match command.status() {

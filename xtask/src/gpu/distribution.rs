@@ -9,7 +9,8 @@ use anyhow::{Context as _, ensure};
 
 use super::bundle;
 
-/// Debian's release. Its C library (2.36) fits the machine's Python, and differs from the machine's own.
+/// Debian's release. Its C library (2.36) fits the machine's Python. It must differ from the machine's own, because the
+/// image is there to test another distribution.
 const SUITE: &str = "bookworm";
 
 /// The packages that `torch.compile` needs: a C compiler, the libraries of Python's modules, and `ldconfig`, by which
@@ -17,7 +18,7 @@ const SUITE: &str = "bookworm";
 const PACKAGES: &str = "base-files,bash,coreutils,dash,gcc,grep,libbz2-1.0,libc-bin,libc6-dev,libffi8,liblzma5,\
                         libsqlite3-0,libssl3,libuuid1,sed,zlib1g";
 
-/// Unused paths below the root, which are removed.
+/// Paths below the root that nothing uses. They are removed so that the bundle fits its limit.
 const LEFT_OUT: [&str; 5] = [
     "usr/share",
     "usr/lib/x86_64-linux-gnu/gconv",
@@ -26,7 +27,6 @@ const LEFT_OUT: [&str; 5] = [
     "var",
 ];
 
-/// Unused parts of Python, which are removed.
 const OF_PYTHON: [&str; 5] = ["test", "idlelib", "ensurepip", "lib2to3", "site-packages"];
 
 /// Builds the root file system. `python` is the prefix of a Python with a shared library, built for a C library at most
@@ -56,12 +56,10 @@ pub fn make(python: &Path, root: &Path) -> anyhow::Result<()> {
     bundle::run(Command::new("cp").arg(library).arg(root.join("usr/lib/x86_64-linux-gnu")))
 }
 
-/// Removes the compiler's sanitizer libraries, which are its largest part.
 fn sanitizers(folder: &Path) -> anyhow::Result<()> {
     bundle::run(Command::new("find").arg(folder).args(["-name", "lib?san*", "-delete"]))
 }
 
-/// The shared library of this Python.
 fn library(python: &Path) -> anyhow::Result<PathBuf> {
     let folder = python.join("lib");
     let entries = fs::read_dir(&folder).with_context(|| format!("failed to list {}", folder.display()))?;
@@ -74,7 +72,6 @@ fn library(python: &Path) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// The folder name of its modules, such as `python3.12`.
 fn version(lib: &Path) -> anyhow::Result<String> {
     let entries = fs::read_dir(lib).with_context(|| format!("failed to list {}", lib.display()))?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));

@@ -1,5 +1,5 @@
-//! Writes the only container image of a machine without a registry, in Docker's format: a program that waits, and links
-//! into a `/usr` that pods mount from the machine.
+//! Writes the only container image of a machine without a registry, in Docker's format. It has a program that waits,
+//! and links into a `/usr` that pods mount from the machine, so that the image needs no programs of its own.
 
 use std::env::consts;
 use std::fs;
@@ -14,10 +14,8 @@ use super::bundle;
 /// The image's name in pods (`kerf_tests::real_node::IMAGE`).
 const NAME: &str = "kerf.local/pause:1";
 
-/// The links in the root of a machine with a merged `/usr`.
 const LINKS: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
-/// Writes `image` with `pause` in it. `folder` is for intermediate files.
 pub fn write(pause: &Path, folder: &Path, image: &Path) -> anyhow::Result<()> {
     let root = folder.join("root");
     fs::create_dir_all(&root).with_context(|| format!("failed to create {}", root.display()))?;
@@ -47,7 +45,7 @@ fn manifest() -> String {
     format!(r#"[{{"Config": "config.json", "RepoTags": ["{NAME}"], "Layers": ["layer.tar"]}}]"#)
 }
 
-/// The SHA-256 of a file, by the system's own program: one hash is not worth a dependency.
+/// The SHA-256 of a file, by the system's own program, because one hash is not worth a dependency.
 fn checksum(file: &Path) -> anyhow::Result<String> {
     let output = Command::new("sha256sum").arg(file).output().context("failed to run sha256sum")?;
     ensure!(output.status.success(), "sha256sum failed: {}", String::from_utf8_lossy(&output.stderr));

@@ -11,14 +11,12 @@ use super::{Bundle, bundle, distribution, image};
 use crate::workspace::Workspace;
 use crate::{images, shipped, tools};
 
-/// The control plane's programs that a single node needs.
 const CONTROL_PLANE: [&str; 5] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
 const NODE: [&str; 7] =
     ["containerd", "containerd-shim-runc-v2", "ctr", "host-local", "kubelet", "ptp", "runc"];
 
-/// kerf's own programs, and those that start the node.
 const OURS: [&str; 7] = [
     "kerf",
     "kerf-cdi-hook",
@@ -29,13 +27,11 @@ const OURS: [&str; 7] = [
     "single_node",
 ];
 
-/// The folders of the checkout that the programs read.
 const FOLDERS: [&str; 2] = ["deploy", "policies"];
 
 /// The name of the only set of Go programs in a bundle.
 const SET: &str = "bundle";
 
-/// Builds everything and packs all bundles, or one of them.
 pub fn pack(workspace: &Workspace, only: Option<Bundle>, python: Option<&Path>) -> anyhow::Result<()> {
     if only == Some(Bundle::Distribution) {
         let python = python.context("name the Python of the image: --python PREFIX")?;
@@ -107,7 +103,6 @@ fn pack_node(workspace: &Workspace, ours: &Path, tools: &Path, stage: &Path) -> 
     report(workspace, "node")
 }
 
-/// Packs one of the staged folders, and prints the bundle's size.
 fn report(workspace: &Workspace, name: &str) -> anyhow::Result<()> {
     let path = workspace.gpu().join(format!("{name}.tar.xz"));
     eprintln!("gpu: packing {}, which takes some minutes", path.display());
@@ -116,12 +111,11 @@ fn report(workspace: &Workspace, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Links programs into a store with the layout of `tools`.
 fn stage_tools(set: &Path, names: &[&str], store: &Path) -> anyhow::Result<()> {
     let folder = store.join(SET);
     fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
     for name in names {
-        // Go has removed the symbols already.
+        // Go's linker has removed the symbols already, so a link is enough.
         fs::hard_link(set.join(name), folder.join(name)).with_context(|| format!("failed to link {name}"))?;
     }
     fs::write(store.join("current"), format!("{SET}\n")).context("failed to name the set")

@@ -8,25 +8,21 @@ use super::catalog::CONTROL_PLANE;
 /// The programs in envtest's archives. A folder without all three is not used.
 const LEAST: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
 
-/// The folder that `KUBEBUILDER_ASSETS` names.
 #[derive(Debug)]
 pub struct Assets {
     folder: PathBuf,
 }
 
 impl Assets {
-    /// `None` if the variable is unset or empty.
     pub fn from_env() -> Option<Self> {
         let folder = env::var_os("KUBEBUILDER_ASSETS").filter(|value| !value.is_empty())?;
         Some(Self { folder: PathBuf::from(folder) })
     }
 
-    /// Whether the folder is usable and has this program.
     pub fn holds(&self, name: &str) -> bool {
         self.lacks(&LEAST).is_empty() && self.folder.join(name).is_file()
     }
 
-    /// A line for the user: what the folder provides, and what is built anyway.
     pub fn describe(&self) -> String {
         let folder = self.folder.display();
         let least = self.lacks(&LEAST);

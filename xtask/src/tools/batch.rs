@@ -1,5 +1,5 @@
-//! Go programs that one `go build` makes: those of one module with the same kind of linking. They share loaded
-//! packages, and one is linked while another is compiled.
+//! Go programs that one `go build` makes: those of one module with the same kind of linking. They are built together,
+//! because they share loaded packages, and one is linked while another is compiled.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,6 @@ use super::catalog::{C, Program};
 use super::go;
 use crate::workspace::Workspace;
 
-/// Programs of one module, and the folder for them.
 #[derive(Debug)]
 pub struct Batch {
     module: &'static str,
@@ -19,7 +18,6 @@ pub struct Batch {
     folder: PathBuf,
 }
 
-/// Groups the programs by module and kind of linking, and keeps their order.
 pub fn group(programs: impl Iterator<Item = &'static Program>, folder: &Path) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
     for program in programs {
@@ -37,17 +35,14 @@ pub fn group(programs: impl Iterator<Item = &'static Program>, folder: &Path) ->
 }
 
 impl Batch {
-    /// The module's folder under `tests/tools`.
     pub fn module(&self) -> &'static str {
         self.module
     }
 
-    /// The programs' parts in C.
     pub fn c(&self) -> C {
         self.c
     }
 
-    /// The Go packages of their `main`.
     pub fn packages(&self) -> impl Iterator<Item = &'static str> {
         self.programs.iter().map(|program| program.package)
     }

@@ -1,9 +1,7 @@
 //! The table of Go programs: their wrapper modules and packages, and how they are linked.
 
-/// Programs that are built and stored together.
 #[derive(Debug)]
 pub struct Set {
-    /// The folder under cargo's target folder.
     pub store: &'static str,
     /// The wrapper modules under `tests/tools`. Those of Kubernetes have exactly the versions that Kubernetes requires.
     pub modules: &'static [&'static str],
@@ -16,7 +14,6 @@ impl Set {
     }
 }
 
-/// The programs of a local control plane.
 pub const CONTROL_PLANE: Set = Set { store: "k8s-tools", modules: &["kubernetes"], programs: &PROGRAMS };
 
 /// The programs that make a machine a node. They are a separate set, because no test needs them.
@@ -39,7 +36,6 @@ pub const MONITORING: Set =
 /// The version that Kubernetes' programs report. A test compares it with `tests/tools/kubernetes/go.mod`.
 pub const KUBERNETES_VERSION: &str = "v1.36.4";
 
-/// Files of a Go module that are used unchanged.
 #[derive(Debug)]
 pub struct ModuleFiles {
     /// The folder under cargo's target folder, in which each version has a folder.
@@ -48,9 +44,7 @@ pub struct ModuleFiles {
     pub version: &'static str,
     /// The module's checksum in go.sum's form.
     pub sum: &'static str,
-    /// The folder in the module.
     pub folder: &'static str,
-    /// The endings of the names of the files to copy.
     pub endings: &'static [&'static str],
 }
 
@@ -78,7 +72,7 @@ pub const FILES: [ModuleFiles; 8] = [
         folder: "deploy/crds",
         endings: &["_certificates.yaml", "_issuers.yaml"],
     },
-    // This is the newest version that is a Go module.
+    // A newer version cannot be used, because this is the newest one that is a Go module.
     ModuleFiles {
         store: "crds/gpu-operator",
         module: "github.com/NVIDIA/gpu-operator",
@@ -102,20 +96,15 @@ const fn openapi(version: &'static str, sum: &'static str) -> ModuleFiles {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The file name of the executable.
     pub name: &'static str,
-    /// The module's folder under `tests/tools`.
     pub module: &'static str,
-    /// The Go package of its `main`.
     pub package: &'static str,
     pub c: C,
 }
 
-/// The parts of a program that are written in C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum C {
     None,
-    /// Parts that are linked into it, with everything that they need.
     Static,
     /// Declarations of a library that the program loads at run time. The library may be missing at build time.
     OpensLibraries,
@@ -140,10 +129,9 @@ const NODE_PROGRAMS: [Program; 8] = [
         "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
     ),
     pure("ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"),
-    // runc enters namespaces before Go's threads start, and that code is C.
+    // runc enters namespaces before Go's threads start, so that code must be C.
     Program { name: "runc", module: "runc", package: "github.com/opencontainers/runc", c: C::Static },
     pure("pause", "pause", "."),
-    // The plugins for pods' networks.
     pure("ptp", "cni", "github.com/containernetworking/plugins/plugins/main/ptp"),
     pure("host-local", "cni", "github.com/containernetworking/plugins/plugins/ipam/host-local"),
 ];
@@ -158,13 +146,13 @@ const NVIDIA_PROGRAMS: [Program; 4] = [
     nvidia("nvidia-device-plugin", "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin"),
     nvidia("gpu-feature-discovery", "github.com/NVIDIA/k8s-device-plugin/cmd/gpu-feature-discovery"),
     nvidia("mps-control-daemon", "github.com/NVIDIA/k8s-device-plugin/cmd/mps-control-daemon"),
-    // This program loads no library. Built like the others it shares their compiled packages, and takes 7 s instead of
-    // 64.
+    // This program loads no library. It is built like the others all the same, because it then shares their compiled
+    // packages and takes 7 s instead of 64.
     nvidia("config-manager", "github.com/NVIDIA/k8s-device-plugin/cmd/config-manager"),
 ];
 
-/// Prometheus' own tool, and a server of its packages with only what tests need, which takes less than half the time to
-/// compile.
+/// Prometheus' own tool, and a server of its packages. The server is our own because it has only what tests need, and
+/// takes less than half the time to compile.
 const MONITORING_PROGRAMS: [Program; 2] =
     [pure("prometheus", "prometheus", "."), pure("promtool", "prometheus", PROMTOOL)];
 
@@ -182,7 +170,7 @@ const fn nvidia(name: &'static str, package: &'static str) -> Program {
     Program { name, module: "nvidia", package, c: C::OpensLibraries }
 }
 
-/// Build tags. Without the discovery of clouds' services promtool has a fifth less to compile.
+/// Build tags. The discovery of clouds' services is left out, because promtool then has a fifth less to compile.
 pub fn tags(module: &str) -> &'static str {
     if module == "prometheus" { "remove_all_sd" } else { "" }
 }

@@ -6,7 +6,6 @@ use anyhow::ensure;
 
 use super::catalog::C;
 
-/// Linker flags for a static program, which runs on any libc.
 const STATIC: &str = " -extldflags -static";
 
 /// runc needs libseccomp to filter system calls. The other tags avoid libc's name look-up, because a static libc cannot
@@ -19,16 +18,13 @@ const LOOKUPS_IN_GO: &str = "netgo osusergo";
 /// Symbols of a library that is loaded at run time are missing at link time (NVIDIA's own Makefile sets the same).
 const UNRESOLVED: &str = "-Wl,--unresolved-symbols=ignore-in-object-files";
 
-/// Arguments of `go build` besides a program's own flags.
 #[derive(Debug, Default)]
 pub struct Settings {
     pub environment: Vec<(&'static str, &'static str)>,
     pub tags: &'static str,
-    /// Additions to the linker's flags.
     pub linker_flags: &'static str,
 }
 
-/// The settings for a program with such parts.
 pub fn settings(c: C) -> Settings {
     match c {
         C::None => Settings { tags: LOOKUPS_IN_GO, ..Settings::default() },
@@ -41,7 +37,7 @@ pub fn settings(c: C) -> Settings {
     }
 }
 
-/// The part of the settings that changes a program's content.
+/// The part of the settings that changes a program's content, so that it belongs to the key of the programs.
 pub fn flags(c: C) -> &'static str {
     match c {
         C::None => "",
@@ -50,7 +46,6 @@ pub fn flags(c: C) -> &'static str {
     }
 }
 
-/// Fails with the remedy if a tool for such parts is missing.
 pub fn check(c: C) -> anyhow::Result<()> {
     match c {
         C::None => Ok(()),

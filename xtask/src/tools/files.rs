@@ -1,7 +1,5 @@
 //! Files of Go modules by which tests judge manifests: `OpenAPI` files of several versions of Kubernetes, and CRDs of
-//! other programs.
-//!
-//! `<target>/<store>/<version>/` has the files of one version.
+//! other programs. `<target>/<store>/<version>/` has the files of one version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +11,6 @@ use super::catalog::{FILES, ModuleFiles};
 use super::redact::redact;
 use crate::workspace::Workspace;
 
-/// Downloads the files that are missing.
 pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     for files in &FILES {
         let store = workspace.tools(files.store);
@@ -54,7 +51,6 @@ fn download(files: &ModuleFiles, folder: &Path) -> anyhow::Result<PathBuf> {
     field(&said, "Dir").map(PathBuf::from).context("`go mod download` does not say where the module is")
 }
 
-/// A string field of Go's answer, which is one JSON object with a field on each line.
 fn field(json: &str, name: &str) -> Option<String> {
     let start = format!("\"{name}\": \"");
     let line = json.lines().find_map(|line| line.trim().strip_prefix(&start))?;

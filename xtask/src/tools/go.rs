@@ -1,5 +1,5 @@
 //! The Go toolchain: checks that it is installed and new enough, and builds programs with it. It never lets Go edit
-//! go.mod or go.sum.
+//! go.mod or go.sum, because they pin what is built.
 
 use std::env::consts;
 use std::fs;
@@ -16,13 +16,13 @@ use super::redact::redact;
 use crate::cargo;
 use crate::workspace::Workspace;
 
-/// The number of a failed build's last lines that are shown. Errors are at the end, after the downloads.
+/// The number of a failed build's last lines that are shown. The first lines are downloads, so the errors are at the
+/// end.
 const SHOWN_LINES: usize = 40;
 
-/// The linker drops debug information, and the compiler needs a tenth of its time to create it.
+/// The linker would drop debug information, and the compiler needs a tenth of its time to create it.
 const WITHOUT_DWARF: &str = "-gcflags=all=-dwarf=false";
 
-/// Fails with the remedy unless `go` is installed and as new as the modules require.
 pub fn check(workspace: &Workspace, set: &Set) -> anyhow::Result<()> {
     for module in set.modules {
         let folder = workspace.go_module(module);
@@ -53,7 +53,6 @@ pub fn check(workspace: &Workspace, set: &Set) -> anyhow::Result<()> {
 /// both.
 const STALE: &str = "{{if .Stale}}{{.ImportPath}}{{with .Module}}@{{with .Replace}}{{.Version}}{{else}}{{.Version}}{{end}}{{end}}{{end}}";
 
-/// The packages of a batch that are not compiled yet. It downloads missing modules.
 pub fn stale(workspace: &Workspace, batch: &Batch) -> anyhow::Result<Vec<String>> {
     let mut list = configured(workspace, batch, "list");
     list.args(["-deps", "-f", STALE]).args(batch.packages());
@@ -66,7 +65,6 @@ pub fn stale(workspace: &Workspace, batch: &Batch) -> anyhow::Result<Vec<String>
     Ok(lines.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }
 
-/// Builds a batch's programs into an existing folder. `compiled` is called for each package.
 pub fn build(
     workspace: &Workspace,
     batch: &Batch,
@@ -124,8 +122,8 @@ fn configured(workspace: &Workspace, batch: &Batch, subcommand: &str) -> Command
     go
 }
 
-/// Go in a module's folder. Without cgo only Go is needed, and the programs run on any libc. A workspace file, or
-/// another build's target, must not affect it.
+/// Go in a module's folder. Cgo is off, so that only Go is needed and the programs run on any libc. A workspace file,
+/// or another build's target, must not affect it.
 fn command(folder: &Path) -> Command {
     let mut go = Command::new("go");
     go.current_dir(folder)
@@ -136,7 +134,6 @@ fn command(folder: &Path) -> Command {
     go
 }
 
-/// The `go` line of a module's go.mod.
 fn required_version(folder: &Path) -> anyhow::Result<String> {
     let path = folder.join("go.mod");
     let text = fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
@@ -144,14 +141,12 @@ fn required_version(folder: &Path) -> anyhow::Result<String> {
     version.map(str::to_owned).with_context(|| format!("{} has no `go` line", path.display()))
 }
 
-/// The release numbers of `go1.26.8` or `1.26.0`, without what follows them (`-rc1`, ` X:exp`).
 fn numbers(version: &str) -> Vec<u32> {
     let version = version.strip_prefix("go").unwrap_or(version);
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
     version[..end].split('.').map_while(|number| number.parse().ok()).collect()
 }
 
-/// The remedy for a missing or old Go, ready to be pasted.
 fn remedy(required: &str) -> String {
     let arch = match consts::ARCH {
         "x86_64" => "amd64",

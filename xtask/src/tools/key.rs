@@ -1,4 +1,5 @@
-//! The name of a set of programs: a hash of everything that determines their content. It reads files and writes none.
+//! The name of a set of programs: a hash of everything that determines their content, so that a change builds a new
+//! set. It reads files and writes none.
 
 use std::fs;
 
@@ -8,7 +9,6 @@ use super::catalog::{C, Set, linker_flags, tags};
 use super::cgo;
 use crate::workspace::Workspace;
 
-/// Sixteen hex digits for the wrapper modules' files (go.mod, go.sum, own sources) and the linker flags.
 pub fn of(workspace: &Workspace, set: &Set) -> anyhow::Result<String> {
     let mut hash = Fnv1a::default();
     for module in set.modules {

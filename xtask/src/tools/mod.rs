@@ -27,10 +27,8 @@ use self::catalog::{ADMIN, CONTROL_PLANE, MONITORING, NODE, NVIDIA, Program, Set
 use crate::build::{Lane, Progress};
 use crate::workspace::Workspace;
 
-/// The use of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// The demo, which runs a control plane.
     Demo,
     /// All tests, which also read files of Go modules.
     Tests,
@@ -54,14 +52,12 @@ impl Purpose {
     }
 }
 
-/// What has to be built.
 #[derive(Debug)]
 pub struct Missing {
     batches: Vec<Batch>,
     has_files: bool,
 }
 
-/// Determines what is missing. It fails with the remedy if Go is missing too.
 pub fn missing(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<Missing> {
     let assets = Assets::from_env().filter(|_| purpose != Purpose::Node);
     if let Some(assets) = &assets {
@@ -88,7 +84,6 @@ pub fn missing(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<Missin
 }
 
 impl Missing {
-    /// The number of Go packages to compile. It downloads missing modules.
     pub fn count(&self, workspace: &Workspace) -> anyhow::Result<usize> {
         if self.has_files {
             files::ensure(workspace)?;
@@ -109,7 +104,6 @@ impl Missing {
     }
 }
 
-/// Builds what is missing, and shows the progress.
 pub fn ensure(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<()> {
     let missing = missing(workspace, purpose)?;
     let packages = missing.count(workspace)?;
@@ -122,7 +116,6 @@ pub fn ensure(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<()> {
     })
 }
 
-/// Builds the programs of a control plane, a node and an admin, and returns their folders.
 pub fn of_a_node(workspace: &Workspace) -> anyhow::Result<[PathBuf; 3]> {
     ensure(workspace, Purpose::Node)?;
     let folder = |set: &Set| -> anyhow::Result<PathBuf> {
@@ -131,7 +124,6 @@ pub fn of_a_node(workspace: &Workspace) -> anyhow::Result<[PathBuf; 3]> {
     Ok([folder(&CONTROL_PLANE)?, folder(&NODE)?, folder(&ADMIN)?])
 }
 
-/// The path of one of the admin's tools, which [`ensure`] has built.
 pub fn admin(workspace: &Workspace, name: &str) -> anyhow::Result<PathBuf> {
     let path = workspace.tools(ADMIN.store).join(key::of(workspace, &ADMIN)?).join(name);
     anyhow::ensure!(path.is_file(), "{name} is missing: run `cargo xtask tools`");

@@ -1,7 +1,6 @@
 //! Removes the origin of modules from Go's error texts: a proxy's name or address reveals something about the machine,
 //! and build logs get pasted.
 
-/// The words in Go's messages that precede a host name or an address.
 const BEFORE_ADDRESS: [&str; 5] = ["lookup", "tcp", "tcp4", "tcp6", "on"];
 
 /// Replaces host and port of every URL, and words after "lookup", "dial tcp" and "on" that look like addresses.
@@ -25,7 +24,7 @@ fn redact_line(line: &str) -> String {
     words.join(" ")
 }
 
-/// Keeps the text before the scheme (a quote) and the path, which names the module.
+/// Keeps the text before the scheme (a quote) and the path, because the path names the module.
 fn redact_url(word: &str) -> String {
     let Some((before, after)) = word.split_once("://") else { return word.to_owned() };
     let scheme_at = before.rfind(|c: char| !c.is_ascii_alphanumeric()).map_or(0, |at| at + 1);

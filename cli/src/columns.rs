@@ -14,7 +14,6 @@ impl<const N: usize> Columns<N> {
         self.rows.push(cells);
     }
 
-    /// The text; `none` if there are no rows under the header.
     #[must_use]
     pub fn write(self, none: &str) -> String {
         if self.rows.len() == 1 {
@@ -31,7 +30,6 @@ impl<const N: usize> Columns<N> {
     }
 }
 
-/// A cell for an optional value.
 pub fn or_dash(cell: Option<impl ToString>) -> String {
     cell.map_or_else(|| "-".to_owned(), |cell| cell.to_string())
 }

@@ -64,7 +64,6 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the command that the arguments name.
     pub fn run(self) -> anyhow::Result<Exit> {
         match self.color {
             ColorChoice::Auto => anstream::ColorChoice::Auto,

@@ -7,10 +7,9 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The environment variable by which a shell asks for candidates.
 const VARIABLE: &str = "COMPLETE";
 
-/// cobra's `ShellCompDirectiveNoFileComp`: kubectl then completes no file names.
+/// cobra's `ShellCompDirectiveNoFileComp`. Without it kubectl would also complete file names.
 const NO_FILES: &str = ":4";
 
 const COMPLETERS: Shells<'static> = Shells(&[&Bash, &Zsh, &Fish, &Elvish, &Powershell, &Kubectl]);
@@ -55,7 +54,6 @@ pub fn answer(grammar: fn() -> Command) {
     CompleteEnv::with_factory(grammar).var(VARIABLE).shells(COMPLETERS).complete();
 }
 
-/// Prints the script that a shell needs.
 pub fn print(args: &Args) -> anyhow::Result<()> {
     let name = args.shell.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let mut script = Vec::new();
@@ -77,7 +75,6 @@ impl EnvCompleter for Kubectl {
         name == self.name()
     }
 
-    /// Writes the program that kubectl runs.
     fn write_registration(
         &self,
         variable: &str,

@@ -3,12 +3,11 @@
 use clap::{ArgMatches, Command};
 use std::sync::OnceLock;
 
-/// The grammar of the command line. clap asks for candidates by functions without arguments, so it cannot be passed to them.
+/// The grammar of the command line. It is global, because clap asks for candidates by functions without arguments.
 static GRAMMAR: OnceLock<fn() -> Command> = OnceLock::new();
 
-/// Sets the grammar by which words are read.
 pub fn set_grammar(grammar: fn() -> Command) {
-    // It is the same in each call, so the first one stays.
+    // A second call is ignored, because the grammar is the same in each.
     let _ = GRAMMAR.set(grammar);
 }
 

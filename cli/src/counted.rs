@@ -3,7 +3,7 @@
 /// `1 rule`, `2 rules`, `3 copies`. The noun is given in the singular.
 #[must_use]
 pub fn counted(number: impl TryInto<u64>, noun: &str) -> String {
-    // A number that does not fit is certainly more than one.
+    // A number that does not fit needs the plural in any case.
     let number = number.try_into().unwrap_or(u64::MAX);
     format!("{number} {}", plural(number, noun))
 }

@@ -1,4 +1,4 @@
-//! The exit codes of kerf: one code for one cause, in every command.
+//! The exit codes of kerf: one code for one cause, in every command, so that scripts can decide by them.
 
 use crate::bench::PlanError;
 use crate::connection::Trouble;
@@ -13,20 +13,14 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     Done,
-    /// The answer is no, or the command failed for a cause without a code of its own.
     Failed,
-    /// The user's input is wrong.
     BadInput,
-    /// No API server can be reached.
     Unreachable,
-    /// An object that the user named does not exist.
     NotFound,
-    /// The reader of standard output has closed it.
     ClosedPipe,
 }
 
 impl Exit {
-    /// All causes in the order of their codes.
     pub const ALL: [Self; 6] =
         [Self::Done, Self::Failed, Self::BadInput, Self::Unreachable, Self::NotFound, Self::ClosedPipe];
 
@@ -35,7 +29,7 @@ impl Exit {
         match self {
             Self::Done => 0,
             Self::Failed => 1,
-            // clap exits with 2 for a wrong flag.
+            // The same as clap's code for a wrong flag, because both are wrong input.
             Self::BadInput => 2,
             Self::Unreachable => 3,
             Self::NotFound => 4,
@@ -44,7 +38,6 @@ impl Exit {
         }
     }
 
-    /// The cause in words, for the help page and the documentation.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -59,7 +52,6 @@ impl Exit {
         }
     }
 
-    /// The table of all codes in the long help, one per line.
     #[must_use]
     pub fn table() -> String {
         Self::ALL.iter().fold("Exit codes:\n".to_owned(), |mut text, exit| {
@@ -68,10 +60,9 @@ impl Exit {
         })
     }
 
-    /// The exit code for an error: that of the first cause in its chain that has one.
     #[must_use]
     pub fn of(error: &anyhow::Error) -> Self {
-        // The cause may be below the context that a command has added to its error.
+        // The whole chain is searched, because the cause may be below the context that a command has added.
         error.chain().find_map(of_cause).unwrap_or(Self::Failed)
     }
 }
@@ -100,7 +91,8 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Exit> {
     }
 }
 
-/// Whether the file that was named as NVML is no such library. Other systems than Linux have no NVML.
+/// Whether the file that was named as NVML is no such library. Systems other than Linux have no NVML, so there it never
+/// is.
 fn is_no_library(cause: &(dyn Error + 'static)) -> bool {
     #[cfg(target_os = "linux")]
     return matches!(cause.downcast_ref(), Some(kerf_nvml::GpuError::Library { .. }));
@@ -111,7 +103,6 @@ fn is_no_library(cause: &(dyn Error + 'static)) -> bool {
     }
 }
 
-/// Whether the API server, which answered before, no longer answers or no longer accepts the user.
 fn is_lost(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 401,

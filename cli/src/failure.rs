@@ -2,7 +2,6 @@
 
 use thiserror::Error;
 
-/// An object that the user named does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{what}; {remedy}")]
 pub struct NotFound {
@@ -11,13 +10,13 @@ pub struct NotFound {
 }
 
 impl NotFound {
-    /// Takes what is missing, and the remedy.
     pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), remedy: remedy.into() }
     }
 }
 
-/// The text of an error and its causes. A cause whose text the line already ends with is left out.
+/// The text of an error and its causes. A cause whose text the line already ends with is left out, because some errors
+/// repeat their source.
 #[must_use]
 pub fn told(error: &anyhow::Error) -> String {
     let mut told = String::new();

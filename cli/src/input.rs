@@ -18,37 +18,31 @@ pub struct Files {
 }
 
 impl Files {
-    /// The files, of which there is at least one.
     #[must_use]
     pub fn paths(&self) -> &[PathBuf] {
         if self.filename.is_empty() { &self.paths } else { &self.filename }
     }
 }
 
-/// An error in the user's input.
 #[derive(Debug, Error)]
 pub enum InputError {
     #[error("failed to read {place}")]
     Read { place: String, source: io::Error },
-    /// A file's content, an argument or a flag is wrong.
     #[error("{0}")]
     Bad(String),
 }
 
-/// The name of a file in messages.
 #[must_use]
 pub fn place(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
 
-/// The text of a file, or of standard input.
 pub fn read(path: &Path) -> Result<String, InputError> {
     let text =
         if is_stdin(path) { io::read_to_string(io::stdin().lock()) } else { std::fs::read_to_string(path) };
     text.map_err(|source| InputError::Read { place: place(path), source })
 }
 
-/// The YAML documents of a file, or its JSON.
 pub fn documents(path: &Path) -> Result<Vec<Value>, InputError> {
     // The snippet is left out, because it may show a secret.
     serde_saphyr::from_multiple(&read(path)?).map_err(|error| {

@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     completion::answer(Cli::command);
     let exit = Cli::parse().run().unwrap_or_else(|error| {
         let exit = Exit::of(&error);
-        // The reader has gone on purpose, as `head` does, so no message is printed.
+        // No message is printed, because the reader has gone on purpose, as `head` does.
         if exit != Exit::ClosedPipe {
             eprintln!("Error: {}", failure::told(&error));
         }

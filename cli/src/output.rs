@@ -8,7 +8,6 @@ use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, StdoutLock, Write};
 
-/// A format of output. Each command offers those that it supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A table, a drawing or an account for people. It is the default, and hidden in the help.
@@ -33,18 +32,17 @@ impl Format {
         }
     }
 
-    /// The parser of a flag `--output` that accepts JSON, YAML and the given formats.
     #[must_use]
     pub fn parser(more: &[Self]) -> impl TypedValueParser<Value = Self> + use<> {
         let has =
             |format: &Self| matches!(format, Self::Json | Self::Yaml | Self::Text) || more.contains(format);
         let values = Self::ALL.into_iter().filter(has).map(|format| match format {
-            // Earlier versions used these names.
+            // Earlier versions used these names, so they still work.
             Self::Text => PossibleValue::new("text").aliases(["table", "drawing"]).hide(true),
             format => PossibleValue::new(format.name()),
         });
         let parsed = |name: String| Self::ALL.into_iter().find(|format| format.name() == name);
-        // clap returns an alias as it was typed, and all aliases are those of `Text`.
+        // clap returns an alias as it was typed. Every unknown name is `Text`, because only `Text` has aliases.
         PossibleValuesParser::new(values).map(move |name| parsed(name).unwrap_or(Self::Text))
     }
 }
@@ -69,9 +67,7 @@ impl ObjectFormat {
     }
 }
 
-/// The result of a command, which can be printed in several formats.
 pub trait Report: Serialize {
-    /// The result for people, in one of the command's formats other than JSON and YAML.
     fn text(&self, format: Format) -> String;
 }
 
@@ -90,7 +86,7 @@ pub fn print(report: &impl Report, format: Format) -> anyhow::Result<()> {
 pub fn write(text: &str) -> anyhow::Result<()> {
     let mut out = stdout();
     out.write_all(text.as_bytes())?;
-    // A closed pipe may show only when the buffer is written.
+    // The buffer is flushed, because a closed pipe may show only then.
     Ok(out.flush()?)
 }
 
@@ -98,12 +94,10 @@ pub fn line(text: impl AsRef<str>) -> anyhow::Result<()> {
     write(&format!("{}\n", text.as_ref()))
 }
 
-/// Joins items, each on its own line.
 pub fn lines<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     all.into_iter().fold(String::new(), |lines, one| lines + &one.to_string() + "\n")
 }
 
-/// Standard output, with colours if `--color` and the terminal allow them.
 #[must_use]
 pub fn stdout() -> impl Write {
     Stdout(AutoStream::auto(io::stdout().lock()))
@@ -121,7 +115,8 @@ impl Write for Stdout {
     }
 }
 
-/// The reader of standard output has gone. This type tells it apart from a broken connection to an API server.
+/// The reader of standard output has gone. It has a type of its own, because a broken connection to an API server has
+/// the same kind of error.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output is closed")]
 struct Closed;
@@ -130,7 +125,6 @@ fn told(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::BrokenPipe { io::Error::new(error.kind(), Closed) } else { error }
 }
 
-/// Whether the error comes from a standard output without a reader.
 #[must_use]
 pub fn is_closed(error: &(dyn Error + 'static)) -> bool {
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);

@@ -1,4 +1,5 @@
-//! Static nodes, and what pods hold of them, by the code with which the webhook and the extender decide.
+//! Static nodes, and the devices that pods hold of them. They are read by the code with which the webhook and the
+//! extender decide, so that all agree.
 
 use kerf_core::names::NodeName;
 use kerf_core::plugin_layout::SeenClusterPolicy;
@@ -10,12 +11,9 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 use std::collections::BTreeMap;
 
-/// A static node, and the pods on it that have not ended.
 #[derive(Debug, Clone)]
 pub struct PluginNode {
-    /// The devices that the plugin offers.
     pub node: StaticNode,
-    /// The pods on the node, which may hold devices.
     pub pods: Vec<PluginPod>,
 }
 
@@ -38,7 +36,6 @@ pub async fn read(
 ) -> kube::Result<BTreeMap<String, PluginNode>> {
     let served = machines.filter_map(|machine| Some((machine.name().to_string(), served(machine)?)));
     let served: BTreeMap<String, StaticNode> = served.collect();
-    // The list of all pods of the cluster is long, so it is read only if a static node needs it.
     if served.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -52,7 +49,7 @@ pub async fn read(
 /// If the API server does not return it, or it cannot be parsed.
 pub async fn cluster_policy(client: &Client) -> anyhow::Result<Option<SeenClusterPolicy>> {
     let policies = match api(client).list(&ListParams::default()).await {
-        // A cluster without GPU Operator lacks the resource.
+        // A cluster without GPU Operator lacks the resource, which is no error.
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
         policies => policies?.items,
     };
@@ -71,13 +68,11 @@ pub fn close_renamed(nodes: &mut BTreeMap<String, PluginNode>, policy: &SeenClus
     }
 }
 
-/// What the plugin offers on a node; `None` if it offers no device.
 #[must_use]
 pub fn served(machine: &Machine) -> Option<StaticNode> {
     machine.static_node().filter(|node| node.devices.values().any(|count| *count > 0))
 }
 
-/// Adds to each node the pods that are on it.
 #[must_use]
 pub fn with_pods(nodes: BTreeMap<String, StaticNode>, pods: &[PluginPod]) -> BTreeMap<String, PluginNode> {
     let with_pods = |(name, node): (String, StaticNode)| {

@@ -1,4 +1,4 @@
-//! `kerf policy`: checks and explains policy files with the webhook's own code.
+//! `kerf policy`: checks and explains policy files with the webhook's own code, so that its answers are the webhook's.
 
 mod argo;
 mod cases;
@@ -56,7 +56,6 @@ pub enum DocumentKind {
     Gpunodepolicy,
 }
 
-/// Runs the command and writes its output to `out`.
 pub fn run(command: &Command, out: &mut impl Write) -> anyhow::Result<()> {
     match command {
         Command::Check(args) => check::run(args, out),

@@ -1,4 +1,5 @@
-//! A wait for something in the cluster. Standard error shows its subject, its duration so far and its limit.
+//! A wait for something in the cluster. Standard error shows its subject, its duration so far and its limit, so that a
+//! user knows that the command is alive.
 
 use anstream::{AutoStream, ColorChoice};
 use kerf_runtime::duration::told;
@@ -6,13 +7,10 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// The default interval between two checks.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// The interval between two lines of progress, if the terminal cannot overwrite a line.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A wait with a limit of time.
 #[derive(Debug)]
 pub struct Wait {
     what: String,
@@ -24,7 +22,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Starts a wait; with a limit of zero the first check is the last.
+    /// Starts a wait. With a limit of zero the first check is the last.
     #[must_use]
     pub fn new(what: impl Into<String>, limit: Duration) -> Self {
         let stderr = std::io::stderr();
@@ -33,13 +31,11 @@ impl Wait {
         Self { what: what.into(), begun, limit, interval, reported: None, rewrites }
     }
 
-    /// Starts a wait that ends at the given time.
     #[must_use]
     pub fn until(what: impl Into<String>, end: Instant) -> Self {
         Self::new(what, end.saturating_duration_since(Instant::now()))
     }
 
-    /// Sets the interval between two checks.
     #[must_use]
     pub fn every(mut self, interval: Duration) -> Self {
         self.interval = interval;
@@ -53,7 +49,6 @@ impl Wait {
         self
     }
 
-    /// Changes the subject of the wait.
     pub fn rename(&mut self, what: String) {
         if self.what != what {
             (self.what, self.reported) = (what, None);
@@ -91,7 +86,7 @@ impl Wait {
     }
 }
 
-/// Clears the line when the wait is over.
+/// Clears the line, so that the next line of output does not follow it.
 impl Drop for Wait {
     fn drop(&mut self) {
         if self.rewrites && self.reported.is_some() {

@@ -55,7 +55,6 @@ pub struct Args {
     output: ObjectFormat,
 }
 
-/// The defaults are those of the manifests in `deploy/base`.
 impl Default for Args {
     fn default() -> Self {
         Self {
@@ -94,7 +93,7 @@ impl Args {
     }
 }
 
-/// Parses a scheduler's name. Kubernetes accepts any name that is not empty.
+/// Parses a scheduler's name. Any word is accepted, because Kubernetes accepts any name that is not empty.
 fn scheduler_name(text: &str) -> Result<String, String> {
     let is_word = !text.is_empty() && !text.contains(char::is_whitespace);
     is_word
@@ -113,7 +112,6 @@ fn extender_url(text: &str) -> Result<String, String> {
     })
 }
 
-/// Fails if a scheduler name is repeated.
 fn distinct(args: &Args) -> Result<(), String> {
     let mut names = BTreeSet::new();
     let twice = args.scheduler_names.iter().find(|name| !names.insert(*name));
@@ -129,7 +127,6 @@ pub fn print(args: &Args) -> anyhow::Result<()> {
     output::write(&args.output.render(&configuration(args))?)
 }
 
-/// The configuration as a document of `kubescheduler.config.k8s.io/v1`.
 pub(crate) fn configuration(args: &Args) -> Value {
     let url = || format!("https://kerf-extender.{}.svc:9444/scheduler", args.kerf.name);
     let lease = args.lease.clone().unwrap_or_else(|| NamespacedName {
@@ -137,7 +134,7 @@ pub(crate) fn configuration(args: &Args) -> Value {
         name: args.scheduler_names.first().cloned().unwrap_or_default(),
     });
     let file = |name: &str| args.tls_dir.join(name).display().to_string();
-    // The names include those of NVIDIA's device plugin: on static nodes the extender counts their devices.
+    // The names include those of NVIDIA's device plugin, because on static nodes the extender counts their devices.
     let names = all_names().into_iter().map(|name| name.to_string());
     // kube-scheduler must not count these names itself, because slices are cut on demand and only the extender knows
     // what fits.
@@ -158,7 +155,8 @@ pub(crate) fn configuration(args: &Args) -> Value {
             "resourceName": lease.name,
         },
         "clientConnection": connection,
-        // The extender ranks every node that can serve the pod; a sample would hide the best ones.
+        // All nodes are scored, because the extender ranks every node that can serve the pod, and a sample would hide
+        // the best ones.
         "percentageOfNodesToScore": 100,
         "profiles": profiles,
         "extenders": [{

@@ -20,10 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use thiserror::Error;
 
-/// The number of blocked GPUs that are listed.
 const NAMED: usize = 10;
 
-/// An error in a snapshot.
 #[derive(Debug, Error)]
 pub enum SnapshotError {
     #[error("no list in JSON or YAML: {0}; write it by `kubectl get gpunodes -o json`")]
@@ -32,27 +30,11 @@ pub enum SnapshotError {
     #[error(
         "items[{index}].{field}: {found:?}, and this program reads {expected:?}; use the kerf of the cluster's version"
     )]
-    Version {
-        /// The object's number, from 0.
-        index: usize,
-        field: &'static str,
-        found: String,
-        expected: String,
-    },
+    Version { index: usize, field: &'static str, found: String, expected: String },
     #[error("items[{index}]: failed to read the Node: {error}")]
-    Node {
-        /// The object's number, from 0.
-        index: usize,
-        error: serde_json::Error,
-    },
+    Node { index: usize, error: serde_json::Error },
     #[error("items[{index}].{field} ({node}): {reason}")]
-    Unreadable {
-        /// The object's number, from 0.
-        index: usize,
-        field: &'static str,
-        node: String,
-        reason: String,
-    },
+    Unreadable { index: usize, field: &'static str, node: String, reason: String },
 }
 
 #[derive(Deserialize)]
@@ -60,7 +42,6 @@ struct List {
     items: Vec<Value>,
 }
 
-/// A managed node of the snapshot.
 struct Node {
     name: String,
     ready: bool,
@@ -68,38 +49,31 @@ struct Node {
     status: GpuNodeStatus,
 }
 
-/// A GPU of the snapshot that MIG can cut.
 struct Gpu {
     name: String,
     fleet: FleetGpu,
-    /// The instances in use, each with its pod.
     taken: Vec<(Instance, String)>,
     profiles: Vec<Profile>,
 }
 
-/// What still fits on a snapshot's nodes.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
     nodes: usize,
     ready_nodes: usize,
-    /// The number of GPUs that MIG can cut.
     gpus: usize,
     room: Vec<Room>,
     blocked: Vec<Blocked>,
     moves: Vec<Move>,
 }
 
-/// How many more instances of a profile fit if all other profiles stay as they are.
 #[derive(Debug, Serialize)]
 struct Room {
     profile: Profile,
     more: usize,
-    /// How many of these exist already and are idle.
     idle: usize,
 }
 
-/// The GPUs on which pods block the largest profile, those with the fewest pods first.
 #[derive(Debug, Serialize)]
 struct Blocked {
     profile: Profile,
@@ -112,7 +86,6 @@ struct BlockedGpu {
     pods: Vec<Obstacle>,
 }
 
-/// A pod and the instance that it holds.
 #[derive(Debug, Serialize)]
 struct Obstacle {
     pod: String,
@@ -120,11 +93,9 @@ struct Obstacle {
     start: u8,
 }
 
-/// One move of a pod that makes room for a profile that does not fit.
 #[derive(Debug, Serialize)]
 struct Move {
     profile: Profile,
-    /// `None` if no single move suffices.
     helps: Option<Helps>,
 }
 
@@ -132,12 +103,10 @@ struct Move {
 struct Helps {
     gpu: String,
     pod: Obstacle,
-    /// The GPU on which the pod restarts; `None` for the same one.
     to: Option<String>,
     start: u8,
 }
 
-/// Reports what fits on the snapshot's nodes.
 pub fn report(json: &str, terms: Terms) -> Result<Snapshot, SnapshotError> {
     let nodes = read(json)?;
     let mut fleet = Fleet::new(terms);
@@ -208,7 +177,6 @@ pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
     Ok(index.supply())
 }
 
-/// The nodes of the snapshot, as destinations for pods.
 pub fn nodes(text: &str, terms: Terms) -> Result<Nodes, SnapshotError> {
     let read = read(text)?;
     let managed: BTreeSet<String> = read.iter().map(|node| node.name.clone()).collect();
@@ -287,7 +255,6 @@ fn gpus_of(node: &Node, fleet: &mut Fleet) -> Vec<Gpu> {
     inventory.gpus.iter().filter_map(gpu).collect()
 }
 
-/// The pod that holds the instance, or else the owner of its reservation.
 fn who(node: &Node, gpu: &str, instance: Instance) -> String {
     let here = |uuid: &str, shape: &kerf_core::contract::Shape| {
         uuid == gpu && shape.instance().is_some_and(|i| i.placement == instance.placement)
@@ -299,7 +266,6 @@ fn who(node: &Node, gpu: &str, instance: Instance) -> String {
     held.or(reserved).unwrap_or_else(|| "nobody that kerf knows".to_owned())
 }
 
-/// The plain profiles of all GPUs, the smallest first.
 fn profiles(gpus: &[Gpu]) -> Vec<Profile> {
     let mut all: Vec<Profile> = gpus.iter().flat_map(|gpu| gpu.profiles.iter().copied()).collect();
     all.sort_by_key(|p| (p.size(), p.compute()));

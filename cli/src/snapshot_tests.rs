@@ -1,5 +1,3 @@
-//! Tests of the report on snapshots of small clusters.
-
 use super::*;
 use kerf_core::contract::{GpuNodeStatus, WantedSlice};
 use kerf_core::names::SliceId;

@@ -40,7 +40,6 @@ pub struct Args {
     connection: Connection,
 }
 
-/// The versions that are known.
 #[derive(Debug, Serialize)]
 struct Versions {
     client: Program,
@@ -55,7 +54,6 @@ struct Program {
     version: String,
 }
 
-/// The programs of kerf in the cluster.
 #[derive(Debug, Serialize)]
 struct Server {
     namespace: String,
@@ -63,19 +61,17 @@ struct Server {
     skew: Vec<Skew>,
 }
 
-/// Versions that do not fit together.
 #[derive(Debug, Serialize)]
 struct Skew {
     what: String,
     remedy: String,
 }
 
-/// Prints the versions. If the cluster cannot be reached, this program's version is still printed before the error.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut versions =
         Versions { client: Program { version: VERSION.to_owned() }, kubernetes: None, server: None };
-    // The error is kept until the versions that are known were printed.
+    // The error is kept, so that the versions that are known are printed before it.
     let asked = if args.client { Ok(()) } else { runtime.block_on(ask(args, &mut versions)) };
     output::print(&versions, args.output)?;
     for Skew { what, remedy } in versions.server.iter().flat_map(|server| &server.skew) {

@@ -25,7 +25,6 @@ fn on_the_mock(folder: &Path, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A node with four GPUs: one is cut, one needs a reset, one has no MIG, and one is lost.
 fn node(folder: &Path) {
     let files = MockFiles::in_folder(folder);
     let config = MockConfig::new()

@@ -15,7 +15,6 @@ fn kerf(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kerf")).current_dir(folder).arg("policy").args(args).output().unwrap()
 }
 
-/// The output, and whether the command succeeded.
 fn said(folder: &Path, args: &[&str]) -> (String, bool) {
     let output = kerf(folder, args);
     let text = [output.stdout, output.stderr].map(|part| String::from_utf8(part).unwrap()).concat();
@@ -46,7 +45,6 @@ fn every_policy_that_is_shipped_is_good_and_names_its_schema() {
     assert!(good, "{text}");
 }
 
-/// The repository's folders with files that contain a kind of policy.
 fn folders_with_policies(folder: &Path, found: &mut BTreeSet<PathBuf>) {
     for entry in std::fs::read_dir(root().join(folder)).unwrap() {
         let path = folder.join(entry.unwrap().file_name());
@@ -97,7 +95,7 @@ fn what_is_skipped_is_named_with_the_reason() {
     ] {
         assert!(text.contains(skipped), "{text}");
     }
-    // A run that checks no file is a failure.
+    // A run that checks no file is a failure, because a wrong path would otherwise look like good policies.
     for (paths, why) in [
         (&["policies/tests/teams"][..], "policies/tests/teams: there is no policy in it"),
         (&["policies/README.md", "policies/kustomization.yaml"], "no policy was checked"),
@@ -123,7 +121,6 @@ fn the_schemas_that_lie_in_policies_are_those_of_the_types() {
     }
 }
 
-/// Every key in a schema, at any depth.
 fn keys(schema: &Value, found: &mut BTreeSet<String>) {
     match schema {
         Value::Object(parts) => {
@@ -144,7 +141,8 @@ fn the_guide_tells_every_field() {
     for kind in ["gpupolicy", "gpunodepolicy"] {
         keys(&serde_json::from_str(&said(&root(), &["schema", kind]).0).unwrap(), &mut found);
     }
-    // Every Kubernetes document has some of these, and Kubernetes' tolerations have the others.
+    // These are left out, because every Kubernetes document has some of them, and Kubernetes' tolerations have the
+    // others.
     for known in ["apiVersion", "kind", "metadata", "spec", "key", "operator", "value", "effect"] {
         assert!(found.remove(known), "{known}");
     }
@@ -246,7 +244,7 @@ fn what_a_policy_inherits_is_shown_with_the_policy_that_has_it() {
     insta::assert_snapshot!(text);
 }
 
-/// Earlier versions called the flag `--policies`.
+/// Earlier versions called the flag `--policies`, so that name must still work.
 #[test]
 fn the_flag_for_policies_has_one_name_and_its_earlier_one() {
     let explain = |flag: &str| {
@@ -329,7 +327,6 @@ fn each_template_of_an_object_is_tested_by_its_path() {
     insta::assert_snapshot!(text);
 }
 
-/// The JSON that a command prints.
 fn json(args: &[&str]) -> Value {
     let output = kerf(&root(), &[args, &["-o", "json"]].concat());
     serde_json::from_slice(&output.stdout).unwrap()

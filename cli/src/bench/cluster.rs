@@ -1,4 +1,5 @@
-//! The cluster as a run uses it. The objects that a run creates carry its label, and are deleted by it at the end.
+//! The cluster as a run uses it. The objects that a run creates carry its label, so that all of them can be deleted at
+//! the end.
 
 use super::args::RunArgs;
 use super::objects;
@@ -17,17 +18,15 @@ use std::fmt::Debug;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The interval between two reads of the cluster's state.
 pub const POLL: Duration = Duration::from_millis(500);
 
 /// The timeout for pods to go and for their slices of a GPU to become idle.
 const LEAVE_WITHIN: Duration = Duration::from_mins(3);
 
 /// The time in which the webhook's watch shows that a GPU is free. A pod that is created earlier could get the next
-/// kind of its class.
+/// kind of its class, because the webhook would still count the GPU as taken.
 const SEEN_WITHIN: Duration = Duration::from_secs(1);
 
-/// A client for one namespace, and the name of the current run.
 pub struct Cluster {
     client: Client,
     namespace: String,
@@ -60,7 +59,8 @@ impl Cluster {
         self.api()
     }
 
-    /// The managed nodes. A node whose GpuNode cannot be parsed is skipped, with a line on standard error.
+    /// The managed nodes. A node whose GpuNode cannot be parsed is skipped, with a line on standard error, because
+    /// other nodes may still be measured.
     pub async fn nodes(&self) -> anyhow::Result<Vec<Node>> {
         let found = Api::<GpuNode>::all(self.client.clone()).list(&ListParams::default()).await;
         let found = found.context("failed to list GpuNodes; is kerf installed, and may you read them?")?;
@@ -87,7 +87,7 @@ impl Cluster {
             let gpus = nodes.iter().flat_map(|node| NodeInventory::of(&node.spec, &node.status).gpus);
             let taken = gpus.filter(|gpu| gpu.uuid.as_str() == uuid).any(|gpu| gpu.taken().next().is_some());
             if !taken {
-                // A GPU that was free at once needs no pause: the webhook has seen it by now.
+                // A GPU that was free at once needs no pause, because the webhook has seen it by now.
                 if waited {
                     tokio::time::sleep(SEEN_WITHIN).await;
                 }
@@ -102,7 +102,6 @@ impl Cluster {
         }
     }
 
-    /// Creates the ConfigMap with the client's files, unless the subject's image has them.
     pub async fn bring_files(&self, subject: &Subject) -> anyhow::Result<()> {
         if !subject.files {
             return Ok(());
@@ -124,7 +123,6 @@ impl Cluster {
         Ok(failure.map(|condition| condition.message.unwrap_or_default()))
     }
 
-    /// The pods of one Deployment of this run, including those that are being deleted.
     pub async fn pods_of(&self, name: &str) -> Result<Vec<Pod>, kube::Error> {
         let mine = ListParams::default().labels(&objects::pods_of(&self.run, name));
         Ok(self.pods().list(&mine).await?.items)
@@ -137,7 +135,8 @@ impl Cluster {
         self.api::<Event>().list(&about).await.map(|events| events.items).unwrap_or_default()
     }
 
-    /// Deletes the run's Deployments, and returns once their pods are gone.
+    /// Deletes the run's Deployments, and returns once their pods are gone, because pods that are left would falsify
+    /// the next point.
     pub async fn remove_deployments(&self) -> anyhow::Result<()> {
         let mine = ListParams::default().labels(&objects::selector(&self.run));
         self.api::<Deployment>()
@@ -156,7 +155,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes everything that the run has created.
     pub async fn remove(&self) -> anyhow::Result<()> {
         self.remove_deployments().await?;
         let mine = ListParams::default().labels(&objects::selector(&self.run));

@@ -8,10 +8,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// The pause before a log stream that ended is opened again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The number of log lines that are shown with an error.
 const TAIL: i64 = 10;
 
 /// Follows a container's log in a task, which ends when this is dropped.
@@ -21,7 +19,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Starts at the log's first line.
+    /// Starts at the log's first line, because it has the client's GPU and software.
     pub fn start(pods: Api<Pod>, pod: String, container: String) -> Self {
         let (sender, lines) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
@@ -36,7 +34,6 @@ impl Follower {
         Self { lines, task }
     }
 
-    /// The client's lines since the last call.
     pub fn heard(&mut self) -> impl Iterator<Item = Line> + '_ {
         std::iter::from_fn(|| self.lines.try_recv().ok())
     }
@@ -80,7 +77,7 @@ pub async fn tail(pods: &Api<Pod>, pod: &str, container: &str) -> Result<Vec<Str
     let before = LogParams { previous: true, ..params.clone() };
     let text = match pods.logs(pod, &before).await {
         Ok(text) if !text.is_empty() => text,
-        // Most containers have no previous run.
+        // Most containers have no previous run, so the error of that read means nothing.
         _ => pods.logs(pod, &params).await?,
     };
     Ok(text.lines().map(str::to_owned).collect())

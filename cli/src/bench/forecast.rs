@@ -7,10 +7,8 @@ use kerf_core::units::ComputePercent;
 use std::num::NonZeroU32;
 use thiserror::Error;
 
-/// How far a prediction may be from the measurement, in percent of it.
 const BAR: std::ops::RangeInclusive<f64> = -5.0..=20.0;
 
-/// Why no model could be fitted to the points.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum NoFit {
     #[error(
@@ -19,14 +17,14 @@ pub enum NoFit {
     NoRuns,
     #[error(transparent)]
     Contradiction(#[from] FitError),
-    /// The copies together were slowed down by their thread limit, and not by each other.
+    /// The copies together were slowed down by their thread limit, and not by each other. A fit to them would say
+    /// nothing about sharing.
     #[error(
         "the {copies} copies under MPS had {percent} % of the threads each, which slowed them down by itself; let them use what the others leave by the node's policy (gpus[].mps.computeLimit: none)"
     )]
     Limited { copies: u32, percent: u8 },
 }
 
-/// Fits the model to the points with one copy and with the most copies under MPS.
 pub fn fit(points: &[Point]) -> Result<Fit, NoFit> {
     let (alone, together) = ends(points, Technology::Mps).ok_or(NoFit::NoRuns)?;
     let latency = Latency::from_seconds(alone.figures.mean_seconds).ok_or(FitError::NoTime)?;
@@ -38,7 +36,7 @@ pub fn fit(points: &[Point]) -> Result<Fit, NoFit> {
 }
 
 /// Takes the workload from an earlier run, for a run that has no fit. The cost of time slicing is this run's, if it
-/// measured one.
+/// measured one, because it depends on the GPU and not on the workload.
 pub fn with_earlier(points: &[Point], earlier: &Fit) -> Result<Fit, NoFit> {
     Ok(Fit { switching: switching(points)?.or(earlier.switching), ..earlier.clone() })
 }
@@ -49,14 +47,13 @@ fn switching(points: &[Point]) -> Result<Option<SwitchingCost>, FitError> {
     SwitchingCost::fit(latency, Run::new(together.copies, together.figures.mean_seconds)?).map(Some)
 }
 
-/// The points with one copy and with the most copies.
 fn ends(points: &[Point], technology: Technology) -> Option<(&Point, &Point)> {
     let of = || points.iter().filter(|point| point.technology == technology);
     let alone = of().find(|point| point.copies == 1)?;
     Some((alone, of().filter(|point| point.copies > 1).max_by_key(|point| point.copies)?))
 }
 
-/// A slowdown of less than this part is noise: short runs differ by as much without any cause.
+/// A slowdown of less than this part is noise, because short runs differ by as much without any cause.
 const NOISE: f64 = 0.05;
 
 /// The point's thread limit in percent, if by the model the limit alone explains the slowdown.
@@ -77,8 +74,8 @@ fn limit(point: &Point) -> Option<ComputePercent> {
     ComputePercent::new(point.threads_percent.filter(|percent| *percent < 100)?)
 }
 
-/// Predicts every point. MIG points are predicted only if the table has their profile. `own` says that the workload was
-/// fitted to these points and not to an earlier run's.
+/// Predicts every point. MIG points are predicted only if the table has their profile, because the profile has the part
+/// of the GPU. `own` says that the workload was fitted to these points and not to an earlier run's.
 pub fn forecasts(points: &[Point], fit: &Fit, own: bool, table: &MigTable) -> Vec<Forecast> {
     let turns = ends(points, Technology::TimeSlicing).map(|(_, together)| together.copies);
     let fitted = |point: &Point| match point.technology {

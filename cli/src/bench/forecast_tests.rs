@@ -75,7 +75,7 @@ fn a_prediction_beyond_the_bar_is_said_to_be() {
     assert_eq!(forecasts(&[point(Technology::Mig, 1, 0.3, None)], &fit, true, &table), []);
 }
 
-/// Shares with thread limits need another node policy than shares without, and so a run of their own.
+/// Shares with thread limits need another node policy than shares without, so they need a run of their own.
 #[test]
 fn a_run_without_a_fit_of_its_own_is_predicted_from_an_earlier_one() {
     let earlier = fit(&a100()).unwrap();

@@ -1,4 +1,5 @@
-//! Checks kerf's own records on the pods: did each copy get what its row says? No I/O.
+//! Checks kerf's own records on the pods: did each copy get the slice of its row? Otherwise its figures would stand in
+//! the wrong row. No I/O.
 
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::contract::{AssignedSlice, AssignmentDocument, RequestDocument, Shape};
@@ -9,7 +10,6 @@ use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::units::ComputePercent;
 use thiserror::Error;
 
-/// What a copy must get for its figures to count.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'e> {
     pub container: &'e str,
@@ -20,14 +20,12 @@ pub struct Expected<'e> {
     pub threads: Option<ComputePercent>,
 }
 
-/// The slice that kerf assigned to a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted {
     pub id: SliceId,
     pub shape: Shape,
 }
 
-/// A copy got another slice than planned, or kerf's records are missing.
 #[derive(Debug, Error)]
 pub enum Mismatch {
     /// The pod has no request document, so the webhook did not admit it.
@@ -49,7 +47,8 @@ pub enum Mismatch {
     Slice { pod: String, got: String },
 }
 
-/// Checks that the webhook allowed the kind that is measured. This is known before the pod is scheduled.
+/// Checks that the webhook allowed the kind that is measured. It needs only the pod's request document, so it fails
+/// early for a pod that is never scheduled.
 pub fn chosen(pod: &Pod, expected: &Expected) -> Result<(), Mismatch> {
     let name = name(pod);
     let text = annotation(pod, keys::REQUEST).ok_or_else(|| Mismatch::NotAdmitted(name.clone()))?;
@@ -91,7 +90,6 @@ pub fn granted(pod: &Pod, expected: &Expected) -> Result<Option<Granted>, Mismat
     Ok(Some(Granted { id: slice.id.clone(), shape: slice.shape }))
 }
 
-/// The name of the slice's MIG profile; `None` for slices of other kinds.
 pub fn profile(shape: Shape) -> Option<String> {
     let whole = shape.instance()?.profile;
     let part = shape.part().and_then(|part| ComputeProfile::new(part.compute, whole));

@@ -2,12 +2,10 @@
 
 use serde::Deserialize;
 
-/// One line of the client's log.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Line {
     Start(Start),
-    /// What the copy did in about one second.
     Turns(Turns),
     End {
         /// The time in seconds since 1970, by the node's clock.
@@ -15,7 +13,6 @@ pub enum Line {
     },
 }
 
-/// What a client reports about its GPU and software; what it cannot read is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Start {
@@ -40,7 +37,6 @@ pub struct Turns {
     pub sensors: Sensors,
 }
 
-/// Readings of the GPU and the machine; what cannot be read is `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Sensors {
@@ -60,7 +56,7 @@ pub struct Sensors {
 }
 
 impl Line {
-    /// Parses a line of a log; `None` for anything else that the container prints.
+    /// Parses a line of a log. Other lines are `None`, because the container may print anything.
     pub fn read(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }

@@ -1,5 +1,5 @@
-//! What the measuring commands share: the client's subject, one point from its plan to its figures, and a cleanup in
-//! every case.
+//! The shared parts of the measuring commands: the client's subject, one point from its plan to its figures, and a
+//! cleanup that runs in every case.
 
 use super::args::{PodArgs, RunArgs};
 use super::cluster::Cluster;
@@ -22,7 +22,6 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }
 
-/// The client that the flags describe.
 pub fn client(pods: &PodArgs, run: &RunArgs) -> anyhow::Result<Subject> {
     let template = pods.template.as_deref().map(input::read).transpose().context("--template")?;
     let client = subject::client(pods, template.as_deref(), run.warm_up);
@@ -64,7 +63,6 @@ pub async fn leaving_nothing(
     }
 }
 
-/// The timeouts that the flags set.
 pub fn times(run: &RunArgs) -> Times {
     Times { start_within: run.start_within, warm_up: run.warm_up, measure: run.measure }
 }
@@ -98,7 +96,6 @@ pub async fn point(
     Ok((point, trial))
 }
 
-/// What the GpuNode and a client report about the GPU.
 pub fn gpu(target: &Target, start: Option<&Start>) -> Gpu {
     let start = start.cloned().unwrap_or_default();
     Gpu {
@@ -112,7 +109,6 @@ pub fn gpu(target: &Target, start: Option<&Start>) -> Gpu {
     }
 }
 
-/// What the first copy that reported its GPU and software printed.
 pub fn start(trial: &Trial) -> Option<Start> {
     trial.groups.iter().flatten().find_map(|report| report.told.start.clone())
 }

@@ -61,7 +61,7 @@ async fn measure_all(args: &NeighboursArgs) -> anyhow::Result<()> {
         Ok(())
     })
     .await;
-    // What was measured before an error is published too, so that a long run is not lost.
+    // Results from before an error are published, too, because a run takes long.
     let published = publish(&results, &told, args);
     worked?;
     published?;
@@ -76,14 +76,13 @@ async fn measure_all(args: &NeighboursArgs) -> anyhow::Result<()> {
     }
 }
 
-/// A MIG profile, and the isolation class by which pods ask for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Asked {
     name: String,
     isolation: IsolationClass,
 }
 
-/// The profiles to measure: those named, or the GPU's plain ones that fit twice, because the neighbour needs one too.
+/// The profiles to measure: those named, or the GPU's plain ones that fit twice, because the neighbour needs one, too.
 fn profiles(named: &[String], target: &Target) -> anyhow::Result<Vec<Asked>> {
     let gpu = &target.gpu;
     if named.is_empty() {
@@ -118,7 +117,6 @@ fn asked(name: String, isolation: IsolationClass) -> Asked {
     Asked { name, isolation }
 }
 
-/// A workload and its neighbour on one GPU.
 struct Pair<'p> {
     cluster: &'p Cluster,
     subject: &'p Subject,

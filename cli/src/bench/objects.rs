@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kerf_core::keys;
 use std::collections::BTreeMap;
 
-/// The client's files, compiled in from `deploy/examples/sharing/client`.
+/// The client's files. They are compiled in, so that the command needs no checkout.
 const CLIENT_FILES: [(&str, &str); 4] = [
     ("client.py", include_str!("../../../deploy/examples/sharing/client/client.py")),
     ("metrics.py", include_str!("../../../deploy/examples/sharing/client/metrics.py")),
@@ -19,18 +19,17 @@ const CLIENT_FILES: [(&str, &str); 4] = [
 /// The label that marks objects of `kerf bench`.
 const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "kerf-bench");
 
-/// The label with the run's name. At its end a run deletes what has this label, and nothing else.
+/// The label with the run's name. At its end a run deletes only objects with this label, because another run may be
+/// under way.
 const RUN_LABEL: &str = "app.kubernetes.io/instance";
 
-/// The label that tells the Deployments of a run apart.
+/// The label by which the Deployments of a run differ. Without it they would select each other's pods.
 const POINT_LABEL: &str = "app.kubernetes.io/component";
 
-/// Selects everything that a run has created.
 pub fn selector(run: &str) -> String {
     format!("{}={},{RUN_LABEL}={run}", NAME_LABEL.0, NAME_LABEL.1)
 }
 
-/// Selects the pods of one Deployment.
 pub fn pods_of(run: &str, name: &str) -> String {
     format!("{},{POINT_LABEL}={name}", selector(run))
 }
@@ -39,7 +38,6 @@ fn labels(run: &str) -> BTreeMap<String, String> {
     [NAME_LABEL, (RUN_LABEL, run)].map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
-/// The ConfigMap with the client's files.
 pub fn config_map(run: &str) -> ConfigMap {
     let data = CLIENT_FILES.map(|(name, text)| (name.to_owned(), text.to_owned()));
     let metadata =

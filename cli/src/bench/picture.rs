@@ -6,13 +6,12 @@ use std::fmt::Write;
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 420.0;
 
-/// The plot's area: left, top, right, bottom.
+/// The plot's left, top, right and bottom edges.
 const AREA: [f64; 4] = [70.0, 50.0, 560.0, 360.0];
 
-/// Colours that colour-blind people can tell apart (Okabe and Ito), in the order of [`Technology::ALL`].
+/// Colours that colour-blind people can distinguish (Okabe and Ito), in the order of [`Technology::ALL`].
 const COLOURS: [&str; 5] = ["#d55e00", "#0072b2", "#56b4e9", "#000000", "#009e73"];
 
-/// The least distance between two names at the lines' ends.
 const LINE_HEIGHT: f64 = 16.0;
 
 pub fn picture(title: &str, points: &[Point]) -> String {
@@ -41,7 +40,6 @@ pub fn picture(title: &str, points: &[Point]) -> String {
     text + "</svg>\n"
 }
 
-/// Converts copies and seconds to coordinates.
 struct Scale {
     most: f64,
     highest: f64,
@@ -57,7 +55,7 @@ impl Scale {
     }
 }
 
-/// A round step that divides the axis into two to five parts.
+/// A round step. It divides the axis into two to five parts, because more labels would be hard to read.
 fn tick(highest: f64) -> f64 {
     if highest <= 0.0 {
         return 1.0;
@@ -104,7 +102,6 @@ fn axes(scale: &Scale, step: f64, points: &[Point]) -> String {
     text
 }
 
-/// Formats without trailing zeros.
 fn number(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -123,7 +120,7 @@ fn line(scale: &Scale, points: &[&Point], colour: &str) -> String {
     text
 }
 
-/// The names at the lines' ends, moved apart so that they do not overlap.
+/// The names at the lines' ends. They are moved apart, so that they do not overlap.
 fn names(mut ends: Vec<((f64, f64), Technology, &str)>) -> String {
     ends.sort_by(|a, b| a.0.1.total_cmp(&b.0.1));
     let (mut text, mut free) = (String::new(), f64::MIN);

@@ -8,7 +8,6 @@ use kerf_core::kind::Kind;
 use kerf_core::units::{ComputePercent, SizeGb};
 use thiserror::Error;
 
-/// A managed node, as its GpuNode describes it.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub name: String,
@@ -16,49 +15,38 @@ pub struct Node {
     pub status: GpuNodeStatus,
 }
 
-/// A GPU that no pod or process uses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
     pub node: String,
     pub gpu: GpuInventory,
 }
 
-/// What the flags ask for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'w> {
     /// The technologies; empty for all that the GPUs offer.
     pub technologies: &'w [Technology],
-    /// The numbers of copies, one point each.
     pub copies: &'w [u32],
-    /// The size of each copy's slice.
     pub size: SizeGb,
-    /// The thread limit of [`Technology::MpsLimited`].
     pub threads: ComputePercent,
 }
 
-/// A point that the cluster can measure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// How the copies share the GPU.
     pub technology: Technology,
     pub copies: u32,
     /// The part of the compute that each copy asks for; `None` without limits, and for other kinds than MPS.
     pub threads: Option<ComputePercent>,
-    /// The size that each copy asks for.
     pub size: SizeGb,
     pub target: Target,
 }
 
-/// What to measure, and what to leave out.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
-    /// In the order of the table's rows.
     pub points: Vec<Planned>,
     /// What cannot be measured, with the reason.
     pub left_out: Vec<LeftOut>,
 }
 
-/// Why nothing can be measured.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlanError {
     #[error("no node is served by kerf's agent; kubectl get gpunodes shows what is in the way")]
@@ -125,7 +113,7 @@ pub fn plan(wanted: Wanted, free: &[Target]) -> Result<Plan, PlanError> {
         };
         asked.iter().filter(has).count()
     };
-    // `max_by_key` returns the last of equal GPUs; reversed, it is the first.
+    // `max_by_key` returns the last of equal GPUs. The order is reversed so that it is the first.
     let shares = free.iter().rev().max_by_key(|target| offers(target));
     let mig = free.iter().find(|target| offered(Technology::Mig, target).is_ok());
     let mut plan = Plan::default();
@@ -139,7 +127,7 @@ pub fn plan(wanted: Wanted, free: &[Target]) -> Result<Plan, PlanError> {
             plan.left_out.push(LeftOut { technology: *technology, copies: None, reason });
             continue;
         }
-        // A whole GPU has room for one copy only.
+        // A whole GPU has room for one copy only, so other numbers are not planned.
         let alone = [1];
         let copies = if *technology == Technology::Whole { &alone[..] } else { wanted.copies };
         for copies in copies {
@@ -200,7 +188,7 @@ fn point(wanted: Wanted, technology: Technology, copies: u32, target: &Target) -
     if technology == Technology::TimeSlicing {
         return Ok(point(size, None));
     }
-    // An MPS server has a limit of clients besides the memory.
+    // This comes after the memory, because an MPS server has a limit of clients besides it.
     if let Some(most) = gpu.mps_shares.filter(|most| copies > *most) {
         return Err(format!("the GPU's MPS server takes {}", counted(most, "client")));
     }
@@ -218,7 +206,6 @@ fn point(wanted: Wanted, technology: Technology, copies: u32, target: &Target) -
     Ok(point(size, Some(wanted.threads)))
 }
 
-/// The largest part of the threads that each of so many copies can ask for, if all together may have `percent`.
 pub fn threads(percent: u64, copies: u32) -> Option<ComputePercent> {
     let each = percent / u64::from(copies.max(1));
     ComputePercent::new(u8::try_from(each.min(100)).unwrap_or(100))

@@ -120,7 +120,7 @@ fn a_gpu_that_is_used_or_sick_is_not_measured() {
         shape: Shape::mps(SizeGb(4)),
         reservation: Some(reservation),
     };
-    // Idle slices belong to no pod.
+    // Idle slices belong to no pod, so they do not keep a GPU from being measured.
     let idle = WantedSlice { gpu: gpu_uuid(2), ..slices(&[Shape::mps(SizeGb(4))]).remove(0) };
     used.spec.slices = vec![promised, idle];
     used.status.gpus[1].message = Some("XID 79".to_owned());

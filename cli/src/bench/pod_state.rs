@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 
-/// Reasons for waiting that do not pass by themselves: a person has to act.
+/// Reasons for waiting that do not pass by themselves. A run ends with them, because a person has to act.
 const HOPELESS: [&str; 8] = [
     "CrashLoopBackOff",
     "ImagePullBackOff",
@@ -14,7 +14,6 @@ const HOPELESS: [&str; 8] = [
     "PreCreateHookError",
 ];
 
-/// The state of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodState {
     /// The container does not run yet, for this reason.
@@ -24,7 +23,6 @@ pub enum PodState {
     Ends(String),
 }
 
-/// The state of one container of a pod.
 pub fn state(pod: &Pod, container: &str) -> PodState {
     let status = pod.status.clone().unwrap_or_default();
     let text = |text: Option<String>, other: &str| {
@@ -69,7 +67,6 @@ fn container_state(status: &ContainerStatus) -> PodState {
     if state.running.is_some() { PodState::Runs } else { PodState::Waits("its container waits".to_owned()) }
 }
 
-/// The five newest Events, oldest first, one line each.
 pub fn told(mut events: Vec<Event>) -> Vec<String> {
     let at = |event: &Event| {
         let times = [event.last_timestamp.as_ref().map(|at| at.0), event.event_time.as_ref().map(|at| at.0)];

@@ -40,7 +40,7 @@ fn a_pod_that_will_never_run_or_has_ended_is_not() {
     assert_eq!(of_container(&pull, 0, &json!({})), ends("ImagePullBackOff: no such image"));
     let ended = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
     assert_eq!(of_container(&ended, 0, &json!({})), ends("its container ended with exit code 1 (Error)"));
-    // The container runs again, but the lines before its restart are from another process.
+    // A container that runs again counts as ended, because the lines before its restart are from another process.
     assert_eq!(
         of_container(&json!({"running": {}}), 1, &json!({})),
         ends("its container ended and was started anew")

@@ -19,7 +19,6 @@ use serde::Serialize;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-/// The largest number of copies to predict, and the default limit of copies to run.
 const MOST: u32 = 7;
 
 pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
@@ -65,7 +64,6 @@ async fn measure_pod(args: &ProfileArgs) -> anyhow::Result<()> {
     output::print(&Said { results, text }, args.run.results.output)
 }
 
-/// The results, with their text for the terminal.
 #[derive(Serialize)]
 struct Said {
     #[serde(flatten)]
@@ -86,7 +84,6 @@ fn manifest(file: &Path) -> Result<Pod, InputError> {
     })
 }
 
-/// Plans one copy, and as many as fit.
 async fn points(args: &ProfileArgs, size: SizeGb, cluster: &Cluster) -> anyhow::Result<Vec<Planned>> {
     let free = plan::free(&cluster.nodes().await?, args.run.gpu.as_deref())?;
     // All numbers are planned, so that the last point of the plan is the largest that fits.
@@ -113,7 +110,6 @@ fn reasons(left_out: &[super::LeftOut]) -> String {
     left_out.first().map_or_else(|| "there is room for one".to_owned(), |left| left.reason.clone())
 }
 
-/// The predictions and the advice, as text.
 fn say(fit: &Fit, size: SizeGb, planned: &Planned) -> (String, Option<sharing::Advice>) {
     let gpu = &planned.target.gpu;
     let known = catalog::by_name(&gpu.model).and_then(catalog::GpuModel::mig_table).unwrap_or_default();

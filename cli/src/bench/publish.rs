@@ -7,10 +7,8 @@ use crate::output::{self, Format, Report};
 use kerf_core::mig::MigTable;
 use std::path::Path;
 
-/// The results' file name in their folder.
 pub const RESULTS: &str = "results.json";
 
-/// Reads the results of an earlier run.
 pub fn read(path: &Path) -> Result<Results, InputError> {
     serde_json::from_str(&input::read(path)?).map_err(|error| {
         InputError::Bad(format!("{} is no {RESULTS} of this version: {error}", input::place(path)))
@@ -28,7 +26,8 @@ pub fn conclude(results: &mut Results, table: &MigTable, earlier: Option<&Fit>) 
     match fit {
         Ok(fit) => {
             let one_model = results.gpus.windows(2).all(|pair| pair[0].model == pair[1].model);
-            // Profiles of one GPU model do not apply to another's instances.
+            // The table is left out for several models, because profiles of one model do not apply to another's
+            // instances.
             let table = if one_model { table } else { &MigTable::default() };
             results.forecasts = forecast::forecasts(&results.points, &fit, is_own, table);
             results.fit = Some(fit);
@@ -37,7 +36,7 @@ pub fn conclude(results: &mut Results, table: &MigTable, earlier: Option<&Fit>) 
     }
 }
 
-/// Writes everything but `sensors.csv`, and prints the figures.
+/// Writes everything but `sensors.csv`, which the caller has, and prints the figures.
 pub fn publish(results: &Results, to: &ResultArgs) -> anyhow::Result<()> {
     let out = &to.folder;
     measure::write(out, RESULTS, &(serde_json::to_string_pretty(results)? + "\n"))?;

@@ -18,13 +18,10 @@ const ROWS: [(Technology, u32, f64); 12] = [
     (Technology::Mig, 7, 0.344_250),
 ];
 
-/// The workload of the reference comparison.
 pub const WORKLOAD: &str = "yolos";
 
-/// The mean seconds of one copy alone under time slicing.
 pub const ALONE: f64 = ROWS[0].2;
 
-/// The reference's mean seconds for this many copies; `None` if it did not measure them.
 pub fn mean(technology: Technology, copies: u32) -> Option<f64> {
     ROWS.iter().find(|(t, c, _)| (*t, *c) == (technology, copies)).map(|(_, _, mean)| *mean)
 }

@@ -43,7 +43,8 @@ fn join(all: &mut Results, run: Results) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sorts, removes duplicates, and fits the model to all points.
+/// Sorts, removes duplicates, and fits the model anew, because the points of all runs together may have a fit that none
+/// of the runs has.
 fn finish(all: &mut Results) {
     all.points.sort_by_key(|point| (point.technology, point.copies));
     all.gpus.sort_by(|a, b| a.uuid.cmp(&b.uuid));

@@ -4,11 +4,11 @@ use super::lines::{Sensors, Turns};
 use super::window::{Copy, Window};
 use std::fmt::Write;
 
-/// The header line of the file.
 pub const HEAD: &str = "point,copies,copy,begin,end,counted,turns,mean_seconds,power_w,energy_j,temperature_c,gpu_percent,\
 memory_mib,cpu_percent,context_switches_per_second\n";
 
-/// The lines of one point. A value that was not read is empty, and so are rates in a copy's first line.
+/// The lines of one point. A value that was not read is empty. Rates are empty in a copy's first line, because they
+/// need two readings.
 pub fn rows(point: &str, copies: &[&Copy], window: Window) -> String {
     let mut text = String::new();
     for (number, copy) in copies.iter().enumerate() {

@@ -17,7 +17,6 @@ pub fn run(args: &SharingArgs) -> anyhow::Result<()> {
     measure::block_on(measure_all(args))
 }
 
-/// The results of the run so far.
 struct Record {
     results: Results,
     sensors: String,
@@ -39,7 +38,7 @@ async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
         Record { results: empty(args), sensors: sensors::HEAD.to_owned(), table: MigTable::default() };
     record.results.left_out = left_out;
     if let (Some(earlier), Some(first)) = (&earlier, points.first()) {
-        // This fails now rather than after minutes of measuring.
+        // This comes before the measuring, because it takes minutes.
         earlier.check(&first.target.gpu.model)?;
     }
     if points.is_empty() {
@@ -47,7 +46,7 @@ async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
     }
     let work = measure_points(&cluster, &subject, &points, args, &mut record);
     let worked = measure::leaving_nothing(&cluster, work).await;
-    // What was measured before an error is published too, so that a long run is not lost.
+    // Results from before an error are published, too, because a run takes long.
     publish::conclude(&mut record.results, &record.table, earlier.as_ref().map(|earlier| &earlier.fit));
     let published = measure::write(&args.run.results.folder, "sensors.csv", &record.sensors)
         .and_then(|()| publish::publish(&record.results, &args.run.results));
@@ -61,7 +60,6 @@ async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The fit of an earlier run, from `--fit`.
 struct Earlier {
     fit: Fit,
     models: Vec<String>,
@@ -136,7 +134,7 @@ async fn measure_points(
             }
             Err(TrialError::Cluster(error)) => return Err(error),
             Err(error) => {
-                // The alternate form appends the error's sources, which its own text leaves out.
+                // The alternate form is used because it appends the error's sources, which its own text leaves out.
                 let reason = format!("{:#}", anyhow::Error::new(error));
                 eprintln!("  failed: {reason}");
                 let Planned { technology, copies, .. } = *planned;

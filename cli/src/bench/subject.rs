@@ -17,31 +17,25 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The name of the client's container.
 pub const CLIENT: &str = "client";
 
-/// The name of the ConfigMap with the client's files, and of the volume that mounts it.
 pub const FILES: &str = "kerf-bench-client";
 
-/// The folder where the client's files are mounted.
 const FOLDER: &str = "/kerf-bench";
 
-/// The client's file that the container runs.
 const SCRIPT: &str = "client.py";
 
-/// The prefix of the volume in which the API server mounts a service account's token.
+/// The prefix of the volume in which the API server mounts a service account's token. A pod that is copied must not
+/// name it, because the API server adds it again.
 const TOKEN: &str = "kube-api-access-";
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
     pub template: PodTemplateSpec,
-    /// The container that asks for the GPU, and whose log has the client's lines.
     pub container: String,
-    /// Whether the client's files are mounted from the ConfigMap.
     pub files: bool,
 }
 
-/// Why the pods cannot be built.
 #[derive(Debug, Error)]
 pub enum SubjectError {
     #[error("--template: it cannot be read; write a pod template with `metadata` and `spec`")]
@@ -66,7 +60,6 @@ pub enum SubjectError {
     Several(String),
 }
 
-/// The client as a pod, merged onto the template if there is one.
 pub fn client(args: &PodArgs, template: Option<&str>, warm_up: Duration) -> Result<Subject, SubjectError> {
     match args.workload {
         WorkloadName::Command if args.command.is_empty() => return Err(SubjectError::NoCommand),
@@ -96,7 +89,7 @@ fn read_template(text: &str) -> Result<PodTemplateSpec, SubjectError> {
     if let Some(key) = fields.keys().find(|key| !matches!(key.as_str(), "metadata" | "spec")) {
         return Err(SubjectError::TemplateKey(key.clone()));
     }
-    // A template may have no containers: the client is added.
+    // A template may have no containers, because the client is added to them.
     if let Some(spec) = fields.get_mut("spec").and_then(Value::as_object_mut) {
         spec.entry("containers").or_insert_with(|| Value::Array(Vec::new()));
     }
@@ -129,7 +122,7 @@ fn fill(
     let ours = [
         ("WORKLOAD", args.workload.as_str().to_owned()),
         ("WARM_UP", warm_up.as_secs_f64().to_string()),
-        // 0 seconds means without end. The kubelet would restart a client that ends by itself.
+        // 0 seconds means without end, because the kubelet would restart a client that ends by itself.
         ("SECONDS", "0".to_owned()),
     ];
     let env = container.env.get_or_insert_default();
@@ -169,7 +162,7 @@ fn mount(spec: &mut PodSpec, container: &mut Container) {
     });
 }
 
-/// A user's pod, without the fields that a cluster has set and without its own GPU request.
+/// A user's pod. The fields that a cluster has set and its own GPU request are removed, because the copies get others.
 pub fn pod(pod: Pod, container: Option<&str>) -> Result<Subject, SubjectError> {
     let mut spec = pod.spec.filter(|spec| !spec.containers.is_empty()).ok_or(SubjectError::NoSpec)?;
     let names: Vec<&str> = spec.containers.iter().map(|container| container.name.as_str()).collect();
@@ -216,7 +209,6 @@ fn without(map: BTreeMap<String, String>, gone: impl Fn(&str) -> bool) -> BTreeM
     map.into_iter().filter(|(key, _)| !gone(key)).collect()
 }
 
-/// Removes the fields that the cluster has set, and the requests for GPUs.
 fn clear(spec: &mut PodSpec) {
     // A preset node would bypass the scheduler, and so kerf.
     spec.node_name = None;

@@ -12,7 +12,6 @@ pub struct Table<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    /// The table in aligned columns.
     pub fn text(&self) -> String {
         let mut columns = crate::columns::Columns::new(self.head);
         for row in &self.rows {
@@ -49,7 +48,6 @@ fn seconds(seconds: f64) -> String {
     format!("{seconds:.4}")
 }
 
-/// The points, with the reference's figures in the last columns.
 pub fn points(results: &Results) -> Table<14> {
     let alone = results.points.iter().filter(|point| point.copies == 1);
     let alone = alone.map(|point| point.figures.mean_seconds).reduce(f64::min);
@@ -97,7 +95,6 @@ pub fn points(results: &Results) -> Table<14> {
     }
 }
 
-/// The predictions, with the measured values.
 pub fn forecasts(forecasts: &[Forecast]) -> Table<6> {
     let row = |forecast: &Forecast| {
         let verdict = match forecast {
@@ -118,7 +115,6 @@ pub fn forecasts(forecasts: &[Forecast]) -> Table<6> {
     Table { head, rows: forecasts.iter().map(row).collect() }
 }
 
-/// Two rows for each profile: alone, and beside a noisy neighbour.
 pub fn neighbours(rows: &[Neighbour]) -> Table<11> {
     let two = |row: &Neighbour| {
         let slower = 100.0 * (row.beside.mean_seconds / row.alone.mean_seconds - 1.0);
@@ -138,12 +134,10 @@ pub fn neighbours(rows: &[Neighbour]) -> Table<11> {
     }
 }
 
-/// The predicted times by number of copies.
 pub fn predictions(rows: Vec<[String; 5]>, technologies: [&'static str; 5]) -> Table<5> {
     Table { head: technologies, rows }
 }
 
-/// The text of `results.md`: the hardware, the tables, and what is missing.
 pub fn document(results: &Results) -> String {
     let mut text = format!(
         "`{}`, {} s after {} s of warm-up, {}.\n\n",
@@ -167,7 +161,6 @@ pub fn document(results: &Results) -> String {
     text
 }
 
-/// A line with the reason for everything that has no row.
 pub fn missing(results: &Results) -> Vec<String> {
     let left_out = results.left_out.iter().map(|left| match left.copies {
         Some(copies) => {

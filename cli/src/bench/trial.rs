@@ -17,82 +17,57 @@ use thiserror::Error;
 use tokio::time::Instant;
 
 /// The number of failed reads in a row that a point survives. At two reads a second this is ten seconds without an API
-/// server.
+/// server, so a restart of it does not end a run.
 const MISSES: u32 = 20;
 
-/// The copies of one subject.
 #[derive(Debug, Clone, Copy)]
 pub struct Group<'g> {
     pub name: &'g str,
     pub subject: &'g Subject,
-    /// The annotations by which the copies ask kerf.
     pub asks: &'g BTreeMap<String, String>,
-    /// The number of copies, and what each must get.
     pub planned: &'g Planned,
 }
 
-/// Timeouts and durations of a point.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// The timeout until all copies have reported their start.
     pub start_within: Duration,
-    /// How long a copy runs before it counts as warm.
     pub warm_up: Duration,
-    /// How long all copies are measured while warm.
     pub measure: Duration,
 }
 
-/// The slice and the log of one copy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     pub granted: Granted,
     pub told: Copy,
 }
 
-/// All copies of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
-    /// The copies of each group, in the groups' order.
     pub groups: Vec<Vec<Report>>,
-    /// The time in which all copies were warm.
     pub window: Window,
 }
 
 impl Trial {
-    /// What the copies of one group printed.
     pub fn told(&self, group: usize) -> Vec<&Copy> {
         self.groups[group].iter().map(|report| &report.told).collect()
     }
 }
 
-/// Why a point has no figures.
 #[derive(Debug, Error)]
 pub enum TrialError {
-    /// The cluster itself fails, so that no further point is tried.
+    /// The cluster itself fails. No further point is tried, because it would fail as well.
     #[error(transparent)]
     Cluster(#[from] anyhow::Error),
     #[error("no pod is made: {0}")]
     Refused(String),
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
-    /// A pod ended, or can never run.
     #[error("pod {pod}: {why}{context}")]
-    Ended {
-        pod: String,
-        why: String,
-        /// The last lines of its log, or its Events.
-        context: String,
-    },
+    Ended { pod: String, why: String, context: String },
     #[error("pod {0} went away while it was measured; somebody deleted or evicted it")]
     Gone(String),
     #[error("after {} s {why}{context}", waited.as_secs())]
-    Late {
-        waited: Duration,
-        /// What has not happened yet.
-        why: String,
-        /// Events, or the last lines of a log.
-        context: String,
-    },
+    Late { waited: Duration, why: String, context: String },
     #[error(transparent)]
     NoTurns(#[from] NoTurns),
 }
@@ -136,7 +111,6 @@ async fn run(cluster: &Cluster, groups: &[Group<'_>], times: Times) -> Result<Tr
     }
 }
 
-/// One copy while its log is followed.
 struct Followed {
     group: usize,
     granted: Option<Granted>,
@@ -145,7 +119,6 @@ struct Followed {
     told: Copy,
 }
 
-/// All copies while their logs are followed.
 struct Watch<'w> {
     cluster: &'w Cluster,
     groups: &'w [Group<'w>],
@@ -162,14 +135,13 @@ impl<'w> Watch<'w> {
         Self { cluster, groups, times, begun: Instant::now(), all_started: None, copies, said }
     }
 
-    /// Reads the state of all pods.
     async fn look(&mut self) -> Result<(), TrialError> {
         let mut seen = BTreeSet::new();
         for (index, group) in self.groups.iter().enumerate() {
             let pods = self.cluster.pods_of(group.name).await?;
             // Only missing pods need the Deployment's conditions, so a point that runs costs no extra request.
             if pods.len() < group.planned.copies as usize {
-                // A denial by admission is final; other failures to create pods may pass.
+                // A denial by admission is final, but other failures to create pods may pass.
                 let refusal = self.cluster.refusal(group.name).await?;
                 if let Some(refusal) = refusal.filter(|text| text.contains("denied the request")) {
                     return Err(TrialError::Refused(refusal));
@@ -213,7 +185,6 @@ impl<'w> Watch<'w> {
         Err(TrialError::Ended { context: self.context(&name, expected.container).await, pod: name, why })
     }
 
-    /// Collects what the copies have printed since the last call.
     async fn listen(&mut self) {
         tokio::time::sleep(POLL).await;
         for copy in self.copies.values_mut() {
@@ -223,14 +194,12 @@ impl<'w> Watch<'w> {
         self.say();
     }
 
-    /// The time in which all copies of all groups were warm so far.
     fn window(&self) -> Option<Window> {
         let wanted: u32 = self.groups.iter().map(|group| group.planned.copies).sum();
         let ready = self.copies.values().filter(|copy| copy.granted.is_some()).count();
         (ready == wanted as usize).then(|| Window::of(self.told()))?
     }
 
-    /// What each copy has printed so far.
     fn told(&self) -> impl Iterator<Item = &Copy> + Clone {
         self.copies.values().map(|copy| &copy.told)
     }
@@ -253,7 +222,6 @@ impl<'w> Watch<'w> {
         self.groups.iter().map(|group| group.planned.copies as usize).sum()
     }
 
-    /// Prints the progress on standard error, if it has changed.
     fn say(&mut self) {
         let (started, wanted) = (self.started(), self.wanted());
         let runs = self.copies.values().filter(|copy| copy.state == PodState::Runs).count();
@@ -270,7 +238,6 @@ impl<'w> Watch<'w> {
         }
     }
 
-    /// Fails if a timeout has passed.
     async fn deadline(&mut self) -> Result<(), TrialError> {
         let Times { start_within, warm_up, measure } = self.times;
         if self.started() == self.wanted() {
@@ -309,7 +276,7 @@ impl<'w> Watch<'w> {
         TrialError::Late { waited, why, context: self.context(pod, container).await }
     }
 
-    /// What helps to understand a pod's failure: the end of its log, or else its Events.
+    /// Facts that explain a pod's failure: the end of its log, or else its Events.
     async fn context(&self, pod: &str, container: &str) -> String {
         let (what, lines) = match follow::tail(&self.cluster.pods(), pod, container).await {
             Ok(lines) if !lines.is_empty() => ("its log ends with".to_owned(), lines),

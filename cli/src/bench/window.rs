@@ -6,12 +6,9 @@ use super::lines::{Line, Sensors, Start, Turns};
 use std::time::Duration;
 use thiserror::Error;
 
-/// What one copy has printed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Copy {
-    /// Its GPU and software, once it has reported them.
     pub start: Option<Start>,
-    /// Its turns, about one entry per second.
     pub turns: Vec<Turns>,
     ended: Option<f64>,
 }
@@ -41,7 +38,6 @@ pub struct Window {
     to: f64,
 }
 
-/// The window contains no turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "no turn began and ended while all copies were warm; measure for longer (--measure), and see that copies do not end by \
@@ -50,7 +46,6 @@ pub struct Window {
 pub struct NoTurns;
 
 impl Window {
-    /// The window so far; `None` until every copy is warm.
     pub fn of<'c>(copies: impl Iterator<Item = &'c Copy> + Clone) -> Option<Self> {
         // One copy that is not warm makes the whole collection `None`, so there is no window yet.
         let warm: Option<Vec<f64>> = copies.clone().map(Copy::warm).collect();
@@ -81,7 +76,7 @@ impl Window {
         let told = |read: fn(&Sensors) -> Option<f64>| {
             lines.iter().flatten().filter_map(move |turns| read(&turns.sensors))
         };
-        // The energy counter is the GPU's, so each copy reads the same one.
+        // One copy's reading is enough, because the energy counter is the GPU's and each copy reads the same one.
         let watts = lines.iter().find_map(|lines| power_by_energy(lines));
         Ok(Figures {
             mean_seconds: mean,
@@ -115,7 +110,6 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// Turns per second of one copy.
 #[expect(clippy::cast_precision_loss, reason = "turns of a run are fewer than 2^52")]
 fn rate(lines: &[Turns]) -> f64 {
     let turns: usize = lines.iter().map(|turns| turns.seconds.len()).sum();
@@ -123,7 +117,6 @@ fn rate(lines: &[Turns]) -> f64 {
     if span > 0.0 { turns as f64 / span } else { 0.0 }
 }
 
-/// The GPU's mean power in watts, by its energy counter.
 fn power_by_energy(lines: &[Turns]) -> Option<f64> {
     let (first, last) = (lines.first()?, lines.last()?);
     let span = last.end - first.end;

@@ -1,17 +1,14 @@
-//! Compares two JSON documents field by field.
+//! Compares two JSON documents field by field, so that a finding can name each field.
 
 use serde_json::Value;
 use std::fmt;
 
-/// One field in which two documents differ.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
     /// The field's path, like `extenders[0].tlsConfig.caFile`. Items with a name are addressed by it:
     /// `managedResources[nvidia.com/gpu].name`.
     pub path: String,
-    /// The wanted value; `None` if the field should not exist.
     pub wanted: Option<Value>,
-    /// The found value; `None` if the field is missing.
     pub found: Option<Value>,
 }
 
@@ -29,7 +26,6 @@ impl fmt::Display for Difference {
     }
 }
 
-/// A value, cut to the length that fits into a line.
 fn short(value: &Value) -> String {
     const MOST: usize = 80;
     let text = value.to_string();
@@ -39,7 +35,6 @@ fn short(value: &Value) -> String {
     }
 }
 
-/// Every field in which `found` differs from `wanted`.
 pub fn differences(wanted: &Value, found: &Value) -> Vec<Difference> {
     let mut all = Vec::new();
     compare(String::new(), Some(wanted), Some(found), &mut all);
@@ -75,7 +70,8 @@ fn compare(path: String, wanted: Option<&Value>, found: Option<&Value>, all: &mu
 
 type Named<'v> = Vec<(&'v str, &'v Value)>;
 
-/// The items by their names; `None` unless every item has a name. So the order of named items does not count.
+/// The items by their names; `None` unless every item has a name. Named items are compared by name, because their order
+/// has no meaning.
 fn by_name(items: &[Value]) -> Option<Named<'_>> {
     items.iter().map(|item| Some((item.get("name")?.as_str()?, item))).collect()
 }

@@ -1,9 +1,8 @@
-//! What a check finds: something good, or a problem with its remedy.
+//! The result of a check: something good, or a problem with its remedy.
 
 use serde::Serialize;
 use std::fmt;
 
-/// The subjects of the checks, in the order in which a report shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Group {
@@ -37,7 +36,6 @@ pub enum Group {
 }
 
 impl Group {
-    /// The group's title in a report.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -67,16 +65,14 @@ impl fmt::Display for Group {
     }
 }
 
-/// One line of a report. By construction every problem has a remedy.
+/// One line of a report. The types leave no way to report a problem without a remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What the check has found.
     pub what: String,
     #[serde(flatten)]
     pub verdict: Verdict,
 }
 
-/// Whether a check's subject is in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "lowercase")]
 pub enum Verdict {
@@ -95,7 +91,6 @@ impl Finding {
         Self { what: what.into(), verdict: Verdict::Fine }
     }
 
-    /// Something that works but needs attention.
     pub fn warning(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), verdict: Verdict::Warning { remedy: remedy.into() } }
     }
@@ -104,7 +99,6 @@ impl Finding {
         Self { what: what.into(), verdict: Verdict::Failure { remedy: remedy.into() } }
     }
 
-    /// The remedy; `None` if nothing is wrong.
     #[must_use]
     pub fn remedy(&self) -> Option<&str> {
         match &self.verdict {
@@ -124,5 +118,4 @@ impl Finding {
     }
 }
 
-/// The findings of each group that was checked.
 pub type Findings = Vec<(Group, Vec<Finding>)>;

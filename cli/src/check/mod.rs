@@ -45,7 +45,6 @@ Examples:
   # What does not work, as programs read it
   kerf check -o json | jq '.groups[].findings[] | select(.verdict == \"failure\")'";
 
-/// The interval between two checks under `--wait`.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What is checked, and how it is told.
@@ -83,7 +82,6 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
     })
 }
 
-/// The last report, after waiting for a good one if `--wait` asks for it, and whether the API server was reached.
 async fn settled(args: &Args) -> (Report, bool) {
     let mut wait = Wait::new("all to be well", args.wait.unwrap_or_default()).every(POLL_INTERVAL);
     loop {

@@ -6,7 +6,6 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::fmt;
 
-/// The manifests with the rights of each service account.
 const RBAC: [(&str, &str); 3] = [
     ("kerf-webhook", include_str!("../../../deploy/base/webhook/rbac.yaml")),
     ("kerf-extender", include_str!("../../../deploy/base/extender/rbac.yaml")),
@@ -47,7 +46,6 @@ pub enum Who {
     Account(String),
 }
 
-/// A right that somebody needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Need {
     pub who: Who,
@@ -61,7 +59,6 @@ pub struct Need {
     pub namespace: Option<String>,
 }
 
-/// The form is that of `kubectl auth can-i`.
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
@@ -81,7 +78,6 @@ impl fmt::Display for Need {
     }
 }
 
-/// The rights of the user who installs kerf.
 pub fn of_the_installer(namespace: &str) -> Vec<Need> {
     let need = |(group, resource, inside): (&str, &str, bool)| Need {
         who: Who::User,
@@ -95,8 +91,8 @@ pub fn of_the_installer(namespace: &str) -> Vec<Need> {
     INSTALLED.into_iter().map(need).collect()
 }
 
-/// The rights of kerf's programs. `extender_may` says which optional abilities count, and `account_of` names each
-/// program's service account.
+/// The rights of kerf's programs. `extender_may` says which optional abilities count, because the rights of the others
+/// are not installed. `account_of` names each program's service account.
 pub fn of_the_programs(
     namespace: &str,
     extender_may: impl Fn(&str) -> bool,
@@ -120,7 +116,6 @@ pub fn of_the_programs(
     Ok(needs)
 }
 
-/// Every right that a rule grants.
 fn of_rule(account: &str, namespace: Option<&str>, rule: &PolicyRule) -> Vec<Need> {
     let names: Vec<Option<String>> = match rule.resource_names.as_deref() {
         None | Some([]) => vec![None],

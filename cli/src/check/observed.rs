@@ -1,4 +1,5 @@
-//! Everything that is known of a cluster when it is judged. Plain data: `read` fills it, `judge` reads it.
+//! Everything that is known of a cluster when it is judged. `read` fills it and `judge` reads it, so that the judgement
+//! needs no cluster.
 
 use super::need::Need;
 use super::others::Foreigner;
@@ -12,13 +13,11 @@ use kerf_runtime::gpu_node::GpuNode;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The name of the agent's program.
 pub const AGENT: &str = "kerf-node-agent";
 
 /// The namespace of the pod that probes the webhook.
 pub const PROBED: &str = "default";
 
-/// The outcome of a look-up.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Seen<T> {
     Found(T),
@@ -29,7 +28,6 @@ pub enum Seen<T> {
 }
 
 impl<T> Seen<T> {
-    /// The value, if it was found.
     pub fn found(&self) -> Option<&T> {
         match self {
             Self::Found(it) => Some(it),
@@ -45,7 +43,6 @@ impl<T> Seen<Vec<T>> {
     }
 }
 
-/// How the webhook treats the probe, a pod that is never created.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Probe {
     #[default]
@@ -62,11 +59,9 @@ pub enum Probe {
     Hindered(String),
 }
 
-/// What was read of a cluster.
 #[derive(Debug, Default)]
 pub struct Observed {
     pub namespace: String,
-    /// The URL of the API server.
     pub url: String,
     /// The API server's version: `v1.36.0`.
     pub version: String,
@@ -80,28 +75,22 @@ pub struct Observed {
     pub rights: Vec<(Need, Seen<bool>)>,
     /// The `CustomResourceDefinition` of `GpuNodes`, as JSON.
     pub crd: Seen<Value>,
-    /// The names of all `ValidatingAdmissionPolicies`.
     pub guards: Seen<Vec<String>>,
     /// The names of those that a binding puts in force.
     pub guards_bound: Seen<Vec<String>>,
     pub webhook: Seen<MutatingWebhookConfiguration>,
-    /// The Secrets with certificates in kerf's namespace, by name.
     pub secrets: BTreeMap<String, Seen<Secret>>,
     pub probe: Probe,
     pub lease: Seen<Lease>,
-    /// The same Lease a little later; read only if the first one had expired.
+    /// The same Lease a little later. It is read only if the first one had expired, because a renewal in between shows
+    /// a slow clock.
     pub lease_later: Option<Lease>,
     pub extender_service: Seen<Service>,
-    /// The pods of the cluster's own scheduler, if it runs as pods.
     pub main_schedulers: Seen<Vec<Pod>>,
-    /// The `ConfigMaps` of kerf's namespace.
     pub config_maps: Seen<Vec<ConfigMap>>,
-    /// The Deployments of kerf's namespace.
     pub deployments: Seen<Vec<Deployment>>,
-    /// The pods of kerf's namespace.
     pub pods: Seen<Vec<Pod>>,
     pub nodes: Seen<Vec<Node>>,
-    /// The Leases of all Nodes.
     pub node_leases: Seen<Vec<Lease>>,
     pub gpu_nodes: Seen<Vec<GpuNode>>,
     /// Other GPU managers, found by their pods, webhooks and `ResourceSlices`.
@@ -109,13 +98,12 @@ pub struct Observed {
     /// The `ClusterPolicy` that GPU Operator uses, as JSON.
     pub cluster_policy: Seen<Value>,
     pub resource_quotas: Seen<Vec<ResourceQuota>>,
-    /// The `DeviceClasses` of dynamic resource allocation, as JSON.
     pub device_classes: Seen<Vec<Value>>,
 }
 
 impl Observed {
-    /// The pods of one of kerf's programs that have not ended and are not being deleted. An evicted pod stays as an
-    /// object while another runs in its place.
+    /// The pods of one of kerf's programs that have not ended and are not being deleted. Others do not count, because
+    /// an evicted pod stays as an object while another runs in its place.
     pub fn pods_of(&self, program: &str) -> impl Iterator<Item = &Pod> {
         self.pods.all().iter().filter(move |pod| {
             let name = pod.metadata.labels.as_ref().and_then(|labels| labels.get("app.kubernetes.io/name"));
@@ -124,18 +112,17 @@ impl Observed {
         })
     }
 
-    /// The pod template's spec of one of kerf's Deployments.
     pub fn pod_spec_of(&self, program: &str) -> Option<&PodSpec> {
         let deployment = self.deployments.all().iter().find(|deployment| name_of(*deployment) == program)?;
         deployment.spec.as_ref()?.template.spec.as_ref()
     }
 
-    /// The volumes of one of kerf's Deployments.
     pub fn volumes_of(&self, program: &str) -> impl Iterator<Item = &Volume> {
         self.pod_spec_of(program).and_then(|pod| pod.volumes.as_ref()).into_iter().flatten()
     }
 
-    /// The value of a flag like `--moves=false` in one of kerf's Deployments. If it is repeated, the last one counts.
+    /// The value of a flag like `--moves=false` in one of kerf's Deployments. If it is repeated, the last one counts,
+    /// as in the program.
     pub fn flag_of(&self, program: &str, flag: &str) -> Option<&str> {
         let pod = self.pod_spec_of(program);
         let arguments = pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|c| c.args.iter().flatten());
@@ -148,7 +135,6 @@ impl Observed {
         self.flag_of("kerf-extender", &format!("--{what}")) != Some("false")
     }
 
-    /// The managed Nodes: by their labels, or because the chart's values put an agent there.
     pub fn managed(&self) -> Vec<&Node> {
         self.by_owner().0
     }
@@ -185,7 +171,6 @@ pub fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Why a pod is not ready, from the states of its containers, its conditions or its phase.
 pub fn trouble_of(pod: &Pod) -> String {
     let Some(status) = &pod.status else { return "it has no status".to_owned() };
     let containers =

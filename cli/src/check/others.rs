@@ -5,12 +5,10 @@ use k8s_openapi::api::core::v1::Container;
 use kerf_core::keys;
 use std::collections::BTreeSet;
 
-/// A program that manages GPUs, or mutates pods that ask for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Who {
     DevicePlugin,
     MigManager,
-    /// NVIDIA's driver for dynamic resource allocation.
     DraDriver,
     Nos,
     Hami,
@@ -19,13 +17,14 @@ pub enum Who {
     Gpushare,
 }
 
-/// A part of the image's name and of the container's name by which each is recognized, because one of NVIDIA's images
-/// holds several programs.
+/// A part of the image's name and of the container's name by which each is recognized. The container counts, too,
+/// because one of NVIDIA's images holds several programs.
 const IMAGES: [(&str, &str, Who); 10] = [
     ("k8s-device-plugin", "device-plugin", Who::DevicePlugin),
     ("gpu-operator-mig-manager", "", Who::MigManager),
     ("k8s-mig-manager", "", Who::MigManager),
-    // Without GPU support its kubelet plugin has only the container compute-domains, which takes no GPUs.
+    // The container is needed, because without GPU support its kubelet plugin has only the container compute-domains,
+    // which takes no GPUs.
     ("k8s-dra-driver-gpu", "gpus", Who::DraDriver),
     ("nebuly-nvidia-device-plugin", "", Who::Nos),
     ("nos-mig-agent", "", Who::Nos),
@@ -35,11 +34,9 @@ const IMAGES: [(&str, &str, Who); 10] = [
     ("k8s-gpushare-plugin", "", Who::Gpushare),
 ];
 
-/// The part of a webhook configuration's name by which each is recognized.
 const WEBHOOKS: [(&str, Who); 3] = [("hami", Who::Hami), ("kai-", Who::Kai), ("nos-", Who::Nos)];
 
 impl Who {
-    /// The program's name in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -54,7 +51,6 @@ impl Who {
         }
     }
 
-    /// How to keep it off a managed node.
     #[must_use]
     pub fn remedy(self, node: &str) -> String {
         match self {
@@ -76,7 +72,6 @@ impl Who {
     }
 }
 
-/// Another GPU manager that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreigner {
     pub who: Who,
@@ -86,7 +81,6 @@ pub struct Foreigner {
     pub nodes: BTreeSet<String>,
 }
 
-/// The GPU manager that a `DaemonSet` runs, if it is a known one.
 #[must_use]
 pub fn of_daemon_set(set: &DaemonSet) -> Option<Who> {
     let spec = set.spec.as_ref()?.template.spec.as_ref()?;
@@ -100,7 +94,6 @@ fn of_container(container: &Container) -> Option<Who> {
     Some(*who)
 }
 
-/// The GPU manager to which a webhook configuration of this name belongs.
 #[must_use]
 pub fn of_webhook(name: &str) -> Option<Who> {
     let (_, who) =

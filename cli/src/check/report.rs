@@ -7,7 +7,6 @@ use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// The findings of a check, as they are printed.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub good: bool,
@@ -34,7 +33,6 @@ impl Report {
         self.groups.iter().flat_map(|group| &group.findings).filter(|finding| is(finding)).count()
     }
 
-    /// The long form: every finding, in groups.
     fn whole(&self) -> String {
         let mut text = String::new();
         let bold = Style::new().bold();
@@ -82,7 +80,7 @@ impl Report {
                 let _infallible = writeln!(text, "{sign}: {group}: {}; {remedy}", finding.what);
             }
         }
-        // Messages quote names and texts of the cluster, which may have other characters.
+        // Messages quote names and texts of the cluster, so they may have other characters.
         text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect()
     }
 }
@@ -93,13 +91,11 @@ impl output::Report for Report {
     }
 }
 
-/// Whether nothing failed; with `strict`, also whether there is no warning.
 pub fn is_good(findings: &Findings, strict: bool) -> bool {
     let mut all = findings.iter().flat_map(|(_, findings)| findings);
     !all.any(|finding| finding.is_failure() || strict && finding.is_warning())
 }
 
-/// The findings as a terminal without colours shows them.
 #[cfg(test)]
 pub fn render(findings: &Findings, format: Format, strict: bool) -> String {
     let text = output::render(&Report::of(findings.clone(), strict), format).unwrap();

@@ -17,20 +17,16 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The timeout for the cluster's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The contexts of the kubeconfig.
 pub fn contexts() -> Vec<CompletionCandidate> {
     of_kubeconfig(|config| config.contexts.into_iter().map(|named| named.name).collect())
 }
 
-/// The clusters of the kubeconfig.
 pub fn clusters() -> Vec<CompletionCandidate> {
     of_kubeconfig(|config| config.clusters.into_iter().map(|named| named.name).collect())
 }
 
-/// The users of the kubeconfig.
 pub fn users() -> Vec<CompletionCandidate> {
     of_kubeconfig(|config| config.auth_infos.into_iter().map(|named| named.name).collect())
 }
@@ -80,7 +76,8 @@ fn of_kubeconfig(names: impl Fn(Kubeconfig) -> Vec<String>) -> Vec<CompletionCan
     found.unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The names that the cluster returns in time. A login that hangs blocks only its thread, which ends with the program.
+/// The names that the cluster returns in time. They are read in a thread, because a login that hangs must block only
+/// that thread, which ends with the program.
 fn of_cluster(
     question: impl AsyncFnOnce(Client, String) -> kube::Result<Vec<String>> + Send + 'static,
 ) -> Vec<CompletionCandidate> {
@@ -99,7 +96,6 @@ fn of_cluster(
     names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The connection flags in the command line so far, and the namespace.
 fn typed() -> Option<(Connection, Option<String>)> {
     let typed = completion_words::typed()?;
     let namespace = typed.try_get_one::<String>("namespace").ok().flatten().cloned();

@@ -1,7 +1,7 @@
 //! Loads a client's configuration from a kubeconfig, without its proxy, which `proxy` chooses.
 //!
-//! kube's own loader reads the proxy's environment variables too, and rejects a `NO_PROXY` with an entry that kubectl
-//! skips.
+//! kube's own loader is not used, because it reads the proxy's environment variables, too, and rejects a `NO_PROXY`
+//! with an entry that kubectl skips.
 
 use kube::Config;
 use kube::config::{AuthInfo, Cluster, ExecAuthCluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -35,7 +35,7 @@ pub fn load(
 fn configure(cluster: &Cluster, mut user: AuthInfo) -> Result<Config, KubeconfigError> {
     let server = cluster.server.as_ref().ok_or(KubeconfigError::MissingClusterUrl)?;
     let mut config = Config::new(server.parse().map_err(KubeconfigError::ParseClusterUrl)?);
-    // The conversion for credential plugins also reads the authority's file or data.
+    // The conversion is for credential plugins. It is used here, because it also reads the authority's file or data.
     let read = ExecAuthCluster::try_from(cluster)?;
     config.root_cert = read.certificate_authority_data.as_deref().map(certificates).transpose()?;
     if let Some(plugin) = user.exec.as_mut().filter(|plugin| plugin.provide_cluster_info) {
@@ -89,7 +89,8 @@ mod tests {
         KubeConfigOptions { context: owned(context), cluster: owned(cluster), user: None }
     }
 
-    /// The `Debug` output has all fields. The proxy that kube chooses depends on this process' environment.
+    /// The `Debug` output is compared, because it has all fields. The proxy is left out, because kube chooses it by
+    /// this process' environment.
     #[tokio::test]
     async fn a_context_is_loaded_as_kube_loads_it() {
         let kubeconfig = kubeconfig();

@@ -27,7 +27,6 @@ use kube::{Client, Config};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The namespace in the chart's and the manifests' defaults.
 const KERF_NAMESPACE: &str = "kerf-system";
 
 /// How the API server is reached.
@@ -68,7 +67,6 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A client whose API server has answered.
     pub async fn client(&self) -> Result<Client, Trouble> {
         Ok(self.connect().await?.client)
     }
@@ -79,12 +77,10 @@ impl Connection {
         Self { unattended: true, ..self }
     }
 
-    /// Connects, and returns once the API server has answered.
     pub async fn connect(&self) -> Result<Connected, Trouble> {
         question::ask(self.config().await?, self.request_timeout).await
     }
 
-    /// The client's configuration from these flags, the kubeconfig and the environment.
     async fn config(&self) -> Result<Config, Trouble> {
         let loaded = self.files().read().and_then(|read| kubeconfig::load(&read, &self.options()));
         let (mut config, proxy) = match (loaded, &self.server) {
@@ -92,7 +88,7 @@ impl Connection {
             // The user asked for a kubeconfig, so nothing else may take its place.
             (Err(error), _) if self.names_kubeconfig() => return Err(Trouble::of_kubeconfig(&error)),
             (Err(_), Some(server)) => (Config::new(server.clone()), None),
-            // A pod has no kubeconfig, but a service account.
+            // A pod has no kubeconfig, but a service account, so that is tried last.
             (Err(_), None) => {
                 (self.files().config().await.map_err(|error| Trouble::of_client(&error))?, None)
             }
@@ -114,7 +110,6 @@ impl Connection {
         Ok(config)
     }
 
-    /// The kubeconfig files to read.
     pub(crate) fn files(&self) -> ClientArgs {
         ClientArgs { kubeconfig: self.kubeconfig.clone() }
     }
@@ -127,7 +122,6 @@ impl Connection {
         }
     }
 
-    /// Whether a flag requires a kubeconfig.
     fn names_kubeconfig(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some() || self.cluster.is_some() || self.user.is_some()
     }

@@ -31,7 +31,7 @@ pub fn choose(
 
 fn parse(origin: &str, url: &str) -> Result<Uri, String> {
     let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-    // kube supports only this name; it always lets the proxy resolve names.
+    // kube supports only this name. The meaning stays the same, because kube always lets the proxy resolve names.
     let url = url.replacen("socks5h://", "socks5://", 1);
     let parsed = url.parse::<Uri>().ok();
     let is_known = |url: &Uri| matches!(url.scheme_str(), Some("http" | "https" | "socks5"));
@@ -45,13 +45,14 @@ fn parse(origin: &str, url: &str) -> Result<Uri, String> {
     Ok(parsed)
 }
 
-/// Whether the server is on this machine, which a proxy cannot reach.
+/// Whether the server is on this machine. Such a server needs a direct connection, because a proxy cannot reach it.
 fn is_here(server: &Uri) -> bool {
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Whether `NO_PROXY` names the server. Empty entries, and those that are no host, address or network, match nothing.
+/// Whether `NO_PROXY` names the server. Empty entries, and those that are no host, address or network, match nothing,
+/// as kubectl skips them.
 fn is_excluded(excluded: &str, server: &Uri) -> bool {
     let entries = excluded.split(',').map(str::trim).filter(|entry| !entry.is_empty());
     let excluded = entries.collect::<Vec<_>>().join(",");
@@ -88,7 +89,7 @@ mod tests {
             (&[proxy, ("NO_PROXY", "a,,*")], ""),
             (&[proxy, ("NO_PROXY", "a,,b")], through),
             (&[proxy, ("NO_PROXY", " , ,")], through),
-            // `NO_PROXY` names servers and not the proxy itself.
+            // The proxy's own name is in the list, because `NO_PROXY` names servers and not the proxy itself.
             (&[proxy, ("NO_PROXY", "proxy,localhost,169.254/16")], through),
         ] {
             assert_eq!(chosen(None, server, environment).as_deref(), Ok(expected), "{environment:?}");

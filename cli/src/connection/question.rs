@@ -11,15 +11,12 @@ use kube::client::Body;
 use kube::{Client, Config};
 use std::time::Duration;
 
-/// The timeout of the first request, if no flag sets one.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An API server that has answered.
 pub struct Connected {
     pub client: Client,
     pub url: String,
     pub version: String,
-    /// The API server's time, by the header of its answer.
     pub now: Timestamp,
     /// How far this machine's clock is ahead of it.
     pub skew: SignedDuration,
@@ -69,7 +66,7 @@ fn time_of(date: &str) -> Option<Timestamp> {
     DateTimeParser::new().parse_zoned(date).ok().map(|zoned| zoned.timestamp())
 }
 
-/// How far `here` is ahead of `there`, which has whole seconds only. Less than a second therefore counts as zero.
+/// How far `here` is ahead of `there`. Less than a second counts as zero, because `there` has whole seconds only.
 fn skew(here: Timestamp, there: Timestamp) -> SignedDuration {
     let ahead = here.duration_since(there);
     if (SignedDuration::ZERO..SignedDuration::from_secs(1)).contains(&ahead) {

@@ -1,5 +1,5 @@
-//! Describes what is wrong with the connection to an API server, and the remedy. Kubeconfigs age: certificates expire,
-//! clusters are recreated, contexts are renamed. Each case has its own message. Pure.
+//! Describes what is wrong with the connection to an API server, and the remedy. Each case has its own message, because
+//! kubeconfigs age: certificates expire, clusters are recreated, contexts are renamed. Pure.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,10 +11,8 @@ use kube::config::{AuthInfo, KubeconfigError};
 use std::error::Error;
 use std::fmt;
 
-/// Why an API server cannot be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// The kubeconfig names no API server.
     Kubeconfig(String),
     NoContext(String),
     Proxy(String),
@@ -25,7 +23,6 @@ pub enum Trouble {
         url: String,
         text: String,
     },
-    /// There are no credentials: a credential plugin is missing, or its login has expired.
     NoLogin {
         /// The plugin, if the kubeconfig names one.
         plugin: Option<String>,
@@ -42,7 +39,6 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// The problem and its remedy.
     #[must_use]
     pub fn words(&self) -> (String, String) {
         let (what, remedy) = match self {
@@ -94,9 +90,8 @@ impl Trouble {
         (what, remedy.to_owned())
     }
 
-    /// The problem with the kubeconfig.
     pub(super) fn of_kubeconfig(error: &KubeconfigError) -> Self {
-        // The lines after the first quote the file, which may contain secrets.
+        // Only the first line is shown, because the others quote the file, which may contain secrets.
         let text = || error.to_string().lines().next().unwrap_or_default().to_owned();
         match error {
             KubeconfigError::LoadContext(name) => {
@@ -112,7 +107,6 @@ impl Trouble {
         }
     }
 
-    /// Why neither a kubeconfig nor a pod's service account was found.
     pub(super) fn of_client(error: &ClientError) -> Self {
         let cause = match error {
             ClientError::Kubeconfig(error) => Some(error),
@@ -164,7 +158,7 @@ impl From<kube::Error> for Failed {
     fn from(error: kube::Error) -> Self {
         let login = match &error {
             kube::Error::Auth(login) => Some(login),
-            // A plugin runs again when its credentials have expired.
+            // A plugin runs again when its credentials have expired, so its error may also come from a request.
             kube::Error::Service(error) => error.downcast_ref(),
             _ => None,
         };
@@ -184,7 +178,6 @@ fn of_login(error: &AuthError) -> String {
     format!("it ended with {}{last}", out.status)
 }
 
-/// The end of the user's client certificate, if it has expired.
 pub(super) fn ended(user: &AuthInfo, now: Timestamp) -> Option<Timestamp> {
     let pem = match (&user.client_certificate_data, &user.client_certificate) {
         (Some(data), _) => String::from_utf8(STANDARD.decode(data).ok()?).ok()?,

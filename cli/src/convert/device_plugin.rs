@@ -32,7 +32,7 @@ pub(super) fn sharing(sharing: &Value, key: Option<&str>, field: &str, into: &mu
     into.policy(&name, &format!("{above}sharing"), &matched, &rules);
 }
 
-/// A key as a part of an object's name, which allows no capitals and no underscores.
+/// A key as a part of an object's name. Kubernetes allows no capitals and no underscores there.
 fn legal(key: &str) -> String {
     key.to_lowercase().replace('_', "-")
 }
@@ -60,8 +60,8 @@ fn take(rule: Value, rules: &mut Vec<Value>, field: &str, into: &mut Converted) 
     }
 }
 
-/// Merges two rules for the same GPUs, without and with MIG mode. The admin decides on the mode, because the rules name
-/// both.
+/// Merges two rules for the same GPUs, without and with MIG mode. The mode is not changed, because the rules name both
+/// and only the admin can decide.
 fn join(rule: &mut Value, of_mig: &Value) {
     let kinds = [&rule["kinds"], &of_mig["kinds"]].map(|kinds| kinds.as_array().cloned().unwrap_or_default());
     rule["kinds"] = kinds.concat().into();
@@ -69,7 +69,6 @@ fn join(rule: &mut Value, of_mig: &Value) {
     rule["mig"] = of_mig["mig"].clone();
 }
 
-/// Whether the name is one of MIG devices. Its domain may be omitted.
 fn is_of_mig(name: &str) -> bool {
     let whole = if name.contains('/') { name.to_owned() } else { format!("{PREFIX}{name}") };
     matches!(whole.parse(), Ok(ResourceName::Mig(_)))
@@ -112,7 +111,6 @@ fn rule(kind: &str, resource: &Value, field: &str, into: &mut Converted) -> Opti
     Some(mps_rule(&select, &[layout]))
 }
 
-/// Parses `devices`: absent, `all`, or names of GPUs.
 fn select(devices: &Value, field: &str, into: &mut Converted) -> Option<Value> {
     match devices {
         Value::Null => Some(json!({})),

@@ -18,7 +18,8 @@ pub(super) fn configurations(configurations: &Map<String, Value>, field: &str, i
             .enumerate()
             .filter_map(|(number, entry)| rule(entry, &format!("{field}[{number}]"), into))
             .collect();
-        // A partly converted configuration would use GPUs for other purposes than intended.
+        // A configuration with a problem gives no policy, because a part of it would use GPUs for other purposes than
+        // intended.
         if into.problems.len() == problems {
             into.policy(name, &field, &json!({"labels": {MIG_CONFIG: name}}), &rules);
         }

@@ -31,11 +31,9 @@ Examples:
   # The configuration of NVIDIA's MIG manager
   kubectl -n gpu-operator get configmap default-mig-parted-config -o yaml | kerf policy convert -f - > nodes.yaml";
 
-/// The formats that the command reads.
 const KNOWN: &str =
     "give mig-parted's (mig-configs), the device plugin's (sharing), or Nodes with nos's annotations";
 
-/// The forms in which a GPU can be named.
 const GPU_NAMES: &str =
     "write all, or a list of UUIDs or of PCI bus ids, as kerf gpu list prints them on the node";
 
@@ -50,7 +48,6 @@ pub struct Args {
     output: ObjectFormat,
 }
 
-/// The policies made from a file.
 #[derive(Debug, Default)]
 struct Converted {
     documents: Vec<NodePolicyDocument>,
@@ -60,7 +57,8 @@ struct Converted {
     problems: Vec<String>,
 }
 
-/// Prints the policies. What cannot be converted goes to standard error, and is an error.
+/// Prints the policies. Parts that cannot be converted go to standard error, so that standard output can be applied.
+/// They make the command fail.
 pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let mut converted = Converted::default();
     let mut problems = Vec::new();
@@ -80,7 +78,6 @@ pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The policies as text. Only YAML has comments.
 fn text(documents: &[NodePolicyDocument], format: ObjectFormat) -> anyhow::Result<String> {
     match (format, documents) {
         (ObjectFormat::Yaml, _) => {
@@ -96,7 +93,7 @@ fn text(documents: &[NodePolicyDocument], format: ObjectFormat) -> anyhow::Resul
     }
 }
 
-/// The source may not have named all nodes that it applied to.
+/// The comment warns the admin, because the source may not have named all nodes that it applied to.
 fn comment(document: &NodePolicyDocument) -> &'static str {
     let nodes = &document.spec.nodes;
     if nodes.is_all() {
@@ -164,8 +161,8 @@ impl Converted {
         self.problems.push(format!("{place}{what}; {remedy}"));
     }
 
-    /// Adds a policy with this name for matching nodes, with these rules for GPUs. Two keys may lead to the same name,
-    /// of which only one policy can exist; the second is a problem.
+    /// Adds a policy with this name for matching nodes, with these rules for GPUs. Two keys may lead to the same name.
+    /// The second is a problem then, because only one policy of a name can exist.
     fn policy(&mut self, name: &str, field: &str, matched: &Value, rules: &[Value]) {
         let document = json!({
             "apiVersion": keys::API_VERSION, "kind": "GpuNodePolicy", "metadata": {"name": name},
@@ -216,7 +213,6 @@ fn select_gpus(devices: &Value, field: &str, into: &mut Converted) -> Option<Val
     None
 }
 
-/// The rule for GPUs with this fixed layout. An empty layout means that kerf cuts them on demand.
 fn mig_rule(select: &Value, layout: &[Value]) -> Value {
     let mut rule = json!({"select": select, "kinds": ["mig"], "modeChange": "with-reset"});
     if !layout.is_empty() {

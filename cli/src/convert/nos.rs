@@ -38,7 +38,7 @@ pub(super) fn node(node: &Value, into: &mut Converted) {
     }
     let mut rules: Vec<Value> = gpus.values().map(|slices| rule(slices)).collect();
     rules.dedup();
-    // nos names GPUs by NVML's index, which kerf's policies do not accept. So all GPUs must have the same layout.
+    // All GPUs must have the same layout, because nos names GPUs by NVML's index, which kerf's policies do not accept.
     if rules.len() > 1 {
         let what = "its GPUs are cut in different ways, each named by its index, which may be another GPU's after a boot";
         let remedy = "write a GpuNodePolicy with select.uuids or select.pciBusIds for each, as kerf gpu list prints them";
@@ -47,7 +47,6 @@ pub(super) fn node(node: &Value, into: &mut Converted) {
     into.policy(&format!("nos-{name}"), &field, &json!({"names": [name]}), &rules);
 }
 
-/// The rule for all GPUs of a node.
 fn rule(slices: &[(ResourceName, u32)]) -> Value {
     let select = json!({});
     let layout: Vec<Value> =
@@ -56,7 +55,6 @@ fn rule(slices: &[(ResourceName, u32)]) -> Value {
     if is_mig { mig_rule(&select, &layout) } else { mps_rule(&select, &layout) }
 }
 
-/// The rule for GPUs with these MPS shares.
 pub(super) fn mps_rule(select: &Value, layout: &[Value]) -> Value {
     json!({"select": select, "kinds": ["mps"], "modeChange": "with-reset", "layout": layout})
 }
@@ -68,7 +66,6 @@ fn resource(profile: &str) -> Option<ResourceName> {
     format!("nvidia.com/gpu-{profile}").parse().ok().filter(|name| matches!(name, ResourceName::Mps(_)))
 }
 
-/// Whether the document is nos's list of possible geometries for each model.
 pub(super) fn is_geometries(document: &Value) -> bool {
     let counts = |geometry: &Value| {
         geometry

@@ -7,7 +7,6 @@ fn of_file(file: &str) -> Converted {
     converted
 }
 
-/// The policies made from a file, and what could not be converted.
 fn converted(file: &str) -> String {
     let Converted { documents, problems, .. } = of_file(file);
     let documents = text(&documents, ObjectFormat::Yaml).unwrap();

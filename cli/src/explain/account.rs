@@ -16,13 +16,11 @@ use kerf_runtime::gpu_node::GpuNode;
 use serde::Serialize;
 use std::fmt::{self, Write};
 
-/// The accounts of all pods that were asked for.
 #[derive(Debug, Serialize)]
 pub struct Accounts {
     pods: Vec<Account>,
 }
 
-/// One pod's records, in the order of time.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Account {
@@ -32,12 +30,10 @@ struct Account {
     phase: Option<String>,
     node: Option<String>,
     request: Option<RequestDocument>,
-    /// The slices that the extender assigned.
     assignment: Option<AssignmentDocument>,
     entries: Vec<Entry>,
 }
 
-/// One paragraph of an account.
 #[derive(Debug, Serialize)]
 struct Entry {
     /// When it happened; `None` for the present state.
@@ -55,7 +51,6 @@ enum Topic {
     Scheduling,
     Assignment,
     Reservation,
-    /// The offer of each node for a pending pod.
     Nodes,
     Phase,
     Unknown,
@@ -118,7 +113,6 @@ impl fmt::Display for Account {
     }
 }
 
-/// Why the account has no Events.
 fn without_events(recorded: &Recorded) -> Option<String> {
     match &recorded.events {
         Err(why) => Some(format!("Not known: Events: {why}")),
@@ -133,7 +127,6 @@ fn note(topic: Topic, line: String) -> Entry {
     Entry { time: None, topic, lines: vec![line] }
 }
 
-/// The webhook's decision, from the request document.
 fn admission(pod: &Pod) -> Entry {
     let time = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let document = annotation(pod, keys::REQUEST).map(RequestDocument::parse);
@@ -149,7 +142,8 @@ fn admission(pod: &Pod) -> Entry {
     Entry { time, topic: Topic::Admission, lines }
 }
 
-/// Limits by which the pod asks in another system's words. They count only under a policy with that dialect.
+/// Limits by which the pod asks in another system's words. They are listed, because they count only under a policy with
+/// that dialect.
 fn others(pod: &Pod) -> impl Iterator<Item = String> {
     let containers =
         pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
@@ -218,7 +212,6 @@ fn container(container: &ContainerRequest) -> String {
     line
 }
 
-/// An Event from any program: the extender, the scheduler, the agent or the kubelet.
 fn event(event: &Event) -> Entry {
     let series = event.series.as_ref();
     let times = [
@@ -254,7 +247,6 @@ fn scheduled(pod: &Pod) -> Option<Entry> {
     Some(Entry { time, topic: Topic::Scheduling, lines: vec![line] })
 }
 
-/// The assignment that the extender wrote with the Binding.
 fn assignment(pod: &Pod) -> Entry {
     match assigned(pod) {
         None => note(
@@ -282,7 +274,7 @@ fn assignment(pod: &Pod) -> Entry {
     }
 }
 
-/// Whether NVIDIA's device plugin serves the pod. No GpuNode has such devices.
+/// Whether NVIDIA's device plugin serves the pod. Such a pod has no reservation, because no GpuNode has such devices.
 fn is_on_static_node(pod: &Pod) -> bool {
     assigned(pod).and_then(Result::ok).is_some_and(|document| !document.devices.is_empty())
 }
@@ -291,7 +283,6 @@ fn assigned(pod: &Pod) -> Option<serde_json::Result<AssignmentDocument>> {
     Some(serde_json::from_str(annotation(pod, keys::ASSIGNMENT)?))
 }
 
-/// The reservations that the `GpuNodes` show now.
 fn reservations(pod: &Pod, records: &Records) -> Vec<Entry> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let nodes = records.nodes.iter().flatten();
@@ -311,7 +302,7 @@ fn reservations(pod: &Pod, records: &Records) -> Vec<Entry> {
 /// have which reason.
 fn by_node(pod: &Pod, records: &Records, nodes: &Nodes) -> Option<Entry> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    // An unreadable status shows no reservation. Its node then counts as one without capacity.
+    // A node with an unreadable status counts as one without capacity, because it shows no reservation.
     let statuses = records.nodes.iter().flatten().filter_map(|node| node.read_status().ok().flatten());
     let is_promised = statuses.flat_map(|status| status.slices).any(|slice| is_for(&slice, uid));
     let document = RequestDocument::parse(annotation(pod, keys::REQUEST)?).ok()?;
@@ -346,7 +337,6 @@ fn by_node(pod: &Pod, records: &Records, nodes: &Nodes) -> Option<Entry> {
     Some(Entry { time: None, topic: Topic::Nodes, lines: lines.collect() })
 }
 
-/// Whether a slice is reserved for the pod with this UID.
 fn is_for(slice: &SliceStatus, uid: &str) -> bool {
     slice.reservation.as_ref().is_some_and(|reservation| reservation.uid.as_str() == uid)
 }

@@ -43,7 +43,6 @@ fn a_pod_that_waits_is_told_why() {
     insta::assert_snapshot!(explained("waits.yaml"));
 }
 
-/// One pod is bound by its second kind, one finds no node, and one would now be bound by its second kind.
 #[test]
 fn pods_that_several_kinds_may_serve_are_told_with_their_kinds_and_the_nodes_that_are_left_out() {
     insta::assert_snapshot!(explained("neutral.yaml"));

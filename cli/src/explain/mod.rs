@@ -62,7 +62,6 @@ pub struct Args {
     connection: Connection,
 }
 
-/// Prints the accounts of the pods.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let records = if let Some(file) = &args.filename {
         Records::read(file)?
@@ -84,7 +83,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&Accounts::of(&records), args.output)
 }
 
-/// The names of the pods, from the forms that kubectl accepts.
 fn names(what: &[String]) -> Result<Vec<String>, InputError> {
     let is_pod = |kind: &str| matches!(kind, "pod" | "pods" | "po");
     let words = match what {

@@ -18,10 +18,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The number of pods whose Events are read at the same time.
 const AT_ONCE: usize = 8;
 
-/// Pods, and the objects that explain them.
 #[derive(Debug)]
 pub struct Records {
     pub pods: Vec<Recorded>,
@@ -31,7 +29,6 @@ pub struct Records {
     pub static_nodes: Result<BTreeMap<String, PluginNode>, String>,
     /// The Nodes, whose labels and taints keep pods away, or why they could not be read. Empty if all pods are bound.
     pub machines: Result<Vec<Machine>, String>,
-    /// Why it is not known on which static nodes MIG devices are being renamed.
     pub renames_unknown: Option<String>,
 }
 
@@ -39,25 +36,18 @@ pub struct Records {
 #[derive(Debug)]
 pub struct Recorded {
     pub pod: Pod,
-    /// The pod's Events, or why they could not be read: a user may have the right to read pods only.
+    /// The pod's Events, or why they could not be read. A failure is kept, because a user may have the right to read
+    /// pods only.
     pub events: Result<Vec<Event>, String>,
 }
 
 #[derive(Debug)]
 pub enum Wanted {
-    /// Pods of one namespace by name.
     Named { namespace: String, names: Vec<String> },
-    /// All pods with these labels, or without labels all that kerf has admitted.
-    Selected {
-        /// The namespace; `None` for all namespaces.
-        namespace: Option<String>,
-        /// The label selector, in kubectl's form.
-        selector: Option<String>,
-    },
+    Selected { namespace: Option<String>, selector: Option<String> },
 }
 
 impl Records {
-    /// Reads the records from the API server.
     pub async fn fetch(client: Client, wanted: Wanted) -> anyhow::Result<Self> {
         let pods = pods(&client, wanted).await?;
         let pods = stream::iter(pods).map(|pod| Recorded::fetch(&client, pod)).buffered(AT_ONCE);
@@ -90,7 +80,6 @@ impl Records {
         Ok(())
     }
 
-    /// The nodes to which the pods may go.
     pub fn nodes_for_pods(&self) -> Nodes {
         let nodes = Nodes::of_objects(self.nodes.as_deref().unwrap_or_default());
         let nodes = nodes.with_static(self.static_nodes.iter().flatten());
@@ -141,13 +130,13 @@ impl Recorded {
         Self::new(pod, events.map(|list| list.items).map_err(why))
     }
 
-    /// Keeps only the Events of this pod, and drops those of an earlier pod with the same name.
+    /// Keeps only the Events of this pod. Those of an earlier pod with the same name would be misleading.
     fn new(pod: Pod, mut events: Result<Vec<Event>, String>) -> Self {
         let ObjectMeta { name, namespace, uid, .. } = &pod.metadata;
         if let Ok(events) = &mut events {
             events.retain(|event| {
                 let about = &event.involved_object;
-                // A record in a file may lack these fields, so an absent one matches everything.
+                // An absent field matches everything, because a record in a file may lack it.
                 let same = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
                 about.name == *name && same(&about.namespace, namespace) && same(&about.uid, uid)
             });
@@ -187,7 +176,6 @@ async fn pods(client: &Client, wanted: Wanted) -> anyhow::Result<Vec<Pod>> {
     Ok(pods)
 }
 
-/// The reason of an error, in one line.
 fn why(error: kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.trim().to_owned(),
@@ -195,12 +183,12 @@ fn why(error: kube::Error) -> String {
     }
 }
 
-/// Whether the pod is bound to a node.
 pub fn is_bound(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
-/// A user who may read a pod may lack the right to list all Nodes, so a failure here is not an error of the command.
+/// The Nodes. A failure is no error of the command, because a user who may read a pod may lack the right to list all
+/// Nodes.
 async fn machines(client: &Client) -> kube::Result<Vec<Machine>> {
     Ok(Api::<Machine>::all(client.clone()).list(&ListParams::default()).await?.items)
 }

@@ -9,7 +9,6 @@ use kerf_nvml::{Compute, Gpu, GpuBackend as _, GpuInstance, MigMode, NvmlBackend
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// The GPUs of this machine. Memory is in MiB.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -34,7 +33,6 @@ struct GpuReport {
     reserved_mib: u64,
     compute_mode: &'static str,
     mig: &'static str,
-    /// Whether the next reset switches the MIG mode.
     mig_pending: bool,
     pending_repair: Option<String>,
     instances: Vec<InstanceReport>,
@@ -73,7 +71,6 @@ struct ProcessReport {
     used_mib: Option<u64>,
 }
 
-/// Reads the report from NVML.
 pub fn report(mut nvml: NvmlBackend) -> anyhow::Result<Report> {
     let driver = nvml.driver()?;
     let gpus = nvml.observe()?.iter().map(gpu).collect();

@@ -68,7 +68,6 @@ fn open(args: &Args) -> anyhow::Result<NvmlBackend> {
     }
 }
 
-/// An unresponsive GPU and NVML's error.
 #[derive(Debug, Serialize)]
 struct Silent {
     index: u32,
@@ -76,7 +75,6 @@ struct Silent {
 }
 
 impl Silent {
-    /// The GPUs that did not respond to the last observation.
     fn all(nvml: &NvmlBackend) -> Vec<Self> {
         nvml.silent().iter().map(|(index, error)| Self { index: *index, error: error.to_string() }).collect()
     }
@@ -88,7 +86,6 @@ impl fmt::Display for Silent {
     }
 }
 
-/// The catalog's model of a GPU, if it has one.
 fn model(gpu: &Gpu) -> Option<&'static GpuModel> {
     catalog::by_product(&gpu.product, gpu.memory)
 }

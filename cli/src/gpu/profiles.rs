@@ -9,7 +9,6 @@ use kerf_nvml::{Gpu, GpuBackend as _, NvmlBackend};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// The MIG profiles of this machine's GPUs.
 #[derive(Debug, Serialize)]
 pub struct Report {
     gpus: Vec<GpuReport>,
@@ -30,7 +29,6 @@ struct GpuReport {
     differing: Vec<Profile>,
 }
 
-/// Reads the report from NVML.
 pub fn report(mut nvml: NvmlBackend) -> anyhow::Result<Report> {
     let gpus = nvml.observe()?;
     let gpus = gpus.iter().map(|gpu| Ok(gpu_report(gpu, nvml.profiles(&gpu.uuid)?)));
@@ -52,7 +50,6 @@ fn gpu_report(gpu: &Gpu, profiles: MigTable) -> GpuReport {
     }
 }
 
-/// The profile in which NVML and the catalog differ.
 fn concerns(disagreement: &Disagreement) -> Profile {
     match disagreement {
         Disagreement::Missing(profile)

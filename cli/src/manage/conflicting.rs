@@ -9,7 +9,6 @@ use kerf_runtime::plugin_pod::PluginPod;
 use serde_json::json;
 use std::fmt;
 
-/// A `DaemonSet` whose pods manage GPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Conflicting {
     pub who: Who,
@@ -18,7 +17,6 @@ pub(super) struct Conflicting {
     spec: PodSpec,
 }
 
-/// The conflicting ones among all `DaemonSets` of a cluster.
 pub(super) fn conflicting(sets: Vec<DaemonSet>) -> Vec<Conflicting> {
     let conflicting = |set: DaemonSet| {
         let who = of_daemon_set(&set)?;
@@ -29,22 +27,20 @@ pub(super) fn conflicting(sets: Vec<DaemonSet>) -> Vec<Conflicting> {
 }
 
 impl Conflicting {
-    /// Whether the pod belongs to this `DaemonSet` and runs on the node.
     pub fn runs_as(&self, pod: &PluginPod, node: &str) -> bool {
         let owners = pod.metadata.owner_references.iter().flatten();
         let is_owned = owners.into_iter().any(|owner| owner.kind == "DaemonSet" && owner.name == self.name);
         is_owned && pod.metadata.namespace.as_ref() == Some(&self.namespace) && pod.is_on(node)
     }
 
-    /// The label by which GPU Operator keeps the `DaemonSet` off a node if its value is `false`; `None` for a
-    /// `DaemonSet` that another tool installed.
+    /// The label by which GPU Operator keeps the `DaemonSet` off a node if its value is `false`. A `DaemonSet` that
+    /// another tool installed has none.
     pub fn deploy_label(&self) -> Option<&str> {
         let mut wanted = self.spec.node_selector.iter().flatten();
         let (label, _) = wanted.find(|(key, _)| key.starts_with(nvidia_keys::DEPLOY_PREFIX))?;
         Some(label)
     }
 
-    /// Whether its pods may run on the node of this name with these labels.
     pub fn selects(&self, node: &str, labels: &Labels) -> bool {
         selects(&self.spec, node, labels)
     }
@@ -72,7 +68,6 @@ impl Conflicting {
     }
 }
 
-/// The form is `NVIDIA's device plugin (DaemonSet kube-system/nvidia-device-plugin)`.
 impl fmt::Display for Conflicting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { who, namespace, name, .. } = self;
@@ -133,7 +128,6 @@ mod tests {
         assert_eq!(of(&json!({"nodeSelector": {"a": "b"}})).deploy_label(), None);
     }
 
-    /// With the command's patch the `DaemonSet` leaves out the managed nodes, and no others.
     #[test]
     fn the_patch_leaves_out_managed_nodes_alone() {
         let pool = json!([{"key": "pool", "operator": "In", "values": ["gpu"]}]);

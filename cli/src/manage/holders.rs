@@ -6,14 +6,12 @@ use kerf_runtime::plugin_pod::{ContainerView, PluginPod};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// The name of NVIDIA's DRA driver for GPUs.
 const DRIVER: &str = "gpu.nvidia.com";
 
-/// The prefixes of resource names for GPUs and parts of them: NVIDIA's, HAMi's and nos's; gpushare's; Volcano's. The
-/// resources of NVIDIA's network cards have other prefixes.
+/// The prefixes of resource names for GPUs and parts of them: NVIDIA's, HAMi's and nos's; gpushare's; Volcano's. They
+/// are longer than a domain, because the resources of NVIDIA's network cards must not match.
 const RESOURCES: [&str; 4] = ["nvidia.com/gpu", "nvidia.com/mig-", "aliyun.com/gpu-", "volcano.sh/vgpu-"];
 
-/// The holders, as `namespace/name`; `claimed` are the pods with `ResourceClaims` for GPUs.
 pub(super) fn holders(node: &str, pods: &[PluginPod], claimed: &BTreeSet<PodKey>) -> BTreeSet<String> {
     let holds = |pod: &&PluginPod| {
         pod.is_on(node) && !pod.has_slices() && (asks(pod) || claimed.contains(&pod.key()))
@@ -27,7 +25,6 @@ fn asks(pod: &PluginPod) -> bool {
     requests.any(|(name, amount)| RESOURCES.iter().any(|begin| name.starts_with(begin)) && amount.0 != "0")
 }
 
-/// The pods to which `ResourceClaims` give GPUs; the claims are JSON.
 pub(super) fn claimed(claims: &[Value]) -> BTreeSet<PodKey> {
     let has_gpus = |claim: &&Value| {
         let results = claim["status"]["allocation"]["devices"]["results"].as_array();
@@ -86,7 +83,8 @@ mod tests {
             json!({"container": "c", "id": "s1", "gpu": "GPU-1", "shape": {"kind": "mps", "sizeGb": 4}});
         let assignment = json!({"version": 1, "slices": [slice]}).to_string();
         of_kerf.metadata.annotations = Some([(keys::ASSIGNMENT.to_owned(), assignment)].into());
-        // kerf has bound this pod to a static node, and NVIDIA's plugin has given it its device.
+        // kerf has bound this pod to a static node. It holds a GPU all the same, because NVIDIA's plugin has given it
+        // its device.
         let mut of_plugin = pod("of-plugin", "nvidia.com/gpu", "1");
         let assignment = json!({"version": 1, "slices": []}).to_string();
         of_plugin.metadata.annotations = Some([(keys::ASSIGNMENT.to_owned(), assignment)].into());

@@ -66,7 +66,6 @@ Examples:
   # All nodes of a pool, each as soon as its pods have ended
   kerf manage -l pool=gpu --cordon --wait=2h";
 
-/// Hands the nodes over, and prints each step.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async { steps::manage(args.connection.client().await?, args).await })

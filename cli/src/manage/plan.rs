@@ -12,24 +12,18 @@ use kerf_core::{keys, nvidia_keys};
 use kerf_runtime::plugin_pod::PluginPod;
 use std::collections::BTreeSet;
 
-/// What all nodes of the cluster share.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Cluster {
-    /// The namespace of the kerf installation.
     pub namespace: String,
-    /// The pod template of kerf's agents.
     pub agents: PodSpec,
     /// Whether GPU Operator has a `ClusterPolicy`.
     pub has_cluster_policy: bool,
-    /// The `DaemonSets` that manage GPUs beside kerf.
     pub conflicting: Vec<Conflicting>,
 }
 
-/// The observed state of a node.
 #[derive(Debug, Clone)]
 pub(super) struct Observed {
     pub node: Node,
-    /// The pods on the node.
     pub pods: Vec<PluginPod>,
     /// All pods in the cluster to which `ResourceClaims` give GPUs.
     pub claimed: BTreeSet<PodKey>,
@@ -37,7 +31,6 @@ pub(super) struct Observed {
     pub leaving: Option<String>,
 }
 
-/// What is to be done with a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Plan {
     /// The labels that the node lacks; empty if it has all.
@@ -72,21 +65,21 @@ impl Plan {
         Ok(Self { labels, holders: holders(&name, pods, claimed), leaving })
     }
 
-    /// The pods that must have ended before the node gets its labels. A node with the labels is managed, and its agent
-    /// gives away no GPU that other pods hold.
+    /// The pods that must have ended before the node gets its labels. A node with the labels has none, because its
+    /// agent gives away no GPU that other pods hold.
     pub fn in_the_way(&self) -> &BTreeSet<String> {
         static NONE: BTreeSet<String> = BTreeSet::new();
         if self.labels.is_empty() { &NONE } else { &self.holders }
     }
 
-    /// The labels in the form of `kubectl label`.
     pub fn labels_text(&self) -> String {
         self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
     }
 }
 
 impl Cluster {
-    /// The labels of a managed node. GPU Operator's labels are included if anything shows that it is installed.
+    /// The labels of a managed node. GPU Operator's labels are included if anything shows that it is installed, because
+    /// it deploys its programs by them.
     fn wanted(&self, now: &Labels) -> Labels {
         let of_sets = self.conflicting.iter().filter_map(Conflicting::deploy_label);
         let mut off: BTreeSet<&str> = of_sets.collect();
@@ -98,7 +91,6 @@ impl Cluster {
         off.chain([(keys::MANAGED.to_owned(), "true".to_owned())]).collect()
     }
 
-    /// The programs that run on the node and leave it with these labels. The error names those that stay.
     fn leaving(&self, node: &str, labels: &Labels, pods: &[PluginPod]) -> Result<Vec<String>, Refused> {
         let is_there = |set: &&Conflicting| pods.iter().any(|pod| set.runs_as(pod, node));
         let (staying, leaving): (Vec<&Conflicting>, Vec<&Conflicting>) =
@@ -118,7 +110,7 @@ impl Cluster {
 }
 
 /// Fails if the labels show a busy MIG manager, because it must not be stopped in the middle of a cut. On a managed
-/// node kerf's agent pauses DCGM and similar programs by the same labels.
+/// node kerf's agent pauses DCGM and similar programs by the same labels, so these do not count there.
 fn mig_manager_rests(node: &str, labels: &Labels) -> Result<(), Refused> {
     let is_of_agent = |key: &str| is_managed(labels) && nvidia_keys::DEPLOY_CLIENTS.contains(&key);
     let is_busy = |(key, value): &(&String, &String)| {

@@ -6,7 +6,6 @@ const PLUGIN: &str = "nvcr.io/nvidia/k8s-device-plugin:v0.19.3";
 const MANAGER: &str = "nvcr.io/nvidia/cloud-native/k8s-mig-manager:v0.13.0";
 const DRA: &str = "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0";
 
-/// A `DaemonSet` with this container and image, for nodes with these labels.
 fn set(name: &str, container: &str, image: &str, node_selector: &Value) -> Value {
     let containers = json!([{"name": container, "image": image}]);
     let spec = json!({"nodeSelector": node_selector, "containers": containers});
@@ -25,7 +24,6 @@ fn operators_sets() -> Vec<Value> {
     ]
 }
 
-/// The pod of a `DaemonSet` on n1.
 fn pod_of(set: &str) -> PluginPod {
     let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": set, "uid": "u"});
     let metadata = json!({"namespace": "gpu-operator", "name": set, "ownerReferences": [owner]});
@@ -153,7 +151,7 @@ fn what_kerfs_agent_pauses_for_a_cut_is_no_mig_managers_work() {
         Plan::new(&cluster(vec![]), &observed(&labels, vec![]))
     };
     assert!(managed("nvidia.com/gpu.deploy.dcgm-exporter").is_ok());
-    // The agent never pauses the device plugin, but the MIG manager does.
+    // The agent never pauses the device plugin, so this label is the MIG manager's.
     let refused = managed("nvidia.com/gpu.deploy.device-plugin").unwrap_err().to_string();
     assert!(
         refused.contains("(label nvidia.com/gpu.deploy.device-plugin=paused-for-mig-change)"),

@@ -3,7 +3,7 @@
 use crate::uninstall::job::AGENT;
 use thiserror::Error;
 
-/// Why a node is not handed over, or not yet. Finished steps stay, and the next run continues from there.
+/// Why a node is not handed over, or not yet. Finished steps stay, so that the next run continues from there.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum Refused {
     #[error(
@@ -30,7 +30,6 @@ pub(super) enum Refused {
          kubectl get node {node} -L {label}"
     )]
     MigManagerBusy { node: String, label: String, value: String },
-    /// A program manages the node's GPUs, and no label of the node keeps it away.
     #[error(
         "{programs} would go on to manage the GPUs of node {node}, and no label of GPU Operator keeps it away. Make it leave out nodes of \
          kerf, in the values that it was installed with, or by: {commands}. This restarts its own pods and ends no other. Then run this \
@@ -42,7 +41,6 @@ pub(super) enum Refused {
          {node} --ignore-daemonsets; then run this again. The labels of the node are as they were"
     )]
     Held { node: String, pods: String },
-    /// A program is still there although the labels keep it away.
     #[error(
         "{programs} has not left node {node}, though its labels keep it away; look at its pods (kubectl get pods -A --field-selector \
          spec.nodeName={node}), then run this again"

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// Whether a pod with this spec may run on the node of this name with these labels.
 pub(super) fn selects(spec: &PodSpec, name: &str, labels: &Labels) -> bool {
     let wanted = spec.node_selector.iter().flatten();
     let has_labels = wanted.into_iter().all(|(key, value)| labels.get(key) == Some(value));
@@ -14,7 +13,7 @@ pub(super) fn selects(spec: &PodSpec, name: &str, labels: &Labels) -> bool {
     has_labels && terms.is_none_or(|terms| terms.iter().any(|term| meets(term, name, labels)))
 }
 
-/// The terms of the required node affinity. A node needs to meet only one.
+/// The terms of the required node affinity. They are alternatives: a node needs to meet only one.
 pub(super) fn required_terms(spec: &PodSpec) -> Option<&[NodeSelectorTerm]> {
     let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
     let required = affinity.required_during_scheduling_ignored_during_execution.as_ref()?;

@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeStatus};
 use kerf_runtime::gpu_node::GpuNode;
 
-/// What the agent serves, as `2 GPUs (2x H100-80GB), 0 slices`, or why it does not serve yet.
 pub(super) fn served(
     namespace: &str,
     agent: Option<&Pod>,
@@ -68,7 +67,7 @@ mod tests {
         let good = gpu_node(&[("Ready", "True"), ("Uncontested", "True")]);
         let said = served("kerf-system", Some(&agent("True")), Some(&good));
         assert_eq!(said.unwrap(), "1 GPU (1x H100-80GB), 0 slices");
-        // A status without a running agent is stale.
+        // A status without a running agent does not count, because it may be stale.
         for (pod, why) in [(None, "no pod of the agent"), (Some(agent("False")), "is not ready")] {
             assert!(served("kerf-system", pod.as_ref(), Some(&good)).unwrap_err().contains(why), "{why}");
         }

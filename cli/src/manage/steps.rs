@@ -32,10 +32,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The interval at which a node is read again.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The number of nodes that are handed over at the same time.
 const PARALLEL_LIMIT: usize = 8;
 
 /// Hands the nodes over. All are read before the first is changed, so that one refusal changes nothing.
@@ -57,7 +55,6 @@ pub(super) async fn manage(client: Client, args: &Args) -> anyhow::Result<()> {
     all_well(results.into_iter().filter_map(Result::err).collect())
 }
 
-/// All errors as one, with one line each.
 fn all_well(mut errors: Vec<anyhow::Error>) -> anyhow::Result<()> {
     match errors.len() {
         0 => Ok(()),
@@ -96,7 +93,6 @@ impl<'a> Handover<'a> {
         })
     }
 
-    /// The names of the chosen nodes, each once.
     async fn names(&self) -> anyhow::Result<BTreeSet<String>> {
         let Some(selector) = &self.args.selector else {
             return Ok(self.args.nodes.iter().cloned().collect());
@@ -125,7 +121,6 @@ impl<'a> Handover<'a> {
         Ok(Plan::new(&self.cluster, &observed)?)
     }
 
-    /// The pods to which `ResourceClaims` give GPUs; empty if the API server has no claims.
     async fn claimed(&self) -> anyhow::Result<BTreeSet<PodKey>> {
         match self.claims.list(&ListParams::default()).await {
             Ok(claims) => Ok(claimed(&claims.iter().map(|claim| json!(claim)).collect::<Vec<Value>>())),
@@ -134,7 +129,6 @@ impl<'a> Handover<'a> {
         }
     }
 
-    /// The plan, unless pods are in its way and `--wait` is not set.
     fn admit(&self, name: &str, plan: Plan) -> anyhow::Result<Plan> {
         if plan.in_the_way().is_empty() || self.args.wait.is_some() || self.args.dry_run {
             return Ok(plan);
@@ -142,7 +136,6 @@ impl<'a> Handover<'a> {
         Err(held(name, &plan).into())
     }
 
-    /// Prints what a real run would do.
     fn describe(&self, name: &str, plan: &Plan) -> anyhow::Result<()> {
         if !plan.in_the_way().is_empty() {
             let pods = listed(plan.in_the_way());
@@ -175,7 +168,8 @@ impl<'a> Handover<'a> {
         done
     }
 
-    /// Cordons the node if it still needs its labels, and returns whether that changed the node.
+    /// Cordons the node if it still needs its labels. Returns whether that changed the node, because a node that was
+    /// cordoned before must stay so.
     async fn cordon(&self, name: &str) -> anyhow::Result<bool> {
         let node = self.nodes.get(name).await.with_context(|| format!("failed to read node {name}"))?;
         let is_cordoned = node.spec.and_then(|spec| spec.unschedulable) == Some(true);
@@ -210,7 +204,6 @@ impl<'a> Handover<'a> {
         self.agent_serves(name, end).await
     }
 
-    /// Waits until no pod is in the way, at most as long as `--wait` says.
     async fn pods_end(&self, name: &str) -> anyhow::Result<Plan> {
         let mut wait = self.wait("pods", Instant::now() + self.args.wait.unwrap_or_default());
         loop {
@@ -228,7 +221,7 @@ impl<'a> Handover<'a> {
         let labelled = self.nodes.patch(name, &PatchParams::default(), &patch).await;
         labelled.with_context(|| format!("failed to label node {name}; nothing was done to it"))?;
         line(format!("node {name} has the labels {}", plan.labels_text()))?;
-        // Pods may have started between the last check and the labels.
+        // The node is read again, because pods may have started between the last check and the labels.
         let came = self.plan(name).await?.holders;
         if !came.is_empty() {
             line(format!(
@@ -270,14 +263,12 @@ impl<'a> Handover<'a> {
         }
     }
 
-    /// A wait whose progress lines do not overwrite those for other nodes.
     fn wait(&self, what: impl Into<String>, end: Instant) -> Wait {
         let wait = Wait::until(what, end).every(POLL_INTERVAL);
         if self.args.nodes.len() == 1 { wait } else { wait.beside_others() }
     }
 }
 
-/// Reads what all nodes share.
 async fn cluster(client: &Client, namespace: &str) -> anyhow::Result<Cluster> {
     let agents = Api::<DaemonSet>::namespaced(client.clone(), namespace).get_opt(AGENT).await;
     let agents = agents.context("failed to read the agents' DaemonSet")?;

@@ -14,7 +14,6 @@ struct Cli {
     args: Args,
 }
 
-/// A cluster with GPU Operator. NVIDIA's device plugin serves its node n1.
 fn cluster() -> ApiStandIn {
     let api = ApiStandIn::default();
     add_node(&api, &json!({DEPLOY: "true"}));
@@ -42,7 +41,6 @@ fn add_node(api: &ApiStandIn, labels: &Value) {
     api.put(NODE, json!({"metadata": metadata, "spec": {}, "status": status}));
 }
 
-/// A pod that holds a GPU of n1.
 fn add_pod(api: &ApiStandIn, phase: &str) {
     let container = json!({"name": "c", "resources": {"requests": {"nvidia.com/gpu": "1"}}});
     let spec = json!({"nodeName": "n1", "containers": [container]});
@@ -149,7 +147,7 @@ async fn a_node_is_cordoned_only_on_request_and_as_long_as_it_takes() {
     add_pod(&api, "Running");
     let error = managed(&api, &["n1", "--wait", "1m", "--cordon"]).await.unwrap_err();
     assert!(error.contains("ml/train"), "{error}");
-    // Its pods have not ended, and no new pod may start before the next run.
+    // It stays cordoned, because its pods have not ended and no new pod may start before the next run.
     assert!(is_unschedulable(&api));
     assert_eq!(api.changes(), ["PATCH n1"]);
     let api = cluster();

@@ -10,13 +10,11 @@ use kerf_core::nvidia_keys::SHARED;
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeSet;
 
-/// The default width of a GPU in characters: ten slices of `1g.10gb` are legible.
 pub const WIDTH: usize = 88;
 
 /// The least width of a legible block.
 const LEGIBLE: usize = 5;
 
-/// Paints text by the state of its slice; `None` is for text without a slice.
 pub type Paint<'p> = &'p dyn Fn(Option<SliceState>, &str) -> String;
 
 #[must_use]
@@ -24,7 +22,6 @@ pub fn plain(_state: Option<SliceState>, text: &str) -> String {
     text.to_owned()
 }
 
-/// Paints for a terminal: green is held, yellow idle, cyan in progress, red failed.
 #[must_use]
 pub fn coloured(state: Option<SliceState>, text: &str) -> String {
     let background = match state {
@@ -38,7 +35,6 @@ pub fn coloured(state: Option<SliceState>, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// The part of a GPU between two columns.
 struct Block {
     from: usize,
     to: usize,
@@ -53,7 +49,6 @@ impl Block {
     }
 }
 
-/// All GPUs of a node, each under a heading.
 #[must_use]
 pub fn node(
     name: &str,
@@ -81,7 +76,6 @@ fn slices<'s>(gpu: &GpuStatus, spec: &'s GpuNodeSpec, status: &'s GpuNodeStatus)
     seen.chain(new).collect()
 }
 
-/// One slice as observed and as desired; at least one of the two is known.
 struct Slice<'s> {
     seen: Option<&'s SliceStatus>,
     wanted: Option<&'s WantedSlice>,
@@ -96,7 +90,6 @@ impl Slice<'_> {
         self.seen.map_or(SliceState::Preparing, |slice| slice.state)
     }
 
-    /// The slice's holder, or the owner of its reservation, or else its state.
     fn owner(&self) -> String {
         let holder = self.seen.and_then(|slice| slice.holder.as_ref());
         let reservation = self.wanted.and_then(|slice| slice.reservation.as_ref());
@@ -181,13 +174,13 @@ fn block(from: usize, to: usize, upper: String, slice: &Slice<'_>) -> Block {
     Block { from, to, upper, lower: slice.owner(), state: Some(slice.state()) }
 }
 
-/// Adds free blocks between the blocks and after them.
 fn with_gaps(blocks: Vec<Block>, width: usize) -> Vec<Block> {
     let free = |from, to| Block { from, to, upper: String::new(), lower: String::new(), state: None };
     let mut all = Vec::new();
     let mut at = 0;
     for block in blocks {
-        // A gap of one character comes from rounding, or from shares that exceed the GPU's memory.
+        // A gap of one character is left out, because it comes from rounding, or from shares that exceed the GPU's
+        // memory.
         if block.from > at + 1 {
             all.push(free(at, block.from));
         }
@@ -200,7 +193,6 @@ fn with_gaps(blocks: Vec<Block>, width: usize) -> Vec<Block> {
     all
 }
 
-/// A box of four lines, or a list if a block would be too narrow to read.
 fn picture(blocks: &[Block], width: usize, paint: Paint<'_>) -> Vec<String> {
     let is_legible = |block: &Block| block.width() >= LEGIBLE || block.state.is_none();
     // Shares may come to more than the GPU's memory, and then do not fit its width.

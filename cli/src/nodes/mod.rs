@@ -21,7 +21,6 @@ use std::io::IsTerminal;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The interval between two reads under `--watch`.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A narrower drawing is not legible, and a wider one fits no terminal.
@@ -73,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 async fn print(args: &Args) -> anyhow::Result<()> {
     let client = args.connection.client().await?;
     let width = args.width.unwrap_or_else(terminal_width).clamp(*WIDTHS.start(), *WIDTHS.end());
-    // Clears the terminal, so that a new drawing replaces the old one.
+    // The terminal is cleared, so that a new drawing replaces the old one.
     let home = if args.watch && std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
     let mut last = String::new();
     loop {
@@ -89,7 +88,6 @@ async fn print(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// The terminal's columns, less one for the frame.
 fn terminal_width() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
     size.map(|size| usize::from(size.ws_col))
@@ -136,8 +134,8 @@ fn of_object(object: &GpuNode) -> Managed {
     Managed { name: object.name().to_string(), read }
 }
 
-/// Shortens the name of a Deployment's pod to its Deployment's name and the last random letters. Other pods keep their
-/// names.
+/// Shortens the name of a Deployment's pod to its Deployment's name and the last random letters, because a block has
+/// little space. Other pods keep their names.
 fn short_name(pod: &str) -> String {
     match pod.rsplitn(3, '-').collect::<Vec<_>>()[..] {
         [last, hash, name] if is_random(last, 5..=5) && is_random(hash, 8..=10) => format!("{name}-{last}"),
@@ -146,7 +144,7 @@ fn short_name(pod: &str) -> String {
 }
 
 /// Whether a part of a name consists of this many of the letters that Kubernetes uses for random names (apimachinery's
-/// `rand.String`), which form no words.
+/// `rand.String`). They form no words, so a user's name hardly matches.
 fn is_random(part: &str, lengths: RangeInclusive<usize>) -> bool {
     lengths.contains(&part.len()) && part.chars().all(|letter| "bcdfghjklmnpqrstvwxz2456789".contains(letter))
 }

@@ -9,7 +9,6 @@ use kerf_core::units::SizeGb;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// One resource of a static node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Offered {
@@ -21,15 +20,12 @@ pub struct Offered {
     pub kind: Option<Kind>,
     /// The nominal size of a device; `None` if it is unknown, so that it serves only requests by name.
     pub size_gb: Option<SizeGb>,
-    /// The number of its devices on the node.
     pub devices: u64,
-    /// The number of devices that pods have.
     pub used: u64,
     /// The pods that have these devices, as `namespace/name`.
     pub pods: Vec<String>,
 }
 
-/// The resources of a node, and the pods that have them.
 pub fn offered(name: &str, PluginNode { node, pods }: &PluginNode) -> Vec<Offered> {
     let devices = node.devices.iter().filter(|(_, count)| **count > 0);
     let held: Vec<(String, Devices)> =
@@ -52,7 +48,6 @@ pub fn offered(name: &str, PluginNode { node, pods }: &PluginNode) -> Vec<Offere
     devices.map(of).collect()
 }
 
-/// The resources as a table.
 pub fn table(offered: &[Offered]) -> String {
     let mut columns = Columns::new(["NODE", "MODEL", "RESOURCE", "KIND", "SIZE", "USED", "PODS"]);
     for it in offered {

@@ -15,7 +15,6 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::fmt::Write as _;
 
-/// What was read of all nodes.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shown {
@@ -30,7 +29,6 @@ pub struct Shown {
 #[derive(Debug)]
 pub struct Managed {
     pub name: String,
-    /// The desired and the observed state, or why they cannot be read.
     pub read: Result<(GpuNodeSpec, GpuNodeStatus), String>,
 }
 
@@ -245,7 +243,6 @@ fn wide(shown: &Shown) -> String {
     text
 }
 
-/// Why a node has no row in the table; `None` if it has GPUs, since each GPU has at least one row.
 fn rowless(node: &Managed) -> Option<String> {
     let why = match &node.read {
         Err(why) => why.clone(),
@@ -258,7 +255,6 @@ fn rowless(node: &Managed) -> Option<String> {
     Some(format!("{}: {why}", node.name))
 }
 
-/// The pod as `namespace/name` and the container that hold the slice or have its reservation.
 fn owner<'n>(spec: &'n GpuNodeSpec, slice: &'n SliceStatus) -> Option<(String, &'n str)> {
     if let Some(holder) = &slice.holder {
         return Some((holder.key().to_string(), &holder.container));

@@ -20,7 +20,6 @@ fn of_yaml(text: &str) -> Managed {
     of_object(&serde_saphyr::from_str(text).unwrap())
 }
 
-/// A shared GPU with one reserved share in preparation, and with memory used outside of kerf.
 fn shared(shares: usize, gb: u64) -> Managed {
     let slice = |number: usize| {
         let holder = json!({"namespace": "ml", "pod": format!("web-{number}"), "container": "main"});
@@ -41,7 +40,6 @@ fn shared(shares: usize, gb: u64) -> Managed {
     })))
 }
 
-/// A node of NVIDIA's plugin with two pods: one has a sidecar, and one has ended.
 fn plugin() -> Vec<offered::Offered> {
     let machine: Machine = serde_json::from_value(json!({
         "metadata": {"name": "t4", "labels": {
@@ -80,7 +78,6 @@ fn managed(managed: Vec<Managed>) -> Shown {
     Shown { managed, ..Shown::default() }
 }
 
-/// Of three nodes the API server selects one managed and one static node.
 #[tokio::test]
 async fn a_selector_is_for_the_api_server_and_counts_for_both_kinds_of_nodes() {
     let client = kerf_runtime::stand_in::client(|asked| {

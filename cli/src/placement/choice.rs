@@ -13,10 +13,8 @@ use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Why kube-scheduler excludes a node for a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exclusion {
-    /// The pod's node selector, affinity or node name excludes it.
     Labels,
     /// The pod does not tolerate this taint, in kubectl's form.
     Taint(String),
@@ -47,23 +45,18 @@ impl fmt::Display for Exclusion {
     }
 }
 
-/// What a pod would get on a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Taken {
     Slices(Vec<TakenSlice>),
     Devices(Devices),
 }
 
-/// A slice that a pod would get.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TakenSlice {
-    /// The container that gets the slice.
     pub container: String,
-    /// The name by which the container asks.
     pub resource: ResourceName,
     pub kind: Kind,
-    /// The shape that kerf would cut.
     pub shape: Shape,
     pub gpu: GpuUuid,
     pub gpu_index: u32,
@@ -94,40 +87,29 @@ impl Serialize for Taken {
     }
 }
 
-/// Where a pod goes, in the form for programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Placement {
-    /// The best node; `None` if no node serves the pod.
     pub node: Option<NodeName>,
-    /// What the pod gets on that node.
     pub taken: Option<Taken>,
-    /// The kinds that the policy prefers to the chosen ones.
     pub passed: Vec<PassedKind>,
-    /// The nodes' answers, one line for each different answer.
     pub nodes: Vec<String>,
 }
 
-/// What all nodes offer for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub best: Option<NodeName>,
-    /// The kinds that the pod gets on it.
     pub plan: KindPlan,
     /// The kinds that the pod's policy prefers, and why none of them was chosen.
     pub passed: Vec<PassedKind>,
-    /// What the pod would get on each node that serves it by the same kinds as the best one.
     pub equal: BTreeMap<NodeName, Taken>,
     /// What the pod would get on each node that serves it by less preferred kinds.
     pub outranked: BTreeMap<NodeName, Taken>,
-    /// The nodes that do not serve the pod.
     pub refused: Vec<(NodeName, Refusal)>,
-    /// The nodes that kube-scheduler excludes.
     pub excluded: Vec<(NodeName, Exclusion)>,
 }
 
 impl Choice {
-    /// Chooses among the nodes for a pod with these destinations, as the extender does.
     pub fn of(nodes: &Nodes, pod: &Destinations, request: &RequestDocument) -> Self {
         let excluded: BTreeMap<&NodeName, Exclusion> =
             nodes.names().filter_map(|name| Some((name, nodes.exclusion(name, pod)?))).collect();
@@ -166,21 +148,18 @@ impl Choice {
         }
     }
 
-    /// What the pod would get on the best node.
     #[must_use]
     pub fn taken(&self) -> Option<(&NodeName, &Taken)> {
         let best = self.best.as_ref()?;
         Some((best, self.equal.get(best)?))
     }
 
-    /// The choice in the form for programs.
     #[must_use]
     pub fn placement(&self) -> Placement {
         let (node, taken) = self.taken().map(|(node, taken)| (node.clone(), taken.clone())).unzip();
         Placement { node, taken, passed: self.passed.clone(), nodes: self.lines() }
     }
 
-    /// One line for each different answer, with the nodes that give it.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let equal = self.equal.iter().map(|(name, taken)| (name, format!("has room: {taken}")));

@@ -11,7 +11,6 @@ mod nodes;
 pub use choice::{Choice, Exclusion, Placement, Taken, TakenSlice};
 pub use nodes::Nodes;
 
-/// Up to eight names, and the number of the others.
 pub fn listed<N: ToString>(names: &[N]) -> String {
     const MOST: usize = 8;
     let shown = names.iter().take(MOST).map(N::to_string).collect::<Vec<_>>().join(", ");

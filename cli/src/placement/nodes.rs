@@ -16,10 +16,10 @@ use kerf_runtime::plugin_pod::PluginPod;
 use kube::ResourceExt as _;
 use std::collections::BTreeMap;
 
-/// The taint of a cordoned Node. kube-scheduler assumes it even before a controller has written it.
+/// The taint of a cordoned Node. It is assumed for each cordoned Node, because kube-scheduler does so even before a
+/// controller has written it.
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
 
-/// The nodes that have GPUs.
 #[derive(Debug)]
 #[expect(clippy::struct_field_names, reason = "static nodes are called so everywhere")]
 pub struct Nodes {
@@ -34,15 +34,12 @@ struct Managed {
     spec: GpuNodeSpec,
     status: GpuNodeStatus,
     inventory: NodeInventory,
-    /// The fleet's entry for each GPU, in the inventory's order.
     gpus: Vec<Option<FleetGpu>>,
 }
 
-/// A static node, which NVIDIA's device plugin serves.
 #[derive(Debug)]
 struct Static {
     node: PluginNode,
-    /// The devices that pods took after the snapshot.
     since: Vec<Devices>,
 }
 
@@ -68,7 +65,6 @@ impl Nodes {
         Self { managed, static_nodes: BTreeMap::new(), machines: BTreeMap::new(), fleet }
     }
 
-    /// Managed nodes from their `GpuNodes`.
     #[must_use]
     pub fn of_objects(objects: &[GpuNode]) -> Self {
         let read = |object: &GpuNode| {
@@ -100,18 +96,15 @@ impl Nodes {
         self
     }
 
-    /// The names of managed and static nodes.
     pub fn names(&self) -> impl Iterator<Item = &NodeName> {
         self.managed.keys().chain(self.static_nodes.keys())
     }
 
-    /// Whether the labels and taints of all nodes are known.
     #[must_use]
     pub fn know_machines(&self) -> bool {
         self.names().next().is_some() && self.names().all(|name| self.machines.contains_key(name))
     }
 
-    /// What excludes a pod from a node, whatever its GPUs offer.
     pub(super) fn exclusion(&self, name: &NodeName, pod: &Destinations) -> Option<Exclusion> {
         let machine = self.machines.get(name)?;
         let labels = Some(machine.labels());
@@ -130,7 +123,6 @@ impl Nodes {
             .map(Exclusion::of_taint)
     }
 
-    /// The best place for a pod on a node, and what it would get there.
     pub(super) fn place(
         &self,
         name: &NodeName,
@@ -145,7 +137,6 @@ impl Nodes {
         Ok((fit.place(), Taken::Slices(managed.slices(&fit))))
     }
 
-    /// Whether a node could serve a pod by the kinds of a plan.
     pub(super) fn has_by(
         &self,
         name: &NodeName,
@@ -172,7 +163,7 @@ impl Nodes {
         let managed =
             self.managed.get_mut(name).ok_or(Refusal::NoAgent)?.as_mut().map_err(|refusal| *refusal)?;
         managed.spec = reserve(&managed.spec, &managed.status, &planned, pod, &self.fleet)?;
-        // The Node has this property and the GpuNode has not, so a new inventory would lose it.
+        // This is carried over, because the Node has this property and the GpuNode has not.
         let user_namespaces = managed.inventory.user_namespaces;
         managed.inventory =
             NodeInventory { user_namespaces, ..NodeInventory::of(&managed.spec, &managed.status) };

@@ -1,5 +1,3 @@
-//! Tests of what several nodes offer for one pod.
-
 use super::*;
 use crate::plugin_nodes::{PluginNode, close_renamed, served, with_pods};
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument};
@@ -18,13 +16,11 @@ fn status(model: &str) -> GpuNodeStatus {
     GpuNodeStatus { neutral_up_to: Some(SizeGb(80)), ..node_status(&[model]) }
 }
 
-/// One node with an H100 in MIG mode, and two with an L4 each.
 fn nodes() -> Nodes {
     let of = |name: &str, model| (NodeName::new(name), Ok((GpuNodeSpec::default(), status(model))));
     Nodes::new([of("h100", "H100-80GB"), of("l4-a", "L4-24GB"), of("l4-b", "L4-24GB")], Terms::default())
 }
 
-/// A pod that asks for one slice of this size by these kinds.
 fn neutral(size: u32, kinds: &[Kind]) -> RequestDocument {
     let size = SizeGb(size);
     let mut request = request_sized(kerf_core::resource::ResourceName::Neutral(size), size, 1);
@@ -51,7 +47,7 @@ fn the_first_kind_of_the_order_is_taken_and_the_others_are_outranked() {
     assert_eq!((found.best, found.equal.len()), (Some("l4-a".into()), 2));
 }
 
-/// Only a function of core decides on the node.
+/// The order must be that of core, because only core's function decides on the node.
 #[test]
 fn the_nodes_are_sorted_as_core_sorts_them() {
     let statuses = [("a", "L4-24GB"), ("b", "H100-80GB"), ("c", "T4-16GB")];
@@ -119,7 +115,6 @@ fn nodes_whose_taints_and_labels_keep_the_pod_away_are_left_out_and_named() {
     assert_eq!(Choice::of(&nodes, &tolerates, &request).best, Some("h100".into()));
 }
 
-/// An H100 has seven instances of 10 GB, and each L4 two shares of 10 GB.
 #[test]
 fn what_a_pod_takes_the_next_one_does_not_have() {
     let mut nodes = nodes();
@@ -180,7 +175,6 @@ fn of_static(nodes: &BTreeMap<String, PluginNode>) -> Nodes {
     Nodes::of_objects(&[]).with_static(nodes)
 }
 
-/// What a T4 with two replicas offers for a pod, when this many pods have one of them each.
 fn beside(pods: u32) -> Nodes {
     let t4 = json!({
         "metadata": {"name": "t4", "labels": {

@@ -1,17 +1,14 @@
-//! Builds the pods of Argo Workflows as its controller does (argo-workflows `workflow/controller/workflowpod.go`).
-//! Pure.
+//! Builds the pods of Argo Workflows as its controller does (argo-workflows `workflow/controller/workflowpod.go`),
+//! because a workflow has no pod template of Kubernetes' form. Pure.
 
 use super::template::{Template, join};
 use kerf_core::keys;
 use serde_json::{Map, Value, json};
 
-/// The container's name that a template's `container` or `script` gets.
 const MAIN: &str = "main";
 
-/// The container that the controller adds to each pod.
 const WAIT: &str = "wait";
 
-/// The fields of a template that define its containers.
 const RUNS: [&str; 3] = ["container", "script", "containerSet"];
 
 /// Fields that the pod takes from the template, or else from the workflow's spec. `priorityClassName` has another name
@@ -47,7 +44,7 @@ fn make(spec: &Value, template: &Value, path: String) -> Template {
         match fields["podSpecPatch"].as_str().map(read_patch) {
             None => {}
             Some(Some(changes)) => merge(&mut pod["spec"], &changes),
-            // The pod is decided as far as it is known, and the note says what may be different.
+            // The pod is decided as far as it is known, and a note says what may be different.
             Some(None) => unknown.push(format!(
                 "podSpecPatch of {owner} has variables or is no mapping, so what it changes is not known"
             )),
@@ -58,7 +55,7 @@ fn make(spec: &Value, template: &Value, path: String) -> Template {
     made
 }
 
-/// Parses a patch; `None` if it has variables, which are known only when the workflow runs.
+/// Parses a patch. One with variables is `None`, because they are known only when the workflow runs.
 fn read_patch(text: &str) -> Option<Value> {
     let patch: Value = if text.contains("{{") { None } else { serde_saphyr::from_str(text).ok() }?;
     patch.is_object().then_some(patch)

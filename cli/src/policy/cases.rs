@@ -18,7 +18,6 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The suffix of files that have only expectations.
 const EXPECTED: &str = ".expected.yaml";
 
 const EXAMPLES: &str = "\
@@ -47,34 +46,27 @@ pub struct Args {
     output: Format,
 }
 
-/// The expectation for a pod. An absent field may have any value.
+/// The expectation for a pod. An absent field may have any value, so that a case states only what it is about.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct Expected {
     /// The path of the pod's template in its object, if there are several: `spec.pytorchReplicaSpecs.Worker.template`.
     template: Option<String>,
-    /// The policy that matches the pod; an empty name for none.
     policy: Option<String>,
     /// What each container with a request gets, like `2x nvidia.com/mig-1g.10gb`. Without a number it is one slice.
     containers: Option<BTreeMap<String, String>>,
-    /// The kinds that may serve each container with a neutral name, in order of preference.
     kinds: Option<BTreeMap<String, Vec<Kind>>>,
-    /// A part of the reason for which the pod is refused.
     refused: Option<String>,
-    /// A part of a warning.
     warning: Option<String>,
-    /// The pod asks for no slice.
     untouched: bool,
 }
 
-/// A document with the expectation for the pod in the same file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExpectDocument {
     expect: Expected,
 }
 
-/// The results of all cases.
 #[derive(Debug, Serialize)]
 struct Tested {
     good: bool,
@@ -94,7 +86,6 @@ struct Case {
 enum CaseResult {
     Ok,
     Differs,
-    /// The case itself cannot be read.
     Bad,
 }
 
@@ -152,7 +143,6 @@ impl Report for Tested {
     }
 }
 
-/// The files with pods, sorted by name.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, InputError> {
     let unreadable = |source| InputError::Read { place: folder.display().to_string(), source };
     let mut files = Vec::new();
@@ -170,27 +160,21 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, InputError> {
     Ok(files)
 }
 
-/// The result for one pod.
 #[derive(Debug, Default, Serialize)]
 struct Outcome {
-    /// The path of its template, if the object has several.
     template: Option<String>,
-    /// What is not known about the pod.
     notes: Vec<String>,
-    /// What it got, or why the case cannot be read.
     got: String,
-    /// Where the decision differs from the expectation.
     differences: Vec<String>,
 }
 
-/// Decides on a file's pod, or on each pod that its object creates.
 fn case(file: &Path, policies: &Policies, supply: &Supply) -> anyhow::Result<Vec<Outcome>> {
     let (expectations, manifests): (Vec<Value>, Vec<Value>) =
         documents(file)?.into_iter().partition(|document| document.get("expect").is_some());
     let found: Vec<Found> = manifests.iter().flat_map(|manifest| pods(manifest, "default")).collect();
     let objects: BTreeSet<&str> = found.iter().map(|found| found.object.as_str()).collect();
     ensure!(!found.is_empty(), "{}", no_pod(&manifests, "default"));
-    // An expectation names a template and not an object, so one file can have only one object.
+    // One file can have only one object, because an expectation names a template and not an object.
     ensure!(objects.len() == 1, "there are {} objects with pods; write one for each case", objects.len());
     let namespaces = Namespaces::of(&manifests);
     let pairs = pairs(&found, expected(file, &expectations)?)?;
@@ -208,7 +192,8 @@ fn case(file: &Path, policies: &Policies, supply: &Supply) -> anyhow::Result<Vec
     pairs.into_iter().map(outcome).collect()
 }
 
-/// The expectations: documents of the file itself, or of the file beside it, but not of both.
+/// The expectations: documents of the file itself, or of the file beside it. Both at once are an error, because it
+/// would not be clear which counts.
 fn expected(file: &Path, expectations: &[Value]) -> anyhow::Result<Vec<Expected>> {
     let beside = file.with_extension("expected.yaml");
     match (expectations.is_empty(), beside.exists()) {
@@ -231,7 +216,7 @@ fn expected(file: &Path, expectations: &[Value]) -> anyhow::Result<Vec<Expected>
     }
 }
 
-/// Each pod with its expectation. The path tells several templates of an object apart.
+/// Each pod with its expectation. Several templates of an object differ by their paths.
 fn pairs(found: &[Found], expected: Vec<Expected>) -> anyhow::Result<Vec<(&Found, Expected)>> {
     let paths = || found.iter().filter_map(|found| found.path.as_deref()).collect::<Vec<_>>().join(", ");
     let mut pairs: Vec<(&Found, Expected)> = Vec::new();

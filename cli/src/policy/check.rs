@@ -36,7 +36,6 @@ pub struct Args {
     output: Format,
 }
 
-/// The result for all paths.
 #[derive(Debug, Serialize)]
 struct Checked {
     good: bool,
@@ -60,7 +59,6 @@ struct Skipped {
     why: String,
 }
 
-/// A policy from a valid file.
 #[derive(Debug, Serialize)]
 struct Summary {
     file: String,
@@ -122,7 +120,6 @@ impl CheckedPath {
         checked
     }
 
-    /// Adds the policies and findings of valid files.
     fn take(&mut self, contents: &Contents) {
         self.policies.extend(contents.files().flat_map(|(content, pods)| summaries(content, pods)));
         self.problems.extend(contents.findings().into_iter().map(|(finding, place)| {
@@ -171,7 +168,6 @@ fn policies(
     }
 }
 
-/// The policies of a valid file, each with a summary.
 fn summaries<'c>(content: &'c Content, pods: &'c [Policy]) -> impl Iterator<Item = Summary> + 'c {
     let summary = move |kind, name: &str, what| Summary {
         file: content.path.display().to_string(),

@@ -1,4 +1,4 @@
-//! The webhook's decision on a pod, made by the same function of core.
+//! The decision on a pod. The same function of core makes it for the webhook, so that both always agree.
 
 use k8s_openapi::api::core::v1::Toleration;
 use kerf_core::admission::{self, Admitted};
@@ -9,29 +9,23 @@ use kerf_runtime::destinations::Destinations;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The decision on a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     Untouched,
     Served {
-        /// The pod's request after admission.
         document: Box<RequestDocument>,
-        /// The warnings that the user sees.
         warnings: Vec<String>,
         /// The nodes to which the pod may go, by its own fields and its policy's.
         destinations: Box<Destinations>,
     },
-    /// The pod is refused, for this reason.
     Refused(String),
 }
 
-/// The decision on a pod, and the facts that select its policy.
 pub(crate) struct Decision {
     pub facts: PodFacts,
     pub verdict: Verdict,
 }
 
-/// Decides on a Pod in JSON.
 pub(crate) fn decide(
     pod: &Value,
     namespace: Namespace<'_>,
@@ -54,7 +48,7 @@ pub(crate) fn decide(
     Ok(Decision { facts, verdict })
 }
 
-/// The policy's tolerations, which the webhook adds to its pods.
+/// The policy's tolerations. They count, because the webhook adds them to its pods.
 fn tolerations(policy: &Policy) -> serde_json::Result<Vec<Toleration>> {
     serde_json::from_value(serde_json::json!(policy.tolerations()))
 }

@@ -49,7 +49,6 @@ pub struct Args {
     output: Format,
 }
 
-/// The explanation for each pod.
 #[derive(Debug, Serialize)]
 struct Explained {
     pods: Vec<ExplainedPod>,
@@ -59,17 +58,12 @@ struct Explained {
 #[serde(rename_all = "camelCase")]
 struct ExplainedPod {
     object: String,
-    /// The path of the pod's template in the object, if it has several.
     template: Option<String>,
     notes: Vec<String>,
-    /// The policies before the matching one, with the reason why they do not match.
     not: Vec<NotThis>,
     policy: Option<String>,
-    /// Why it is not known which policy matches.
     undecided: Option<String>,
-    /// The policies that it extends, the nearest first.
     extends: Vec<String>,
-    /// The fields of a policy that extends others, each with the policy that sets it.
     fields: Vec<Field>,
     #[serde(flatten)]
     outcome: Outcome,
@@ -98,7 +92,6 @@ enum Outcome {
     Served {
         request: Box<RequestDocument>,
         warnings: Vec<String>,
-        /// Where the pod would go among the snapshot's nodes, if there is a snapshot.
         #[serde(skip_serializing_if = "Option::is_none")]
         placement: Option<Placement>,
     },
@@ -131,7 +124,6 @@ pub(super) fn supply(gpunodes: Option<&Path>) -> anyhow::Result<Supply> {
     Ok(snapshot::supply(&input::read(path)?).map_err(place)?)
 }
 
-/// A cluster from a file of `GpuNodes` and Nodes.
 struct Cluster {
     supply: Supply,
     nodes: Nodes,
@@ -244,13 +236,12 @@ fn placed(Placement { node, taken, passed, nodes }: &Placement) -> Vec<String> {
     std::iter::once(place).chain(passed).chain(nodes).collect()
 }
 
-/// The fields of a policy that extends another.
 fn fields(policy: &Policy) -> Vec<Field> {
     let lineage = policy.lineage();
     if lineage.bases.is_empty() {
         return Vec::new();
     }
-    // A policy that was parsed can always be serialized.
+    // The default never applies, because a policy that was parsed can always be serialized.
     let spec = serde_json::to_value(policy.spec()).unwrap_or_default();
     let fields = lineage.origins.iter().filter(|(field, _)| *field != "extends");
     let field = |(field, origin): (&String, &String)| Field {

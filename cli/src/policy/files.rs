@@ -1,4 +1,4 @@
-//! Finds the policy files of a path, and says why the other files are none.
+//! Finds the policy files of a path, and says why the other files are none, so that no file is skipped unseen.
 
 use kerf_core::keys;
 use kerf_runtime::policy_file::{PolicyFileError, is_policy_name};
@@ -8,11 +8,8 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// The policy files with their texts, sorted by name.
     pub texts: Vec<(PathBuf, String)>,
-    /// The skipped files, each with the reason.
     pub skipped: Vec<(PathBuf, String)>,
-    /// The files that cannot be read.
     pub errors: Vec<PolicyFileError>,
 }
 
@@ -72,7 +69,6 @@ fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(entries)
 }
 
-/// Why a file of this name is no policy file.
 fn no_policy_name(path: &Path) -> Option<&'static str> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if name.ends_with(".expected.yaml") {
@@ -85,8 +81,8 @@ fn no_policy_name(path: &Path) -> Option<&'static str> {
     Some(if is_kustomization { "a kustomization" } else { "its name does not end in .yaml, .yml or .json" })
 }
 
-/// Why the text of a file with a policy file's name has no policies; `None` if it may be meant as a policy, even if it
-/// has errors.
+/// Why the text of a file with a policy file's name has no policies. It is `None` if the text may be meant as a policy,
+/// so that its errors are reported.
 fn no_policies(text: &str) -> Option<String> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).ok()?;
     let is_of_kerf = |document: &Value| {

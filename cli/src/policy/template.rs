@@ -1,16 +1,14 @@
-//! Finds pod templates in objects of any kind by their shape. Pure.
+//! Finds pod templates in objects of any kind. They are found by their shape, because controllers that kerf does not
+//! know create pods, too. Pure.
 
 use super::argo;
 use serde_json::Value;
 
-/// A pod template in an object.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Template {
     /// The path in the object: `spec.pytorchReplicaSpecs.Worker.template`. Empty if the object itself is a template.
     pub path: String,
-    /// The Pod that its controller would create, as JSON.
     pub pod: Value,
-    /// What is not known before the controller creates that Pod.
     pub notes: Vec<String>,
 }
 

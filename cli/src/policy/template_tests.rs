@@ -8,7 +8,6 @@ fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/policy/testdata").join(name).with_extension("yaml")
 }
 
-/// The templates of the only object in a file, each by its path and its containers.
 fn found(name: &str) -> Vec<String> {
     let documents = documents(&file(name)).unwrap();
     let shown = |template: Template| {

@@ -7,7 +7,6 @@ use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::plugin_pod::PluginPod;
 use std::collections::BTreeSet;
 
-/// The holders as `namespace/name`, each once.
 pub(super) fn holders(
     node: &str,
     gpu_node: Option<&GpuNode>,
@@ -90,7 +89,7 @@ mod tests {
             container: "main".to_owned(),
         });
         assert_eq!(of(&status), ["ml/train".to_owned()].into());
-        // Another tool cut this slice before kerf was installed.
+        // This slice has no id, because another tool cut it before kerf was installed.
         (status.slices[0].id, status.slices[0].holder) = (None, None);
         assert_eq!(of(&status), BTreeSet::new());
     }

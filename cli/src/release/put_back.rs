@@ -18,7 +18,6 @@ impl Release<'_> {
         self.jobs.get_opt(name).await.with_context(|| format!("failed to read Job {name}"))
     }
 
-    /// Runs the Job that undoes what the agent has set, and waits for it.
     pub(super) async fn put_back(&self, wanted: &Job, name: &str, end: Instant) -> anyhow::Result<()> {
         let Args { node, kerf, .. } = self.args;
         self.make(wanted, name, end).await?;
@@ -31,7 +30,7 @@ impl Release<'_> {
             };
             wait.moment(late).await?;
         }
-        // Dropping the wait clears its progress line before the next line is printed.
+        // The wait is dropped first, because that clears its progress line.
         drop(wait);
         line("what it had set is put back")
     }
@@ -54,7 +53,7 @@ impl Release<'_> {
             let made = self.jobs.create(&PostParams::default(), wanted).await;
             made.with_context(|| format!("failed to make Job {name}"))?;
         }
-        // The Job is created suspended, as by `kerf uninstall`, so it must be started.
+        // The Job was created suspended, as by `kerf uninstall`, so it must be started.
         let run = Patch::Merge(json!({"spec": {"suspend": false}}));
         let started = self.jobs.patch(name, &PatchParams::default(), &run).await;
         started.with_context(|| format!("failed to start Job {name}"))?;

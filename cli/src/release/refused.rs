@@ -3,7 +3,7 @@
 use crate::uninstall::job::AGENT;
 use thiserror::Error;
 
-/// Why a node is not given back, or not yet. Finished steps stay, and the next run continues from there.
+/// Why a node is not given back, or not yet. Finished steps stay, so that the next run continues from there.
 #[derive(Debug, Error)]
 pub(super) enum Refused {
     #[error(
@@ -15,19 +15,17 @@ pub(super) enum Refused {
         "node {0} is not ready, so nothing can be put back there; run this again when it is: kubectl get node {0}"
     )]
     NotReady(String),
-    /// Without the agents' `DaemonSet` there is no template for the Job.
+    /// The Job has no template, because it is made of the agents' `DaemonSet`.
     #[error(
         "there is no DaemonSet {AGENT} in namespace {0}, which says how a node is left; name the namespace that kerf is installed in \
          by --kerf-namespace"
     )]
     NoAgents(String),
-    /// Pods hold slices of the node, and an agent is there to see them end.
     #[error(
         "pods hold slices of node {node}, or were promised some: {pods}. Drain it (kubectl drain {node} --ignore-daemonsets), or cordon \
          it and let them end: --wait=1h waits for that; then run this again. Nothing was done"
     )]
     Held { node: String, pods: String },
-    /// Pods hold slices of the node, and no agent would see them end.
     #[error(
         "pods hold slices of node {node}, or were promised some, and no agent is there to see them end: {pods}. Let it come back: \
          kubectl label node {node} kerf.dev/managed=true --overwrite; then drain the node (kubectl drain {node} --ignore-daemonsets), \
@@ -38,7 +36,6 @@ pub(super) enum Refused {
         "nobody knows who holds slices of node {node}: {why}; mend the GpuNode: kubectl get gpunode {node} -o yaml"
     )]
     Unreadable { node: String, why: String },
-    /// The agent's pod does not end.
     #[error(
         "the agent on node {node} has not ended: kubectl -n {namespace} get pods -l app.kubernetes.io/name={AGENT} -o wide. The affinity of \
          DaemonSet {AGENT} must leave out nodes with kerf.dev/managed=false, as the chart's does; then run this again"

@@ -4,31 +4,27 @@ use kerf_core::managed::is_managed;
 use kerf_core::{keys, nvidia_keys};
 use std::collections::BTreeMap;
 
-/// What kerf has to do with a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     Managed,
-    /// The label says that the node is not managed, but something of kerf's is still there.
     Leaving,
-    /// The node was given back.
     Released,
     NotManaged,
 }
 
 impl Standing {
-    /// The state by the node's labels, by whether it has a GpuNode, and by whether an agent's pod or a Job is on it.
     pub(super) fn of(labels: &BTreeMap<String, String>, has_gpu_node: bool, has_pods: bool) -> Self {
         match labels.get(keys::MANAGED).map(String::as_str) {
             Some("false") if has_gpu_node || has_pods => Self::Leaving,
             Some("false") => Self::Released,
-            // The chart's `managedNodes` may select nodes without the label. Their agents have created a GpuNode.
+            // A node counts without the label, because the chart's `managedNodes` may select such nodes. Their agents
+            // have created a GpuNode.
             _ if is_managed(labels) || has_gpu_node || has_pods => Self::Managed,
             _ => Self::NotManaged,
         }
     }
 }
 
-/// The command that lets NVIDIA's programs return, if labels keep them away.
 pub(super) fn nvidias_return(node: &str, labels: &BTreeMap<String, String>) -> Option<String> {
     let away =
         [nvidia_keys::DEPLOY_DEVICE_PLUGIN, nvidia_keys::DEPLOY_MIG_MANAGER, nvidia_keys::DEPLOY_DRA_DRIVER];

@@ -1,8 +1,8 @@
 //! Gives a node back in this order: wait until its pods have ended; label it as not managed; wait until its agent has
 //! ended; undo what the agent has set; delete the GpuNode and the Job.
 //!
-//! Only the agent sees slices become free, so pods are waited for while it runs. When it ends, it reports the node as
-//! not served, and from then on the extender reserves nothing there.
+//! Only the agent sees slices become free, so pods must end while it runs. When it ends, it reports the node as not
+//! served, and from then on the extender reserves nothing there.
 
 use super::Args;
 use super::holders::holders;
@@ -28,11 +28,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The timeout for holders that the agent still reported when it ended. The reservations in GpuNode.status do not
-/// change any more by then.
+/// The timeout for holders that the agent still reported when it ended. It is short, because the reservations in
+/// GpuNode.status do not change any more by then.
 const GIVEN_UP: Duration = Duration::from_secs(30);
 
-/// Gives the node back, and prints each step.
 pub(super) async fn release(client: Client, args: &Args) -> anyhow::Result<()> {
     let release = Release::new(client, args);
     let name = &args.node;
@@ -117,7 +116,8 @@ impl<'a> Release<'a> {
         line(format!("node {name} is kerf's no more"))
     }
 
-    /// Waits until no pod holds anything, at most as long as `--wait` says, and only while an agent sees pods end.
+    /// Waits until no pod holds anything, at most as long as `--wait` says. It fails without an agent, because no other
+    /// program sees pods end.
     async fn pods_end(&self) -> anyhow::Result<()> {
         let mut wait = Wait::new("pods", self.args.wait.unwrap_or_default());
         loop {
@@ -134,7 +134,7 @@ impl<'a> Release<'a> {
         }
     }
 
-    /// The holders, and the GpuNode from which they were read.
+    /// The holders, and the GpuNode from which they were read. [`Self::forget`] needs its version.
     async fn holders(&self) -> anyhow::Result<(BTreeSet<String>, Option<GpuNode>)> {
         let node = &self.args.node;
         let here = ListParams::default().fields(&format!("spec.nodeName={node}"));
@@ -170,8 +170,8 @@ impl<'a> Release<'a> {
         line("its agent has ended")
     }
 
-    /// Fails if a pod has started while the agent ended: nothing would undo what it holds, and no agent would see it
-    /// end.
+    /// Fails if a pod has started while the agent ended, because nothing would undo what it holds, and no agent would
+    /// see it end.
     async fn nobody_holds(&self) -> anyhow::Result<Option<GpuNode>> {
         let mut wait = Wait::new("reservations to be given up", GIVEN_UP);
         loop {
@@ -185,7 +185,7 @@ impl<'a> Release<'a> {
     }
 
     /// Deletes the GpuNode only in the version in which nothing was held. If it has changed since, the check is
-    /// repeated.
+    /// repeated, because a pod may hold something now.
     async fn forget(&self) -> anyhow::Result<()> {
         let name = &self.args.node;
         loop {

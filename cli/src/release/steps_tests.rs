@@ -11,7 +11,6 @@ const JOB: &str = "/apis/batch/v1/namespaces/kerf-system/jobs/kerf-leave-u1";
 const AGENTS_POD: &str = "/api/v1/namespaces/kerf-system/pods/agent";
 const POD: &str = "/api/v1/pods/train";
 
-/// All changes of a complete run, in order.
 const STEPS: [&str; 5] =
     ["PATCH n1", "POST jobs", "PATCH kerf-leave-u1", "DELETE n1 as of 7", "DELETE kerf-leave-u1"];
 
@@ -21,7 +20,6 @@ struct Cli {
     args: Args,
 }
 
-/// A cluster whose node n1 has an agent.
 fn cluster() -> ApiStandIn {
     let api = ApiStandIn::default();
     add_node(&api, &json!({keys::MANAGED: "true"}), "True");
@@ -44,14 +42,12 @@ fn agents_pod(labels: &Value) -> Value {
     json!({"metadata": {"name": "agent", "labels": labels}, "spec": {"nodeName": "n1"}})
 }
 
-/// A pod that holds a slice of n1.
 fn add_pod(api: &ApiStandIn, phase: &str) {
     let annotations = json!({keys::ASSIGNMENT: "{}"});
     let metadata = json!({"namespace": "ml", "name": "train", "annotations": annotations});
     api.put(POD, json!({"metadata": metadata, "spec": {"nodeName": "n1"}, "status": {"phase": phase}}));
 }
 
-/// The Job of an earlier run.
 fn add_job(api: &ApiStandIn, conditions: &Value) {
     let metadata = json!({"name": "kerf-leave-u1", "labels": {NAME_LABEL: LEAVE}});
     let spec = json!({"template": {"spec": {"nodeName": "n1", "containers": []}}});
@@ -63,7 +59,6 @@ async fn released(api: &ApiStandIn, flags: &[&str]) -> Result<(), String> {
     release(api.client(), &Cli::parse_from(words).args).await.map_err(|error| format!("{error:#}"))
 }
 
-/// Checks that nothing of kerf is left on the node.
 fn is_released(api: &ApiStandIn) {
     let node = &api.inside("/api/v1/nodes")[0];
     assert_eq!(node["metadata"]["labels"][keys::MANAGED], "false");
@@ -92,7 +87,7 @@ async fn a_run_that_was_cut_short_anywhere_goes_on_in_the_next() {
         api.end_after(None);
         released(&api, &[]).await.unwrap();
         is_released(&api);
-        // The Job runs twice only if an agent may have run in between.
+        // The Job must not run twice, unless an agent may have run in between.
         let posted = api.changes().iter().filter(|change| *change == "POST jobs").count();
         assert_eq!(posted, if done == 3 { 2 } else { 1 }, "after {done} changes");
     }
@@ -160,7 +155,6 @@ async fn pods_are_waited_for_while_the_agent_is_there_to_see_them_end() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_put_back_beside_an_agent_or_under_a_pod_that_came_while_it_ended() {
     let api = cluster();
-    // This agent's pod does not end by the label.
     api.put(AGENTS_POD, agents_pod(&json!({})));
     let error = released(&api, &[]).await.unwrap_err();
     assert!(error.contains("the agent on node n1 has not ended"), "{error}");

@@ -4,27 +4,20 @@ use crate::counted::counted;
 use kerf_core::mig::{MigTable, Profile};
 use thiserror::Error;
 
-/// One job. All times have the same unit, which may be any.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Job {
-    /// When the job asks for its instance.
     pub arrival: f64,
-    /// How long the job keeps its instance.
     pub duration: f64,
-    /// The exact profile of its instance.
     pub profile: Profile,
 }
 
-/// An error in a job list.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error("line {line}: {fault}")]
 pub struct JobsError {
-    /// The line number, from 1.
     pub line: usize,
     pub fault: JobFault,
 }
 
-/// An error in a line of a job list.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum JobFault {
     #[error("{}; write `arrival duration profile`", counted(*.0, "word"))]
@@ -39,7 +32,8 @@ pub enum JobFault {
     Profile { text: String, known: String },
 }
 
-/// Parses a job list for GPUs with this table. Empty lines are skipped, but count as lines.
+/// Parses a job list for GPUs with this table. Empty lines are skipped, but count as lines, so that errors name the
+/// file's line.
 pub fn parse(text: &str, table: &MigTable) -> Result<Vec<Job>, JobsError> {
     let mut jobs: Vec<Job> = Vec::new();
     for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty()) {

@@ -1,4 +1,5 @@
-//! `kerf simulate`: shows what kerf would decide, without a cluster. It runs the extender's own code.
+//! `kerf simulate`: shows what kerf would decide, without a cluster. It runs the extender's own code, so that both
+//! agree.
 
 pub mod jobs;
 pub mod openb;
@@ -97,7 +98,6 @@ pub enum InputError {
     Jobs { place: String, source: jobs::JobsError },
 }
 
-/// The result, which depends on the flags.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Simulated {

@@ -12,7 +12,6 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// An error in the input.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OpenbError {
     #[error("nodes: no column {0:?} in the first line; a file has cpu_milli, memory_mib, gpu and model")]
@@ -20,20 +19,11 @@ pub enum OpenbError {
     #[error("nodes: no node has a GPU")]
     NoGpus,
     #[error("nodes: line {line}: {fault}")]
-    Node {
-        /// The line number, from 1.
-        line: usize,
-        fault: Fault,
-    },
+    Node { line: usize, fault: Fault },
     #[error("pods: line {line}: {fault}")]
-    Pod {
-        /// The line number, from 1.
-        line: usize,
-        fault: Fault,
-    },
+    Pod { line: usize, fault: Fault },
 }
 
-/// An error in a line.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Fault {
     #[error("{0} is missing: write as many fields as the first line has")]
@@ -41,34 +31,20 @@ pub enum Fault {
     #[error("{}; write `cpu_milli memory_mib num_gpu gpu_milli gpu_spec`, with - for any model", counted(*.0, "word"))]
     Words(usize),
     #[error("{field}: {text:?} is no whole number from 0 to {most}")]
-    Number {
-        field: &'static str,
-        text: String,
-        /// The largest value that is allowed.
-        most: u64,
-    },
+    Number { field: &'static str, text: String, most: u64 },
     /// The number of GPUs and the share of each do not fit together.
     #[error("num_gpu {count}, gpu_milli {milli}: write 1 GPU with 1 to 1000, or several with 1000 each")]
-    Share {
-        count: u8,
-        /// The share of each GPU, in thousandths.
-        milli: u16,
-    },
-    /// There are more models than the simulation supports.
+    Share { count: u8, milli: u16 },
     #[error("model: {0}")]
     Models(#[from] TooManyModels),
 }
 
-/// The decision on one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Placed {
-    /// The pod's number in the list, from 0.
     pod: usize,
-    /// The place; `None` if the pod is rejected.
     place: Option<Place>,
 }
 
-/// The node by its row from 0, and the GPUs on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Place {
     node: usize,
@@ -88,7 +64,8 @@ impl fmt::Display for Placed {
 /// Decides on each line `cpu_milli memory_mib num_gpu gpu_milli gpu_spec` of `pods`, on the nodes of the csv file
 /// `nodes`.
 ///
-/// The usual requests are learned from the pods that have arrived. The list is not read ahead.
+/// The usual requests are learned from the pods that have arrived. The list is not read ahead, because a scheduler
+/// could not do that.
 pub fn run(nodes: &str, pods: &str) -> Result<Vec<Placed>, OpenbError> {
     let mut models = Models::default();
     let nodes = read_nodes(nodes, &mut models)?;
@@ -111,7 +88,8 @@ fn decide(fleet: &mut Nodes, pod: &Request) -> Option<Placement> {
     fleet.take(place.node, pod, place.gpus).ok().map(|()| place)
 }
 
-/// The positions of the columns in the nodes file. They may have any order, and other columns may be between them.
+/// The positions of the columns in the nodes file. They are searched for, because they may have any order, and other
+/// columns may be between them.
 struct Columns {
     cpu: usize,
     memory: usize,
@@ -154,7 +132,8 @@ fn read_nodes(text: &str, models: &mut Models) -> Result<Vec<Node>, OpenbError> 
     if has_gpus { Ok(nodes) } else { Err(OpenbError::NoGpus) }
 }
 
-/// Empty lines are skipped. They count as lines in errors, but not as pods.
+/// Parses the pods. Empty lines are skipped. They count as lines in errors, so that errors name the file's line, but
+/// not as pods.
 fn read_pods(text: &str, models: &mut Models) -> Result<Vec<Request>, OpenbError> {
     let lines = (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty());
     lines.map(|(line, text)| pod(text, models).map_err(|fault| OpenbError::Pod { line, fault })).collect()
@@ -173,7 +152,7 @@ fn pod(line: &str, models: &mut Models) -> Result<Request, Fault> {
     })
 }
 
-/// A part is an MPS share, which may share a GPU with any other parts.
+/// The GPUs that a pod asks for. A part counts as an MPS share, because it may share a GPU with any other parts.
 fn gpus(count: u8, milli: u16) -> Option<GpuDemand> {
     match (count, milli) {
         (0, _) => Some(GpuDemand::None),

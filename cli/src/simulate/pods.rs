@@ -1,5 +1,5 @@
 //! Places pods one after the other on the nodes of a snapshot, by the functions with which the webhook and the extender
-//! decide.
+//! decide, so that all agree.
 
 use crate::columns::{Columns, or_dash};
 use crate::input;
@@ -19,10 +19,8 @@ use serde_json::Value;
 use std::path::Path;
 use thiserror::Error;
 
-/// The namespace for objects that name none.
 const NAMESPACE: &str = "default";
 
-/// Why the pods cannot be decided.
 #[derive(Debug, Error)]
 pub enum PodsError {
     #[error(transparent)]
@@ -30,27 +28,20 @@ pub enum PodsError {
     #[error("--snapshot")]
     Snapshot(#[from] SnapshotError),
     #[error("--pods: {place}: {why}; a request document has the fields version, isolation and containers")]
-    NoPod {
-        place: String,
-        /// What the file has instead.
-        why: String,
-    },
+    NoPod { place: String, why: String },
     #[error("--pods: {pod}: {source}")]
     Request { pod: String, source: UnreadableRequest },
     #[error("--pods: {pod}: spec: {source}")]
     Pod { pod: String, source: serde_json::Error },
-    /// The pod was not admitted, and without policies it cannot be.
     #[error(
         "--pods: {0}: metadata.annotations[{key}] is missing: the webhook has not admitted the pod; give its policies by --policy PATH",
         key = keys::REQUEST
     )]
     NotAdmitted(String),
-    /// A pod cannot be placed on the node that was chosen for it.
     #[error("--pods: {pod}: {refusal}")]
     Lost { pod: String, refusal: Refusal },
 }
 
-/// The decision on each pod, in the file's order.
 #[derive(Debug, Serialize)]
 pub struct Placed {
     pods: Vec<PlacedPod>,
@@ -59,7 +50,6 @@ pub struct Placed {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PlacedPod {
-    /// `namespace/name`, or the name in messages of another object.
     pod: String,
     #[serde(flatten)]
     outcome: Outcome,
@@ -89,19 +79,16 @@ enum Outcome {
     },
 }
 
-/// A pod before its placement.
 struct Asked {
     name: String,
     request: Result<Box<Wish>, Outcome>,
 }
 
-/// What a pod asks for, and the nodes to which it may go.
 struct Wish {
     request: RequestDocument,
     destinations: Destinations,
 }
 
-/// Decides on the pods of a file one by one.
 pub fn run(snapshot: &Path, file: &Path, policies: Option<&Policies>) -> Result<Placed, PodsError> {
     let text = input::read(snapshot)?;
     let weights = policies.map(Policies::weights).unwrap_or_default();
@@ -135,7 +122,8 @@ fn asked(documents: &[Value], policies: Option<&Policies>, supply: &Supply) -> R
     Ok(all)
 }
 
-/// Whether the document is a request document, as in the webhook's annotation, and not a Kubernetes object.
+/// Whether the document is a request document, as in the webhook's annotation. It has no kind, because it is no
+/// Kubernetes object.
 fn is_request(document: &Value) -> bool {
     document["kind"].is_null() && document["version"].is_u64() && document["containers"].is_array()
 }
@@ -174,7 +162,7 @@ fn of_manifest(
     Ok(Asked { name, request })
 }
 
-/// Places one pod, and takes its capacity from the nodes.
+/// Places one pod, and takes its capacity from the nodes, so that the next pod does not get it.
 fn place(nodes: &mut Nodes, number: usize, Asked { name, request }: Asked) -> Result<PlacedPod, PodsError> {
     let wish = match request {
         Ok(wish) => wish,

@@ -1,5 +1,3 @@
-//! Tests of pods that are placed on small clusters.
-
 use super::*;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::testing::node_status;
@@ -45,7 +43,6 @@ fn placed(pods: &str, policies: Option<&Policies>) -> Result<Placed, String> {
     })
 }
 
-/// The annotation of an admitted pod that asks for one slice of this size by these kinds.
 fn request(size: u32, kinds: &[&str]) -> Value {
     let name = format!("kerf.dev/gpu-{size}gb");
     let container = json!({"name": "main", "sizeGb": size, "count": 1, "resource": name, "kinds": kinds});
@@ -59,7 +56,6 @@ fn admitted(name: &str, size: u32, kinds: &[&str], spec: Value) -> String {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}).to_string()
 }
 
-/// The A30 has four parts of 6 GB, and a taint protects the H100.
 fn pods() -> String {
     let kinds = &["mig", "mps"];
     let mut all: Vec<String> = (0..3)

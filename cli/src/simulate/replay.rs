@@ -10,12 +10,9 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 
-/// The decision on one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// The job's number in the list, from 0.
     pub job: usize,
-    /// The running job that first restarts elsewhere, and its new place.
     pub moved: Option<(usize, Place)>,
     /// The place; `None` if the job is lost.
     pub place: Option<Place>,
@@ -28,16 +25,13 @@ impl Serialize for Decision {
     }
 }
 
-/// An instance's place in the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Place {
-    /// The GPU's number, from 0.
     pub gpu: usize,
-    /// The first memory slice of the instance.
     pub start: u8,
 }
 
-/// The form that `packing_judge.py` reads.
+/// The form is that which `packing_judge.py` reads.
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((other, to)) = self.moved {
@@ -50,7 +44,6 @@ impl fmt::Display for Decision {
     }
 }
 
-/// A fleet on which jobs are replayed.
 pub struct Replay {
     fleet: Fleet,
     gpus: Vec<FleetGpu>,
@@ -63,7 +56,8 @@ pub struct Replay {
     moves: usize,
 }
 
-/// A job's end. The earliest is the greatest, so that the heap returns it first; of equal ends the first job's counts.
+/// A job's end. The order is reversed, because the heap returns the greatest first. Of equal ends the first job's
+/// counts.
 #[derive(Debug, PartialEq)]
 struct End(f64, usize);
 
@@ -98,17 +92,15 @@ impl Replay {
         self.gpus.len()
     }
 
-    /// The mean part of the free memory slices that plain profiles cannot use.
     #[must_use]
     pub fn fragmentation(&self) -> f64 {
         self.fleet.fragmentation()
     }
 
-    /// Decides on the next job.
     pub fn arrive(&mut self, job: &Job) -> Decision {
         let number = self.jobs;
         self.jobs += 1;
-        // A job that ends at this moment makes room for the one that arrives.
+        // Ends come first, because a job that ends at this moment makes room for the one that arrives.
         self.end_until(job.arrival);
         let class = self.fleet.class(&ContainerRequest::exact(job.profile));
         let (mut place, mut moved) = (self.fleet.best(class), None);

@@ -8,21 +8,17 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
-/// The size of the plot.
 const COLUMNS: usize = 64;
 const ROWS: usize = 8;
 
-/// The totals of all decisions on a job list.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     profiles: Vec<ProfileSummary>,
-    /// The percentage of the requested memory slices that were placed.
     accepted_percent: f64,
     moves: usize,
     /// The mean percentage of the free memory slices that a profile cannot use.
     unusable_percent: f64,
-    /// The memory slices of all GPUs.
     memory_slices: f64,
     /// The mean use in each of 64 equal parts of the time.
     memory_slices_in_use: Vec<f64>,
@@ -91,7 +87,6 @@ fn length(count: usize) -> f64 {
     count.max(1) as f64
 }
 
-/// The mean number of memory slices in use in each column of the plot.
 fn in_use(jobs: &[Job], decisions: &[Decision], size: impl Fn(Profile) -> f64) -> Vec<f64> {
     let end = jobs.last().map_or(0.0, |job| job.arrival).max(f64::MIN_POSITIVE);
     let width = end / length(COLUMNS);

@@ -8,12 +8,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The objects by path, and the changes that were requested.
 #[derive(Debug, Default)]
 struct State {
     objects: BTreeMap<String, Value>,
     log: Vec<String>,
-    /// The number of changes that still succeed before all fail; `None` for no limit.
     left: Option<usize>,
 }
 
@@ -48,7 +46,6 @@ impl ApiStandIn {
         self.state().log.clone()
     }
 
-    /// Makes all changes fail after this many more.
     pub(crate) fn end_after(&self, changes: Option<usize>) {
         self.state().left = changes;
     }

@@ -8,12 +8,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The label with the program's name, and its values for the agent and for the Job.
 pub(crate) const NAME_LABEL: &str = "app.kubernetes.io/name";
 pub(crate) const AGENT: &str = "kerf-node-agent";
 pub(crate) const LEAVE: &str = "kerf-node-agent-leave";
 
-/// Why a Job cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum NoJob {
     /// The `DaemonSet` has no container, so it is not kerf's.
@@ -23,8 +21,8 @@ pub(crate) enum NoJob {
     NoContainer,
 }
 
-/// The Job for a node; it is created suspended, until the agents have ended. It retries practically for ever, because
-/// nothing else would undo what the agent has set.
+/// The Job for a node. It is created suspended, because it must not run beside the agent. It retries practically for
+/// ever, because nothing else would undo what the agent has set.
 pub(crate) fn leave(agents: &DaemonSet, node: &Node, settle: Duration) -> Result<Job, NoJob> {
     let template = agents.spec.as_ref().and_then(|spec| spec.template.spec.clone());
     let mut pod: PodSpec = template.filter(|pod| !pod.containers.is_empty()).ok_or(NoJob::NoContainer)?;
@@ -32,7 +30,7 @@ pub(crate) fn leave(agents: &DaemonSet, node: &Node, settle: Duration) -> Result
         let mut arguments = vec!["leave".to_owned(), format!("--settle={}ms", settle.as_millis())];
         arguments.append(container.args.get_or_insert_default());
         container.args = Some(arguments);
-        // Leaving serves no probes or metrics, so the kubelet would restart the container.
+        // Probes and ports are removed, because leaving serves none and the kubelet would restart the container.
         (container.liveness_probe, container.readiness_probe, container.startup_probe) = (None, None, None);
         container.ports = None;
     }
@@ -64,19 +62,16 @@ pub(crate) fn name(node: &Node) -> String {
     format!("kerf-leave-{}", node.metadata.uid.as_deref().unwrap_or_default())
 }
 
-/// The name of the node that a Job leaves.
 pub(crate) fn node_of(job: &Job) -> &str {
     let pod = job.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     pod.and_then(|pod| pod.node_name.as_deref()).unwrap_or_default()
 }
 
-/// Whether the Job has left its node.
 pub(crate) fn is_complete(job: &Job) -> bool {
     let conditions = job.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True")
 }
 
-/// Whether a node's kubelet would start the Job's pod.
 pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")

@@ -39,7 +39,7 @@ where
 async fn gpu_nodes(api: &Api<GpuNode>) -> anyhow::Result<()> {
     let list = match api.list(&ListParams::default()).await {
         Ok(list) => list,
-        // The resource was deleted with the chart.
+        // This is no error, because the resource may have been deleted with the chart.
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
         Err(error) => return Err(error).context("failed to list the GpuNodes"),
     };
@@ -53,7 +53,6 @@ async fn gpu_nodes(api: &Api<GpuNode>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why a GpuNode is kept for the next installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum Kept {
     #[error("pods hold slices of it")]
@@ -78,8 +77,8 @@ fn kept(node: &GpuNode) -> Option<Kept> {
     admins_policy(node).map(|_| Kept::Policy)
 }
 
-/// The policy that an admin has written into `spec.policy`; `None` for a policy that the extender copied there from a
-/// policy file.
+/// The policy that an admin has written into `spec.policy`. A policy that the extender copied there from a policy file
+/// does not count, because the file still has it.
 pub(crate) fn admins_policy(node: &GpuNode) -> Option<&Value> {
     let policy = node.spec.as_ref()?.get("policy")?;
     let copied = node.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(keys::NODE_POLICY));

@@ -78,7 +78,6 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     })
 }
 
-/// Whether a deletion found its object.
 pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<bool, kube::Error> {
     match result {
         Ok(_) => Ok(true),

@@ -59,7 +59,8 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// The nodes that have an agent and are ready. It names on standard error those that are not.
+    /// The nodes that have an agent and are ready. It names on standard error those that are not, because nothing is
+    /// undone there.
     async fn ready_nodes(&self) -> anyhow::Result<Vec<Node>> {
         let served = match self.gpu_nodes.list_metadata(&ListParams::default()).await {
             Ok(list) => list.items.iter().map(ResourceExt::name_any).collect::<BTreeSet<_>>(),
@@ -98,7 +99,8 @@ impl<'a> Leaving<'a> {
         Ok(())
     }
 
-    /// A node's Job has the same name in every run, so a completed Job of an earlier run would look like this run's.
+    /// Deletes earlier Jobs. A node's Job has the same name in every run, so a completed Job of an earlier run would
+    /// look like this run's.
     async fn drop_earlier_jobs(&self) -> anyhow::Result<()> {
         let mut wait = Wait::until("Jobs of an earlier uninstall to go", self.end);
         loop {
@@ -154,7 +156,6 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// Starts the Jobs, waits for them, and deletes them.
     async fn carry_out(&self) -> anyhow::Result<()> {
         let run = Patch::Merge(json!({"spec": {"suspend": false}}));
         for job in self.planned().await? {
@@ -163,7 +164,8 @@ impl<'a> Leaving<'a> {
         }
         let mut wait = Wait::until("nodes to be put back as they were", self.end);
         loop {
-            // A node may be deleted while this waits, and its Job would never complete.
+            // Jobs of deleted nodes are left out, because a node may be deleted while this waits, and its Job would
+            // never complete.
             let jobs = self.of_present_nodes(self.planned().await?).await?;
             let (done, left): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| is_complete(job));
             if left.is_empty() {
@@ -191,7 +193,7 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// The Jobs of existing nodes. Those of deleted nodes can never complete, so they are deleted with a message.
+    /// The Jobs of existing nodes. Those of deleted nodes are deleted with a message, because they can never complete.
     async fn of_present_nodes(&self, jobs: Vec<Job>) -> anyhow::Result<Vec<Job>> {
         let nodes =
             self.nodes.list_metadata(&ListParams::default()).await.context("failed to list the nodes")?;

@@ -11,7 +11,6 @@ struct Cli {
     args: NodesArgs,
 }
 
-/// A cluster whose node n1 has an agent.
 fn cluster() -> ApiStandIn {
     let api = ApiStandIn::default();
     let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
@@ -23,7 +22,6 @@ fn cluster() -> ApiStandIn {
     api
 }
 
-/// A Job that an interrupted uninstall has left.
 fn add_job(api: &ApiStandIn, uid: &str, node: &str, status: &Value) {
     let name = format!("kerf-leave-{uid}");
     let spec = json!({"template": {"spec": {"nodeName": node, "containers": []}}});

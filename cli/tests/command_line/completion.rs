@@ -5,7 +5,6 @@ use super::stand_in::{StandIn, list, nodes};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// The candidates that kubectl gets for these words, without the directive and the explanations.
 fn completed(home: &Home, words: &[&str]) -> Vec<String> {
     let mut kerf = home.kerf(&["--", "kerf"]);
     let output = kerf.args(words).env("COMPLETE", "kubectl").output().unwrap();
@@ -81,7 +80,7 @@ fn each_shell_gets_a_script_that_asks_kerf() {
     );
 }
 
-/// Runs the script in a real bash, and checks what Tab offers.
+/// Runs the script in a real bash, because only bash can show what Tab offers.
 #[test]
 fn bash_completes_by_the_script() {
     let api = StandIn::api(&nodes(&["gpu-1", "gpu-2"]));

@@ -1,10 +1,9 @@
-//! Tests that every command has the same exit code for the same cause.
+//! Tests that every command has the same exit code for the same cause, because scripts decide by it.
 
 use super::Home;
 use super::stand_in::{StandIn, list, nodes};
 use serde_json::json;
 
-/// Calls of all commands that need a cluster.
 const OF_A_CLUSTER: [&[&str]; 11] = [
     &["check"],
     &["check", "--pre"],
@@ -82,7 +81,7 @@ fn a_file_that_is_wrong_gives_the_code_of_a_wrong_flag() {
         assert_eq!(ran.code, Some(2), "{words:?}: {ran:?}");
         assert!(ran.stderr.starts_with("Error: "), "{words:?}: {ran:?}");
     }
-    // A bad policy is an answer of this command, and not a wrong input.
+    // A bad policy has another code, because it is an answer of this command and not a wrong input.
     assert_eq!(home.run(&["policy", "check", "-f", "bad.yaml"]).code, Some(1));
 }
 

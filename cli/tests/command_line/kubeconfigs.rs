@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
-/// Two files: a cluster that does not answer, and its context. The user has this plugin or no credentials.
 fn files(folder: &Path, plugin: Option<&str>) -> String {
     let cluster = json!({"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]});
     let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": plugin, "interactiveMode": "Never"});

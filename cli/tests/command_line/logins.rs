@@ -39,7 +39,7 @@ fn a_plugins_token_reaches_the_api_server_and_its_last_words_the_user() {
     assert!(!ran.stderr.contains("secret"), "{ran:?}");
 }
 
-/// A token with this end. kerf reads nothing else of it.
+/// A token with this end. Its other parts are empty, because kerf reads nothing else of it.
 fn id_token(expires: i64) -> String {
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
     format!("{}.{}.x", part(json!({"alg": "none"})), part(json!({"exp": expires})))

@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A folder with a kubeconfig, in which kerf runs.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -31,7 +30,6 @@ impl Home {
         home
     }
 
-    /// A home whose cluster has this address.
     fn of(server: &str) -> Self {
         Self::new(&json!({"server": server}), &json!({}))
     }
@@ -44,7 +42,8 @@ impl Home {
         self.path().join("config")
     }
 
-    /// The command without any variable of this process's environment.
+    /// The command without any variable of this process's environment, so that no kubeconfig or proxy of the machine
+    /// counts.
     fn kerf(&self, words: &[&str]) -> Command {
         let mut kerf = Command::new(env!("CARGO_BIN_EXE_kerf"));
         kerf.env_clear().env("HOME", self.path()).env("PATH", "/usr/bin:/bin").current_dir(self.path());

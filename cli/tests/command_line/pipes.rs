@@ -55,7 +55,7 @@ fn colours_are_printed_where_they_are_asked_for() {
     assert!(!home.run(&["--color=never", "check"]).stdout.contains(escape));
 }
 
-/// The output on a terminal with these variables; util-linux's `script` provides the terminal.
+/// The output on a terminal with these variables. util-linux's `script` provides the terminal.
 fn on_a_terminal(home: &Home, words: &str, variables: &[(&str, &str)]) -> Option<String> {
     let kerf = format!("{} {words}", env!("CARGO_BIN_EXE_kerf"));
     let mut script = std::process::Command::new("script");

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 /// No name server resolves this name, so only a proxy can reach the server.
 const HOST: &str = "api.kerf.invalid";
 
-/// An API server with TLS for HOST, and its cluster in a kubeconfig.
 fn server() -> (StandIn, Value) {
     let certificate = Certificate::new(HOST);
     let api = StandIn::api_with_tls(&certificate, &nodes(&["gpu-1"]));
@@ -68,7 +67,7 @@ fn what_no_proxy_names_and_what_is_on_this_machine_is_reached_without_a_proxy() 
     let proxy = StandIn::connect_proxy(api.address);
     let variable = format!("http://{}", proxy.address);
     let home = Home::of(&format!("http://{}", api.address));
-    // `NO_PROXY` names the proxy, which does not exclude the server.
+    // The server must be reached by the proxy, because this `NO_PROXY` names the proxy and not the server.
     draws(&home, &[("HTTP_PROXY", &variable), ("NO_PROXY", "127.0.0.1")]);
     draws(&home, &[("HTTP_PROXY", &variable)]);
     assert_eq!(proxy.asked(), Vec::<String>::new());

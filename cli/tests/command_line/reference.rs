@@ -6,7 +6,6 @@ use kerf_cli::exit::Exit;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// All commands without subcommands, by their full names.
 fn commands() -> Vec<Command> {
     let mut kerf = Cli::command().term_width(100);
     kerf.build();
@@ -30,7 +29,6 @@ fn name(command: &Command) -> &str {
     command.get_bin_name().unwrap()
 }
 
-/// The calls of kerf in a line of shell.
 fn calls(line: &str) -> Vec<Vec<String>> {
     let words = shlex::split(line).unwrap();
     let calls = words.split(|word| word == "|").map(|call| {
@@ -60,7 +58,6 @@ fn each_command_has_examples_that_it_takes() {
     }
 }
 
-/// A command's help without the flags of these headings, or with these only.
 fn help(command: &Command, headings: &[&str], only: bool) -> String {
     let is_of = |arg: &clap::Arg| arg.get_help_heading().is_some_and(|heading| headings.contains(&heading));
     let mut shown = command.clone().mut_args(|arg| if is_of(&arg) == only { arg } else { arg.hide(true) });

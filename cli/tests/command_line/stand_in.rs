@@ -9,10 +9,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// The recorded requests: first line and headers, or the address to which a proxy had to connect.
 pub type Asked = Arc<Mutex<Vec<String>>>;
 
-/// A server that listens on a port of this machine.
 pub struct StandIn {
     pub address: SocketAddr,
     asked: Asked,
@@ -42,7 +40,6 @@ impl StandIn {
         Self::start(move |stream, asked| answer(stream, asked, &objects))
     }
 
-    /// The same with TLS, for this host.
     pub fn api_with_tls(certificate: &Certificate, objects: &[(&str, Value)]) -> Self {
         let (config, objects) = (certificate.server(), owned(objects));
         Self::start(move |stream, asked| {
@@ -61,7 +58,6 @@ impl StandIn {
         })
     }
 
-    /// The same proxy for SOCKS5 (RFC 1928).
     pub fn socks_proxy(to: SocketAddr) -> Self {
         Self::start(move |mut stream, asked| {
             let mut greeting = [0; 2];
@@ -88,7 +84,6 @@ impl StandIn {
     }
 }
 
-/// A self-signed certificate for a host.
 pub struct Certificate {
     pub pem: String,
     key: Vec<u8>,
@@ -153,7 +148,6 @@ fn answer(stream: impl Read + Write, asked: &Asked, objects: &[(String, Value)])
     stream.flush()
 }
 
-/// Copies bytes in both directions until one side closes.
 fn join(one: TcpStream, other: TcpStream) -> io::Result<()> {
     let (mut from, mut to) = (one.try_clone()?, other.try_clone()?);
     thread::spawn(move || io::copy(&mut from, &mut to));
@@ -166,7 +160,6 @@ pub fn list(items: &[Value]) -> Value {
     json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items})
 }
 
-/// What `kerf nodes` reads on a cluster with these managed nodes.
 pub fn nodes(names: &[&str]) -> Vec<(&'static str, Value)> {
     let metadata = |name: &&str| json!({"name": name, "uid": name});
     let gpu_nodes: Vec<Value> = names

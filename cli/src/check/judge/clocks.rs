@@ -1,5 +1,6 @@
 //! Compares clocks with the API server's: this machine's, and by their Leases those of the nodes and of the extender's
-//! leader. The writer of a Lease puts its own time into it, and the API server records its time in `managedFields`.
+//! leader. A Lease shows a clock, because its writer puts its own time into it and the API server records its time in
+//! `managedFields`.
 
 use super::{Finding, Observed};
 use crate::check::observed::name_of;
@@ -8,10 +9,11 @@ use crate::counted::counted;
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
 
-/// A smaller difference is not reported: `managedFields` has whole seconds, and a request may take one.
+/// A smaller difference is not reported, because `managedFields` has whole seconds, and a request may take one.
 const NOTICED: SignedDuration = SignedDuration::from_secs(5);
 
-/// Certificates are valid from this long before they are made. A machine whose clock is off by more rejects them.
+/// Certificates are valid from this long before they are made. A machine whose clock is off by more rejects them, so
+/// that is a failure.
 const WORST: SignedDuration = SignedDuration::from_hours(1);
 
 const REMEDY: &str =
@@ -38,7 +40,6 @@ fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_else(|| name_of(lease))
 }
 
-/// How far the writer's clock is ahead of the API server's.
 fn skew(lease: &Lease) -> Option<SignedDuration> {
     let renewed = lease.spec.as_ref()?.renew_time.as_ref()?.0;
     Some(renewed.duration_since(written(lease)?))

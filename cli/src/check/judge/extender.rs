@@ -48,7 +48,6 @@ fn without_rights(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The Lease's duration in seconds, if its last renewal is longer ago than that.
 pub fn overdue(lease: &Lease, now: Timestamp) -> Option<u64> {
     let spec = lease.spec.as_ref()?;
     let valid = u64::try_from(spec.lease_duration_seconds?).ok()?;
@@ -78,7 +77,7 @@ fn leader(seen: &Observed) -> Finding {
     let Some(valid) = overdue(lease, seen.now) else {
         return Finding::fine(format!("{holder} leads"));
     };
-    // An old Lease that was renewed in the meantime is no outage: its holder's clock is slow.
+    // An old Lease that was renewed in the meantime is no outage, because its holder's clock is only slow.
     let renewed = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
     let later = seen.lease_later.as_ref().and_then(renewed);
     if later.is_some() && later != renewed(lease) {

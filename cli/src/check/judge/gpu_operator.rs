@@ -1,5 +1,5 @@
-//! NVIDIA's GPU Operator, before kerf is installed: whether it provides the driver and the container toolkit, and which
-//! values kerf's chart needs beside it.
+//! NVIDIA's GPU Operator, before kerf is installed. Its ClusterPolicy shows whether it provides the driver and the
+//! container toolkit, and so which values kerf's chart needs beside it.
 //!
 //! The effects of a `ClusterPolicy` are taken from the operator's source (v26.7): `controllers/object_controls.go`,
 //! `TransformToolkit`, `transformToolkitCtrForCDI`, `setRuntimeClassName` and `setNRIPluginAnnotation`.
@@ -11,7 +11,6 @@ use kerf_core::nvidia_keys;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The chart's values for clusters with GPU Operator.
 const FILE: &str = "deploy/values/gpu-operator.yaml";
 const FILE_TEXT: &str = include_str!("../../../../deploy/values/gpu-operator.yaml");
 
@@ -26,7 +25,6 @@ const NRI_ANNOTATION: &str = r"nodeAgent.podAnnotations.nvidia\.cdi\.k8s\.io/con
 const DEPLOY_DRIVER: &str = "nvidia.com/gpu.deploy.driver";
 const PRE_INSTALLED: &str = "pre-installed";
 
-/// Values of kerf's chart by their paths.
 type Values = BTreeMap<String, String>;
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -72,7 +70,6 @@ fn without_policy(seen: &Observed) -> Finding {
     }
 }
 
-/// A `ClusterPolicy`, and the nodes of its cluster.
 struct Policy<'a> {
     object: &'a Value,
     nodes: &'a [Node],
@@ -92,13 +89,11 @@ impl Policy<'_> {
         self.spec(pointer).as_str().filter(|text| !text.is_empty()).unwrap_or(default)
     }
 
-    /// Whether the driver runs in a container. Nodes with a pre-installed driver keep theirs.
     fn has_driver_container(&self) -> bool {
         let (own, other) = self.by_driver();
         self.is_on("/driver/enabled", true) && (own.is_empty() || !other.is_empty())
     }
 
-    /// The nodes with GPUs: first those with a pre-installed driver, then those with the operator's.
     fn by_driver(&self) -> (Vec<&str>, Vec<&str>) {
         let with = |is_own: bool| {
             let of = |node: &&Node| {
@@ -110,7 +105,7 @@ impl Policy<'_> {
     }
 
     fn has_cdi(&self) -> bool {
-        // Versions before v25.10 always write this field, as `false`.
+        // An absent field means on, because versions before v25.10 always write it, as `false`.
         self.is_on("/cdi/enabled", true)
     }
 
@@ -129,7 +124,6 @@ impl Policy<'_> {
         self.text("/hostPaths/driverInstallDir", "/run/nvidia/driver")
     }
 
-    /// The values that the chart needs on this cluster.
     fn values(&self) -> Values {
         let root = if self.has_driver_container() { self.driver_folder() } else { "/" };
         let has_runtime = !self.has_nri_plugin() && (self.has_cdi() || !self.is_crio());
@@ -148,7 +142,6 @@ impl Policy<'_> {
         values
     }
 
-    /// Says where the driver and the container toolkit come from.
     fn origins(&self) -> String {
         let name = self.object["metadata"]["name"].as_str().unwrap_or_default();
         let driver = if self.has_driver_container() {
@@ -196,7 +189,8 @@ fn helm_install(namespace: &str) -> String {
     format!("helm install kerf deploy/chart --namespace {namespace} --create-namespace")
 }
 
-/// The command to install kerf, with the values file and every value that differs from it.
+/// The command to install kerf, with the values file. It sets only the values that differ from the file, so that the
+/// command stays short.
 fn command(namespace: &str, values: &Values) -> String {
     let in_file = file_values();
     let differs = values.iter().filter(|(path, value)| in_file.get(*path) != Some(*value));
@@ -204,7 +198,7 @@ fn command(namespace: &str, values: &Values) -> String {
     format!("{} -f {FILE}{}", helm_install(namespace), sets.collect::<String>())
 }
 
-/// The values in the file. A test parses it, so that the default never applies.
+/// The values in the file. The default never applies, because a test parses the file.
 fn file_values() -> Values {
     let file: Value = serde_saphyr::from_str(FILE_TEXT).unwrap_or_default();
     let agent = file["nodeAgent"].as_object().into_iter().flatten();

@@ -3,7 +3,6 @@ use serde_json::json;
 
 const COMMAND: &str = "helm install kerf deploy/chart --namespace kerf-system --create-namespace -f deploy/values/gpu-operator.yaml";
 
-/// The findings for a cluster with this `ClusterPolicy` and nodes with these labels.
 fn said(spec: Option<Value>, nodes: &[(&str, &str)], runtime: &str) -> Vec<Finding> {
     let node = |(name, driver): &(&str, &str)| {
         let info = json!({
@@ -29,14 +28,13 @@ fn texts(findings: &[Finding]) -> Vec<&str> {
     findings.iter().map(|finding| finding.what.as_str()).collect()
 }
 
-/// The arguments that follow the values file.
 fn sets(spec: Value, driver: &str, runtime: &str) -> String {
     let findings = said(Some(spec), &[("n1", driver)], runtime);
     let command = findings[2].what.strip_prefix("install kerf with: ").unwrap();
     command.strip_prefix(COMMAND).unwrap().to_owned()
 }
 
-/// The file alone is enough for the values that GPU Operator's chart sets.
+/// The defaults of GPU Operator's chart need nothing but the file.
 #[test]
 fn the_file_has_the_values_that_the_operators_defaults_need() {
     let chart = json!({

@@ -5,7 +5,6 @@ use crate::check::observed::{label, name_of};
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::{keys, nvidia_keys};
 
-/// Labels of nodes with an NVIDIA GPU: the GPU Operator's, and node feature discovery's by PCI vendor and class.
 const LABELS: [&str; 3] = [
     nvidia_keys::PRESENT,
     "feature.node.kubernetes.io/pci-10de.present",

@@ -45,7 +45,7 @@ fn version(version: &str) -> Finding {
     }
 }
 
-/// The minor version of `v1.36.0-gke.1`. A major version above 1 counts as newer than all.
+/// The minor version of `v1.36.0-gke.1`. A major version above 1 counts as newer than all, so that it is not refused.
 pub fn minor(version: &str) -> Option<u32> {
     let mut parts = version.strip_prefix('v')?.split('.');
     let major: u32 = parts.next()?.parse().ok()?;

@@ -15,24 +15,20 @@ pub const KEY: &str = "scheduler.yaml";
 /// The path on each control plane node that the chart's notes give for the configuration.
 const FILE: &str = "/etc/kubernetes/kerf/scheduler.yaml";
 
-/// The chart's `ConfigMap`, if kerf is installed in this mode.
 pub fn config_map(seen: &Observed) -> Option<&ConfigMap> {
     seen.config_maps.all().iter().find(|map| name_of(*map) == CONFIG_MAP)
 }
 
-/// Whether kerf is installed in this mode.
 pub fn asks_kerf(seen: &Observed) -> bool {
     config_map(seen).is_some()
 }
 
-/// How to correct a configuration that differs from the printed one.
 pub fn remedy(namespace: &str) -> String {
     format!(
         "helm upgrade the release (--namespace {namespace} --reuse-values), write {KEY} of ConfigMap {CONFIG_MAP} to {FILE} on each control plane node, and restart kube-scheduler"
     )
 }
 
-/// Whether the cluster's scheduler is started with the file.
 pub fn running(seen: &Observed) -> Finding {
     let pods = match &seen.main_schedulers {
         Seen::Unknown(why) => return unknown("kube-scheduler's pods in kube-system", why),
@@ -76,7 +72,6 @@ pub fn running(seen: &Observed) -> Finding {
     ))
 }
 
-/// The file in the `--config` of a kube-scheduler.
 fn config_of(pod: &Pod) -> Option<&str> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     containers.into_iter().find_map(|container| {
@@ -101,7 +96,6 @@ mod tests {
 
     const ADDRESS: &str = "10.96.0.44";
 
-    /// A cluster whose own scheduler calls kerf, as the chart installs it.
     fn installed() -> Observed {
         let mut seen = good();
         seen.extender_service = Seen::Found(of(json!({"spec": {"clusterIP": ADDRESS}})));
@@ -131,7 +125,6 @@ mod tests {
         seen
     }
 
-    /// The findings about the scheduler.
     fn said(seen: &Observed) -> String {
         let report: Findings =
             after(seen).into_iter().filter(|(group, _)| *group == Group::Scheduler).collect();
@@ -199,7 +192,7 @@ mod tests {
         assert!(warned.contains("then set webhook.neutralNames=auto"), "{warned}");
     }
 
-    /// The configuration is as an older chart wrote it.
+    /// The configuration of an older chart lacks a profile, so pods that are pending for it would stay so.
     #[test]
     fn pods_that_wait_for_the_scheduler_that_there_was_must_have_a_profile() {
         let mut seen = installed();

@@ -68,9 +68,9 @@ fn user_namespaces(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// Finds agents that serve GPUs and register no neutral names.
 fn without_neutral_names(seen: &Observed) -> Option<Finding> {
-    // A CRD that prunes the field hides what the agents report, and is a finding of its own.
+    // A CRD that prunes the field hides what the agents report, so it must not be reported as the agents' fault. It is
+    // a finding of its own.
     if seen.crd.found().is_some_and(|crd| !keeps_neutral_names(crd)) {
         return None;
     }
@@ -98,7 +98,6 @@ fn without_neutral_names(seen: &Observed) -> Option<Finding> {
     })
 }
 
-/// Up to eight names, and the number of the others.
 fn listed(names: &[&str]) -> String {
     const MOST: usize = 8;
     if names.len() <= MOST {
@@ -108,7 +107,6 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// The problems of one node.
 fn node(seen: &Observed, name: &str) -> Vec<Finding> {
     let mut findings: Vec<Finding> = agent(seen, name).into_iter().collect();
     if let Seen::Unknown(why) = &seen.gpu_nodes {
@@ -143,8 +141,8 @@ fn node(seen: &Observed, name: &str) -> Vec<Finding> {
     findings.extend(status.conditions.iter().filter_map(|it| condition(name, it, &log)));
     findings.extend(never_connected(seen, name, &status));
     findings.extend(status.gpus.iter().filter_map(|gpu| sick(name, gpu)));
-    // An agent cuts nothing while another program manages the GPUs, whatever policy and MIG mode say. Its condition
-    // reports that.
+    // An agent cuts nothing while another program manages the GPUs, whatever policy and MIG mode say. So a GPU that
+    // serves nothing is no finding of its own then.
     if !is_contested(&status) {
         findings.extend(status.gpus.iter().filter_map(|gpu| serves_nothing(name, gpu, &spec)));
     }
@@ -202,7 +200,8 @@ fn condition(node: &str, condition: &Condition, log: &str) -> Option<Finding> {
     })
 }
 
-/// An agent of a version that does not connect to the extender. The extender binds no pods to its node.
+/// An agent of a version that does not connect to the extender. It is a failure, because the extender binds no pods to
+/// its node.
 fn never_connected(seen: &Observed, node: &str, status: &GpuNodeStatus) -> Option<Finding> {
     let namespace = &seen.namespace;
     status.condition(Condition::CONNECTED).is_none().then(|| {
@@ -213,13 +212,11 @@ fn never_connected(seen: &Observed, node: &str, status: &GpuNodeStatus) -> Optio
     })
 }
 
-/// Whether another program manages the node's GPUs, or may do so.
 fn is_contested(status: &GpuNodeStatus) -> bool {
     let mut conditions = status.conditions.iter();
     conditions.any(|it| it.kind == Condition::UNCONTESTED && it.status != ConditionStatus::True)
 }
 
-/// The problem of a GPU that the agent reports.
 fn sick(node: &str, gpu: &GpuStatus) -> Option<Finding> {
     let (index, message) = (gpu.index, gpu.message.as_ref()?);
     Some(Finding::failure(
@@ -230,7 +227,6 @@ fn sick(node: &str, gpu: &GpuStatus) -> Option<Finding> {
     ))
 }
 
-/// A warning if a healthy GPU serves none of the kinds that the policy allows.
 fn serves_nothing(node: &str, gpu: &GpuStatus, spec: &GpuNodeSpec) -> Option<Finding> {
     let index = gpu.index;
     if gpu.message.is_some() || !gpu.kinds.is_empty() {
@@ -259,7 +255,6 @@ fn serves_nothing(node: &str, gpu: &GpuStatus, spec: &GpuNodeSpec) -> Option<Fin
     Some(Finding::warning(what, remedy))
 }
 
-/// `GpuNodes` of nodes that are no longer managed.
 fn left_over(seen: &Observed, managed: &BTreeSet<&str>) -> Option<Finding> {
     let names: Vec<String> =
         seen.gpu_nodes.all().iter().map(GpuNode::name).map(|name| name.to_string()).collect();

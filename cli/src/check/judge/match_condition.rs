@@ -36,8 +36,8 @@ pub fn judge(seen: &Observed, webhooks: &[MutatingWebhook]) -> Option<Finding> {
         let what = format!(
             "{place} sends pods to the webhook that ask in dialects which no policy takes: {dialects}; an outage of kerf stops them"
         );
-        // The webhook narrows the condition after two minutes. With `--match-conditions=off` it never does, so that is
-        // a failure.
+        // A wide condition is a warning only, because the webhook narrows it after two minutes. With
+        // `--match-conditions=off` it never does, so that is a failure.
         if is_fixed { Finding::failure(what, remedy) } else { Finding::warning(what, remedy) }
     })
 }

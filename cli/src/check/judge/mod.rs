@@ -26,7 +26,6 @@ use super::observed::{Observed, Seen};
 use crate::counted::counted;
 use std::collections::BTreeSet;
 
-/// The checks before kerf is installed.
 pub fn before(seen: &Observed) -> Findings {
     vec![
         (Group::KubernetesApi, kubernetes::judge(seen)),
@@ -40,11 +39,10 @@ pub fn before(seen: &Observed) -> Findings {
     ]
 }
 
-/// The checks of an installed kerf.
 pub fn after(seen: &Observed) -> Findings {
     let kubernetes = (Group::KubernetesApi, kubernetes::judge(seen));
     let resources = resources::judge(seen);
-    // Every later check would fail for the same reason.
+    // No other check runs then, because each would fail for the same reason.
     if let Some(nothing) = not_installed(seen) {
         return vec![kubernetes, (Group::Resources, vec![nothing])];
     }
@@ -65,7 +63,6 @@ pub fn after(seen: &Observed) -> Findings {
     ]
 }
 
-/// Replaces twenty failures by one if nothing of kerf is installed.
 fn not_installed(seen: &Observed) -> Option<Finding> {
     let nothing = seen.crd == Seen::Absent && seen.webhook == Seen::Absent && seen.pods.all().is_empty();
     nothing.then(|| {
@@ -76,12 +73,10 @@ fn not_installed(seen: &Observed) -> Option<Finding> {
     })
 }
 
-/// The names of the Secrets with certificates.
 pub fn secrets(seen: &Observed) -> BTreeSet<String> {
     [webhook::secret(seen), extender::SECRET.to_owned()].into()
 }
 
-/// The finding for something that could not be read.
 fn unknown(what: &str, why: &str) -> Finding {
     Finding::warning(
         format!("{what} could not be looked at: {why}"),
@@ -89,7 +84,6 @@ fn unknown(what: &str, why: &str) -> Finding {
     )
 }
 
-/// How many pods of one of kerf's programs are ready, and whether that is enough.
 fn pods(seen: &Observed, program: &str, at_least: usize) -> Finding {
     if let Seen::Unknown(why) = &seen.pods {
         return unknown(&format!("the pods of {program}"), why);

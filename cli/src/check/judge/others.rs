@@ -43,8 +43,8 @@ fn foreigners(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// `DeviceClasses` by which dynamic resource allocation serves one of kerf's names. kube-scheduler then creates a
-/// claim, and the pod never gets kerf's device. The webhook avoids such a name if it can.
+/// `DeviceClasses` by which dynamic resource allocation serves one of kerf's names. They are a problem, because
+/// kube-scheduler then creates a claim, and the pod never gets kerf's device. The webhook avoids such a name if it can.
 fn classes(seen: &Observed) -> Vec<Finding> {
     let knows_neutral = seen.flag_of("kerf-webhook", "--neutral-names") != Some("off");
     let of_class = |class: &serde_json::Value| {

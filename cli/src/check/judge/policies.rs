@@ -1,4 +1,4 @@
-//! The admin's policies, parsed as the webhook and the extender parse them.
+//! The admin's policies, parsed as the webhook and the extender parse them, so that the check finds the same mistakes.
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::observed::name_of;
@@ -43,7 +43,6 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The policies, if every file can be read.
 pub fn policies(seen: &Observed) -> Result<Policies, Vec<Finding>> {
     contents(seen).map(|contents| contents.policies())
 }

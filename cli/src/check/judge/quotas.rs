@@ -1,5 +1,5 @@
-//! Finds `ResourceQuotas` that limit a name which pods with the same request do not get. kube-apiserver counts a pod
-//! only under the name in its limits.
+//! Finds `ResourceQuotas` that limit a name which pods with the same request do not get. Such a limit has no effect,
+//! because kube-apiserver counts a pod only under the name in its limits.
 
 use super::policies::policies;
 use super::{Finding, Observed, Seen, unknown};
@@ -15,7 +15,6 @@ use kerf_runtime::gpu_node::GpuNode;
 use serde_json::json;
 use std::collections::BTreeSet;
 
-/// The prefix of extended resources in a quota.
 const REQUESTS: &str = "requests.";
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -40,7 +39,6 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The names of slices by size that a quota limits.
 fn limited(quota: &ResourceQuota) -> Vec<ResourceName> {
     let hard = quota.spec.iter().flat_map(|spec| spec.hard.iter().flatten());
     let names = hard.filter_map(|(key, _)| key.strip_prefix(REQUESTS)?.parse::<ResourceName>().ok());
@@ -59,7 +57,6 @@ fn asked(name: ResourceName) -> Option<(SizeGb, Option<Kind>)> {
     }
 }
 
-/// The limits of a quota that have no effect, because pods get another name for the same request.
 fn evaded(
     quota: &ResourceQuota,
     names: &[ResourceName],
@@ -96,7 +93,6 @@ fn evaded(
     findings
 }
 
-/// The name that a pod of the namespace gets if it asks for this size.
 fn given(
     namespace: &str,
     size: SizeGb,
@@ -104,7 +100,7 @@ fn given(
     policies: &Policies,
     supply: &Supply,
 ) -> Option<ResourceName> {
-    // A pod that may run as root may get no MPS share, and would hide that name.
+    // The pod runs as a user, because one that may run as root may get no MPS share, and would hide that name.
     let context = json!({"runAsNonRoot": true, "runAsUser": 1000, "allowPrivilegeEscalation": false});
     let limits = json!({(format!("{}{}gb", keys::SIZE_PREFIX, size.0)): "1"});
     let container = json!({"name": "main", "resources": {"limits": limits}, "securityContext": context});

@@ -5,10 +5,9 @@ use crate::check::difference::differences;
 use crate::counted::counted;
 use serde_json::{Value, json};
 
-/// The shipped CRD, compiled in.
+/// The shipped CRD. It is compiled in, so that the check needs no checkout.
 const CRD: &str = include_str!("../../../../deploy/base/gpunodes.kerf.dev.yaml");
 
-/// The admission policies that `deploy/base/guard` installs.
 const GUARDS: [&str; 11] = [
     "bindings.guard",
     "extender.guard",
@@ -23,11 +22,9 @@ const GUARDS: [&str; 11] = [
     "workloads.guard",
 ];
 
-/// The effect of the previous version's CRD on agents' reports.
 const PRUNED: &str =
     " and prunes status.neutralUpToGb, so that no node takes pods that several kinds may serve";
 
-/// The number of differences in a message.
 const TOLD: usize = 3;
 
 const APPLY: &str = "kubectl apply --server-side -f deploy/base/gpunodes.kerf.dev.yaml (Helm does not update CRDs that are there)";
@@ -56,7 +53,6 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     vec![crd, guards(seen)]
 }
 
-/// Whether the CRD is this version's, and established.
 fn definition(found: &Value) -> Finding {
     let Ok(shipped) = serde_saphyr::from_str::<Value>(CRD) else {
         return Finding::fine("this program's own CRD cannot be read");
@@ -84,7 +80,6 @@ fn definition(found: &Value) -> Finding {
     Finding::fine("the CRD gpunodes.kerf.dev is there and of this version")
 }
 
-/// Whether the CRD keeps what agents report about neutral names, or prunes it.
 pub fn keeps_neutral_names(crd: &Value) -> bool {
     let status = "/schema/openAPIV3Schema/properties/status/properties/neutralUpToGb";
     let versions = crd["spec"]["versions"].as_array().into_iter().flatten();

@@ -17,7 +17,6 @@ const PROGRAM: &str = "kerf-scheduler";
 /// The `ConfigMap` of the chart's second scheduler.
 const CONFIG_MAP: &str = "kerf-scheduler-config";
 
-/// The number of differences in a message.
 const TOLD: usize = 6;
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -30,7 +29,6 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The host name or address by which the scheduler calls the extender.
 pub fn extender_host(seen: &Observed) -> Option<String> {
     let (_, found) = configuration(seen).ok()?;
     let url = kerfs_extender(&found)?["urlPrefix"].as_str()?.parse::<http::Uri>().ok()?;
@@ -81,7 +79,6 @@ fn configuration(seen: &Observed) -> Result<(String, Value), Finding> {
     }
 }
 
-/// The commands that write the second scheduler's configuration, whether or not it exists.
 fn written_anew(seen: &Observed, name: &str) -> String {
     let namespace = &seen.namespace;
     let print = printed_by(&scheduler_name(seen, &Value::Null), namespace);
@@ -137,7 +134,6 @@ fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
     findings
 }
 
-/// Whether the difference is a missing neutral name.
 fn is_neutral_name(difference: &Difference) -> bool {
     let name = difference.path.strip_prefix("extenders[0].managedResources[");
     difference.found.is_none() && name.is_some_and(|name| name.starts_with(keys::SIZE_PREFIX))
@@ -160,13 +156,12 @@ fn without_neutral_names(seen: &Observed, name: &str, count: usize, remedy: &str
     )
 }
 
-/// The command whose output the configuration should equal.
 fn printed_by(scheduler: &str, namespace: &str) -> String {
     format!("kerf scheduler-config --leader-elect --scheduler-name {scheduler} --namespace {namespace}")
 }
 
-/// The name of kerf's profile, which an admin may choose. It is the profile that a policy names, or else the default
-/// one, or else the only one.
+/// The name of kerf's profile. It is searched for, because an admin may choose it: the profile that a policy names, or
+/// else the default one, or else the only one.
 fn scheduler_name(seen: &Observed, found: &Value) -> String {
     let profiles = profiles(found);
     let policies = policies(seen).map(|policies| policies.pods).unwrap_or_default();
@@ -191,7 +186,6 @@ fn of_ours(wanted: &Value, found: &Value) -> Value {
     ours
 }
 
-/// The scheduler names for which the document has a profile.
 fn profiles(document: &Value) -> Vec<&str> {
     let profiles = document["profiles"].as_array().into_iter().flatten();
     profiles.filter_map(|profile| profile["schedulerName"].as_str()).collect()
@@ -203,25 +197,25 @@ fn kerfs_extender(document: &Value) -> Option<&Value> {
     extenders.iter().find(is_kerfs).or(extenders.first())
 }
 
-/// Whether the scheduler calls the Service by its address instead of its name, which works as well.
+/// Whether the scheduler calls the Service by its address instead of its name. That is no difference, because it works
+/// as well.
 fn is_by_address(seen: &Observed, difference: &Difference) -> bool {
     let url = difference.found.as_ref().and_then(Value::as_str).unwrap_or_default();
     difference.path == "extenders[0].urlPrefix"
         && address(seen).is_some_and(|address| url == by_address(&address))
 }
 
-/// The cluster address of the extender's Service.
 fn address(seen: &Observed) -> Option<String> {
     seen.extender_service.found().and_then(|service| service.spec.as_ref()?.cluster_ip.clone())
 }
 
-/// The extender's URL with this address. An IPv6 address needs brackets in a URL.
 fn by_address(address: &str) -> String {
     let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
     format!("https://{host}:9444/scheduler")
 }
 
-/// Whether a difference breaks the scheduling of pods. Tuning numbers and the election are the admin's choice.
+/// Whether a difference breaks the scheduling of pods. Tuning numbers and the election do not, because they are the
+/// admin's choice.
 fn breaks(difference: &Difference) -> bool {
     let tuned = ["extenders[0].weight", "extenders[0].httpTimeout", "extenders[0].ignorable"];
     let path = difference.path.as_str();
@@ -237,12 +231,12 @@ fn told(differences: &[Difference]) -> String {
     format!("{}{rest}", lines.join("; "))
 }
 
-/// Reports each policy whose scheduler has no profile.
 fn names(seen: &Observed, found: &Value) -> Vec<Finding> {
     let profiles = profiles(found);
     let Ok(policies) = policies(seen) else { return Vec::new() };
     let is_main = main_scheduler::asks_kerf(seen);
-    // Pods of a policy without a scheduler name stay with the cluster's own scheduler.
+    // An empty name is known then, because pods of a policy without a scheduler name stay with the cluster's own
+    // scheduler.
     let is_known = |name: &str| profiles.contains(&name) || is_main && name.is_empty();
     let strange = policies.pods.iter().filter(|policy| !is_known(policy.scheduler_name()));
     strange
@@ -276,8 +270,6 @@ mod tests {
         Observed { namespace: "kerf-system".to_owned(), ..Observed::default() }
     }
 
-    /// The findings about the configuration and their remedies, with these `ConfigMaps` and a Deployment that mounts
-    /// one.
     fn troubled(mounted: Option<&str>, maps: &Value) -> String {
         let volumes = mounted.map(|name| json!([{"name": "config", "configMap": {"name": name}}]));
         let deployment = json!({

@@ -1,5 +1,5 @@
 //! Static nodes: do their labels and their devices agree, and is their layout in force? It reads them with the code by
-//! which the webhook and the extender decide.
+//! which the webhook and the extender decide, so that it judges them alike.
 
 use super::{Finding, Observed};
 use crate::check::observed::{label, name_of};
@@ -30,7 +30,6 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The plugin's resources that pods can request on a node.
 fn offered(node: &Node) -> impl Iterator<Item = (&str, u64)> {
     let allocatable = node.status.iter().flat_map(|status| status.allocatable.iter().flatten());
     allocatable
@@ -57,7 +56,6 @@ fn labels(node: &Node) -> Option<Finding> {
     })
 }
 
-/// Whether a node has as many devices as its labels say, and all of them are healthy.
 fn devices(node: &Node) -> Vec<Finding> {
     let name = name_of(node);
     // A node without devices is no static node, so only its labels can show a problem.
@@ -88,7 +86,6 @@ fn amount_of(node: &Node, resource: &str) -> u64 {
     offered(node).find(|(name, _)| *name == resource).map_or(0, |(_, amount)| amount)
 }
 
-/// The kind and size for which a device of doubtful labels counts.
 fn taken_for(fixed: &StaticNode, doubt: &Doubt) -> String {
     let offer = fixed.offer(doubt.name);
     let size = offer.and_then(|offer| offer.size).map(|size| format!(" of {size}")).unwrap_or_default();
@@ -96,7 +93,6 @@ fn taken_for(fixed: &StaticNode, doubt: &Doubt) -> String {
     format!("a device is taken for {kind}{size}")
 }
 
-/// A warning if the labels count GPUs and the node has no device.
 fn none(node: &Node) -> Option<Finding> {
     let told = label(node, COUNT).filter(|count| *count != "0")?;
     Some(Finding::warning(
@@ -110,7 +106,6 @@ fn condition(node: &Node) -> Option<&k8s_openapi::api::core::v1::NodeCondition> 
     conditions.find(|condition| condition.type_ == keys::LAYOUT_CONDITION)
 }
 
-/// The state of the layout that a policy sets for the node.
 fn layout(node: &Node) -> Option<Finding> {
     let found = condition(node)?;
     if found.status == "True" {

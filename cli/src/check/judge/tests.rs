@@ -91,7 +91,6 @@ fn node(name: &str, labels: &Value, allocatable: &Value) -> k8s_openapi::api::co
     of(json!({"metadata": {"name": name, "labels": labels}, "status": status}))
 }
 
-/// Sets the runtime handlers and the kernel of node h100.
 fn runs_pods(seen: &mut Observed, handlers: &Value, kernel: &str) {
     let Seen::Found(nodes) = &mut seen.nodes else { return };
     let h100 = nodes.iter_mut().find(|node| node.metadata.name.as_deref() == Some("h100"));
@@ -514,7 +513,7 @@ fn each_fault_is_told_with_its_remedy_and_nothing_else_is() {
     insta::assert_snapshot!(told);
 }
 
-/// This holds for the last managed node too.
+/// The last managed node is tested, too, because without one other findings are made.
 #[test]
 fn of_a_node_that_was_given_back_it_is_told_how_to_undo_what_its_agent_set() {
     for is_last in [false, true] {

@@ -6,16 +6,15 @@ use k8s_openapi::api::core::v1::Secret;
 use kerf_runtime::tls;
 use std::collections::BTreeMap;
 
-/// The part of its life after which a certificate counts as not renewed. kerf and cert-manager renew after two thirds.
+/// The part of its life after which a certificate counts as not renewed. It is later than two thirds, because kerf and
+/// cert-manager renew then.
 const RENEWED_BY: f64 = 0.9;
 
-/// The values of a Secret that are text.
 pub fn texts(secret: &Secret) -> BTreeMap<String, String> {
     let data = secret.data.iter().flatten();
     data.filter_map(|(key, bytes)| Some((key.clone(), String::from_utf8(bytes.0.clone()).ok()?))).collect()
 }
 
-/// The texts of a Secret that must exist, or else a finding.
 pub fn content(seen: &Observed, name: &str, remedy: &str) -> Result<BTreeMap<String, String>, Finding> {
     match seen.secrets.get(name) {
         Some(Seen::Found(secret)) => Ok(texts(secret)),
@@ -26,7 +25,6 @@ pub fn content(seen: &Observed, name: &str, remedy: &str) -> Result<BTreeMap<Str
     }
 }
 
-/// Whether a certificate is valid, and not due for renewal.
 pub fn age(what: &'static str, pem: &str, now: Timestamp, remedy: &str) -> Finding {
     let (begin, end) = match tls::life(what, pem) {
         Ok(life) => life,

@@ -1,4 +1,4 @@
-//! The versions of the running programs, by the tags of their images.
+//! The versions of the running programs, by the tags of their images, because a pod shows nothing else of them.
 
 use super::kubernetes::minor;
 use super::{Finding, Observed};
@@ -7,11 +7,9 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// kerf's programs, and the scheduler, which has Kubernetes' version.
 const PROGRAMS: [&str; 4] = ["kerf-webhook", "kerf-extender", "kerf-node-agent", SCHEDULER];
 const SCHEDULER: &str = "kerf-scheduler";
 
-/// The version of this program.
 const OWN: &str = env!("CARGO_PKG_VERSION");
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -19,7 +17,6 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     programs(&running).into_iter().chain(scheduler(seen, &running)).collect()
 }
 
-/// The pods of one program with the same version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Running {
     pub program: &'static str,
@@ -28,7 +25,6 @@ pub struct Running {
     pub pods: usize,
 }
 
-/// All running programs, by program and version.
 pub fn running(seen: &Observed) -> Vec<Running> {
     let of = |program: &'static str| {
         let mut versions: BTreeMap<Option<String>, usize> = BTreeMap::new();
@@ -40,8 +36,8 @@ pub fn running(seen: &Observed) -> Vec<Running> {
     PROGRAMS.into_iter().flat_map(of).collect()
 }
 
-/// kube-scheduler may be one minor version older than its API server, but never newer (Kubernetes' version skew
-/// policy).
+/// Compares kube-scheduler with its API server. It may be one minor version older, but never newer (Kubernetes' version
+/// skew policy).
 fn scheduler(seen: &Observed, running: &[Running]) -> Option<Finding> {
     let found = running.iter().find(|it| it.program == SCHEDULER)?.version.clone()?;
     let (own, servers) = (minor(&found)?, minor(&seen.version)?);

@@ -32,13 +32,11 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The Secret with the certificates: the one that the Deployment mounts, or else kerf's own.
 pub fn secret(seen: &Observed) -> String {
     let mounted = seen.volumes_of(PROGRAM).find_map(|volume| volume.secret.as_ref()?.secret_name.clone());
     mounted.unwrap_or_else(|| SECRET.to_owned())
 }
 
-/// Whether the configuration has both entries of `deploy/base`.
 fn entries(webhooks: &[MutatingWebhook]) -> Option<Finding> {
     let names = ["pods", "templates"].map(|name| format!("{name}.{}", kerf_core::keys::GROUP));
     let missing: Vec<&String> =
@@ -50,7 +48,6 @@ fn entries(webhooks: &[MutatingWebhook]) -> Option<Finding> {
     ))
 }
 
-/// The host name by which the API server calls the webhook.
 fn name(client: &WebhookClientConfig) -> Option<String> {
     if let Some(service) = &client.service {
         return Some(format!("{}.{}.svc", service.name, service.namespace));
@@ -105,7 +102,7 @@ fn certificate(seen: &Observed, webhook: &MutatingWebhook) -> Vec<Finding> {
     findings
 }
 
-/// Whether the admin excludes the probe's namespace from the webhook.
+/// Whether the admin excludes the probe's namespace from the webhook. Then a pod that passes it is no fault.
 fn is_excluded(seen: &Observed) -> bool {
     let Some(configuration) = seen.webhook.found() else { return false };
     let of_pods = |webhook: &&MutatingWebhook| webhook.name == format!("pods.{}", kerf_core::keys::GROUP);
@@ -124,7 +121,7 @@ fn answers(seen: &Observed) -> Option<Finding> {
     Some(match &seen.probe {
         Probe::NotTried => return None,
         Probe::Admitted => Finding::fine("it admits a pod that asks for GPU memory (tried by a dry run)"),
-        // A denial by policy proves that the webhook answers.
+        // A denial by policy is good news here, because it proves that the webhook answers.
         Probe::Refused(why) => Finding::fine(format!(
             "it answers; a pod that asks for 1Gi in the namespace {PROBED} would be refused: {why}"
         )),

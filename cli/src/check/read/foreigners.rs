@@ -11,7 +11,6 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 use std::collections::BTreeSet;
 
-/// The name of NVIDIA's DRA driver for GPUs.
 const DRIVER: &str = "gpu.nvidia.com";
 
 pub async fn read(client: &Client) -> Seen<Vec<Foreigner>> {

@@ -1,4 +1,5 @@
-//! Reads everything that is checked from the API server, and judges nothing.
+//! Reads everything that is checked from the API server. It judges nothing, so that the judgement can be tested without
+//! one.
 
 mod foreigners;
 mod probe;
@@ -25,7 +26,6 @@ use std::fmt::Debug;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The groups and versions of the APIs that kerf needs.
 const APIS: [&str; 4] = [
     "admissionregistration.k8s.io/v1",
     "apiextensions.k8s.io/v1",
@@ -55,7 +55,6 @@ pub async fn read(connected: Connected, namespace: &str, pre: bool) -> Observed 
     seen
 }
 
-/// Reads the objects that the installation created.
 async fn installed(client: &Client, seen: &mut Observed) {
     let namespace = seen.namespace.clone();
     (seen.crd, seen.guards, seen.guards_bound, seen.webhook, seen.config_maps, seen.deployments) = tokio::join!(
@@ -66,7 +65,7 @@ async fn installed(client: &Client, seen: &mut Observed) {
         async { list(&Api::<ConfigMap>::namespaced(client.clone(), &namespace)).await },
         async { list(&Api::<Deployment>::namespaced(client.clone(), &namespace)).await },
     );
-    // The names of the Secrets come from the Deployments, so these are read first.
+    // The Deployments are read first, because they have the names of the Secrets.
     for name in super::judge::secrets(seen) {
         let secret = get(Api::<Secret>::namespaced(client.clone(), &namespace), &name).await;
         seen.secrets.insert(name, secret);
@@ -74,7 +73,6 @@ async fn installed(client: &Client, seen: &mut Observed) {
     seen.rights = rights::of_the_programs(client, seen).await;
 }
 
-/// Reads the state of kerf's programs and of the nodes.
 async fn programs(client: &Client, seen: &mut Observed) {
     let namespace = seen.namespace.clone();
     let leases = Api::<Lease>::namespaced(client.clone(), &namespace);
@@ -97,14 +95,14 @@ async fn programs(client: &Client, seen: &mut Observed) {
         async { list(&Api::<ResourceQuota>::all(client.clone())).await },
         probe::show(client),
     );
-    // The leader's clock may be slow. Only another renewal proves that the leader is alive.
+    // The leader's clock may be slow, so only another renewal proves that the leader is alive.
     if let Some(rest) = seen.lease.found().and_then(|lease| super::judge::overdue(lease, seen.now)) {
         sleep(Duration::from_secs(rest.min(15))).await;
         seen.lease_later = get(leases, "kerf-extender").await.found().cloned();
     }
 }
 
-/// kubeadm's static pods have this label.
+/// Only kubeadm's static pods are found, by the label that they have.
 async fn main_schedulers(client: &Client) -> Seen<Vec<Pod>> {
     let params = ListParams::default().labels("component=kube-scheduler");
     seen(
@@ -128,7 +126,6 @@ async fn get<K: Clone + DeserializeOwned + Debug>(api: Api<K>, name: &str) -> Se
     seen(api.get_opt(name).await)
 }
 
-/// All objects of a kind, page by page; absent if the API server has no such kind.
 pub async fn list<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> Seen<Vec<K>> {
     let mut all = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
@@ -147,7 +144,6 @@ pub async fn list<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> Seen<Vec
     }
 }
 
-/// The resources of each API that kerf needs.
 async fn apis(client: &Client) -> BTreeMap<&'static str, Seen<Vec<String>>> {
     let mut apis = BTreeMap::new();
     for api in APIS {
@@ -175,7 +171,6 @@ async fn crd(client: &Client) -> Seen<Value> {
     }
 }
 
-/// The `ClusterPolicy` that GPU Operator uses; absent without GPU Operator.
 async fn cluster_policy(client: &Client) -> Seen<Value> {
     match list(&cluster_policy::api(client)).await {
         Seen::Found(all) => {
@@ -186,7 +181,7 @@ async fn cluster_policy(client: &Client) -> Seen<Value> {
     }
 }
 
-/// The `DeviceClasses`; absent on clusters without that API (before 1.34).
+/// The `DeviceClasses`. They are absent on clusters without that API (before 1.34), which is no fault.
 async fn device_classes(client: &Client) -> Seen<Vec<Value>> {
     match list(&dynamic(client, "resource.k8s.io", "v1", "DeviceClass")).await {
         Seen::Found(all) => Seen::Found(all.into_iter().map(|object| json!(object)).collect()),

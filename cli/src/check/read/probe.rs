@@ -1,4 +1,5 @@
-//! Probes the webhook with a pod that asks for GPU memory. The API server never creates it (`dryRun=All`).
+//! Probes the webhook with a pod that asks for GPU memory. The pod is a dry run, so that the API server never creates
+//! it.
 
 use crate::check::observed::{PROBED, Probe};
 use k8s_openapi::api::core::v1::Pod;
@@ -16,7 +17,7 @@ pub async fn show(client: &Client) -> Probe {
     outcome(Api::<Pod>::namespaced(client.clone(), PROBED).create(&dry_run, &pod).await)
 }
 
-/// A pod that every `PodSecurity` level admits.
+/// A pod that every `PodSecurity` level admits, so that only the webhook decides about it.
 fn pod() -> serde_json::Value {
     json!({
         "metadata": {"generateName": "kerf-check-", "annotations": {keys::GPU_MEMORY: "1Gi"}},
@@ -37,7 +38,7 @@ fn outcome(answer: Result<Pod, kube::Error>) -> Probe {
             let annotations = pod.metadata.annotations.unwrap_or_default();
             if annotations.contains_key(keys::REQUEST) { Probe::Admitted } else { Probe::PassedBy }
         }
-        // The status code does not tell who has refused the pod, but the text does.
+        // The text is parsed, because the status code does not show who has refused the pod.
         Err(kube::Error::Api(status)) => of_message(&status.message),
         Err(error) => Probe::Hindered(format!("{:#}", anyhow::Error::from(error))),
     }

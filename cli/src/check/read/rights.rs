@@ -11,15 +11,12 @@ use k8s_openapi::api::authorization::v1::{
 use kube::Client;
 use kube::api::{Api, PostParams};
 
-/// The number of requests in flight.
 const AT_ONCE: usize = 16;
 
-/// The rights that the user needs to install kerf.
 pub async fn of_the_installer(client: &Client, namespace: &str) -> Vec<(Need, Seen<bool>)> {
     ask_all(client, namespace, need::of_the_installer(namespace)).await
 }
 
-/// The rights that kerf's service accounts need.
 pub async fn of_the_programs(client: &Client, seen: &Observed) -> Vec<(Need, Seen<bool>)> {
     let namespace = &seen.namespace;
     let agents = super::get(Api::<DaemonSet>::namespaced(client.clone(), namespace), AGENT).await;
@@ -29,7 +26,7 @@ pub async fn of_the_programs(client: &Client, seen: &Observed) -> Vec<(Need, See
         let account = pod.and_then(|pod| pod.service_account_name.as_deref());
         account.unwrap_or(program).to_owned()
     };
-    // The manifests are compiled in and a test parses them, so this cannot fail.
+    // The default never applies, because the manifests are compiled in and a test parses them.
     let needs =
         need::of_the_programs(namespace, |what| seen.extender_may(what), account_of).unwrap_or_default();
     ask_all(client, namespace, needs).await

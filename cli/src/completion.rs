@@ -48,7 +48,8 @@ enum For {
     Kubectl,
 }
 
-/// Prints the candidates by the command line's `grammar` and exits if the environment variable is set, and does nothing otherwise.
+/// Prints the candidates by the command line's `grammar` and exits if the environment variable is set, and does nothing
+/// otherwise.
 pub fn answer(grammar: fn() -> Command) {
     completion_words::set_grammar(grammar);
     CompleteEnv::with_factory(grammar).var(VARIABLE).shells(COMPLETERS).complete();

@@ -1,4 +1,5 @@
-//! The words of a command line that is being completed. What completes a word depends on the words before it, for example on `--context`.
+//! The words of a command line that is being completed. What completes a word depends on the words before it, for
+//! example on `--context`.
 
 use clap::{ArgMatches, Command};
 use std::sync::OnceLock;

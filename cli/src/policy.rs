@@ -23,15 +23,16 @@ Examples:
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say whether policy files, and folders of them, are good; exit with 1 if one is not. Files that are no policy files are skipped
-    /// and named.
+    /// Say whether policy files, and folders of them, are good; exit with 1 if one is not. Files that are no policy
+    /// files are skipped and named.
     Check(check::Args),
     /// Say which policy is for a pod, why those before it are not, and what the pod would get.
     Explain(explain::Args),
     /// Decide on the pods of folders and compare with what is expected of each; exit with 1 where it differs.
     ///
-    /// A folder has files `*.yaml`, each with one pod, or with one object of any kind with pod templates. What is expected of it stands
-    /// under `expect` in another document of the file, or in `<name>.expected.yaml`. A Namespace beside the pod tells its labels.
+    /// A folder has files `*.yaml`, each with one pod, or with one object of any kind with pod templates. What is
+    /// expected of it stands under `expect` in another document of the file, or in `<name>.expected.yaml`. A Namespace
+    /// beside the pod tells its labels.
     Test(cases::Args),
     /// Print policies for nodes that say what another system's configuration says.
     Convert(convert::Args),

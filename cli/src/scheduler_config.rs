@@ -27,14 +27,15 @@ Examples:
 #[derive(Debug, ClapArgs)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The name that pods give in `spec.schedulerName`; a policy's `schedulerName` must be the same. Several may be given: the
-    /// cluster's own scheduler takes kerf-scheduler too, for pods that were made when there was one of that name.
+    /// The name that pods give in `spec.schedulerName`; a policy's `schedulerName` must be the same. Several may be
+    /// given: the cluster's own scheduler takes kerf-scheduler too, for pods that were made when there was one of that
+    /// name.
     #[arg(long = "scheduler-name", default_value = SCHEDULER, value_parser = scheduler_name)]
     scheduler_names: Vec<String>,
     #[command(flatten)]
     kerf: KerfNamespace,
-    /// The extender's address, with the verbs' path. Without it the Service's name, as pods call it; a scheduler in the host's
-    /// network takes its cluster IP.
+    /// The extender's address, with the verbs' path. Without it the Service's name, as pods call it; a scheduler in the
+    /// host's network takes its cluster IP.
     #[arg(long, value_parser = extender_url)]
     extender_url: Option<String>,
     /// The folder where the scheduler finds ca.crt, client.crt and client.key of the extender's Secret.
@@ -46,8 +47,8 @@ pub struct Args {
     /// Let several replicas of the scheduler elect a leader.
     #[arg(long)]
     leader_elect: bool,
-    /// The Lease by which they do, as namespace/name. Without it that of the first scheduler's name, in kerf's namespace; the
-    /// cluster's own has kube-system/kube-scheduler.
+    /// The Lease by which they do, as namespace/name. Without it that of the first scheduler's name, in kerf's
+    /// namespace; the cluster's own has kube-system/kube-scheduler.
     #[arg(long)]
     lease: Option<NamespacedName>,
     /// The form.

@@ -421,8 +421,8 @@ impl GpmHandle {
     }
 
     pub fn into_sample(self, nvml: &Nvml) -> GpmSample<'_> {
-        // SAFETY: the handle came from a sample that gave it away, and is given away here: nobody else has it. Backend and
-        // handles live and die together, so it is of this library.
+        // SAFETY: the handle came from a sample that gave it away, and is given away here: nobody else has it. Backend
+        // and handles live and die together, so it is of this library.
         unsafe { GpmSample::from_handle(nvml, self.0) }
     }
 }

@@ -54,8 +54,8 @@ pub enum Broken {
 
 pub type Accepted = WebSocketStream<TokioIo<Upgraded>>;
 
-/// Accepts a request for a WebSocket whose messages may have up to `largest` bytes, and passes the socket to `serve` once
-/// the response is sent.
+/// Accepts a request for a WebSocket whose messages may have up to `largest` bytes, and passes the socket to `serve`
+/// once the response is sent.
 pub fn accept<F>(
     mut request: Request<Body>,
     largest: usize,

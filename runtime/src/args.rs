@@ -30,8 +30,8 @@ pub enum LogFormat {
 /// How a program finds the API server.
 #[derive(Debug, Clone, Args)]
 pub struct ClientArgs {
-    /// A kubeconfig file. Without it those are taken that KUBECONFIG lists, or else `~/.kube/config`, or else the service account of the
-    /// pod.
+    /// A kubeconfig file. Without it those are taken that KUBECONFIG lists, or else `~/.kube/config`, or else the
+    /// service account of the pod.
     // KUBECONFIG is not the flag's variable, because it may list several files, which are read as one.
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
@@ -87,7 +87,8 @@ impl ClientArgs {
     }
 }
 
-/// Rejects a UTF-16 file that ends within a character, because kube panics on it. kube itself reports all other mistakes.
+/// Rejects a UTF-16 file that ends within a character, because kube panics on it. kube itself reports all other
+/// mistakes.
 fn whole(path: &Path) -> Result<(), KubeconfigError> {
     let bytes = std::fs::read(path).unwrap_or_default();
     let is_utf16 = bytes.starts_with(&[0xFF, 0xFE]) || bytes.starts_with(&[0xFE, 0xFF]);
@@ -98,7 +99,8 @@ fn whole(path: &Path) -> Result<(), KubeconfigError> {
     Ok(())
 }
 
-/// Builds a client that never retries a request by itself, because only the caller can say which requests may be repeated.
+/// Builds a client that never retries a request by itself, because only the caller can say which requests may be
+/// repeated.
 pub fn client(mut config: kube::Config) -> Result<kube::Client, kube::Error> {
     config.default_retry = false;
     kube::Client::try_from(config)

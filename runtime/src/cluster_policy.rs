@@ -1,4 +1,5 @@
-//! GPU Operator's `ClusterPolicy`, read as dynamic objects, because a cluster without the operator has no such resource.
+//! GPU Operator's `ClusterPolicy`, read as dynamic objects, because a cluster without the operator has no such
+//! resource.
 
 use kerf_core::keys;
 use kerf_core::plugin_layout::{ClusterPolicyRecord, OperatorSettings, SeenClusterPolicy};
@@ -7,7 +8,8 @@ use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::Value;
 
-/// An API for the cluster-scoped `ClusterPolicy`. GPU Operator obeys one object and sets the state of all others to `ignored`.
+/// An API for the cluster-scoped `ClusterPolicy`. GPU Operator obeys one object and sets the state of all others to
+/// `ignored`.
 #[must_use]
 pub fn api(client: &Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("nvidia.com", "v1", "ClusterPolicy");

@@ -1,5 +1,5 @@
-//! The nodes to which a pod, or the next pod of a controller, may go, by kube-scheduler's rules. A move needs them: otherwise kerf would
-//! evict a pod that no other node takes.
+//! The nodes to which a pod, or the next pod of a controller, may go, by kube-scheduler's rules. A move needs them:
+//! otherwise kerf would evict a pod that no other node takes.
 
 use crate::machine::keeps_away;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
@@ -37,7 +37,8 @@ impl Destinations {
         self.admit_but_for(node, labels, taints, |_| false)
     }
 
-    /// Like [`Self::admit`], but ignoring the agents' labels of kinds of slices: kerf adds requirements on those for a pod's resource name.
+    /// Like [`Self::admit`], but ignoring the agents' labels of kinds of slices: kerf adds requirements on those for a
+    /// pod's resource name.
     #[must_use]
     pub fn admit_by_any_kind(
         &self,

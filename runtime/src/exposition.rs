@@ -21,7 +21,8 @@ pub(crate) enum ExpositionError {
 }
 
 impl Form {
-    /// The format that an `Accept` header prefers. It is protobuf only if the header names protobuf with a higher quality than any text.
+    /// The format that an `Accept` header prefers. It is protobuf only if the header names protobuf with a higher
+    /// quality than any text.
     pub(crate) fn accepted(accept: &str) -> Self {
         let (mut text, mut protobuf) = (0.0, 0.0);
         for part in accept.split(',') {

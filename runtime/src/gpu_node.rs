@@ -1,7 +1,7 @@
 //! The GpuNode resource as the API server holds it.
 //!
-//! Spec and status are kept as raw JSON, because one object that this version cannot parse must not stop a watch. Their schema is the
-//! CRD in `deploy/`.
+//! Spec and status are kept as raw JSON, because one object that this version cannot parse must not stop a watch. Their
+//! schema is the CRD in `deploy/`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, UnreadableStatus};
@@ -77,8 +77,8 @@ impl GpuNode {
     }
 }
 
-// kube's derive wants the group as a literal or from another type, and only core spells keys. kube implements its own `Resource` for
-// every type with these two traits.
+// kube's derive wants the group as a literal or from another type, and only core spells keys. kube implements its own
+// `Resource` for every type with these two traits.
 impl k8s_openapi::Resource for GpuNode {
     const API_VERSION: &'static str = keys::API_VERSION;
     const GROUP: &'static str = keys::GROUP;

@@ -5,7 +5,8 @@ use prometheus_client::metrics::histogram::{Histogram, NativeHistogramConfig};
 /// Native buckets grow by a factor of 2^(1/8), about 9 % each.
 const SCHEMA: i8 = 3;
 
-/// The most native buckets of one histogram. Beyond it their width doubles, so that widely spread values cannot use up memory.
+/// The most native buckets of one histogram. Beyond it their width doubles, so that widely spread values cannot use up
+/// memory.
 const BUCKET_LIMIT: usize = 160;
 
 /// Makes a histogram with classic buckets of these upper bounds, and with native buckets.

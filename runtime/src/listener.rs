@@ -8,8 +8,8 @@ use tokio::net::TcpListener;
 /// The most connections that wait to be accepted, as in tokio.
 const BACKLOG: i32 = 1024;
 
-/// Listens on `address`. For `[::]` it listens on both address families, whatever `bindv6only` says, and on IPv4 alone if the kernel has
-/// no IPv6.
+/// Listens on `address`. For `[::]` it listens on both address families, whatever `bindv6only` says, and on IPv4 alone
+/// if the kernel has no IPv6.
 pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
         return TcpListener::bind(address).await;

@@ -1,4 +1,5 @@
-//! A Node as kerf's programs watch it: metadata, taints, resources, runtime handlers and kernel. No other field is read or kept.
+//! A Node as kerf's programs watch it: metadata, taints, resources, runtime handlers and kernel. No other field is read
+//! or kept.
 
 use k8s_openapi::api::core::v1::{Node, NodeRuntimeHandler, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -132,8 +133,8 @@ const KERNEL: (u32, u32) = (6, 3);
 
 /// Whether a Node can run pods in user namespaces, by its `status.runtimeHandlers` and `status.nodeInfo.kernelVersion`.
 ///
-/// No other field is needed: the kubelet reports the feature only if its gate `UserNamespacesSupport` is on, and the API server is never
-/// older than the kubelet.
+/// No other field is needed: the kubelet reports the feature only if its gate `UserNamespacesSupport` is on, and the
+/// API server is never older than the kubelet.
 ///
 /// # Errors
 /// Names the part that lacks support: runtime or kernel.

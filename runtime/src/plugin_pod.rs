@@ -1,4 +1,5 @@
-//! A Pod that may hold devices of NVIDIA's device plugin, whichever scheduler bound it. Only the fields for that are read.
+//! A Pod that may hold devices of NVIDIA's device plugin, whichever scheduler bound it. Only the fields for that are
+//! read.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -102,8 +103,8 @@ impl PluginPod {
         devices(&self.spec.init_containers, &self.spec.containers)
     }
 
-    /// Whether a change of the node's GPUs would take something from the Pod: a device of the plugin, held for a while or for its whole
-    /// life, or a slice that kerf's agent made.
+    /// Whether a change of the node's GPUs would take something from the Pod: a device of the plugin, held for a while
+    /// or for its whole life, or a slice that kerf's agent made.
     #[must_use]
     pub fn holds_gpus(&self) -> bool {
         self.asks() || self.has_slices()
@@ -141,9 +142,10 @@ pub fn devices(init_containers: &[ContainerView], containers: &[ContainerView]) 
     devices
 }
 
-/// Whether a pod with these containers requests no resource with a name of NVIDIA's or a neutral one. An amount of 0 counts as no
-/// request, but it is enough for kube-scheduler to ask an extender about the pod (`pkg/scheduler/extender.go`, `hasManagedResources`).
-/// Neutral names count, because a pod with one and without a request document would otherwise pass the filter and start without a GPU.
+/// Whether a pod with these containers requests no resource with a name of NVIDIA's or a neutral one. An amount of 0
+/// counts as no request, but it is enough for kube-scheduler to ask an extender about the pod
+/// (`pkg/scheduler/extender.go`, `hasManagedResources`). Neutral names count, because a pod with one and without a
+/// request document would otherwise pass the filter and start without a GPU.
 #[must_use]
 pub fn asks_for_nothing(init_containers: &[ContainerView], containers: &[ContainerView]) -> bool {
     let mut requests = init_containers.iter().chain(containers).flat_map(ContainerView::requests);

@@ -94,7 +94,8 @@ fn place(path: &Path, line: u64, column: u64) -> String {
     }
 }
 
-/// Reads the policies of a file, or of a folder's files in the order of their names. All must be good, and at least one must be for pods.
+/// Reads the policies of a file, or of a folder's files in the order of their names. All must be good, and at least one
+/// must be for pods.
 pub fn read(path: &Path) -> Result<Policies, PolicyFileError> {
     let contents = check(path).map_err(|mut errors| errors.remove(0))?;
     let policies = contents.policies();
@@ -104,7 +105,8 @@ pub fn read(path: &Path) -> Result<Policies, PolicyFileError> {
     Ok(policies)
 }
 
-/// Reads the policies of a file, or of a folder's files in the order of their names. The error lists every mistake, at least one.
+/// Reads the policies of a file, or of a folder's files in the order of their names. The error lists every mistake, at
+/// least one.
 pub fn check(path: &Path) -> Result<Contents, Vec<PolicyFileError>> {
     let texts = folder::read(path).map_err(|source| vec![unreadable(path, source)])?;
     contents(

@@ -1,4 +1,5 @@
-//! HTTPS with an accept loop of its own, so that a slow handshake delays no other client, and a stop lets open requests finish.
+//! HTTPS with an accept loop of its own, so that a slow handshake delays no other client, and a stop lets open requests
+//! finish.
 
 use crate::listener;
 use axum::Router;
@@ -27,12 +28,12 @@ pub use upgrades::{UpgradeLimits, serve_upgrades};
 
 /// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The timeout for the head of an HTTP/1.1 request, also for the next one on an open connection. It is longer than the 90 s after which
-/// Go's clients close an idle connection. Otherwise a request could meet a connection that is just being closed here, and Go does not
-/// send a POST again (net/http's transport.go, `shouldRetryRequest`).
+/// The timeout for the head of an HTTP/1.1 request, also for the next one on an open connection. It is longer than the
+/// 90 s after which Go's clients close an idle connection. Otherwise a request could meet a connection that is just
+/// being closed here, and Go does not send a POST again (net/http's transport.go, `shouldRetryRequest`).
 const HEADERS: Duration = Duration::from_mins(2);
-/// The time for open requests after the stop. It is longer than an admission (5 s in the chart, 10 s by Kubernetes' default) and a bind
-/// (the scheduler's `httpTimeout`, 5 s) may take.
+/// The time for open requests after the stop. It is longer than an admission (5 s in the chart, 10 s by Kubernetes'
+/// default) and a bind (the scheduler's `httpTimeout`, 5 s) may take.
 const DRAIN: Duration = Duration::from_secs(12);
 /// An HTTP/2 connection that has been quiet for this long is pinged, as client-go does with its servers.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
@@ -43,7 +44,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Listens on `address`, whose port may be 0, and writes the chosen address into `address_file`.
 ///
-/// The file appears complete, as `host:port`, once connections are accepted, so that the starter of the program can wait for it.
+/// The file appears complete, as `host:port`, once connections are accepted, so that the starter of the program can
+/// wait for it.
 pub async fn listen(address: SocketAddr, address_file: Option<&Path>) -> std::io::Result<TcpListener> {
     let listener = listener::bind(address).await?;
     if let Some(path) = address_file {
@@ -119,8 +121,9 @@ async fn shake_hands(
     }
 }
 
-/// Makes every response of `router` close its HTTP/1.1 connection once `leaving` is cancelled. Clients that keep connections open, as the
-/// API server does, then connect elsewhere, and no request meets a connection that is being closed. HTTP/2 has GOAWAY for this.
+/// Makes every response of `router` close its HTTP/1.1 connection once `leaving` is cancelled. Clients that keep
+/// connections open, as the API server does, then connect elsewhere, and no request meets a connection that is being
+/// closed. HTTP/2 has GOAWAY for this.
 pub fn closing(router: Router, leaving: CancellationToken) -> Router {
     router.layer(middleware::from_fn_with_state(leaving, close))
 }

@@ -22,12 +22,12 @@ pub struct Args {
     /// Certificates.
     #[command(flatten)]
     pub tls: TlsArgs,
-    /// Whether the webhook keeps the match conditions of its `MutatingWebhookConfiguration` (--configuration) as the policies in
-    /// force need them.
+    /// Whether the webhook keeps the match conditions of its `MutatingWebhookConfiguration` (--configuration) as the
+    /// policies in force need them.
     #[arg(long, value_enum, default_value_t)]
     pub match_conditions: MatchConditions,
-    /// Whether a pod that several kinds of slice may serve gets a neutral name, `kerf.dev/gpu-<N>gb`, for which the extender chooses
-    /// the kind.
+    /// Whether a pod that several kinds of slice may serve gets a neutral name, `kerf.dev/gpu-<N>gb`, for which the
+    /// extender chooses the kind.
     #[arg(long, value_enum, default_value_t)]
     pub neutral_names: NeutralNames,
 
@@ -61,8 +61,8 @@ pub enum NeutralNames {
     /// Once an agent has reported that its kubelet knows them, or while there is no agent.
     #[default]
     Auto,
-    /// Never: the first kind of the policy's order is chosen when the pod is created. For clusters whose own scheduler does not
-    /// send such pods to the extender yet.
+    /// Never: the first kind of the policy's order is chosen when the pod is created. For clusters whose own scheduler
+    /// does not send such pods to the extender yet.
     Off,
 }
 
@@ -85,8 +85,8 @@ pub struct TlsArgs {
     /// How long a certificate lives. It is renewed after two thirds of it.
     #[arg(long, value_name = "AGE", default_value = "24h")]
     pub tls_leaf_age: SignedDuration,
-    /// How long an authority lives, three times a certificate's life or more. It is replaced after two thirds of it, and
-    /// trusted to its end. 90 days.
+    /// How long an authority lives, three times a certificate's life or more. It is replaced after two thirds of it,
+    /// and trusted to its end. 90 days.
     #[arg(long, value_name = "AGE", default_value = "2160h")]
     pub tls_ca_age: SignedDuration,
 }

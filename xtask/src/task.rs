@@ -40,22 +40,23 @@ enum Task {
         #[command(subcommand)]
         part: Option<Part>,
     },
-    /// Measure, with optimised programs: `cargo xtask bench walk`, `churn`, `packing`, `decide`, `policy`, `accept`, `reboots`,
-    /// `admission`, `explore`, `fuzz`, `forging`, `mutants`, `outage`, `leaders`, `install`, `agent`, `faults`.
+    /// Measure, with optimised programs: `cargo xtask bench walk`, `churn`, `packing`, `decide`, `policy`, `accept`,
+    /// `reboots`, `admission`, `explore`, `fuzz`, `forging`, `mutants`, `outage`, `leaders`, `install`,
+    /// `agent`, `faults`.
     Bench {
         /// The benchmark and its flags.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Write container images as OCI archives, with their bills of materials, into target/images, without a container engine:
-    /// `cargo xtask images -- --help` lists the flags.
+    /// Write container images as OCI archives, with their bills of materials, into target/images, without a container
+    /// engine: `cargo xtask images -- --help` lists the flags.
     Images {
         /// The images, all if none is named, and flags.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Build kerf's programs for processors and systems that this machine is not: Linux on arm64, and the command line for
-    /// macOS. What cannot be had here is said to be not run.
+    /// Build kerf's programs for processors and systems that this machine is not: Linux on arm64, and the command line
+    /// for macOS. What cannot be had here is said to be not run.
     Cross,
     /// Make bundles that bring up a whole node on a machine with a GPU.
     #[command(subcommand)]

@@ -43,7 +43,8 @@ Examples:
 /// Which cluster, and how clients run and are measured there.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// The namespace in which Deployments and a ConfigMap are made, and removed at the end. The default is the context's.
+    /// The namespace in which Deployments and a ConfigMap are made, and removed at the end. The default is the
+    /// context's.
     #[arg(short, long, add = ArgValueCandidates::new(candidates::namespaces))]
     pub namespace: Option<String>,
     /// The GPU, by its UUID. The default is one that nobody has anything of.
@@ -86,8 +87,8 @@ pub struct PodArgs {
     #[arg(long)]
     pub image: Option<String>,
     /// A pod template in YAML (`metadata`, `spec`) that the client's pod is merged onto: its volumes, node selector,
-    /// tolerations and host network stay, and of its container `client` the variables, the mounts, the image and the command,
-    /// behind which the client's path is put.
+    /// tolerations and host network stay, and of its container `client` the variables, the mounts, the image and the
+    /// command, behind which the client's path is put.
     #[arg(long, value_name = "FILE")]
     pub template: Option<PathBuf>,
     /// The folder in the container that has the client's files already; without it a ConfigMap brings them.

@@ -33,7 +33,8 @@ const KERF_NAMESPACE: &str = "kerf-system";
 #[derive(Debug, Clone, Default, ClapArgs)]
 #[command(next_help_heading = "Connection")]
 pub struct Connection {
-    /// The kubeconfig file. The default is the files of KUBECONFIG, else `~/.kube/config`, else the service account of the pod.
+    /// The kubeconfig file. The default is the files of KUBECONFIG, else `~/.kube/config`, else the service account of
+    /// the pod.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     kubeconfig: Option<PathBuf>,
     /// The kubeconfig's context. The default is the current one.
@@ -57,8 +58,8 @@ pub struct Connection {
     /// The address of the API server, in place of the cluster's.
     #[arg(short, long, value_name = "URL", hide_short_help = true)]
     server: Option<Uri>,
-    /// How long one request may take, like `30s`; 0 sets no limit. The default is 10s for the first request, and no limit for
-    /// others.
+    /// How long one request may take, like `30s`; 0 sets no limit. The default is 10s for the first request, and no
+    /// limit for others.
     #[arg(long, value_name = "DURATION", value_parser = duration::or_seconds, hide_short_help = true)]
     request_timeout: Option<Duration>,
     /// Whether nobody can answer a credential plugin's questions.

@@ -50,8 +50,8 @@ pub struct Args {
     /// Pods with these labels, like `app=a,tier!=test`.
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
-    /// Read the records from a file and not from the API server, `-` for standard input: Pods, and where it has them their Events,
-    /// `GpuNodes` and Nodes, as `kubectl get -o yaml` writes them.
+    /// Read the records from a file and not from the API server, `-` for standard input: Pods, and where it has them
+    /// their Events, `GpuNodes` and Nodes, as `kubectl get -o yaml` writes them.
     #[arg(short, long, alias = "file", value_name = "FILE", conflicts_with_all = ["namespace", "selector", "all_namespaces"])]
     filename: Option<PathBuf>,
     /// The form.

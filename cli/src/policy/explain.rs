@@ -29,8 +29,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A manifest with pods, or with objects of any kind that have pod templates; `-` for standard input. Namespaces in it tell their
-    /// labels.
+    /// A manifest with pods, or with objects of any kind that have pod templates; `-` for standard input. Namespaces in
+    /// it tell their labels.
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
     /// Policy file, or a folder of them.
@@ -39,8 +39,8 @@ pub struct Args {
     /// The namespace of objects that name none.
     #[arg(short, long, default_value = "default")]
     namespace: String,
-    /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. With it the command says on which node a pod would get which
-    /// kind now, and why no other; without it the policy's order decides alone.
+    /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. With it the command says on which node a pod would
+    /// get which kind now, and why no other; without it the policy's order decides alone.
     #[arg(long, value_name = "FILE")]
     gpunodes: Option<PathBuf>,
     /// The form.

@@ -38,12 +38,12 @@ pub struct Args {
     node: String,
     #[command(flatten)]
     kerf: KerfNamespace,
-    /// How long to wait for pods that hold slices of the node; without it they are named, and nothing is done. New ones come
-    /// meanwhile, unless the node is cordoned.
+    /// How long to wait for pods that hold slices of the node; without it they are named, and nothing is done. New ones
+    /// come meanwhile, unless the node is cordoned.
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     wait: Option<Duration>,
-    /// How long the kubelet is kept from writing kerf's names into its Node again: it does for five minutes, and leaves them
-    /// with 0.
+    /// How long the kubelet is kept from writing kerf's names into its Node again: it does for five minutes, and leaves
+    /// them with 0.
     #[arg(long, value_name = "DURATION", default_value = "6m", value_parser = positive)]
     settle: Duration,
     /// How long the agent's end and what it puts back may take, beside that.

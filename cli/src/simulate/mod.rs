@@ -51,15 +51,17 @@ pub struct Args {
     /// Print what it came to instead of the decisions: acceptance, fragmentation, and how full the fleet was over time.
     #[arg(long)]
     summary: bool,
-    /// The jobs, a line `arrival duration profile` each; with --openb the pods, a line `cpu_milli memory_mib num_gpu gpu_milli
-    /// gpu_spec` each. The default is standard input.
+    /// The jobs, a line `arrival duration profile` each; with --openb the pods, a line `cpu_milli memory_mib num_gpu
+    /// gpu_milli gpu_spec` each. The default is standard input.
     #[arg(short, long, value_name = "FILE", default_value = "-", hide_default_value = true)]
     filename: PathBuf,
-    /// Say instead what fits on the nodes of a snapshot by `kubectl get gpunodes,nodes -o json`, or -o yaml; `-` for standard input.
+    /// Say instead what fits on the nodes of a snapshot by `kubectl get gpunodes,nodes -o json`, or -o yaml; `-` for
+    /// standard input.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["gpus", "model", "moves", "summary", "filename"])]
     snapshot: Option<PathBuf>,
-    /// Decide the pods of a file on the snapshot, one after the other: manifests, with one pod of each template, or request
-    /// documents as in the annotation `kerf.dev/request`; `-` for standard input. Pods without that annotation need --policy.
+    /// Decide the pods of a file on the snapshot, one after the other: manifests, with one pod of each template, or
+    /// request documents as in the annotation `kerf.dev/request`; `-` for standard input. Pods without that annotation
+    /// need --policy.
     #[arg(long, value_name = "FILE", requires = "snapshot")]
     pods: Option<PathBuf>,
     /// Place pods by shares of GPUs instead, on nodes as `sn,cpu_milli,memory_mib,gpu,model`.

@@ -30,11 +30,11 @@ Examples:
 /// The two steps.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Take away the webhook's configuration, so that no pod is refused; then the agents; and let each node put back what its
-    /// agent has set there. Running pods go on. For before kerf's objects are deleted.
+    /// Take away the webhook's configuration, so that no pod is refused; then the agents; and let each node put back
+    /// what its agent has set there. Running pods go on. For before kerf's objects are deleted.
     Nodes(NodesArgs),
-    /// Delete what kerf's programs made for themselves: Secrets, Leases, the demand, and the `GpuNodes` of which nobody holds
-    /// anything. For after kerf's objects are deleted, since the programs would make it again.
+    /// Delete what kerf's programs made for themselves: Secrets, Leases, the demand, and the `GpuNodes` of which nobody
+    /// holds anything. For after kerf's objects are deleted, since the programs would make it again.
     Leftovers(LeftoversArgs),
 }
 
@@ -44,8 +44,8 @@ pub enum Command {
 pub struct NodesArgs {
     #[command(flatten)]
     kerf: KerfNamespace,
-    /// How long kubelets are kept from writing kerf's names into their Nodes again: they do for five minutes, and leave them
-    /// with 0.
+    /// How long kubelets are kept from writing kerf's names into their Nodes again: they do for five minutes, and leave
+    /// them with 0.
     #[arg(long, value_name = "DURATION", default_value = "6m", value_parser = positive)]
     settle: Duration,
     /// How long all nodes together may take, beside that.

@@ -5,8 +5,8 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 use serde_saphyr::Spanned;
 use std::fmt;
 
-/// The line and column of `field` in a document's text, or of the nearest field around it that is written there. Both count from 1, and
-/// are 0 if the text does not parse.
+/// The line and column of `field` in a document's text, or of the nearest field around it that is written there. Both
+/// count from 1, and are 0 if the text does not parse.
 pub(super) fn locate(text: &str, field: &Field) -> (u64, u64) {
     let Ok(root) = serde_saphyr::from_str::<Spanned<Node>>(text) else { return (0, 0) };
     let mut node = &root;

@@ -72,8 +72,8 @@ struct Head {
 }
 
 impl Content {
-    /// The file's policies for pods, with everything that they inherit. `named` finds a draft of any file by name. The error lists every
-    /// mistake.
+    /// The file's policies for pods, with everything that they inherit. `named` finds a draft of any file by name. The
+    /// error lists every mistake.
     pub(super) fn resolve<'d>(
         &'d self,
         named: impl Fn(&str) -> Option<&'d PolicyDraft>,
@@ -201,8 +201,8 @@ fn invalid_draft(
     PolicyFileError::Invalid { path: path.to_owned(), line, column, source }
 }
 
-/// Splits a text into its documents. In YAML a line that begins with `---` separates documents wherever it is, in a block of text too
-/// (YAML 1.2.2, 9.1.2). Documents without content are dropped.
+/// Splits a text into its documents. In YAML a line that begins with `---` separates documents wherever it is, in a
+/// block of text too (YAML 1.2.2, 9.1.2). Documents without content are dropped.
 fn documents(text: &str) -> Vec<Document> {
     let new = |lines_before| Document { text: String::new(), lines_before };
     let mut documents = Vec::new();

@@ -160,8 +160,9 @@ impl Contents {
         self.0.get(path).map(|file| &file.content)
     }
 
-    /// Takes over as many new contents as can be in force together, and returns the rejected ones. It tries all at once first, so that a
-    /// policy can move from one file to another. Otherwise it goes file by file, and no file displaces a policy that is in force.
+    /// Takes over as many new contents as can be in force together, and returns the rejected ones. It tries all at once
+    /// first, so that a policy can move from one file to another. Otherwise it goes file by file, and no file displaces
+    /// a policy that is in force.
     pub(super) fn settle(&mut self, new: &[Arc<Content>]) -> Vec<Refused> {
         if let Ok(all) = self.with(new)
             && all.policies().conflicts().is_empty()

@@ -14,11 +14,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// The interval at which the files are read. Contents are compared instead of watching file events, because the kubelet renews a
-/// `ConfigMap` volume by swapping a symlink, which is no event on the file.
+/// The interval at which the files are read. Contents are compared instead of watching file events, because the kubelet
+/// renews a `ConfigMap` volume by swapping a symlink, which is no event on the file.
 const POLL: Duration = Duration::from_secs(1);
 
-/// The reasons why present contents are not in force, by file. A reason that concerns all files is under the folder's path.
+/// The reasons why present contents are not in force, by file. A reason that concerns all files is under the folder's
+/// path.
 pub type Errors = BTreeMap<PathBuf, String>;
 
 /// The policies in force, from one file or a folder. Clones share them.
@@ -204,8 +205,8 @@ impl State {
     /// Takes over the waiting contents that can be in force beside `left`, the contents in force whose files still
     /// exist.
     ///
-    /// Without a policy for pods no pod could ask for a GPU. Therefore the last policies stay in force after their files have gone, until
-    /// another policy for pods appears.
+    /// Without a policy for pods no pod could ask for a GPU. Therefore the last policies stay in force after their
+    /// files have gone, until another policy for pods appears.
     fn settle(&mut self, folder: Option<&Path>, mut left: Contents, metrics: &Metrics) {
         let new: Vec<Arc<Content>> = self.waiting.values().cloned().collect();
         for (path, errors) in told(left.settle(&new)) {

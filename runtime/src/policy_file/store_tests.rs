@@ -170,8 +170,8 @@ fn files_and_reloads_are_counted() {
 /// The longest time until a change of the files is in force: a promise to admins, whatever [`POLL`] is.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Follows the files and returns just after a reading, so that the next change waits as long as possible. The clock is the test's, so that
-/// no slow machine can miss the limit.
+/// Follows the files and returns just after a reading, so that the next change waits as long as possible. The clock is
+/// the test's, so that no slow machine can miss the limit.
 async fn watch(store: &PolicyStore, stop: &CancellationToken) -> tokio::task::JoinHandle<()> {
     let (store, stop) = (store.clone(), stop.clone());
     let watch = tokio::spawn(async move { store.watch(stop).await });

@@ -36,12 +36,13 @@ pub enum BadAges {
 }
 
 impl Ages {
-    /// A year for leaves and ten for authorities. This suits clients that read the authority once, as kube-scheduler does: client-go's
-    /// transport reloads a certificate and its key by itself, but never the authority.
+    /// A year for leaves and ten for authorities. This suits clients that read the authority once, as kube-scheduler
+    /// does: client-go's transport reloads a certificate and its key by itself, but never the authority.
     pub const YEARS: Self =
         Self { leaf: SignedDuration::from_hours(365 * 24), authority: SignedDuration::from_hours(3650 * 24) };
 
-    /// Checks the ages. An authority is replaced after two thirds of its life; with a third left it outlives each of its leaves.
+    /// Checks the ages. An authority is replaced after two thirds of its life; with a third left it outlives each of
+    /// its leaves.
     pub fn new(leaf: SignedDuration, authority: SignedDuration) -> Result<Self, BadAges> {
         if leaf < SHORTEST {
             return Err(BadAges::Short(leaf));
@@ -52,14 +53,15 @@ impl Ages {
         Ok(Self { leaf, authority })
     }
 
-    /// The interval at which the Secret is read: short enough that all replicas present a new leaf long before the old one ends.
+    /// The interval at which the Secret is read: short enough that all replicas present a new leaf long before the old
+    /// one ends.
     #[must_use]
     pub fn look(&self) -> Duration {
         part(self.leaf, 24).clamp(Duration::from_millis(200), Duration::from_secs(30))
     }
 
-    /// How long clients must have had a new authority in their configuration before it signs a leaf. API servers get a changed
-    /// configuration by a watch, far faster than the minute that is given if the ages allow it.
+    /// How long clients must have had a new authority in their configuration before it signs a leaf. API servers get a
+    /// changed configuration by a watch, far faster than the minute that is given if the ages allow it.
     #[must_use]
     pub fn settle(&self) -> Duration {
         part(self.authority, 30).clamp(Duration::from_secs(1), Duration::from_mins(1))
@@ -73,13 +75,15 @@ impl Ages {
         life.due(self.authority)
     }
 
-    /// The life of a leaf that is made now by an authority that ends at `latest`, because no leaf may outlive its authority.
+    /// The life of a leaf that is made now by an authority that ends at `latest`, because no leaf may outlive its
+    /// authority.
     pub(super) fn leaf_from(&self, now: Timestamp, latest: Timestamp) -> Life {
         let life = Life::from(now, self.leaf);
         Life { end: life.end.min(latest), ..life }
     }
 
-    /// Whether a leaf signed by this authority would be valid long enough to be useful. If not, no renewal has run for weeks.
+    /// Whether a leaf signed by this authority would be valid long enough to be useful. If not, no renewal has run for
+    /// weeks.
     pub(super) fn leaves_room(&self, authority: Life, now: Timestamp) -> bool {
         authority.end.duration_since(now) > self.leaf / 3
     }

@@ -1,7 +1,7 @@
 //! The authorities in a Secret, the newest first, each with its key while it may sign.
 //!
-//! An authority has three states. New: clients learn to trust it, and the previous one still signs. Signing: it signs the leaves.
-//! Retired: its key is deleted, and clients trust it until it ends. None of its leaves lives longer.
+//! An authority has three states. New: clients learn to trust it, and the previous one still signs. Signing: it signs
+//! the leaves. Retired: its key is deleted, and clients trust it until it ends. None of its leaves lives longer.
 
 use super::ages::{Ages, Life};
 use super::inspect::{life_of, life_of_pem, verify_server};
@@ -27,7 +27,8 @@ pub(super) struct Authority {
 }
 
 impl Authority {
-    /// Makes a new authority. Each has a different name, so that a verifier never tries the key of one on a signature of another.
+    /// Makes a new authority. Each has a different name, so that a verifier never tries the key of one on a signature
+    /// of another.
     fn new(ages: &Ages, now: Timestamp) -> Result<Self, rcgen::Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name = named(&format!("kerf {}", now.as_millisecond()));
@@ -76,8 +77,8 @@ impl Authorities {
         Ok(Self(all))
     }
 
-    /// The authority that signs leaves: the newest that clients trust. If they trust none that can sign, it is the one that signed the
-    /// present leaf, because that changes nothing for the worse. Without such a leaf it is the newest.
+    /// The authority that signs leaves: the newest that clients trust. If they trust none that can sign, it is the one
+    /// that signed the present leaf, because that changes nothing for the worse. Without such a leaf it is the newest.
     pub fn signer(&self, content: &Content, rotation: &Rotation<'_>) -> &Authority {
         let (trust, now) = (rotation.trust, rotation.now);
         let lives = |authority: &&Authority| rotation.ages.leaves_room(authority.life, now);

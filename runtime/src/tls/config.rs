@@ -1,4 +1,5 @@
-//! From certificates and keys to rustls configurations. A server's certificate can be replaced while connections are open.
+//! From certificates and keys to rustls configurations. A server's certificate can be replaced while connections are
+//! open.
 
 use super::{Material, TlsError};
 use arc_swap::ArcSwap;
@@ -39,14 +40,15 @@ impl ServingCertificate {
         Ok(Self(Arc::new(ArcSwap::new(certified_key(material)?))))
     }
 
-    /// Uses the server certificate of `material` from the next connection on. An unusable one is an error and changes nothing.
+    /// Uses the server certificate of `material` from the next connection on. An unusable one is an error and changes
+    /// nothing.
     pub fn replace(&self, material: &Material) -> Result<(), TlsError> {
         self.0.store(certified_key(material)?);
         Ok(())
     }
 
-    /// A server that presents this certificate. The authority of `material` verifies clients, and a later [`Self::replace`] does not change
-    /// that.
+    /// A server that presents this certificate. The authority of `material` verifies clients, and a later
+    /// [`Self::replace`] does not change that.
     pub fn server_config(
         &self,
         material: &Material,

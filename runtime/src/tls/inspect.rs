@@ -75,7 +75,8 @@ fn text<'c>(content: &'c Content, what: &'static str) -> Result<&'c str, Unfit> 
     content.get(what).map(String::as_str).ok_or(Unfit::Missing(what))
 }
 
-/// Whether the server's certificate in `content` is signed by `authority`, valid for all `names`, and not due for renewal.
+/// Whether the server's certificate in `content` is signed by `authority`, valid for all `names`, and not due for
+/// renewal.
 pub(super) fn server(
     content: &Content,
     authority: &str,
@@ -87,7 +88,8 @@ pub(super) fn server(
     in_time(key::SERVER_CERT, &leaf, rotation)
 }
 
-/// Whether the client's certificate in `content` is signed by `authority`, has the common name `name`, and is not due for renewal.
+/// Whether the client's certificate in `content` is signed by `authority`, has the common name `name`, and is not due
+/// for renewal.
 pub(super) fn client(
     content: &Content,
     authority: &str,

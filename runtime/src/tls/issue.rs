@@ -15,8 +15,8 @@ pub(super) struct Step {
     pub reasons: Vec<String>,
 }
 
-/// The next step of a Secret's life: it drops authorities that have ended, adds one that is due, and replaces each certificate that is not
-/// usable. Entries that kerf does not know stay.
+/// The next step of a Secret's life: it drops authorities that have ended, adds one that is due, and replaces each
+/// certificate that is not usable. Entries that kerf does not know stay.
 pub(super) fn step(before: &Content, wanted: &Wanted, rotation: &Rotation<'_>) -> Result<Step, TlsError> {
     let (ages, now) = (&rotation.ages, rotation.now);
     let failed = failed(&wanted.server_names);

@@ -139,12 +139,14 @@ pub fn life(what: &'static str, pem: &str) -> Result<(Timestamp, Timestamp), Tls
     inspect::life_of_pem(what, pem).map(|life| (life.begin, life.end))
 }
 
-/// Whether the chain `tls_crt` is valid for the DNS name or IP address `name` at a time, to clients that trust the PEM text `authorities`.
+/// Whether the chain `tls_crt` is valid for the DNS name or IP address `name` at a time, to clients that trust the PEM
+/// text `authorities`.
 pub fn serves(authorities: &str, tls_crt: &str, name: &str, at: Timestamp) -> Result<(), Unfit> {
     inspect::verify_server(authorities, tls_crt, &[name.to_owned()], at)
 }
 
-/// Whether a Secret's client certificate and key are usable for a client called `name`. A renewal that is due does not matter.
+/// Whether a Secret's client certificate and key are usable for a client called `name`. A renewal that is due does not
+/// matter.
 pub fn serves_client(content: &BTreeMap<String, String>, name: &str, at: Timestamp) -> Result<(), Unfit> {
     let authority = content.get(key::CA_CERT).ok_or(Unfit::Missing(key::CA_CERT))?;
     let rotation = Rotation { ages: Ages::YEARS, trust: Trust::AsRead, now: at };

@@ -38,13 +38,14 @@ impl PublishedAuthority {
         client_config(authority)
     }
 
-    /// Reads the ConfigMap. A publisher must read it before the Secret, so that a write of an older authority never replaces a newer one.
+    /// Reads the ConfigMap. A publisher must read it before the Secret, so that a write of an older authority never
+    /// replaces a newer one.
     pub async fn read(&self) -> Result<Read, TlsError> {
         self.api.get_opt(&self.name).await.map(Read).map_err(|source| self.failed("read", source))
     }
 
-    /// Publishes the PEM text `authority`, unless it was already there. Returns false if another client has written since the read: then
-    /// the authority may not be published.
+    /// Publishes the PEM text `authority`, unless it was already there. Returns false if another client has written
+    /// since the read: then the authority may not be published.
     pub async fn write(&self, before: Read, authority: &str) -> Result<bool, TlsError> {
         if before.authority() == Some(authority) {
             return Ok(true);

@@ -1,5 +1,5 @@
-//! The Secret with a service's certificates: it is read, and written if it is not usable. If two replicas write at once, the API server
-//! accepts one write; the other replica reads the winner's content.
+//! The Secret with a service's certificates: it is read, and written if it is not usable. If two replicas write at
+//! once, the API server accepts one write; the other replica reads the winner's content.
 
 use super::issue::step;
 use super::{Ages, Content, Material, Rotation, TlsError, Trust, Wanted};
@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
 use std::collections::BTreeMap;
 
-/// The number of attempts to write. Each lost one means that another replica has written, and then the content is usually usable.
+/// The number of attempts to write. Each lost one means that another replica has written, and then the content is
+/// usually usable.
 const ATTEMPTS: u32 = 5;
 
 /// The Secret with a service's certificates.
@@ -17,8 +18,8 @@ const ATTEMPTS: u32 = 5;
 pub struct TlsSecret;
 
 impl TlsSecret {
-    /// Returns the material in the Secret `namespace/name`, and makes or renews it if it does not meet `wanted`. The ages are in years, and
-    /// clients are taken to read the same Secret.
+    /// Returns the material in the Secret `namespace/name`, and makes or renews it if it does not meet `wanted`. The
+    /// ages are in years, and clients are taken to read the same Secret.
     pub async fn ensure(
         client: &kube::Client,
         namespace: &str,

@@ -195,8 +195,8 @@ fn remapped(root: &Path) -> anyhow::Result<String> {
     ))
 }
 
-/// Cargo without the variables that it sets for tests. ring is rebuilt when they change, and shipped programs are compiled
-/// by plain rustc.
+/// Cargo without the variables that it sets for tests. ring is rebuilt when they change, and shipped programs are
+/// compiled by plain rustc.
 fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let told = |name: &str| {

@@ -27,8 +27,8 @@ pub struct Args {
     /// How programs are built.
     #[arg(long, value_enum, default_value = "release")]
     profile: Profile,
-    /// The registry, and the path in it, that images are named after, such as `registry.example.com/kerf`. Without it they have
-    /// the names that deploy/base uses.
+    /// The registry, and the path in it, that images are named after, such as `registry.example.com/kerf`. Without it
+    /// they have the names that deploy/base uses.
     #[arg(long, value_parser = registry)]
     registry: Option<String>,
     /// The address of the source, for the label `org.opencontainers.image.source`.

@@ -14,14 +14,14 @@ use crate::workspace::Workspace;
 /// Tasks about a machine with a GPU.
 #[derive(Debug, Subcommand)]
 pub enum Gpu {
-    /// Pack control plane and node into target/gpu/control-plane.tar.xz and target/gpu/node.tar.xz, and what kerf is installed with
-    /// by its chart into target/gpu/install.tar.xz. Unpacked into one folder there, `bin/single_node` brings the node up: see
-    /// docs/gpu-node.md.
+    /// Pack control plane and node into target/gpu/control-plane.tar.xz and target/gpu/node.tar.xz, and what kerf is
+    /// installed with by its chart into target/gpu/install.tar.xz. Unpacked into one folder there, `bin/single_node`
+    /// brings the node up: see docs/gpu-node.md.
     Pack {
         /// Only this one: the others have not changed.
         bundle: Option<Bundle>,
-        /// Of `distribution`: the prefix of a Python as new as that of the machine's `PyTorch`, with a shared library. Without it
-        /// the bundle is made only if it is asked for, and then refused.
+        /// Of `distribution`: the prefix of a Python as new as that of the machine's `PyTorch`, with a shared library.
+        /// Without it the bundle is made only if it is asked for, and then refused.
         #[arg(long)]
         python: Option<PathBuf>,
     },

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_scraper_that_prefers_protobuf_gets_the_same_metrics_so() {
+    async fn a_scraper_that_prefers_protobuf_gets_the_same_metrics() {
         use prometheus_client::encoding::prometheus_protobuf::encode_to_vec;
         let build = |registry: &mut Registry| register_build(registry);
         let (mut served, mut expected) = (Registry::default(), Registry::default());

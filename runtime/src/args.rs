@@ -64,18 +64,18 @@ impl ClientArgs {
                 kube::Config::from_custom_kubeconfig(self.read()?, &KubeConfigOptions::default()).await?
             );
         }
-        self.are_whole()?;
+        self.check_encoding()?;
         Ok(kube::Config::infer().await?)
     }
 
     /// The kubeconfig files, merged into one.
     pub fn read(&self) -> Result<Kubeconfig, KubeconfigError> {
-        self.are_whole()?;
+        self.check_encoding()?;
         self.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from)
     }
 
-    fn are_whole(&self) -> Result<(), KubeconfigError> {
-        self.files().iter().try_for_each(|path| whole(path))
+    fn check_encoding(&self) -> Result<(), KubeconfigError> {
+        self.files().iter().try_for_each(|path| check_utf16(path))
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -89,7 +89,7 @@ impl ClientArgs {
 
 /// Rejects a UTF-16 file that ends within a character, because kube panics on it. kube itself reports all other
 /// mistakes.
-fn whole(path: &Path) -> Result<(), KubeconfigError> {
+fn check_utf16(path: &Path) -> Result<(), KubeconfigError> {
     let bytes = std::fs::read(path).unwrap_or_default();
     let is_utf16 = bytes.starts_with(&[0xFF, 0xFE]) || bytes.starts_with(&[0xFE, 0xFF]);
     if is_utf16 && bytes.len() % 2 == 1 {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubeconfig_is_a_list_of_files_and_not_the_flags_one() {
+    fn the_flag_does_not_take_kubeconfig_from_the_environment() {
         let command = ClientArgs::augment_args(clap::Command::new("it"));
         assert!(command.get_arguments().all(|argument| argument.get_env().is_none()));
     }

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taint_keeps_away_whom_nothing_makes_tolerate_it() {
+    fn a_tainted_node_admits_only_pods_that_tolerate_the_taint() {
         let gpu = taint("nvidia.com/gpu", "present", "NoSchedule");
         let cases: [(Value, bool); 9] = [
             (json!([]), false),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taint_that_only_puts_off_keeps_nobody_away() {
+    fn a_taint_with_prefer_no_schedule_admits_every_pod() {
         let taints = [taint("a", "b", "PreferNoSchedule")];
         assert!(Destinations::default().admit(&"n".into(), UNKNOWN, Some(&taints)));
         assert!(Destinations::default().admit(&"n".into(), UNKNOWN, None));

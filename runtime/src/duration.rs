@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn kubectls_timeouts_may_be_seconds() {
+    fn a_timeout_may_be_seconds_without_a_unit() {
         assert_eq!(or_seconds("0"), Ok(Duration::ZERO));
         assert_eq!(or_seconds("5"), Ok(Duration::from_secs(5)));
         assert_eq!(or_seconds("500ms"), Ok(Duration::from_millis(500)));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_whole_seconds() {
+    fn durations_are_shown_in_whole_seconds() {
         assert_eq!(told(Duration::from_millis(65_400)), "1m 5s");
         assert_eq!(told(Duration::from_millis(400)), "0s");
     }

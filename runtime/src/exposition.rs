@@ -74,7 +74,7 @@ mod tests {
         "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1";
 
     #[test]
-    fn protobuf_is_written_for_who_prefers_it_and_text_for_everybody_else() {
+    fn protobuf_is_written_only_for_a_scraper_that_prefers_it() {
         let protobuf = |text: &str| {
             format!("application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; {text}")
         };

@@ -106,7 +106,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_node_should_have_is_its_agents_word() {
+    fn desired_slices_are_those_that_the_agent_reports() {
         let slice = |id: &str| json!({"id": id, "gpu": "GPU-0", "shape": {"kind": "whole", "sizeGb": 80}});
         let mut reported = slice("s2");
         reported["state"] = json!("Idle");

@@ -78,14 +78,14 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_bucket_is_in_it_and_zero_in_its_own() {
+    fn a_bucket_includes_its_upper_bound_and_zero_has_its_own() {
         assert_eq!(native(&encoded(&[1.0, 2.0, 0.5])), BTreeMap::from([(-8, 1), (0, 1), (8, 1)]));
         let zero = encoded(&[0.0]);
         assert_eq!((zero.zero_count, native(&zero).len()), (1, 0));
     }
 
     #[test]
-    fn a_wild_spread_widens_the_buckets() {
+    fn widely_spread_values_widen_the_buckets() {
         let values: Vec<f64> = (-100..100).map(|exponent| f64::from(exponent).exp2()).collect();
         let encoded = encoded(&values);
         assert!(encoded.schema < 3 && encoded.positive_delta.len() <= BUCKET_LIMIT, "{}", encoded.schema);

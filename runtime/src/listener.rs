@@ -39,7 +39,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     #[tokio::test]
-    async fn who_listens_on_all_addresses_is_reached_by_either_family() {
+    async fn a_listener_on_all_addresses_accepts_both_families() {
         let listener = bind("[::]:0".parse().unwrap()).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_listens_on_one_address_is_reached_there_alone() {
+    async fn a_listener_on_one_address_accepts_only_that_one() {
         let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         assert_eq!(listener.local_addr().unwrap().ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
     }

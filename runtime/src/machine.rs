@@ -12,7 +12,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// The taints of a Node that is cordoned or lost.
-const SHUT: [&str; 3] =
+const SHUT_TAINTS: [&str; 3] =
     ["node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
 /// The parts of a Node that a watch reads.
@@ -90,7 +90,7 @@ impl Machine {
     /// Whether the Node is cordoned or lost. kerf then counts on no pod going there, although pods may tolerate it.
     #[must_use]
     pub fn is_shut(&self) -> bool {
-        let is_lost = |taint: &Taint| SHUT.contains(&taint.key.as_str()) && keeps_away(taint);
+        let is_lost = |taint: &Taint| SHUT_TAINTS.contains(&taint.key.as_str()) && keeps_away(taint);
         self.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
             || self.taints().iter().any(is_lost)
     }
@@ -194,7 +194,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_node_says_what_nvidias_device_plugin_offers_there() {
+    fn a_static_nodes_offers_are_read_from_its_resources_and_labels() {
         let node = |labels: serde_json::Value| -> Machine {
             let status = json!({
                 "capacity": {"cpu": "8", "nvidia.com/gpu": "4"},
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_user_namespaces_by_its_runtimes_handlers_and_its_kernel() {
+    fn user_namespaces_need_support_of_the_runtime_and_the_kernel() {
         let handler = |name: &str, has: bool| json!({"name": name, "features": {"userNamespaces": has}});
         for (handlers, kernel, has_them) in [
             (json!([handler("", true)]), "6.8.0-45-generic", true),

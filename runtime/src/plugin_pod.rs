@@ -107,10 +107,10 @@ impl PluginPod {
     /// or for its whole life, or a slice that kerf's agent made.
     #[must_use]
     pub fn holds_gpus(&self) -> bool {
-        self.asks() || self.has_slices()
+        self.requests_devices() || self.has_slices()
     }
 
-    fn asks(&self) -> bool {
+    fn requests_devices(&self) -> bool {
         let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
         let mut requests = containers.flat_map(ContainerView::requests);
         requests.any(|(name, count)| is_plugin_resource(name) && count.0 != "0")
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_a_name_of_the_plugins_holds_gpus() {
+    fn a_pod_that_requests_a_device_of_the_plugin_holds_gpus() {
         for (list, name, count, holds) in [
             ("containers", "nvidia.com/gpu", "1", true),
             ("initContainers", "nvidia.com/mig-1g.10gb", "1", true),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_a_slice_of_an_agents_holds_gpus() {
+    fn a_pod_with_a_slice_of_an_agent_holds_gpus() {
         let slice =
             json!({"container": "c", "id": "s1", "gpu": "GPU-1", "shape": {"kind": "mps", "sizeGb": 4}});
         for (slices, holds) in [(json!([slice]), true), (json!([]), false)] {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sidecar_holds_beside_the_containers_and_an_init_container_before_them() {
+    fn a_sidecars_devices_add_to_the_containers_and_an_init_containers_do_not() {
         let gpu = container("nvidia.com/gpu", "1");
         let mut sidecar = gpu.clone();
         sidecar["restartPolicy"] = json!("Always");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neutral_name_asks_for_something_and_an_amount_of_0_for_nothing() {
+    fn a_neutral_name_is_a_request_and_an_amount_of_0_is_none() {
         for (name, count, nothing) in [
             ("nvidia.com/gpu", "0", true),
             ("nvidia.com/gpu-10gb", "0", true),

@@ -27,20 +27,20 @@ mod upgrades;
 pub use upgrades::{UpgradeLimits, serve_upgrades};
 
 /// The timeout of a TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout for the head of an HTTP/1.1 request, also for the next one on an open connection. It is longer than the
 /// 90 s after which Go's clients close an idle connection. Otherwise a request could meet a connection that is just
 /// being closed here, and Go does not send a POST again (net/http's transport.go, `shouldRetryRequest`).
-const HEADERS: Duration = Duration::from_mins(2);
+const HEADER_TIMEOUT: Duration = Duration::from_mins(2);
 /// The time for open requests after the stop. It is longer than an admission (5 s in the chart, 10 s by Kubernetes'
 /// default) and a bind (the scheduler's `httpTimeout`, 5 s) may take.
-const DRAIN: Duration = Duration::from_secs(12);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(12);
 /// An HTTP/2 connection that has been quiet for this long is pinged, as client-go does with its servers.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// An HTTP/2 connection is closed whose ping stays unanswered for this long.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The delay after a failed accept. File descriptors are short then, so an immediate retry would spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Listens on `address`, whose port may be 0, and writes the chosen address into `address_file`.
 ///
@@ -70,7 +70,7 @@ pub async fn serve(
         tokio::spawn(server.clone().connection(stream, open.watcher()));
     })
     .await?;
-    if timeout(DRAIN, open.shutdown()).await.is_err() {
+    if timeout(DRAIN_TIMEOUT, open.shutdown()).await.is_err() {
         tracing::warn!(%address, "stopped with requests open");
     }
     Ok(())
@@ -98,7 +98,7 @@ async fn accept(
             }
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
             }
         }
     }
@@ -145,7 +145,7 @@ struct Server {
 
 impl Server {
     async fn connection(self, stream: TcpStream, open: Watcher) {
-        let Some(stream) = shake_hands(&self.acceptor, stream, HANDSHAKE).await else { return };
+        let Some(stream) = shake_hands(&self.acceptor, stream, HANDSHAKE_TIMEOUT).await else { return };
         // The protocol comes from ALPN and not from the first bytes, because a quiet client would never send those.
         let builder = builder(stream.get_ref().1.alpn_protocol() == Some(b"h2"));
         let service = TowerToHyperService::new(self.router);
@@ -159,7 +159,7 @@ impl Server {
 fn builder(is_http2: bool) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     if !is_http2 {
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
         return builder.http1_only();
     }
     builder

@@ -83,7 +83,7 @@ async fn only_verified_clients_are_let_in() {
 }
 
 #[tokio::test]
-async fn an_exchanged_certificate_is_shown_from_the_next_connection_on() {
+async fn a_replaced_certificate_is_presented_from_the_next_connection_on() {
     let (old, new) = (made_for_test(), made_for_test());
     let shown = ServingCertificate::new(&old).unwrap();
     let server = start(shown.server_config(&old, Clients::Any).unwrap()).await;
@@ -109,7 +109,7 @@ async fn a_stop_lets_open_requests_finish_and_no_new_ones_begin() {
 
 /// The API server keeps HTTP/1.1 connections open: each must get `Connection: close` with its next response.
 #[tokio::test]
-async fn who_leaves_serves_on_and_closes_connections_with_its_answers() {
+async fn a_leaving_server_answers_and_closes_each_connection() {
     let material = made_for_test();
     let leaving = CancellationToken::new();
     let router = Router::new().route("/", get(async || "hello"));
@@ -137,7 +137,7 @@ async fn who_leaves_serves_on_and_closes_connections_with_its_answers() {
 }
 
 #[tokio::test]
-async fn a_silent_client_holds_up_nobody() {
+async fn a_client_that_sends_nothing_delays_no_other() {
     let material = made_for_test();
     let server = start(server_config(&material, Clients::Any).unwrap()).await;
     let _silent = TcpStream::connect(server.address).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_silent_client_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_chosen_address_is_announced() {
+async fn the_chosen_address_is_written_to_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("address");
     let listener = listen("127.0.0.1:0".parse().unwrap(), Some(&file)).await.unwrap();
@@ -198,7 +198,7 @@ async fn a_connection_without_a_request_is_ended_in_time() {
 }
 
 #[tokio::test]
-async fn so_many_connections_may_be_without_an_upgrade_and_no_more() {
+async fn connections_without_an_upgrade_are_limited() {
     let limits = UpgradeLimits { connections: 2, timeout: 60 * MOMENT };
     let (address, release) = start_upgrades(limits).await;
     // Connections that have been upgraded take no place.

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_told_with_its_sources_once_each() {
+    fn an_error_is_formatted_with_each_source_once() {
         #[derive(Debug, thiserror::Error)]
         #[error("failed to read it: {source}")]
         struct Inner {

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_leads_nowhere_is_no_file_of_the_folder_and_a_file_that_is_none_is_an_error() {
+    fn a_dangling_link_in_a_folder_is_skipped_and_a_missing_file_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("..data/a.yaml", folder.path().join("a.yaml")).unwrap();
         assert!(read(folder.path()).unwrap().is_empty());

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_found_by_its_way_and_else_what_is_around_it() {
+    fn a_field_is_located_or_else_the_nearest_one_around_it() {
         let text = "\n\nspec:\n  sizes: {minGb: 5, maxGb: 1}\n  gpus:\n  - kinds: [mig]\n  - kinds: [mps,\n      mig]\n";
         let sizes = Field::of("spec.sizes");
         let kinds = Field::of("spec.gpus").at(1).key("kinds");

@@ -45,7 +45,7 @@ fn a_mistake_has_its_file_line_and_column() {
 
 /// With several files the place is in the file that extends.
 #[test]
-fn a_mistake_of_what_is_inherited_is_told_where_it_is_inherited() {
+fn a_mistake_in_an_inherited_field_is_reported_at_extends() {
     let child = |more: &str| {
         let name = "metadata: {name: b}\nspec:\n  extends: a\n";
         format!("apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\n{name}{more}")

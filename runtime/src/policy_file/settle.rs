@@ -32,8 +32,8 @@ impl Contents {
             .with(&contents)
             .map_err(|refused| refused.into_iter().map(|(_, error)| error).collect::<Vec<_>>())?;
         let conflicts = all.policies().conflicts();
-        let told: Vec<_> = conflicts.iter().filter_map(|finding| all.conflict(finding)).collect();
-        if told.is_empty() { Ok(all) } else { Err(told) }
+        let errors: Vec<_> = conflicts.iter().filter_map(|finding| all.conflict(finding)).collect();
+        if errors.is_empty() { Ok(all) } else { Err(errors) }
     }
 
     /// Whether no file is in force.

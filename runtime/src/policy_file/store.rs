@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The interval at which the files are read. Contents are compared instead of watching file events, because the kubelet
 /// renews a `ConfigMap` volume by swapping a symlink, which is no event on the file.
-const POLL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The reasons why present contents are not in force, by file. A reason that concerns all files is under the folder's
 /// path.
@@ -117,7 +117,7 @@ impl PolicyStore {
 
     /// Reads the files once a second until `stop`, and takes over good changes.
     pub async fn watch(&self, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(POLL);
+        let mut ticks = tokio::time::interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -179,7 +179,7 @@ impl State {
         for (path, text) in readings {
             let text = text.map_err(|source| PolicyFileError::Read { path: path.clone(), source });
             if self.seen.get(&path) != Some(&text.as_ref().ok().cloned()) {
-                self.judge(&path, text, metrics);
+                self.parse_text(&path, text, metrics);
             }
         }
         let folder = Some(root).filter(|root| !texts.contains_key(*root));
@@ -189,7 +189,7 @@ impl State {
     }
 
     /// Parses a file's new text. A good content waits for [`Self::settle`].
-    fn judge(&mut self, path: &Path, text: Result<String, PolicyFileError>, metrics: &Metrics) {
+    fn parse_text(&mut self, path: &Path, text: Result<String, PolicyFileError>, metrics: &Metrics) {
         self.waiting.remove(path);
         match text.map_err(|error| vec![error]).and_then(|text| parse(path, &text)) {
             Ok(content) => {
@@ -209,7 +209,7 @@ impl State {
     /// files have gone, until another policy for pods appears.
     fn settle(&mut self, folder: Option<&Path>, mut left: Contents, metrics: &Metrics) {
         let new: Vec<Arc<Content>> = self.waiting.values().cloned().collect();
-        for (path, errors) in told(left.settle(&new)) {
+        for (path, errors) in joined(left.settle(&new)) {
             self.refuse_text(&path, errors, metrics);
         }
         if !left.has_pods() {
@@ -230,11 +230,11 @@ impl State {
             }
         }
         self.contents = left;
-        self.tell_stale(metrics);
+        self.report_stale(metrics);
     }
 
-    fn tell_stale(&mut self, metrics: &Metrics) {
-        let stale: Errors = told(self.contents.stale());
+    fn report_stale(&mut self, metrics: &Metrics) {
+        let stale: Errors = joined(self.contents.stale());
         for (path, error) in std::mem::take(&mut self.stale) {
             if !stale.contains_key(&path) && self.errors.get(&path) == Some(&error) {
                 self.errors.remove(&path);
@@ -279,11 +279,11 @@ impl State {
     }
 }
 
-fn told(refused: Vec<Refused>) -> Errors {
+fn joined(refused: Vec<Refused>) -> Errors {
     let mut errors = Errors::new();
     for (path, error) in refused {
         let text = error.to_string();
-        errors.entry(path).and_modify(|told| *told = format!("{told}; {text}")).or_insert(text);
+        errors.entry(path).and_modify(|joined| *joined = format!("{joined}; {text}")).or_insert(text);
     }
     errors
 }

@@ -46,7 +46,7 @@ fn a_file_that_vanishes_and_returns_keeps_its_policy() {
 }
 
 #[test]
-fn a_policy_that_breaks_a_promise_is_refused_by_its_field() {
+fn a_policy_that_breaks_its_isolation_class_is_refused_with_the_field() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.yaml");
     fs::write(&path, text("weak").replace("mps", "time-slicing")).unwrap();
@@ -59,7 +59,7 @@ fn names(store: &PolicyStore) -> Vec<String> {
 }
 
 #[test]
-fn a_folders_files_are_tried_in_the_order_of_their_names_and_a_bad_one_keeps_its_last_good_content() {
+fn files_count_in_the_order_of_their_names_and_a_bad_one_keeps_its_last_good_content() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
     write("b.yaml", &text("b"));
@@ -85,7 +85,7 @@ fn a_folders_files_are_tried_in_the_order_of_their_names_and_a_bad_one_keeps_its
 }
 
 #[test]
-fn a_file_that_cannot_be_in_force_beside_the_others_is_refused_and_taken_once_it_can() {
+fn a_file_that_conflicts_with_others_is_refused_until_the_conflict_ends() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
     write("a.yaml", &text("a"));
@@ -110,7 +110,7 @@ fn a_file_that_cannot_be_in_force_beside_the_others_is_refused_and_taken_once_it
 }
 
 #[test]
-fn the_last_policy_for_pods_outlives_its_file_until_there_is_another() {
+fn the_last_policy_for_pods_stays_in_force_without_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("a.yaml"), folder.path().join("b.yaml"));
     fs::write(&first, text("default")).unwrap();
@@ -167,7 +167,7 @@ fn files_and_reloads_are_counted() {
     }
 }
 
-/// The longest time until a change of the files is in force: a promise to admins, whatever [`POLL`] is.
+/// The longest time until a change of the files is in force: a promise to admins, whatever [`POLL_INTERVAL`] is.
 const SOON: Duration = Duration::from_secs(2);
 
 /// Follows the files and returns just after a reading, so that the next change waits as long as possible. The clock is
@@ -203,7 +203,7 @@ async fn a_config_map_folder_is_followed_through_its_symlinks() {
     symlink("..data/c.yaml", root.join("c.yaml")).unwrap();
     let changed = tokio::time::timeout(SOON, async {
         while names(&store) != ["b", "c"] {
-            tokio::time::sleep(POLL / 4).await;
+            tokio::time::sleep(POLL_INTERVAL / 4).await;
         }
     });
     changed.await.unwrap();
@@ -233,7 +233,7 @@ async fn a_config_map_volume_is_followed_through_its_symlinks() {
     link("v2");
     tokio::time::timeout(SOON, async {
         while store.current().pods[0].name() != "second" {
-            tokio::time::sleep(POLL / 4).await;
+            tokio::time::sleep(POLL_INTERVAL / 4).await;
         }
     })
     .await

@@ -8,7 +8,7 @@ use thiserror::Error;
 pub(super) const SKEW: SignedDuration = SignedDuration::from_hours(1);
 
 /// The shortest age of a leaf: certificates count in seconds.
-const SHORTEST: SignedDuration = SignedDuration::from_secs(3);
+const SHORTEST_LEAF: SignedDuration = SignedDuration::from_secs(3);
 
 /// The ages of leaf and authority. Both are renewed after two thirds of their age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Ages {
     /// Checks the ages. An authority is replaced after two thirds of its life; with a third left it outlives each of
     /// its leaves.
     pub fn new(leaf: SignedDuration, authority: SignedDuration) -> Result<Self, BadAges> {
-        if leaf < SHORTEST {
+        if leaf < SHORTEST_LEAF {
             return Err(BadAges::Short(leaf));
         }
         if authority / 3 < leaf {
@@ -56,7 +56,7 @@ impl Ages {
     /// The interval at which the Secret is read: short enough that all replicas present a new leaf long before the old
     /// one ends.
     #[must_use]
-    pub fn look(&self) -> Duration {
+    pub fn poll_interval(&self) -> Duration {
         part(self.leaf, 24).clamp(Duration::from_millis(200), Duration::from_secs(30))
     }
 
@@ -141,15 +141,18 @@ mod tests {
     }
 
     #[test]
-    fn looks_and_settling_fit_the_ages() {
+    fn poll_interval_and_settling_time_fit_the_ages() {
         let long = Ages::new(HOUR * 24, HOUR * 24 * 90).unwrap();
-        assert_eq!((long.look(), long.settle()), (Duration::from_secs(30), Duration::from_mins(1)));
+        assert_eq!((long.poll_interval(), long.settle()), (Duration::from_secs(30), Duration::from_mins(1)));
         let short = Ages::new(SignedDuration::from_secs(6), SignedDuration::from_secs(30)).unwrap();
-        assert_eq!((short.look(), short.settle()), (Duration::from_millis(250), Duration::from_secs(1)));
+        assert_eq!(
+            (short.poll_interval(), short.settle()),
+            (Duration::from_millis(250), Duration::from_secs(1))
+        );
     }
 
     #[test]
-    fn a_certificate_is_due_after_two_thirds_of_its_life_or_of_the_age_wanted_now() {
+    fn a_certificate_is_due_after_two_thirds_of_its_life_or_of_the_set_age() {
         let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
         let life = Life::from(now, HOUR * 24);
         assert_eq!((life.begin, life.end), (now - HOUR, now + HOUR * 24));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_read_and_what_does_not_serve_is_named() {
+    fn a_folder_with_unusable_certificates_is_refused_with_the_reason() {
         let (dir, now) = (tempfile::tempdir().unwrap(), Timestamp::now());
         let folder = TlsFolder::new(dir.path().to_owned(), vec!["127.0.0.1".to_owned()]);
         assert_eq!(

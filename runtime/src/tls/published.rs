@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_trusts_what_is_published() {
+    async fn a_client_trusts_the_published_authority() {
         let stored = Arc::default();
         let published = authority(&stored);
         let error = published.client_config().await.unwrap_err().to_string();

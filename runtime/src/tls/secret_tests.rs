@@ -101,7 +101,7 @@ async fn replicas_that_start_at_once_serve_one_certificate() {
 }
 
 #[tokio::test]
-async fn a_secret_that_serves_is_not_written() {
+async fn a_usable_secret_is_not_written() {
     let server = Server::default();
     let first = ensure(&server.client(), &["localhost"]).await;
     assert_eq!(ensure(&server.client(), &["localhost"]).await, first);
@@ -109,7 +109,7 @@ async fn a_secret_that_serves_is_not_written() {
 }
 
 #[tokio::test]
-async fn a_new_name_renews_the_certificate_and_keeps_what_else_is_there() {
+async fn a_new_name_renews_the_certificate_and_keeps_other_entries() {
     let server = Server::default();
     let first = ensure(&server.client(), &["localhost"]).await;
     if let Some(secret) = &mut server.stored().secret {

@@ -42,7 +42,7 @@ fn serves(content: &Content, bundle: &str, at: Timestamp) -> bool {
 }
 
 #[test]
-fn what_is_made_serves_and_stays_until_it_is_due() {
+fn new_certificates_are_usable_and_stay_until_renewal_is_due() {
     let first = fresh();
     let material = Material::of(&first, &wanted()).unwrap();
     assert!(material.client_key_pem.is_some());
@@ -74,7 +74,7 @@ fn a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_authority() {
 }
 
 #[test]
-fn a_new_authority_is_told_before_it_signs_and_the_old_one_trusted_until_it_ends() {
+fn a_new_authority_is_published_before_it_signs_and_the_old_one_stays_trusted() {
     let old = after(&fresh(), now() + DAY * 60 - DAY / 12).content;
     let (told, due) = (old["ca.crt"].clone(), now() + DAY * 60);
     // The new authority is published: both authorities are there, with the leaf and its key as before.
@@ -109,7 +109,7 @@ fn clients_that_read_the_secret_get_leaves_of_a_new_authority_at_once() {
 }
 
 #[test]
-fn after_a_long_absence_a_new_authority_signs_though_nobody_was_told() {
+fn after_a_long_absence_a_new_authority_signs_at_once() {
     for late in [DAY * 90 - SignedDuration::from_mins(1), DAY * 200] {
         let content = after(&fresh(), now() + late).content;
         assert!(serves(&content, &content["ca.crt"], now() + late));
@@ -118,7 +118,7 @@ fn after_a_long_absence_a_new_authority_signs_though_nobody_was_told() {
 }
 
 #[test]
-fn ages_that_are_shortened_count_at_once() {
+fn shortened_ages_take_effect_at_once() {
     let first = fresh();
     let short = Ages::new(DAY / 24, DAY).unwrap();
     let rotation = Rotation { ages: short, trust: Trust::Only(&first["ca.crt"]), now: now() + DAY };
@@ -128,7 +128,7 @@ fn ages_that_are_shortened_count_at_once() {
 }
 
 #[test]
-fn content_that_does_not_serve_is_replaced() {
+fn unusable_entries_are_replaced_with_the_reason() {
     let good = fresh();
     let strange = fresh();
     let why = |content: &Content, wanted: &Wanted| {
@@ -162,7 +162,7 @@ fn content_that_does_not_serve_is_replaced() {
 }
 
 #[test]
-fn unusable_content_is_replaced_whole_and_what_is_others_stays() {
+fn unknown_entries_stay_where_all_others_are_replaced() {
     let mut broken: Content = fresh().into_keys().map(|key| (key, "garbage".to_owned())).collect();
     broken.insert("note".to_owned(), "ours".to_owned());
     let content = next(&broken, &wanted(), Trust::Only(""), now()).content;

@@ -113,7 +113,7 @@ fn order(number: u64, epoch: u64) -> Message {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extender_that_breaks_the_protocol_is_left() {
+async fn an_agent_leaves_an_extender_that_breaks_the_protocol() {
     let role = |protocol| Message::Role(Role { protocol, leads: true, epoch: 3, identity: "e1".to_owned() });
     let large = || {
         let mut order = write_order(1, &mark(3, 1));
@@ -159,7 +159,7 @@ async fn an_extender_that_breaks_the_protocol_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extender_that_tells_no_role_is_left_after_ten_seconds() {
+async fn an_agent_leaves_an_extender_without_a_role_after_ten_seconds() {
     let mut scene = Scene::start();
     let mut accepted = scene.greeted().await;
     let began = Instant::now();
@@ -169,7 +169,7 @@ async fn an_extender_that_tells_no_role_is_left_after_ten_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_order_of_an_unknown_kind_is_answered_so() {
+async fn an_order_of_an_unknown_kind_is_answered_as_unreadable() {
     let mut scene = Scene::start();
     let mut accepted = scene.led().await;
     accepted.send(Message::Order(wire::Order { number: 1, epoch: 3, order: None }));

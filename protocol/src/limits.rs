@@ -26,6 +26,6 @@ pub const ROLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval at which the agent pings the extender, which answers.
 pub const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// An end that has received nothing for this long ends the connection, because two pings or their answers are missing.
-pub const SILENCE: Duration = Duration::from_secs(10);
+pub const RECEIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most connections whose Hello is outstanding, because a stranger can open one.
 pub const NOT_GREETED: usize = 256;

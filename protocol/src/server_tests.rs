@@ -90,7 +90,7 @@ async fn the_change_of_an_order_comes_before_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_orders_are_unanswered_than_the_agent_takes() {
+async fn the_agents_window_limits_the_unanswered_orders() {
     let mut pair = Pair::start(2);
     let (connection, ..) = pair.extender.connected().await;
     let first = connection.slot().await.unwrap().send(&mark(3, 1)).unwrap();
@@ -118,7 +118,7 @@ async fn no_more_orders_are_unanswered_than_the_agent_takes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_breaks_forgets_what_is_unanswered() {
+async fn a_broken_connection_fails_its_unanswered_orders() {
     let mut pair = Pair::start(64);
     let (old, ..) = pair.extender.connected().await;
     let reply = old.slot().await.unwrap().send(&mark(3, 1)).unwrap();
@@ -144,7 +144,7 @@ async fn a_connection_that_breaks_forgets_what_is_unanswered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_is_silent_is_left_within_the_time_of_two_pings() {
+async fn an_unresponsive_peer_is_left_within_two_ping_intervals() {
     let mut pair = Pair::start(64);
     let (connection, ..) = pair.extender.connected().await;
     pair.received.roles.recv().await.unwrap();
@@ -180,7 +180,7 @@ async fn an_order_is_unanswered_from_when_it_is_sent_until_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn orders_are_sent_in_the_epoch_of_the_last_role_alone() {
+async fn orders_are_sent_only_in_the_epoch_of_the_last_role() {
     let mut pair = Pair::start(64);
     let (connection, ..) = pair.extender.connected().await;
     let roles = &mut pair.received.roles;
@@ -270,7 +270,7 @@ async fn an_agent_that_breaks_the_protocol_is_refused_with_the_field() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_is_known_before_its_first_message_is_read() {
+async fn an_agent_is_authenticated_before_its_first_message_is_read() {
     let mut extender = Extender::start(Caller::Node(NodeName::new("n1")));
     let refused = RawAgent::dial(&extender.network, "forged").await.err().unwrap();
     assert_eq!(refused, (StatusCode::UNAUTHORIZED, "the token is unknown".to_owned()));
@@ -280,7 +280,7 @@ async fn an_agent_is_known_before_its_first_message_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_says_nothing_is_left_after_five_seconds() {
+async fn a_connection_without_a_hello_ends_after_five_seconds() {
     let extender = Extender::start(Caller::Anyone);
     let agent = RawAgent::dial(&extender.network, "secret").await.unwrap();
     let began = Instant::now();
@@ -289,7 +289,7 @@ async fn an_agent_that_says_nothing_is_left_after_five_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_many_agents_may_be_about_to_say_hello_and_no_more() {
+async fn connections_without_a_hello_are_limited() {
     let mut extender = Extender::start(Caller::Anyone);
     let mut open = Vec::new();
     for _ in 0..NOT_GREETED {
@@ -357,7 +357,7 @@ async fn a_state_of_another_version_is_reported_and_ends_no_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_ends_of_age_once_no_order_is_unanswered() {
+async fn an_old_connection_ends_once_no_order_is_unanswered() {
     let mut extender = Extender::start(Caller::Anyone);
     extender.server.lead(3);
     let mut agent = RawAgent::dial(&extender.network, "secret").await.unwrap();

@@ -1,6 +1,6 @@
 //! A WebSocket whose binary messages are those of the protocol. Both ends use it.
 
-use crate::limits::SILENCE;
+use crate::limits::RECEIVE_TIMEOUT;
 use axum::body::Body;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{Sink, Stream, StreamExt};
@@ -32,9 +32,9 @@ pub const PATH: &str = "/kerf.agent.v1";
 const READ_BUFFER: usize = 4 << 10;
 /// The most bytes of a message in one frame. A connection's buffer grows to its largest frame and stays so large, and a
 /// Hello has tens of thousands of bytes, so messages are fragmented.
-pub const FRAGMENT: usize = 2 << 10;
+pub const FRAGMENT_LIMIT: usize = 2 << 10;
 /// The longest reason in a frame that closes a WebSocket (RFC 6455, section 5.5).
-const REASON: usize = 123;
+const REASON_LIMIT: usize = 123;
 
 /// Why a connection is unusable.
 #[derive(Debug, Error)]
@@ -45,8 +45,8 @@ pub enum Broken {
     Undecodable(#[from] DecodeError),
     #[error("a frame has text, but messages are binary")]
     Text,
-    #[error("nothing was received for {} s", SILENCE.as_secs())]
-    Silent,
+    #[error("nothing was received for {} s", RECEIVE_TIMEOUT.as_secs())]
+    Unresponsive,
     /// The other end has closed the connection, for this reason.
     #[error("{0}")]
     Closed(String),
@@ -109,13 +109,13 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let (sink, frames) = socket.split();
-    (sink, Incoming { frames, heard: Instant::now(), messages: PhantomData })
+    (sink, Incoming { frames, last_frame_at: Instant::now(), messages: PhantomData })
 }
 
 #[derive(Debug)]
 pub struct Incoming<S, M> {
     frames: SplitStream<WebSocketStream<S>>,
-    heard: Instant,
+    last_frame_at: Instant,
     messages: PhantomData<fn() -> M>,
 }
 
@@ -127,9 +127,10 @@ where
     /// The next message; `None` if the other end has gone without a reason. Dropping the future loses no message.
     pub async fn message(&mut self) -> Result<Option<M>, Broken> {
         loop {
-            let frame =
-                timeout_at(self.heard + SILENCE, self.frames.next()).await.map_err(|_| Broken::Silent)?;
-            self.heard = Instant::now();
+            let frame = timeout_at(self.last_frame_at + RECEIVE_TIMEOUT, self.frames.next())
+                .await
+                .map_err(|_| Broken::Unresponsive)?;
+            self.last_frame_at = Instant::now();
             match frame {
                 // A process that ends sends no closing frame, so this is a normal end.
                 None | Some(Err(tungstenite::Error::Protocol(ResetWithoutClosingHandshake))) => {
@@ -163,7 +164,7 @@ pub fn fragments<M: prost::Message>(message: &M) -> impl Iterator<Item = Message
     let mut next = Some(Data::Binary);
     iter::from_fn(move || {
         let data = next.take()?;
-        let fragment = rest.split_to(FRAGMENT.min(rest.len()));
+        let fragment = rest.split_to(FRAGMENT_LIMIT.min(rest.len()));
         next = (!rest.is_empty()).then_some(Data::Continue);
         Some(Message::Frame(Frame::message(fragment, OpCode::Data(data), next.is_none())))
     })
@@ -176,7 +177,7 @@ pub fn ping() -> Message {
 
 /// The frame that closes a connection. A long reason is cut.
 pub fn close(code: CloseCode, reason: &str) -> Message {
-    let reason = Utf8Bytes::from(&reason[..reason.floor_char_boundary(REASON)]);
+    let reason = Utf8Bytes::from(&reason[..reason.floor_char_boundary(REASON_LIMIT)]);
     Message::Close(Some(CloseFrame { code, reason }))
 }
 

@@ -144,18 +144,18 @@ impl<A: Agent, N: Network> Replica<A, N> {
 
     async fn connection(&self) -> End {
         // The guard also reports the end if this task is stopped.
-        let _told = Told { agent: &*self.agent, extender: self.extender };
+        let _report = EndReport { agent: &*self.agent, extender: self.extender };
         session::run(&*self.agent, &*self.network, self.extender).await
     }
 }
 
 /// Reports the end of a connection when it is dropped, because a stopped task runs no further code.
-struct Told<'a, A: Agent> {
+struct EndReport<'a, A: Agent> {
     agent: &'a A,
     extender: SocketAddr,
 }
 
-impl<A: Agent> Drop for Told<'_, A> {
+impl<A: Agent> Drop for EndReport<'_, A> {
     fn drop(&mut self) {
         self.agent.role(self.extender, None);
     }

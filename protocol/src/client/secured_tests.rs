@@ -75,7 +75,7 @@ async fn after_the_interval() {
 }
 
 #[tokio::test]
-async fn a_replica_is_known_by_its_name_whatever_address_is_dialled() {
+async fn a_replica_is_verified_by_its_name_at_any_address() {
     let authority = Arc::new(Authority::new());
     let (network, _) = secured(&Arc::new(Mutex::new(Arc::clone(&authority))));
     network.connect(authority.replica(NAME).await).await.unwrap();

@@ -463,7 +463,7 @@ fn a_text_for_people_is_cut_between_two_letters() {
 
 /// The JSON is that of the documents in a GpuNode, and no other form.
 #[test]
-fn gpus_and_conditions_are_those_of_a_gpu_node() {
+fn gpus_and_conditions_have_the_form_of_a_gpu_node() {
     let state = NodeState { status: node_status(&["H100-80GB", "H100-80GB"]), ..NodeState::default() };
     let change = write_change(0, &difference(&NodeState::default(), &state));
     let document = serde_json::json!(state.status);

@@ -42,7 +42,7 @@ fn is_sorted(cache: &[u8]) -> bool {
 }
 
 #[test]
-fn ldconfig_shows_what_was_added_and_everything_else_as_before() {
+fn ldconfig_shows_the_added_libraries_and_all_earlier_entries() {
     let Some(before) = machines().filter(|_| Path::new("/sbin/ldconfig").exists()) else {
         eprintln!("SKIPPED: this machine has no glibc");
         return;
@@ -64,7 +64,7 @@ fn ldconfig_shows_what_was_added_and_everything_else_as_before() {
 }
 
 #[test]
-fn an_entry_of_the_images_own_stays_first() {
+fn an_entry_of_the_image_stays_before_an_added_one() {
     let own = add(None, &owned(&["/usr/local/cuda/compat/libcuda.so.1"])).unwrap().unwrap();
     let both = add(Some(&own), &owned(&["/usr/lib64/libcuda.so.1"])).unwrap().unwrap();
     let cache = Cache::read(&both).unwrap();
@@ -73,7 +73,7 @@ fn an_entry_of_the_images_own_stays_first() {
 }
 
 #[test]
-fn names_for_newer_processors_move_with_their_strings() {
+fn offsets_of_hwcaps_names_move_with_their_strings() {
     let mut cache = add(None, &owned(&["/lib/libx.so.1"])).unwrap().unwrap();
     let (word, start) = (cache.len(), cache.len() + 4);
     cache.extend(b"v3\0\0");
@@ -89,7 +89,7 @@ fn names_for_newer_processors_move_with_their_strings() {
 }
 
 #[test]
-fn the_newer_part_of_a_cache_of_both_formats_is_taken() {
+fn the_newer_part_of_a_cache_with_both_formats_is_read() {
     let newer = add(None, &owned(&["/lib/libx.so.1"])).unwrap().unwrap();
     let mut both = OLD_MAGIC.to_vec();
     both.resize(OLD_HEADER + OLD_ENTRY, 0);
@@ -100,7 +100,7 @@ fn the_newer_part_of_a_cache_of_both_formats_is_taken() {
 }
 
 #[test]
-fn glibcs_order_has_numbers_as_numbers() {
+fn digits_are_compared_as_numbers() {
     let ascending = ["liba.so", "liba.so.1", "liba.so.2", "liba.so.10", "liba1.so", "liba10.so"];
     for pair in ascending.windows(2) {
         assert_eq!(compare(pair[0].as_bytes(), pair[1].as_bytes()), Ordering::Less, "{pair:?}");
@@ -110,7 +110,7 @@ fn glibcs_order_has_numbers_as_numbers() {
 }
 
 #[test]
-fn other_formats_are_named() {
+fn an_unreadable_cache_is_refused_with_the_reason() {
     let mut big = add(None, &owned(&DRIVER)).unwrap().unwrap();
     big[FLAGS] = 3;
     let cases: [(&[u8], Unknown); 4] = [
@@ -127,7 +127,7 @@ fn other_formats_are_named() {
 proptest! {
     /// A container's file may have any content, so no content may make the hook panic.
     #[test]
-    fn a_broken_cache_is_an_error_and_never_the_end_of_the_hook(
+    fn a_broken_cache_never_makes_the_hook_panic(
         at in any::<prop::sample::Index>(), value in any::<u32>(), cut in any::<prop::sample::Index>()
     ) {
         let mut cache = machines().unwrap_or_else(|| add(None, &owned(&DRIVER)).unwrap().unwrap());

@@ -21,9 +21,7 @@ pub enum HookError {
         source: io::Error,
     },
     #[error("{} names no root folder of the container's own", path.display())]
-    NoRoot {
-        path: PathBuf,
-    },
+    NoRoot { path: PathBuf },
     #[error("failed to {step} in the container's root {}: {source}", root.display())]
     File {
         step: &'static str,

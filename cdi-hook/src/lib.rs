@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_refuses_keeps_no_container_from_starting() {
+    fn a_permission_error_keeps_no_container_from_starting() {
         let error =
             |kind: std::io::ErrorKind| HookError::Configuration { path: "c".into(), source: kind.into() };
         assert!(error(std::io::ErrorKind::PermissionDenied).is_refused());
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn only_absolute_paths_of_libraries_are_taken() {
+    fn only_absolute_paths_of_libraries_are_accepted() {
         for bad in
             [&["add-libraries", "lib/libcuda.so.1"][..], &["add-libraries", "/usr/lib/"], &["other"], &[]]
         {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_made_once_and_everybody_may_read_it() {
+    fn a_cache_is_written_once_and_everybody_may_read_it() {
         let (_folder, root) = container();
         let cache = root.join("etc/ld.so.cache");
         fs::write(root.join("etc").join(DRAFT), "left by a killed hook").unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_the_image_lead_nowhere_outside() {
+    fn links_of_the_image_never_leave_its_root() {
         let (folder, root) = container();
         let host = folder.path().join("host");
         fs::create_dir(&host).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cache_stays_as_it_is() {
+    fn a_file_that_is_no_cache_is_not_changed() {
         let (_folder, root) = container();
         let cache = root.join("etc/ld.so.cache");
         fs::write(&cache, "text").unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_without_etc_starts_and_a_root_that_is_not_there_is_an_error() {
+    fn an_image_without_etc_is_skipped_and_a_missing_root_is_an_error() {
         let (_folder, root) = container();
         fs::remove_dir(root.join("etc")).unwrap();
         assert_eq!(run(&root), Done::Skipped(Skipped::NoEtc));

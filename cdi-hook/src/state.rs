@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_the_bundles_and_never_the_hosts() {
+    fn the_root_of_the_host_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let bundle = folder.path();
         let rootfs = bundle.join("rootfs");

@@ -59,7 +59,7 @@ fn the_loader_finds_a_library_by_its_name_once_the_hook_has_run() {
 }
 
 #[test]
-fn a_volume_is_left_as_it_is_and_the_container_starts() {
+fn a_volume_is_not_written_and_the_container_starts() {
     for (volume, make) in [("etc", "mkdir"), ("etc/ld.so.cache", "touch")] {
         let bundle = tempfile::tempdir().unwrap();
         let host = bundle.path().join("host");

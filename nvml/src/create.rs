@@ -22,7 +22,7 @@ impl NvmlBackend {
             Some(gi) => (gi, false),
             None => (site.create_gi(wanted, &entry)?, true),
         };
-        let made = site.fill(gi, wanted, &entry, part);
+        let made = site.create_compute(gi, wanted, &entry, part);
         if let Err(error) = &made
             // An instance from before this call stays, because this call did not make it.
             && is_new
@@ -60,7 +60,7 @@ impl Site<'_> {
             .map_err(|error| refusal(&self.device, CALL, error, |p| p.gi.is_none()))
     }
 
-    fn fill(
+    fn create_compute(
         &mut self,
         gi: GiHandle,
         wanted: Instance,
@@ -73,7 +73,7 @@ impl Site<'_> {
             None => self.create_full(gi, id, wanted, &profiles)?,
             Some(part) => self.create_part(gi, id, wanted, &profiles, part)?,
         };
-        let seen = self.see(gi, id, wanted, entry);
+        let seen = self.observe(gi, id, wanted, entry);
         if seen.is_err() {
             // The result is ignored, because an instance without a readable device can be given to no container anyway.
             drop(ffi::destroy_ci(self.nvml, ci));
@@ -114,7 +114,7 @@ impl Site<'_> {
             .map_err(|error| refusal(&self.device, CALL, error, |p| p.gi == Some(id)))
     }
 
-    fn see(
+    fn observe(
         &mut self,
         gi: GiHandle,
         id: u32,
@@ -135,7 +135,7 @@ impl Site<'_> {
         }
         if let Err(error) = ffi::destroy_gi(self.nvml, gi) {
             let error = GpuError::call("nvmlGpuInstanceDestroy")(error);
-            tracing::warn!(gpu = %self.gpu, %cause, %error, "a GPU instance that was made in vain stays behind");
+            tracing::warn!(gpu = %self.gpu, %cause, %error, "failed to destroy a GPU instance without a compute instance");
         }
     }
 }

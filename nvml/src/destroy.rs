@@ -29,17 +29,17 @@ impl NvmlBackend {
                 && (part.is_none() || p.ci.is_none_or(|ci| doomed.iter().any(|one| one.ci == ci)))
         };
         // This check comes before the first destroy, so that a refusal leaves the instance as it is.
-        site.is_free(holds)?;
+        site.check_free(holds)?;
         for one in &doomed {
             const CALL: &str = "nvmlComputeInstanceDestroy";
             let result = ffi::destroy_ci(site.nvml, one.handle);
-            gone(result.map_err(|error| refusal(&site.device, CALL, error, holds)))?;
+            missing_is_done(result.map_err(|error| refusal(&site.device, CALL, error, holds)))?;
         }
         if part.is_some() {
             return Ok(());
         }
         let result = ffi::destroy_gi(site.nvml, gi);
-        gone(result.map_err(|error| refusal(&site.device, "nvmlGpuInstanceDestroy", error, holds)))
+        missing_is_done(result.map_err(|error| refusal(&site.device, "nvmlGpuInstanceDestroy", error, holds)))
     }
 }
 
@@ -55,20 +55,20 @@ impl Site<'_> {
 
     /// Returns the compute instances, if they and the GPU instance are those that were observed. NVML reuses ids, so an
     /// instance with this id may be another one.
-    fn unchanged(&mut self, gi: GiHandle, looked_at: &GpuInstance) -> Result<Vec<Found>, GpuError> {
-        let changed = || GpuError::Changed(looked_at.gi);
-        let entry = self.entry(looked_at.instance.profile)?;
+    fn unchanged(&mut self, gi: GiHandle, observed: &GpuInstance) -> Result<Vec<Found>, GpuError> {
+        let changed = || GpuError::Changed(observed.gi);
+        let entry = self.entry(observed.instance.profile)?;
         let info = self.info(gi)?;
-        if placement(&info)? != looked_at.instance.placement || info.profile != entry.id.0 {
+        if placement(&info)? != observed.instance.placement || info.profile != entry.id.0 {
             return Err(changed());
         }
         let profiles = self.tables.compute(self.gpu, self.nvml, gi, &entry)?;
         let found = self.compute_instances(gi, &profiles)?;
-        let is_known = |one: &Found| looked_at.devices().any(|(_, _, device)| *device == one.device);
+        let is_known = |one: &Found| observed.devices().any(|(_, _, device)| *device == one.device);
         if found.iter().all(is_known) { Ok(found) } else { Err(changed()) }
     }
 
-    fn is_free(&self, holds: impl Fn(&Process) -> bool) -> Result<(), GpuError> {
+    fn check_free(&self, holds: impl Fn(&Process) -> bool) -> Result<(), GpuError> {
         let processes = processes::on_gpu(&self.device)?;
         let holders: Vec<&Process> = processes.iter().filter(|p| holds(p)).collect();
         if holders.is_empty() { Ok(()) } else { Err(GpuError::Busy(Holders::of(holders))) }
@@ -76,7 +76,7 @@ impl Site<'_> {
 }
 
 /// Treats a missing instance as destroyed, because an earlier call may have destroyed it and lost its answer.
-fn gone(result: Result<(), GpuError>) -> Result<(), GpuError> {
+fn missing_is_done(result: Result<(), GpuError>) -> Result<(), GpuError> {
     match result {
         Err(error) if error.is_not_found() => Ok(()),
         other => other,

@@ -27,10 +27,10 @@ pub(super) fn warn_of_differences(gpu: &GpuUuid, product: &str, memory: MemoryMi
 /// driver lacks, and offers none that only the driver has.
 pub(super) fn warn_of_places(gpu: &GpuUuid, of: Profile, starts: &BTreeMap<u32, Vec<u32>>) {
     for part in ComputeProfile::all(of) {
-        let Some(told) = starts.get(&u32::from(part.compute())) else { continue };
-        if !told.iter().copied().eq(part.starts().iter().copied().map(u32::from)) {
+        let Some(listed) = starts.get(&u32::from(part.compute())) else { continue };
+        if !listed.iter().copied().eq(part.starts().iter().copied().map(u32::from)) {
             let known = part.starts();
-            tracing::warn!(%gpu, %part, ?told, ?known, "kerf and NVML disagree on the places of compute instances");
+            tracing::warn!(%gpu, %part, ?listed, ?known, "kerf and NVML disagree on the places of compute instances");
         }
     }
 }
@@ -46,9 +46,9 @@ mod tests {
 
     /// Collects the fields `model`, `product` and `what` of log events.
     #[derive(Clone, Default)]
-    struct Heard(Arc<Mutex<Vec<String>>>);
+    struct Warnings(Arc<Mutex<Vec<String>>>);
 
-    impl Subscriber for Heard {
+    impl Subscriber for Warnings {
         fn enabled(&self, metadata: &Metadata<'_>) -> bool {
             *metadata.level() == tracing::Level::WARN
         }
@@ -64,7 +64,7 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    impl Visit for Heard {
+    impl Visit for Warnings {
         fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
             if matches!(field.name(), "model" | "product" | "what") {
                 self.0.lock().unwrap().push(format!("{value:?}"));
@@ -74,7 +74,7 @@ mod tests {
 
     /// The warnings for a table, and whether it lists all profiles.
     fn heard(product: &str, memory: u64, table: &MigTable) -> (Vec<String>, bool) {
-        let heard = Heard::default();
+        let heard = Warnings::default();
         let lists_all = tracing::subscriber::with_default(heard.clone(), || {
             warn_of_differences(&GpuUuid::new("GPU-0"), product, MemoryMib(memory), table)
         });

@@ -34,10 +34,7 @@ pub enum GpuError {
     #[error(
         "{call} is not in this NVML: the driver is older than {since}; update it or switch off what needs it"
     )]
-    TooOld {
-        call: &'static str,
-        since: &'static str,
-    },
+    TooOld { call: &'static str, since: &'static str },
     #[error("the path of cgroup {0:?} cannot be given to NVML: it has a zero byte")]
     Cgroup(String),
     /// NVML reuses ids, so an instance with this id may be another one than was observed.
@@ -182,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_without_a_variant_of_their_own_keep_their_names() {
+    fn codes_without_a_variant_keep_their_names() {
         let no_room =
             GpuError::call("nvmlDeviceCreateGpuInstanceWithPlacement")(NvmlError::UnexpectedVariant(23));
         assert_eq!(
@@ -193,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_somebody_holds_is_worth_a_longer_wait() {
+    fn only_a_held_gpu_is_busy() {
         assert!(
             GpuError::call("x")(NvmlError::InUse).is_busy() && GpuError::Busy(Holders::default()).is_busy()
         );

@@ -73,7 +73,7 @@ impl EventWatch {
     fn add(&mut self, index: u32) -> Result<Result<(), GpuError>, GpuError> {
         match self.register(index) {
             Ok(Some((handle, gpu))) => drop(self.gpus.insert(handle, gpu)),
-            Ok(None) => tracing::info!(index, "the GPU tells of no errors by events"),
+            Ok(None) => tracing::info!(index, "the GPU reports no errors by events"),
             Err(error) if error.needs_reopening() => return Err(error),
             Err(error) => return Ok(Err(error)),
         }

@@ -72,10 +72,10 @@ const NO_MEMORY: u64 = u64::MAX;
 
 /// Space for the instances of one profile. It does not depend on the maximum that the driver reports, because the
 /// driver would write past a smaller buffer. No GPU has more memory slices.
-const MOST_INSTANCES: u32 = 32;
+const INSTANCE_LIMIT: u32 = 32;
 
 /// The limit at which the growth of a process list's buffer stops, so that a faulty driver cannot exhaust memory.
-const MOST_PROCESSES: u32 = 1 << 16;
+const PROCESS_LIMIT: u32 = 1 << 16;
 
 #[derive(Clone, Copy)]
 pub struct GiHandle(nvmlGpuInstance_t);
@@ -141,8 +141,8 @@ fn text(field: &[c_char]) -> Result<String, NvmlError> {
 /// always returns none.
 pub fn placements(device: &Device<'_>, profile: u32) -> Result<Vec<(u32, u32)>, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstancePossiblePlacements_v2.as_ref())?;
-    let mut found = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; MOST_INSTANCES as usize];
-    let mut count = MOST_INSTANCES;
+    let mut found = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; INSTANCE_LIMIT as usize];
+    let mut count = INSTANCE_LIMIT;
     // SAFETY: the buffer has room for `count` placements, more than any GPU has of one profile.
     unsafe { nvml_try(call(device.handle(), profile, found.as_mut_ptr(), &raw mut count))? };
     Ok(found.iter().take(count as usize).map(|p| (p.start, p.size)).collect())
@@ -150,8 +150,8 @@ pub fn placements(device: &Device<'_>, profile: u32) -> Result<Vec<(u32, u32)>, 
 
 pub fn gpu_instances(device: &Device<'_>, profile: u32) -> Result<Vec<GiHandle>, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstances.as_ref())?;
-    let mut found = vec![null_mut(); MOST_INSTANCES as usize];
-    let mut count = MOST_INSTANCES;
+    let mut found = vec![null_mut(); INSTANCE_LIMIT as usize];
+    let mut count = INSTANCE_LIMIT;
     // SAFETY: the driver writes at most the profile's instance count, for which the buffer has room.
     unsafe { nvml_try(call(device.handle(), profile, found.as_mut_ptr(), &raw mut count))? };
     Ok(found.into_iter().take(count as usize).map(GiHandle).collect())
@@ -208,8 +208,8 @@ pub fn ci_profile(nvml: &Nvml, gi: GiHandle, index: u32) -> Result<CiProfile, Nv
 /// Calls `nvmlGpuInstanceGetComputeInstancePossiblePlacements` and returns starts and sizes, in compute slices.
 pub fn ci_placements(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<Vec<(u32, u32)>, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceGetComputeInstancePossiblePlacements.as_ref())?;
-    let mut found = vec![nvmlComputeInstancePlacement_t { start: 0, size: 0 }; MOST_INSTANCES as usize];
-    let mut count = MOST_INSTANCES;
+    let mut found = vec![nvmlComputeInstancePlacement_t { start: 0, size: 0 }; INSTANCE_LIMIT as usize];
+    let mut count = INSTANCE_LIMIT;
     // SAFETY: the buffer has room for `count` placements, more than any GPU instance has of one profile.
     unsafe { nvml_try(call(gi.0, profile, found.as_mut_ptr(), &raw mut count))? };
     Ok(found.iter().take(count as usize).map(|p| (p.start, p.size)).collect())
@@ -217,8 +217,8 @@ pub fn ci_placements(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<Vec<(u32
 
 pub fn compute_instances(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<Vec<CiHandle>, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceGetComputeInstances.as_ref())?;
-    let mut found = vec![null_mut(); MOST_INSTANCES as usize];
-    let mut count = MOST_INSTANCES;
+    let mut found = vec![null_mut(); INSTANCE_LIMIT as usize];
+    let mut count = INSTANCE_LIMIT;
     // SAFETY: the driver writes at most the profile's instance count, for which the buffer has room.
     unsafe { nvml_try(call(gi.0, profile, found.as_mut_ptr(), &raw mut count))? };
     Ok(found.into_iter().take(count as usize).map(CiHandle).collect())
@@ -299,7 +299,7 @@ pub fn processes(device: &Device<'_>, list: ProcessList) -> Result<Vec<RawProces
         let answer = unsafe { nvml_try(call(device.handle(), &raw mut count, found.as_mut_ptr())) };
         match answer {
             Ok(()) => return Ok(found.iter().take(count as usize).map(RawProcess::from).collect()),
-            Err(NvmlError::InsufficientSize(_)) if room < MOST_PROCESSES => room *= 4,
+            Err(NvmlError::InsufficientSize(_)) if room < PROCESS_LIMIT => room *= 4,
             Err(error) => return Err(error),
         }
     }

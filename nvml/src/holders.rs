@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 
 /// The number of processes that one text names, so that it stays readable. The others are counted.
-const NAMED: usize = 8;
+const NAME_LIMIT: usize = 8;
 
 const PROC: &str = "/proc";
 
@@ -54,14 +54,14 @@ impl fmt::Display for Holders {
             1 => f.write_str("a process runs on it: ")?,
             _ => f.write_str("processes run on it: ")?,
         }
-        for (n, holder) in self.0.iter().take(NAMED).enumerate() {
+        for (n, holder) in self.0.iter().take(NAME_LIMIT).enumerate() {
             let comma = if n == 0 { "" } else { ", " };
             write!(f, "{comma}{}", holder.pid)?;
             if let Some(name) = &holder.name {
                 write!(f, " ({name})")?;
             }
         }
-        match self.0.len().saturating_sub(NAMED) {
+        match self.0.len().saturating_sub(NAME_LIMIT) {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
         }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_listed_the_text_says_who_it_may_be() {
+    fn without_listed_holders_the_text_names_likely_ones() {
         assert!(Holders::default().to_string().contains("DCGM"));
     }
 }

@@ -108,7 +108,7 @@ impl Site<'_> {
     pub(crate) fn compute(&mut self, gi: GiHandle, entry: &ProfileEntry) -> Result<Compute, GpuError> {
         let profiles = self.tables.compute(self.gpu, self.nvml, gi, entry)?;
         let found = self.compute_instances(gi, &profiles)?;
-        Ok(understood(entry.profile, &profiles, found))
+        Ok(classify(entry.profile, &profiles, found))
     }
 
     pub(crate) fn compute_instances(
@@ -121,13 +121,13 @@ impl Site<'_> {
             let handles = ffi::compute_instances(self.nvml, gi, *profile)
                 .map_err(GpuError::call("nvmlGpuInstanceGetComputeInstances"))?;
             for handle in handles {
-                found.push(self.look_at(handle, *profile)?);
+                found.push(self.read_compute(handle, *profile)?);
             }
         }
         Ok(found)
     }
 
-    fn look_at(&mut self, handle: CiHandle, profile: u32) -> Result<Found, GpuError> {
+    fn read_compute(&mut self, handle: CiHandle, profile: u32) -> Result<Found, GpuError> {
         const CALL: &str = "nvmlComputeInstanceGetInfo_v2";
         let info = ffi::ci_info(self.nvml, handle).map_err(GpuError::call(CALL))?;
         let uuid = info.device.uuid().map_err(GpuError::call("nvmlDeviceGetUUID"))?;
@@ -143,7 +143,7 @@ impl Site<'_> {
 }
 
 /// Classifies `found`: one of full size, legal parts by their places, or foreign ones.
-fn understood(of: Profile, profiles: &CiProfiles, mut found: Vec<Found>) -> Compute {
+fn classify(of: Profile, profiles: &CiProfiles, mut found: Vec<Found>) -> Compute {
     if found.is_empty() {
         return Compute::Missing;
     }

@@ -73,10 +73,10 @@ impl Site<'_> {
             MigMode::Settled(_) | MigMode::Pending(_) => {}
         }
         let index = self.device.index().map_err(GpuError::call("nvmlDeviceGetIndex"))?;
-        is_free(&self.device, index)?;
+        check_free(&self.device, index)?;
         // With MIG mode off no GPU instance can exist, so none is counted.
         if !on {
-            self.is_uncut()?;
+            self.check_uncut()?;
         }
         let capability = self
             .device
@@ -92,11 +92,11 @@ impl Site<'_> {
                 tracing::warn!(gpu = %self.gpu, index, on, "the GPU's MIG mode changes at its next reset");
                 Ok(())
             }
-            Some(code) => Err(self.call_off(on, index, code)),
+            Some(code) => Err(self.cancel(on, index, code)),
         }
     }
 
-    fn is_uncut(&mut self) -> Result<(), GpuError> {
+    fn check_uncut(&mut self) -> Result<(), GpuError> {
         let table = self.tables.of(self.gpu, &self.device)?;
         let mut ids = BTreeSet::new();
         for entry in table.entries() {
@@ -109,7 +109,7 @@ impl Site<'_> {
 
     /// Cancels a pending change, because otherwise any later reset would switch the mode. Returns the error with its
     /// reason.
-    fn call_off(&self, on: bool, index: u32, code: NvmlCode) -> GpuError {
+    fn cancel(&self, on: bool, index: u32, code: NvmlCode) -> GpuError {
         if let Err(error) = set(&self.device, !on) {
             tracing::error!(gpu = %self.gpu, index, on, %error, "the GPU's MIG mode will change at its next reset");
         }
@@ -132,7 +132,7 @@ fn set(device: &Device<'_>, on: bool) -> Result<Option<NvmlCode>, GpuError> {
 
 /// Fails if a process uses the GPU, or if its compute mode is not `DEFAULT`. In both cases the driver would refuse the
 /// change or leave it pending.
-fn is_free(device: &Device<'_>, index: u32) -> Result<(), GpuError> {
+fn check_free(device: &Device<'_>, index: u32) -> Result<(), GpuError> {
     let processes = processes::on_gpu(device)?;
     if !processes.is_empty() {
         return Err(GpuError::Busy(Holders::of(&processes)));

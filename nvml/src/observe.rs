@@ -49,8 +49,8 @@ impl NvmlBackend {
         if switched {
             self.tables.forget(&uuid);
         }
-        let processes = aside(index, processes::on_gpu(&device))?;
-        let health = aside(index, repair::read(&device))?;
+        let processes = optional(index, processes::on_gpu(&device))?;
+        let health = optional(index, repair::read(&device))?;
         // If the health cannot be read, the last known repair stays pending, because an answer that is missing is no
         // sign of a repair.
         let known = || last.map(Health::of).unwrap_or_default();
@@ -78,7 +78,7 @@ impl NvmlBackend {
         if mig.is_on() {
             let (nvml, tables, attributes) = (&*self.nvml, &mut self.tables, Some(attributes));
             let mut site = Site { nvml, device, gpu: &uuid, tables, attributes };
-            let table = site.tables.look(&uuid, &site.device)?;
+            let table = site.tables.refresh(&uuid, &site.device)?;
             gpu.instances = site.instances(&table, processes.as_deref())?;
             gpu.attributes = site.attributes.unwrap_or_default();
             let is_there = |device: &DeviceId| {
@@ -94,12 +94,12 @@ impl NvmlBackend {
 
 /// Turns a failed optional call into `None`, so that it does not fail the observation. It does fail if the GPU is gone
 /// or NVML must be reopened.
-fn aside<T>(index: u32, answer: Result<T, GpuError>) -> Result<Option<T>, GpuError> {
+fn optional<T>(index: u32, answer: Result<T, GpuError>) -> Result<Option<T>, GpuError> {
     match answer {
-        Ok(told) => Ok(Some(told)),
+        Ok(answer) => Ok(Some(answer)),
         Err(error) if error.needs_reopening() || error.code() == NvmlCode::GpuIsLost => Err(error),
         Err(error) => {
-            tracing::warn!(index, %error, "the GPU does not tell all of itself; what is unknown is taken for the worst");
+            tracing::warn!(index, %error, "the GPU did not answer every query; unknown values count as the worst");
             Ok(None)
         }
     }
@@ -174,7 +174,7 @@ impl Seen {
             // Another GPU may have its index by now. Then this one is no longer on the node.
             let fault = faults.remove(&last.index).unwrap_or_else(|| GpuError::NoSuchGpu(uuid.clone()));
             if last.fault.as_ref() != Some(&fault) {
-                tracing::warn!(gpu = %uuid, index = last.index, %fault, "the GPU does not answer; it is taken to be as before");
+                tracing::warn!(gpu = %uuid, index = last.index, %fault, "the GPU does not answer; its last state counts");
             }
             found.insert(uuid.clone(), Gpu { fault: Some(fault), ..last.clone() });
         }

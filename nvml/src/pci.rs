@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_answer_is_found_by_nvmls_address() {
+    fn the_kernels_files_are_found_by_nvmls_address() {
         let folder = tempfile::tempdir().unwrap();
         let sys = folder.path();
         let file = |address: &str, text: &str| {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bridges_of_a_gpu_are_those_on_its_way_from_the_host() {
+    fn bridges_are_those_between_the_host_bridge_and_the_gpu() {
         let folder = tempfile::tempdir().unwrap();
         let sys = folder.path();
         std::fs::create_dir_all(sys.join(DEVICES)).unwrap();

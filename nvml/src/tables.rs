@@ -71,7 +71,7 @@ impl Tables {
 
     /// The profiles of `gpu`, for an observation. A list with fewer profiles than before is an error, because instances
     /// on the GPU could be missed.
-    pub(crate) fn look(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
+    pub(crate) fn refresh(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
         let Some(known) = self.gi.get_mut(gpu) else { return self.of(gpu, device) };
         if known.is_confirmed {
             return Ok(known.table.clone());

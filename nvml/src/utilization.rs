@@ -30,7 +30,7 @@ pub struct Utilization {
 }
 
 /// The shortest time between two measurements, because samples of a shorter time are meaningless.
-const INTERVAL: Duration = Duration::from_secs(1);
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Meter {
@@ -51,7 +51,7 @@ impl NvmlBackend {
         let mut all = BTreeMap::new();
         for gpu in gpus.iter().filter(|gpu| gpu.fault.is_none()) {
             let meter = self.meters.entry(gpu.uuid.clone()).or_default();
-            if meter.measured.is_none_or(|at| at.elapsed() >= INTERVAL)
+            if meter.measured.is_none_or(|at| at.elapsed() >= MEASURE_INTERVAL)
                 && let Ok(device) = device(&self.nvml, [gpu.index], &gpu.uuid)
             {
                 meter.measure(&self.nvml, &device, gpu);
@@ -107,9 +107,11 @@ impl Meter {
             };
             if let Some(before) = before.remove(&gi) {
                 let before = before.into_sample(nvml);
-                let told = gpm_metrics_get(nvml, &before, &now, &[GpmMetricId::GraphicsUtil]);
-                match told.and_then(|told| told.into_iter().next().unwrap_or(Err(NvmlError::NotFound))) {
-                    Ok(told) => drop(busy.insert(gi, whole_percent(told.value))),
+                let metrics = gpm_metrics_get(nvml, &before, &now, &[GpmMetricId::GraphicsUtil]);
+                match metrics
+                    .and_then(|metrics| metrics.into_iter().next().unwrap_or(Err(NvmlError::NotFound)))
+                {
+                    Ok(metrics) => drop(busy.insert(gi, whole_percent(metrics.value))),
                     Err(error) => tracing::debug!(gi, %error, "nvmlGpmMetricsGet failed"),
                 }
             }
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_the_mean_of_what_can_be() {
+    fn a_process_has_the_mean_of_its_possible_samples() {
         let sample = |pid, sm_util| ProcessUtilizationSample {
             pid,
             timestamp: 1,
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn percent_are_whole_and_possible() {
+    fn percentages_are_whole_and_between_0_and_100() {
         assert_eq!([-1.0, 0.4, 49.6, 1e9, f64::NAN].map(whole_percent), [0, 0, 50, 100, 0]);
     }
 }

@@ -8,7 +8,7 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 
 #[test]
 #[ignore = "needs a GPU and its driver"]
-fn a_real_driver_answers_every_question() {
+fn a_real_driver_answers_every_query() {
     let mut nvml = NvmlBackend::open(LIBRARY.as_ref()).unwrap();
     println!("{:?}", nvml.driver().unwrap());
     let gpus = nvml.observe().unwrap();
@@ -25,7 +25,7 @@ fn a_real_driver_answers_every_question() {
 /// Prints the values and compares none, because they depend on what runs there.
 #[test]
 #[ignore = "needs a GPU and its driver"]
-fn a_real_driver_says_how_busy_its_gpus_are() {
+fn a_real_driver_reports_how_busy_its_gpus_are() {
     let mut nvml = NvmlBackend::open(LIBRARY.as_ref()).unwrap();
     for _ in 0..3 {
         let gpus = nvml.observe().unwrap();
@@ -43,7 +43,7 @@ fn a_real_driver_says_how_busy_its_gpus_are() {
 
 #[test]
 #[ignore = "needs a GPU and its driver"]
-fn a_real_driver_takes_an_event_watch() {
+fn a_real_driver_accepts_an_event_watch() {
     let mut watch = EventWatch::open(LIBRARY.as_ref()).unwrap();
     assert!(watch.gpus() > 0);
     println!("{:?}", watch.wait(Duration::from_millis(200)).unwrap());

@@ -11,7 +11,7 @@ fn since(node: &Node, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     new.filter(|(count, _)| *count > 0).map(|(count, call)| (call, count)).collect()
 }
 
-pub fn a_look_at_rest_asks_for_nothing_twice(node: &Node) {
+pub fn an_observation_without_changes_repeats_no_query(node: &Node) {
     let mut nvml = open();
     for gpu in nvml.observe().unwrap() {
         for start in [0, 1] {

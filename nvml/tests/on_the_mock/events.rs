@@ -39,7 +39,7 @@ pub fn a_gpu_that_fell_off_the_bus_is_still_named(node: &Node) {
     assert_eq!((told.gpu, told.what), (Some(gpu), GpuTrouble::Xid(79)));
 }
 
-pub fn an_error_with_a_new_handle_is_of_its_gpu(node: &Node) {
+pub fn an_event_with_a_new_handle_is_attributed_to_its_gpu(node: &Node) {
     let gpu = uuid(&mut open(), 1);
     let mut watch = watch();
     let renewed = MockControl { renewed_handles: true, ..MockControl::new() };
@@ -74,7 +74,7 @@ pub fn gpus_that_do_not_answer_are_not_watched(node: &Node) {
     assert!(watch.wait(SHORT).unwrap_err().needs_reopening());
 }
 
-pub fn a_gpu_that_could_not_be_registered_is_heard_once_it_can(node: &Node) {
+pub fn a_gpu_that_could_not_be_registered_is_watched_once_it_answers(node: &Node) {
     let gpu = uuid(&mut open(), 0);
     let fault = Fault::new("nvmlDeviceRegisterEvents", Code::UNKNOWN).on_gpu(0);
     node.control(&MockControl::new().fault(fault));

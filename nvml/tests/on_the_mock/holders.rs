@@ -34,7 +34,7 @@ pub fn a_busy_instance_names_its_processes(node: &Node) {
     assert_eq!(look(&mut nvml, 0).instances.len(), 1);
 }
 
-pub fn a_hidden_holder_is_guessed_at(node: &Node) {
+pub fn an_unlisted_holder_is_named_as_a_guess(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let small = nvml.create(&gpu, instance("1g.10gb", 0, 1), None).unwrap();

@@ -4,7 +4,7 @@ use crate::node::{Node, open, uuid};
 use kerf_core::units::MemoryMib;
 use kerf_nvml::{GpuBackend as _, GpuError, NvmlCode};
 
-pub fn a_cgroup_is_limited_from_r615_on(node: &Node) {
+pub fn a_cgroup_is_limited_from_driver_r615_on(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     // Any folder works, because the mock has no cgroups.
@@ -29,7 +29,7 @@ pub fn a_cgroup_is_limited_from_r615_on(node: &Node) {
     assert_eq!(error.code(), NvmlCode::NotSupported);
 }
 
-pub fn an_older_driver_is_named(_: &Node) {
+pub fn an_older_driver_is_refused_by_its_version(_: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let error = nvml.limit_memory(&gpu, "/sys/fs/cgroup", Some(MemoryMib(1))).unwrap_err();

@@ -52,53 +52,53 @@ fn islands() -> MockConfig {
 }
 
 scenarios! {
-    calls::a_look_at_rest_asks_for_nothing_twice on h100(8);
-    observing::everything_of_a_gpu_is_seen on h100(1).gpus(Model::T4, 1, MigMode::Disabled);
+    calls::an_observation_without_changes_repeats_no_query on h100(8);
+    observing::an_observation_has_every_field_of_a_gpu on h100(1).gpus(Model::T4, 1, MigMode::Disabled);
     observing::a_process_in_several_lists_is_one_process on h100(1);
-    observing::a_lost_gpu_stays_as_it_was on h100(2);
-    observing::what_a_look_can_do_without_is_unknown on h100(2);
-    observing::one_gpu_is_asked_alone on h100(2);
-    observing::where_a_gpu_is_in_the_machine_is_read_once on islands();
-    parts::a_place_that_the_driver_does_not_have_is_refused_by_name on h100(1);
+    observing::a_lost_gpu_keeps_its_last_state on h100(2);
+    observing::failed_optional_queries_are_unknown on h100(2);
+    observing::a_backend_for_one_gpu_touches_no_other on h100(2);
+    observing::the_topology_is_read_once on islands();
+    parts::a_place_that_the_driver_lacks_is_refused_by_name on h100(1);
     observing::a_gpu_that_never_answered_is_left_out on h100(2);
-    observing::what_fails_for_all_of_nvml_fails_the_look on h100(2);
-    observing::a_reboot_leaves_nothing_of_mig_on_hopper on h100(1);
-    observing::what_somebody_else_cut_is_foreign on h100(1);
-    observing::what_a_gpu_tells_less_of_itself_than_before_is_not_believed on h100(1);
-    observing::what_mig_offers_is_told_with_mig_off_too on uncut(Model::A30).gpus(Model::L4, 1, MigMode::Disabled);
-    observing::errors_of_memory_that_is_remapped_do_not_close_a_gpu on uncut(Model::H200).gpus(Model::T4, 1, MigMode::Disabled);
+    observing::an_error_of_all_of_nvml_fails_the_observation on h100(2);
+    observing::after_a_reboot_hopper_has_no_instances on h100(1);
+    observing::instances_of_another_program_are_foreign on h100(1);
+    observing::an_answer_with_less_than_before_is_rejected on h100(1);
+    observing::profiles_are_listed_with_mig_mode_off_too on uncut(Model::A30).gpus(Model::L4, 1, MigMode::Disabled);
+    observing::errors_in_remapped_memory_do_not_close_a_gpu on uncut(Model::H200).gpus(Model::T4, 1, MigMode::Disabled);
     utilization::processes_and_instances_are_measured on h100(1).gpus(Model::T4, 1, MigMode::Disabled);
-    utilization::what_a_driver_does_not_tell_is_left_out on h100(1).gpus(Model::T4, 1, MigMode::Disabled);
-    parts::a_full_instance_comes_and_goes on h100(1);
-    parts::parts_come_and_go_one_by_one on h100(1);
-    parts::a_gpu_instance_that_was_made_in_vain_goes_again on h100(1);
-    parts::a_gpu_instance_that_stayed_behind_is_completed on h100(1);
+    utilization::values_that_the_driver_does_not_report_are_left_out on h100(1).gpus(Model::T4, 1, MigMode::Disabled);
+    parts::a_full_instance_is_created_and_destroyed on h100(1);
+    parts::parts_are_created_and_destroyed_one_by_one on h100(1);
+    parts::a_gpu_instance_without_its_compute_instance_is_destroyed on h100(1);
+    parts::a_gpu_instance_without_a_compute_instance_is_completed on h100(1);
     parts::a_refused_part_leaves_the_others on h100(1);
-    parts::a_destruction_goes_on_where_it_stopped on h100(1);
+    parts::an_interrupted_destruction_is_continued on h100(1);
     parts::another_instance_in_the_same_place_is_not_destroyed on h100(1);
-    parts::what_a_gpu_does_not_offer_is_refused_by_name on h100(1);
+    parts::an_unknown_profile_is_refused_by_its_name on h100(1);
     holders::a_busy_instance_names_its_processes on h100(1);
-    holders::a_hidden_holder_is_guessed_at on h100(1);
+    holders::an_unlisted_holder_is_named_as_a_guess on h100(1);
     holders::a_process_on_the_whole_gpu_keeps_it_from_being_cut on h100(1);
-    modes::mig_mode_goes_on_and_off_and_moves_the_minor on uncut(Model::H100).gpus(Model::H100, 1, MigMode::Enabled);
-    modes::what_is_on_a_gpu_keeps_its_mode on h100(1);
-    modes::a_change_that_would_wait_is_called_off on h100(1);
-    modes::ampere_takes_a_reset on uncut(Model::A100Gb40);
-    modes::ampere_without_reset_is_switched_where_the_driver_can on uncut(Model::A100Gb40).ampere_reset_free();
-    modes::a_gpu_without_mig_has_no_mode on uncut(Model::L4);
-    modes::compute_mode_is_set_and_put_back on uncut(Model::H100);
-    limits::a_cgroup_is_limited_from_r615_on on uncut(Model::H100).driver_version("615.71.09");
-    limits::an_older_driver_is_named on uncut(Model::H100);
+    modes::mig_mode_is_switched_and_changes_the_minor on uncut(Model::H100).gpus(Model::H100, 1, MigMode::Enabled);
+    modes::a_gpu_in_use_keeps_its_mig_mode on h100(1);
+    modes::a_change_that_would_stay_pending_is_cancelled on h100(1);
+    modes::ampere_switches_with_a_reset on uncut(Model::A100Gb40);
+    modes::ampere_switches_without_a_reset_where_the_driver_can on uncut(Model::A100Gb40).ampere_reset_free();
+    modes::a_gpu_without_mig_refuses_the_mode on uncut(Model::L4);
+    modes::compute_mode_is_set_and_restored on uncut(Model::H100);
+    limits::a_cgroup_is_limited_from_driver_r615_on on uncut(Model::H100).driver_version("615.71.09");
+    limits::an_older_driver_is_refused_by_its_version on uncut(Model::H100);
     events::errors_come_once_with_their_instance on h100(2);
     events::a_gpu_that_fell_off_the_bus_is_still_named on h100(1);
-    events::an_error_with_a_new_handle_is_of_its_gpu on h100(2);
+    events::an_event_with_a_new_handle_is_attributed_to_its_gpu on h100(2);
     events::memory_errors_come_as_events on uncut(Model::H200);
     events::gpus_that_do_not_answer_are_not_watched on h100(2);
-    events::a_gpu_that_could_not_be_registered_is_heard_once_it_can on h100(2);
+    events::a_gpu_that_could_not_be_registered_is_watched_once_it_answers on h100(2);
 }
 
 #[test]
-fn a_library_that_is_not_there_is_named() {
+fn a_missing_library_is_named() {
     let error = kerf_nvml::NvmlBackend::open("libno-such.so".as_ref()).err().unwrap();
     let text = error.to_string();
     assert!(text.starts_with("failed to load NVML from libno-such.so"), "{text}");

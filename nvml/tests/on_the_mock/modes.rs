@@ -8,7 +8,7 @@ fn refused(refusal: ModeRefusal) -> Result<(), GpuError> {
     Err(GpuError::MigMode(refusal))
 }
 
-pub fn mig_mode_goes_on_and_off_and_moves_the_minor(_: &Node) {
+pub fn mig_mode_is_switched_and_changes_the_minor(_: &Node) {
     let mut nvml = open();
     let before = look(&mut nvml, 0);
     assert_eq!((before.mig, before.minor, before.table), (MigMode::Settled(false), 0, None));
@@ -24,7 +24,7 @@ pub fn mig_mode_goes_on_and_off_and_moves_the_minor(_: &Node) {
     assert_eq!((off.mig, off.minor, off.table), (MigMode::Settled(false), 0, None));
 }
 
-pub fn what_is_on_a_gpu_keeps_its_mode(node: &Node) {
+pub fn a_gpu_in_use_keeps_its_mig_mode(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     nvml.create(&gpu, instance("1g.10gb", 0, 1), None).unwrap();
@@ -42,7 +42,7 @@ pub fn what_is_on_a_gpu_keeps_its_mode(node: &Node) {
     assert_eq!(look(&mut nvml, 0).mig, MigMode::Settled(true), "nothing waits for a reset");
 }
 
-pub fn a_change_that_would_wait_is_called_off(node: &Node) {
+pub fn a_change_that_would_stay_pending_is_cancelled(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let hidden = Process { kind: ProcessKind::Holder, ..Process::on_gpu(41, 0, 1) };
@@ -59,7 +59,7 @@ pub fn a_change_that_would_wait_is_called_off(node: &Node) {
     }
 }
 
-pub fn ampere_takes_a_reset(node: &Node) {
+pub fn ampere_switches_with_a_reset(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     assert_eq!(nvml.set_mig_mode(&gpu, true, false), refused(ModeRefusal::NeedsReset(0)));
@@ -75,20 +75,20 @@ pub fn ampere_takes_a_reset(node: &Node) {
     assert_eq!((after.mig, after.table.is_some()), (MigMode::Settled(true), true));
 }
 
-pub fn ampere_without_reset_is_switched_where_the_driver_can(_: &Node) {
+pub fn ampere_switches_without_a_reset_where_the_driver_can(_: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     nvml.set_mig_mode(&gpu, true, true).unwrap();
     assert_eq!(look(&mut nvml, 0).mig, MigMode::Settled(true));
 }
 
-pub fn a_gpu_without_mig_has_no_mode(_: &Node) {
+pub fn a_gpu_without_mig_refuses_the_mode(_: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     assert_eq!(nvml.set_mig_mode(&gpu, true, true), refused(ModeRefusal::Unsupported));
 }
 
-pub fn compute_mode_is_set_and_put_back(node: &Node) {
+pub fn compute_mode_is_set_and_restored(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     nvml.set_compute_mode(&gpu, ComputeMode::ExclusiveProcess).unwrap();

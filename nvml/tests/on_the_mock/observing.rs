@@ -8,7 +8,7 @@ use kerf_nvml_mock::{
     ProcessKind,
 };
 
-pub fn everything_of_a_gpu_is_seen(node: &Node) {
+pub fn an_observation_has_every_field_of_a_gpu(node: &Node) {
     let mut nvml = open();
     node.control(&MockControl::new().process(MockProcess::on_gpu(41, 1, 512)));
     let [h100, t4] = <[_; 2]>::try_from(nvml.observe().unwrap()).unwrap();
@@ -45,7 +45,7 @@ pub fn a_process_in_several_lists_is_one_process(node: &Node) {
     assert!(gpu.instances[0].has_processes);
 }
 
-pub fn a_lost_gpu_stays_as_it_was(node: &Node) {
+pub fn a_lost_gpu_keeps_its_last_state(node: &Node) {
     let mut nvml = open();
     let gpu = look(&mut nvml, 0).uuid;
     nvml.create(&gpu, instance("1g.10gb", 3, 1), None).unwrap();
@@ -78,7 +78,7 @@ pub fn a_gpu_that_never_answered_is_left_out(node: &Node) {
     assert!(nvml.silent().is_empty());
 }
 
-pub fn what_fails_for_all_of_nvml_fails_the_look(node: &Node) {
+pub fn an_error_of_all_of_nvml_fails_the_observation(node: &Node) {
     let mut nvml = open();
     for code in [Code::UNINITIALIZED, Code::DRIVER_NOT_LOADED, Code::LIB_RM_VERSION_MISMATCH] {
         node.control(&MockControl::new().fault(Fault::new("nvmlDeviceGetMigMode", code).on_gpu(1)));
@@ -88,7 +88,7 @@ pub fn what_fails_for_all_of_nvml_fails_the_look(node: &Node) {
     assert_eq!(nvml.observe().unwrap_err().to_string(), "nvmlDeviceGetCount_v2 answered UNKNOWN");
 }
 
-pub fn a_reboot_leaves_nothing_of_mig_on_hopper(node: &Node) {
+pub fn after_a_reboot_hopper_has_no_instances(node: &Node) {
     let mut nvml = open();
     let before = look(&mut nvml, 0);
     nvml.create(&before.uuid, instance("7g.80gb", 0, 8), None).unwrap();
@@ -98,7 +98,7 @@ pub fn a_reboot_leaves_nothing_of_mig_on_hopper(node: &Node) {
     assert_eq!(after.uuid, before.uuid);
 }
 
-pub fn what_somebody_else_cut_is_foreign(node: &Node) {
+pub fn instances_of_another_program_are_foreign(node: &Node) {
     let mut nvml = open();
     let gpu = look(&mut nvml, 0).uuid;
     let large = instance("3g.40gb", 4, 4);
@@ -112,7 +112,7 @@ pub fn what_somebody_else_cut_is_foreign(node: &Node) {
     assert_eq!(node.state(), state);
 }
 
-pub fn what_mig_offers_is_told_with_mig_off_too(_: &Node) {
+pub fn profiles_are_listed_with_mig_mode_off_too(_: &Node) {
     let mut nvml = open();
     let [a30, l4] = <[_; 2]>::try_from(nvml.observe().unwrap()).unwrap();
     assert_eq!(a30.table, None, "nothing can be cut now");
@@ -122,7 +122,7 @@ pub fn what_mig_offers_is_told_with_mig_off_too(_: &Node) {
     assert!(nvml.profiles(&l4.uuid).unwrap().is_empty());
 }
 
-pub fn errors_of_memory_that_is_remapped_do_not_close_a_gpu(node: &Node) {
+pub fn errors_in_remapped_memory_do_not_close_a_gpu(node: &Node) {
     let mut nvml = open();
     let mut told = || -> Vec<_> {
         let seen = nvml.observe().unwrap().into_iter();
@@ -155,7 +155,7 @@ pub fn errors_of_memory_that_is_remapped_do_not_close_a_gpu(node: &Node) {
     assert_eq!(told()[0], (cannot, None, None), "an older driver cannot tell");
 }
 
-pub fn what_a_look_can_do_without_is_unknown(node: &Node) {
+pub fn failed_optional_queries_are_unknown(node: &Node) {
     let mut nvml = open();
     let gpu = look(&mut nvml, 0).uuid;
     let small = nvml.create(&gpu, instance("1g.10gb", 3, 1), None).unwrap();
@@ -175,7 +175,7 @@ pub fn what_a_look_can_do_without_is_unknown(node: &Node) {
     assert_eq!(look(&mut nvml, 0), before);
 }
 
-pub fn one_gpu_is_asked_alone(node: &Node) {
+pub fn a_backend_for_one_gpu_touches_no_other(node: &Node) {
     let mut all = open();
     assert_eq!(all.count(), Ok(2));
     let [first, second] = [uuid(&mut all, 0), uuid(&mut all, 1)];
@@ -192,7 +192,7 @@ pub fn one_gpu_is_asked_alone(node: &Node) {
     assert_eq!(refused, Err(kerf_nvml::GpuError::NoSuchGpu(first)), "it is another's");
 }
 
-pub fn what_a_gpu_tells_less_of_itself_than_before_is_not_believed(node: &Node) {
+pub fn an_answer_with_less_than_before_is_rejected(node: &Node) {
     let (mut nvml, one) = (open(), |function, code| Fault::new(function, code).on_gpu(0).times(1));
     let gpu = look(&mut nvml, 0).uuid;
     nvml.create(&gpu, instance("1g.10gb", 3, 1), None).unwrap();
@@ -231,7 +231,7 @@ pub fn what_a_gpu_tells_less_of_itself_than_before_is_not_believed(node: &Node) 
     assert_eq!(look(&mut nvml, 0), before);
 }
 
-pub fn where_a_gpu_is_in_the_machine_is_read_once(node: &Node) {
+pub fn the_topology_is_read_once(node: &Node) {
     let sys = node.folder("sys");
     let mut nvml = open().with_sys(sys.clone());
     node.state().write_sys(&sys).unwrap();

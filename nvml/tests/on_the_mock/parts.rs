@@ -13,7 +13,7 @@ fn places(instance: &GpuInstance) -> Vec<Option<ComputeInstance>> {
     instance.devices().map(|(place, ..)| place).collect()
 }
 
-pub fn a_full_instance_comes_and_goes(node: &Node) {
+pub fn a_full_instance_is_created_and_destroyed(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     // Hopper has two one-slice compute profiles. The one with more multiprocessors makes the most of double memory.
@@ -31,7 +31,7 @@ pub fn a_full_instance_comes_and_goes(node: &Node) {
     assert!(node.state().gpus[0].instances.is_empty());
 }
 
-pub fn parts_come_and_go_one_by_one(node: &Node) {
+pub fn parts_are_created_and_destroyed_one_by_one(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let whole = instance("4g.40gb", 0, 4);
@@ -56,7 +56,7 @@ pub fn parts_come_and_go_one_by_one(node: &Node) {
     assert!(node.state().gpus[0].instances.is_empty());
 }
 
-pub fn a_gpu_instance_that_was_made_in_vain_goes_again(node: &Node) {
+pub fn a_gpu_instance_without_its_compute_instance_is_destroyed(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let whole = instance("3g.40gb", 0, 4);
@@ -76,7 +76,7 @@ pub fn a_gpu_instance_that_was_made_in_vain_goes_again(node: &Node) {
     }
 }
 
-pub fn a_gpu_instance_that_stayed_behind_is_completed(node: &Node) {
+pub fn a_gpu_instance_without_a_compute_instance_is_completed(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let whole = instance("2g.20gb", 2, 2);
@@ -107,7 +107,7 @@ pub fn a_refused_part_leaves_the_others(_: &Node) {
     }
 }
 
-pub fn a_destruction_goes_on_where_it_stopped(node: &Node) {
+pub fn an_interrupted_destruction_is_continued(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let made = nvml.create(&gpu, instance("1g.10gb", 0, 1), None).unwrap();
@@ -137,7 +137,7 @@ pub fn another_instance_in_the_same_place_is_not_destroyed(node: &Node) {
     assert_eq!(node.state().gpus[0].instances.len(), 1);
 }
 
-pub fn what_a_gpu_does_not_offer_is_refused_by_name(node: &Node) {
+pub fn an_unknown_profile_is_refused_by_its_name(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let error = nvml.create(&gpu, instance("1g.5gb", 0, 1), None).unwrap_err();
@@ -150,7 +150,7 @@ pub fn what_a_gpu_does_not_offer_is_refused_by_name(node: &Node) {
     assert_eq!(error, GpuError::NoSuchGpu(stranger));
 }
 
-pub fn a_place_that_the_driver_does_not_have_is_refused_by_name(node: &Node) {
+pub fn a_place_that_the_driver_lacks_is_refused_by_name(node: &Node) {
     const PLACES: &str = "nvmlGpuInstanceGetComputeInstancePossiblePlacements";
     let large = instance("3g.40gb", 4, 4);
     let mut nvml = open();

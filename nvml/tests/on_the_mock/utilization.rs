@@ -38,7 +38,7 @@ pub fn processes_and_instances_are_measured(node: &Node) {
     assert_eq!(calls["nvmlGpmSampleFree"], 4, "every sample was given back");
 }
 
-pub fn what_a_driver_does_not_tell_is_left_out(node: &Node) {
+pub fn values_that_the_driver_does_not_report_are_left_out(node: &Node) {
     let mut nvml = open();
     let h100 = look(&mut nvml, 0).uuid;
     nvml.create(&h100, instance("1g.10gb", 0, 1), None).unwrap();

@@ -47,9 +47,9 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
         Ok(())
     });
     let configuration = args.tls.configuration.clone();
-    let told = policy_events::run(client.clone(), configuration, policy.clone(), end.clone());
+    let write_events = policy_events::run(client.clone(), configuration, policy.clone(), end.clone());
     tasks.spawn(async {
-        told.await;
+        write_events.await;
         Ok(())
     });
     let (labels, known) = namespaces::channel();
@@ -58,9 +58,9 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
         follow.await;
         Ok(())
     });
-    let (first_look, looked) = oneshot::channel();
+    let (first_try, looked) = oneshot::channel();
     let conditions = match_conditions::Keeper::new(&args, client.clone(), policy.clone());
-    let kept = conditions.keep(first_look, end.clone());
+    let kept = conditions.keep(first_try, end.clone());
     tasks.spawn(async {
         kept.await;
         Ok(())
@@ -103,7 +103,7 @@ async fn leave(
     let was_ready = readiness.is_ready();
     readiness.set(STAYING, false);
     if was_ready {
-        tracing::info!(?grace, "not ready any more, serving on for the grace");
+        tracing::info!(?grace, "not ready any more; serving until the end of the grace period");
         tokio::select! {
             () = tokio::time::sleep(grace) => {}
             () = end.cancelled() => {}
@@ -154,9 +154,9 @@ async fn serve_admissions(
 
     let listener = serve::listen(args.address, args.address_file.as_deref()).await.context("--address")?;
     let ended = end.clone();
-    let told = move |trusted| readiness.set("certificate", trusted);
+    let report = move |trusted| readiness.set("certificate", trusted);
     let expiry = webhook.metrics.expiry.clone();
-    let keeping = keeper.keep(certificate, (material, expiry), told, ended);
+    let keeping = keeper.keep(certificate, (material, expiry), report, ended);
     let keeping = tokio::spawn(keeping);
     serve::serve(listener, tls, serve::closing(routes(webhook), stop), end).await?;
     Ok(keeping.await?)

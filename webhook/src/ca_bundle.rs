@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn every_webhook_that_trusts_another_is_patched() {
+    fn every_webhook_with_another_ca_bundle_is_patched() {
         let patch = patch(&configuration(&[None, Some("ours"), Some("other")]), "ours").unwrap();
         assert_eq!(
             patch,
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_trusts_us_is_left_alone() {
+    fn a_configuration_with_the_ca_bundle_is_not_patched() {
         assert_eq!(patch(&configuration(&[Some("ours")]), "ours"), None);
         assert_eq!(patch(&configuration(&[]), "ours"), None);
     }

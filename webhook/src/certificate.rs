@@ -15,7 +15,7 @@ use own::Own;
 use std::time::Duration;
 use thiserror::Error;
 
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval at which a mounted folder is read. It need not be shorter, because the kubelet itself takes up to a
 /// minute to update the folder.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
@@ -36,11 +36,11 @@ enum KeepError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    #[error("failed to look at the certificate")]
+    #[error("failed to read the certificate")]
     Task(#[from] tokio::task::JoinError),
 }
 
-struct Look {
+struct Check {
     /// The certificate to serve; `None` keeps the current one.
     material: Option<Material>,
     /// Whether the API server trusts it; `None` if that is not known.
@@ -59,44 +59,44 @@ impl Keeper {
     }
 
     pub async fn obtain(&mut self, stop: &CancellationToken) -> Option<Material> {
-        let mut complaint = Complaint::default();
+        let mut last_error = LastError::default();
         loop {
-            let look = tokio::select! {
+            let check = tokio::select! {
                 () = stop.cancelled() => return None,
-                look = self.look() => look,
+                check = self.check() => check,
             };
-            if look.material.is_some() {
-                return look.material;
+            if check.material.is_some() {
+                return check.material;
             }
-            complaint.about(look.error.as_ref());
+            last_error.log_once(check.error.as_ref());
             tokio::select! {
                 () = stop.cancelled() => return None,
-                () = tokio::time::sleep(RETRY) => {}
+                () = tokio::time::sleep(RETRY_INTERVAL) => {}
             }
         }
     }
 
     /// Keeps `serving`, which now has the certificate `shown`, up to date until `stop`. After each check it calls
-    /// `told` with whether the API server accepts the certificate.
+    /// `report` with whether the API server accepts the certificate.
     pub async fn keep(
         mut self,
         serving: ServingCertificate,
         (mut shown, expiry): (Material, Expiry),
-        told: impl Fn(bool),
+        report: impl Fn(bool),
         stop: CancellationToken,
     ) {
-        let (mut complaint, mut trusted) = (Complaint::default(), false);
+        let (mut last_error, mut trusted) = (LastError::default(), false);
         loop {
-            let look = self.look().await;
-            let refused = look.material.and_then(|material| show(&serving, &mut shown, material).err());
+            let check = self.check().await;
+            let refused = check.material.and_then(|material| show(&serving, &mut shown, material).err());
             expiry.set(&shown);
             // If the configuration could not be read, the last known answer stays, so that an outage of the API server
             // does not change the readiness.
-            trusted = look.trusted.unwrap_or(trusted);
-            told(trusted && is_valid(&shown));
-            let error = look.error.or(refused);
-            complaint.about(error.as_ref());
-            let pause = if error.is_some() { RETRY.min(self.period) } else { self.period };
+            trusted = check.trusted.unwrap_or(trusted);
+            report(trusted && is_valid(&shown));
+            let error = check.error.or(refused);
+            last_error.log_once(error.as_ref());
+            let pause = if error.is_some() { RETRY_INTERVAL.min(self.period) } else { self.period };
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
@@ -104,9 +104,9 @@ impl Keeper {
         }
     }
 
-    async fn look(&mut self) -> Look {
+    async fn check(&mut self) -> Check {
         match &mut self.source {
-            Source::Own(own) => own.look().await,
+            Source::Own(own) => own.check().await,
             Source::Folder(folder) => {
                 let folder = folder.clone();
                 // The folder is read in another thread, because the program answers pods in this one.
@@ -117,7 +117,7 @@ impl Keeper {
                     Err(error) => (None, Some(error)),
                 };
                 // The issuer also maintains the caBundle, so the certificate counts as trusted.
-                Look { material, trusted: Some(true), error }
+                Check { material, trusted: Some(true), error }
             }
         }
     }
@@ -128,7 +128,7 @@ impl Keeper {
 fn show(serving: &ServingCertificate, shown: &mut Material, material: Material) -> Result<(), KeepError> {
     if *shown != material {
         serving.replace(&material)?;
-        tracing::info!(end = %material.end()?, "another certificate is shown from now on");
+        tracing::info!(end = %material.end()?, "serving another certificate");
         *shown = material;
     }
     Ok(())
@@ -140,13 +140,13 @@ fn is_valid(material: &Material) -> bool {
 
 /// Logs an error once and not at each retry, because a retry follows every second.
 #[derive(Debug, Default)]
-struct Complaint(Option<String>);
+struct LastError(Option<String>);
 
-impl Complaint {
-    fn about(&mut self, error: Option<&KeepError>) {
+impl LastError {
+    fn log_once(&mut self, error: Option<&KeepError>) {
         let error = error.map(|error| chain(error));
         if let Some(error) = error.as_ref().filter(|error| self.0.as_ref() != Some(error)) {
-            tracing::warn!(error, "the certificate is not in order yet");
+            tracing::warn!(error, "the certificate is not valid and trusted yet");
         }
         self.0 = error;
     }

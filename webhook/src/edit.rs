@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_are_made_where_there_are_none() {
+    fn missing_parents_are_created() {
         let (document, _) = edited(&json!({"a": null, "z": 1}), |edit| {
             edit.set(&["a", "b", "c"], json!(1));
             edit.set(&["a", "b", "d/e"], json!(2));
@@ -97,7 +97,7 @@ mod tests {
 
     /// The patched document equals the edited one.
     #[test]
-    fn the_patch_makes_the_document() {
+    fn the_patch_turns_the_document_into_the_edited_one() {
         let before = json!({"list": [{"in": [1, 2, 3]}], "text": "t", "gone": {"a": 1, "b": null}});
         let (after, patch) = edited(&before, |edit| {
             edit.set(&["new", "a/b", "~"], json!(1));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_edited() {
+    fn an_equal_value_is_not_edited() {
         let before = json!({"list": [{"a": 1}], "x": {"y": "1"}});
         let (after, patch) = edited(&before, |edit| {
             edit.include(&["list"], json!({"a": 1}));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_grow_at_their_end() {
+    fn a_value_is_added_at_the_end_of_a_list() {
         let (after, _) = edited(&json!({"list": [{"in": [1]}]}), |edit| {
             edit.include(&["list", "0", "in"], json!(2));
             edit.include(&["new"], json!(3));

@@ -56,21 +56,21 @@ impl Keeper {
         }
     }
 
-    /// Keeps the condition up to date until `stop`. `first_look` is sent after the first try, whether it succeeded or
+    /// Keeps the condition up to date until `stop`. `first_try` is sent after the first try, whether it succeeded or
     /// not.
-    pub async fn keep(mut self, first_look: oneshot::Sender<()>, stop: CancellationToken) {
-        let mut first_look = Some(first_look);
+    pub async fn keep(mut self, first_try: oneshot::Sender<()>, stop: CancellationToken) {
+        let mut first_try = Some(first_try);
         let mut last_error = None::<String>;
         while self.is_on {
             let needed = MatchCondition::for_policies(&self.policies.current());
-            let Some(kept) = stop.run_until_cancelled(self.put_right(&needed)).await else { return };
+            let Some(kept) = stop.run_until_cancelled(self.reconcile(&needed)).await else { return };
             let error = kept.err().map(|error| chain(&error));
             if let Some(error) = error.as_ref().filter(|error| last_error.as_ref() != Some(error)) {
-                tracing::warn!(error, "the match condition is not in order yet");
+                tracing::warn!(error, "failed to update the match condition");
             }
             last_error = error;
-            if let Some(first_look) = first_look.take() {
-                let _ = first_look.send(());
+            if let Some(first_try) = first_try.take() {
+                let _ = first_try.send(());
             }
             if stop.run_until_cancelled(tokio::time::sleep(READ_INTERVAL)).await.is_none() {
                 return;
@@ -78,7 +78,7 @@ impl Keeper {
         }
     }
 
-    async fn put_right(&mut self, needed: &MatchCondition) -> Result<(), KeepError> {
+    async fn reconcile(&mut self, needed: &MatchCondition) -> Result<(), KeepError> {
         let failed = |verb, name: &str| {
             let name = name.to_owned();
             move |source| KeepError::Api { verb, name, source: Box::new(source) }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_namespace_that_is_not_shown_yet_is_waited_for_and_no_longer_than_a_second() {
+    async fn a_namespace_that_is_not_watched_yet_delays_a_pod_by_at_most_a_second() {
         let (publisher, namespaces) = channel();
         let began = tokio::time::Instant::now();
         assert_eq!(namespaces.labels("web").await, None, "nothing was listed");

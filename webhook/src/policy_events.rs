@@ -22,17 +22,17 @@ use std::time::Duration;
 const NAMESPACE: &str = "default";
 
 /// The number of tries for an Event, the wait after the first one, which then doubles, and the timeout of each.
-const TRIES: u32 = 5;
-const FIRST_WAIT: Duration = Duration::from_secs(1);
+const ATTEMPT_LIMIT: u32 = 5;
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum News {
+enum FileEvent {
     Refused(String),
     Loaded(PathBuf),
 }
 
-impl News {
+impl FileEvent {
     fn reason(&self) -> &'static str {
         match self {
             Self::Refused(_) => "PolicyRefused",
@@ -48,13 +48,13 @@ pub(crate) async fn run(
     stop: CancellationToken,
 ) {
     let mut errors = policies.subscribe();
-    let mut told = Errors::new();
+    let mut reported = Errors::new();
     loop {
         let now = Errors::clone(&errors.borrow_and_update());
-        for news in news(&told, &now) {
-            stop.run_until_cancelled(write(&client, &configuration, &news)).await;
+        for change in differences(&reported, &now) {
+            stop.run_until_cancelled(write(&client, &configuration, &change)).await;
         }
-        told = now;
+        reported = now;
         match stop.run_until_cancelled(errors.changed()).await {
             Some(Ok(())) => {}
             Some(Err(_)) | None => return,
@@ -62,19 +62,19 @@ pub(crate) async fn run(
     }
 }
 
-fn news(before: &Errors, now: &Errors) -> Vec<News> {
+fn differences(before: &Errors, now: &Errors) -> Vec<FileEvent> {
     let refused = now.iter().filter(|(path, error)| before.get(*path) != Some(error));
-    let refused = refused.map(|(_, error)| News::Refused(error.clone()));
+    let refused = refused.map(|(_, error)| FileEvent::Refused(error.clone()));
     let loaded = before.keys().filter(|path| !now.contains_key(*path));
-    refused.chain(loaded.map(|path| News::Loaded(path.clone()))).collect()
+    refused.chain(loaded.map(|path| FileEvent::Loaded(path.clone()))).collect()
 }
 
-async fn write(client: &Client, configuration: &str, news: &News) {
+async fn write(client: &Client, configuration: &str, change: &FileEvent) {
     let api = Api::<Event>::namespaced(client.clone(), NAMESPACE);
-    let mut wait = FIRST_WAIT;
-    for _ in 0..TRIES {
+    let mut wait = FIRST_BACKOFF;
+    for _ in 0..ATTEMPT_LIMIT {
         let regarding = regarding(client, configuration).await;
-        let event = event(news, regarding, Timestamp::now());
+        let event = event(change, regarding, Timestamp::now());
         let error = match tokio::time::timeout(TIMEOUT, api.create(&PostParams::default(), &event)).await {
             Ok(Ok(_)) => return,
             // A retry would be rejected again, unless the API server only throttled this one (429).
@@ -89,7 +89,7 @@ async fn write(client: &Client, configuration: &str, news: &News) {
         tokio::time::sleep(wait).await;
         wait *= 2;
     }
-    tracing::warn!(?news, "an Event was not written");
+    tracing::warn!(?change, "an Event was not written");
 }
 
 /// The configuration, with its UID if that can be read, because `kubectl describe` searches for it.
@@ -105,10 +105,10 @@ async fn regarding(client: &Client, configuration: &str) -> ObjectReference {
     }
 }
 
-fn event(news: &News, regarding: ObjectReference, now: Timestamp) -> Event {
-    let (type_, note) = match news {
-        News::Refused(error) => ("Warning", format!("{error}; what was in force before stays in force")),
-        News::Loaded(path) => ("Normal", format!("{}: good again", path.display())),
+fn event(change: &FileEvent, regarding: ObjectReference, now: Timestamp) -> Event {
+    let (type_, note) = match change {
+        FileEvent::Refused(error) => ("Warning", format!("{error}; what was in force before stays in force")),
+        FileEvent::Loaded(path) => ("Normal", format!("{}: good again", path.display())),
     };
     let text = |text: &str| Some(text.to_owned());
     Event {
@@ -120,7 +120,7 @@ fn event(news: &News, regarding: ObjectReference, now: Timestamp) -> Event {
         action: text("ReadPolicy"),
         event_time: Some(MicroTime(now)),
         note: Some(shortened(note)),
-        reason: text(news.reason()),
+        reason: text(change.reason()),
         regarding: Some(regarding),
         reporting_controller: Some(format!("{}/webhook", keys::GROUP)),
         reporting_instance: text("webhook"),
@@ -140,17 +140,23 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_is_told_once_and_its_end_too() {
+    fn each_mistake_gets_one_event_and_its_end_another() {
         let (first, second) = (errors(&[("a", "x"), ("b", "y")]), errors(&[("b", "z")]));
-        assert_eq!(news(&Errors::new(), &first), [News::Refused("x".into()), News::Refused("y".into())]);
-        assert_eq!(news(&first, &first), []);
-        assert_eq!(news(&first, &second), [News::Refused("z".into()), News::Loaded("a".into())]);
+        assert_eq!(
+            differences(&Errors::new(), &first),
+            [FileEvent::Refused("x".into()), FileEvent::Refused("y".into())]
+        );
+        assert_eq!(differences(&first, &first), []);
+        assert_eq!(
+            differences(&first, &second),
+            [FileEvent::Refused("z".into()), FileEvent::Loaded("a".into())]
+        );
     }
 
     #[test]
     fn a_long_mistake_fits_into_an_event() {
         let event =
-            event(&News::Refused("ä".repeat(2000)), ObjectReference::default(), Timestamp::UNIX_EPOCH);
+            event(&FileEvent::Refused("ä".repeat(2000)), ObjectReference::default(), Timestamp::UNIX_EPOCH);
         let note = event.note.unwrap();
         assert!(note.len() <= LONGEST_NOTE && note.ends_with('…'));
         assert_eq!(
@@ -161,16 +167,16 @@ mod tests {
 
     #[test]
     fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
-        let all = [News::Refused(String::new()), News::Loaded(PathBuf::new())];
+        let all = [FileEvent::Refused(String::new()), FileEvent::Loaded(PathBuf::new())];
         // A new variant does not compile until it is listed here and above.
-        let number = |news: &News| match news {
-            News::Refused(_) => 0,
-            News::Loaded(_) => 1,
+        let number = |change: &FileEvent| match change {
+            FileEvent::Refused(_) => 0,
+            FileEvent::Loaded(_) => 1,
         };
         assert_eq!(all.iter().map(number).collect::<Vec<_>>(), [0, 1]);
         let text = include_str!("../../docs/events.md");
         let rows = text.lines().filter(|line| line.contains("| webhook |"));
         let documented: BTreeSet<&str> = rows.filter_map(|line| line.split('`').nth(1)).collect();
-        assert_eq!(documented, all.iter().map(News::reason).collect());
+        assert_eq!(documented, all.iter().map(FileEvent::reason).collect());
     }
 }

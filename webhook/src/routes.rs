@@ -50,7 +50,7 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
             (decision.outcome(), decision.kind(), answer.into_response())
         }
         Err(error) => {
-            tracing::warn!(%error, "bad question");
+            tracing::warn!(%error, "invalid AdmissionReview");
             (Outcome::Error, Kind::label(None), (StatusCode::BAD_REQUEST, error.to_string()).into_response())
         }
     };

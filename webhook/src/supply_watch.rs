@@ -85,14 +85,14 @@ pub(crate) async fn follow(
             Some(event) = gpu_nodes.next() => match event {
                 Ok(event) => index.take(event),
                 Err(error) => {
-                    tracing::warn!(%error, "watch of GpuNodes broke, it is begun again");
+                    tracing::warn!(%error, "watch of GpuNodes failed, retrying");
                     false
                 }
             },
             Some(event) = nodes.next() => match event {
                 Ok(event) => index.take_node(event),
                 Err(error) => {
-                tracing::warn!(%error, "watch of Nodes broke, it is begun again; static nodes are as they were known last");
+                tracing::warn!(%error, "watch of Nodes failed, retrying; static nodes keep their last state");
                 index.nodes_unknown()
             }},
             Some(event) = classes.next() => match event {
@@ -100,7 +100,7 @@ pub(crate) async fn follow(
                 Err(error) => {
                 // A cluster without DRA lacks the resource, which is no fault.
                 if !is_missing(&error) {
-                    tracing::warn!(%error, "watch of DeviceClasses failed, retrying; names that they map to DRA are as they were known last");
+                    tracing::warn!(%error, "watch of DeviceClasses failed, retrying; names that they map to DRA keep their last state");
                 }
                 index.classes_unknown()
             }},

@@ -64,7 +64,7 @@ fn became(admission: &Admission) -> (String, String) {
 }
 
 #[test]
-fn the_table_of_dialects_is_what_becomes_of_the_manifests() {
+fn the_table_of_dialects_has_the_names_that_the_manifests_get() {
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(docs().join("dialects")).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|path| !path.ends_with("policy.yaml"));
@@ -124,7 +124,7 @@ fn ask() -> impl Strategy<Value = (Value, Value, Value)> {
 
 proptest! {
     #[test]
-    fn whatever_the_dialect_who_was_admitted_is_admitted_as_he_is(
+    fn a_pod_that_was_admitted_by_any_dialect_is_admitted_unchanged(
         (mut notes, labels, limits) in ask(),
         class in prop::option::of(prop::sample::select(vec!["hardware", "memory", "none"])),
         scheduler in prop::option::of(prop::sample::select(vec!["kai-scheduler", "runai-scheduler", "hami-scheduler"])),

@@ -238,7 +238,7 @@ fn asks(pod: &Value) -> bool {
 
 proptest! {
     #[test]
-    fn a_patch_changes_what_it_must_and_nothing_else(pod in pod(), supply in supply()) {
+    fn a_patch_changes_only_what_a_request_needs(pod in pod(), supply in supply()) {
         match admit(&pod, "default", &policy(), &supply) {
             Admission::Untouched => prop_assert!(!asks(&pod)),
             Admission::Mended { .. } => prop_assert!(false, "it carries no request"),
@@ -302,7 +302,7 @@ fn change(pod: &mut Value, change: &str) {
 
 proptest! {
     #[test]
-    fn who_was_admitted_and_changed_since_is_admitted_with_what_he_lacks(
+    fn an_admitted_pod_that_was_changed_gets_back_what_it_lacks(
         mut pod in pod(),
         supply in supply(),
         changes in prop::sample::subsequence(vec!["term", "affinity", "label", "scheduler", "environment", "none of it"], 1..=6),
@@ -323,7 +323,7 @@ proptest! {
 }
 
 #[test]
-fn every_policy_that_is_shipped_is_good() {
+fn every_shipped_policy_is_valid() {
     let shipped = policy_file::read(policies()).unwrap();
     let pods: Vec<_> = shipped.pods.iter().map(kerf_core::policy::Policy::name).collect();
     let nodes: Vec<_> = shipped.nodes.iter().map(|rules| rules.name.as_str()).collect();

@@ -222,14 +222,14 @@ fn every_refusal_names_the_field_and_the_remedy() {
 }
 
 #[test]
-fn a_pod_without_a_gpu_goes_in_as_it_is() {
+fn a_pod_without_a_gpu_request_is_not_changed() {
     for resources in [json!(null), limits("nvidia.com/gpu", "1"), json!({"limits": {"memory": "1Gi"}})] {
         assert_eq!(admitted(&pod(&json!({"kerf.dev/movable": "true"}), &resources)), Admission::Untouched);
     }
 }
 
 #[test]
-fn an_admitted_pod_goes_in_as_it_is() {
+fn an_admitted_pod_is_not_changed_again() {
     for before in [
         pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})),
         pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &limits("gpu-10gb", "3")),
@@ -257,7 +257,7 @@ fn init_containers_that_are_injected_later_do_not_undo_an_admission() {
 }
 
 #[test]
-fn what_another_webhook_changed_is_put_right_without_a_new_choice() {
+fn a_change_by_another_webhook_is_mended_without_a_new_choice() {
     let lenient = policy_with(&json!({"environment": "remove"}));
     let good = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
     let main = &good["spec"]["containers"][0];
@@ -289,7 +289,7 @@ fn what_another_webhook_changed_is_put_right_without_a_new_choice() {
 }
 
 #[test]
-fn what_another_webhook_sets_after_kerf_is_decided_on_anew() {
+fn a_request_that_another_webhook_adds_later_is_decided_anew() {
     let first = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
     let terms =
         "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
@@ -316,7 +316,7 @@ fn what_another_webhook_sets_after_kerf_is_decided_on_anew() {
 }
 
 #[test]
-fn a_pod_that_asks_for_nothing_keeps_nothing_that_only_kerf_writes() {
+fn a_pod_without_a_request_loses_what_only_kerf_may_write() {
     let bare = pod(&json!({"note": "stays"}), &json!({"limits": {"cpu": "1"}}));
     let mut marked =
         patched(&pod(&json!({"note": "stays"}), &json!({"limits": {"cpu": "1", "gpu-10gb": "1"}})));
@@ -338,14 +338,14 @@ fn a_pod_that_asks_for_nothing_keeps_nothing_that_only_kerf_writes() {
 }
 
 #[test]
-fn another_policys_tolerations_do_not_make_an_admitted_pod_a_forged_one() {
+fn tolerations_of_another_policy_do_not_make_an_admitted_pod_forged() {
     let after = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
     let other = policy_with(&json!({"tolerations": [{"key": "gpu"}]}));
     assert_eq!(admit(&after, "default", &other, &supply()), Admission::Untouched);
 }
 
 #[test]
-fn a_document_that_does_not_match_its_pod_is_not_believed() {
+fn a_document_that_does_not_match_its_pod_is_ignored() {
     let good = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
     let request = good["metadata"]["annotations"]["kerf.dev/request"].as_str().unwrap().to_owned();
     let document = |from: &str, to: &str| {
@@ -410,7 +410,7 @@ fn outcome(pod: &Value) -> String {
 }
 
 #[test]
-fn a_pod_is_decided_on_by_the_policy_that_is_for_it_now() {
+fn a_pod_is_decided_by_the_policy_that_matches_it_now() {
     let after = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
     let strict =
         policy_with(&json!({"defaultIsolation": "hardware", "isolation": {"memory": null, "none": null}}));
@@ -427,7 +427,7 @@ fn a_pod_is_decided_on_by_the_policy_that_is_for_it_now() {
 
 /// The limit has the same text before and after admission. It is read as the request again, and stays.
 #[test]
-fn a_neutral_name_that_was_asked_and_given_goes_in_as_it_is() {
+fn a_neutral_name_that_was_asked_and_given_is_not_changed() {
     let supply = Supply::of(&[with_neutral_names(node_status(&["H100-80GB", "T4-16GB"]))]);
     let admitted = |pod: &Value| admit(pod, "default", &policy(), &supply);
     let limit = |name: &str| pod(&json!({}), &limits(name, "1"));

@@ -3,7 +3,7 @@
 //! A new authority signs only after the configuration has named it for a while, so that every API server trusts its
 //! certificates before the first one is served. Until then the previous authority signs.
 
-use super::{KeepError, Look};
+use super::{Check, KeepError};
 use crate::args::TlsArgs;
 use crate::ca_bundle::{BundleError, Configuration};
 use jiff::Timestamp;
@@ -19,41 +19,48 @@ pub(super) struct Own {
     ages: Ages,
     /// The name of the `MutatingWebhookConfiguration`.
     configuration: String,
-    told: Told,
+    bundle_age: BundleAge,
 }
 
 impl Own {
     pub fn new(client: Client, args: TlsArgs) -> Result<Self, BadAges> {
         let ages = Ages::new(args.tls_leaf_age, args.tls_ca_age)?;
         let wanted = Wanted { server_names: args.tls_names, client_name: None };
-        let told = Told { settle: ages.settle(), bundle: None };
-        Ok(Self { client, secret: args.tls_secret, wanted, ages, configuration: args.configuration, told })
+        let bundle_age = BundleAge { settle: ages.settle(), bundle: None };
+        Ok(Self {
+            client,
+            secret: args.tls_secret,
+            wanted,
+            ages,
+            configuration: args.configuration,
+            bundle_age,
+        })
     }
 
     pub fn period(&self) -> Duration {
-        self.ages.look()
+        self.ages.poll_interval()
     }
 
-    pub async fn look(&mut self) -> Look {
+    pub async fn check(&mut self) -> Check {
         // The configuration is read before the Secret. Otherwise an older Secret could replace a newer caBundle.
         let configuration = Configuration::read(&self.client, &self.configuration).await;
         let bundle = configuration.as_ref().ok().and_then(Configuration::bundle);
-        let settled = self.told.settled(bundle, Instant::now());
+        let settled = self.bundle_age.settled(bundle, Instant::now());
         let now = Timestamp::now();
         let rotation = Rotation { ages: self.ages, trust: Trust::Only(settled), now };
         let NamespacedName { namespace, name } = &self.secret;
         match TlsSecret::rotate(&self.client, namespace, name, &self.wanted, &rotation).await {
             Ok(material) => {
-                let (trusted, error) = tell(configuration, &material, now).await;
-                Look { material: Some(material), trusted, error: error.map(KeepError::from) }
+                let (trusted, error) = trust(configuration, &material, now).await;
+                Check { material: Some(material), trusted, error: error.map(KeepError::from) }
             }
-            Err(error) => Look { material: None, trusted: None, error: Some(error.into()) },
+            Err(error) => Check { material: None, trusted: None, error: Some(error.into()) },
         }
     }
 }
 
 /// Makes the configuration trust `material`'s authorities. Returns whether it does, if that is known, and the error.
-async fn tell(
+async fn trust(
     configuration: Result<Configuration, BundleError>,
     material: &Material,
     now: Timestamp,
@@ -73,13 +80,13 @@ async fn tell(
 }
 
 /// The age of the configuration's caBundle. An authority may sign only once its caBundle is old enough.
-struct Told {
+struct BundleAge {
     /// The time that API servers have to receive a change of it.
     settle: Duration,
     bundle: Option<(String, Instant)>,
 }
 
-impl Told {
+impl BundleAge {
     /// The caBundle that API servers trust by now, given the configuration's present one.
     fn settled(&mut self, bundle: Option<String>, now: Instant) -> &str {
         if self.bundle.as_ref().map(|(text, _)| text) != bundle.as_ref() {
@@ -97,16 +104,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bundle_is_trusted_once_it_has_been_there_for_a_while() {
-        let (mut told, start) = (Told { settle: Duration::from_mins(1), bundle: None }, Instant::now());
+    fn a_ca_bundle_is_trusted_after_the_settling_time() {
+        let (mut bundle_age, start) =
+            (BundleAge { settle: Duration::from_mins(1), bundle: None }, Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut settled = |text: &str, seconds| told.settled(Some(text.to_owned()), at(seconds)).to_owned();
+        let mut settled =
+            |text: &str, seconds| bundle_age.settled(Some(text.to_owned()), at(seconds)).to_owned();
         assert_eq!(settled("old", 0), "");
         assert_eq!(settled("old", 59), "");
         assert_eq!(settled("old", 60), "old");
         assert_eq!(settled("new old", 61), "");
         assert_eq!(settled("new old", 121), "new old");
-        assert_eq!(told.settled(None, at(122)), "");
-        assert_eq!(told.settled(Some("new old".to_owned()), at(123)), "");
+        assert_eq!(bundle_age.settled(None, at(122)), "");
+        assert_eq!(bundle_age.settled(Some("new old".to_owned()), at(123)), "");
     }
 }

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn it_widens_at_once_and_narrows_after_two_minutes_without_a_break() {
+    fn the_condition_widens_at_once_and_narrows_after_two_minutes() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut due = Due::after(Duration::from_mins(2));
@@ -79,14 +79,14 @@ mod tests {
     }
 
     #[test]
-    fn what_kerf_does_not_write_becomes_the_widest_first() {
+    fn an_unknown_condition_becomes_the_widest_first() {
         let start = Instant::now();
         let mut due = Due::after(Duration::from_mins(2));
         assert_eq!(due.next(None, &of(&[Dialect::Mig]), start), Some(MatchCondition::widest()));
     }
 
     #[test]
-    fn replicas_do_not_fight() {
+    fn replicas_with_different_policies_agree_in_the_end() {
         let start = Instant::now();
         let (mig, nvidia) = (of(&[Dialect::Mig]), of(&[Dialect::Mig, Dialect::Nvidia]));
         let mut replicas = [Due::after(Duration::from_mins(2)), Due::after(Duration::from_mins(2))];

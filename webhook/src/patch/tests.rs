@@ -76,7 +76,7 @@ fn affinity(terms: &Value) -> Value {
 }
 
 #[test]
-fn a_policy_s_scheduler_is_taken_and_one_that_names_none_leaves_the_pod_s() {
+fn the_policys_scheduler_replaces_the_pods_if_it_names_one() {
     assert_eq!(spec_of(&json!({}), &json!({}))["schedulerName"], "kerf-scheduler");
     assert_eq!(
         spec_of(&json!({"schedulerName": "default-scheduler"}), &json!({}))["schedulerName"],
@@ -93,7 +93,7 @@ fn a_policy_s_scheduler_is_taken_and_one_that_names_none_leaves_the_pod_s() {
 }
 
 #[test]
-fn a_dialect_s_scheduler_is_replaced_where_the_dialect_is_on() {
+fn a_dialects_scheduler_is_replaced_where_the_dialect_is_on() {
     let kai = json!({"schedulerName": "kai-scheduler"});
     assert_eq!(spec_of(&kai, &json!({"dialects": ["kai"]}))["schedulerName"], "kerf-scheduler");
     let own = json!({"dialects": ["kai"], "schedulerName": ""});
@@ -102,7 +102,7 @@ fn a_dialect_s_scheduler_is_replaced_where_the_dialect_is_on() {
 }
 
 #[test]
-fn no_container_keeps_a_name_that_asks() {
+fn no_container_keeps_the_name_by_which_it_asked() {
     let names = [
         "nvidia.com/gpu",
         "nvidia.com/gpumem",
@@ -132,7 +132,7 @@ fn a_runtime_class_is_set_only_where_the_pod_names_none() {
 }
 
 #[test]
-fn a_pod_that_does_not_say_whether_it_may_be_moved_says_what_the_policy_says() {
+fn a_pod_without_the_annotation_gets_the_policys_movable_default() {
     let policy = policy(&json!({"preemption": {"movableByDefault": true}}));
     let movable = |annotations: Value| {
         let mut before = pod(&json!({}));
@@ -227,7 +227,7 @@ fn a_variable_that_kerf_cannot_read_is_refused_beside_a_slice_of_another_contain
 }
 
 #[test]
-fn variables_that_lead_past_a_slice_are_taken_out_with_a_warning() {
+fn variables_that_lead_past_a_slice_are_removed_with_a_warning() {
     let variables = json!([
         {"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "100"},
         {"name": "A", "value": "1"},
@@ -244,7 +244,7 @@ fn variables_that_lead_past_a_slice_are_taken_out_with_a_warning() {
 }
 
 #[test]
-fn who_has_an_mps_share_is_warned_of_variables_that_are_not_seen() {
+fn a_pod_with_an_mps_share_is_warned_of_variables_that_kerf_cannot_read() {
     let sources = json!([
         {"configMapRef": {"name": "settings"}},
         {"prefix": "APP_", "configMapRef": {"name": "prefixed"}},
@@ -276,7 +276,7 @@ fn who_has_an_mps_share_is_warned_of_variables_that_are_not_seen() {
 }
 
 #[test]
-fn what_another_version_noted_and_this_one_does_not_know_is_taken_out() {
+fn unknown_fields_of_another_versions_document_are_removed() {
     let document = document("nvidia.com/mig-1g.10gb");
     let (mut carrying, _) = patched(&pod(&json!({})), &document, &policy(&json!({})));
     let mut newer = json!(document);
@@ -290,7 +290,7 @@ fn what_another_version_noted_and_this_one_does_not_know_is_taken_out() {
 }
 
 #[test]
-fn what_a_variable_may_do_depends_on_what_the_container_holds() {
+fn the_allowed_variables_depend_on_the_kind_of_the_containers_slice() {
     let whole = RequestDocument {
         containers: vec![ContainerRequest {
             resource: "nvidia.com/gpu".parse().unwrap(),
@@ -414,7 +414,7 @@ fn rest(pod: &Value) -> Value {
 proptest! {
     /// A patched pod carries everything and needs no second patch, and the rest of it is unchanged.
     #[test]
-    fn a_patch_is_enough_and_touches_nothing_else(
+    fn a_patched_pod_needs_no_second_patch_and_keeps_the_rest(
         main in container("main"),
         side in container("side"),
         load in container("load"),
@@ -456,7 +456,7 @@ fn fixed(resource: ResourceName) -> RequestDocument {
 }
 
 #[test]
-fn where_static_nodes_serve_the_pod_too_each_term_becomes_two() {
+fn each_term_becomes_two_where_static_nodes_serve_the_pod_too() {
     let given = json!([
         {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
         {},
@@ -485,7 +485,7 @@ fn where_static_nodes_serve_the_pod_too_each_term_becomes_two() {
 }
 
 #[test]
-fn what_only_static_nodes_have_is_looked_for_there_alone_by_nvidias_labels() {
+fn names_of_static_nodes_select_only_those_by_nvidias_labels() {
     let some = |key: &str| json!({"key": key, "operator": "Gt", "values": ["0"]});
     let is = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
     let profile = "1g.10gb".parse().unwrap();
@@ -505,7 +505,7 @@ fn what_only_static_nodes_have_is_looked_for_there_alone_by_nvidias_labels() {
 }
 
 #[test]
-fn a_node_without_labels_is_found_by_who_asks_by_name() {
+fn a_request_by_the_plugins_name_admits_nodes_without_labels() {
     let mut document = fixed(ResourceName::Plugin(PluginName::Gpu, Kind::TimeSlicing));
     document.containers[0].size_gb = kerf_core::units::SizeGb::ANY;
     let (pod, _) = patched(&pod(&json!({})), &document, &policy(&json!({})));
@@ -514,7 +514,7 @@ fn a_node_without_labels_is_found_by_who_asks_by_name() {
 }
 
 #[test]
-fn whole_gpus_without_a_size_are_looked_for_on_nodes_with_gpus_alone() {
+fn whole_gpus_without_a_size_select_only_nodes_with_gpus() {
     let mut document = fixed(ResourceName::Whole);
     document.containers[0].size_gb = kerf_core::units::SizeGb::ANY;
     let (pod, _) = patched(&pod(&json!({})), &document, &policy(&json!({})));
@@ -545,7 +545,7 @@ fn every_term_has_the_labels_of_the_policys_nodes() {
 
 /// A forged document removes only expressions of policies in force.
 #[test]
-fn only_a_policys_labels_are_withdrawn() {
+fn only_labels_of_a_policy_are_withdrawn() {
     let (pool, tenant) = (json!({"pool": "a"}), json!({"tenant": "a"}));
     let policy = policy(&json!({"nodeSelector": pool}));
     let policies = Policies { pods: vec![policy], nodes: Vec::new() };

@@ -94,7 +94,7 @@ async fn a_patch_goes_back_as_base64_text() {
 }
 
 #[tokio::test]
-async fn a_denial_says_why() {
+async fn a_denial_has_its_reason() {
     let answer = Fixture::new().ask(question("CREATE", &pod(&json!({"gpu-0gb": "1"})))).await;
     let response = &answer["response"];
     assert_eq!((&response["allowed"], &response["status"]["code"]), (&json!(false), &json!(403)));
@@ -103,7 +103,7 @@ async fn a_denial_says_why() {
 }
 
 #[tokio::test]
-async fn only_a_pods_creation_is_judged() {
+async fn only_the_creation_of_a_pod_is_decided() {
     let fixture = Fixture::new();
     let bad = pod(&json!({"gpu-0gb": "1"}));
     let mut binding = question("CREATE", &bad);
@@ -116,7 +116,7 @@ async fn only_a_pods_creation_is_judged() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_a_bad_request() {
+async fn an_unreadable_review_is_a_bad_request() {
     let fixture = Fixture::new();
     let mut old = question("CREATE", &json!({}));
     old["apiVersion"] = json!("admission.k8s.io/v1beta1");

@@ -153,7 +153,7 @@ impl Index {
             }
             Ok(None) => {
                 self.unreadable.remove(&name);
-                self.nothing_of(&name)
+                self.remove_supply(&name)
             }
             Err(error) => {
                 let reason = error.to_string();
@@ -161,13 +161,13 @@ impl Index {
                     tracing::warn!(node = %name, reason, "GpuNode counts as no supply");
                     self.unreadable.insert(name.clone(), reason);
                 }
-                self.nothing_of(&name)
+                self.remove_supply(&name)
             }
         }
     }
 
     /// Records a node whose GpuNode serves nothing. It still counts as managed.
-    fn nothing_of(&mut self, name: &NodeName) -> bool {
+    fn remove_supply(&mut self, name: &NodeName) -> bool {
         let removed = self.nodes.remove(name);
         self.nodes.claim(name.clone()) || removed
     }

@@ -34,7 +34,7 @@ fn an_empty_cluster_is_known_to_be_empty() {
 }
 
 #[test]
-fn one_unreadable_status_stops_nothing() {
+fn an_unreadable_status_does_not_stop_the_watch() {
     let mut index = listed([node("bad", json!({"gpus": "many"})), good("h100", &["H100-80GB"])]);
     assert_eq!(index.nodes.supply().largest(Kind::Mig), Some(SizeGb(80)));
     assert_eq!(index.unreadable.len(), 1);
@@ -46,7 +46,7 @@ fn one_unreadable_status_stops_nothing() {
 }
 
 #[test]
-fn a_status_that_changes_elsewhere_is_no_other_supply() {
+fn an_unrelated_change_of_a_status_leaves_the_supply_equal() {
     let mut index = listed([good("h100", &["H100-80GB"])]);
     let mut status = node_status(&["H100-80GB"]);
     status.summary.held = 7;
@@ -57,7 +57,7 @@ fn a_status_that_changes_elsewhere_is_no_other_supply() {
 }
 
 #[test]
-fn a_new_list_forgets_what_is_gone() {
+fn a_new_list_removes_missing_nodes() {
     let mut index = listed([good("h100", &["H100-80GB"]), good("t4", &["T4-16GB"])]);
     index.take(Event::Init);
     index.take(Event::InitApply(good("t4", &["T4-16GB"])));
@@ -71,7 +71,7 @@ fn a_new_list_forgets_what_is_gone() {
 }
 
 #[tokio::test]
-async fn nothing_is_known_until_the_first_list() {
+async fn the_supply_is_unknown_until_the_first_list() {
     let (publisher, mut supply) = channel();
     assert!(supply.current().is_empty());
     publisher.supply(listed([good("t4", &["T4-16GB"])]).nodes.supply());
@@ -83,7 +83,7 @@ async fn nothing_is_known_until_the_first_list() {
 }
 
 #[test]
-fn what_is_promised_or_not_served_for_now_is_no_other_supply() {
+fn reservations_and_unserved_slices_leave_the_supply_equal() {
     let status = node_status(&["H100-80GB"]);
     let ask = request("nvidia.com/mig-1g.10gb", 2);
     let spec =
@@ -106,7 +106,7 @@ fn class(class: &str, name: Option<&str>) -> DynamicObject {
 }
 
 #[test]
-fn a_device_class_is_known_as_long_as_it_maps_a_name() {
+fn a_device_class_counts_while_it_maps_a_name() {
     let mut index = Index::default();
     for event in [Event::Init, Event::InitDone] {
         index.take(event);
@@ -178,7 +178,7 @@ fn nodes_of_nvidias_device_plugin_are_supply_unless_they_have_a_gpu_node() {
 }
 
 #[test]
-fn where_nodes_cannot_be_watched_managed_ones_are_served() {
+fn managed_nodes_are_supply_where_nodes_cannot_be_watched() {
     let mut index = listed([good("h100", &["H100-80GB"])]);
     assert!(index.nodes_unknown() && !index.nodes_unknown());
     assert!(index.supply().is_some());

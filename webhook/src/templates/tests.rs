@@ -50,7 +50,7 @@ fn a_bare_name_in_a_template_is_qualified() {
 }
 
 #[test]
-fn what_needs_no_change_gets_no_patch() {
+fn a_template_without_bare_names_gets_no_patch() {
     let objects = [
         deployment(&json!({"cpu": "1"})),
         deployment(&json!({"kerf.dev/gpu-10gb": "1"})),

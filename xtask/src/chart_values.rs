@@ -128,7 +128,7 @@ mod tests {
                               kubeVersion: \">=1.33.0-0\"\n";
 
     #[test]
-    fn each_value_stands_with_its_type_its_default_and_what_it_is_for() {
+    fn each_value_has_its_type_its_default_and_its_description() {
         let values = "# Of a.\na:\n  # -- First\n  # line.\n  b: 1\n  # -- More.\n  c:\n    d: 2\n    e: {f: g}\n\
                       \x20 # -- List.\n  t:\n  - {k: v}\n  - {k: w}\n  # -- Last.\n  z: {}\n# -- Top.\nq: false\n\
                       # -- This | that.\nr: some\n";
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn a_missing_description_or_field_is_named() {
         let error = table("a:\n  # -- Is.\n  b: 1\n  c: 2\n").unwrap_err().to_string();
         assert_eq!(error, "a.c is not described in values.yaml");
         let error = table("# -- Is.\nb:\nc:\n").unwrap_err().to_string();

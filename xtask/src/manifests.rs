@@ -16,11 +16,11 @@ const NAMESPACE: &str = "kerf-system";
 
 /// Files that kustomize generates itself: policies and the scheduler's configuration, whose names get a hash of the
 /// content.
-const BY_KUSTOMIZE: [&str; 2] = ["policies.yaml", "scheduler/configuration.yaml"];
+const KUSTOMIZE_FILES: [&str; 2] = ["policies.yaml", "scheduler/configuration.yaml"];
 
-const BY_HELM: [&str; 2] = ["uninstall/", "tests/"];
+const HELM_FILES: [&str; 2] = ["uninstall/", "tests/"];
 
-const HELMS: [&str; 3] = ["helm.sh/", "checksum/", "app.kubernetes.io/managed-by: Helm"];
+const HELM_MARKS: [&str; 3] = ["helm.sh/", "checksum/", "app.kubernetes.io/managed-by: Helm"];
 
 const HEADER: &str = "# Written by `cargo xtask manifests` from deploy/chart/templates: change it there.\n";
 
@@ -67,7 +67,7 @@ fn copies(workspace: &Workspace) -> anyhow::Result<Files> {
 
 fn scheduler_configuration(workspace: &Workspace) -> anyhow::Result<String> {
     let mut kerf = Command::new(workspace.beside("kerf"));
-    said(kerf.args(["scheduler-config", "--leader-elect"]), "kerf scheduler-config")
+    output_of(kerf.args(["scheduler-config", "--leader-elect"]), "kerf scheduler-config")
 }
 
 fn base(workspace: &Workspace) -> anyhow::Result<Files> {
@@ -85,7 +85,7 @@ fn template(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<String>
     let mut helm = Command::new(tools::admin(workspace, "helm")?);
     helm.args(["template", "kerf"]).arg(workspace.root().join("deploy/chart"));
     helm.args(["--namespace", NAMESPACE, "--kube-version", tools::KUBERNETES_VERSION]).args(arguments);
-    said(&mut helm, "helm template")
+    output_of(&mut helm, "helm template")
 }
 
 /// Splits Helm's output by template. The documents keep their order, because Helm applies them in it.
@@ -93,7 +93,8 @@ fn split(output: &str) -> Files {
     let mut files = Files::new();
     for document in output.split("---\n# Source: kerf/templates/").skip(1) {
         let Some((path, text)) = document.split_once('\n') else { continue };
-        let left_out = BY_KUSTOMIZE.contains(&path) || BY_HELM.iter().any(|folder| path.starts_with(folder));
+        let left_out =
+            KUSTOMIZE_FILES.contains(&path) || HELM_FILES.iter().any(|folder| path.starts_with(folder));
         if !left_out {
             let file = files.entry(Path::new("deploy/base").join(path)).or_default();
             file.push_str(if file.is_empty() { HEADER } else { "---\n" });
@@ -104,7 +105,7 @@ fn split(output: &str) -> Files {
 }
 
 fn without_helm(text: &str) -> String {
-    let lines = text.trim_end().lines().filter(|line| !HELMS.iter().any(|mark| line.contains(mark)));
+    let lines = text.trim_end().lines().filter(|line| !HELM_MARKS.iter().any(|mark| line.contains(mark)));
     lines.flat_map(|line| [line.trim_end(), "\n"]).collect()
 }
 
@@ -133,7 +134,7 @@ fn put(workspace: &Workspace, files: &Files, check: bool) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn said(command: &mut Command, what: &str) -> anyhow::Result<String> {
+fn output_of(command: &mut Command, what: &str) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("failed to start {what}"))?;
     ensure!(output.status.success(), "{what} failed: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).with_context(|| format!("{what} wrote no text"))
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_becomes_one_file_without_what_is_helms() {
+    fn a_template_becomes_one_file_without_helms_lines() {
         let output = "---\n# Source: kerf/templates/webhook/a.yaml\n# Why.\nkind: A\nmetadata:\n  labels:\n    \
                       app.kubernetes.io/managed-by: Helm\n    helm.sh/chart: kerf-1\n    x: y\n\
                       ---\n# Source: kerf/templates/uninstall/b.yaml\nkind: B\n\

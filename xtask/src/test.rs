@@ -13,7 +13,7 @@ const CARGO_DENY: &str = "cargo-deny@0.20.2";
 
 /// Makes clippy the compiler of the workspace's crates, so that lints need no build of their own. `cargo clippy` sets
 /// the same two variables. Dependencies are compiled without it.
-const LINTED: [(&str, &str); 2] = [
+const LINT_ENVIRONMENT: [(&str, &str); 2] = [
     ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
     ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
 ];
@@ -44,13 +44,14 @@ pub fn run(workspace: &Workspace, part: Option<Part>) -> anyhow::Result<()> {
         None => {}
     }
     cargo::run(workspace, "formatting", &["fmt", "--all", "--check"])?;
-    build::everything(workspace, &["--all-targets"], &LINTED)?;
+    build::everything(workspace, &["--all-targets"], &LINT_ENVIRONMENT)?;
     thread::scope(|scope| {
         // These builds compile while tests wait. Tests of the images, and of the page about making them, use what is
         // built by then.
         let others =
             scope.spawn(|| static_programs(workspace).and_then(|()| cross::run(workspace, &["linux"])));
-        let tested = unit(workspace, &LINTED).and_then(|()| system(workspace, &[], &LINTED));
+        let tested =
+            unit(workspace, &LINT_ENVIRONMENT).and_then(|()| system(workspace, &[], &LINT_ENVIRONMENT));
         tested.and(others.join().map_err(|_| anyhow!("a build beside the tests panicked"))?)
     })?;
     bans(workspace)?;

@@ -199,12 +199,12 @@ fn remapped(root: &Path) -> anyhow::Result<String> {
 /// compiled by plain rustc.
 fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let told = |name: &str| {
+    let is_cargos = |name: &str| {
         ["CARGO_PKG_", "CARGO_MANIFEST_", "RUSTC_WORKSPACE_WRAPPER"]
             .iter()
             .any(|start| name.starts_with(start))
     };
-    for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(told)) {
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_cargos)) {
         cargo.env_remove(name);
     }
     cargo

@@ -16,7 +16,7 @@ const LICENCE: &str = "/usr/share/doc/kerf/LICENSE";
 /// Links for a merged `/usr`, as on the system from which the libraries come.
 const LINKS: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 
-pub fn of(
+pub fn tree(
     image: &Description,
     program: Vec<u8>,
     beside: Option<Vec<u8>>,

@@ -18,7 +18,7 @@ pub struct Crate {
 
 /// The crates of a package's program for a target. Crates that only tests or the build use are left out, because they
 /// are not in the program.
-pub fn of(root: &Path, package: &str, target: &str) -> anyhow::Result<Vec<Crate>> {
+pub fn linked(root: &Path, package: &str, target: &str) -> anyhow::Result<Vec<Crate>> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root).args(["tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "none"]);
     cargo.args(["--format", "{p}|{l}", "--package", package, "--target", target]);
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crate_is_told_once_with_its_licence_and_checksum() {
+    fn a_crate_is_listed_once_with_its_licence_and_checksum() {
         let tree = "kerf v0.1.0 (/kerf/cli)|Apache-2.0\nlog v0.4.1|MIT/Apache-2.0\nlog v0.4.1|MIT/Apache-2.0 (*)\nodd v1.0.0|\n";
         let key = |name: &str, version: &str| (name.to_owned(), version.to_owned());
         let checksums = BTreeMap::from([(key("log", "0.4.1"), "12ab".to_owned())]);
@@ -75,9 +75,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_for_tests_and_builds_is_not_linked() {
+    fn crates_for_tests_and_builds_are_left_out() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-        let crates = of(root, "kerf-webhook", "x86_64-unknown-linux-musl").unwrap();
+        let crates = linked(root, "kerf-webhook", "x86_64-unknown-linux-musl").unwrap();
         let has = |name: &str| crates.iter().any(|c| c.name == name);
         assert!(has("kerf-core") && has("ring") && has("rustls"));
         assert!(!has("insta") && !has("cc") && !has("serde_derive"));

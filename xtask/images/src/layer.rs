@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_as_published() {
+    fn a_hash_equals_the_published_one() {
         assert_eq!(sha256(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_of_root_and_of_one_time() {
+    fn entries_belong_to_root_and_have_one_time() {
         let layer = write(&tree(), 1_000, Compression::fast()).unwrap();
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(layer.compressed.as_slice()));
         let mut seen = Vec::new();

@@ -15,7 +15,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    pub fn of(program: &[u8]) -> anyhow::Result<Self> {
+    pub fn from_elf(program: &[u8]) -> anyhow::Result<Self> {
         let file =
             ElfFile64::<Endianness>::parse(program).context("the program is no ELF file of 64 bits")?;
         let (endian, header) = (file.endian(), file.elf_header());
@@ -74,14 +74,14 @@ mod tests {
     const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 
     #[test]
-    fn this_very_program_asks_for_a_loader_and_glibc() {
-        let needs = Needs::of(&std::fs::read(std::env::current_exe().unwrap()).unwrap()).unwrap();
+    fn this_program_needs_a_loader_and_glibc() {
+        let needs = Needs::from_elf(&std::fs::read(std::env::current_exe().unwrap()).unwrap()).unwrap();
         assert!(needs.loader.is_some_and(|loader| loader.contains("ld-linux")));
         assert!(needs.libraries.contains(&"libc.so.6".to_owned()));
     }
 
     #[test]
-    fn what_could_not_start_is_refused() {
+    fn a_program_that_could_not_start_is_refused() {
         let needs = |loader: Option<&str>, libraries: &[&str]| Needs {
             loader: loader.map(str::to_owned),
             libraries: libraries.iter().map(|&name| name.to_owned()).collect(),

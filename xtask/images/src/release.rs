@@ -30,7 +30,7 @@ pub struct Release {
 }
 
 impl Release {
-    pub fn of(root: &Path, source: Option<String>) -> anyhow::Result<Self> {
+    pub fn from_git(root: &Path, source: Option<String>) -> anyhow::Result<Self> {
         let changed = !git(root, &["status", "--porcelain"])?.is_empty();
         let mut revision = git(root, &["rev-parse", "HEAD"])?;
         if changed {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_tells_the_commit_and_whether_files_differ() {
+    fn a_version_has_the_commit_and_whether_files_differ() {
         let commit = "05b355c8390b73e78d4490dc5eb4b70e6f65a6d1";
         assert_eq!(release(commit, None).spoken(), format!("{VERSION} (05b355c8390b)"));
         assert_eq!(
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_says_where_it_comes_from() {
+    fn an_images_labels_have_its_origin() {
         let image = Image::Webhook.description();
         let labels = release("05b355c", Some("https://example.com/kerf")).labels(image);
         let of = |key: &str| labels.get(&format!("org.opencontainers.image.{key}")).map(String::as_str);

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn package_urls_and_hashes_are_as_scanners_read_them() {
+    fn package_urls_and_hashes_have_the_form_that_scanners_read() {
         let bill = bill();
         let wanted = [
             "pkg:cargo/zstd-sys@2.0.16%2Bzstd.1.5.7",

@@ -84,7 +84,7 @@ impl Machine {
 }
 
 impl System {
-    pub fn of(machine: &Machine) -> anyhow::Result<Self> {
+    pub fn read(machine: &Machine) -> anyhow::Result<Self> {
         let mut libraries = vec![copied(machine.loader, machine.loader)?];
         for (name, _) in LIBRARIES {
             let path = format!("/usr/lib/{}/{name}", machine.multiarch);
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_library_is_of_a_package_whose_licence_is_told() {
+    fn every_library_is_of_a_package_with_a_licence() {
         for (library, package) in LIBRARIES {
             assert!(PACKAGES.iter().any(|(name, _)| *name == package), "{library}");
         }

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_come_before_what_is_in_them() {
+    fn folders_come_before_their_content() {
         let mut tree = Tree::default();
         tree.file("/usr/lib64/a", vec![]).unwrap();
         tree.file("/usr/lib/b", vec![]).unwrap();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_replaced_nor_put_into_a_file_or_through_a_link() {
+    fn no_entry_is_replaced_or_put_into_a_file_or_a_link() {
         let mut tree = Tree::default();
         tree.file("/etc/passwd", vec![]).unwrap();
         tree.link("/lib", "usr/lib").unwrap();

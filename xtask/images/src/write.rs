@@ -64,7 +64,7 @@ impl Args {
     pub fn run(self) -> anyhow::Result<()> {
         let places = Places::locate()?;
         let machine = Machine::this()?;
-        let release = Release::of(&places.root, self.source.clone())?;
+        let release = Release::from_git(&places.root, self.source.clone())?;
         let folder = self.output.clone().unwrap_or_else(|| places.target.join("images"));
         fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
         let images = if self.images.is_empty() { Image::ALL.to_vec() } else { self.images.clone() };
@@ -99,7 +99,7 @@ impl Args {
         let built = build::program(places, image, self.profile, machine, release)?;
         let program = checked(&built, image.linkage, machine)?;
         let mut toolchain = build::toolchain(&built.target)?;
-        let mut crates = crates::of(&places.root, image.package, &built.target)?;
+        let mut crates = crates::linked(&places.root, image.package, &built.target)?;
         let mut beside = None;
         if let Some(other) = image.beside {
             let built = build::beside(places, other, image, self.profile, (machine, release))?;
@@ -107,17 +107,17 @@ impl Args {
             toolchain.musl = build::toolchain(&built.target)?.musl;
             let known: BTreeSet<_> =
                 crates.iter().map(|one| (one.name.clone(), one.version.clone())).collect();
-            let more = crates::of(&places.root, other.package, &built.target)?;
+            let more = crates::linked(&places.root, other.package, &built.target)?;
             crates.extend(
                 more.into_iter().filter(|one| !known.contains(&(one.name.clone(), one.version.clone()))),
             );
         }
         let system = match image.linkage {
             Linkage::Static => None,
-            Linkage::Dynamic => Some(System::of(machine)?),
+            Linkage::Dynamic => Some(System::read(machine)?),
         };
         let licence = fs::read(places.root.join("LICENSE")).context("failed to read LICENSE")?;
-        let tree = content::of(image, program, beside, licence, system.as_ref())?;
+        let tree = content::tree(image, program, beside, licence, system.as_ref())?;
         let layer: Layer = layer::write(&tree, release.seconds(), self.compression())?;
         let materials = Materials { crates: &crates, toolchain: &toolchain, system: system.as_ref() };
         // An empty list would make a bill of materials that hides every crate.
@@ -144,7 +144,7 @@ fn checked(built: &Built, linkage: Linkage, machine: &Machine) -> anyhow::Result
     let program =
         fs::read(&built.path).with_context(|| format!("failed to read {}", built.path.display()))?;
     let libraries = system::LIBRARIES.map(|(library, _)| library);
-    Needs::of(&program)
+    Needs::from_elf(&program)
         .and_then(|needs| needs.check(linkage, machine.loader, &libraries))
         .with_context(|| built.path.display().to_string())?;
     Ok(program)

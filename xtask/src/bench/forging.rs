@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_check_is_where_it_is_removed() {
+    fn every_check_to_remove_is_in_its_file() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         for removal in &REMOVALS {
             let source = fs::read_to_string(root.join(removal.file)).unwrap();

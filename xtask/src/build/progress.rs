@@ -44,12 +44,12 @@ pub struct Progress {
 impl Progress {
     /// Adds units that have to be compiled.
     pub fn expect(&self, lane: Lane, units: usize) {
-        self.counts().of(lane).total += units;
+        self.counts().lane(lane).total += units;
     }
 
     /// Counts a unit that is compiled now or was before.
     pub fn step(&self, lane: Lane) {
-        self.counts().of(lane).done += 1;
+        self.counts().lane(lane).done += 1;
     }
 
     pub fn show<T>(build: impl FnOnce(&Self) -> T) -> T {
@@ -80,7 +80,7 @@ impl Progress {
 }
 
 impl Counts {
-    fn of(&mut self, lane: Lane) -> &mut Count {
+    fn lane(&mut self, lane: Lane) -> &mut Count {
         match lane {
             Lane::Rust => &mut self.rust,
             Lane::Go => &mut self.go,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_built_is_not_shown() {
+    fn a_lane_without_units_is_not_shown() {
         let progress = Progress::default();
         progress.expect(Lane::Go, 3);
         assert_eq!(progress.counts().text(Duration::ZERO), "building: 0 of 3 Go packages, 0 s");

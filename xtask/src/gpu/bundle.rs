@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail, ensure};
 
 /// The largest bundle. A machine that is lent limits each upload, and the checkout must fit into it, too.
-const MOST: u64 = 50 << 20;
+const SIZE_LIMIT: u64 = 50 << 20;
 
 /// The strongest compression of xz, over all programs at once, because they share code. The filter is for machine
 /// code's addresses.
@@ -22,11 +22,11 @@ pub fn pack(folder: &Path, bundle: &Path) -> anyhow::Result<u64> {
     archive(folder, bundle, Some(&compression()))?;
     let size = fs::metadata(bundle).with_context(|| format!("failed to read {}", bundle.display()))?.len();
     ensure!(
-        size <= MOST,
+        size <= SIZE_LIMIT,
         "{} has {:.1} MiB, more than {}: move programs to the other bundle",
         bundle.display(),
         mebibytes(size),
-        MOST >> 20
+        SIZE_LIMIT >> 20
     );
     Ok(size)
 }

@@ -19,7 +19,7 @@ const PACKAGES: &str = "base-files,bash,coreutils,dash,gcc,grep,libbz2-1.0,libc-
                         libsqlite3-0,libssl3,libuuid1,sed,zlib1g";
 
 /// Paths below the root that nothing uses. They are removed so that the bundle fits its limit.
-const LEFT_OUT: [&str; 5] = [
+const UNUSED_PATHS: [&str; 5] = [
     "usr/share",
     "usr/lib/x86_64-linux-gnu/gconv",
     "usr/lib/gcc/x86_64-linux-gnu/12/lto1",
@@ -27,7 +27,7 @@ const LEFT_OUT: [&str; 5] = [
     "var",
 ];
 
-const OF_PYTHON: [&str; 5] = ["test", "idlelib", "ensurepip", "lib2to3", "site-packages"];
+const UNUSED_PYTHON_PARTS: [&str; 5] = ["test", "idlelib", "ensurepip", "lib2to3", "site-packages"];
 
 /// Builds the root file system. `python` is the prefix of a Python with a shared library, built for a C library at most
 /// as new as the suite's.
@@ -35,7 +35,7 @@ pub fn make(python: &Path, root: &Path) -> anyhow::Result<()> {
     let mut strap = Command::new("mmdebstrap");
     strap.args(["--variant=extract", "--quiet"]).arg(format!("--include={PACKAGES}")).arg(SUITE).arg(root);
     bundle::run(&mut strap).context("mmdebstrap makes the root (Debian: apt-get install mmdebstrap)")?;
-    for path in LEFT_OUT {
+    for path in UNUSED_PATHS {
         bundle::run(Command::new("rm").args(["-r", "-f"]).arg(root.join(path)))?;
     }
     sanitizers(&root.join("usr/lib"))?;
@@ -45,7 +45,7 @@ pub fn make(python: &Path, root: &Path) -> anyhow::Result<()> {
         bundle::run(Command::new("cp").arg("--recursive").arg(python.join(part)).arg(&prefix))?;
     }
     let version = version(&prefix.join("lib"))?;
-    for part in OF_PYTHON {
+    for part in UNUSED_PYTHON_PARTS {
         bundle::run(Command::new("rm").args(["-r", "-f"]).arg(prefix.join("lib").join(&version).join(part)))?;
     }
     let unused = ["(", "-name", "__pycache__", "-o", "-name", "config-3*", ")", "-prune"];

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::catalog::CONTROL_PLANE;
 
 /// The programs in envtest's archives. A folder without all three is not used.
-const LEAST: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
+const REQUIRED: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
 
 #[derive(Debug)]
 pub struct Assets {
@@ -20,12 +20,12 @@ impl Assets {
     }
 
     pub fn holds(&self, name: &str) -> bool {
-        self.lacks(&LEAST).is_empty() && self.folder.join(name).is_file()
+        self.lacks(&REQUIRED).is_empty() && self.folder.join(name).is_file()
     }
 
     pub fn describe(&self) -> String {
         let folder = self.folder.display();
-        let least = self.lacks(&LEAST);
+        let least = self.lacks(&REQUIRED);
         if !least.is_empty() {
             return format!("KUBEBUILDER_ASSETS ({folder}) lacks {}: it is not used", least.join(", "));
         }
@@ -62,8 +62,8 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_as_envtest_makes_it_spares_us_three_programs() {
-        let assets = assets_with("envtest", &LEAST);
+    fn envtests_folder_provides_three_programs() {
+        let assets = assets_with("envtest", &REQUIRED);
         assert!(assets.holds("etcd") && !assets.holds("kube-scheduler"));
         assert!(
             assets.describe().ends_with("lacks kube-scheduler, kube-controller-manager: these are built")

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_that_several_programs_have_are_compiled_once() {
+    fn shared_packages_are_compiled_once() {
         let go_mod = |module| {
             let path = Workspace::locate().unwrap().go_module(module).join("go.mod");
             std::fs::read_to_string(path).unwrap()
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kubernetes_is_told_a_version() {
+    fn only_kubernetes_programs_get_a_version() {
         assert_eq!(linker_flags("admin"), "-s -w");
         let flags = linker_flags("kubernetes");
         assert!(flags.contains("-X k8s.io/component-base/version.gitVersion=v1.36.4 "));

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn go_says_where_a_module_is_and_what_its_content_is() {
+    fn gos_answer_has_a_modules_folder_and_checksum() {
         let json = "{\n\t\"Path\": \"p\",\n\t\"Dir\": \"/go/p\",\n\t\"Sum\": \"h1:a=\"\n}";
         assert_eq!(field(json, "Dir").as_deref(), Some("/go/p"));
         assert_eq!(field(json, "Sum").as_deref(), Some("h1:a="));

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_told_from_errors() {
+    fn packages_are_distinguished_from_errors() {
         assert!(is_package("k8s.io/api/core/v1") && is_package("bytes"));
         assert!(!is_package("# k8s.io/api/core/v1") && !is_package("main.go:3:5: undefined: x"));
     }

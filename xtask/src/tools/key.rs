@@ -9,7 +9,7 @@ use super::catalog::{C, Set, linker_flags, tags};
 use super::cgo;
 use crate::workspace::Workspace;
 
-pub fn of(workspace: &Workspace, set: &Set) -> anyhow::Result<String> {
+pub fn for_set(workspace: &Workspace, set: &Set) -> anyhow::Result<String> {
     let mut hash = Fnv1a::default();
     for module in set.modules {
         let folder = workspace.go_module(module);
@@ -72,23 +72,23 @@ mod tests {
     }
 
     #[test]
-    fn agrees_with_the_published_test_vector() {
+    fn the_hash_agrees_with_the_published_test_vector() {
         let mut hash = Fnv1a::default();
         hash.bytes(b"foobar");
         assert_eq!(hash.0, 0x8594_4171_f739_67e8);
     }
 
     #[test]
-    fn the_border_between_two_fields_counts() {
+    fn moving_bytes_between_fields_changes_the_key() {
         assert_ne!(hash(&["ab", "c"]), hash(&["a", "bc"]));
     }
 
     #[test]
     fn the_key_is_a_stable_folder_name() {
         let workspace = Workspace::locate().unwrap();
-        let key = of(&workspace, &CONTROL_PLANE).unwrap();
-        assert_eq!(key, of(&workspace, &CONTROL_PLANE).unwrap());
-        assert_ne!(key, of(&workspace, &NODE).unwrap());
+        let key = for_set(&workspace, &CONTROL_PLANE).unwrap();
+        assert_eq!(key, for_set(&workspace, &CONTROL_PLANE).unwrap());
+        assert_ne!(key, for_set(&workspace, &NODE).unwrap());
         assert!(key.len() == 16 && key.chars().all(|c| c.is_ascii_hexdigit()));
     }
 }

@@ -66,7 +66,7 @@ pub fn missing(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<Missin
     let mut batches = Vec::new();
     for set in purpose.sets() {
         let store = workspace.tools(set.store);
-        let key = key::of(workspace, set)?;
+        let key = key::for_set(workspace, set)?;
         let folder = store.join(&key);
         fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
         let missing = set.programs.iter().filter(|program| {
@@ -119,13 +119,13 @@ pub fn ensure(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<()> {
 pub fn of_a_node(workspace: &Workspace) -> anyhow::Result<[PathBuf; 3]> {
     ensure(workspace, Purpose::Node)?;
     let folder = |set: &Set| -> anyhow::Result<PathBuf> {
-        Ok(workspace.tools(set.store).join(key::of(workspace, set)?))
+        Ok(workspace.tools(set.store).join(key::for_set(workspace, set)?))
     };
     Ok([folder(&CONTROL_PLANE)?, folder(&NODE)?, folder(&ADMIN)?])
 }
 
 pub fn admin(workspace: &Workspace, name: &str) -> anyhow::Result<PathBuf> {
-    let path = workspace.tools(ADMIN.store).join(key::of(workspace, &ADMIN)?).join(name);
+    let path = workspace.tools(ADMIN.store).join(key::for_set(workspace, &ADMIN)?).join(name);
     anyhow::ensure!(path.is_file(), "{name} is missing: run `cargo xtask tools`");
     Ok(path)
 }

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_is_not_named_but_the_module_is() {
+    fn a_proxy_is_removed_and_the_module_stays() {
         let text = r#"go: k8s.io/api@v0.36.4: Get "https://user:pw@proxy.example:8443/k8s.io/api/@v/v0.36.4.mod": dial tcp 10.1.2.3:8443: connect: connection refused"#;
         let redacted = redact(text);
         assert_eq!(
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn name_servers_are_not_named() {
+    fn name_servers_are_removed() {
         assert_eq!(
             redact("dial tcp: lookup proxy.example on 10.0.0.2:53: no such host"),
             "dial tcp: lookup <address> on <address>: no such host"

@@ -1,5 +1,5 @@
-//! `cargo xtask bench explore`: leaders and agents in virtual time, whatever happens; `--planted` puts one bug after the other into
-//! a copy of the sources, and each must be found.
+//! `cargo xtask bench explore`: leaders and agents in virtual time, whatever happens. With `--planted` it puts one bug
+//! after the other into a copy of the sources, and each must be found.
 
 use super::planted;
 use crate::cargo;

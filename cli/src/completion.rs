@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_flags_and_their_values_are_completed_where_they_are_written() {
+    fn commands_flags_and_values_are_completed_at_the_cursor() {
         for (words, expected) in [
             (&["che"][..], &["check"][..]),
             (&["policy", "te"], &["test"]),

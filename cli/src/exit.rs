@@ -117,7 +117,7 @@ mod tests {
     use anyhow::{Context as _, anyhow};
 
     #[test]
-    fn a_cause_is_found_beneath_what_was_said_of_it() {
+    fn the_cause_is_found_beneath_its_contexts() {
         let missing: anyhow::Result<()> = Err(NotFound::new("no node n", "list them").into());
         assert_eq!(Exit::of(&missing.context("failed to look").unwrap_err()), Exit::NotFound);
         assert_eq!(Exit::of(&anyhow!("anything")), Exit::Failed);

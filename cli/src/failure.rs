@@ -36,7 +36,7 @@ mod tests {
     use anyhow::anyhow;
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn each_cause_is_printed_once() {
         let error = anyhow!("no such file").context("p.yaml: no such file").context("--policy");
         assert_eq!(told(&error), "--policy: p.yaml: no such file");
     }

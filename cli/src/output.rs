@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_takes_the_forms_that_it_has_and_names_them_to_who_asks_for_another() {
+    fn a_command_takes_only_its_own_formats_and_an_error_names_them() {
         let parse = |name: &str| {
             let output = Arg::new("output").long("output").value_parser(Format::parser(&[Format::Wide]));
             let found = Command::new("kerf").arg(output).try_get_matches_from(["kerf", "--output", name]);

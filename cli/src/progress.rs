@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_says_how_long_it_has_taken_and_ends_in_time() {
+    async fn a_wait_prints_its_elapsed_time_and_ends_at_its_timeout() {
         let mut wait = Wait::new("the agent to end", Duration::from_secs(90));
         let mut moments = 0;
         while wait.moment(|| "late").await.is_ok() {

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deployed_is_what_is_printed() {
+    fn the_deployed_configuration_is_the_printed_one() {
         let args = Cli::parse_from(["kerf", "--leader-elect"]).args;
         let deployed = include_str!("../../deploy/base/scheduler/config.yaml");
         let printed = serde_saphyr::to_string(&configuration(&args)).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_scheduler_could_work_with_is_refused_by_its_flag() {
+    fn unusable_values_are_refused_by_their_flag() {
         let refused = |flags: &[&str]| {
             let parsed = Cli::try_parse_from([&["kerf"], flags].concat());
             parsed.map_err(|error| error.to_string()).and_then(|cli| distinct(&cli.args)).err()
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheduler_hides_every_name_of_kerfs_from_its_own_accounts() {
+    fn the_scheduler_ignores_every_resource_name_of_kerf() {
         let args = Cli::parse_from(["kerf"]).args;
         let managed = configuration(&args)["extenders"][0]["managedResources"].as_array().cloned().unwrap();
         assert_eq!(managed.len(), all_names().len());

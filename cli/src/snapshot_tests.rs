@@ -31,14 +31,14 @@ fn list(items: &[Value]) -> String {
 }
 
 #[test]
-fn a_snapshot_tells_room_obstacles_and_the_move_that_helps() {
+fn a_snapshot_report_has_room_obstacles_and_a_useful_eviction() {
     let one = object("n1", 1, &[(0, "1g.10gb", 0, "small"), (0, "1g.10gb", 4, "other")]);
     let two = object("n2", 1, &[(0, "4g.40gb", 0, "big"), (0, "2g.20gb", 4, "mid")]);
     insta::assert_snapshot!(report(&list(&[one, two]), Terms::default()).unwrap().to_string());
 }
 
 #[test]
-fn a_snapshot_of_another_version_is_refused_by_the_field() {
+fn a_snapshot_of_another_version_is_refused_with_the_field() {
     let mut other = object("n2", 1, &[]);
     other["apiVersion"] = json!("kerf.dev/v2");
     let error = report(&list(&[object("n1", 1, &[]), other]), Terms::default()).unwrap_err().to_string();

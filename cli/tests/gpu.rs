@@ -53,14 +53,14 @@ fn node(folder: &Path) {
 }
 
 #[test]
-fn a_node_is_listed_for_eyes() {
+fn a_node_is_listed_as_text() {
     let folder = tempfile::tempdir().unwrap();
     node(folder.path());
     insta::assert_snapshot!(on_the_mock(folder.path(), &["gpu", "list"]));
 }
 
 #[test]
-fn a_node_is_listed_for_programs() {
+fn a_node_is_listed_as_json() {
     let folder = tempfile::tempdir().unwrap();
     node(folder.path());
     let json: serde_json::Value =
@@ -84,7 +84,7 @@ fn what_mig_offers_is_listed() {
 }
 
 #[test]
-fn nvml_that_cannot_be_loaded_or_does_not_start_is_told_with_the_remedy() {
+fn an_nvml_that_does_not_load_or_start_is_reported_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let output = kerf(folder.path(), &["gpu", "list", "--nvml", "/no/such/libnvidia-ml.so.1"]);
     let stderr = String::from_utf8(output.stderr).unwrap();

@@ -78,7 +78,7 @@ fn every_folder_of_policies_that_is_shipped_is_good() {
 }
 
 #[test]
-fn what_is_skipped_is_named_with_the_reason() {
+fn skipped_files_are_listed_with_the_reason() {
     let paths = [
         "policies",
         "policies/kustomization.yaml",
@@ -107,7 +107,7 @@ fn what_is_skipped_is_named_with_the_reason() {
 }
 
 #[test]
-fn the_schemas_that_lie_in_policies_are_those_of_the_types() {
+fn the_shipped_schemas_are_those_of_the_types() {
     for kind in ["gpupolicy", "gpunodepolicy"] {
         let (made, good) = said(&root(), &["schema", kind]);
         assert!(good, "{made}");
@@ -135,7 +135,7 @@ fn keys(schema: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_guide_tells_every_field() {
+fn the_guide_documents_every_field() {
     let guide = std::fs::read_to_string(root().join("docs/policies.md")).unwrap();
     let mut found = BTreeSet::new();
     for kind in ["gpupolicy", "gpunodepolicy"] {
@@ -170,7 +170,7 @@ spec:
 ";
 
 #[test]
-fn every_mistake_is_told_with_its_file_line_and_column() {
+fn every_mistake_is_reported_with_file_line_and_column() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let good = "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {name: b}\nspec:\n  defaultIsolation: memory\n  isolation: {memory: [mig]}\n";
@@ -224,7 +224,7 @@ fn which_policy_matches_and_why_others_do_not_is_explained() {
 }
 
 #[test]
-fn what_a_policy_inherits_is_shown_with_the_policy_that_has_it() {
+fn inherited_fields_are_shown_with_their_policy() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let namespace = |name: &str, tier: &str| {
@@ -246,7 +246,7 @@ fn what_a_policy_inherits_is_shown_with_the_policy_that_has_it() {
 
 /// Earlier versions called the flag `--policies`, so that name must still work.
 #[test]
-fn the_flag_for_policies_has_one_name_and_its_earlier_one() {
+fn the_policy_flag_also_has_its_earlier_name() {
     let explain = |flag: &str| {
         said(
             &root(),
@@ -271,7 +271,7 @@ fn the_shipped_policies_do_what_their_tests_expect() {
 }
 
 #[test]
-fn a_pod_that_is_decided_otherwise_than_expected_is_told() {
+fn a_pod_with_an_unexpected_decision_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {kerf.dev/gpu-memory: 10Gi}}\nspec: {containers: [{name: main}]}\n";

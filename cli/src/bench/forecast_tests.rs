@@ -42,7 +42,7 @@ fn a100() -> Vec<Point> {
 }
 
 #[test]
-fn points_that_were_not_fitted_to_are_predicted_within_the_bar() {
+fn the_fit_predicts_other_points_within_the_bar() {
     let fit = fit(&a100()).unwrap();
     assert_eq!(fit.copies, 7);
     let table = catalog::by_name("A100-80GB").unwrap().mig_table().unwrap();
@@ -65,7 +65,7 @@ fn points_that_were_not_fitted_to_are_predicted_within_the_bar() {
 }
 
 #[test]
-fn a_prediction_beyond_the_bar_is_said_to_be() {
+fn a_prediction_beyond_the_bar_is_marked() {
     let fit = fit(&a100()).unwrap();
     let table = MigTable::default();
     let within =
@@ -77,7 +77,7 @@ fn a_prediction_beyond_the_bar_is_said_to_be() {
 
 /// Shares with thread limits need another node policy than shares without, so they need a run of their own.
 #[test]
-fn a_run_without_a_fit_of_its_own_is_predicted_from_an_earlier_one() {
+fn a_run_without_its_own_fit_uses_an_earlier_fit() {
     let earlier = fit(&a100()).unwrap();
     let limited =
         [point(Technology::MpsLimited, 7, 0.3198, Some(14)), point(Technology::Mps, 7, 0.3198, Some(100))];
@@ -103,7 +103,7 @@ fn without_both_runs_there_is_no_fit() {
 /// The detector on an H200: seven copies took 0.0947 s without thread limits, and 0.1192 s with 14 % of the threads
 /// each.
 #[test]
-fn copies_that_their_limit_slowed_down_are_not_fitted_to() {
+fn the_fit_skips_copies_that_their_thread_limit_slowed_down() {
     let runs = |seven, threads| {
         fit(&[point(Technology::Mps, 1, 0.0501, Some(100)), point(Technology::Mps, 7, seven, Some(threads))])
     };

@@ -38,7 +38,7 @@ fn seen(pod: &Pod, kind: Kind, threads: Option<u8>) -> Result<Option<Granted>, S
 }
 
 #[test]
-fn a_copy_that_got_what_its_row_says_is_counted() {
+fn a_copy_that_got_what_its_row_says_counts() {
     let mps = pod("nvidia.com/gpu-10gb", &[(share(14), 0)]);
     let granted = Granted { id: SliceId::new("s1"), shape: share(14) };
     assert_eq!(seen(&mps, Kind::Mps, Some(14)), Ok(Some(granted)));
@@ -51,7 +51,7 @@ fn a_copy_that_got_what_its_row_says_is_counted() {
 }
 
 #[test]
-fn a_copy_with_anything_else_is_told_and_not_counted() {
+fn a_copy_with_another_grant_is_refused_with_the_reason() {
     let refused = |pod: &Pod, threads| seen(pod, Kind::Mps, threads).unwrap_err();
     let slices = pod("nvidia.com/gpu-10gb.shared", &[]);
     assert!(refused(&slices, None).contains("was given nvidia.com/gpu-10gb.shared and not mps"));

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_and_what_else_is_printed_is_left_out() {
+    fn other_output_between_the_lines_is_skipped() {
         let start =
             r#"{"kind": "start", "at": 1.5, "workload": "yolos", "gpu": "NVIDIA H200", "torch": "2.11"}"#;
         let expected = Start { gpu: Some("NVIDIA H200".into()), torch: Some("2.11".into()), driver: None };

@@ -24,7 +24,7 @@ fn lines(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn what_the_cluster_offers_is_measured_and_shares_are_of_one_gpu() {
+fn every_offered_technology_is_planned_and_shares_are_on_one_gpu() {
     // One H100 in MIG mode, and one L4 without MIG.
     let free = free(&[node(&["H100-80GB", "L4-24GB"], "{}")], None).unwrap();
     let plan = plan(wanted(&[], &[1, 2, 7], 10), &free).unwrap();
@@ -52,7 +52,7 @@ fn what_the_cluster_offers_is_measured_and_shares_are_of_one_gpu() {
 }
 
 #[test]
-fn copies_have_all_threads_as_far_as_the_nodes_policy_lets_them_come_to() {
+fn copies_get_all_threads_within_the_nodes_overcommit_limit() {
     let policy = r#"{"gpus": [{"mps": {"memoryPercent": 400}}]}"#;
     let free = free(&[node(&["L4-24GB"], policy)], None).unwrap();
     let plan = plan(wanted(&[Technology::Mps], &[1, 3, 4, 7], 2), &free).unwrap();
@@ -61,7 +61,7 @@ fn copies_have_all_threads_as_far_as_the_nodes_policy_lets_them_come_to() {
 }
 
 #[test]
-fn where_nobody_is_limited_nobody_asks_for_a_part() {
+fn without_compute_limits_no_copy_asks_for_a_thread_percentage() {
     let policy = r#"{"gpus": [{"mps": {"computeLimit": "none"}}]}"#;
     let free = free(&[node(&["L4-24GB"], policy)], None).unwrap();
     let shared = plan(wanted(&[Technology::Mps], &[1, 7], 2), &free).unwrap();
@@ -71,7 +71,7 @@ fn where_nobody_is_limited_nobody_asks_for_a_part() {
 }
 
 #[test]
-fn limits_that_come_to_more_than_shares_may_are_left_out_with_the_largest_that_would_do() {
+fn too_large_thread_limits_are_left_out_with_the_largest_possible_one() {
     let free = free(&[node(&["L4-24GB"], "{}")], None).unwrap();
     let plan = plan(wanted(&[Technology::MpsLimited], &[7, 8], 1), &free).unwrap();
     assert_eq!(lines(&plan), ["7 x mps-limited of 1 GB with 14 % on GPU-0"]);
@@ -83,7 +83,7 @@ fn limits_that_come_to_more_than_shares_may_are_left_out_with_the_largest_that_w
 }
 
 #[test]
-fn what_is_not_offered_is_left_out_and_refused_where_it_was_named() {
+fn a_technology_without_free_gpus_is_left_out_or_refused_if_the_flag_names_it() {
     let policy = r#"{"gpus": [{"kinds": ["mps"]}]}"#;
     let free = free(&[node(&["L4-24GB"], policy)], None).unwrap();
     let all = plan(wanted(&[], &[1], 1), &free).unwrap();
@@ -95,7 +95,7 @@ fn what_is_not_offered_is_left_out_and_refused_where_it_was_named() {
 }
 
 #[test]
-fn replicas_are_no_slices_by_size() {
+fn equal_replicas_are_not_planned_as_slices_by_size() {
     let policy = r#"{"gpus": [{"timeSlicing": {"replicas": 4}}]}"#;
     let free = free(&[node(&["L4-24GB"], policy)], None).unwrap();
     let refused = plan(wanted(&[Technology::TimeSlicing], &[1], 1), &free).unwrap_err().to_string();
@@ -103,7 +103,7 @@ fn replicas_are_no_slices_by_size() {
 }
 
 #[test]
-fn a_gpu_that_is_used_or_sick_is_not_measured() {
+fn a_used_or_unhealthy_gpu_is_not_measured() {
     let mut used = node(&["L4-24GB", "L4-24GB", "L4-24GB"], "{}");
     let reservation = Reservation {
         uid: PodUid::new("u"),

@@ -18,7 +18,7 @@ fn state_of(status: &serde_json::Value) -> PodState {
 }
 
 #[test]
-fn a_pod_that_is_on_its_way_is_waited_for() {
+fn a_pod_that_may_still_run_has_not_failed() {
     let waits = |text: &str| PodState::Waits(text.to_owned());
     assert_eq!(state_of(&json!({})), waits("its node's kubelet has not started it yet"));
     let condition = json!({"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"});
@@ -32,7 +32,7 @@ fn a_pod_that_is_on_its_way_is_waited_for() {
 }
 
 #[test]
-fn a_pod_that_will_never_run_or_has_ended_is_not() {
+fn a_pod_that_can_never_run_or_has_ended_has_failed() {
     let ends = |text: &str| PodState::Ends(text.to_owned());
     let failed = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no device"});
     assert_eq!(state_of(&failed), ends("UnexpectedAdmissionError: no device"));
@@ -52,7 +52,7 @@ fn a_pod_that_will_never_run_or_has_ended_is_not() {
 }
 
 #[test]
-fn the_newest_events_are_told_oldest_first() {
+fn the_newest_events_are_listed_oldest_first() {
     let event = |second: u32| -> Event {
         serde_json::from_value(json!({
             "metadata": {}, "involvedObject": {}, "reason": "Waits", "message": format!("{second}"),

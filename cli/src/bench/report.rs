@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_one_gpu_become_one_with_a_fit_of_its_own() {
+    fn runs_of_one_gpu_are_joined_and_fitted_anew() {
         let mut all = run("time-slicing", &[(1, 0.05), (7, 0.38)]);
         all.left_out =
             vec![LeftOut { technology: Technology::Mps, copies: None, reason: "not offered".to_owned() }];
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_that_was_measured_twice_and_another_workload_are_refused() {
+    fn a_repeated_point_and_another_workload_are_refused() {
         let mut all = run("mps", &[(1, 0.05)]);
         assert!(join(&mut all, run("mps", &[(1, 0.06)])).is_err());
         let other = Results { workload: "llm".to_owned(), ..run("whole", &[(1, 0.05)]) };

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_second_of_a_copy_is_a_line_and_rates_begin_with_the_second() {
+    fn each_second_is_a_line_and_rates_start_at_the_second_line() {
         let mut copy = Copy::default();
         for (second, text) in [
             r#""warm": false, "seconds": [0.25, 0.5], "sensors": {"cpu_busy": 100, "cpu_idle": 900, "context_switches": 5}"#,

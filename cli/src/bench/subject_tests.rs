@@ -41,7 +41,7 @@ fn without_a_template_the_client_runs_from_the_config_map() {
 }
 
 #[test]
-fn what_a_template_says_stays_but_for_what_is_measured() {
+fn a_template_keeps_everything_but_the_measured_fields() {
     let template = r#"
 metadata: {labels: {team: a}, annotations: {note: kept}}
 spec:
@@ -114,7 +114,7 @@ fn running() -> Pod {
 }
 
 #[test]
-fn of_a_running_pod_what_the_cluster_set_and_what_it_asked_is_taken_away() {
+fn a_running_pods_template_has_no_cluster_fields_and_no_request() {
     let subject = pod(running(), None).unwrap();
     assert_eq!((subject.container.as_str(), subject.files), ("main", false));
     insta::assert_yaml_snapshot!(subject.template);
@@ -132,7 +132,7 @@ fn a_pod_of_several_containers_needs_the_name_of_one() {
 }
 
 #[test]
-fn a_pods_memory_is_what_was_recorded_or_written() {
+fn a_pods_memory_is_from_its_annotation_or_its_limit() {
     assert_eq!(asked(&running(), None), Some(SizeGb(6)));
     let mut by_limit = running();
     by_limit.metadata.annotations = None;

@@ -28,7 +28,7 @@ fn near(value: f64, expected: f64) -> bool {
 }
 
 #[test]
-fn only_turns_count_that_ran_while_all_were_warm_and_none_had_ended() {
+fn a_turn_counts_only_while_all_copies_are_warm_and_running() {
     // One copy is warm from 2 to 10 and the other from 5 to 9, so both are warm from 5 to 9.
     let (early, late) = (copy(0.0, 10, 0.25), copy(3.0, 6, 0.5));
     let window = Window::of([&early, &late].into_iter()).unwrap();
@@ -47,7 +47,7 @@ fn only_turns_count_that_ran_while_all_were_warm_and_none_had_ended() {
 }
 
 #[test]
-fn the_end_of_one_copy_is_the_end_of_the_window() {
+fn the_window_ends_with_the_first_copy_that_ends() {
     let (mut early, late) = (copy(0.0, 10, 0.5), copy(0.0, 10, 0.5));
     early.tell(Line::End { at: 5.5 });
     let window = Window::of([&early, &late].into_iter()).unwrap();
@@ -58,7 +58,7 @@ fn the_end_of_one_copy_is_the_end_of_the_window() {
 }
 
 #[test]
-fn there_is_no_window_while_a_copy_is_not_warm_and_no_figure_without_a_turn() {
+fn a_window_needs_warm_copies_and_a_figure_needs_a_turn() {
     let (warm, cold) = (copy(0.0, 10, 0.5), copy(0.0, 2, 0.5));
     assert_eq!(Window::of([&warm, &cold].into_iter()), None);
     assert_eq!(Window::of([&Copy::default()].into_iter()), None);
@@ -69,7 +69,7 @@ fn there_is_no_window_while_a_copy_is_not_warm_and_no_figure_without_a_turn() {
 }
 
 #[test]
-fn a_window_between_the_lines_of_a_copy_is_not_enough() {
+fn a_window_without_a_line_of_a_copy_has_no_figures() {
     // The slow copy prints every 1.5 s: the window starts at 2.1, when the other is warm, and has no line of the slow
     // one before 4.5.
     let (slow, quick) = (copy(-1.5, 4, 1.5), copy(0.1, 4, 0.25));
@@ -81,7 +81,7 @@ fn a_window_between_the_lines_of_a_copy_is_not_enough() {
 
 /// Python computes it as `sorted[min(int(len * part), len - 1)]`.
 #[test]
-fn a_percentile_is_what_by_hand_calls_so() {
+fn a_percentile_equals_that_of_the_python_scripts() {
     let values: Vec<f64> = (1..=20_u8).map(f64::from).collect();
     for (part, expected) in [(0.0, 1.0), (0.5, 11.0), (0.95, 20.0), (0.99, 20.0), (1.0, 20.0)] {
         assert!(near(percentile(&values, part), expected), "{part}");
@@ -90,7 +90,7 @@ fn a_percentile_is_what_by_hand_calls_so() {
 }
 
 #[test]
-fn what_nvml_does_not_tell_is_absent() {
+fn figures_without_nvml_values_are_absent() {
     let mut copy = copy(0.0, 6, 0.5);
     for turns in &mut copy.turns {
         turns.sensors = Sensors::default();

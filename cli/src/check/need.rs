@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_installs_needs_to_create_every_kind_of_the_manifests() {
+    fn the_installer_needs_to_create_every_kind_of_the_manifests() {
         let needs: Vec<String> = of_the_installer("k").iter().map(ToString::to_string).collect();
         assert!(needs.contains(&"create deployments.apps in k".to_owned()));
         assert!(needs.contains(&"create customresourcedefinitions.apiextensions.k8s.io".to_owned()));

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_known_by_their_images() {
+    fn programs_are_recognized_by_their_images() {
         let plugin = "nvcr.io/nvidia/k8s-device-plugin:v0.19.3";
         let cases = [
             ("nvidia-device-plugin-ctr", plugin, Some(Who::DevicePlugin)),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_are_known_by_their_names() {
+    fn webhooks_are_recognized_by_their_names() {
         let cases = [
             ("hami-webhook", Some(Who::Hami)),
             ("vgpu-hami-webhook", Some(Who::Hami)),

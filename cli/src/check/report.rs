@@ -121,12 +121,12 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_shown_in_groups_with_remedies() {
+    fn the_report_lists_all_findings_in_groups_with_remedies() {
         insta::assert_snapshot!(render(&report(), Format::Text, false));
     }
 
     #[test]
-    fn the_short_form_has_a_line_of_ascii_for_what_is_not_good() {
+    fn the_short_form_has_an_ascii_line_for_each_problem() {
         insta::assert_snapshot!(render(&report(), Format::Short, false));
     }
 
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_fails_only_where_that_is_asked_for() {
+    fn a_warning_fails_only_in_strict_mode() {
         let mut report = report();
         assert!(!is_good(&report, false));
         report[2].1.truncate(1);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_missing_is_named_as_kube_names_it() {
+    async fn missing_parts_give_the_same_errors_as_kube() {
         for options in [chosen(Some("three"), None), chosen(Some("lost"), None), chosen(None, Some("c3"))] {
             let error = load(&kubeconfig(), &options).unwrap_err().to_string();
             let expected = Config::from_custom_kubeconfig(kubeconfig(), &options).await.unwrap_err();

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_proxy_is_named_without_its_password() {
+    fn an_invalid_proxy_is_reported_without_its_password() {
         for url in [
             "ftp://me:secret@proxy",
             "http://me:secret@",

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_api_servers_time_is_read_and_held_against_this_machines() {
+    fn the_api_servers_clock_is_compared_with_the_local_clock() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
         let there = time_of("Sun, 22 Nov 2026 20:38:02 GMT").unwrap();
         assert_eq!(there, at("2026-11-22T20:38:02Z"));

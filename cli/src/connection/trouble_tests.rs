@@ -5,7 +5,7 @@ fn at(text: &str) -> Timestamp {
 }
 
 #[test]
-fn each_trouble_is_told_by_its_name() {
+fn each_trouble_has_its_own_message() {
     let end = at("2026-01-02T03:04:05Z");
     let url = || "https://10.0.0.1:6443/".to_owned();
     let text = |text: &str| Failed::Text(text.to_owned());
@@ -52,7 +52,7 @@ fn each_trouble_is_told_by_its_name() {
 }
 
 #[test]
-fn of_a_kubeconfig_that_cannot_be_read_nothing_is_shown() {
+fn a_parse_error_shows_nothing_of_the_kubeconfig() {
     let error = kube::config::Kubeconfig::from_yaml("users: [{token: secret}").unwrap_err();
     let Trouble::Kubeconfig(text) = Trouble::of_kubeconfig(&error) else { panic!("another") };
     assert!(
@@ -62,7 +62,7 @@ fn of_a_kubeconfig_that_cannot_be_read_nothing_is_shown() {
 }
 
 #[test]
-fn a_certificate_that_has_ended_is_found_in_the_kubeconfig() {
+fn an_expired_certificate_is_found_in_the_kubeconfig() {
     let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
     parameters.not_before = rcgen::date_time_ymd(2020, 1, 1);
     parameters.not_after = rcgen::date_time_ymd(2021, 1, 1);
@@ -74,7 +74,7 @@ fn a_certificate_that_has_ended_is_found_in_the_kubeconfig() {
 }
 
 #[test]
-fn of_a_plugin_that_failed_its_last_words_are_told_and_not_what_it_may_have_given() {
+fn a_failed_plugin_is_reported_by_its_stderr_and_not_its_stdout() {
     use std::os::unix::process::ExitStatusExt as _;
     let out = std::process::Output {
         status: std::process::ExitStatus::from_raw(255 << 8),

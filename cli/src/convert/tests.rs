@@ -16,17 +16,17 @@ fn converted(file: &str) -> String {
 }
 
 #[test]
-fn a_configuration_of_mig_parted_is_a_policy_for_the_nodes_with_its_label() {
+fn a_mig_parted_configuration_becomes_a_policy_for_the_nodes_with_its_label() {
     insta::assert_snapshot!(converted("mig-parted.yaml"));
 }
 
 #[test]
-fn what_mig_parted_can_say_and_kerf_cannot_is_told_by_field() {
+fn mig_parted_fields_without_an_equivalent_are_reported_by_field() {
     insta::assert_snapshot!(converted("mig-parted-odd.yaml"));
 }
 
 #[test]
-fn what_nos_specified_for_a_node_is_a_policy_for_the_node() {
+fn the_nos_annotations_of_a_node_become_a_policy_for_the_node() {
     insta::assert_snapshot!(converted("nos-nodes.yaml"));
 }
 
@@ -36,7 +36,7 @@ fn shared_gpus_of_device_plugins_become_rules() {
 }
 
 #[test]
-fn turns_on_mig_devices_join_the_rule_for_their_gpus() {
+fn time_slicing_of_mig_devices_joins_the_rule_for_their_gpus() {
     insta::assert_snapshot!(converted("device-plugin-mig.yaml"));
 }
 
@@ -46,12 +46,12 @@ fn each_configuration_of_a_config_map_is_for_the_nodes_with_its_label() {
 }
 
 #[test]
-fn two_configurations_that_come_to_one_name_are_told_by_both_fields() {
+fn two_configurations_with_one_policy_name_are_reported_by_both_fields() {
     insta::assert_snapshot!(converted("one-name.yaml"));
 }
 
 #[test]
-fn every_policy_that_is_made_is_one_that_is_read() {
+fn every_converted_policy_can_be_read() {
     for file in [
         "mig-parted.yaml",
         "nos-nodes.yaml",
@@ -67,7 +67,7 @@ fn every_policy_that_is_made_is_one_that_is_read() {
 }
 
 #[test]
-fn json_is_one_policy_or_a_list_of_them() {
+fn json_output_is_one_policy_or_a_list() {
     let json = |documents: &[NodePolicyDocument]| -> Value {
         serde_json::from_str(&text(documents, ObjectFormat::Json).unwrap()).unwrap()
     };
@@ -80,7 +80,7 @@ fn json_is_one_policy_or_a_list_of_them() {
 }
 
 #[test]
-fn a_file_that_says_nothing_is_no_configuration_and_one_that_cannot_be_read_is_told_in_a_line() {
+fn empty_files_and_unreadable_files_are_refused_in_one_line() {
     for (text, told) in [
         ("", "there is nothing in it; give mig-parted's"),
         ("---\n---\n", "there is nothing in it"),

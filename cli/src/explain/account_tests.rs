@@ -16,7 +16,7 @@ fn records(fixture: &str) -> Records {
 }
 
 #[test]
-fn a_pod_that_runs_is_told_from_its_request_to_its_slice() {
+fn a_running_pod_is_explained_from_request_to_slice() {
     insta::assert_snapshot!(explained("runs.yaml"));
 }
 
@@ -34,27 +34,27 @@ fn programs_read_the_documents_and_the_entries_with_their_times() {
 }
 
 #[test]
-fn a_pod_on_a_static_node_is_told_with_the_devices_that_it_was_given() {
+fn a_pod_on_a_static_node_is_explained_with_its_devices() {
     insta::assert_snapshot!(explained("static.yaml"));
 }
 
 #[test]
-fn a_pod_that_waits_is_told_why() {
+fn a_pending_pod_is_explained_with_the_reasons() {
     insta::assert_snapshot!(explained("waits.yaml"));
 }
 
 #[test]
-fn pods_that_several_kinds_may_serve_are_told_with_their_kinds_and_the_nodes_that_are_left_out() {
+fn a_pod_of_several_kinds_is_explained_with_kinds_and_rejected_nodes() {
     insta::assert_snapshot!(explained("neutral.yaml"));
 }
 
 #[test]
-fn what_is_not_recorded_is_said_and_not_guessed() {
+fn missing_records_are_reported_and_not_guessed() {
     insta::assert_snapshot!(explained("stranger.yaml"));
 }
 
 #[test]
-fn a_node_that_cannot_be_read_hides_no_other() {
+fn an_unreadable_node_hides_no_other_node() {
     let mut records = records("waits.yaml");
     let slice = serde_json::json!({"id": "s9", "gpu": "GPU-9", "shape": {"kind": "future"}});
     let node = serde_json::json!({"metadata": {"name": "newer"}, "status": {"slices": [slice]}});
@@ -65,7 +65,7 @@ fn a_node_that_cannot_be_read_hides_no_other() {
 }
 
 #[test]
-fn who_may_not_see_gpu_nodes_or_events_is_told_the_rest() {
+fn without_access_to_gpu_nodes_or_events_the_rest_is_explained() {
     let mut records = records("waits.yaml");
     let forbidden = |what: &str| format!("{what} is forbidden: User \"jane\" cannot list resource {what:?}");
     (records.pods[0].events, records.nodes) = (Err(forbidden("events")), Err(forbidden("gpunodes.kerf.dev")));

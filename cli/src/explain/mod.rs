@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_are_named_as_kubectl_takes_them() {
+    fn pods_are_named_as_for_kubectl() {
         let named = |what: &[&str]| {
             let what: Vec<String> = what.iter().map(|word| (*word).to_owned()).collect();
             names(&what).map_err(|error| error.to_string())

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_from_the_catalog_are_marked_and_told() {
+    fn differences_from_the_catalog_are_marked_and_reported() {
         let mut entries = catalog::by_name("H100-80GB").unwrap().mig_table().unwrap().entries().to_vec();
         entries[0].max = 6;
         entries.retain(|entry| entry.profile.compute() != 7);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_the_catalog_does_not_know_is_named() {
+    fn a_gpu_outside_the_catalog_is_named() {
         let unknown = Gpu { product: "NVIDIA X100".to_owned(), ..h100() };
         let report = Report { gpus: vec![gpu_report(&unknown, MigTable::default())], silent: Vec::new() };
         assert_eq!(

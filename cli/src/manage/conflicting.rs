@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn its_pods_are_known_by_their_owner() {
+    fn the_pods_of_a_daemon_set_are_recognized_by_their_owner() {
         let pod = |namespace: &str, owner: &str, node: &str| -> PluginPod {
             let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": owner, "uid": "u"});
             let metadata = json!({"name": "p", "namespace": namespace, "ownerReferences": [owner]});

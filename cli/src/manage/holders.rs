@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_have_ended_run_elsewhere_or_have_slices_of_kerfs_hold_nothing() {
+    fn ended_pods_pods_elsewhere_and_pods_with_kerfs_slices_hold_no_gpu() {
         let mut ended = pod("ended", "nvidia.com/gpu", "1");
         ended.status.phase = Some("Succeeded".to_owned());
         let mut elsewhere = pod("elsewhere", "nvidia.com/gpu", "1");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_hold_what_their_claims_were_given() {
+    fn pods_hold_the_devices_that_their_claims_allocate() {
         let claim = |driver: &str, pod: &str| {
             let devices = json!({"results": [{"driver": driver, "pool": "n1", "device": "gpu-0"}]});
             let consumers = json!([{"resource": "pods", "name": pod, "uid": "u"}]);

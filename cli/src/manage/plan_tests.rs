@@ -60,7 +60,7 @@ fn plan(cluster: &Cluster, labels: &Value, pods: Vec<PluginPod>) -> Plan {
 }
 
 #[test]
-fn gpu_operators_programs_leave_by_their_labels_in_one_step_with_kerfs() {
+fn the_labels_of_gpu_operator_and_kerf_change_in_one_patch() {
     let deployed =
         json!({"nvidia.com/gpu.deploy.device-plugin": "true", "nvidia.com/gpu.deploy.dra-driver": "false"});
     let plan = plan(&cluster(operators_sets()), &deployed, vec![pod_of("plugin"), pod_of("manager")]);
@@ -78,7 +78,7 @@ fn gpu_operators_programs_leave_by_their_labels_in_one_step_with_kerfs() {
 }
 
 #[test]
-fn gpu_operator_is_known_by_its_policy_by_its_labels_and_by_its_daemon_sets() {
+fn gpu_operator_is_recognized_by_its_policy_labels_or_daemon_sets() {
     let without = cluster(vec![]);
     let with_policy = Cluster { has_cluster_policy: true, ..without.clone() };
     let driver = json!({"nvidia.com/gpu.deploy.driver": "pre-installed"});
@@ -106,7 +106,7 @@ fn a_program_that_no_label_keeps_away_is_named_with_the_command() {
 }
 
 #[test]
-fn who_holds_gpus_is_in_the_way_of_the_labels_alone() {
+fn holders_block_only_the_change_of_the_labels() {
     let alone = cluster(vec![]);
     let before = plan(&alone, &json!({}), vec![holder()]);
     assert_eq!(before.in_the_way(), &["ml/train".to_owned()].into());
@@ -115,7 +115,7 @@ fn who_holds_gpus_is_in_the_way_of_the_labels_alone() {
 }
 
 #[test]
-fn what_must_not_be_handed_over_is_refused_by_name() {
+fn a_node_that_must_not_be_handed_over_is_refused_by_name() {
     let good = || observed(&json!({}), vec![]);
     let mut not_ready = good();
     not_ready.node.status = None;
@@ -145,7 +145,7 @@ fn what_must_not_be_handed_over_is_refused_by_name() {
 }
 
 #[test]
-fn what_kerfs_agent_pauses_for_a_cut_is_no_mig_managers_work() {
+fn programs_that_kerfs_agent_pauses_do_not_count_as_the_mig_managers() {
     let managed = |paused: &str| {
         let labels = json!({"kerf.dev/managed": "true", paused: "paused-for-mig-change"});
         Plan::new(&cluster(vec![]), &observed(&labels, vec![]))

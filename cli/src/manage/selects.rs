@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn each_operator_selects_as_kube_scheduler_has_it() {
+    fn each_operator_selects_as_in_kube_scheduler() {
         for (key, operator, values, expected) in [
             ("pool", "In", &["cpu", "gpu"][..], true),
             ("pool", "In", &["cpu"], false),

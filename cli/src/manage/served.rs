@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_served_when_its_agent_says_so_and_nobody_else_manages_its_gpus() {
+    fn a_node_is_served_if_its_agent_is_ready_and_no_other_manager_runs() {
         let good = gpu_node(&[("Ready", "True"), ("Uncontested", "True")]);
         let said = served("kerf-system", Some(&agent("True")), Some(&good));
         assert_eq!(said.unwrap(), "1 GPU (1x H100-80GB), 0 slices");

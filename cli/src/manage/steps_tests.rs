@@ -95,7 +95,7 @@ fn is_unschedulable(api: &ApiStandIn) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_is_handed_over_and_once() {
+async fn a_node_is_handed_over_only_once() {
     for words in [&["n1"][..], &["-l", "pool=gpu"]] {
         let api = cluster();
         managed_with(&api, words, play(&api)).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_node_is_handed_over_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_was_cut_short_is_continued() {
+async fn an_interrupted_run_is_continued() {
     let api = cluster();
     // The node has its labels, but the plugin has not left it yet.
     let error = managed(&api, &["n1", "--timeout", "10s"]).await.unwrap_err();
@@ -142,7 +142,7 @@ async fn pods_keep_their_gpus_until_they_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_is_cordoned_only_on_request_and_as_long_as_it_takes() {
+async fn a_node_is_cordoned_only_on_request_and_only_during_the_handover() {
     let api = cluster();
     add_pod(&api, "Running");
     let error = managed(&api, &["n1", "--wait", "1m", "--cordon"]).await.unwrap_err();

@@ -79,7 +79,7 @@ fn managed(managed: Vec<Managed>) -> Shown {
 }
 
 #[tokio::test]
-async fn a_selector_is_for_the_api_server_and_counts_for_both_kinds_of_nodes() {
+async fn the_api_server_applies_the_selector_to_both_kinds_of_nodes() {
     let client = kerf_runtime::stand_in::client(|asked| {
         let items = match (asked.path.as_str(), asked.query.contains("labelSelector=zone%3Da")) {
             ("/apis/kerf.dev/v1alpha1/gpunodes", false) => {
@@ -107,18 +107,18 @@ async fn a_selector_is_for_the_api_server_and_counts_for_both_kinds_of_nodes() {
 }
 
 #[test]
-fn slices_stand_where_they_are_and_name_their_holders() {
+fn slices_are_drawn_at_their_placement_with_their_holders() {
     insta::assert_snapshot!(text(all(), Format::Text, draw::WIDTH));
 }
 
 #[test]
-fn what_is_too_narrow_to_be_read_is_listed() {
+fn slices_too_narrow_for_a_name_are_listed() {
     let shown = managed(vec![shared(16, 1)]);
     insta::assert_snapshot!(text(shown, Format::Text, 40));
 }
 
 #[test]
-fn a_table_has_a_row_a_slice() {
+fn a_table_has_one_row_per_slice() {
     insta::assert_snapshot!(text(all(), Format::Wide, draw::WIDTH));
 }
 
@@ -133,7 +133,7 @@ fn programs_read_json_and_yaml() {
 
 /// A neutral name does not imply the kind, but the shape does.
 #[test]
-fn a_slice_stands_under_its_name_and_a_neutral_one_has_its_kind() {
+fn a_slice_is_listed_by_its_name_and_a_neutral_one_also_by_its_kind() {
     let mut node: Value = serde_saphyr::from_str(MIG).unwrap();
     node["status"]["slices"][0]["resource"] = json!("kerf.dev/gpu-10gb");
     node["status"]["slices"][2]["reservation"]["resource"] = json!("kerf.dev/gpu-40gb");
@@ -176,7 +176,7 @@ fn replicas_share_their_gpu_instance() {
 }
 
 #[test]
-fn every_line_of_a_gpu_is_as_wide_as_was_asked_for() {
+fn every_line_of_a_gpu_has_the_requested_width() {
     for width in [40, 60, 88, 133, 240] {
         let node = of_yaml(MIG);
         let (spec, status) = node.read.unwrap();
@@ -201,7 +201,7 @@ fn a_node_that_cannot_be_read_says_why_and_an_empty_cluster_says_so() {
 }
 
 #[test]
-fn a_table_names_the_nodes_that_have_no_row_in_it_and_why() {
+fn a_table_names_the_nodes_without_a_row_and_why() {
     let bad = || of_object(&object(json!({"metadata": {"name": "x"}, "status": {"gpus": 1}})));
     let silent = of_object(&object(json!({"metadata": {"name": "y"}})));
     let serving = json!({"type": "Ready", "status": "True", "reason": "Serving", "message": "", "lastTransitionTime": ""});
@@ -217,7 +217,7 @@ fn a_table_names_the_nodes_that_have_no_row_in_it_and_why() {
 }
 
 #[test]
-fn a_deployments_pods_are_told_by_their_last_letters() {
+fn the_pods_of_a_deployment_are_distinguished_by_their_last_letters() {
     assert_eq!(short_name("web-7d9f8b6c54-x2x2x"), "web-x2x2x");
     for whole in
         ["trainer-0", "llama-inference-0", "llama-embedding-0", "web-frontend-x2x2x", "web-7d9f8b6c54-0"]

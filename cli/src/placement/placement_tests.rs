@@ -37,7 +37,7 @@ fn choice(nodes: &Nodes, request: &RequestDocument) -> Choice {
 }
 
 #[test]
-fn the_first_kind_of_the_order_is_taken_and_the_others_are_outranked() {
+fn the_first_possible_kind_is_chosen_and_later_ones_are_outranked() {
     let nodes = nodes();
     let found = choice(&nodes, &neutral(10, &[Kind::Mig, Kind::Mps]));
     assert_eq!(found.best, Some("h100".into()));
@@ -79,7 +79,7 @@ fn the_nodes_are_sorted_as_core_sorts_them() {
 }
 
 #[test]
-fn nodes_whose_taints_and_labels_keep_the_pod_away_are_left_out_and_named() {
+fn nodes_with_unfit_taints_or_labels_are_left_out_and_named() {
     let gpu = json!({"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"});
     let spot = json!({"key": "spot", "effect": "PreferNoSchedule"});
     let nodes = nodes().with_machines([
@@ -116,7 +116,7 @@ fn nodes_whose_taints_and_labels_keep_the_pod_away_are_left_out_and_named() {
 }
 
 #[test]
-fn what_a_pod_takes_the_next_one_does_not_have() {
+fn the_next_pod_does_not_get_the_capacity_of_the_last_one() {
     let mut nodes = nodes();
     let request = neutral(10, &[Kind::Mig, Kind::Mps]);
     let mut kinds: Vec<Option<Kind>> = Vec::new();
@@ -157,7 +157,7 @@ fn a_node_that_cannot_be_used_says_why() {
 }
 
 #[test]
-fn a_pod_in_a_user_namespace_goes_only_where_the_node_has_them() {
+fn a_pod_in_a_user_namespace_needs_a_node_with_user_namespaces() {
     let nodes = nodes().with_machines([machine(json!({"metadata": {"name": "l4-a"}}))]);
     let request = RequestDocument { user_namespace: true, ..neutral(10, &[Kind::Mps]) };
     let found = choice(&nodes, &request);
@@ -194,7 +194,7 @@ fn beside(pods: u32) -> Nodes {
 }
 
 #[test]
-fn a_static_node_has_room_for_what_pods_have_left_of_it() {
+fn a_static_node_has_room_for_its_unused_devices() {
     let mut nodes = beside(1);
     let found = choice(&nodes, &by_turns(6));
     assert_eq!(found.lines(), ["t4: has room: 1 nvidia.com/gpu"]);
@@ -205,7 +205,7 @@ fn a_static_node_has_room_for_what_pods_have_left_of_it() {
 }
 
 #[test]
-fn a_node_whose_mig_devices_get_other_names_says_what_the_extender_says() {
+fn a_node_with_changing_mig_names_has_the_extenders_refusal() {
     let a100 = json!({
         "metadata": {"name": "a100", "labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"}},
         "status": {"allocatable": {"nvidia.com/gpu": "7"}},
@@ -229,7 +229,7 @@ fn a_node_whose_mig_devices_get_other_names_says_what_the_extender_says() {
 }
 
 #[test]
-fn many_nodes_are_told_by_their_number() {
+fn many_nodes_are_reported_by_their_number() {
     let names: Vec<NodeName> = (0..10).map(|number| NodeName::new(format!("n{number}"))).collect();
     assert_eq!(listed(&names), "n0, n1, n2, n3, n4, n5, n6, n7 and 2 more");
     assert_eq!(listed(&names[..1]), "n0");

@@ -118,7 +118,7 @@ mod tests {
     const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n";
 
     #[test]
-    fn only_files_that_cannot_be_meant_as_policies_are_skipped() {
+    fn only_files_that_are_certainly_no_policies_are_skipped() {
         for (text, skipped) in [
             (POLICY.to_owned(), false),
             (format!("{POD}---\n{POLICY}"), false),

@@ -140,7 +140,7 @@ fn only_templates_that_need_it_are_named_by_their_paths() {
 }
 
 #[test]
-fn a_manifest_without_pods_is_told_what_was_looked_for() {
+fn a_manifest_without_pods_is_refused_with_the_known_kinds() {
     let documents = documents_of("none");
     assert!(documents.iter().all(|document| pods(document, "web").is_empty()));
     let why = no_pod(&documents, "web");

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_promised_a_slice_holds_it_and_so_does_whom_the_agent_names() {
+    fn the_owner_of_a_reservation_and_the_holder_in_the_status_hold_slices() {
         let mut status = node_status(&["H100-80GB"]);
         let ask = request("nvidia.com/mig-1g.10gb", 1);
         let spec =
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_frees_nothing() {
+    fn an_unreadable_gpu_node_frees_nothing() {
         let unreadable = gpu_node(json!({"slices": 1}));
         assert!(matches!(holders("n1", Some(&unreadable), &[]), Err(Refused::Unreadable { .. })));
     }

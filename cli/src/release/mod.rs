@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_named_as_kubectl_takes_it() {
+    fn a_node_is_named_as_for_kubectl() {
         for text in ["gpu-1", "node/gpu-1", "nodes/gpu-1", "no/gpu-1"] {
             assert_eq!(node_name(text), Ok("gpu-1".to_owned()), "{text}");
         }

@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_kerfs_by_its_labels_or_by_what_kerf_has_there() {
+    fn a_node_is_managed_by_its_labels_or_by_kerfs_objects() {
         let (own, not) = (("kerf.dev/managed", "true"), ("kerf.dev/managed", "false"));
         for (of, has_gpu_node, has_pods, standing) in [
             (&[own][..], false, false, Standing::Managed),
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn only_labels_that_keep_nvidias_programs_away_are_to_be_removed() {
+    fn the_command_removes_only_labels_that_stop_nvidias_programs() {
         let none = &[PRESENT, ("nvidia.com/gpu.deploy.mig-manager", "true")][..];
         for (of, command) in [
             (none, None),

@@ -69,7 +69,7 @@ fn is_released(api: &ApiStandIn) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_is_given_back_step_by_step_and_once() {
+async fn a_node_is_released_step_by_step_and_only_once() {
     let api = cluster();
     released(&api, &[]).await.unwrap();
     assert_eq!(api.changes(), STEPS);
@@ -79,7 +79,7 @@ async fn a_node_is_given_back_step_by_step_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_was_cut_short_anywhere_goes_on_in_the_next() {
+async fn the_next_run_continues_a_run_that_ended_after_any_step() {
     for done in 0..STEPS.len() {
         let api = cluster();
         api.end_after(Some(done));
@@ -94,7 +94,7 @@ async fn a_run_that_was_cut_short_anywhere_goes_on_in_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_is_gone_on_with_and_one_that_is_done_does_not_pass_for_this_runs() {
+async fn a_running_job_is_continued_and_an_ended_one_is_replaced() {
     let api = cluster();
     add_job(&api, &json!([]));
     released(&api, &[]).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_job_is_gone_on_with_and_one_that_is_done_does_not_pass_for_this_runs(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_to_be_given_back_is_refused_before_anything_is_done() {
+async fn a_node_that_must_not_be_released_is_refused_before_any_change() {
     type Change = fn(&ApiStandIn);
     let cases: [(&str, Change); 6] = [
         ("there is no node n1", |api| api.remove(NODE)),
@@ -135,7 +135,7 @@ async fn what_is_not_to_be_given_back_is_refused_before_anything_is_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_are_waited_for_while_the_agent_is_there_to_see_them_end() {
+async fn the_run_waits_for_pods_while_the_agent_can_observe_their_end() {
     let api = cluster();
     add_pod(&api, "Running");
     let ends = async {
@@ -153,7 +153,7 @@ async fn pods_are_waited_for_while_the_agent_is_there_to_see_them_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_put_back_beside_an_agent_or_under_a_pod_that_came_while_it_ended() {
+async fn nothing_is_restored_beside_an_agent_or_under_a_late_pod() {
     let api = cluster();
     api.put(AGENTS_POD, agents_pod(&json!({})));
     let error = released(&api, &[]).await.unwrap_err();

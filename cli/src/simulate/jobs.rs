@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named_with_its_fault() {
+    fn a_bad_line_is_reported_with_its_fault() {
         let first = "0 1 1g.10gb\n\n";
         for (line, message) in [
             ("1 1", "line 3: 2 words; write `arrival duration profile`"),

@@ -47,20 +47,20 @@ fn each_pod_gets_a_line_in_the_judges_form() {
 }
 
 #[test]
-fn shares_fill_gpus_up() {
+fn pods_with_shares_fill_gpus_completely() {
     let decisions = decisions(&"1000 1024 1 470 -\n".repeat(13));
     assert_eq!(decisions.lines().filter(|line| line.contains("place")).count(), 12, "{decisions}");
     assert!(decisions.ends_with("12 reject\n"));
 }
 
 #[test]
-fn columns_are_found_by_name_and_windows_line_ends_do_no_harm() {
+fn columns_are_found_by_name_even_with_windows_line_ends() {
     let nodes = "\u{feff}model,x,gpu,memory_mib,cpu_milli\r\nT4,7,1,1024,1000\r\n";
     assert_eq!(lines(nodes, "1000 1024 1 10 T4\r\n"), "0 place 0 0\n");
 }
 
 #[test]
-fn bad_nodes_are_named_with_their_line_and_field() {
+fn bad_nodes_are_reported_with_line_and_field() {
     let with = |row: &str| format!("sn,cpu_milli,memory_mib,gpu,model\na,1,1,1,T4\n{row}\n");
     for (nodes, message) in [
         (
@@ -85,7 +85,7 @@ fn bad_nodes_are_named_with_their_line_and_field() {
 }
 
 #[test]
-fn bad_pods_are_named_with_their_line_and_field() {
+fn bad_pods_are_reported_with_line_and_field() {
     for (line, message) in [
         (
             "1 1 1 10",

@@ -70,7 +70,7 @@ fn pods() -> String {
 }
 
 #[test]
-fn each_pod_is_told_with_what_it_gets_and_what_was_passed_over() {
+fn each_pod_is_listed_with_its_slices_and_the_rejected_kinds() {
     let placed = placed(&pods(), None).unwrap();
     insta::assert_snapshot!(format!("{}\n{}", placed.table(false), placed.table(true)));
 }
@@ -90,7 +90,7 @@ fn programs_read_the_same() {
 }
 
 #[test]
-fn a_manifest_is_decided_by_the_policies() {
+fn the_policies_decide_a_manifest() {
     let pod = |name: &str, limits: Value| {
         let containers = json!([{"name": "main", "resources": {"limits": limits}}]);
         json!({"kind": "Pod", "metadata": {"name": name}, "spec": {"containers": containers}}).to_string()
@@ -108,7 +108,7 @@ fn a_manifest_is_decided_by_the_policies() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_the_field_and_what_to_do() {
+fn mistakes_are_reported_with_the_field_and_the_remedy() {
     let pod = json!({"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}]}});
     let mut unreadable = pod.clone();
     unreadable["metadata"]["annotations"] = json!({(keys::REQUEST): "{"});

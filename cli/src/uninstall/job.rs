@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_left_by_the_agents_own_pod() {
+    fn the_leave_job_runs_the_agents_own_container() {
         let job = leave(&agents(), &node(), Duration::from_secs(1)).unwrap();
         assert_eq!(node_of(&job), "n1");
         insta::assert_yaml_snapshot!(job);
     }
 
     #[test]
-    fn a_daemon_set_without_containers_is_none_of_kerfs() {
+    fn a_daemon_set_without_containers_is_not_kerfs() {
         assert_eq!(leave(&DaemonSet::default(), &node(), Duration::from_secs(1)), Err(NoJob::NoContainer));
     }
 }

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_node_stays_for_its_holders_its_promises_and_an_admins_policy() {
+    fn a_gpu_node_with_holders_reservations_or_an_admins_policy_stays() {
         let mut status = node_status(&["H100-80GB"]);
         let request = request("nvidia.com/mig-1g.10gb", 1);
         let promised = ledger::reserve(

@@ -38,7 +38,7 @@ async fn left(api: &ApiStandIn) -> anyhow::Result<Vec<String>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_an_earlier_uninstall_has_left_does_not_pass_for_this_ones() {
+async fn a_job_of_an_earlier_uninstall_is_replaced() {
     let api = cluster();
     add_job(&api, "u1", "n1", &json!({"conditions": [{"type": "Complete", "status": "True"}]}));
     add_job(&api, "u0", "n1", &json!({}));
@@ -48,7 +48,7 @@ async fn a_job_that_an_earlier_uninstall_has_left_does_not_pass_for_this_ones() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_was_cut_short_goes_on_with_its_jobs() {
+async fn an_interrupted_run_continues_with_its_jobs() {
     let api = cluster();
     add_job(&api, "u1", "n1", &json!({}));
     let agents = Api::<DaemonSet>::namespaced(api.client(), "kerf-system");
@@ -57,7 +57,7 @@ async fn a_run_that_was_cut_short_goes_on_with_its_jobs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_job_of_a_node_that_has_gone_goes_too() {
+async fn the_job_of_a_deleted_node_is_deleted() {
     let api = cluster();
     add_job(&api, "u9", "gone", &json!({}));
     let agents = Api::<DaemonSet>::namespaced(api.client(), "kerf-system");

@@ -17,7 +17,7 @@ fn completed(home: &Home, words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn names_of_the_cluster_that_the_words_point_to_are_completed() {
+fn names_are_completed_from_the_cluster_that_the_flags_select() {
     let named = |names: &[&str]| {
         list(&names.iter().map(|name| json!({"metadata": {"name": name}})).collect::<Vec<Value>>())
     };
@@ -48,7 +48,7 @@ fn names_of_the_cluster_that_the_words_point_to_are_completed() {
 }
 
 #[test]
-fn a_cluster_that_does_not_answer_completes_nothing_and_holds_nobody_up() {
+fn an_unreachable_cluster_completes_nothing_and_does_not_block() {
     let silent = StandIn::silent();
     for server in ["https://127.0.0.1:1".to_owned(), format!("http://{}", silent.address)] {
         let begun = Instant::now();
@@ -82,7 +82,7 @@ fn each_shell_gets_a_script_that_asks_kerf() {
 
 /// Runs the script in a real bash, because only bash can show what Tab offers.
 #[test]
-fn bash_completes_by_the_script() {
+fn bash_completes_with_the_script() {
     let api = StandIn::api(&nodes(&["gpu-1", "gpu-2"]));
     let home = Home::of(&format!("http://{}", api.address));
     let bin = home.path().join("bin");

@@ -19,7 +19,7 @@ const OF_A_CLUSTER: [&[&str]; 11] = [
 ];
 
 #[test]
-fn a_server_that_is_not_reached_gives_the_same_code_and_remedy_everywhere() {
+fn every_command_has_one_code_and_remedy_for_an_unreachable_server() {
     let home = Home::of("https://127.0.0.1:1");
     for words in OF_A_CLUSTER {
         let ran = home.run(words);
@@ -40,7 +40,7 @@ fn a_server_that_is_not_reached_gives_the_same_code_and_remedy_everywhere() {
 }
 
 #[test]
-fn a_wrong_flag_gives_the_same_code_everywhere() {
+fn every_command_has_one_code_for_a_wrong_flag() {
     let home = Home::of("https://127.0.0.1:1");
     let local = [&["gpu", "list"][..], &["policy", "check", "-f", "x"], &["simulate"], &["scheduler-config"]];
     for words in OF_A_CLUSTER.iter().copied().chain(local) {
@@ -61,7 +61,7 @@ fn a_wrong_flag_gives_the_same_code_everywhere() {
 }
 
 #[test]
-fn a_file_that_is_wrong_gives_the_code_of_a_wrong_flag() {
+fn a_wrong_file_has_the_code_of_a_wrong_flag() {
     let home = Home::of("https://127.0.0.1:1");
     std::fs::write(home.path().join("bad.yaml"), "a: [").unwrap();
     for words in [
@@ -86,7 +86,7 @@ fn a_file_that_is_wrong_gives_the_code_of_a_wrong_flag() {
 }
 
 #[test]
-fn an_object_that_is_not_there_gives_the_same_code_everywhere() {
+fn every_command_has_one_code_for_a_missing_object() {
     let mut objects = nodes(&["gpu-1"]);
     objects.push(("/api/v1/namespaces/team/pods", list(&[])));
     let api = StandIn::api(&objects);
@@ -107,7 +107,7 @@ fn an_object_that_is_not_there_gives_the_same_code_everywhere() {
 }
 
 #[test]
-fn a_check_says_by_its_code_whether_all_is_well() {
+fn the_exit_code_of_check_is_1_if_something_fails() {
     let api = StandIn::api(&[("/api/v1/namespaces/gpu/pods", list(&[]))]);
     let home = Home::of(&format!("http://{}", api.address));
     let ran = home.run(&["check", "--kerf-namespace", "gpu", "-o", "json"]);

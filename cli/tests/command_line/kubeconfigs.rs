@@ -37,14 +37,14 @@ fn the_files_that_kubeconfig_lists_are_read_as_one() {
 }
 
 #[test]
-fn an_empty_kubeconfig_is_none() {
+fn an_empty_kubeconfig_variable_is_ignored() {
     let home = tempfile::tempdir().unwrap();
     let (_, text) = check("", home.path());
     assert!(text.contains(".kube/config"), "{text}");
 }
 
 #[test]
-fn a_plugin_that_is_not_there_is_no_server_that_does_not_answer() {
+fn a_missing_plugin_is_not_reported_as_an_unreachable_server() {
     let folder = tempfile::tempdir().unwrap();
     let (code, text) = check(&files(folder.path(), Some("/nonexistent/plugin")), folder.path());
     assert!(text.contains("/nonexistent/plugin, which the kubeconfig names, gives no credentials"), "{text}");

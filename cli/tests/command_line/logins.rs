@@ -16,7 +16,7 @@ fn last(api: &StandIn) -> String {
 }
 
 #[test]
-fn a_plugins_token_reaches_the_api_server_and_its_last_words_the_user() {
+fn the_api_server_gets_a_plugins_token_and_the_user_its_stderr() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
     let credential = r#"{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "of-the-plugin"}}"#;
     let user = |script: &str| {
@@ -46,7 +46,7 @@ fn id_token(expires: i64) -> String {
 }
 
 #[test]
-fn an_oidc_token_that_has_ended_is_renewed_at_its_provider() {
+fn an_expired_oidc_token_is_refreshed_at_its_provider() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
     let certificate = Certificate::new("localhost");
     let fresh = id_token(4_000_000_000);
@@ -73,7 +73,7 @@ fn an_oidc_token_that_has_ended_is_renewed_at_its_provider() {
 }
 
 #[test]
-fn an_oidc_token_that_is_good_is_used_as_it_is() {
+fn a_valid_oidc_token_is_not_refreshed() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
     let token = id_token(4_000_000_000);
     let user = json!({"auth-provider": {"name": "oidc", "config": {"id-token": token}}});
@@ -87,7 +87,7 @@ fn an_oidc_token_that_is_good_is_used_as_it_is() {
 }
 
 #[test]
-fn who_is_impersonated_is_told_to_the_api_server() {
+fn the_api_server_gets_the_impersonation_headers() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
     let home = home(&api, &json!({}));
     let ran = home.run(&["nodes", "--as", "jane", "--as-group", "a", "--as-group", "b", "--as-uid", "7"]);
@@ -120,7 +120,7 @@ fn flags_name_another_server_cluster_and_user() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_waited_for_as_long_as_was_said() {
+fn the_request_timeout_ends_the_wait_for_an_unresponsive_server() {
     let home = home(&StandIn::silent(), &json!({}));
     let begun = std::time::Instant::now();
     let ran = home.run(&["nodes", "--request-timeout", "1"]);

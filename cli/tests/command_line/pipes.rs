@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
 #[test]
-fn a_pipe_that_is_closed_early_ends_a_command_without_a_word() {
+fn a_closed_pipe_ends_a_command_without_a_message() {
     let home = Home::of("https://127.0.0.1:1");
     // This is far more than a pipe holds, so that kerf is still writing when the reader goes.
     let jobs = kerf_cli::output::lines((0..10_000).map(|job| format!("{job} 0 1g.10gb")));
@@ -24,7 +24,7 @@ fn a_pipe_that_is_closed_early_ends_a_command_without_a_word() {
 }
 
 #[test]
-fn nobody_who_reads_at_all_is_no_error_that_is_told() {
+fn a_pipe_without_a_reader_is_no_reported_error() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
     let home = Home::of(&format!("http://{}", api.address));
     std::fs::write(home.path().join("policy.yaml"), "").unwrap();
@@ -45,7 +45,7 @@ fn nobody_who_reads_at_all_is_no_error_that_is_told() {
 }
 
 #[test]
-fn colours_are_printed_where_they_are_asked_for() {
+fn colours_are_printed_on_request() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
     let home = Home::of(&format!("http://{}", api.address));
     let escape = '\u{1b}';
@@ -68,7 +68,7 @@ fn on_a_terminal(home: &Home, words: &str, variables: &[(&str, &str)]) -> Option
 }
 
 #[test]
-fn a_terminal_has_colours_unless_it_is_dumb_or_somebody_wants_none() {
+fn a_terminal_has_colours_unless_it_is_dumb_or_no_color_is_set() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
     let home = Home::of(&format!("http://{}", api.address));
     let Some(plain) = on_a_terminal(&home, "check", &[("TERM", "xterm")]) else {

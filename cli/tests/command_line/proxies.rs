@@ -51,7 +51,7 @@ fn requests_go_through_a_socks_proxy() {
 }
 
 #[test]
-fn the_kubeconfigs_proxy_counts_before_the_environments_and_is_not_excluded() {
+fn the_kubeconfigs_proxy_comes_first_and_ignores_no_proxy() {
     let (api, mut cluster) = server();
     let (own, other) = (StandIn::connect_proxy(api.address), StandIn::connect_proxy(api.address));
     cluster["proxy-url"] = json!(format!("http://{}", own.address));
@@ -62,7 +62,7 @@ fn the_kubeconfigs_proxy_counts_before_the_environments_and_is_not_excluded() {
 }
 
 #[test]
-fn what_no_proxy_names_and_what_is_on_this_machine_is_reached_without_a_proxy() {
+fn hosts_of_no_proxy_and_this_machine_are_reached_without_a_proxy() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
     let proxy = StandIn::connect_proxy(api.address);
     let variable = format!("http://{}", proxy.address);
@@ -83,7 +83,7 @@ fn what_no_proxy_names_and_what_is_on_this_machine_is_reached_without_a_proxy() 
 }
 
 #[test]
-fn a_proxy_that_cannot_be_read_is_told_without_its_password() {
+fn an_invalid_proxy_is_reported_without_its_password() {
     let (_, cluster) = server();
     let home = Home::new(&cluster, &json!({}));
     let mut kerf = home.kerf(&["nodes"]);
@@ -94,7 +94,7 @@ fn a_proxy_that_cannot_be_read_is_told_without_its_password() {
 }
 
 #[test]
-fn entries_of_no_proxy_that_say_nothing_are_skipped() {
+fn empty_entries_of_no_proxy_are_skipped() {
     let (api, cluster) = server();
     let home = Home::new(&cluster, &json!({}));
     let proxy = StandIn::connect_proxy(api.address);

@@ -14,7 +14,7 @@ fn pod(program: &str, image: &str) -> Value {
 const PODS: &str = "/api/v1/namespaces/kerf-system/pods";
 
 #[test]
-fn programs_are_told_by_version_and_what_does_not_go_together_with_its_remedy() {
+fn programs_are_listed_by_version_and_mismatches_have_a_remedy() {
     let own = env!("CARGO_PKG_VERSION");
     let pods = [
         pod("kerf-webhook", &format!("r:5000/kerf-webhook:{own}")),
@@ -53,7 +53,7 @@ fn programs_are_told_by_version_and_what_does_not_go_together_with_its_remedy() 
 }
 
 #[test]
-fn the_client_is_told_without_a_cluster_and_before_one_that_is_not_reached() {
+fn the_client_version_is_printed_without_a_cluster() {
     let home = Home::of("https://127.0.0.1:1");
     let ran = home.run(&["version", "--client", "-o", "json"]);
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -64,7 +64,7 @@ fn the_client_is_told_without_a_cluster_and_before_one_that_is_not_reached() {
 }
 
 #[test]
-fn a_cluster_without_kerf_says_so() {
+fn a_cluster_without_kerf_is_reported() {
     let api = StandIn::api(&[(PODS, list(&[]))]);
     let ran = Home::of(&format!("http://{}", api.address)).run(&["version"]);
     assert!(ran.stdout.contains("kerf is not installed in kerf-system"), "{ran:?}");

@@ -36,7 +36,7 @@ fn sets(spec: Value, driver: &str, runtime: &str) -> String {
 
 /// The defaults of GPU Operator's chart need nothing but the file.
 #[test]
-fn the_file_has_the_values_that_the_operators_defaults_need() {
+fn the_values_file_fits_the_operators_defaults() {
     let chart = json!({
         "driver": {"enabled": true, "useNvidiaDriverCRD": false}, "toolkit": {"enabled": true, "installDir": "/usr/local/nvidia"},
         "cdi": {"enabled": true, "nriPluginEnabled": false}, "operator": {"runtimeClass": "nvidia", "defaultRuntime": "containerd"},
@@ -58,7 +58,7 @@ fn the_file_has_the_values_that_the_operators_defaults_need() {
 }
 
 #[test]
-fn what_the_cluster_needs_otherwise_is_set_beside_the_file() {
+fn other_values_of_the_cluster_are_set_by_flags_beside_the_file() {
     let (off, none) = (" --set 'nodeAgent.driverRoot=/'", " --set 'nodeAgent.runtimeClassName='");
     let nri = r" --set 'nodeAgent.podAnnotations.nvidia\.cdi\.k8s\.io/container\.node-agent=management.nvidia.com/gpu=all'";
     for (spec, driver, runtime, expected) in [
@@ -92,7 +92,7 @@ fn what_the_cluster_needs_otherwise_is_set_beside_the_file() {
 }
 
 #[test]
-fn what_the_policy_does_not_tell_is_a_warning() {
+fn an_unclear_cluster_policy_is_a_warning() {
     for (spec, nodes, why) in [
         (
             json!({}),

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_whose_own_scheduler_asks_kerf_is_well() {
+    fn a_main_scheduler_that_calls_kerf_has_no_findings() {
         let report = after(&installed());
         assert!(is_good(&report, true), "{}", render(&report, Format::Text, false));
         let said = said(&installed());
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_was_not_known_yet_or_has_changed_is_told_with_both() {
+    fn a_placeholder_or_changed_address_fails_with_both_addresses() {
         for (at, was) in [("CLUSTER-IP", "before the Service was there"), ("10.96.0.99", "another's")] {
             let mut seen = installed();
             let Seen::Found(maps) = &mut seen.config_maps else { unreachable!() };
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_gives_pods_to_a_second_scheduler_is_told() {
+    fn a_policy_with_a_second_scheduler_fails() {
         let mut seen = installed();
         let Seen::Found(maps) = &mut seen.config_maps else { unreachable!() };
         let policy = maps[0].data.as_mut().unwrap().get_mut("default.yaml").unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn neutral_names_that_the_scheduler_does_not_know_are_counted_and_fail_where_pods_get_them() {
+    fn missing_neutral_names_are_counted_and_fail_if_pods_use_them() {
         let mut seen = installed();
         let Seen::Found(maps) = &mut seen.config_maps else { unreachable!() };
         let text = maps[1].data.as_mut().unwrap().get_mut(KEY).unwrap();
@@ -194,7 +194,7 @@ mod tests {
 
     /// The configuration of an older chart lacks a profile, so pods that are pending for it would stay so.
     #[test]
-    fn pods_that_wait_for_the_scheduler_that_there_was_must_have_a_profile() {
+    fn pending_pods_of_the_earlier_scheduler_need_a_profile() {
         let mut seen = installed();
         let Seen::Found(maps) = &mut seen.config_maps else { unreachable!() };
         let text = maps[1].data.as_mut().unwrap().get_mut(KEY).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_is_told_of_the_file_is_good() {
+    fn a_scheduler_with_the_config_flag_has_no_findings() {
         let by_file = format!("--config={FILE}");
         for told in [&["kube-scheduler", &by_file][..], &["kube-scheduler", "--config", FILE]] {
             let finding = running(&started(&[told]));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_that_is_not_told_fails_by_its_name() {
+    fn a_scheduler_without_the_config_flag_fails_by_its_name() {
         let by_file = format!("--config={FILE}");
         let finding = running(&started(&[
             &["kube-scheduler", &by_file],
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_a_warning() {
+    fn unreadable_schedulers_are_a_warning() {
         assert!(running(&started(&[&["kube-scheduler", "--config=/etc/other.yaml"]])).is_warning());
         assert!(running(&started(&[])).is_warning(), "k3s");
     }

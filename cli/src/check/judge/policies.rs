@@ -78,14 +78,14 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_policy_is_good() {
+    fn the_shipped_policy_has_no_findings() {
         let shipped = include_str!("../../../../policies/default.yaml");
         let findings = of(&json!({"default.yaml": shipped}));
         assert!(findings.iter().all(|finding| finding.remedy().is_none()), "{findings:?}");
     }
 
     #[test]
-    fn a_mistake_is_told_with_file_line_and_column() {
+    fn a_mistake_fails_with_file_line_and_column() {
         let findings = of(
             &json!({"a.yaml": "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {name: a}\nspec: {isolatoin: {}}\n"}),
         );

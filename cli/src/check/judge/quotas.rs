@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_pods_of_the_same_request_do_not_get_is_told_with_the_one_that_they_get() {
+    fn a_quota_on_another_name_is_reported_with_the_name_that_pods_get() {
         let said = said(&["requests.nvidia.com/mig-1g.10gb"]);
         assert_eq!(said.len(), 1);
         assert!(said[0].starts_with("ResourceQuota ml/gpus limits requests.nvidia.com/mig-1g.10gb, and pods that ask for 10 GB get "), "{said:?}");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_pods_get_and_names_without_a_size_are_no_matter() {
+    fn names_that_pods_get_and_names_without_a_size_have_no_findings() {
         for hard in [
             &["requests.nvidia.com/gpu-10gb"][..],
             &["requests.nvidia.com/gpu", "requests.nvidia.com/gpu.shared"],
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said_once_and_judged_by_nobody() {
+    fn unreadable_quotas_are_one_warning_and_unreadable_nodes_none() {
         let forbidden = Observed { resource_quotas: Seen::Unknown("forbidden".to_owned()), ..good() };
         assert!(
             judge(&forbidden)[0].what.contains("ResourceQuotas of all namespaces could not be looked at")

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_crd_is_good_and_another_is_told_by_its_fields() {
+    fn another_crd_than_the_shipped_one_fails_by_its_fields() {
         assert!(!definition(&shipped()).is_failure());
         let mut old = shipped();
         old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guards_are_those_that_are_shipped() {
+    fn the_known_guards_are_the_shipped_guards() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/base/guard");
         let mut shipped = Vec::new();
         for file in std::fs::read_dir(folder).unwrap() {

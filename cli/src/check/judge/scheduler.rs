@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_config_map_that_is_wanting_is_the_one_that_is_mounted_and_what_helps_makes_that() {
+    fn a_missing_config_map_is_named_as_mounted_and_the_remedy_creates_it() {
         let chart = "kerf-scheduler-config";
         for (mounted, name) in [
             (None, chart),
@@ -309,12 +309,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_good() {
+    fn the_printed_configuration_has_no_findings() {
         assert_eq!(of(&shipped()).remedy(), None);
     }
 
     #[test]
-    fn a_change_that_keeps_pods_from_their_slices_fails_and_names_the_field() {
+    fn a_breaking_change_fails_and_names_the_field() {
         let mut found = shipped();
         found["extenders"][0]["managedResources"].as_array_mut().unwrap().remove(0);
         found["extenders"][0]["tlsConfig"]["caFile"] = json!("/tmp/ca");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_evicts_without_asking_is_told_with_what_to_do() {
+    fn preemption_without_kerf_fails_with_a_remedy() {
         let mut found = shipped();
         found["extenders"][0].as_object_mut().unwrap().remove("preemptVerb");
         let finding = of(&found);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_admin_tunes_is_a_warning_and_what_is_beside_kerfs_is_none() {
+    fn a_tuned_field_is_a_warning_and_other_extenders_are_ignored() {
         let mut found = shipped();
         found["clientConnection"]["qps"] = json!(50);
         assert!(of(&found).is_warning());
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_services_address_is_as_good_as_its_name() {
+    fn the_services_address_may_replace_its_name() {
         for (address, url) in [
             ("10.0.0.7", "https://10.0.0.7:9444/scheduler"),
             ("fd00:10:96::44", "https://[fd00:10:96::44]:9444/scheduler"),
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_and_a_name_of_the_admins_are_as_good_and_stand_in_the_remedy() {
+    fn another_namespace_and_name_are_accepted_and_used_in_the_remedy() {
         let args = scheduler_config::Args::of_a_second_one("mine", "gpu");
         let mut found = scheduler_config::configuration(&args);
         let policy = include_str!("../../../../policies/default.yaml")

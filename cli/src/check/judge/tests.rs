@@ -203,14 +203,14 @@ pub(super) fn good() -> Observed {
 }
 
 #[test]
-fn a_cluster_on_which_kerf_works_is_well_line_by_line() {
+fn a_cluster_on_which_kerf_works_is_good_line_by_line() {
     let report = after(&good());
     insta::assert_snapshot!(render(&report, Format::Text, false));
     assert!(is_good(&report, true));
 }
 
 #[test]
-fn a_node_is_kerfs_by_any_label_that_makes_it_so_and_by_its_agent() {
+fn a_node_is_managed_by_its_labels_or_by_its_agent() {
     for labels in [
         json!({"nos.nebuly.com/gpu-partitioning": "mig"}),
         json!({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.device-plugin": "false"}),
@@ -226,7 +226,7 @@ fn a_node_is_kerfs_by_any_label_that_makes_it_so_and_by_its_agent() {
 }
 
 #[test]
-fn a_cluster_without_kerf_is_told_whether_it_can_have_it() {
+fn a_cluster_without_kerf_is_checked_for_the_installation() {
     let mut seen = Observed { crd: Seen::Absent, webhook: Seen::Absent, pods: Seen::Absent, ..good() };
     seen.rights =
         need::of_the_installer("kerf-system").into_iter().map(|need| (need, Seen::Found(true))).collect();
@@ -498,7 +498,7 @@ const FAULTS: &[(&str, Break)] = &[
 ];
 
 #[test]
-fn each_fault_is_told_with_its_remedy_and_nothing_else_is() {
+fn only_faults_are_reported_and_each_with_its_remedy() {
     let mut told = String::new();
     for (name, break_it) in FAULTS {
         let mut seen = good();
@@ -515,7 +515,7 @@ fn each_fault_is_told_with_its_remedy_and_nothing_else_is() {
 
 /// The last managed node is tested, too, because without one other findings are made.
 #[test]
-fn of_a_node_that_was_given_back_it_is_told_how_to_undo_what_its_agent_set() {
+fn a_released_node_with_leftovers_is_reported_with_the_remedy() {
     for is_last in [false, true] {
         let mut seen = good();
         let Seen::Found(gpu_nodes) = &mut seen.gpu_nodes else { panic!("there is none") };
@@ -533,7 +533,7 @@ fn of_a_node_that_was_given_back_it_is_told_how_to_undo_what_its_agent_set() {
 }
 
 #[test]
-fn a_pod_of_a_namespace_that_the_admin_excludes_may_pass_the_webhook_by() {
+fn a_pod_of_an_excluded_namespace_may_bypass_the_webhook() {
     let excluded = |rule: Value| {
         let mut seen = good();
         seen.probe = Probe::PassedBy;
@@ -549,7 +549,7 @@ fn a_pod_of_a_namespace_that_the_admin_excludes_may_pass_the_webhook_by() {
 }
 
 #[test]
-fn pods_that_ended_are_not_waited_for() {
+fn ended_pods_are_not_pending() {
     for phase in ["Failed", "Succeeded"] {
         let mut seen = good();
         let Seen::Found(pods) = &mut seen.pods else { unreachable!() };
@@ -564,7 +564,7 @@ fn pods_that_ended_are_not_waited_for() {
 }
 
 #[test]
-fn a_user_who_may_not_look_is_told_so_and_nothing_fails_for_it() {
+fn forbidden_reads_are_warnings_and_no_failures() {
     let why = || "User \"jane\" cannot list resource".to_owned();
     let mut seen = good();
     (seen.pods, seen.nodes, seen.gpu_nodes) =
@@ -584,7 +584,7 @@ fn a_user_who_may_not_look_is_told_so_and_nothing_fails_for_it() {
 }
 
 #[test]
-fn the_time_of_a_lease_is_read_where_it_is_written() {
+fn the_renew_time_of_a_lease_is_read() {
     let old = lease("x", "2026-05-31T23:59:49.000000Z", NOW);
     let now: Timestamp = NOW.parse().unwrap();
     assert_eq!(overdue(&old, now), Some(10));

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_read_of_every_form_of_name() {
+    fn tags_are_read_from_every_form_of_image_name() {
         for (image, expected) in [
             ("kerf-webhook:0.1.0", Some("0.1.0")),
             ("registry:5000/x/kerf-webhook:v0.1.0", Some("v0.1.0")),

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_refused_is_told_by_the_api_servers_words() {
+    fn the_api_servers_message_identifies_who_refused_the_pod() {
         let cases = [
             (
                 "Internal error occurred: failed calling webhook \"pods.kerf.dev\": failed to call webhook: Post \"https://x\": x509: unknown",
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_comes_back_as_it_went_was_not_shown_to_the_webhook() {
+    fn an_unchanged_pod_has_bypassed_the_webhook() {
         let mut pod: Pod = serde_json::from_value(pod()).unwrap();
         assert_eq!(outcome(Ok(pod.clone())), Probe::PassedBy);
         pod.metadata.annotations.get_or_insert_default().insert(keys::REQUEST.to_owned(), "{}".to_owned());

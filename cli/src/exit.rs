@@ -61,7 +61,7 @@ impl Exit {
     }
 
     #[must_use]
-    pub fn of(error: &anyhow::Error) -> Self {
+    pub fn from_error(error: &anyhow::Error) -> Self {
         // The whole chain is searched, because the cause may be below the context that a command has added.
         error.chain().find_map(of_cause).unwrap_or(Self::Failed)
     }
@@ -119,10 +119,10 @@ mod tests {
     #[test]
     fn the_cause_is_found_beneath_its_contexts() {
         let missing: anyhow::Result<()> = Err(NotFound::new("no node n", "list them").into());
-        assert_eq!(Exit::of(&missing.context("failed to look").unwrap_err()), Exit::NotFound);
-        assert_eq!(Exit::of(&anyhow!("anything")), Exit::Failed);
+        assert_eq!(Exit::from_error(&missing.context("failed to look").unwrap_err()), Exit::NotFound);
+        assert_eq!(Exit::from_error(&anyhow!("anything")), Exit::Failed);
         let lost = kube::Error::Service("connection reset".into());
-        assert_eq!(Exit::of(&anyhow::Error::from(lost).context("failed to list")), Exit::Unreachable);
+        assert_eq!(Exit::from_error(&anyhow::Error::from(lost).context("failed to list")), Exit::Unreachable);
     }
 
     #[test]

@@ -18,16 +18,16 @@ impl NotFound {
 /// The text of an error and its causes. A cause whose text the line already ends with is left out, because some errors
 /// repeat their source.
 #[must_use]
-pub fn told(error: &anyhow::Error) -> String {
-    let mut told = String::new();
+pub fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
-        if told.is_empty() {
-            told = cause;
-        } else if !told.ends_with(&cause) {
-            told = format!("{told}: {cause}");
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
         }
     }
-    told
+    text
 }
 
 #[cfg(test)]
@@ -38,6 +38,6 @@ mod tests {
     #[test]
     fn each_cause_is_printed_once() {
         let error = anyhow!("no such file").context("p.yaml: no such file").context("--policy");
-        assert_eq!(told(&error), "--policy: p.yaml: no such file");
+        assert_eq!(with_causes(&error), "--policy: p.yaml: no such file");
     }
 }

@@ -11,10 +11,10 @@ fn main() -> ExitCode {
     // This comes first, because the command line of a completion is incomplete and cannot be parsed.
     completion::answer(Cli::command);
     let exit = Cli::parse().run().unwrap_or_else(|error| {
-        let exit = Exit::of(&error);
+        let exit = Exit::from_error(&error);
         // No message is printed, because the reader has gone on purpose, as `head` does.
         if exit != Exit::ClosedPipe {
-            eprintln!("Error: {}", failure::told(&error));
+            eprintln!("Error: {}", failure::with_causes(&error));
         }
         exit
     });

@@ -107,11 +107,11 @@ struct Stdout(AutoStream<StdoutLock<'static>>);
 
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(told)
+        self.0.write(bytes).map_err(mark_closed)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(told)
+        self.0.flush().map_err(mark_closed)
     }
 }
 
@@ -121,7 +121,7 @@ impl Write for Stdout {
 #[error("standard output is closed")]
 struct Closed;
 
-fn told(error: io::Error) -> io::Error {
+fn mark_closed(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::BrokenPipe { io::Error::new(error.kind(), Closed) } else { error }
 }
 

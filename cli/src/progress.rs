@@ -2,12 +2,12 @@
 //! user knows that the command is alive.
 
 use anstream::{AutoStream, ColorChoice};
-use kerf_runtime::duration::told;
+use kerf_runtime::duration::friendly;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-const INTERVAL: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -27,7 +27,7 @@ impl Wait {
     pub fn new(what: impl Into<String>, limit: Duration) -> Self {
         let stderr = std::io::stderr();
         let rewrites = stderr.is_terminal() && AutoStream::choice(&stderr) != ColorChoice::Never;
-        let (begun, interval) = (Instant::now(), INTERVAL);
+        let (begun, interval) = (Instant::now(), CHECK_INTERVAL);
         Self { what: what.into(), begun, limit, interval, reported: None, rewrites }
     }
 
@@ -59,7 +59,7 @@ impl Wait {
     ///
     /// # Errors
     /// `late`, once the limit has passed.
-    pub async fn moment<E>(&mut self, late: impl FnOnce() -> E) -> Result<(), E> {
+    pub async fn next_check<E>(&mut self, late: impl FnOnce() -> E) -> Result<(), E> {
         if self.begun.elapsed() >= self.limit {
             return Err(late());
         }
@@ -82,7 +82,7 @@ impl Wait {
 
     fn line(&self) -> String {
         let Self { what, begun, limit, .. } = self;
-        format!("waiting for {what}: {} of at most {}", told(begun.elapsed()), told(*limit))
+        format!("waiting for {what}: {} of at most {}", friendly(begun.elapsed()), friendly(*limit))
     }
 }
 
@@ -102,14 +102,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_wait_prints_its_elapsed_time_and_ends_at_its_timeout() {
         let mut wait = Wait::new("the agent to end", Duration::from_secs(90));
-        let mut moments = 0;
-        while wait.moment(|| "late").await.is_ok() {
-            moments += 1;
-            if moments == 130 {
+        let mut checks = 0;
+        while wait.next_check(|| "late").await.is_ok() {
+            checks += 1;
+            if checks == 130 {
                 assert_eq!(wait.line(), "waiting for the agent to end: 1m 5s of at most 1m 30s");
             }
         }
-        assert_eq!(moments, 180);
-        assert_eq!(Wait::new("a look", Duration::ZERO).moment(|| "late").await, Err("late"));
+        assert_eq!(checks, 180);
+        assert_eq!(Wait::new("a look", Duration::ZERO).next_check(|| "late").await, Err("late"));
     }
 }

@@ -30,7 +30,7 @@ fn parse(text: &str) -> Option<Duration> {
 
 /// Formats a duration for people, as `6m` or `1m 5s`, without fractions of a second.
 #[must_use]
-pub fn told(duration: Duration) -> String {
+pub fn friendly(duration: Duration) -> String {
     let whole = Duration::from_secs(duration.as_secs());
     SignedDuration::try_from(whole)
         .map_or_else(|_| format!("{}s", whole.as_secs()), |whole| format!("{whole:#}"))
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn durations_are_shown_in_whole_seconds() {
-        assert_eq!(told(Duration::from_millis(65_400)), "1m 5s");
-        assert_eq!(told(Duration::from_millis(400)), "0s");
+        assert_eq!(friendly(Duration::from_millis(65_400)), "1m 5s");
+        assert_eq!(friendly(Duration::from_millis(400)), "0s");
     }
 }

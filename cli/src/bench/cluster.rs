@@ -18,14 +18,14 @@ use std::fmt::Debug;
 use std::time::Duration;
 use tokio::time::Instant;
 
-pub const POLL: Duration = Duration::from_millis(500);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The timeout for pods to go and for their slices of a GPU to become idle.
-const LEAVE_WITHIN: Duration = Duration::from_mins(3);
+const LEAVE_TIMEOUT: Duration = Duration::from_mins(3);
 
 /// The time in which the webhook's watch shows that a GPU is free. A pod that is created earlier could get the next
 /// kind of its class, because the webhook would still count the GPU as taken.
-const SEEN_WITHIN: Duration = Duration::from_secs(1);
+const WATCH_LATENCY: Duration = Duration::from_secs(1);
 
 pub struct Cluster {
     client: Client,
@@ -89,16 +89,16 @@ impl Cluster {
             if !taken {
                 // A GPU that was free at once needs no pause, because the webhook has seen it by now.
                 if waited {
-                    tokio::time::sleep(SEEN_WITHIN).await;
+                    tokio::time::sleep(WATCH_LATENCY).await;
                 }
                 return Ok(());
             }
             waited = true;
             anyhow::ensure!(
-                begun.elapsed() < LEAVE_WITHIN,
-                "{uuid} is not free after {LEAVE_WITHIN:?}; kubectl get gpunodes -o yaml shows whose its slices are"
+                begun.elapsed() < LEAVE_TIMEOUT,
+                "{uuid} is not free after {LEAVE_TIMEOUT:?}; kubectl get gpunodes -o yaml shows whose its slices are"
             );
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -146,11 +146,11 @@ impl Cluster {
         let begun = Instant::now();
         while !self.pods().list(&mine).await.with_context(|| self.leftovers())?.items.is_empty() {
             anyhow::ensure!(
-                begun.elapsed() < LEAVE_WITHIN,
-                "pods are left after {LEAVE_WITHIN:?}; {}",
+                begun.elapsed() < LEAVE_TIMEOUT,
+                "pods are left after {LEAVE_TIMEOUT:?}; {}",
                 self.leftovers()
             );
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-const TAIL: i64 = 10;
+const TAIL_LINES: i64 = 10;
 
 /// Follows a container's log in a task, which ends when this is dropped.
 pub struct Follower {
@@ -34,7 +34,7 @@ impl Follower {
         Self { lines, task }
     }
 
-    pub fn heard(&mut self) -> impl Iterator<Item = Line> + '_ {
+    pub fn new_lines(&mut self) -> impl Iterator<Item = Line> + '_ {
         std::iter::from_fn(|| self.lines.try_recv().ok())
     }
 }
@@ -72,8 +72,11 @@ async fn stream(
 /// The last lines of a container's log. A container that was restarted shows those of its previous run, because these
 /// have the error.
 pub async fn tail(pods: &Api<Pod>, pod: &str, container: &str) -> Result<Vec<String>, kube::Error> {
-    let params =
-        LogParams { container: Some(container.to_owned()), tail_lines: Some(TAIL), ..LogParams::default() };
+    let params = LogParams {
+        container: Some(container.to_owned()),
+        tail_lines: Some(TAIL_LINES),
+        ..LogParams::default()
+    };
     let before = LogParams { previous: true, ..params.clone() };
     let text = match pods.logs(pod, &before).await {
         Ok(text) if !text.is_empty() => text,

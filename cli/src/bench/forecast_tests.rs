@@ -46,12 +46,12 @@ fn the_fit_predicts_other_points_within_the_bar() {
     let fit = fit(&a100()).unwrap();
     assert_eq!(fit.copies, 7);
     let table = catalog::by_name("A100-80GB").unwrap().mig_table().unwrap();
-    let told: Vec<String> = forecasts(&a100(), &fit, true, &table)
+    let texts: Vec<String> = forecasts(&a100(), &fit, true, &table)
         .iter()
         .map(|f| format!("{} {} {:+.0} {} {}", f.technology, f.copies, f.error_percent, f.fitted, f.within))
         .collect();
     assert_eq!(
-        told,
+        texts,
         [
             "time-slicing 1 -0 false true",
             "time-slicing 3 -0 false true",

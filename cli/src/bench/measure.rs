@@ -25,7 +25,7 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
 pub fn client(pods: &PodArgs, run: &RunArgs) -> anyhow::Result<Subject> {
     let template = pods.template.as_deref().map(input::read).transpose().context("--template")?;
     let client = subject::client(pods, template.as_deref(), run.warm_up);
-    Ok(client.map_err(|error| InputError::Bad(failure::told(&error.into())))?)
+    Ok(client.map_err(|error| InputError::Bad(failure::with_causes(&error.into())))?)
 }
 
 /// Creates the folder for the results. This happens first, so that a bad path fails before minutes of measuring.
@@ -79,7 +79,7 @@ pub async fn point(
     let asks = objects::asks(planned, &subject.container);
     let group = Group { name: &name, subject, asks: &asks, planned };
     let trial = trial(cluster, &[group], times).await?;
-    let figures = trial.window.figures(&trial.told(0))?;
+    let figures = trial.window.figures(&trial.copies(0))?;
     let shape = trial.groups[0].first().map(|report| report.granted.shape);
     let profile = shape.and_then(granted::profile);
     let point = Point {
@@ -110,5 +110,5 @@ pub fn gpu(target: &Target, start: Option<&Start>) -> Gpu {
 }
 
 pub fn start(trial: &Trial) -> Option<Start> {
-    trial.groups.iter().flatten().find_map(|report| report.told.start.clone())
+    trial.groups.iter().flatten().find_map(|report| report.output.start.clone())
 }

@@ -43,12 +43,12 @@ async fn measure_all(args: &NeighboursArgs) -> anyhow::Result<()> {
         rows: Vec::new(),
         failed: Vec::new(),
     };
-    let mut told = sensors::HEAD.to_owned();
+    let mut rows = sensors::HEAD.to_owned();
     let worked = measure::leaving_nothing(&cluster, async {
         cluster.bring_files(&subject).await?;
         for asked in &profiles {
             let pair = Pair { cluster: &cluster, subject: &subject, noise: &noise, args, target: &target };
-            match pair.measure(asked, &mut results, &mut told).await {
+            match pair.measure(asked, &mut results, &mut rows).await {
                 Ok(row) => results.rows.push(row),
                 Err(TrialError::Cluster(error)) => return Err(error),
                 Err(error) => {
@@ -62,7 +62,7 @@ async fn measure_all(args: &NeighboursArgs) -> anyhow::Result<()> {
     })
     .await;
     // Results from before an error are published, too, because a run takes long.
-    let published = publish(&results, &told, args);
+    let published = publish(&results, &rows, args);
     worked?;
     published?;
     match results.failed.len() {
@@ -130,7 +130,7 @@ impl Pair<'_> {
         &self,
         asked: &Asked,
         results: &mut NeighbourResults,
-        told: &mut String,
+        rows: &mut String,
     ) -> Result<Neighbour, TrialError> {
         let size = asked.name.parse().map(Profile::size);
         let size = size.or_else(|_| asked.name.parse().map(|part: ComputeProfile| part.of().size()));
@@ -142,8 +142,8 @@ impl Pair<'_> {
         eprintln!("{}, beside {}", asked.name, self.args.neighbour.as_str());
         let beside = self.trial(asked, &planned, true).await?;
         results.gpu = measure::gpu(self.target, measure::start(&alone).as_ref());
-        *told += &sensors::rows(&format!("{}-alone", asked.name), &alone.told(0), alone.window);
-        *told += &sensors::rows(&format!("{}-beside", asked.name), &beside.told(0), beside.window);
+        *rows += &sensors::rows(&format!("{}-alone", asked.name), &alone.copies(0), alone.window);
+        *rows += &sensors::rows(&format!("{}-beside", asked.name), &beside.copies(0), beside.window);
         let shape = |trial: &Trial, group: usize| {
             trial.groups[group].first().map(|report| report.granted.shape.to_string()).unwrap_or_default()
         };
@@ -151,8 +151,8 @@ impl Pair<'_> {
             profile: asked.name.clone(),
             slice: shape(&beside, 0),
             neighbour: format!("{} in {}", self.args.neighbour.as_str(), shape(&beside, 1)),
-            alone: alone.window.figures(&alone.told(0))?,
-            beside: beside.window.figures(&beside.told(0))?,
+            alone: alone.window.figures(&alone.copies(0))?,
+            beside: beside.window.figures(&beside.copies(0))?,
         })
     }
 
@@ -167,9 +167,9 @@ impl Pair<'_> {
             .into()
         };
         let (measured, other) = (format!("kerf-neighbours-{name}"), format!("kerf-neighbours-{name}-noise"));
-        let (mine, others) = (asks(self.subject), asks(self.noise));
+        let (mine, noise_asks) = (asks(self.subject), asks(self.noise));
         let group = Group { name: &measured, subject: self.subject, asks: &mine, planned };
-        let noise = Group { name: &other, subject: self.noise, asks: &others, planned };
+        let noise = Group { name: &other, subject: self.noise, asks: &noise_asks, planned };
         let groups = [group, noise];
         trial(self.cluster, &groups[..if beside { 2 } else { 1 }], measure::times(&self.args.run)).await
     }

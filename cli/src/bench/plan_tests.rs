@@ -114,7 +114,7 @@ fn a_used_or_unhealthy_gpu_is_not_measured() {
         alone: false,
         epoch: 1,
     };
-    let promised = WantedSlice {
+    let reserved = WantedSlice {
         id: SliceId::new("s"),
         gpu: gpu_uuid(0),
         shape: Shape::mps(SizeGb(4)),
@@ -122,7 +122,7 @@ fn a_used_or_unhealthy_gpu_is_not_measured() {
     };
     // Idle slices belong to no pod, so they do not keep a GPU from being measured.
     let idle = WantedSlice { gpu: gpu_uuid(2), ..slices(&[Shape::mps(SizeGb(4))]).remove(0) };
-    used.spec.slices = vec![promised, idle];
+    used.spec.slices = vec![reserved, idle];
     used.status.gpus[1].message = Some("XID 79".to_owned());
     let uuids = |free: Vec<Target>| free.iter().map(|t| t.gpu.uuid.to_string()).collect::<Vec<_>>();
     assert_eq!(uuids(free(std::slice::from_ref(&used), None).unwrap()), ["GPU-2"]);

@@ -67,7 +67,7 @@ fn container_state(status: &ContainerStatus) -> PodState {
     if state.running.is_some() { PodState::Runs } else { PodState::Waits("its container waits".to_owned()) }
 }
 
-pub fn told(mut events: Vec<Event>) -> Vec<String> {
+pub fn newest(mut events: Vec<Event>) -> Vec<String> {
     let at = |event: &Event| {
         let times = [event.last_timestamp.as_ref().map(|at| at.0), event.event_time.as_ref().map(|at| at.0)];
         times.into_iter().flatten().next()

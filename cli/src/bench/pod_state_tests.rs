@@ -60,6 +60,6 @@ fn the_newest_events_are_listed_oldest_first() {
         }))
         .unwrap()
     };
-    let told = told([3, 1, 2, 7, 6, 5, 4].map(event).into());
-    assert_eq!(told, ["Waits: 3", "Waits: 4", "Waits: 5", "Waits: 6", "Waits: 7"]);
+    let lines = newest([3, 1, 2, 7, 6, 5, 4].map(event).into());
+    assert_eq!(lines, ["Waits: 3", "Waits: 4", "Waits: 5", "Waits: 6", "Waits: 7"]);
 }

@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-const MOST: u32 = 7;
+const COPIES_LIMIT: u32 = 7;
 
 pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
     measure::block_on(measure_pod(args))
@@ -54,25 +54,25 @@ async fn measure_pod(args: &ProfileArgs) -> anyhow::Result<()> {
     .await?;
     let fit = forecast::fit(&results)?;
     let planned = points.first().context("nothing was measured")?;
-    let (text, advice) = say(&fit, size, planned);
+    let (text, advice) = summary(&fit, size, planned);
     let gpu = gpu.context("nothing was measured")?;
     let (version, at, workload) = (VERSION, measure::now(), fit.workload);
     let results = ProfileResults { version, at, gpu, points: results, workload, advice };
     let out = &args.run.results.folder;
     measure::write(out, "profile.json", &(serde_json::to_string_pretty(&results)? + "\n"))?;
     eprintln!("in {}: profile.json", out.display());
-    output::print(&Said { results, text }, args.run.results.output)
+    output::print(&ProfileOutput { results, text }, args.run.results.output)
 }
 
 #[derive(Serialize)]
-struct Said {
+struct ProfileOutput {
     #[serde(flatten)]
     results: ProfileResults,
     #[serde(skip)]
     text: String,
 }
 
-impl Report for Said {
+impl Report for ProfileOutput {
     fn text(&self, _format: Format) -> String {
         format!("{}\n", self.text)
     }
@@ -87,7 +87,7 @@ fn manifest(file: &Path) -> Result<Pod, InputError> {
 async fn points(args: &ProfileArgs, size: SizeGb, cluster: &Cluster) -> anyhow::Result<Vec<Planned>> {
     let free = plan::free(&cluster.nodes().await?, args.run.gpu.as_deref())?;
     // All numbers are planned, so that the last point of the plan is the largest that fits.
-    let copies: Vec<u32> = args.copies.map_or_else(|| (1..=MOST).collect(), |copies| vec![1, copies]);
+    let copies: Vec<u32> = args.copies.map_or_else(|| (1..=COPIES_LIMIT).collect(), |copies| vec![1, copies]);
     let threads = ComputePercent::ALL;
     let wanted = Wanted { technologies: &[Technology::Mps], copies: &copies, size, threads };
     let plan = plan::plan(wanted, &free)?;
@@ -110,7 +110,7 @@ fn reasons(left_out: &[super::LeftOut]) -> String {
     left_out.first().map_or_else(|| "there is room for one".to_owned(), |left| left.reason.clone())
 }
 
-fn say(fit: &Fit, size: SizeGb, planned: &Planned) -> (String, Option<sharing::Advice>) {
+fn summary(fit: &Fit, size: SizeGb, planned: &Planned) -> (String, Option<sharing::Advice>) {
     let gpu = &planned.target.gpu;
     let known = catalog::by_name(&gpu.model).and_then(catalog::GpuModel::mig_table).unwrap_or_default();
     // The cost of time slicing was measured on these two models only; other models count as an A100.
@@ -124,7 +124,7 @@ fn say(fit: &Fit, size: SizeGb, planned: &Planned) -> (String, Option<sharing::A
     };
     let supply = Supply { memory: gpu.memory, table: &known, kinds: &Kind::ALL, switching };
     let advice = recommend(&wish, &supply);
-    let told = match &advice {
+    let last = match &advice {
         Ok(advice) => format!(
             "advice, where memory must be fenced: {} by {}, {:.2} turns a second together",
             counted(advice.tenants.get(), "copy"),
@@ -136,14 +136,14 @@ fn say(fit: &Fit, size: SizeGb, planned: &Planned) -> (String, Option<sharing::A
     let workload = serde_json::json!(fit.workload);
     let head = format!("the pod on {}, from 1 copy and {}:\n{workload}\n", gpu.model, fit.copies);
     let predicted = predictions(fit, switching, &known, size).text();
-    (format!("{head}\npredicted mean seconds of a turn:\n{predicted}\n{told}"), advice.ok())
+    (format!("{head}\npredicted mean seconds of a turn:\n{predicted}\n{last}"), advice.ok())
 }
 
 fn predictions(fit: &Fit, switching: SwitchingCost, known: &MigTable, size: SizeGb) -> table::Table<5> {
     let entries =
         known.entries().iter().filter(|entry| entry.profile.is_plain() && entry.profile.size() >= size);
     let instance = entries.min_by_key(|entry| (entry.profile.size(), entry.profile.compute()));
-    let rows = (1..=MOST).filter_map(NonZeroU32::new).map(|copies| {
+    let rows = (1..=COPIES_LIMIT).filter_map(NonZeroU32::new).map(|copies| {
         let seconds =
             |technology| format!("{:.4}", predict_copies(fit.workload, technology, copies).mean.seconds());
         let limit = u8::try_from(100 / copies.get()).ok().and_then(ComputePercent::new);

@@ -64,9 +64,9 @@ mod tests {
         .enumerate()
         {
             let line = format!(r#"{{"kind": "turns", "begin": {second}, "end": {}, {text}}}"#, second + 1);
-            copy.tell(Line::read(&line).unwrap());
+            copy.add(Line::read(&line).unwrap());
         }
-        let window = Window::of([&copy].into_iter()).unwrap();
+        let window = Window::from_copies([&copy].into_iter()).unwrap();
         let expected = "mps,1,0,0.000,1.000,0,2,0.375,,,,,,,\n\
             mps,1,0,1.000,2.000,1,1,1,90.5,,,,,25,4\n\
             mps,1,0,2.000,3.000,1,0,,,,,,,,\n";

@@ -129,7 +129,7 @@ async fn measure_points(
                     record.table = planned.target.gpu.table.clone();
                 }
                 let name = planned.technology.as_str();
-                record.sensors += &sensors::rows(name, &trial.told(0), trial.window);
+                record.sensors += &sensors::rows(name, &trial.copies(0), trial.window);
                 results.points.push(point);
             }
             Err(TrialError::Cluster(error)) => return Err(error),

@@ -1,7 +1,7 @@
 //! Measures one point: creates its Deployments, follows their pods until all copies were warm for long enough, and
 //! deletes them.
 
-use super::cluster::{Cluster, POLL};
+use super::cluster::{Cluster, POLL_INTERVAL};
 use super::follow::{self, Follower};
 use super::granted::{self, Expected, Granted, Mismatch};
 use super::objects;
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 /// The number of failed reads in a row that a point survives. At two reads a second this is ten seconds without an API
 /// server, so a restart of it does not end a run.
-const MISSES: u32 = 20;
+const MISS_LIMIT: u32 = 20;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Group<'g> {
@@ -38,7 +38,7 @@ pub struct Times {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     pub granted: Granted,
-    pub told: Copy,
+    pub output: Copy,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -48,8 +48,8 @@ pub struct Trial {
 }
 
 impl Trial {
-    pub fn told(&self, group: usize) -> Vec<&Copy> {
-        self.groups[group].iter().map(|report| &report.told).collect()
+    pub fn copies(&self, group: usize) -> Vec<&Copy> {
+        self.groups[group].iter().map(|report| &report.output).collect()
     }
 }
 
@@ -98,16 +98,17 @@ async fn run(cluster: &Cluster, groups: &[Group<'_>], times: Times) -> Result<Tr
     let mut watch = Watch::new(cluster, groups, times);
     let mut misses = 0;
     loop {
-        match watch.look().await {
+        match watch.read_pods().await {
             Ok(()) => misses = 0,
-            Err(TrialError::Cluster(_)) if misses < MISSES => misses += 1,
+            Err(TrialError::Cluster(_)) if misses < MISS_LIMIT => misses += 1,
             Err(error) => return Err(error),
         }
-        if let Some(window) = watch.window().filter(|window| window.is_enough(times.measure, watch.told())) {
+        if let Some(window) = watch.window().filter(|window| window.is_enough(times.measure, watch.copies()))
+        {
             return Ok(watch.trial(window));
         }
         watch.deadline().await?;
-        watch.listen().await;
+        watch.read_logs().await;
     }
 }
 
@@ -116,7 +117,7 @@ struct Followed {
     granted: Option<Granted>,
     state: PodState,
     follower: Option<Follower>,
-    told: Copy,
+    output: Copy,
 }
 
 struct Watch<'w> {
@@ -126,16 +127,16 @@ struct Watch<'w> {
     begun: Instant,
     all_started: Option<Instant>,
     copies: BTreeMap<String, Followed>,
-    said: String,
+    printed: String,
 }
 
 impl<'w> Watch<'w> {
     fn new(cluster: &'w Cluster, groups: &'w [Group<'w>], times: Times) -> Self {
-        let (copies, said) = (BTreeMap::new(), String::new());
-        Self { cluster, groups, times, begun: Instant::now(), all_started: None, copies, said }
+        let (copies, printed) = (BTreeMap::new(), String::new());
+        Self { cluster, groups, times, begun: Instant::now(), all_started: None, copies, printed }
     }
 
-    async fn look(&mut self) -> Result<(), TrialError> {
+    async fn read_pods(&mut self) -> Result<(), TrialError> {
         let mut seen = BTreeSet::new();
         for (index, group) in self.groups.iter().enumerate() {
             let pods = self.cluster.pods_of(group.name).await?;
@@ -149,7 +150,7 @@ impl<'w> Watch<'w> {
             }
             for pod in &pods {
                 seen.insert(granted::name(pod));
-                self.see(index, pod).await?;
+                self.update(index, pod).await?;
             }
         }
         match self.copies.keys().find(|pod| !seen.contains(*pod)) {
@@ -158,7 +159,7 @@ impl<'w> Watch<'w> {
         }
     }
 
-    async fn see(&mut self, index: usize, pod: &Pod) -> Result<(), TrialError> {
+    async fn update(&mut self, index: usize, pod: &Pod) -> Result<(), TrialError> {
         let group = &self.groups[index];
         let name = granted::name(pod);
         let expected = Expected {
@@ -174,7 +175,7 @@ impl<'w> Watch<'w> {
             granted: None,
             state: state.clone(),
             follower: None,
-            told: Copy::default(),
+            output: Copy::default(),
         });
         (copy.granted, copy.state) = (granted, state);
         if copy.state == PodState::Runs && copy.follower.is_none() {
@@ -185,56 +186,56 @@ impl<'w> Watch<'w> {
         Err(TrialError::Ended { context: self.context(&name, expected.container).await, pod: name, why })
     }
 
-    async fn listen(&mut self) {
-        tokio::time::sleep(POLL).await;
+    async fn read_logs(&mut self) {
+        tokio::time::sleep(POLL_INTERVAL).await;
         for copy in self.copies.values_mut() {
             let Some(follower) = &mut copy.follower else { continue };
-            follower.heard().for_each(|line| copy.told.tell(line));
+            follower.new_lines().for_each(|line| copy.output.add(line));
         }
-        self.say();
+        self.print_progress();
     }
 
     fn window(&self) -> Option<Window> {
         let wanted: u32 = self.groups.iter().map(|group| group.planned.copies).sum();
         let ready = self.copies.values().filter(|copy| copy.granted.is_some()).count();
-        (ready == wanted as usize).then(|| Window::of(self.told()))?
+        (ready == wanted as usize).then(|| Window::from_copies(self.copies()))?
     }
 
-    fn told(&self) -> impl Iterator<Item = &Copy> + Clone {
-        self.copies.values().map(|copy| &copy.told)
+    fn copies(&self) -> impl Iterator<Item = &Copy> + Clone {
+        self.copies.values().map(|copy| &copy.output)
     }
 
     fn trial(self, window: Window) -> Trial {
         let mut groups: Vec<Vec<Report>> = self.groups.iter().map(|_| Vec::new()).collect();
         for copy in self.copies.into_values() {
             if let Some(granted) = copy.granted {
-                groups[copy.group].push(Report { granted, told: copy.told });
+                groups[copy.group].push(Report { granted, output: copy.output });
             }
         }
         Trial { groups, window }
     }
 
     fn started(&self) -> usize {
-        self.copies.values().filter(|copy| copy.told.start.is_some()).count()
+        self.copies.values().filter(|copy| copy.output.start.is_some()).count()
     }
 
     fn wanted(&self) -> usize {
         self.groups.iter().map(|group| group.planned.copies as usize).sum()
     }
 
-    fn say(&mut self) {
+    fn print_progress(&mut self) {
         let (started, wanted) = (self.started(), self.wanted());
         let runs = self.copies.values().filter(|copy| copy.state == PodState::Runs).count();
-        let said = if started < wanted {
+        let printed = if started < wanted {
             format!("{runs} of {wanted} run, {started} have begun to work")
         } else if self.window().is_none() {
             "all work; warming up".to_owned()
         } else {
             "all are warm; measuring".to_owned()
         };
-        if said != self.said {
-            eprintln!("  {:5.1} s  {said}", self.begun.elapsed().as_secs_f64());
-            self.said = said;
+        if printed != self.printed {
+            eprintln!("  {:5.1} s  {printed}", self.begun.elapsed().as_secs_f64());
+            self.printed = printed;
         }
     }
 
@@ -260,7 +261,7 @@ impl<'w> Watch<'w> {
 
     async fn late(&self) -> TrialError {
         let waited = self.begun.elapsed();
-        let Some((pod, copy)) = self.copies.iter().find(|(_, copy)| copy.told.start.is_none()) else {
+        let Some((pod, copy)) = self.copies.iter().find(|(_, copy)| copy.output.start.is_none()) else {
             let why = format!("{} of {} exist", self.copies.len(), counted(self.wanted(), "pod"));
             let refusal = self.cluster.refusal(self.groups[0].name).await.ok().flatten();
             let context = refusal.map(|text| format!(": {text}")).unwrap_or_default();
@@ -284,7 +285,7 @@ impl<'w> Watch<'w> {
                 let runs = self.copies.get(pod).is_some_and(|copy| copy.state == PodState::Runs);
                 let unread =
                     log.err().filter(|_| runs).map(|error| format!("its log cannot be read: {error}; "));
-                let events = pod_state::told(self.cluster.events(pod).await);
+                let events = pod_state::newest(self.cluster.events(pod).await);
                 (format!("{}its Events", unread.unwrap_or_default()), events)
             }
         };

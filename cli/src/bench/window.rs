@@ -14,7 +14,7 @@ pub struct Copy {
 }
 
 impl Copy {
-    pub fn tell(&mut self, line: Line) {
+    pub fn add(&mut self, line: Line) {
         match line {
             Line::Start(start) => self.start = Some(start),
             Line::Turns(turns) => self.turns.push(turns),
@@ -46,7 +46,7 @@ pub struct Window {
 pub struct NoTurns;
 
 impl Window {
-    pub fn of<'c>(copies: impl Iterator<Item = &'c Copy> + Clone) -> Option<Self> {
+    pub fn from_copies<'c>(copies: impl Iterator<Item = &'c Copy> + Clone) -> Option<Self> {
         // One copy that is not warm makes the whole collection `None`, so there is no window yet.
         let warm: Option<Vec<f64>> = copies.clone().map(Copy::warm).collect();
         let last: Option<Vec<f64>> = copies.map(Copy::last).collect();
@@ -57,8 +57,8 @@ impl Window {
     /// Whether the window is at least as long as `measure` and has turns of each copy. A copy prints at most once a
     /// second, so a short window may lie between two of its lines.
     pub fn is_enough<'c>(self, measure: Duration, mut copies: impl Iterator<Item = &'c Copy>) -> bool {
-        let has_told = |copy: &Copy| copy.turns.iter().any(|turns| self.holds(turns));
-        self.to - self.from >= measure.as_secs_f64() && copies.all(has_told)
+        let has_turns = |copy: &Copy| copy.turns.iter().any(|turns| self.holds(turns));
+        self.to - self.from >= measure.as_secs_f64() && copies.all(has_turns)
     }
 
     pub fn holds(self, turns: &Turns) -> bool {
@@ -73,7 +73,7 @@ impl Window {
         seconds.sort_by(f64::total_cmp);
         let mean = mean(seconds.iter().copied()).ok_or(NoTurns)?;
         let per_second: f64 = lines.iter().map(|lines| rate(lines)).sum();
-        let told = |read: fn(&Sensors) -> Option<f64>| {
+        let readings = |read: fn(&Sensors) -> Option<f64>| {
             lines.iter().flatten().filter_map(move |turns| read(&turns.sensors))
         };
         // One copy's reading is enough, because the energy counter is the GPU's and each copy reads the same one.
@@ -86,8 +86,8 @@ impl Window {
             per_second,
             turns: seconds.len() as u64,
             window_seconds: self.to - self.from,
-            memory_mib: told(|sensors| sensors.memory_mib).reduce(f64::max),
-            power_watts: self::mean(told(|sensors| sensors.power_w)),
+            memory_mib: readings(|sensors| sensors.memory_mib).reduce(f64::max),
+            power_watts: self::mean(readings(|sensors| sensors.power_w)),
             energy_per_turn_joules: watts.map(|watts| watts / per_second),
         })
     }

@@ -18,7 +18,7 @@ fn copy(begin: f64, lines: u32, turn: f64) -> Copy {
             memory_mib: Some(f64::from(1000 + number)),
             ..Sensors::default()
         };
-        copy.tell(Line::Turns(Turns { begin: start, end, warm: number >= 2, seconds, sensors }));
+        copy.add(Line::Turns(Turns { begin: start, end, warm: number >= 2, seconds, sensors }));
     }
     copy
 }
@@ -31,7 +31,7 @@ fn near(value: f64, expected: f64) -> bool {
 fn a_turn_counts_only_while_all_copies_are_warm_and_running() {
     // One copy is warm from 2 to 10 and the other from 5 to 9, so both are warm from 5 to 9.
     let (early, late) = (copy(0.0, 10, 0.25), copy(3.0, 6, 0.5));
-    let window = Window::of([&early, &late].into_iter()).unwrap();
+    let window = Window::from_copies([&early, &late].into_iter()).unwrap();
     assert_eq!(window, Window { from: 5.0, to: 9.0 });
     let figures = window.figures(&[&early, &late]).unwrap();
     assert_eq!(figures.turns, 4 * 4 + 4 * 2);
@@ -49,8 +49,8 @@ fn a_turn_counts_only_while_all_copies_are_warm_and_running() {
 #[test]
 fn the_window_ends_with_the_first_copy_that_ends() {
     let (mut early, late) = (copy(0.0, 10, 0.5), copy(0.0, 10, 0.5));
-    early.tell(Line::End { at: 5.5 });
-    let window = Window::of([&early, &late].into_iter()).unwrap();
+    early.add(Line::End { at: 5.5 });
+    let window = Window::from_copies([&early, &late].into_iter()).unwrap();
     assert_eq!(window, Window { from: 2.0, to: 5.5 });
     assert_eq!(window.figures(&[&early, &late]).unwrap().turns, 12);
     let is_enough = |seconds| window.is_enough(Duration::from_secs_f64(seconds), [&early, &late].into_iter());
@@ -60,10 +60,10 @@ fn the_window_ends_with_the_first_copy_that_ends() {
 #[test]
 fn a_window_needs_warm_copies_and_a_figure_needs_a_turn() {
     let (warm, cold) = (copy(0.0, 10, 0.5), copy(0.0, 2, 0.5));
-    assert_eq!(Window::of([&warm, &cold].into_iter()), None);
-    assert_eq!(Window::of([&Copy::default()].into_iter()), None);
+    assert_eq!(Window::from_copies([&warm, &cold].into_iter()), None);
+    assert_eq!(Window::from_copies([&Copy::default()].into_iter()), None);
     let (first, second) = (copy(0.0, 4, 0.5), copy(30.0, 4, 0.5));
-    let window = Window::of([&first, &second].into_iter()).unwrap();
+    let window = Window::from_copies([&first, &second].into_iter()).unwrap();
     assert_eq!(window.figures(&[&first, &second]), Err(NoTurns));
     assert!(!window.is_enough(Duration::ZERO, [&first, &second].into_iter()));
 }
@@ -73,7 +73,7 @@ fn a_window_without_a_line_of_a_copy_has_no_figures() {
     // The slow copy prints every 1.5 s: the window starts at 2.1, when the other is warm, and has no line of the slow
     // one before 4.5.
     let (slow, quick) = (copy(-1.5, 4, 1.5), copy(0.1, 4, 0.25));
-    let window = Window::of([&slow, &quick].into_iter()).unwrap();
+    let window = Window::from_copies([&slow, &quick].into_iter()).unwrap();
     assert!(near(window.from, 2.1) && near(window.to, 4.1), "{window:?}");
     assert!(window.is_enough(Duration::from_secs(1), [&quick].into_iter()));
     assert!(!window.is_enough(Duration::from_secs(1), [&slow, &quick].into_iter()));
@@ -95,6 +95,6 @@ fn figures_without_nvml_values_are_absent() {
     for turns in &mut copy.turns {
         turns.sensors = Sensors::default();
     }
-    let figures = Window::of([&copy].into_iter()).unwrap().figures(&[&copy]).unwrap();
+    let figures = Window::from_copies([&copy].into_iter()).unwrap().figures(&[&copy]).unwrap();
     assert_eq!((figures.memory_mib, figures.power_watts, figures.energy_per_turn_joules), (None, None, None));
 }

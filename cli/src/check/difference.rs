@@ -27,9 +27,9 @@ impl fmt::Display for Difference {
 }
 
 fn short(value: &Value) -> String {
-    const MOST: usize = 80;
+    const LENGTH_LIMIT: usize = 80;
     let text = value.to_string();
-    match text.char_indices().nth(MOST) {
+    match text.char_indices().nth(LENGTH_LIMIT) {
         None => text,
         Some((end, _)) => format!("{}…", &text[..end]),
     }

@@ -5,15 +5,15 @@
 //! | `read` | reads everything from the API server |
 //! | `observed` | what was read, as plain data |
 //! | `judge` | turns what was read into findings; pure, one file for each group |
-//! | `need`, `others`, `difference` | rights, other GPU managers, comparison of documents; pure |
+//! | `need`, `gpu_managers`, `difference` | rights, other GPU managers, comparison of documents; pure |
 //! | `report` | prints the findings; pure |
 
 mod difference;
 mod finding;
+pub(crate) mod gpu_managers;
 mod judge;
 mod need;
 pub(crate) mod observed;
-pub(crate) mod others;
 mod read;
 mod report;
 
@@ -85,14 +85,14 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
 async fn settled(args: &Args) -> (Report, bool) {
     let mut wait = Wait::new("all to be well", args.wait.unwrap_or_default()).every(POLL_INTERVAL);
     loop {
-        let (report, reached) = Box::pin(look(args)).await;
-        if report.good || wait.moment(|| ()).await.is_err() {
+        let (report, reached) = Box::pin(check_once(args)).await;
+        if report.good || wait.next_check(|| ()).await.is_err() {
             return (report, reached);
         }
     }
 }
 
-async fn look(args: &Args) -> (Report, bool) {
+async fn check_once(args: &Args) -> (Report, bool) {
     let (groups, reached) = match args.connection.connect().await {
         Err(trouble) => {
             let (what, remedy) = trouble.words();
@@ -103,5 +103,5 @@ async fn look(args: &Args) -> (Report, bool) {
             (if args.pre { judge::before(&seen) } else { judge::after(&seen) }, true)
         }
     };
-    (Report::of(groups, args.strict), reached)
+    (Report::new(groups, args.strict), reached)
 }

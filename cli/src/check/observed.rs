@@ -1,8 +1,8 @@
 //! Everything that is known of a cluster when it is judged. `read` fills it and `judge` reads it, so that the judgement
 //! needs no cluster.
 
+use super::gpu_managers::OtherManager;
 use super::need::Need;
-use super::others::Foreigner;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -94,7 +94,7 @@ pub struct Observed {
     pub node_leases: Seen<Vec<Lease>>,
     pub gpu_nodes: Seen<Vec<GpuNode>>,
     /// Other GPU managers, found by their pods, webhooks and `ResourceSlices`.
-    pub foreigners: Seen<Vec<Foreigner>>,
+    pub other_managers: Seen<Vec<OtherManager>>,
     /// The `ClusterPolicy` that GPU Operator uses, as JSON.
     pub cluster_policy: Seen<Value>,
     pub resource_quotas: Seen<Vec<ResourceQuota>>,

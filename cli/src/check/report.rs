@@ -23,7 +23,7 @@ struct GroupReport {
 
 impl Report {
     /// Builds the report; with `strict` a warning counts as a failure.
-    pub fn of(findings: Findings, strict: bool) -> Self {
+    pub fn new(findings: Findings, strict: bool) -> Self {
         let good = is_good(&findings, strict);
         let groups = findings.into_iter().map(|(group, findings)| GroupReport { group, findings });
         Self { good, groups: groups.collect(), strict }
@@ -98,7 +98,7 @@ pub fn is_good(findings: &Findings, strict: bool) -> bool {
 
 #[cfg(test)]
 pub fn render(findings: &Findings, format: Format, strict: bool) -> String {
-    let text = output::render(&Report::of(findings.clone(), strict), format).unwrap();
+    let text = output::render(&Report::new(findings.clone(), strict), format).unwrap();
     anstream::adapter::strip_str(&text).to_string()
 }
 

@@ -37,7 +37,7 @@ pub async fn ask(config: Config, timeout: Option<Duration>) -> Result<Connected,
         Duration::ZERO => version(&client).await,
         limit => tokio::time::timeout(limit, version(&client))
             .await
-            .unwrap_or_else(|_| Err(Failed::Text(format!("no answer in {}", duration::told(limit))))),
+            .unwrap_or_else(|_| Err(Failed::Text(format!("no answer in {}", duration::friendly(limit))))),
     };
     match answer {
         Ok((version, now, skew)) => Ok(Connected { client, url, version, now, skew }),

@@ -172,8 +172,8 @@ impl From<kube::Error> for Failed {
 /// Why there are no credentials. The plugin's standard output is left out, because it may contain a secret.
 fn of_login(error: &AuthError) -> String {
     let AuthError::AuthExecRun { out, .. } = error else { return error.to_string() };
-    let told = String::from_utf8_lossy(&out.stderr);
-    let last = told.lines().rfind(|line| !line.trim().is_empty());
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    let last = stderr.lines().rfind(|line| !line.trim().is_empty());
     let last = last.map(|line| format!(": {}", line.trim())).unwrap_or_default();
     format!("it ended with {}{last}", out.status)
 }

@@ -9,7 +9,7 @@ fn each_trouble_has_its_own_message() {
     let end = at("2026-01-02T03:04:05Z");
     let url = || "https://10.0.0.1:6443/".to_owned();
     let text = |text: &str| Failed::Text(text.to_owned());
-    let told = [
+    let troubles = [
         Trouble::of_kubeconfig(&KubeconfigError::LoadContext("prod".to_owned())),
         Trouble::of_kubeconfig(&KubeconfigError::CurrentContextNotSet),
         Trouble::of_kubeconfig(&KubeconfigError::FindPath),
@@ -41,7 +41,7 @@ fn each_trouble_has_its_own_message() {
             url(),
         ),
     ];
-    let lines: Vec<String> = told
+    let lines: Vec<String> = troubles
         .iter()
         .map(|trouble| {
             let (what, remedy) = trouble.words();

@@ -81,7 +81,7 @@ fn json_output_is_one_policy_or_a_list() {
 
 #[test]
 fn empty_files_and_unreadable_files_are_refused_in_one_line() {
-    for (text, told) in [
+    for (text, expected) in [
         ("", "there is nothing in it; give mig-parted's"),
         ("---\n---\n", "there is nothing in it"),
         ("[1,", "failed to parse"),
@@ -89,6 +89,6 @@ fn empty_files_and_unreadable_files_are_refused_in_one_line() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let error = read(file.path(), &mut Converted::default()).unwrap_err().to_string();
-        assert!(error.contains(told) && error.lines().count() == 1, "{error}");
+        assert!(error.contains(expected) && error.lines().count() == 1, "{error}");
     }
 }

@@ -39,13 +39,13 @@ struct Entry {
     /// When it happened; `None` for the present state.
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<Timestamp>,
-    topic: Topic,
+    topic: EntryKind,
     lines: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Topic {
+enum EntryKind {
     Admission,
     Event,
     Scheduling,
@@ -57,9 +57,9 @@ enum Topic {
 }
 
 impl Accounts {
-    pub fn of(records: &Records) -> Self {
+    pub fn new(records: &Records) -> Self {
         let nodes = records.nodes_for_pods();
-        Self { pods: records.pods.iter().map(|pod| Account::of(pod, records, &nodes)).collect() }
+        Self { pods: records.pods.iter().map(|pod| Account::new(pod, records, &nodes)).collect() }
     }
 }
 
@@ -70,7 +70,7 @@ impl Report for Accounts {
 }
 
 impl Account {
-    fn of(recorded: &Recorded, records: &Records, nodes: &Nodes) -> Self {
+    fn new(recorded: &Recorded, records: &Records, nodes: &Nodes) -> Self {
         let pod = &recorded.pod;
         let events = recorded.events.iter().flatten().map(event);
         let mut entries: Vec<Entry> = events.chain(scheduled(pod)).collect();
@@ -81,8 +81,8 @@ impl Account {
         entries.push(assignment(pod));
         entries.extend(reservations(pod, records));
         entries.extend(by_node(pod, records, nodes));
-        entries.push(now(pod));
-        entries.extend(without_events(recorded).map(|line| note(Topic::Unknown, line)));
+        entries.push(current_phase(pod));
+        entries.extend(without_events(recorded).map(|line| undated(EntryKind::Unknown, line)));
         Self {
             namespace: pod.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned()),
             name: pod.metadata.name.clone(),
@@ -123,7 +123,7 @@ fn without_events(recorded: &Recorded) -> Option<String> {
     }
 }
 
-fn note(topic: Topic, line: String) -> Entry {
+fn undated(topic: EntryKind, line: String) -> Entry {
     Entry { time: None, topic, lines: vec![line] }
 }
 
@@ -134,17 +134,17 @@ fn admission(pod: &Pod) -> Entry {
     let lines = match document {
         None => {
             let none = "Not recorded: a request. kerf's webhook has not admitted the pod, so kerf decides nothing about it.";
-            [head, none].map(str::to_owned).into_iter().chain(others(pod)).collect()
+            [head, none].map(str::to_owned).into_iter().chain(dialect_limits(pod)).collect()
         }
         Some(Err(error)) => vec![head.to_owned(), format!("Not readable: {error}")],
         Some(Ok(document)) => decision(&document),
     };
-    Entry { time, topic: Topic::Admission, lines }
+    Entry { time, topic: EntryKind::Admission, lines }
 }
 
 /// Limits by which the pod asks in another system's words. They are listed, because they count only under a policy with
 /// that dialect.
-fn others(pod: &Pod) -> impl Iterator<Item = String> {
+fn dialect_limits(pod: &Pod) -> impl Iterator<Item = String> {
     let containers =
         pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
     containers.flat_map(|container| {
@@ -228,7 +228,7 @@ fn event(event: &Event) -> Entry {
     let message = event.message.as_deref().unwrap_or("no message").replace('\n', " ");
     Entry {
         time: times.into_iter().flatten().next(),
-        topic: Topic::Event,
+        topic: EntryKind::Event,
         lines: vec![format!("{reason} ({by}{count}): {message}")],
     }
 }
@@ -244,18 +244,19 @@ fn scheduled(pod: &Pod) -> Option<Entry> {
         let message = condition.message.as_deref().unwrap_or("no message");
         format!("Not scheduled since then ({reason}): {message}")
     };
-    Some(Entry { time, topic: Topic::Scheduling, lines: vec![line] })
+    Some(Entry { time, topic: EntryKind::Scheduling, lines: vec![line] })
 }
 
 fn assignment(pod: &Pod) -> Entry {
     match assigned(pod) {
-        None => note(
-            Topic::Assignment,
+        None => undated(
+            EntryKind::Assignment,
             "Not recorded: an assignment. The extender has not bound the pod.".to_owned(),
         ),
-        Some(Err(error)) => {
-            note(Topic::Assignment, format!("Not readable: the annotation {}: {error}", keys::ASSIGNMENT))
-        }
+        Some(Err(error)) => undated(
+            EntryKind::Assignment,
+            format!("Not readable: the annotation {}: {error}", keys::ASSIGNMENT),
+        ),
         Some(Ok(document)) => {
             let slices = document.slices.iter().map(|slice| {
                 let kind = slice.shape.kind();
@@ -269,7 +270,7 @@ fn assignment(pod: &Pod) -> Entry {
             let head = "Assigned with the Binding:".to_owned();
             let passed = document.passed.iter().map(|passed| format!("  {passed}"));
             let lines = std::iter::once(head).chain(slices).chain(devices).chain(passed).collect();
-            Entry { time: None, topic: Topic::Assignment, lines }
+            Entry { time: None, topic: EntryKind::Assignment, lines }
         }
     }
 }
@@ -295,7 +296,7 @@ fn reservations(pod: &Pod, records: &Records) -> Vec<Entry> {
         Ok(nodes) if nodes.is_empty() => "Not recorded: any GpuNode.".to_owned(),
         Ok(_) => "Not recorded: a reservation. No GpuNode promises the pod a slice now.".to_owned(),
     };
-    vec![note(Topic::Reservation, line)]
+    vec![undated(EntryKind::Reservation, line)]
 }
 
 /// The offer of each node for a pending pod. It is computed here, because the scheduler records only how many nodes
@@ -304,13 +305,13 @@ fn by_node(pod: &Pod, records: &Records, nodes: &Nodes) -> Option<Entry> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     // A node with an unreadable status counts as one without capacity, because it shows no reservation.
     let statuses = records.nodes.iter().flatten().filter_map(|node| node.read_status().ok().flatten());
-    let is_promised = statuses.flat_map(|status| status.slices).any(|slice| is_for(&slice, uid));
+    let is_reserved = statuses.flat_map(|status| status.slices).any(|slice| is_for(&slice, uid));
     let document = RequestDocument::parse(annotation(pod, keys::REQUEST)?).ok()?;
-    if is_bound(pod) || is_promised {
+    if is_bound(pod) || is_reserved {
         return None;
     }
     let destinations = Destinations::of_pod(&serde_json::to_value(pod).ok()?).ok()?;
-    let choice = Choice::of(nodes, &destinations, &document);
+    let choice = Choice::new(nodes, &destinations, &document);
     let unknown = [
         ("the nodes that kerf serves", records.nodes.as_ref().err()),
         ("the nodes that NVIDIA's device plugin serves", records.static_nodes.as_ref().err()),
@@ -334,7 +335,7 @@ fn by_node(pod: &Pod, records: &Records, nodes: &Nodes) -> Option<Entry> {
     );
     let answers = answers.into_iter().map(|line| format!("  {line}"));
     let lines = std::iter::once(head).chain(best).chain(passed).chain(answers).chain(unknown).chain([rest]);
-    Some(Entry { time: None, topic: Topic::Nodes, lines: lines.collect() })
+    Some(Entry { time: None, topic: EntryKind::Nodes, lines: lines.collect() })
 }
 
 fn is_for(slice: &SliceStatus, uid: &str) -> bool {
@@ -347,15 +348,15 @@ fn reserved_on(node: &GpuNode, uid: &str) -> Option<Entry> {
         Ok(status) => status.unwrap_or_default(),
         Err(error) => {
             let line = format!("Not readable: GpuNode {name}: {error}");
-            return Some(note(Topic::Reservation, line));
+            return Some(undated(EntryKind::Reservation, line));
         }
     };
-    let slices = status.slices.iter().filter(|slice| is_for(slice, uid)).map(promised_slice);
+    let slices = status.slices.iter().filter(|slice| is_for(slice, uid)).map(reserved_slice);
     let lines: Vec<String> = std::iter::once(format!("Promised on node {name}:")).chain(slices).collect();
-    (lines.len() > 1).then_some(Entry { time: None, topic: Topic::Reservation, lines })
+    (lines.len() > 1).then_some(Entry { time: None, topic: EntryKind::Reservation, lines })
 }
 
-fn promised_slice(slice: &SliceStatus) -> String {
+fn reserved_slice(slice: &SliceStatus) -> String {
     let container = slice.reservation.as_ref().map(|r| r.container.as_str()).unwrap_or_default();
     let id = slice.id.as_ref().map(SliceId::as_str).unwrap_or_default();
     let message = slice.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
@@ -377,7 +378,7 @@ fn state_text(state: SliceState) -> &'static str {
     }
 }
 
-fn now(pod: &Pod) -> Entry {
+fn current_phase(pod: &Pod) -> Entry {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     let place = node.map(|node| format!(" on node {node}")).unwrap_or_default();
@@ -385,7 +386,7 @@ fn now(pod: &Pod) -> Entry {
         Some(phase) => format!("Now {phase}{place}."),
         None => format!("Not recorded: a phase{place}."),
     };
-    note(Topic::Phase, line)
+    undated(EntryKind::Phase, line)
 }
 
 fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {

@@ -3,11 +3,11 @@ use crate::output::render;
 use std::path::Path;
 
 fn explained(fixture: &str) -> String {
-    told(&records(fixture))
+    text_of(&records(fixture))
 }
 
-fn told(records: &Records) -> String {
-    Accounts::of(records).text(Format::Text)
+fn text_of(records: &Records) -> String {
+    Accounts::new(records).text(Format::Text)
 }
 
 fn records(fixture: &str) -> Records {
@@ -22,7 +22,7 @@ fn a_running_pod_is_explained_from_request_to_slice() {
 
 #[test]
 fn programs_read_the_documents_and_the_entries_with_their_times() {
-    let text = render(&Accounts::of(&records("runs.yaml")), Format::Json).unwrap();
+    let text = render(&Accounts::new(&records("runs.yaml")), Format::Json).unwrap();
     let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let pod = json["pods"][0].take();
     assert_eq!((&pod["phase"], &pod["request"]["version"]), (&"Running".into(), &1.into()));
@@ -59,9 +59,9 @@ fn an_unreadable_node_hides_no_other_node() {
     let slice = serde_json::json!({"id": "s9", "gpu": "GPU-9", "shape": {"kind": "future"}});
     let node = serde_json::json!({"metadata": {"name": "newer"}, "status": {"slices": [slice]}});
     records.nodes.as_mut().unwrap().push(serde_json::from_value(node).unwrap());
-    let told = told(&records);
-    assert!(told.contains("Not readable: GpuNode newer: failed to read GpuNode.status"), "{told}");
-    assert!(told.contains("h100, h101: GPU slices in use"), "{told}");
+    let text = text_of(&records);
+    assert!(text.contains("Not readable: GpuNode newer: failed to read GpuNode.status"), "{text}");
+    assert!(text.contains("h100, h101: GPU slices in use"), "{text}");
 }
 
 #[test]
@@ -71,5 +71,5 @@ fn without_access_to_gpu_nodes_or_events_the_rest_is_explained() {
     (records.pods[0].events, records.nodes) = (Err(forbidden("events")), Err(forbidden("gpunodes.kerf.dev")));
     records.static_nodes = Err("only GpuNodes tell which they are".to_owned());
     records.renames_unknown = Some(forbidden("clusterpolicies.nvidia.com"));
-    insta::assert_snapshot!(told(&records));
+    insta::assert_snapshot!(text_of(&records));
 }

@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Records::fetch(client, wanted).await
         })?
     };
-    output::print(&Accounts::of(&records), args.output)
+    output::print(&Accounts::new(&records), args.output)
 }
 
 fn names(what: &[String]) -> Result<Vec<String>, InputError> {

@@ -140,12 +140,12 @@ mod tests {
             Report { gpus: vec![gpu_report(&h100(), MigTable::new(entries.clone()))], silent: Vec::new() };
         let text = output::Report::text(&report, Format::Text);
         let marked: Vec<&str> = text.lines().filter(|line| line.contains('*')).collect();
-        let told = entries[0].profile;
-        assert!(marked[0].contains(&told.to_string()) && marked[0].ends_with('*'), "{text}");
+        let profile = entries[0].profile;
+        assert!(marked[0].contains(&profile.to_string()) && marked[0].ends_with('*'), "{text}");
         assert_eq!(
             marked[1..],
             [
-                format!("* GPU 0: a GPU holds 6 of {told} by NVML and 7 by the catalog"),
+                format!("* GPU 0: a GPU holds 6 of {profile} by NVML and 7 by the catalog"),
                 "* GPU 0: NVML does not list 7g.80gb".to_owned()
             ]
         );

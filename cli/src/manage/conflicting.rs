@@ -1,7 +1,7 @@
 //! The `DaemonSets` that manage GPUs beside kerf, and how each is kept off a node. Pure.
 
 use super::selects::{Labels, required_terms, selects};
-use crate::check::others::{Who, of_daemon_set};
+use crate::check::gpu_managers::{GpuManager, manager_of_daemon_set};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 use kerf_core::{keys, nvidia_keys};
@@ -11,7 +11,7 @@ use std::fmt;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Conflicting {
-    pub who: Who,
+    pub who: GpuManager,
     namespace: String,
     name: String,
     spec: PodSpec,
@@ -19,7 +19,7 @@ pub(super) struct Conflicting {
 
 pub(super) fn conflicting(sets: Vec<DaemonSet>) -> Vec<Conflicting> {
     let conflicting = |set: DaemonSet| {
-        let who = of_daemon_set(&set)?;
+        let who = manager_of_daemon_set(&set)?;
         let (namespace, name) = (set.metadata.namespace?, set.metadata.name?);
         Some(Conflicting { who, namespace, name, spec: set.spec?.template.spec? })
     };

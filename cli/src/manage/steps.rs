@@ -21,7 +21,7 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_core::names::PodKey;
-use kerf_runtime::duration::told;
+use kerf_runtime::duration::friendly;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::plugin_pod::PluginPod;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
@@ -140,7 +140,7 @@ impl<'a> Handover<'a> {
         if !plan.in_the_way().is_empty() {
             let pods = listed(plan.in_the_way());
             let what = match self.args.wait {
-                Some(wait) => format!("would wait {} for them to end", told(wait)),
+                Some(wait) => format!("would wait {} for them to end", friendly(wait)),
                 None => "would be refused; --wait waits for them".to_owned(),
             };
             line(format!("node {name}: pods hold GPUs of it: {pods}; {what}"))?;
@@ -212,7 +212,7 @@ impl<'a> Handover<'a> {
                 return Ok(plan);
             }
             wait.rename(format!("pods that hold GPUs of node {name} ({})", listed(plan.in_the_way())));
-            wait.moment(|| held(name, &plan)).await?;
+            wait.next_check(|| held(name, &plan)).await?;
         }
     }
 
@@ -241,7 +241,7 @@ impl<'a> Handover<'a> {
             }
             let programs = leaving.join(" and ");
             let node = name.to_owned();
-            wait.moment(|| Refused::ConflictingStays { node, programs }).await?;
+            wait.next_check(|| Refused::ConflictingStays { node, programs }).await?;
         }
     }
 
@@ -258,7 +258,7 @@ impl<'a> Handover<'a> {
             let gpu_node = gpu_node.with_context(|| format!("failed to read GpuNode {name}"))?;
             match served(&self.args.kerf.name, pods.iter().find(is_here), gpu_node.as_ref()) {
                 Ok(what) => return line(format!("node {name} is managed by kerf: {what}")),
-                Err(why) => wait.moment(|| Refused::NotServed { node: name.to_owned(), why }).await?,
+                Err(why) => wait.next_check(|| Refused::NotServed { node: name.to_owned(), why }).await?,
             }
         }
     }

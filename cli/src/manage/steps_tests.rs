@@ -80,13 +80,13 @@ async fn managed(api: &ApiStandIn, words: &[&str]) -> Result<(), String> {
     manage(api.client(), &args).await.map_err(|error| format!("{error:#}"))
 }
 
-/// Runs the command while `others` changes the cluster.
+/// Runs the command while `changes` changes the cluster.
 async fn managed_with(
     api: &ApiStandIn,
     words: &[&str],
-    others: impl Future<Output = ()>,
+    changes: impl Future<Output = ()>,
 ) -> Result<(), String> {
-    let (result, ()) = tokio::join!(managed(api, words), others);
+    let (result, ()) = tokio::join!(managed(api, words), changes);
     result
 }
 

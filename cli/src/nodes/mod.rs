@@ -108,8 +108,8 @@ async fn fetch(client: &Client, args: &Args) -> anyhow::Result<Shown> {
         None => args.names.is_empty() || args.names.iter().any(|wanted| wanted == name),
         Some(_) => nodes.iter().any(|node| node.name().as_str() == name),
     };
-    let others = nodes.iter().filter(|machine| !managed.contains(machine.name().as_str()));
-    let plugins = plugin_nodes::read(client, others.filter(|machine| is_wanted(machine.name().as_str())));
+    let unmanaged = nodes.iter().filter(|machine| !managed.contains(machine.name().as_str()));
+    let plugins = plugin_nodes::read(client, unmanaged.filter(|machine| is_wanted(machine.name().as_str())));
     let plugins = plugins.await.context("failed to list the pods that NVIDIA's device plugin serves")?;
     let known: BTreeSet<String> = managed.iter().chain(plugins.keys()).cloned().collect();
     if let Some(strange) = args.names.iter().find(|name| !known.contains(*name)) {

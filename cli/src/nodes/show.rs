@@ -105,7 +105,7 @@ impl<'n> SliceReport<'n> {
     fn new(slice: &'n SliceStatus, spec: &'n GpuNodeSpec) -> Self {
         let (pod, container) = owner(spec, slice).unzip();
         // The agent reports the name once it offers the slice. Before that, the reservation has it.
-        let promised =
+        let reservation =
             || spec.slices.iter().find(|wanted| Some(&wanted.id) == slice.id.as_ref())?.reservation.as_ref();
         Self {
             id: slice.id.as_ref(),
@@ -113,7 +113,7 @@ impl<'n> SliceReport<'n> {
             state: slice.state,
             memory_mib: slice.memory,
             device: slice.device.as_ref(),
-            resource: slice.resource.or_else(|| Some(promised()?.resource)),
+            resource: slice.resource.or_else(|| Some(reservation()?.resource)),
             message: slice.message.as_deref(),
             pod,
             container,

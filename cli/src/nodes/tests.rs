@@ -26,7 +26,7 @@ fn shared(shares: usize, gb: u64) -> Managed {
         json!({"id": format!("s{number}"), "gpu": "GPU-2", "shape": {"kind": "mps", "sizeGb": gb}, "state": "Held",
             "memoryMib": gb * 1024, "holder": holder})
     };
-    let promised = json!({"id": "s99", "gpu": "GPU-2", "shape": {"kind": "mps", "sizeGb": 4}, "state": "Preparing", "memoryMib": 4096,
+    let reserved = json!({"id": "s99", "gpu": "GPU-2", "shape": {"kind": "mps", "sizeGb": 4}, "state": "Preparing", "memoryMib": 4096,
         "reservation": {"uid": "u", "namespace": "ml", "pod": "trainer-7d9f8b6c54-x2x2x", "container": "main", "resource": "nvidia.com/gpu-4gb"}});
     of_object(&object(json!({
         "metadata": {"name": "l4"},
@@ -34,7 +34,7 @@ fn shared(shares: usize, gb: u64) -> Managed {
             "summary": {},
             "gpus": [{"uuid": "GPU-2", "index": 0, "model": "L4-24GB", "memoryMib": 23034, "kinds": ["mps"], "outsideMib": 3000,
                 "message": "XID 79: GPU has fallen off the bus"}],
-            "slices": (0..shares).map(slice).chain([promised]).collect::<Vec<_>>(),
+            "slices": (0..shares).map(slice).chain([reserved]).collect::<Vec<_>>(),
             "conditions": [{"type": "Ready", "status": "False", "reason": "Starting", "message": "the kubelet does not answer", "lastTransitionTime": ""}],
         },
     })))

@@ -110,7 +110,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    pub fn of(nodes: &Nodes, pod: &Destinations, request: &RequestDocument) -> Self {
+    pub fn new(nodes: &Nodes, pod: &Destinations, request: &RequestDocument) -> Self {
         let excluded: BTreeMap<&NodeName, Exclusion> =
             nodes.names().filter_map(|name| Some((name, nodes.exclusion(name, pod)?))).collect();
         let offered = nodes.names().filter(|name| !excluded.contains_key(name));

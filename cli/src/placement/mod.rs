@@ -12,9 +12,9 @@ pub use choice::{Choice, Exclusion, Placement, Taken, TakenSlice};
 pub use nodes::Nodes;
 
 pub fn listed<N: ToString>(names: &[N]) -> String {
-    const MOST: usize = 8;
-    let shown = names.iter().take(MOST).map(N::to_string).collect::<Vec<_>>().join(", ");
-    if names.len() <= MOST { shown } else { format!("{shown} and {} more", names.len() - MOST) }
+    const NAMES_LIMIT: usize = 8;
+    let shown = names.iter().take(NAMES_LIMIT).map(N::to_string).collect::<Vec<_>>().join(", ");
+    if names.len() <= NAMES_LIMIT { shown } else { format!("{shown} and {} more", names.len() - NAMES_LIMIT) }
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ fn machine(value: Value) -> Machine {
 }
 
 fn choice(nodes: &Nodes, request: &RequestDocument) -> Choice {
-    Choice::of(nodes, &Destinations::default(), request)
+    Choice::new(nodes, &Destinations::default(), request)
 }
 
 #[test]
@@ -92,14 +92,14 @@ fn nodes_with_unfit_taints_or_labels_are_left_out_and_named() {
     assert!(nodes.know_machines());
     let request = neutral(10, &[Kind::Mig, Kind::Mps]);
     let pod = |spec: Value| Destinations::of_pod(&json!({"spec": spec})).unwrap();
-    let found = Choice::of(&nodes, &pod(json!({"nodeSelector": {"pool": "b"}})), &request);
+    let found = Choice::new(&nodes, &pod(json!({"nodeSelector": {"pool": "b"}})), &request);
     assert_eq!(found.best, Some("l4-a".into()));
     let lines = found.lines();
     assert_eq!(
         lines[1..],
         ["h100, l4-b: left out: the pod's node selector or affinity does not match its labels".to_owned()]
     );
-    let found = Choice::of(&nodes, &Destinations::default(), &request);
+    let found = Choice::new(&nodes, &Destinations::default(), &request);
     assert_eq!(
         found.passed.iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["mig was preferred: 1 node with free capacity is excluded by taints, 1 node cannot serve it"]
@@ -112,7 +112,7 @@ fn nodes_with_unfit_taints_or_labels_are_left_out_and_named() {
         assert!(lines.contains(line), "{lines}");
     }
     let tolerates = pod(json!({"tolerations": [{"operator": "Exists"}]}));
-    assert_eq!(Choice::of(&nodes, &tolerates, &request).best, Some("h100".into()));
+    assert_eq!(Choice::new(&nodes, &tolerates, &request).best, Some("h100".into()));
 }
 
 #[test]

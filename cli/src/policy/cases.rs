@@ -176,7 +176,7 @@ fn case(file: &Path, policies: &Policies, supply: &Supply) -> anyhow::Result<Vec
     ensure!(!found.is_empty(), "{}", no_pod(&manifests, "default"));
     // One file can have only one object, because an expectation names a template and not an object.
     ensure!(objects.len() == 1, "there are {} objects with pods; write one for each case", objects.len());
-    let namespaces = Namespaces::of(&manifests);
+    let namespaces = Namespaces::from_documents(&manifests);
     let pairs = pairs(&found, expected(file, &expectations)?)?;
     let outcome = |(found, expected): (&Found, Expected)| {
         let decision = decide(&found.pod, namespaces.get(&found.namespace), policies, supply)
@@ -298,8 +298,8 @@ fn differences(expected: &Expected, policy: &str, verdict: &Verdict) -> Vec<Stri
         (None, _) => {}
     }
     if let Some(wanted) = &expected.warning {
-        let told = matches!(verdict, Verdict::Served { warnings, .. } if warnings.iter().any(|w| w.contains(wanted)));
-        if !told {
+        let is_warned = matches!(verdict, Verdict::Served { warnings, .. } if warnings.iter().any(|w| w.contains(wanted)));
+        if !is_warned {
             differ("warning", wanted);
         }
     }

@@ -83,7 +83,7 @@ enum Severity {
 
 /// Checks each path on its own: a file, or a folder whose files are in force together.
 pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
-    let paths: Vec<CheckedPath> = args.files.paths().iter().map(|path| CheckedPath::of(path)).collect();
+    let paths: Vec<CheckedPath> = args.files.paths().iter().map(|path| CheckedPath::read(path)).collect();
     let checked: usize = paths.iter().map(|path| path.files).sum();
     let bad = paths.iter().filter(|path| !path.good).count();
     let (all, good) = (paths.len(), bad == 0 && checked > 0);
@@ -100,7 +100,7 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 impl CheckedPath {
-    fn of(path: &Path) -> Self {
+    fn read(path: &Path) -> Self {
         let Files { texts, skipped, errors } = Files::read(path);
         let skipped =
             skipped.into_iter().map(|(file, why)| Skipped { file: file.display().to_string(), why });

@@ -107,11 +107,11 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
         let (place, why) = (input::place(&args.filename), no_pod(&documents, &args.namespace));
         return Err(InputError::Bad(format!("{place}: {why}")).into());
     }
-    let namespaces = Namespaces::of(&documents);
+    let namespaces = Namespaces::from_documents(&documents);
     let explained = found.into_iter().map(|found| {
         let decision = decide(&found.pod, namespaces.get(&found.namespace), &policies, &supply);
         let decision = decision.with_context(|| format!("{found}: failed to read the pod"))?;
-        Ok(ExplainedPod::of(found, &policies, decision, cluster.as_ref()))
+        Ok(ExplainedPod::new(found, &policies, decision, cluster.as_ref()))
     });
     let pods = explained.collect::<anyhow::Result<_>>()?;
     Ok(write!(out, "{}", render(&Explained { pods }, args.output)?)?)
@@ -140,7 +140,7 @@ impl Cluster {
 }
 
 impl ExplainedPod {
-    fn of(
+    fn new(
         found: Found,
         policies: &Policies,
         Decision { facts, verdict }: Decision,
@@ -173,7 +173,7 @@ impl ExplainedPod {
                 Verdict::Untouched => Outcome::Untouched,
                 Verdict::Refused(refusal) => Outcome::Refused { refusal },
                 Verdict::Served { document, warnings, destinations } => {
-                    let choice = cluster.map(|it| Choice::of(&it.nodes, &destinations, &document));
+                    let choice = cluster.map(|it| Choice::new(&it.nodes, &destinations, &document));
                     let placement = choice.map(|choice| choice.placement());
                     Outcome::Served { request: document, warnings, placement }
                 }

@@ -36,7 +36,7 @@ impl fmt::Display for Found {
 pub(crate) struct Namespaces(BTreeMap<String, BTreeMap<String, String>>);
 
 impl Namespaces {
-    pub fn of(documents: &[Value]) -> Self {
+    pub fn from_documents(documents: &[Value]) -> Self {
         let mut all = Self::default();
         for document in documents {
             all.read(document);

@@ -18,8 +18,8 @@ pub(super) fn holders(
         let unreadable = |why: String| Refused::Unreadable { node: node.to_owned(), why };
         let slices = gpu_node.read_status().map_err(|error| unreadable(error.to_string()))?;
         let slices = slices.unwrap_or_default().slices;
-        let promised = slices.iter().filter_map(|slice| slice.reservation.as_ref());
-        holders.extend(promised.map(|reservation| reservation.key().to_string()));
+        let reservations = slices.iter().filter_map(|slice| slice.reservation.as_ref());
+        holders.extend(reservations.map(|reservation| reservation.key().to_string()));
         holders.extend(slices.iter().filter_map(holder));
     }
     Ok(holders)

@@ -3,15 +3,15 @@
 //!
 //! | part | what |
 //! |---|---|
-//! | `standing` | the state of a node, and what the admin must do by hand |
+//! | `node_state` | the state of a node, and what the admin must do by hand |
 //! | `holders` | the pods that hold slices there |
 //! | `refused` | why a node is not given back, with the remedy |
 //! | `steps`, `put_back` | the steps, through the API server |
 
 mod holders;
+mod node_state;
 mod put_back;
 mod refused;
-mod standing;
 mod steps;
 
 use crate::connection::{Connection, KerfNamespace, candidates};

@@ -28,7 +28,7 @@ impl Release<'_> {
                 namespace: kerf.name.clone(),
                 job: name.to_owned(),
             };
-            wait.moment(late).await?;
+            wait.next_check(late).await?;
         }
         // The wait is dropped first, because that clears its progress line.
         drop(wait);
@@ -46,7 +46,7 @@ impl Release<'_> {
             while found.is_some() {
                 found = self.job(name).await?;
                 let stays = || Refused::EarlierJob { namespace: namespace.clone(), job: name.to_owned() };
-                wait.moment(stays).await?;
+                wait.next_check(stays).await?;
             }
         }
         if found.is_none() {

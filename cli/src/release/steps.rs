@@ -6,8 +6,8 @@
 
 use super::Args;
 use super::holders::holders;
+use super::node_state::{NodeState, nvidias_return};
 use super::refused::Refused;
-use super::standing::{Standing, nvidias_return};
 use crate::failure::NotFound;
 use crate::output::line;
 use crate::progress::Wait;
@@ -30,17 +30,17 @@ use tokio::time::Instant;
 
 /// The timeout for holders that the agent still reported when it ended. It is short, because the reservations in
 /// GpuNode.status do not change any more by then.
-const GIVEN_UP: Duration = Duration::from_secs(30);
+const RESERVATIONS_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) async fn release(client: Client, args: &Args) -> anyhow::Result<()> {
     let release = Release::new(client, args);
     let name = &args.node;
     let node = release.node().await?;
     let labels = node.metadata.labels.clone().unwrap_or_default();
-    match release.standing(&node).await? {
-        Standing::NotManaged => return Err(Refused::NotManaged(name.clone()).into()),
-        Standing::Released => line(format!("node {name} was given back already"))?,
-        standing => release.leave(&node, standing == Standing::Managed).await?,
+    match release.node_state(&node).await? {
+        NodeState::NotManaged => return Err(Refused::NotManaged(name.clone()).into()),
+        NodeState::Released => line(format!("node {name} was given back already"))?,
+        node_state => release.leave(&node, node_state == NodeState::Managed).await?,
     }
     if let Some(command) = nvidias_return(name, &labels) {
         eprintln!("labels keep NVIDIA's programs away from it; to let them come back: {command}");
@@ -88,10 +88,10 @@ impl<'a> Release<'a> {
         self.gpu_nodes.get_opt(name).await.with_context(|| format!("failed to read GpuNode {name}"))
     }
 
-    async fn standing(&self, node: &Node) -> anyhow::Result<Standing> {
+    async fn node_state(&self, node: &Node) -> anyhow::Result<NodeState> {
         let has_pods = self.agent_runs().await? || self.job(&job::name(node)).await?.is_some();
         let labels = node.metadata.labels.clone().unwrap_or_default();
-        Ok(Standing::of(&labels, self.gpu_node().await?.is_some(), has_pods))
+        Ok(NodeState::from_labels(&labels, self.gpu_node().await?.is_some(), has_pods))
     }
 
     async fn leave(&self, node: &Node, is_managed: bool) -> anyhow::Result<()> {
@@ -105,13 +105,13 @@ impl<'a> Release<'a> {
         // If an interrupted run has labelled the node already, these two steps are done.
         if is_managed {
             self.pods_end().await?;
-            self.take_away().await?;
+            self.label_unmanaged().await?;
         }
         let end = Instant::now() + *timeout;
         self.agent_ends(end).await?;
-        self.nobody_holds().await?;
+        self.wait_without_holders().await?;
         self.put_back(&job, &job::name(node), end + *settle).await?;
-        self.forget().await?;
+        self.delete_gpu_node().await?;
         self.drop_job(&job::name(node)).await?;
         line(format!("node {name} is kerf's no more"))
     }
@@ -130,11 +130,11 @@ impl<'a> Release<'a> {
                 return Err(Refused::HeldUnseen { node, pods }.into());
             }
             wait.rename(format!("pods that hold slices of node {node} ({pods})"));
-            wait.moment(|| Refused::Held { node, pods }).await?;
+            wait.next_check(|| Refused::Held { node, pods }).await?;
         }
     }
 
-    /// The holders, and the GpuNode from which they were read. [`Self::forget`] needs its version.
+    /// The holders, and the GpuNode from which they were read. [`Self::delete_gpu_node`] needs its version.
     async fn holders(&self) -> anyhow::Result<(BTreeSet<String>, Option<GpuNode>)> {
         let node = &self.args.node;
         let here = ListParams::default().fields(&format!("spec.nodeName={node}"));
@@ -145,7 +145,7 @@ impl<'a> Release<'a> {
     }
 
     /// With this label the `DaemonSet` no longer selects the node: the agent's pod ends, and no other starts.
-    async fn take_away(&self) -> anyhow::Result<()> {
+    async fn label_unmanaged(&self) -> anyhow::Result<()> {
         let name = &self.args.node;
         let label = Patch::Merge(json!({"metadata": {"labels": {keys::MANAGED: "false"}}}));
         let labelled = self.nodes.patch(name, &PatchParams::default(), &label).await;
@@ -164,7 +164,8 @@ impl<'a> Release<'a> {
         let Args { node, kerf, .. } = self.args;
         let mut wait = Wait::until("the agent's pod to end", end);
         while self.agent_runs().await? {
-            wait.moment(|| Refused::AgentStays { node: node.clone(), namespace: kerf.name.clone() }).await?;
+            wait.next_check(|| Refused::AgentStays { node: node.clone(), namespace: kerf.name.clone() })
+                .await?;
         }
         drop(wait);
         line("its agent has ended")
@@ -172,24 +173,24 @@ impl<'a> Release<'a> {
 
     /// Fails if a pod has started while the agent ended, because nothing would undo what it holds, and no agent would
     /// see it end.
-    async fn nobody_holds(&self) -> anyhow::Result<Option<GpuNode>> {
-        let mut wait = Wait::new("reservations to be given up", GIVEN_UP);
+    async fn wait_without_holders(&self) -> anyhow::Result<Option<GpuNode>> {
+        let mut wait = Wait::new("reservations to be given up", RESERVATIONS_TIMEOUT);
         loop {
             let (held, gpu_node) = self.holders().await?;
             if held.is_empty() {
                 return Ok(gpu_node);
             }
             let (node, pods) = (self.args.node.clone(), listed(&held));
-            wait.moment(|| Refused::HeldUnseen { node, pods }).await?;
+            wait.next_check(|| Refused::HeldUnseen { node, pods }).await?;
         }
     }
 
     /// Deletes the GpuNode only in the version in which nothing was held. If it has changed since, the check is
     /// repeated, because a pod may hold something now.
-    async fn forget(&self) -> anyhow::Result<()> {
+    async fn delete_gpu_node(&self) -> anyhow::Result<()> {
         let name = &self.args.node;
         loop {
-            let Some(gpu_node) = self.nobody_holds().await? else { return Ok(()) };
+            let Some(gpu_node) = self.wait_without_holders().await? else { return Ok(()) };
             let ObjectMeta { uid, resource_version, .. } = gpu_node.metadata.clone();
             let as_seen = Preconditions { uid, resource_version };
             let delete = DeleteParams { preconditions: Some(as_seen), ..DeleteParams::default() };

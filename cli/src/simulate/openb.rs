@@ -98,7 +98,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn of(header: &str) -> Result<Self, OpenbError> {
+    fn from_header(header: &str) -> Result<Self, OpenbError> {
         let names: Vec<&str> = header.trim_start_matches('\u{feff}').split(',').map(str::trim).collect();
         let find = |name| names.iter().position(|n| *n == name).ok_or(OpenbError::Column(name));
         Ok(Self {
@@ -123,7 +123,7 @@ impl Columns {
 
 fn read_nodes(text: &str, models: &mut Models) -> Result<Vec<Node>, OpenbError> {
     let mut lines = (1..).zip(text.lines());
-    let columns = Columns::of(lines.next().map_or("", |(_, header)| header))?;
+    let columns = Columns::from_header(lines.next().map_or("", |(_, header)| header))?;
     let mut nodes = Vec::new();
     for (line, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
         nodes.push(columns.node(text, models).map_err(|fault| OpenbError::Node { line, fault })?);

@@ -105,7 +105,7 @@ pub fn run(snapshot: &Path, file: &Path, policies: Option<&Policies>) -> Result<
 }
 
 fn asked(documents: &[Value], policies: Option<&Policies>, supply: &Supply) -> Result<Vec<Asked>, PodsError> {
-    let namespaces = Namespaces::of(documents);
+    let namespaces = Namespaces::from_documents(documents);
     let mut all = Vec::new();
     for (number, document) in documents.iter().enumerate() {
         if is_request(document) {
@@ -169,7 +169,7 @@ fn place(nodes: &mut Nodes, number: usize, Asked { name, request }: Asked) -> Re
         Err(outcome) => return Ok(PlacedPod { pod: name, outcome }),
     };
     let Wish { request, destinations } = *wish;
-    let choice = Choice::of(nodes, &destinations, &request);
+    let choice = Choice::new(nodes, &destinations, &request);
     let (placement, request) = (choice.placement(), Box::new(request));
     let Some(node) = &choice.best else {
         let outcome = Outcome::Pending { request, why: choice.refusals(), placement };

@@ -39,7 +39,7 @@ fn policies() -> Policies {
 fn placed(pods: &str, policies: Option<&Policies>) -> Result<Placed, String> {
     let (snapshot, pods) = (file(&cluster().to_string()), file(pods));
     run(snapshot.path(), pods.path(), policies).map_err(|error| {
-        crate::failure::told(&error.into()).replace(&pods.path().display().to_string(), "FILE")
+        crate::failure::with_causes(&error.into()).replace(&pods.path().display().to_string(), "FILE")
     })
 }
 
@@ -112,7 +112,7 @@ fn mistakes_are_reported_with_the_field_and_the_remedy() {
     let pod = json!({"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}]}});
     let mut unreadable = pod.clone();
     unreadable["metadata"]["annotations"] = json!({(keys::REQUEST): "{"});
-    for (pods, told) in [
+    for (pods, expected) in [
         (pod.to_string(), "--pods: default/p: metadata.annotations[kerf.dev/request] is missing"),
         (unreadable.to_string(), "--pods: default/p: failed to parse the annotation kerf.dev/request"),
         (
@@ -122,7 +122,7 @@ fn mistakes_are_reported_with_the_field_and_the_remedy() {
         (json!({"version": 9, "containers": []}).to_string(), "--pods: request 1: "),
     ] {
         let error = placed(&pods, None).unwrap_err();
-        assert!(error.starts_with(told), "{error}");
+        assert!(error.starts_with(expected), "{error}");
     }
     let error = placed(&pod.to_string(), None).unwrap_err();
     assert!(error.ends_with("give its policies by --policy PATH"), "{error}");

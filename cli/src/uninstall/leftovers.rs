@@ -45,7 +45,7 @@ async fn gpu_nodes(api: &Api<GpuNode>) -> anyhow::Result<()> {
     };
     for node in list {
         let name = node.name();
-        match kept(&node) {
+        match keep_reason(&node) {
             Some(why) => line(format!("GpuNode {name} stays: {why}"))?,
             None => one(api, name.as_str()).await?,
         }
@@ -54,27 +54,27 @@ async fn gpu_nodes(api: &Api<GpuNode>) -> anyhow::Result<()> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum Kept {
+enum KeepReason {
     #[error("pods hold slices of it")]
     Held,
     #[error("pods were promised slices of it")]
-    Promised,
+    Reserved,
     #[error("an admin has written its spec.policy")]
     Policy,
     #[error("it cannot be read, so nobody knows what is held")]
     Unreadable,
 }
 
-fn kept(node: &GpuNode) -> Option<Kept> {
-    let Ok(status) = node.read_status() else { return Some(Kept::Unreadable) };
+fn keep_reason(node: &GpuNode) -> Option<KeepReason> {
+    let Ok(status) = node.read_status() else { return Some(KeepReason::Unreadable) };
     let slices = status.map(|status| status.slices).unwrap_or_default();
     if slices.iter().any(|s| s.holder.is_some() || s.state == SliceState::Held) {
-        return Some(Kept::Held);
+        return Some(KeepReason::Held);
     }
     if slices.iter().any(|slice| slice.reservation.is_some()) {
-        return Some(Kept::Promised);
+        return Some(KeepReason::Reserved);
     }
-    admins_policy(node).map(|_| Kept::Policy)
+    admins_policy(node).map(|_| KeepReason::Policy)
 }
 
 /// The policy that an admin has written into `spec.policy`. A policy that the extender copied there from a policy file
@@ -104,28 +104,28 @@ mod tests {
     fn a_gpu_node_with_holders_reservations_or_an_admins_policy_stays() {
         let mut status = node_status(&["H100-80GB"]);
         let request = request("nvidia.com/mig-1g.10gb", 1);
-        let promised = ledger::reserve(
+        let reserved = ledger::reserve(
             &GpuNodeSpec::default(),
             &status,
             &request,
             &owner_in_epoch("a"),
             &Fleet::default(),
         );
-        let promised = promised.unwrap();
+        let reserved = reserved.unwrap();
         let free = json!(status);
-        let mut kept_with = |slices| {
+        let mut reason_with = |slices| {
             status.slices = slices;
-            kept(&node(json!({}), json!(status)))
+            keep_reason(&node(json!({}), json!(status)))
         };
-        assert_eq!(kept_with(Vec::new()), None);
-        let slice = |is_held| promised.slices.iter().map(|s| slice_status(s, is_held)).collect();
-        assert_eq!(kept_with(slice(false)), Some(Kept::Promised));
-        assert_eq!(kept_with(slice(true)), Some(Kept::Held));
-        assert_eq!(kept(&node(json!({}), json!({"slices": 1}))), Some(Kept::Unreadable));
+        assert_eq!(reason_with(Vec::new()), None);
+        let slice = |is_held| reserved.slices.iter().map(|s| slice_status(s, is_held)).collect();
+        assert_eq!(reason_with(slice(false)), Some(KeepReason::Reserved));
+        assert_eq!(reason_with(slice(true)), Some(KeepReason::Held));
+        assert_eq!(keep_reason(&node(json!({}), json!({"slices": 1}))), Some(KeepReason::Unreadable));
         let policy = json!({"policy": {"removeRejectedPods": true}});
         let mut node = node(policy, free);
-        assert_eq!(kept(&node), Some(Kept::Policy));
+        assert_eq!(keep_reason(&node), Some(KeepReason::Policy));
         node.metadata.annotations = Some([(keys::NODE_POLICY.to_owned(), "p".to_owned())].into());
-        assert_eq!(kept(&node), None);
+        assert_eq!(keep_reason(&node), None);
     }
 }

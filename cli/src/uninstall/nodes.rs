@@ -113,7 +113,7 @@ impl<'a> Leaving<'a> {
             }
             let names = jobs.iter().map(ResourceExt::name_any).collect::<Vec<_>>().join(", ");
             let namespace = &self.args.kerf.name;
-            wait.moment(|| {
+            wait.next_check(|| {
                 anyhow!(
                     "Jobs of an earlier uninstall do not go: {names}. What keeps them: kubectl -n {namespace} get jobs -l \
                      {NAME_LABEL}={LEAVE} -o yaml"
@@ -152,7 +152,7 @@ impl<'a> Leaving<'a> {
                 drop(wait);
                 return line("the agents have ended");
             }
-            wait.moment(|| anyhow!("agents still run on {}", left.join(", "))).await?;
+            wait.next_check(|| anyhow!("agents still run on {}", left.join(", "))).await?;
         }
     }
 
@@ -182,7 +182,7 @@ impl<'a> Leaving<'a> {
             let names = left.iter().map(|job| job::node_of(job)).collect::<Vec<_>>().join(", ");
             let namespace = &self.args.kerf.name;
             wait.rename(format!("{} {names} to be put back", plural(left.len() as u64, "node")));
-            wait.moment(|| {
+            wait.next_check(|| {
                 anyhow!(
                     "not all was put back on {names}. Why: kubectl -n {namespace} logs -l {NAME_LABEL}={LEAVE}. The Jobs go \
                      on; uninstall again, or, if the nodes will not come back, without hooks (helm uninstall --no-hooks), and then \
@@ -198,16 +198,16 @@ impl<'a> Leaving<'a> {
         let nodes =
             self.nodes.list_metadata(&ListParams::default()).await.context("failed to list the nodes")?;
         let present: BTreeSet<String> = nodes.iter().map(ResourceExt::name_any).collect();
-        let (kept, of_gone): (Vec<Job>, Vec<Job>) =
+        let (current, orphaned): (Vec<Job>, Vec<Job>) =
             jobs.into_iter().partition(|job| present.contains(job::node_of(job)));
-        for job in of_gone {
+        for job in orphaned {
             self.drop_job(&job).await?;
             line(format!(
                 "node {} is no longer in the cluster, and its Job goes as well",
                 job::node_of(&job)
             ))?;
         }
-        Ok(kept)
+        Ok(current)
     }
 }
 

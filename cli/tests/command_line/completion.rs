@@ -26,7 +26,7 @@ fn names_are_completed_from_the_cluster_that_the_flags_select() {
     objects.push(("/api/v1/namespaces/team/pods", named(&["web-1", "db"])));
     objects.push(("/api/v1/namespaces/other/pods", named(&["web-2"])));
     let api = StandIn::api(&objects);
-    let home = Home::of(&format!("http://{}", api.address));
+    let home = Home::for_server(&format!("http://{}", api.address));
     for (words, expected) in [
         (&["nodes", "gpu"][..], &["gpu-1", "gpu-2"][..]),
         (&["release", "b"], &["big"]),
@@ -52,7 +52,7 @@ fn an_unreachable_cluster_completes_nothing_and_does_not_block() {
     let silent = StandIn::silent();
     for server in ["https://127.0.0.1:1".to_owned(), format!("http://{}", silent.address)] {
         let begun = Instant::now();
-        assert_eq!(completed(&Home::of(&server), &["nodes", ""]), Vec::<String>::new(), "{server}");
+        assert_eq!(completed(&Home::for_server(&server), &["nodes", ""]), Vec::<String>::new(), "{server}");
         assert!(begun.elapsed() < Duration::from_secs(5), "{server}: {:?}", begun.elapsed());
     }
     // A plugin that prompts for a password must not block either.
@@ -67,7 +67,7 @@ fn an_unreachable_cluster_completes_nothing_and_does_not_block() {
 
 #[test]
 fn each_shell_gets_a_script_that_asks_kerf() {
-    let home = Home::of("https://127.0.0.1:1");
+    let home = Home::for_server("https://127.0.0.1:1");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ran = home.run(&["completion", shell]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -84,7 +84,7 @@ fn each_shell_gets_a_script_that_asks_kerf() {
 #[test]
 fn bash_completes_with_the_script() {
     let api = StandIn::api(&nodes(&["gpu-1", "gpu-2"]));
-    let home = Home::of(&format!("http://{}", api.address));
+    let home = Home::for_server(&format!("http://{}", api.address));
     let bin = home.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_kerf"), bin.join("kerf")).unwrap();

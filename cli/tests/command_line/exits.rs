@@ -20,7 +20,7 @@ const OF_A_CLUSTER: [&[&str]; 11] = [
 
 #[test]
 fn every_command_has_one_code_and_remedy_for_an_unreachable_server() {
-    let home = Home::of("https://127.0.0.1:1");
+    let home = Home::for_server("https://127.0.0.1:1");
     for words in OF_A_CLUSTER {
         let ran = home.run(words);
         let said = format!("{}{}", ran.stdout, ran.stderr);
@@ -41,7 +41,7 @@ fn every_command_has_one_code_and_remedy_for_an_unreachable_server() {
 
 #[test]
 fn every_command_has_one_code_for_a_wrong_flag() {
-    let home = Home::of("https://127.0.0.1:1");
+    let home = Home::for_server("https://127.0.0.1:1");
     let local = [&["gpu", "list"][..], &["policy", "check", "-f", "x"], &["simulate"], &["scheduler-config"]];
     for words in OF_A_CLUSTER.iter().copied().chain(local) {
         let ran = home.run(&[words, &["--no-such-flag"]].concat());
@@ -62,7 +62,7 @@ fn every_command_has_one_code_for_a_wrong_flag() {
 
 #[test]
 fn a_wrong_file_has_the_code_of_a_wrong_flag() {
-    let home = Home::of("https://127.0.0.1:1");
+    let home = Home::for_server("https://127.0.0.1:1");
     std::fs::write(home.path().join("bad.yaml"), "a: [").unwrap();
     for words in [
         &["explain", "-f", "none.yaml"][..],
@@ -90,7 +90,7 @@ fn every_command_has_one_code_for_a_missing_object() {
     let mut objects = nodes(&["gpu-1"]);
     objects.push(("/api/v1/namespaces/team/pods", list(&[])));
     let api = StandIn::api(&objects);
-    let home = Home::of(&format!("http://{}", api.address));
+    let home = Home::for_server(&format!("http://{}", api.address));
     for (words, what) in [
         (&["nodes", "gpu-9"][..], "node gpu-9 has no GPUs"),
         (&["explain", "web"], "there is no pod web in namespace team"),
@@ -109,7 +109,7 @@ fn every_command_has_one_code_for_a_missing_object() {
 #[test]
 fn the_exit_code_of_check_is_1_if_something_fails() {
     let api = StandIn::api(&[("/api/v1/namespaces/gpu/pods", list(&[]))]);
-    let home = Home::of(&format!("http://{}", api.address));
+    let home = Home::for_server(&format!("http://{}", api.address));
     let ran = home.run(&["check", "--kerf-namespace", "gpu", "-o", "json"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();

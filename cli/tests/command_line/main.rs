@@ -30,7 +30,7 @@ impl Home {
         home
     }
 
-    fn of(server: &str) -> Self {
+    fn for_server(server: &str) -> Self {
         Self::new(&json!({"server": server}), &json!({}))
     }
 

@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 #[test]
 fn a_closed_pipe_ends_a_command_without_a_message() {
-    let home = Home::of("https://127.0.0.1:1");
+    let home = Home::for_server("https://127.0.0.1:1");
     // This is far more than a pipe holds, so that kerf is still writing when the reader goes.
     let jobs = kerf_cli::output::lines((0..10_000).map(|job| format!("{job} 0 1g.10gb")));
     std::fs::write(home.path().join("jobs"), jobs).unwrap();
@@ -26,7 +26,7 @@ fn a_closed_pipe_ends_a_command_without_a_message() {
 #[test]
 fn a_pipe_without_a_reader_is_no_reported_error() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
-    let home = Home::of(&format!("http://{}", api.address));
+    let home = Home::for_server(&format!("http://{}", api.address));
     std::fs::write(home.path().join("policy.yaml"), "").unwrap();
     for words in [
         &["nodes"][..],
@@ -47,7 +47,7 @@ fn a_pipe_without_a_reader_is_no_reported_error() {
 #[test]
 fn colours_are_printed_on_request() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
-    let home = Home::of(&format!("http://{}", api.address));
+    let home = Home::for_server(&format!("http://{}", api.address));
     let escape = '\u{1b}';
     assert!(!home.run(&["check"]).stdout.contains(escape));
     let always = home.run(&["check", "--color", "always"]).stdout;
@@ -70,7 +70,7 @@ fn on_a_terminal(home: &Home, words: &str, variables: &[(&str, &str)]) -> Option
 #[test]
 fn a_terminal_has_colours_unless_it_is_dumb_or_no_color_is_set() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
-    let home = Home::of(&format!("http://{}", api.address));
+    let home = Home::for_server(&format!("http://{}", api.address));
     let Some(plain) = on_a_terminal(&home, "check", &[("TERM", "xterm")]) else {
         return eprintln!("NOT RUN: there is no `script` to make a terminal");
     };

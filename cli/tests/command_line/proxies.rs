@@ -66,7 +66,7 @@ fn hosts_of_no_proxy_and_this_machine_are_reached_without_a_proxy() {
     let api = StandIn::api(&nodes(&["gpu-1"]));
     let proxy = StandIn::connect_proxy(api.address);
     let variable = format!("http://{}", proxy.address);
-    let home = Home::of(&format!("http://{}", api.address));
+    let home = Home::for_server(&format!("http://{}", api.address));
     // The server must be reached by the proxy, because this `NO_PROXY` names the proxy and not the server.
     draws(&home, &[("HTTP_PROXY", &variable), ("NO_PROXY", "127.0.0.1")]);
     draws(&home, &[("HTTP_PROXY", &variable)]);

@@ -25,7 +25,7 @@ fn programs_are_listed_by_version_and_mismatches_have_a_remedy() {
         pod("kerf-scheduler", "registry.k8s.io/kube-scheduler:v1.34.0"),
     ];
     let api = StandIn::api(&[(PODS, list(&pods))]);
-    let home = Home::of(&format!("http://{}", api.address));
+    let home = Home::for_server(&format!("http://{}", api.address));
     let ran = home.run(&["version"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stdout.contains("\nKubernetes: v1.36.1\n"), "{ran:?}");
@@ -54,7 +54,7 @@ fn programs_are_listed_by_version_and_mismatches_have_a_remedy() {
 
 #[test]
 fn the_client_version_is_printed_without_a_cluster() {
-    let home = Home::of("https://127.0.0.1:1");
+    let home = Home::for_server("https://127.0.0.1:1");
     let ran = home.run(&["version", "--client", "-o", "json"]);
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!((ran.code, json.as_object().map(serde_json::Map::len)), (Some(0), Some(1)), "{ran:?}");
@@ -66,7 +66,7 @@ fn the_client_version_is_printed_without_a_cluster() {
 #[test]
 fn a_cluster_without_kerf_is_reported() {
     let api = StandIn::api(&[(PODS, list(&[]))]);
-    let ran = Home::of(&format!("http://{}", api.address)).run(&["version"]);
+    let ran = Home::for_server(&format!("http://{}", api.address)).run(&["version"]);
     assert!(ran.stdout.contains("kerf is not installed in kerf-system"), "{ran:?}");
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
 }

@@ -10,11 +10,11 @@ use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
 
 /// A smaller difference is not reported, because `managedFields` has whole seconds, and a request may take one.
-const NOTICED: SignedDuration = SignedDuration::from_secs(5);
+const WARNING_LIMIT: SignedDuration = SignedDuration::from_secs(5);
 
 /// Certificates are valid from this long before they are made. A machine whose clock is off by more rejects them, so
 /// that is a failure.
-const WORST: SignedDuration = SignedDuration::from_hours(1);
+const FAILURE_LIMIT: SignedDuration = SignedDuration::from_hours(1);
 
 const REMEDY: &str =
     "keep the clocks by NTP or chrony: chronyc tracking, or timedatectl status, shows how they stand";
@@ -30,7 +30,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
         return vec![Finding::fine(format!(
             "{} {agree} with the API server's within {} s",
             counted(all.len(), "clock"),
-            NOTICED.as_secs()
+            WARNING_LIMIT.as_secs()
         ))];
     }
     off
@@ -47,10 +47,10 @@ fn skew(lease: &Lease) -> Option<SignedDuration> {
 
 fn clock(whose: &str, skew: SignedDuration) -> Option<Finding> {
     let size = skew.abs();
-    if size < NOTICED {
+    if size < WARNING_LIMIT {
         return None;
     }
     let direction = if skew.is_negative() { "behind" } else { "before" };
     let what = format!("{whose} clock is {} s {direction} the API server's", size.as_secs());
-    Some(if size >= WORST { Finding::failure(what, REMEDY) } else { Finding::warning(what, REMEDY) })
+    Some(if size >= FAILURE_LIMIT { Finding::failure(what, REMEDY) } else { Finding::warning(what, REMEDY) })
 }

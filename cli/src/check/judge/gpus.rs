@@ -16,9 +16,10 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
         return vec![unknown("the Nodes", why)];
     }
     let managed: Vec<&str> = seen.managed().into_iter().map(name_of).collect();
-    let others: Vec<&str> = seen.unmanaged().into_iter().filter(|node| has_gpus(node)).map(name_of).collect();
+    let unmanaged: Vec<&str> =
+        seen.unmanaged().into_iter().filter(|node| has_gpus(node)).map(name_of).collect();
     let key = keys::MANAGED;
-    if managed.is_empty() && others.is_empty() {
+    if managed.is_empty() && unmanaged.is_empty() {
         return vec![Finding::warning(
             "no node shows an NVIDIA GPU",
             format!(
@@ -30,10 +31,10 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     if !managed.is_empty() {
         findings.push(Finding::fine(format!("kerf's agents will serve {}", managed.join(", "))));
     }
-    if !others.is_empty() {
+    if !unmanaged.is_empty() {
         findings.push(Finding::fine(format!(
             "nodes with GPUs that stay as they are: {}; when kerf is installed, kerf manage NAME hands one over",
-            others.join(", ")
+            unmanaged.join(", ")
         )));
     }
     findings

@@ -86,7 +86,7 @@ fn config_of(pod: &Pod) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::check::finding::Group;
-    use crate::check::judge::tests::{authority, certificates, good, of, secret};
+    use crate::check::judge::tests::{authority, certificates, from_json, good, secret};
     use crate::check::judge::{Findings, after};
     use crate::check::report::{is_good, render};
     use crate::output::Format;
@@ -98,13 +98,13 @@ mod tests {
 
     fn installed() -> Observed {
         let mut seen = good();
-        seen.extender_service = Seen::Found(of(json!({"spec": {"clusterIP": ADDRESS}})));
+        seen.extender_service = Seen::Found(from_json(json!({"spec": {"clusterIP": ADDRESS}})));
         let printed = configuration(&Args::of_the_main_one(format!("https://{ADDRESS}:9444/scheduler")));
         let policy = include_str!("../../../../policies/default.yaml");
         let policy = policy.replace("schedulerName: kerf-scheduler", "schedulerName: \"\"");
         seen.config_maps = Seen::Found(vec![
-            of(json!({"metadata": {"name": "kerf-policies"}, "data": {"default.yaml": policy}})),
-            of(json!({"metadata": {"name": CONFIG_MAP}, "data": {
+            from_json(json!({"metadata": {"name": "kerf-policies"}, "data": {"default.yaml": policy}})),
+            from_json(json!({"metadata": {"name": CONFIG_MAP}, "data": {
                 KEY: serde_saphyr::to_string(&printed).unwrap(), "k3s.yaml": "kube-scheduler-arg: []", "kube-scheduler.yaml": "spec: {}",
             }})),
         ]);
@@ -186,7 +186,7 @@ mod tests {
         let args = json!([{"name": "main", "args": ["--neutral-names=off"]}]);
         let webhook = json!({"metadata": {"name": "kerf-webhook"},
             "spec": {"selector": {}, "template": {"spec": {"containers": args}}}});
-        seen.deployments = Seen::Found(vec![of(webhook)]);
+        seen.deployments = Seen::Found(vec![from_json(webhook)]);
         let warned = said(&seen);
         assert!(warned.contains(&format!("! {lacks}, and the webhook gives none")), "{warned}");
         assert!(warned.contains("then set webhook.neutralNames=auto"), "{warned}");
@@ -215,8 +215,8 @@ mod tests {
     #[test]
     fn a_scheduler_with_the_config_flag_has_no_findings() {
         let by_file = format!("--config={FILE}");
-        for told in [&["kube-scheduler", &by_file][..], &["kube-scheduler", "--config", FILE]] {
-            let finding = running(&started(&[told]));
+        for command in [&["kube-scheduler", &by_file][..], &["kube-scheduler", "--config", FILE]] {
+            let finding = running(&started(&[command]));
             assert_eq!(finding.remedy(), None, "{}", finding.what);
         }
     }

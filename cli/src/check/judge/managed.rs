@@ -99,11 +99,11 @@ fn without_neutral_names(seen: &Observed) -> Option<Finding> {
 }
 
 fn listed(names: &[&str]) -> String {
-    const MOST: usize = 8;
-    if names.len() <= MOST {
+    const NAMES_LIMIT: usize = 8;
+    if names.len() <= NAMES_LIMIT {
         names.join(", ")
     } else {
-        format!("{} and {}", names[..MOST].join(", "), counted(names.len() - MOST, "more node"))
+        format!("{} and {}", names[..NAMES_LIMIT].join(", "), counted(names.len() - NAMES_LIMIT, "more node"))
     }
 }
 

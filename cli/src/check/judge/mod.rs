@@ -2,13 +2,13 @@
 
 mod clocks;
 mod extender;
+mod gpu_managers;
 mod gpu_operator;
 mod gpus;
 mod kubernetes;
 mod main_scheduler;
 mod managed;
 mod match_condition;
-mod others;
 mod policies;
 mod quotas;
 mod resources;
@@ -33,7 +33,7 @@ pub fn before(seen: &Observed) -> Findings {
         (Group::Resources, resources::judge_before(seen)),
         (Group::GpuNodes, gpus::judge(seen)),
         (Group::GpuOperator, gpu_operator::judge(seen)),
-        (Group::Others, others::judge(seen)),
+        (Group::Others, gpu_managers::judge(seen)),
         (Group::StaticNodes, static_nodes::judge(seen)),
         (Group::Clocks, clocks::judge(seen)),
     ]
@@ -57,7 +57,7 @@ pub fn after(seen: &Observed) -> Findings {
         (Group::Quotas, quotas::judge(seen)),
         (Group::ManagedNodes, managed::judge(seen)),
         (Group::StaticNodes, static_nodes::judge(seen)),
-        (Group::Others, others::judge(seen)),
+        (Group::Others, gpu_managers::judge(seen)),
         (Group::Versions, versions::judge(seen)),
         (Group::Clocks, clocks::judge(seen)),
     ]
@@ -92,13 +92,13 @@ fn pods(seen: &Observed, program: &str, at_least: usize) -> Finding {
     let all: Vec<_> = seen.pods_of(program).collect();
     let ready = all.iter().filter(|pod| super::observed::is_ready(pod)).count();
     let worst = all.iter().find(|pod| !super::observed::is_ready(pod));
-    let look = format!("kubectl -n {namespace} describe pods -l app.kubernetes.io/name={program}");
+    let describe = format!("kubectl -n {namespace} describe pods -l app.kubernetes.io/name={program}");
     let are = if all.len() == 1 { "is" } else { "are" };
-    let told = format!("{ready} of {} of {program} {are} ready", counted(all.len(), "pod"));
+    let count = format!("{ready} of {} of {program} {are} ready", counted(all.len(), "pod"));
     match (worst, ready >= at_least) {
-        (None, true) => Finding::fine(told),
-        (Some(pod), true) => Finding::warning(format!("{told}; {}", trouble(pod)), look),
-        (Some(pod), false) => Finding::failure(format!("{told}; {}", trouble(pod)), look),
+        (None, true) => Finding::fine(count),
+        (Some(pod), true) => Finding::warning(format!("{count}; {}", trouble(pod)), describe),
+        (Some(pod), false) => Finding::failure(format!("{count}; {}", trouble(pod)), describe),
         (None, false) => Finding::failure(
             format!("there is no pod of {program} in {namespace}"),
             format!(

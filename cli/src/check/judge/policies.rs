@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn of(data: &serde_json::Value) -> Vec<Finding> {
+    fn judged(data: &serde_json::Value) -> Vec<Finding> {
         let map = serde_json::from_value(json!({"metadata": {"name": CONFIG_MAP}, "data": data})).unwrap();
         judge(&Observed { config_maps: Seen::Found(vec![map]), ..Observed::default() })
     }
@@ -80,13 +80,13 @@ mod tests {
     #[test]
     fn the_shipped_policy_has_no_findings() {
         let shipped = include_str!("../../../../policies/default.yaml");
-        let findings = of(&json!({"default.yaml": shipped}));
+        let findings = judged(&json!({"default.yaml": shipped}));
         assert!(findings.iter().all(|finding| finding.remedy().is_none()), "{findings:?}");
     }
 
     #[test]
     fn a_mistake_fails_with_file_line_and_column() {
-        let findings = of(
+        let findings = judged(
             &json!({"a.yaml": "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {name: a}\nspec: {isolatoin: {}}\n"}),
         );
         assert!(findings[0].is_failure() && findings[0].what.starts_with("a.yaml:4:"), "{findings:?}");

@@ -72,16 +72,16 @@ fn evaded(
         let classes = classes.filter(|class| kind.is_none_or(|kind| class.is_served_by(kind)));
         let given: BTreeSet<ResourceName> =
             classes.filter_map(|class| given(namespace, size, class, policies, supply)).collect();
-        let others: Vec<String> =
+        let used_names: Vec<String> =
             given.into_iter().filter(|other| !names.contains(other)).map(|other| other.to_string()).collect();
-        if others.is_empty() {
+        if used_names.is_empty() {
             continue;
         }
-        let limits: Vec<String> = others.iter().map(|other| format!("{REQUESTS}{other}")).collect();
+        let limits: Vec<String> = used_names.iter().map(|other| format!("{REQUESTS}{other}")).collect();
         findings.push(Finding::warning(
             format!(
                 "ResourceQuota {called} limits {REQUESTS}{name}, and pods that ask for {size} get {}, which it does not count",
-                others.join(" or ")
+                used_names.join(" or ")
             ),
             format!(
                 "add {} to it: kubectl -n {namespace} edit resourcequota {}; or limit the namespace by spec.quota of the GpuPolicy, which counts slices of every name",
@@ -115,14 +115,14 @@ fn given(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::judge::tests::{good, of};
+    use crate::check::judge::tests::{from_json, good};
 
     /// The findings for a quota with these limits, on the other tests' cluster, whose GPU serves only MPS shares.
     fn said(hard: &[&str]) -> Vec<String> {
         let hard: serde_json::Map<String, serde_json::Value> =
             hard.iter().map(|key| ((*key).to_owned(), json!("4"))).collect();
         let quota = json!({"metadata": {"namespace": "ml", "name": "gpus"}, "spec": {"hard": hard}});
-        let seen = Observed { resource_quotas: Seen::Found(vec![of(quota)]), ..good() };
+        let seen = Observed { resource_quotas: Seen::Found(vec![from_json(quota)]), ..good() };
         judge(&seen).into_iter().filter(|it| it.remedy().is_some()).map(|it| it.what).collect()
     }
 
@@ -154,8 +154,11 @@ mod tests {
             judge(&forbidden)[0].what.contains("ResourceQuotas of all namespaces could not be looked at")
         );
         let quota = json!({"metadata": {"namespace": "ml", "name": "gpus"}, "spec": {"hard": {"requests.nvidia.com/mig-1g.10gb": "4"}}});
-        let seen =
-            Observed { resource_quotas: Seen::Found(vec![of(quota)]), gpu_nodes: Seen::Absent, ..good() };
+        let seen = Observed {
+            resource_quotas: Seen::Found(vec![from_json(quota)]),
+            gpu_nodes: Seen::Absent,
+            ..good()
+        };
         assert!(judge(&seen).is_empty());
     }
 }

@@ -25,7 +25,7 @@ const GUARDS: [&str; 11] = [
 const PRUNED: &str =
     " and prunes status.neutralUpToGb, so that no node takes pods that several kinds may serve";
 
-const TOLD: usize = 3;
+const DIFFERENCES_LIMIT: usize = 3;
 
 const APPLY: &str = "kubectl apply --server-side -f deploy/base/gpunodes.kerf.dev.yaml (Helm does not update CRDs that are there)";
 
@@ -62,8 +62,8 @@ fn definition(found: &Value) -> Finding {
     let pruned = if keeps_neutral_names(found) { "" } else { PRUNED };
     let different = differences(&of_interest(&shipped), &of_interest(found));
     if let Some(first) = different.first() {
-        let more = different.iter().take(TOLD).map(ToString::to_string).collect::<Vec<_>>();
-        let rest = different.len().saturating_sub(TOLD);
+        let more = different.iter().take(DIFFERENCES_LIMIT).map(ToString::to_string).collect::<Vec<_>>();
+        let rest = different.len().saturating_sub(DIFFERENCES_LIMIT);
         let rest = if rest > 0 { format!("; and {rest} more") } else { String::new() };
         debug_assert!(!first.path.is_empty());
         return Finding::failure(

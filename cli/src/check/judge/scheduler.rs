@@ -17,7 +17,7 @@ const PROGRAM: &str = "kerf-scheduler";
 /// The `ConfigMap` of the chart's second scheduler.
 const CONFIG_MAP: &str = "kerf-scheduler-config";
 
-const TOLD: usize = 6;
+const DIFFERENCES_LIMIT: usize = 6;
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
     let is_main = main_scheduler::asks_kerf(seen);
@@ -116,14 +116,14 @@ fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
     }
     if !heavy.is_empty() {
         findings.push(Finding::failure(
-            format!("{name} is not what kerf scheduler-config prints: {}", told(&heavy)),
+            format!("{name} is not what kerf scheduler-config prints: {}", listed(&heavy)),
             remedy,
         ));
     } else if !light.is_empty() {
         findings.push(Finding::warning(
             format!(
                 "{name} differs from what kerf scheduler-config prints, where an admin may have meant it: {}",
-                told(&light)
+                listed(&light)
             ),
             remedy,
         ));
@@ -224,9 +224,9 @@ fn breaks(difference: &Difference) -> bool {
     concerns_pods && !tuned.contains(&path)
 }
 
-fn told(differences: &[Difference]) -> String {
-    let lines: Vec<String> = differences.iter().take(TOLD).map(ToString::to_string).collect();
-    let rest = differences.len().saturating_sub(TOLD);
+fn listed(differences: &[Difference]) -> String {
+    let lines: Vec<String> = differences.iter().take(DIFFERENCES_LIMIT).map(ToString::to_string).collect();
+    let rest = differences.len().saturating_sub(DIFFERENCES_LIMIT);
     let rest = if rest > 0 { format!("; and {rest} more") } else { String::new() };
     format!("{}{rest}", lines.join("; "))
 }
@@ -262,7 +262,7 @@ mod tests {
         scheduler_config::configuration(&scheduler_config::Args::default())
     }
 
-    fn of(found: &Value) -> Finding {
+    fn first_finding(found: &Value) -> Finding {
         compared(&observed(), "ConfigMap kerf-scheduler", found).remove(0)
     }
 
@@ -290,27 +290,27 @@ mod tests {
             (Some(chart), chart),
             (Some("kerf-scheduler-config-7f"), "kerf-scheduler-config-7f"),
         ] {
-            let told = troubled(mounted, &json!([]));
-            assert!(told.contains(&format!("there is no ConfigMap {name} in kerf-system")), "{told}");
+            let text = troubled(mounted, &json!([]));
+            assert!(text.contains(&format!("there is no ConfigMap {name} in kerf-system")), "{text}");
             assert!(
-                told.contains(&format!("create configmap {name} --from-file=config.yaml --dry-run")),
-                "{told}"
+                text.contains(&format!("create configmap {name} --from-file=config.yaml --dry-run")),
+                "{text}"
             );
         }
         for (data, main_data) in
             [(json!({}), json!({})), (json!({"config.yaml": "{"}), json!({"scheduler.yaml": "{"}))]
         {
-            let told = troubled(Some(chart), &json!([{"metadata": {"name": chart}, "data": data}]));
-            assert!(told.contains(&format!("create configmap {chart} --from-file")), "{told}");
+            let text = troubled(Some(chart), &json!([{"metadata": {"name": chart}, "data": data}]));
+            assert!(text.contains(&format!("create configmap {chart} --from-file")), "{text}");
             let main = json!([{"metadata": {"name": "kerf-main-scheduler"}, "data": main_data}]);
-            let told = troubled(None, &main);
-            assert!(told.contains("write scheduler.yaml of ConfigMap kerf-main-scheduler to"), "{told}");
+            let text = troubled(None, &main);
+            assert!(text.contains("write scheduler.yaml of ConfigMap kerf-main-scheduler to"), "{text}");
         }
     }
 
     #[test]
     fn the_printed_configuration_has_no_findings() {
-        assert_eq!(of(&shipped()).remedy(), None);
+        assert_eq!(first_finding(&shipped()).remedy(), None);
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
         let mut found = shipped();
         found["extenders"][0]["managedResources"].as_array_mut().unwrap().remove(0);
         found["extenders"][0]["tlsConfig"]["caFile"] = json!("/tmp/ca");
-        let finding = of(&found);
+        let finding = first_finding(&found);
         assert!(finding.is_failure());
         assert!(finding.what.contains("extenders[0].managedResources["), "{}", finding.what);
         assert!(
@@ -332,7 +332,7 @@ mod tests {
     fn preemption_without_kerf_fails_with_a_remedy() {
         let mut found = shipped();
         found["extenders"][0].as_object_mut().unwrap().remove("preemptVerb");
-        let finding = of(&found);
+        let finding = first_finding(&found);
         assert!(finding.is_failure());
         assert!(
             finding.what.ends_with(r#"extenders[0].preemptVerb is missing and should be "preempt""#),
@@ -348,11 +348,11 @@ mod tests {
     fn a_tuned_field_is_a_warning_and_other_extenders_are_ignored() {
         let mut found = shipped();
         found["clientConnection"]["qps"] = json!(50);
-        assert!(of(&found).is_warning());
+        assert!(first_finding(&found).is_warning());
         let mut found = shipped();
         found["extenders"].as_array_mut().unwrap().insert(0, json!({"urlPrefix": "https://other"}));
         found["profiles"].as_array_mut().unwrap().push(json!({"schedulerName": "default-scheduler"}));
-        assert_eq!(of(&found).remedy(), None);
+        assert_eq!(first_finding(&found).remedy(), None);
     }
 
     #[test]
@@ -363,7 +363,7 @@ mod tests {
         ] {
             let mut found = shipped();
             found["extenders"][0]["urlPrefix"] = json!(url);
-            assert!(of(&found).is_failure());
+            assert!(first_finding(&found).is_failure());
             let service = serde_json::from_value(json!({"spec": {"clusterIP": address}})).unwrap();
             let seen = Observed { extender_service: Seen::Found(service), ..observed() };
             assert_eq!(compared(&seen, "it", &found)[0].remedy(), None, "{address}");

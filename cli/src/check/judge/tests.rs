@@ -1,7 +1,7 @@
 use super::*;
+use crate::check::gpu_managers::{GpuManager, OtherManager};
 use crate::check::need::{self, Need};
 use crate::check::observed::Probe;
-use crate::check::others::{Foreigner, Who};
 use crate::check::report::{is_good, render};
 use crate::output::Format;
 use jiff::{SignedDuration, Timestamp};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const NOW: &str = "2026-06-01T00:00:00Z";
 
-pub(super) fn of<T: DeserializeOwned>(value: Value) -> T {
+pub(super) fn from_json<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
@@ -49,7 +49,7 @@ pub(super) fn secret(texts: &[(&str, &str)]) -> k8s_openapi::api::core::v1::Secr
 }
 
 fn pod(name: &str, program: &str, node: &str, ready: bool) -> k8s_openapi::api::core::v1::Pod {
-    of(json!({
+    from_json(json!({
         "metadata": {"name": name, "labels": {"app.kubernetes.io/name": program}},
         "spec": {"nodeName": node, "containers": [{"name": "main", "image": format!("{program}:{}", env!("CARGO_PKG_VERSION"))}]},
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
@@ -58,14 +58,14 @@ fn pod(name: &str, program: &str, node: &str, ready: bool) -> k8s_openapi::api::
 }
 
 fn lease(name: &str, renewed: &str, written: &str) -> k8s_openapi::api::coordination::v1::Lease {
-    of(json!({
+    from_json(json!({
         "metadata": {"name": name, "managedFields": [{"time": written}]},
         "spec": {"holderIdentity": name, "leaseDurationSeconds": 10, "renewTime": renewed},
     }))
 }
 
 fn gpu_node(status: &Value) -> kerf_runtime::gpu_node::GpuNode {
-    of(json!({"metadata": {"name": "h100"}, "status": status}))
+    from_json(json!({"metadata": {"name": "h100"}, "status": status}))
 }
 
 fn status() -> Value {
@@ -88,15 +88,15 @@ fn node(name: &str, labels: &Value, allocatable: &Value) -> k8s_openapi::api::co
     let handlers = json!([{"name": "", "features": {"userNamespaces": true}}]);
     let info = json!({"kernelVersion": "6.8.0"});
     let status = json!({"allocatable": allocatable, "runtimeHandlers": handlers, "nodeInfo": info});
-    of(json!({"metadata": {"name": name, "labels": labels}, "status": status}))
+    from_json(json!({"metadata": {"name": name, "labels": labels}, "status": status}))
 }
 
 fn runs_pods(seen: &mut Observed, handlers: &Value, kernel: &str) {
     let Seen::Found(nodes) = &mut seen.nodes else { return };
     let h100 = nodes.iter_mut().find(|node| node.metadata.name.as_deref() == Some("h100"));
     if let Some(status) = h100.and_then(|node| node.status.as_mut()) {
-        status.runtime_handlers = Some(of(handlers.clone()));
-        status.node_info = Some(of(json!({"kernelVersion": kernel})));
+        status.runtime_handlers = Some(from_json(handlers.clone()));
+        status.node_info = Some(from_json(json!({"kernelVersion": kernel})));
     }
 }
 
@@ -160,7 +160,9 @@ pub(super) fn good() -> Observed {
         crd: Seen::Found(crd),
         guards: Seen::Found(guards.clone()),
         guards_bound: Seen::Found(guards),
-        webhook: Seen::Found(of(json!({"webhooks": [entry("pods.kerf.dev"), entry("templates.kerf.dev")]}))),
+        webhook: Seen::Found(from_json(
+            json!({"webhooks": [entry("pods.kerf.dev"), entry("templates.kerf.dev")]}),
+        )),
         secrets: [
             ("kerf-webhook-tls".to_owned(), Seen::Found(secret(&[(key::SERVER_CERT, &webhook)]))),
             (
@@ -177,8 +179,8 @@ pub(super) fn good() -> Observed {
         probe: Probe::Admitted,
         lease: Seen::Found(lease("kerf-extender-0", "2026-05-31T23:59:58.000000Z", "2026-05-31T23:59:58Z")),
         config_maps: Seen::Found(vec![
-            of(json!({"metadata": {"name": "kerf-scheduler-7f"}, "data": {"config.yaml": scheduler}})),
-            of(json!({"metadata": {"name": "kerf-policies"}, "data": {"default.yaml": policy}})),
+            from_json(json!({"metadata": {"name": "kerf-scheduler-7f"}, "data": {"config.yaml": scheduler}})),
+            from_json(json!({"metadata": {"name": "kerf-policies"}, "data": {"default.yaml": policy}})),
         ]),
         pods: Seen::Found(vec![
             pod("kerf-webhook-1", "kerf-webhook", "cpu", true),
@@ -193,8 +195,8 @@ pub(super) fn good() -> Observed {
         ]),
         node_leases: Seen::Found(vec![lease("h100", "2026-05-31T23:59:50.500000Z", "2026-05-31T23:59:50Z")]),
         gpu_nodes: Seen::Found(vec![gpu_node(&status())]),
-        foreigners: Seen::Found(vec![Foreigner {
-            who: Who::DevicePlugin,
+        other_managers: Seen::Found(vec![OtherManager {
+            program: GpuManager::DevicePlugin,
             evidence: "DaemonSet gpu-operator/nvidia-device-plugin-daemonset".to_owned(),
             nodes: ["t4".to_owned()].into(),
         }]),
@@ -247,7 +249,7 @@ fn condition(seen: &mut Observed, expression: &str) {
 
 fn deployment(name: &str, argument: &str) -> k8s_openapi::api::apps::v1::Deployment {
     let containers = json!([{"name": "main", "args": [argument]}]);
-    of(json!({"metadata": {"name": name}, "spec": {
+    from_json(json!({"metadata": {"name": name}, "spec": {
         "selector": {}, "template": {"spec": {"containers": containers}},
     }}))
 }
@@ -368,7 +370,7 @@ const FAULTS: &[(&str, Break)] = &[
     ("a ResourceQuota limits a name that pods do not get", |seen| {
         let hard = json!({"requests.nvidia.com/mig-1g.10gb": "4", "requests.nvidia.com/gpu": "1"});
         let quota = json!({"metadata": {"namespace": "ml", "name": "gpus"}, "spec": {"hard": hard}});
-        seen.resource_quotas = Seen::Found(vec![of(quota)]);
+        seen.resource_quotas = Seen::Found(vec![from_json(quota)]);
     }),
     ("an agent of the version before", |seen| {
         seen.gpu_nodes = Seen::Found(vec![gpu_node(&status_of_an_old_agent())]);
@@ -437,27 +439,27 @@ const FAULTS: &[(&str, Break)] = &[
         let Seen::Found(nodes) = &mut seen.nodes else { return };
         let status = nodes[2].status.as_mut().unwrap();
         status.capacity = status.allocatable.clone();
-        status.allocatable = Some(of(json!({"nvidia.com/gpu": "3"})));
+        status.allocatable = Some(from_json(json!({"nvidia.com/gpu": "3"})));
     }),
     ("a layout that failed", |seen| {
         let Seen::Found(nodes) = &mut seen.nodes else { return };
-        nodes[2].status.as_mut().unwrap().conditions = Some(vec![of(json!({
+        nodes[2].status.as_mut().unwrap().conditions = Some(vec![from_json(json!({
             "type": "kerf.dev/Layout", "status": "False", "reason": "TimedOut", "message": "the plugin offers 1 and not 4",
         }))]);
     }),
     ("the device plugin on a node of kerf's", |seen| {
-        let Seen::Found(foreigners) = &mut seen.foreigners else { return };
-        foreigners[0].nodes.insert("h100".to_owned());
+        let Seen::Found(other_managers) = &mut seen.other_managers else { return };
+        other_managers[0].nodes.insert("h100".to_owned());
     }),
     ("nos on a node of kerf's", |seen| {
-        let Seen::Found(foreigners) = &mut seen.foreigners else { return };
-        let (who, evidence) = (Who::Nos, "DaemonSet nebuly-nos/nos-mig-agent".to_owned());
-        foreigners.push(Foreigner { who, evidence, nodes: ["h100".to_owned()].into() });
+        let Seen::Found(other_managers) = &mut seen.other_managers else { return };
+        let (program, evidence) = (GpuManager::Nos, "DaemonSet nebuly-nos/nos-mig-agent".to_owned());
+        other_managers.push(OtherManager { program, evidence, nodes: ["h100".to_owned()].into() });
     }),
     ("another's webhook", |seen| {
-        let Seen::Found(foreigners) = &mut seen.foreigners else { return };
-        foreigners.push(Foreigner {
-            who: Who::Hami,
+        let Seen::Found(other_managers) = &mut seen.other_managers else { return };
+        other_managers.push(OtherManager {
+            program: GpuManager::Hami,
             evidence: "MutatingWebhookConfiguration hami-webhook".to_owned(),
             nodes: [].into(),
         });
@@ -499,7 +501,7 @@ const FAULTS: &[(&str, Break)] = &[
 
 #[test]
 fn only_faults_are_reported_and_each_with_its_remedy() {
-    let mut told = String::new();
+    let mut text = String::new();
     for (name, break_it) in FAULTS {
         let mut seen = good();
         break_it(&mut seen);
@@ -508,9 +510,9 @@ fn only_faults_are_reported_and_each_with_its_remedy() {
         let text = render(&report, Format::Text, false);
         let lines = text.lines().filter(|line| !line.starts_with("  ✓") && !line.is_empty());
         let lines: Vec<&str> = lines.filter(|line| line.starts_with(' ')).collect();
-        told.extend([format!("== {name}\n"), lines.join("\n"), "\n".to_owned()]);
+        text.extend([format!("== {name}\n"), lines.join("\n"), "\n".to_owned()]);
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(text);
 }
 
 /// The last managed node is tested, too, because without one other findings are made.
@@ -539,7 +541,7 @@ fn a_pod_of_an_excluded_namespace_may_bypass_the_webhook() {
         seen.probe = Probe::PassedBy;
         let Seen::Found(configuration) = &mut seen.webhook else { unreachable!() };
         for webhook in configuration.webhooks.iter_mut().flatten() {
-            webhook.namespace_selector = Some(of(json!({"matchExpressions": [rule]})));
+            webhook.namespace_selector = Some(from_json(json!({"matchExpressions": [rule]})));
         }
         is_good(&after(&seen), true)
     };
@@ -571,7 +573,7 @@ fn forbidden_reads_are_warnings_and_no_failures() {
         (Seen::Unknown(why()), Seen::Unknown(why()), Seen::Unknown(why()));
     (seen.crd, seen.webhook, seen.config_maps) =
         (Seen::Unknown(why()), Seen::Unknown(why()), Seen::Unknown(why()));
-    (seen.guards, seen.lease, seen.foreigners) =
+    (seen.guards, seen.lease, seen.other_managers) =
         (Seen::Unknown(why()), Seen::Unknown(why()), Seen::Unknown(why()));
     (seen.device_classes, seen.probe) = (Seen::Unknown(why()), Probe::Hindered(why()));
     seen.resource_quotas = Seen::Unknown(why());

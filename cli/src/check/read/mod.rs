@@ -1,7 +1,7 @@
 //! Reads everything that is checked from the API server. It judges nothing, so that the judgement can be tested without
 //! one.
 
-mod foreigners;
+mod gpu_managers;
 mod probe;
 mod rights;
 
@@ -42,8 +42,8 @@ pub async fn read(connected: Connected, namespace: &str, pre: bool) -> Observed 
     let mut seen =
         Observed { namespace: namespace.to_owned(), url, version, now, skew, ..Observed::default() };
     let nodes = Api::<Node>::all(client.clone());
-    (seen.apis, seen.nodes, seen.device_classes, seen.foreigners) =
-        tokio::join!(apis(&client), list(&nodes), device_classes(&client), foreigners::read(&client));
+    (seen.apis, seen.nodes, seen.device_classes, seen.other_managers) =
+        tokio::join!(apis(&client), list(&nodes), device_classes(&client), gpu_managers::read(&client));
     if pre {
         seen.rights = rights::of_the_installer(&client, namespace).await;
         seen.crd = crd(&client).await;

@@ -5,15 +5,15 @@ use kerf_core::{keys, nvidia_keys};
 use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum NodeState {
     Managed,
     Leaving,
     Released,
     NotManaged,
 }
 
-impl Standing {
-    pub(super) fn of(labels: &BTreeMap<String, String>, has_gpu_node: bool, has_pods: bool) -> Self {
+impl NodeState {
+    pub(super) fn from_labels(labels: &BTreeMap<String, String>, has_gpu_node: bool, has_pods: bool) -> Self {
         match labels.get(keys::MANAGED).map(String::as_str) {
             Some("false") if has_gpu_node || has_pods => Self::Leaving,
             Some("false") => Self::Released,
@@ -48,18 +48,18 @@ mod tests {
     #[test]
     fn a_node_is_managed_by_its_labels_or_by_kerfs_objects() {
         let (own, not) = (("kerf.dev/managed", "true"), ("kerf.dev/managed", "false"));
-        for (of, has_gpu_node, has_pods, standing) in [
-            (&[own][..], false, false, Standing::Managed),
-            (&[PRESENT, NO_PLUGIN], false, false, Standing::Managed),
-            (&[PRESENT], true, false, Standing::Managed),
-            (&[PRESENT], false, true, Standing::Managed),
-            (&[PRESENT], false, false, Standing::NotManaged),
-            (&[], false, false, Standing::NotManaged),
-            (&[not], true, false, Standing::Leaving),
-            (&[not], false, true, Standing::Leaving),
-            (&[not, PRESENT, NO_PLUGIN], false, false, Standing::Released),
+        for (of, has_gpu_node, has_pods, node_state) in [
+            (&[own][..], false, false, NodeState::Managed),
+            (&[PRESENT, NO_PLUGIN], false, false, NodeState::Managed),
+            (&[PRESENT], true, false, NodeState::Managed),
+            (&[PRESENT], false, true, NodeState::Managed),
+            (&[PRESENT], false, false, NodeState::NotManaged),
+            (&[], false, false, NodeState::NotManaged),
+            (&[not], true, false, NodeState::Leaving),
+            (&[not], false, true, NodeState::Leaving),
+            (&[not, PRESENT, NO_PLUGIN], false, false, NodeState::Released),
         ] {
-            assert_eq!(Standing::of(&labels(of), has_gpu_node, has_pods), standing, "{of:?}");
+            assert_eq!(NodeState::from_labels(&labels(of), has_gpu_node, has_pods), node_state, "{of:?}");
         }
     }
 

@@ -6,7 +6,7 @@ use kerf_core::keys;
 use std::collections::BTreeSet;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Who {
+pub enum GpuManager {
     DevicePlugin,
     MigManager,
     DraDriver,
@@ -19,24 +19,25 @@ pub enum Who {
 
 /// A part of the image's name and of the container's name by which each is recognized. The container counts, too,
 /// because one of NVIDIA's images holds several programs.
-const IMAGES: [(&str, &str, Who); 10] = [
-    ("k8s-device-plugin", "device-plugin", Who::DevicePlugin),
-    ("gpu-operator-mig-manager", "", Who::MigManager),
-    ("k8s-mig-manager", "", Who::MigManager),
+const IMAGES: [(&str, &str, GpuManager); 10] = [
+    ("k8s-device-plugin", "device-plugin", GpuManager::DevicePlugin),
+    ("gpu-operator-mig-manager", "", GpuManager::MigManager),
+    ("k8s-mig-manager", "", GpuManager::MigManager),
     // The container is needed, because without GPU support its kubelet plugin has only the container compute-domains,
     // which takes no GPUs.
-    ("k8s-dra-driver-gpu", "gpus", Who::DraDriver),
-    ("nebuly-nvidia-device-plugin", "", Who::Nos),
-    ("nos-mig-agent", "", Who::Nos),
-    ("nos-gpu-agent", "", Who::Nos),
-    ("projecthami/hami", "", Who::Hami),
-    ("volcano-vgpu-device-plugin", "", Who::VolcanoVgpu),
-    ("k8s-gpushare-plugin", "", Who::Gpushare),
+    ("k8s-dra-driver-gpu", "gpus", GpuManager::DraDriver),
+    ("nebuly-nvidia-device-plugin", "", GpuManager::Nos),
+    ("nos-mig-agent", "", GpuManager::Nos),
+    ("nos-gpu-agent", "", GpuManager::Nos),
+    ("projecthami/hami", "", GpuManager::Hami),
+    ("volcano-vgpu-device-plugin", "", GpuManager::VolcanoVgpu),
+    ("k8s-gpushare-plugin", "", GpuManager::Gpushare),
 ];
 
-const WEBHOOKS: [(&str, Who); 3] = [("hami", Who::Hami), ("kai-", Who::Kai), ("nos-", Who::Nos)];
+const WEBHOOKS: [(&str, GpuManager); 3] =
+    [("hami", GpuManager::Hami), ("kai-", GpuManager::Kai), ("nos-", GpuManager::Nos)];
 
-impl Who {
+impl GpuManager {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -73,8 +74,8 @@ impl Who {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Foreigner {
-    pub who: Who,
+pub struct OtherManager {
+    pub program: GpuManager,
     /// The object that proves it: `DaemonSet gpu-operator/nvidia-device-plugin-daemonset`.
     pub evidence: String,
     /// The nodes on which it runs; empty for a webhook, which runs for the whole cluster.
@@ -82,23 +83,23 @@ pub struct Foreigner {
 }
 
 #[must_use]
-pub fn of_daemon_set(set: &DaemonSet) -> Option<Who> {
+pub fn manager_of_daemon_set(set: &DaemonSet) -> Option<GpuManager> {
     let spec = set.spec.as_ref()?.template.spec.as_ref()?;
-    spec.containers.iter().find_map(of_container)
+    spec.containers.iter().find_map(manager_of_container)
 }
 
-fn of_container(container: &Container) -> Option<Who> {
+fn manager_of_container(container: &Container) -> Option<GpuManager> {
     let image = container.image.as_deref().unwrap_or_default();
-    let (_, _, who) =
+    let (_, _, program) =
         IMAGES.iter().find(|(part, name, _)| image.contains(part) && container.name.contains(name))?;
-    Some(*who)
+    Some(*program)
 }
 
 #[must_use]
-pub fn of_webhook(name: &str) -> Option<Who> {
-    let (_, who) =
+pub fn manager_of_webhook(name: &str) -> Option<GpuManager> {
+    let (_, program) =
         WEBHOOKS.iter().find(|(part, _)| name.starts_with(part) || name.contains(&format!("-{part}")))?;
-    Some(*who)
+    Some(*program)
 }
 
 #[cfg(test)]
@@ -118,37 +119,37 @@ mod tests {
     fn programs_are_recognized_by_their_images() {
         let plugin = "nvcr.io/nvidia/k8s-device-plugin:v0.19.3";
         let cases = [
-            ("nvidia-device-plugin-ctr", plugin, Some(Who::DevicePlugin)),
-            ("nvidia-device-plugin", plugin, Some(Who::DevicePlugin)),
+            ("nvidia-device-plugin-ctr", plugin, Some(GpuManager::DevicePlugin)),
+            ("nvidia-device-plugin", plugin, Some(GpuManager::DevicePlugin)),
             ("gpu-feature-discovery", plugin, None),
             ("mps-control-daemon-ctr", plugin, None),
             (
                 "nvidia-mig-manager",
                 "nvcr.io/nvidia/cloud-native/k8s-mig-manager:v0.13.0",
-                Some(Who::MigManager),
+                Some(GpuManager::MigManager),
             ),
-            ("gpus", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", Some(Who::DraDriver)),
+            ("gpus", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", Some(GpuManager::DraDriver)),
             ("compute-domains", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", None),
-            ("device-plugin", "projecthami/hami:v2.7.0", Some(Who::Hami)),
+            ("device-plugin", "projecthami/hami:v2.7.0", Some(GpuManager::Hami)),
             ("node-agent", "kerf-node-agent:0.1.0", None),
             ("dcgm-exporter", "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.1", None),
         ];
         for (name, image, expected) in cases {
-            assert_eq!(of_daemon_set(&set(name, image)), expected, "{name} {image}");
+            assert_eq!(manager_of_daemon_set(&set(name, image)), expected, "{name} {image}");
         }
     }
 
     #[test]
     fn webhooks_are_recognized_by_their_names() {
         let cases = [
-            ("hami-webhook", Some(Who::Hami)),
-            ("vgpu-hami-webhook", Some(Who::Hami)),
-            ("kai-admission", Some(Who::Kai)),
+            ("hami-webhook", Some(GpuManager::Hami)),
+            ("vgpu-hami-webhook", Some(GpuManager::Hami)),
+            ("kai-admission", Some(GpuManager::Kai)),
             ("kerf", None),
             ("mykai-x", None),
         ];
         for (name, expected) in cases {
-            assert_eq!(of_webhook(name), expected, "{name}");
+            assert_eq!(manager_of_webhook(name), expected, "{name}");
         }
     }
 }

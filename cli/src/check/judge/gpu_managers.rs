@@ -7,9 +7,9 @@ use kerf_core::resource::ResourceName;
 use std::collections::BTreeSet;
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
-    let mut findings = match &seen.foreigners {
+    let mut findings = match &seen.other_managers {
         Seen::Unknown(why) => vec![unknown("the DaemonSets of all namespaces", why)],
-        Seen::Found(_) | Seen::Absent => foreigners(seen),
+        Seen::Found(_) | Seen::Absent => other_managers(seen),
     };
     if let Seen::Unknown(why) = &seen.device_classes {
         findings.push(unknown("the DeviceClasses", why));
@@ -21,21 +21,21 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-fn foreigners(seen: &Observed) -> Vec<Finding> {
+fn other_managers(seen: &Observed) -> Vec<Finding> {
     let managed: BTreeSet<&str> = seen.managed().into_iter().map(name_of).collect();
     let mut findings = Vec::new();
-    for foreigner in seen.foreigners.all() {
-        let (who, evidence) = (foreigner.who.name(), &foreigner.evidence);
+    for manager in seen.other_managers.all() {
+        let (program, evidence) = (manager.program.name(), &manager.evidence);
         let there: Vec<&str> =
-            foreigner.nodes.iter().map(String::as_str).filter(|node| managed.contains(node)).collect();
+            manager.nodes.iter().map(String::as_str).filter(|node| managed.contains(node)).collect();
         if let Some(first) = there.first() {
             findings.push(Finding::failure(
-                format!("{who} runs on nodes that kerf serves ({evidence}): {}", there.join(", ")),
-                foreigner.who.remedy(first),
+                format!("{program} runs on nodes that kerf serves ({evidence}): {}", there.join(", ")),
+                manager.program.remedy(first),
             ));
         } else if evidence.starts_with("MutatingWebhookConfiguration") {
             findings.push(Finding::warning(
-                format!("{who} changes pods too ({evidence})"),
+                format!("{program} changes pods too ({evidence})"),
                 "keep it from pods that ask kerf: by its namespaceSelector, or turn its dialect on in kerf's policy (docs/requests.md) and uninstall it",
             ));
         }
@@ -51,7 +51,7 @@ fn classes(seen: &Observed) -> Vec<Finding> {
         let resource = class["spec"]["extendedResourceName"].as_str()?;
         let class = class["metadata"]["name"].as_str().unwrap_or_default();
         let name = resource.parse::<ResourceName>();
-        let told = format!("DeviceClass {class} has {resource} served by dynamic resource allocation");
+        let conflict = format!("DeviceClass {class} has {resource} served by dynamic resource allocation");
         let free = format!(
             "kubectl patch deviceclass {class} --type=json -p '[{{\"op\":\"remove\",\"path\":\"/spec/extendedResourceName\"}}]'"
         );
@@ -63,11 +63,11 @@ fn classes(seen: &Observed) -> Vec<Finding> {
                     "kerf refuses pods that ask for it by this name; by size they get kerf.dev/gpu-<N>gb"
                 };
                 let keep = "leave it if pods of the class are to be served without kerf; otherwise";
-                Finding::warning(format!("{told}; {becomes}"), format!("{keep}: {free}"))
+                Finding::warning(format!("{conflict}; {becomes}"), format!("{keep}: {free}"))
             }
-            Ok(_) => Finding::failure(format!("{told}, and that name is kerf's"), free),
+            Ok(_) => Finding::failure(format!("{conflict}, and that name is kerf's"), free),
             Err(_) if resource.starts_with(&format!("{}/", keys::GROUP)) => {
-                Finding::failure(format!("{told}, and that name is kerf's"), free)
+                Finding::failure(format!("{conflict}, and that name is kerf's"), free)
             }
             Err(_) => return None,
         })

@@ -416,7 +416,7 @@ pub struct GpmHandle(nvmlGpmSample_t);
 unsafe impl Send for GpmHandle {}
 
 impl GpmHandle {
-    pub fn of(sample: GpmSample<'_>) -> Self {
+    pub fn from_sample(sample: GpmSample<'_>) -> Self {
         Self(sample.into_handle())
     }
 

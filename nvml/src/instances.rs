@@ -64,7 +64,7 @@ pub(crate) fn by_index(nvml: &Nvml, index: u32) -> Result<(Device<'_>, GpuUuid),
 
 impl Site<'_> {
     pub(crate) fn entry(&mut self, profile: Profile) -> Result<ProfileEntry, GpuError> {
-        let table = self.tables.of(self.gpu, &self.device)?;
+        let table = self.tables.get(self.gpu, &self.device)?;
         table.entry(profile).cloned().ok_or(GpuError::NoSuchProfile(profile))
     }
 

@@ -84,15 +84,15 @@ fn count(nvml: &Nvml) -> Result<u32, GpuError> {
 impl NvmlBackend {
     /// Loads NVML from `library`, a path or a name that the loader finds.
     pub fn open(library: &OsStr) -> Result<Self, GpuError> {
-        Ok(Self::of(Arc::new(open(library)?), None, "/sys".into()))
+        Ok(Self::new(Arc::new(open(library)?), None, "/sys".into()))
     }
 
     #[must_use]
     pub fn with_sys(self, sys: PathBuf) -> Self {
-        Self::of(Arc::clone(&self.nvml), self.only, sys)
+        Self::new(Arc::clone(&self.nvml), self.only, sys)
     }
 
-    fn of(nvml: Arc<Nvml>, only: Option<u32>, sys: PathBuf) -> Self {
+    fn new(nvml: Arc<Nvml>, only: Option<u32>, sys: PathBuf) -> Self {
         Self { nvml, only, sys, tables: Tables::default(), seen: Seen::default(), meters: BTreeMap::new() }
     }
 
@@ -136,7 +136,7 @@ impl GpuBackend for NvmlBackend {
     }
 
     fn for_one(&self, index: u32) -> Box<dyn GpuBackend> {
-        Box::new(Self::of(Arc::clone(&self.nvml), Some(index), self.sys.clone()))
+        Box::new(Self::new(Arc::clone(&self.nvml), Some(index), self.sys.clone()))
     }
 
     fn observe(&mut self) -> Result<Vec<Gpu>, GpuError> {

@@ -97,7 +97,7 @@ impl Site<'_> {
     }
 
     fn check_uncut(&mut self) -> Result<(), GpuError> {
-        let table = self.tables.of(self.gpu, &self.device)?;
+        let table = self.tables.get(self.gpu, &self.device)?;
         let mut ids = BTreeSet::new();
         for entry in table.entries() {
             for gi in self.of_profile(entry)? {

@@ -53,7 +53,7 @@ impl NvmlBackend {
         let health = optional(index, repair::read(&device))?;
         // If the health cannot be read, the last known repair stays pending, because an answer that is missing is no
         // sign of a repair.
-        let known = || last.map(Health::of).unwrap_or_default();
+        let known = || last.map(Health::from_gpu).unwrap_or_default();
         let Health { pending_repair, remapping } = health.unwrap_or_else(known);
         let mut gpu = Gpu {
             index,

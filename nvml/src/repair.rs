@@ -13,7 +13,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    pub(crate) fn of(gpu: &Gpu) -> Self {
+    pub(crate) fn from_gpu(gpu: &Gpu) -> Self {
         Self { pending_repair: gpu.pending_repair.clone(), remapping: gpu.remapping }
     }
 }

@@ -57,7 +57,7 @@ struct GiTable {
 
 impl Tables {
     /// The profiles of `gpu`. The first call logs where the catalog differs.
-    pub(crate) fn of(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
+    pub(crate) fn get(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
         if let Some(known) = self.gi.get(gpu) {
             return Ok(known.table.clone());
         }
@@ -72,7 +72,7 @@ impl Tables {
     /// The profiles of `gpu`, for an observation. A list with fewer profiles than before is an error, because instances
     /// on the GPU could be missed.
     pub(crate) fn refresh(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
-        let Some(known) = self.gi.get_mut(gpu) else { return self.of(gpu, device) };
+        let Some(known) = self.gi.get_mut(gpu) else { return self.get(gpu, device) };
         if known.is_confirmed {
             return Ok(known.table.clone());
         }
@@ -86,7 +86,7 @@ impl Tables {
             return Err(GpuError::Malformed { call: PROFILES, what });
         }
         self.forget(gpu);
-        self.of(gpu, device)
+        self.get(gpu, device)
     }
 
     pub(crate) fn compute(

@@ -115,7 +115,7 @@ impl Meter {
                     Err(error) => tracing::debug!(gi, %error, "nvmlGpmMetricsGet failed"),
                 }
             }
-            self.samples.insert(gi, GpmHandle::of(now));
+            self.samples.insert(gi, GpmHandle::from_sample(now));
         }
         free(before, nvml);
         busy

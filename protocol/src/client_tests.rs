@@ -84,7 +84,7 @@ struct Scene {
 impl Scene {
     fn start() -> Self {
         let (sender, accepted) = mpsc::unbounded_channel();
-        let network = Memory::of(raw_extender(sender));
+        let network = Memory::serving(raw_extender(sender));
         let (node, received) = Node::new(hello("n1"));
         let stop = CancellationToken::new();
         tokio::spawn(client::run(Arc::clone(&node), Arc::clone(&network), stop.clone()));

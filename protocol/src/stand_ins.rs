@@ -91,7 +91,7 @@ pub struct Memory {
 
 impl Memory {
     /// The network of an extender with these routes.
-    pub fn of(routes: Router) -> Arc<Self> {
+    pub fn serving(routes: Router) -> Arc<Self> {
         let (dialled, mut accepted) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Some(stream) = accepted.recv().await {
@@ -221,7 +221,7 @@ impl Extender {
         let stop = CancellationToken::new();
         let recorder = Recorder { caller, most: 2, events: sender };
         let server = Server::new(Arc::new(recorder), "e1", stop.clone());
-        let network = Memory::of(server.routes());
+        let network = Memory::serving(server.routes());
         Self { server, network, stop, events }
     }
 

@@ -144,7 +144,7 @@ fn contents(
         errors.push(PolicyFileError::Empty(path.to_owned()));
     }
     // With a bad file no conflict is reported: the policy that a good file extends may be in the bad one.
-    match Contents::of(good) {
+    match Contents::join(good) {
         Ok(contents) if errors.is_empty() => return Ok(contents),
         Err(found) if errors.is_empty() => errors = found,
         Ok(_) | Err(_) => {}

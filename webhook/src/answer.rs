@@ -11,5 +11,5 @@ use kerf_core::policy::{Policies, Supply};
 pub fn answer(body: &[u8], policies: &Policies, supply: &Supply) -> Option<String> {
     let request = review::read(body).ok()?;
     let pod = || admit(&request.object, request.namespace.as_str(), policies, supply);
-    serde_json::to_string(&review::answer(&request.uid, Decision::on(&request, pod).verdict())).ok()
+    serde_json::to_string(&review::answer(&request.uid, Decision::for_request(&request, pod).verdict())).ok()
 }

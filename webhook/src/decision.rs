@@ -16,11 +16,11 @@ pub(crate) enum Decision {
 
 impl Decision {
     /// Decides on a request; `admit` is called for pods only.
-    pub fn on(request: &Request, admit: impl FnOnce() -> Admission) -> Self {
-        if request.creates_pod() { Self::Pod(admit()) } else { Self::on_template(request) }
+    pub fn for_request(request: &Request, admit: impl FnOnce() -> Admission) -> Self {
+        if request.creates_pod() { Self::Pod(admit()) } else { Self::for_template(request) }
     }
 
-    pub fn on_template(request: &Request) -> Self {
+    pub fn for_template(request: &Request) -> Self {
         let template = request.writes_template();
         Self::Template(template.map(|template| qualify(&request.object, template)).unwrap_or_default())
     }

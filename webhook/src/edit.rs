@@ -29,7 +29,7 @@ impl Edit {
         (!value.is_null()).then_some(value)
     }
 
-    fn at(&mut self, path: &[&str]) -> Option<&mut Value> {
+    fn get_mut(&mut self, path: &[&str]) -> Option<&mut Value> {
         path.iter().try_fold(&mut self.document, |at, key| match at {
             Value::Object(members) => members.get_mut(*key),
             Value::Array(items) => items.get_mut(key.parse::<usize>().ok()?),
@@ -50,14 +50,14 @@ impl Edit {
             .rev()
             .fold(value, |value, key| Value::Object(Map::from_iter([((*key).to_owned(), value)])));
         let Some((key, parent)) = there.split_last() else { return };
-        if let Some(Value::Object(members)) = self.at(parent) {
+        if let Some(Value::Object(members)) = self.get_mut(parent) {
             members.insert((*key).to_owned(), nested);
         }
     }
 
     pub fn remove(&mut self, path: &[&str]) {
         let Some((key, parent)) = path.split_last().filter(|_| self.get(path).is_some()) else { return };
-        match (self.at(parent), key.parse()) {
+        match (self.get_mut(parent), key.parse()) {
             (Some(Value::Object(members)), _) => drop(members.remove(*key)),
             (Some(Value::Array(items)), Ok(index)) => drop(items.remove(index)),
             _ => {}
@@ -66,7 +66,7 @@ impl Edit {
 
     /// Adds `value` to the end of the list at `path`, unless it is there.
     pub fn include(&mut self, path: &[&str], value: Value) {
-        match self.at(path) {
+        match self.get_mut(path) {
             Some(Value::Array(items)) if items.contains(&value) => {}
             Some(Value::Array(items)) => items.push(value),
             _ => self.set(path, Value::Array(vec![value])),

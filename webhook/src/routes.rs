@@ -40,7 +40,7 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
             let decision = if request.creates_pod() {
                 Decision::Pod(webhook.admit(&request).await)
             } else {
-                Decision::on_template(&request)
+                Decision::for_template(&request)
             };
             decision.log(&request);
             if let Decision::Pod(Admission::Denied { reason, .. }) = &decision {

@@ -26,7 +26,7 @@ type Resolved = BTreeMap<PathBuf, Result<Arc<[Policy]>, Vec<PolicyFileError>>>;
 
 impl Contents {
     /// Joins these contents, or returns every reason why they cannot be in force together.
-    pub(super) fn of(contents: Vec<Content>) -> Result<Self, Vec<PolicyFileError>> {
+    pub(super) fn join(contents: Vec<Content>) -> Result<Self, Vec<PolicyFileError>> {
         let contents: Vec<Arc<Content>> = contents.into_iter().map(Arc::new).collect();
         let all = Self::default()
             .with(&contents)

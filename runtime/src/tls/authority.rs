@@ -63,7 +63,7 @@ pub(super) struct Authorities(Vec<Authority>);
 
 impl Authorities {
     /// Reads the authorities in `content`, and puts a new one before them if renewal is due.
-    pub fn of(content: &Content, ages: &Ages, now: Timestamp) -> Result<Self, rcgen::Error> {
+    pub fn from_content(content: &Content, ages: &Ages, now: Timestamp) -> Result<Self, rcgen::Error> {
         let keys = content.get(key::CA_KEY).map(String::as_str).unwrap_or_default();
         let mut keys: Vec<KeyPair> =
             blocks(keys, END_KEY).filter_map(|pem| KeyPair::from_pem(&pem).ok()).collect();

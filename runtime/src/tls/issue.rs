@@ -20,7 +20,7 @@ pub(super) struct Step {
 pub(super) fn step(before: &Content, wanted: &Wanted, rotation: &Rotation<'_>) -> Result<Step, TlsError> {
     let (ages, now) = (&rotation.ages, rotation.now);
     let failed = failed(&wanted.server_names);
-    let authorities = Authorities::of(before, ages, now).map_err(&failed)?;
+    let authorities = Authorities::from_content(before, ages, now).map_err(&failed)?;
     let signer = authorities.signer(before, rotation);
     let mut step = Step { content: before.clone(), reasons: Vec::new() };
     for (name, text) in authorities.content(signer) {

@@ -92,7 +92,7 @@ impl std::fmt::Debug for Material {
 
 impl Material {
     /// The entries of a Secret's content that `wanted` requires.
-    fn of(content: &Content, wanted: &Wanted) -> Result<Self, Unfit> {
+    fn from_content(content: &Content, wanted: &Wanted) -> Result<Self, Unfit> {
         let text = |what| content.get(what).cloned().ok_or(Unfit::Missing(what));
         let of_client = |what| wanted.client_name.as_ref().map(|_| text(what)).transpose();
         Ok(Self {
@@ -239,7 +239,8 @@ pub(crate) fn made_for_test() -> Material {
     let wanted =
         Wanted { server_names: vec!["127.0.0.1".into()], client_name: Some("kube-scheduler".into()) };
     let rotation = Rotation { ages: Ages::YEARS, trust: Trust::AsRead, now: Timestamp::now() };
-    Material::of(&issue::step(&Content::new(), &wanted, &rotation).unwrap().content, &wanted).unwrap()
+    Material::from_content(&issue::step(&Content::new(), &wanted, &rotation).unwrap().content, &wanted)
+        .unwrap()
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ impl TlsSecret {
             let found = api.get_opt(name).await.map_err(failed("read", &secret))?;
             let content = found.as_ref().map(content).unwrap_or_default();
             let next = step(&content, wanted, rotation)?;
-            let material = Material::of(&next.content, wanted);
+            let material = Material::from_content(&next.content, wanted);
             let material = material.map_err(|unfit| TlsError::Unserviceable(unfit.to_string()))?;
             if next.reasons.is_empty() {
                 return Ok(material);

@@ -38,13 +38,13 @@ fn count(content: &Content, key: &str) -> usize {
 }
 
 fn serves(content: &Content, bundle: &str, at: Timestamp) -> bool {
-    Material::of(content, &wanted()).unwrap().is_trusted_by(bundle, at)
+    Material::from_content(content, &wanted()).unwrap().is_trusted_by(bundle, at)
 }
 
 #[test]
 fn new_certificates_are_usable_and_stay_until_renewal_is_due() {
     let first = fresh();
-    let material = Material::of(&first, &wanted()).unwrap();
+    let material = Material::from_content(&first, &wanted()).unwrap();
     assert!(material.client_key_pem.is_some());
     server_config(&material, Clients::Verified).unwrap();
     assert!(material.is_trusted_by(&first["ca.crt"], now()));
@@ -57,7 +57,7 @@ fn new_certificates_are_usable_and_stay_until_renewal_is_due() {
 
 #[test]
 fn keys_are_not_in_debug_output() {
-    let material = Material::of(&fresh(), &wanted()).unwrap();
+    let material = Material::from_content(&fresh(), &wanted()).unwrap();
     let text = format!("{material:?}");
     assert!(text.contains("BEGIN CERTIFICATE") && !text.contains("PRIVATE KEY"), "{text}");
 }
@@ -113,7 +113,7 @@ fn after_a_long_absence_a_new_authority_signs_at_once() {
     for late in [DAY * 90 - SignedDuration::from_mins(1), DAY * 200] {
         let content = after(&fresh(), now() + late).content;
         assert!(serves(&content, &content["ca.crt"], now() + late));
-        assert_eq!(Material::of(&content, &wanted()).unwrap().end().unwrap(), now() + late + DAY);
+        assert_eq!(Material::from_content(&content, &wanted()).unwrap().end().unwrap(), now() + late + DAY);
     }
 }
 
@@ -124,7 +124,7 @@ fn shortened_ages_take_effect_at_once() {
     let rotation = Rotation { ages: short, trust: Trust::Only(&first["ca.crt"]), now: now() + DAY };
     let second = step(&first, &wanted(), &rotation).unwrap().content;
     assert_eq!(count(&second, "ca.crt"), 2);
-    assert_eq!(Material::of(&second, &wanted()).unwrap().end().unwrap(), now() + DAY + DAY / 24);
+    assert_eq!(Material::from_content(&second, &wanted()).unwrap().end().unwrap(), now() + DAY + DAY / 24);
 }
 
 #[test]

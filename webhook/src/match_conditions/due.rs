@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use kerf_core::request::Dialect;
 
-    fn of(dialects: &[Dialect]) -> MatchCondition {
+    fn condition(dialects: &[Dialect]) -> MatchCondition {
         MatchCondition::of(&dialects.iter().copied().collect())
     }
 
@@ -59,11 +59,14 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut due = Due::after(Duration::from_mins(2));
-        let (mig, both, all) =
-            (of(&[Dialect::Mig]), of(&[Dialect::Mig, Dialect::Nvidia]), MatchCondition::widest());
+        let (mig, both, all) = (
+            condition(&[Dialect::Mig]),
+            condition(&[Dialect::Mig, Dialect::Nvidia]),
+            MatchCondition::widest(),
+        );
         assert_eq!(due.next(Some(&mig), &both, at(0)), Some(both.clone()));
         assert_eq!(due.next(Some(&both), &both, at(1)), None);
-        let gpushare = of(&[Dialect::Gpushare]);
+        let gpushare = condition(&[Dialect::Gpushare]);
         assert_eq!(
             due.next(Some(&both), &gpushare, at(2)),
             Some(both.or(&gpushare)),
@@ -82,13 +85,13 @@ mod tests {
     fn an_unknown_condition_becomes_the_widest_first() {
         let start = Instant::now();
         let mut due = Due::after(Duration::from_mins(2));
-        assert_eq!(due.next(None, &of(&[Dialect::Mig]), start), Some(MatchCondition::widest()));
+        assert_eq!(due.next(None, &condition(&[Dialect::Mig]), start), Some(MatchCondition::widest()));
     }
 
     #[test]
     fn replicas_with_different_policies_agree_in_the_end() {
         let start = Instant::now();
-        let (mig, nvidia) = (of(&[Dialect::Mig]), of(&[Dialect::Mig, Dialect::Nvidia]));
+        let (mig, nvidia) = (condition(&[Dialect::Mig]), condition(&[Dialect::Mig, Dialect::Nvidia]));
         let mut replicas = [Due::after(Duration::from_mins(2)), Due::after(Duration::from_mins(2))];
         let (mut there, mut writes) = (nvidia.clone(), 0);
         for seconds in 0..600 {

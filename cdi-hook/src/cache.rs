@@ -70,7 +70,6 @@ pub fn add(cache: Option<&[u8]>, libraries: &[String]) -> Result<Option<Vec<u8>>
 struct Cache<'a> {
     header: [u8; HEADER],
     entries: Vec<&'a [u8]>,
-    /// The strings and what follows them.
     rest: &'a [u8],
     whole: &'a [u8],
 }

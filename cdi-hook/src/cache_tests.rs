@@ -34,7 +34,6 @@ fn shown(cache: &[u8]) -> Vec<(String, String)> {
     lines.map(|(words, path)| (name(words), path.to_owned())).collect()
 }
 
-/// Whether a binary search finds each entry's name.
 fn is_sorted(cache: &[u8]) -> bool {
     let cache = Cache::read(cache).unwrap();
     let names: Vec<_> = cache.entries.iter().map(|entry| cache.name(entry).unwrap()).collect();

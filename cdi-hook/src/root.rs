@@ -24,7 +24,6 @@ const DRAFT: &str = ".ld.so.cache.kerf";
 const INSIDE: ResolveFlags =
     ResolveFlags::IN_ROOT.union(ResolveFlags::NO_XDEV).union(ResolveFlags::NO_MAGICLINKS);
 
-/// Adds these libraries, by their absolute paths in the container, to the cache below `root`.
 pub fn add_to_cache(root: &Path, libraries: &[String]) -> Result<Done, HookError> {
     let failed =
         |step| move |error: Errno| HookError::File { step, root: root.to_owned(), source: error.into() };

@@ -18,7 +18,6 @@ pub struct PluginNode {
 }
 
 impl PluginNode {
-    /// The devices that the pods hold together.
     #[must_use]
     pub fn taken(&self) -> Devices {
         sum(&self.pods.iter().map(PluginPod::devices).collect::<Vec<_>>())

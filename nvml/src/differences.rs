@@ -44,7 +44,6 @@ mod tests {
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
 
-    /// Collects the fields `model`, `product` and `what` of log events.
     #[derive(Clone, Default)]
     struct Warnings(Arc<Mutex<Vec<String>>>);
 
@@ -72,7 +71,6 @@ mod tests {
         }
     }
 
-    /// The warnings for a table, and whether it lists all profiles.
     fn heard(product: &str, memory: u64, table: &MigTable) -> (Vec<String>, bool) {
         let heard = Warnings::default();
         let lists_all = tracing::subscriber::with_default(heard.clone(), || {

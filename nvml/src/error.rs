@@ -99,7 +99,6 @@ macro_rules! codes {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum NvmlCode {
             $(#[doc = concat!("`NVML_ERROR_", $label, "`")] $name,)*
-            /// Any code that is not in the list.
             Other,
         }
 

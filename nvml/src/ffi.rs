@@ -224,7 +224,6 @@ pub fn compute_instances(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<Vec<
     Ok(found.into_iter().take(count as usize).map(CiHandle).collect())
 }
 
-/// Calls `nvmlGpuInstanceCreateComputeInstance`, for a profile that fits at one place only.
 pub fn create_ci(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<CiHandle, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceCreateComputeInstance.as_ref())?;
     let mut ci = null_mut();

@@ -18,7 +18,6 @@ pub struct Gpu {
     pub memory: MemoryMib,
     /// The part of the memory that the driver reserves, so that no process can have it.
     pub reserved: MemoryMib,
-    /// Memory in use on the whole GPU by any process.
     pub used: MemoryMib,
     /// CUDA compute capability, major and minor.
     pub capability: (u32, u32),

@@ -68,7 +68,6 @@ impl Site<'_> {
         table.entry(profile).cloned().ok_or(GpuError::NoSuchProfile(profile))
     }
 
-    /// All GPU instances of the profiles in `table`, by their start.
     pub(crate) fn instances(
         &mut self,
         table: &MigTable,

@@ -59,7 +59,6 @@ pub struct NvmlBackend {
     meters: BTreeMap<GpuUuid, Meter>,
 }
 
-/// The driver's version information.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
     /// Its version, such as `580.159.04`.

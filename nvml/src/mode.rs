@@ -25,7 +25,6 @@ pub enum ModeRefusal {
     /// An MPS server has the GPU to itself, or no process may use it. The number is the GPU's index, for the remedy.
     #[error("the GPU's compute mode is not DEFAULT; end its MPS daemon, or run nvidia-smi -i {0} -c DEFAULT")]
     ComputeMode(u32),
-    /// The GPU is an Ampere. The number is the GPU's index, for the remedy.
     #[error(
         "the GPU's MIG mode changes only with a reset: drain the node, run nvidia-smi -i {0} -mig with 1 or 0 and \
          nvidia-smi --gpu-reset -i {0}, or reboot after the first; or allow resets in the node's policy"

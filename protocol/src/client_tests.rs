@@ -37,7 +37,6 @@ fn raw_extender(connections: mpsc::UnboundedSender<Accepted>) -> Router {
     Router::new().route(socket::PATH, get(connect))
 }
 
-/// A connection from this extender's view.
 struct Accepted {
     incoming: Incoming<TokioIo<Upgraded>, FromAgent>,
     messages: mpsc::UnboundedSender<ToAgent>,
@@ -72,7 +71,6 @@ impl Accepted {
     }
 }
 
-/// An agent that is connected to such an extender.
 struct Scene {
     node: Arc<Node>,
     received: Received,
@@ -91,7 +89,6 @@ impl Scene {
         Self { node, received, network, accepted, stop }
     }
 
-    /// A connection whose Hello was read.
     async fn greeted(&mut self) -> Accepted {
         let mut accepted = self.accepted.recv().await.unwrap();
         assert!(matches!(accepted.next().await, Some(from_agent::Message::Hello(_))));
@@ -152,7 +149,6 @@ async fn an_agent_leaves_an_extender_that_breaks_the_protocol() {
             received += 1;
         }
         assert_eq!(received, orders, "{n}");
-        // The agent connects again.
         scene.greeted().await;
         scene.stop.cancel();
     }
@@ -183,7 +179,6 @@ async fn an_order_of_an_unknown_kind_is_answered_as_unreadable() {
         let refused = wire::Refused { reason: wire::Reason::Unreadable.into(), text: text.to_owned() };
         assert_eq!(answer, wire::Answer { number, answer: Some(wire::answer::Answer::Refused(refused)) });
     }
-    // The connection stays open.
     accepted.send(order(3, 3));
     let (_, answer) = scene.received.orders.recv().await.unwrap();
     answer.send(Ok(done(1))).unwrap();

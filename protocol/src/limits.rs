@@ -19,7 +19,6 @@ pub const PLACES: usize = 64;
 pub const NAME: usize = 253;
 /// The longest text for people, in bytes. Longer texts are cut before they are sent.
 pub const TEXT: usize = 1024;
-/// The timeout for an agent's Hello.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The timeout for a replica's Role, which includes the review of the agent's token.
 pub const ROLE_TIMEOUT: Duration = Duration::from_secs(10);

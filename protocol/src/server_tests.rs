@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// An agent that is connected to an extender which leads in epoch 3.
 struct Pair {
     extender: Extender,
     node: Arc<Node>,
@@ -109,7 +108,6 @@ async fn the_agents_window_limits_the_unanswered_orders() {
     let (second, second_answer) = pair.received.orders.recv().await.unwrap();
     let (order, answer) = pair.received.orders.recv().await.unwrap();
     assert_eq!((second, order), (mark(3, 2), mark(3, 3)));
-    // Answers keep the order of their orders.
     answer.send(Ok(done(3))).unwrap();
     let mut third = third;
     assert!(timeout(MOMENT, &mut third).await.is_err());
@@ -134,7 +132,6 @@ async fn a_broken_connection_fails_its_unanswered_orders() {
     let (new, _, state_now) = pair.extender.connected().await;
     assert!(new.id() > old.id());
     assert_eq!(state_now, Ok(whole(&state(vec![slice("s2", 1)]))));
-    // The caller of this answer has gone.
     let _ = late.send(Ok(done(1)));
     let reply = new.slot().await.unwrap().send(&mark(3, 7)).unwrap();
     let (order, answer) = pair.received.orders.recv().await.unwrap();

@@ -36,7 +36,6 @@ pub const FRAGMENT_LIMIT: usize = 2 << 10;
 /// The longest reason in a frame that closes a WebSocket (RFC 6455, section 5.5).
 const REASON_LIMIT: usize = 123;
 
-/// Why a connection is unusable.
 #[derive(Debug, Error)]
 pub enum Broken {
     #[error(transparent)]
@@ -148,7 +147,6 @@ where
         }
     }
 
-    /// Waits until the other end has gone.
     pub async fn ended(&mut self) {
         while matches!(self.message().await, Ok(Some(_)) | Err(Broken::Undecodable(_))) {}
     }

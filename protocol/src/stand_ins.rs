@@ -67,7 +67,6 @@ pub fn state(slices: Vec<SliceStatus>) -> NodeState {
     state
 }
 
-/// A node's whole state as a change.
 pub fn whole(state: &NodeState) -> Change {
     difference(&NodeState::default(), state)
 }
@@ -165,7 +164,6 @@ impl Network for Memory {
     }
 }
 
-/// The calls that an extender has received.
 #[derive(Debug)]
 pub enum Event {
     Connected(Connection, Hello, Result<Change, Unreadable>),
@@ -254,7 +252,6 @@ pub struct Node {
     roles: mpsc::UnboundedSender<Option<Role>>,
 }
 
-/// What an agent has received.
 pub struct Received {
     pub orders: mpsc::UnboundedReceiver<(Order, oneshot::Sender<Answer>)>,
     pub roles: mpsc::UnboundedReceiver<Option<Role>>,
@@ -328,7 +325,6 @@ impl RawAgent {
         self.incoming.message().await.unwrap().unwrap().message.unwrap()
     }
 
-    /// Why the extender has ended the connection.
     pub async fn refusal(mut self) -> String {
         loop {
             match self.incoming.message().await {

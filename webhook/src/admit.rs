@@ -16,12 +16,14 @@ pub enum Admission {
     Patched {
         ops: Vec<PatchOperation>,
         warnings: Vec<String>,
-        /// The request document that the patch writes.
         document: Box<RequestDocument>,
     },
     /// The pod carries its request already, and the patch restores what another webhook has changed since. For a pod
     /// that asks for nothing, the patch removes annotations that only kerf may write.
-    Mended { ops: Vec<PatchOperation>, warnings: Vec<String> },
+    Mended {
+        ops: Vec<PatchOperation>,
+        warnings: Vec<String>,
+    },
     Denied {
         /// The reason, with the field and the remedy.
         message: String,

@@ -83,7 +83,6 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     result
 }
 
-/// The stop signal, and the end that follows it.
 struct Stops {
     stop: CancellationToken,
     end: CancellationToken,

@@ -45,7 +45,6 @@ struct Check {
     material: Option<Material>,
     /// Whether the API server trusts it; `None` if that is not known.
     trusted: Option<bool>,
-    /// The error to log, if any.
     error: Option<KeepError>,
 }
 

@@ -8,7 +8,6 @@ use json_patch::PatchOperation;
 use kerf_core::kind::Kind;
 
 pub(crate) enum Decision {
-    /// A pod that is being created.
     Pod(Admission),
     /// An object with a pod template, or any other object.
     Template(Vec<PatchOperation>),
@@ -54,7 +53,6 @@ impl Decision {
         }
     }
 
-    /// Logs the decision with the fields by which an operator searches.
     pub fn log(&self, request: &Request) {
         let (resource, namespace, name) = (request.resource(), &request.namespace, request.name());
         let (dry_run, outcome) = (request.dry_run.unwrap_or(false), self.outcome().as_str());

@@ -74,7 +74,6 @@ fn carry(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
     }
 }
 
-/// The names of the containers in a list of the pod, in order.
 fn names(edit: &Edit, list: &str) -> Vec<String> {
     let containers = edit.get(&["spec", list]).and_then(Value::as_array).into_iter().flatten();
     containers.map(|container| container["name"].as_str().unwrap_or_default().to_owned()).collect()

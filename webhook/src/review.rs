@@ -150,7 +150,6 @@ struct Status<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Verdict<'a> {
     AsItIs,
-    /// The object is created with a patch, and the user gets warnings.
     Patched(&'a [PatchOperation], &'a [String]),
     Denied(&'a str),
 }

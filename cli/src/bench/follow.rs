@@ -57,7 +57,6 @@ async fn stream(
     let mut number = 0;
     while let Some(line) = lines.try_next().await? {
         number += 1;
-        // This line was sent by an earlier stream.
         if number <= *seen {
             continue;
         }

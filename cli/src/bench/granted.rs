@@ -42,7 +42,6 @@ pub enum Mismatch {
     Kind { pod: String, got: String, wanted: Kind },
     #[error("pod {pod} has its slice on {got} and not on {wanted}, where the others are")]
     Gpu { pod: String, got: String, wanted: String },
-    /// The container has no slice, several slices, or another part of the compute.
     #[error("pod {pod} was assigned {got}, not what it asked for")]
     Slice { pod: String, got: String },
 }

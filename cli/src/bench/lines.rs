@@ -26,11 +26,9 @@ pub struct Start {
 pub struct Turns {
     /// The end of the previous line's turns.
     pub begin: f64,
-    /// The end of the last turn.
     pub end: f64,
     /// Whether the warm-up was over at `begin`.
     pub warm: bool,
-    /// How long each turn took.
     pub seconds: Vec<f64>,
     /// Readings of the GPU and the machine at `end`.
     #[serde(default)]
@@ -46,7 +44,6 @@ pub struct Sensors {
     pub temperature_c: Option<f64>,
     /// The part of the last second in which a kernel ran.
     pub gpu_percent: Option<f64>,
-    /// The GPU's memory in use.
     pub memory_mib: Option<f64>,
     /// Hundredths of seconds that the machine's processors were busy since boot.
     pub cpu_busy: Option<f64>,

@@ -39,7 +39,6 @@ pub fn write(out: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     std::fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// The time in RFC 3339, for the results' `at`.
 pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

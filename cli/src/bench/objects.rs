@@ -16,7 +16,6 @@ const CLIENT_FILES: [(&str, &str); 4] = [
     ("workloads.py", include_str!("../../../deploy/examples/sharing/client/workloads.py")),
 ];
 
-/// The label that marks objects of `kerf bench`.
 const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "kerf-bench");
 
 /// The label with the run's name. At its end a run deletes only objects with this label, because another run may be

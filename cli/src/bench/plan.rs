@@ -53,7 +53,6 @@ pub enum PlanError {
     NoNode,
     #[error("--gpu {0}: no node has this GPU and is served; there are {1}")]
     UnknownGpu(String, String),
-    /// Every GPU is in use, or the one that the user named is.
     #[error(
         "every GPU is used or sick, and what is measured beside others is worth nothing: {0}; wait, or name another by --gpu"
     )]

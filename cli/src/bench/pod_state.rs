@@ -16,10 +16,8 @@ const HOPELESS: [&str; 8] = [
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodState {
-    /// The container does not run yet, for this reason.
     Waits(String),
     Runs,
-    /// The container will not run, or has ended, for this reason.
     Ends(String),
 }
 

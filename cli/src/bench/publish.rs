@@ -36,7 +36,6 @@ pub fn conclude(results: &mut Results, table: &MigTable, earlier: Option<&Fit>) 
     }
 }
 
-/// Writes everything but `sensors.csv`, which the caller has, and prints the figures.
 pub fn publish(results: &Results, to: &ResultArgs) -> anyhow::Result<()> {
     let out = &to.folder;
     measure::write(out, RESULTS, &(serde_json::to_string_pretty(results)? + "\n"))?;

@@ -19,7 +19,6 @@ pub struct Results {
     pub command: Vec<String>,
     /// How long each copy ran before it counted as warm.
     pub warm_up_seconds: f64,
-    /// The least time of measuring with all copies warm.
     pub measure_seconds: f64,
     /// The GPUs of the run. There may be two, because MIG instances may be on another GPU than the shares.
     pub gpus: Vec<Gpu>,
@@ -49,7 +48,6 @@ pub struct Gpu {
     /// The driver version that the client's NVML reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// The version of torch in the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub torch: Option<String>,
 }
@@ -126,7 +124,6 @@ pub struct Fit {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Forecast {
-    /// How the copies shared the GPU.
     pub technology: Technology,
     pub copies: u32,
     pub measured_seconds: f64,
@@ -143,7 +140,6 @@ pub struct Forecast {
 #[serde(rename_all = "camelCase")]
 pub struct ProfileResults {
     pub version: u32,
-    /// The start of the run (RFC 3339).
     pub at: String,
     pub gpu: Gpu,
     pub points: Vec<Point>,
@@ -157,12 +153,10 @@ pub struct ProfileResults {
 #[serde(rename_all = "camelCase")]
 pub struct NeighbourResults {
     pub version: u32,
-    /// The start of the run (RFC 3339).
     pub at: String,
     pub workload: String,
     pub gpu: Gpu,
     pub rows: Vec<Neighbour>,
-    /// The profiles that could not be measured, with the reason.
     pub failed: Vec<(String, String)>,
 }
 
@@ -170,7 +164,6 @@ pub struct NeighbourResults {
 #[serde(rename_all = "camelCase")]
 pub struct Neighbour {
     pub profile: String,
-    /// The workload's instance, in words of kerf's record.
     pub slice: String,
     pub neighbour: String,
     pub alone: Figures,

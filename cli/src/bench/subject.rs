@@ -96,7 +96,6 @@ fn read_template(text: &str) -> Result<PodTemplateSpec, SubjectError> {
     serde_json::from_value(value).map_err(|error| parse(error.into()))
 }
 
-/// Fills in the client's container. The template's fields stay, except those that define the measurement.
 fn fill(
     container: &mut Container,
     args: &PodArgs,

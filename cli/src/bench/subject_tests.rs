@@ -89,7 +89,6 @@ fn bad_flags_are_refused_with_what_to_write() {
     }
 }
 
-/// A running pod as the API server returns it.
 fn running() -> Pod {
     serde_json::from_value(json!({
         "metadata": {

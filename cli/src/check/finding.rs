@@ -6,32 +6,24 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Group {
-    /// The API server, its version and its APIs.
     KubernetesApi,
-    /// The rights of the user who installs kerf.
     InstallRights,
-    /// The nodes with GPUs, as the API server shows them.
     GpuNodes,
     /// NVIDIA's GPU Operator, and the chart values that kerf needs beside it.
     GpuOperator,
     /// The `CustomResourceDefinition`, and the admission policies that guard what only kerf writes.
     Resources,
-    /// The rights of kerf's service accounts.
     ProgramRights,
     Webhook,
     Extender,
-    /// The scheduler that calls the extender.
     Scheduler,
     Policies,
-    /// The `ResourceQuotas` of the namespaces.
     Quotas,
     ManagedNodes,
     /// The static nodes, which NVIDIA's device plugin serves.
     StaticNodes,
     Others,
-    /// The versions of the running programs.
     Versions,
-    /// The clocks of the machines.
     Clocks,
 }
 

@@ -40,9 +40,7 @@ const INSTALLED: [(&str, &str, bool); 16] = [
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
-    /// The user who runs `kerf check`.
     User,
-    /// A service account in kerf's namespace.
     Account(String),
 }
 

@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub const AGENT: &str = "kerf-node-agent";
 
-/// The namespace of the pod that probes the webhook.
 pub const PROBED: &str = "default";
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -23,7 +22,6 @@ pub enum Seen<T> {
     Found(T),
     #[default]
     Absent,
-    /// It could not be read, for this reason.
     Unknown(String),
 }
 
@@ -49,13 +47,10 @@ pub enum Probe {
     NotTried,
     /// The webhook admitted it and wrote a request into it.
     Admitted,
-    /// The webhook denied it, with this text.
     Refused(String),
     /// The pod came back unchanged, so the webhook has not seen it.
     PassedBy,
-    /// The API server could not reach the webhook, for this reason.
     Unreachable(String),
-    /// Something other than the webhook rejected it, for this reason.
     Hindered(String),
 }
 
@@ -63,7 +58,6 @@ pub enum Probe {
 pub struct Observed {
     pub namespace: String,
     pub url: String,
-    /// The API server's version: `v1.36.0`.
     pub version: String,
     /// The API server's time, with which all other clocks are compared.
     pub now: Timestamp,
@@ -71,9 +65,7 @@ pub struct Observed {
     pub skew: SignedDuration,
     /// The served resources of each API that kerf needs, by group and version.
     pub apis: BTreeMap<&'static str, Seen<Vec<String>>>,
-    /// Each right that somebody needs, and whether it is granted.
     pub rights: Vec<(Need, Seen<bool>)>,
-    /// The `CustomResourceDefinition` of `GpuNodes`, as JSON.
     pub crd: Seen<Value>,
     pub guards: Seen<Vec<String>>,
     /// The names of those that a binding puts in force.
@@ -95,7 +87,6 @@ pub struct Observed {
     pub gpu_nodes: Seen<Vec<GpuNode>>,
     /// Other GPU managers, found by their pods, webhooks and `ResourceSlices`.
     pub other_managers: Seen<Vec<OtherManager>>,
-    /// The `ClusterPolicy` that GPU Operator uses, as JSON.
     pub cluster_policy: Seen<Value>,
     pub resource_quotas: Seen<Vec<ResourceQuota>>,
     pub device_classes: Seen<Vec<Value>>,

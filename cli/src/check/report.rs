@@ -66,7 +66,6 @@ impl Report {
         }
     }
 
-    /// The short form: one line of ASCII for each finding that is not good.
     fn short(&self) -> String {
         let mut text = String::new();
         for GroupReport { group, findings } in &self.groups {

@@ -48,7 +48,6 @@ pub fn machines() -> Vec<CompletionCandidate> {
     of_cluster(async |client, _| names(Api::<Node>::all(client)).await)
 }
 
-/// The UUIDs of the GPUs on managed nodes.
 pub fn gpus() -> Vec<CompletionCandidate> {
     of_cluster(async |client, _| {
         let nodes = Api::<GpuNode>::all(client).list(&ListParams::default()).await?;

@@ -32,7 +32,6 @@ pub struct Records {
     pub renames_unknown: Option<String>,
 }
 
-/// A pod with its Events.
 #[derive(Debug)]
 pub struct Recorded {
     pub pod: Pod,

@@ -23,7 +23,6 @@ struct GpuReport {
     /// The short name in kerf's catalog; `None` for a product that it lacks.
     model: Option<&'static str>,
     profiles: MigTable,
-    /// The differences between NVML and the catalog, in words.
     differences: Vec<String>,
     #[serde(skip)]
     differing: Vec<Profile>,

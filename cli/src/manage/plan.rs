@@ -16,7 +16,6 @@ use std::collections::BTreeSet;
 pub(super) struct Cluster {
     pub namespace: String,
     pub agents: PodSpec,
-    /// Whether GPU Operator has a `ClusterPolicy`.
     pub has_cluster_policy: bool,
     pub conflicting: Vec<Conflicting>,
 }

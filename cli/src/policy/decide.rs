@@ -12,12 +12,7 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     Untouched,
-    Served {
-        document: Box<RequestDocument>,
-        warnings: Vec<String>,
-        /// The nodes to which the pod may go, by its own fields and its policy's.
-        destinations: Box<Destinations>,
-    },
+    Served { document: Box<RequestDocument>, warnings: Vec<String>, destinations: Box<Destinations> },
     Refused(String),
 }
 

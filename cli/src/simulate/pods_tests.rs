@@ -16,7 +16,6 @@ fn node(name: &str, taints: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"taints": taints}})
 }
 
-/// An H100 in MIG mode with a taint that policies do not tolerate, an A30 in MIG mode, and an L4.
 fn cluster() -> Value {
     let taint = json!([{"key": "team", "value": "ml", "effect": "NoSchedule"}]);
     let nodes = [gpu_node("h100", "H100-80GB"), gpu_node("a30", "A30-24GB"), gpu_node("l4", "L4-24GB")];

@@ -101,7 +101,6 @@ fn in_use(jobs: &[Job], decisions: &[Decision], size: impl Fn(Profile) -> f64) -
     columns
 }
 
-/// Draws a bar for each column, in eighths of a row.
 fn plot(columns: &[f64], all: f64) -> String {
     const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let rows = (0..ROWS).rev().map(|row| {

@@ -10,7 +10,6 @@ fn home(api: &StandIn, user: &Value) -> Home {
     Home::new(&json!({"server": format!("http://{}", api.address)}), user)
 }
 
-/// The last request in lower case.
 fn last(api: &StandIn) -> String {
     api.asked().last().cloned().unwrap_or_default().to_lowercase()
 }

@@ -78,7 +78,6 @@ impl StandIn {
         })
     }
 
-    /// A server that accepts connections and sends nothing.
     pub fn silent() -> Self {
         Self::start(|mut stream, _| stream.read_to_end(&mut Vec::new()).map(drop))
     }

@@ -10,7 +10,6 @@ use kerf_nvml_mock::{MockConfig, MockControl, MockFiles, MockState, library_path
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Names the scenario for a run of this binary.
 pub const SCENARIO_ENV: &str = "KERF_NVML_SCENARIO";
 const FOLDER_ENV: &str = "KERF_NVML_FOLDER";
 

@@ -64,7 +64,6 @@ pub fn a_gpu_instance_without_its_compute_instance_is_destroyed(node: &Node) {
         (None, Fault::new(CREATE_FULL, Code::INSUFFICIENT_RESOURCES)),
         (Some(part(1, 1)), Fault::new(CREATE_PART, Code::INSUFFICIENT_RESOURCES)),
         (None, Fault::new("nvmlComputeInstanceGetInfo_v2", Code::UNKNOWN)),
-        // The answer is lost, but the compute instance exists.
         (None, Fault::new(CREATE_FULL, Code::TIMEOUT).after_effect()),
         (Some(part(2, 1)), Fault::new(CREATE_PART, Code::TIMEOUT).after_effect()),
     ];

@@ -6,7 +6,6 @@ use kerf_nvml_mock::{Fault, MockControl, NvmlCode as Code, Process};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// The second measurement of both GPUs.
 fn measured(nvml: &mut NvmlBackend) -> [Utilization; 2] {
     let gpus = nvml.observe().unwrap();
     nvml.utilization(&gpus);

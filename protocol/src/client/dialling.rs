@@ -26,7 +26,6 @@ const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(
 
 /// How the extender's replicas are found and reached.
 pub trait Network: Send + Sync + 'static {
-    /// A connection, with TLS if the network uses it.
     type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
 
     fn resolve(&self) -> impl Future<Output = io::Result<BTreeSet<SocketAddr>>> + Send;

@@ -17,7 +17,6 @@ use tokio::sync::{oneshot, watch};
 
 /// What the client needs of the agent.
 pub trait Agent: Send + Sync + 'static {
-    /// Introduces the agent. It is called once for each connection.
     fn hello(&self) -> Hello;
 
     /// The node's state, now and at each change. The agent must write the change that an order causes here before it

@@ -20,7 +20,6 @@ pub(super) struct Unanswered {
 struct Answered {
     number: u64,
     answer: Answer,
-    /// The order's place in the window, freed once the answer is sent.
     _permit: OwnedSemaphorePermit,
 }
 
@@ -30,10 +29,8 @@ pub(super) struct Outgoing {
     state: watch::Receiver<Arc<NodeState>>,
     /// The state that the extender has, by the messages so far.
     sent: Arc<NodeState>,
-    /// The number of the last change.
     number: u64,
     unanswered: mpsc::UnboundedReceiver<Unanswered>,
-    /// The order whose answer comes next.
     next: Option<Unanswered>,
     /// Answers whose changes are sent, so that they can be sent now.
     answers: VecDeque<Answered>,

@@ -25,7 +25,6 @@ impl Authority {
         Self { certificate, issuer: Issuer::new(params, key) }
     }
 
-    /// A client's configuration that trusts this authority.
     fn trusted(&self) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).unwrap();
@@ -34,7 +33,6 @@ impl Authority {
         Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
     }
 
-    /// The address of a replica whose certificate has this name.
     async fn replica(&self, name: &str) -> SocketAddr {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();

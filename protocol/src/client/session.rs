@@ -21,7 +21,6 @@ use tokio::time::{Instant, interval, timeout, timeout_at};
 use tokio_stream::wrappers::IntervalStream;
 use tokio_tungstenite::tungstenite;
 
-/// The timeout for opening a connection, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time that the extender has to close a connection after the agent has hung up.
 const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -33,12 +32,10 @@ pub enum End {
     Unreachable(io::Error),
     #[error("failed to read the token: {0}")]
     NoToken(io::Error),
-    /// The extender does not accept the connection.
     #[error("extender answered {}: {}", .0.status(), text(.0))]
     NotAccepted(Box<Response<Option<Vec<u8>>>>),
     #[error("failed to open the connection: {0}")]
     NotOpened(tungstenite::Error),
-    /// The extender has ended the connection, or it broke.
     #[error(transparent)]
     Failed(#[from] Broken),
     #[error("extender closed the connection")]
@@ -108,7 +105,6 @@ struct Reader<'a, A> {
     agent: &'a A,
     extender: SocketAddr,
     role: Role,
-    /// The number of the last order.
     number: u64,
     /// One permit for each order that may be unanswered.
     window: Arc<Semaphore>,

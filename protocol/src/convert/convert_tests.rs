@@ -195,7 +195,6 @@ fn answer() -> impl Strategy<Value = Answer> {
     ]
 }
 
-/// The message after encoding and decoding.
 fn sent<M: Message + Default>(message: &M) -> M {
     M::decode(message.encode_to_vec().as_slice()).unwrap()
 }

@@ -23,7 +23,6 @@ pub struct Hello {
     pub window: u32,
 }
 
-/// The introduction of an extender's replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
     pub leads: bool,

@@ -81,7 +81,6 @@ fn optional_name(field: &str, optional: Option<String>) -> Result<Option<String>
     optional.map(|text| name(field, text)).transpose()
 }
 
-/// A text for people, which may be empty.
 fn text(field: &str, text: String) -> Result<String, Unreadable> {
     bytes(field, text, TEXT)
 }

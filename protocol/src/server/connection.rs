@@ -39,7 +39,6 @@ struct Outbox {
     frames: Option<Frames>,
     /// The epoch of the last role that was sent, if it leads.
     leads_in: Option<u64>,
-    /// The number of the last order.
     number: u64,
     unanswered: BTreeMap<u64, Unanswered>,
 }
@@ -58,7 +57,6 @@ struct Unanswered {
 #[error("the node's agent is not connected")]
 pub struct Disconnected;
 
-/// Why an order was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum NotSent {
     #[error(transparent)]
@@ -133,7 +131,6 @@ impl Connection {
         is_answered
     }
 
-    /// Stops all sending. Unanswered orders fail.
     pub(super) fn close(&self) {
         let mut outbox = self.outbox();
         outbox.frames = None;
@@ -151,7 +148,6 @@ impl Outbox {
     }
 }
 
-/// The right to send one order.
 #[derive(Debug)]
 pub struct Slot {
     connection: Connection,

@@ -48,7 +48,6 @@ pub trait Agents: Send + Sync + 'static {
     fn disconnected(&self, connection: &Connection, end: &End);
 }
 
-/// The authenticated peer of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
     /// The agent of this node. A Hello from another node is refused.
@@ -76,7 +75,6 @@ impl IntoResponse for Denied {
     }
 }
 
-/// Why a connection ended, from the extender's view.
 #[derive(Debug, Error)]
 pub enum End {
     #[error("agent closed the connection")]
@@ -100,7 +98,6 @@ pub enum End {
 }
 
 impl End {
-    /// The last frame that the agent receives.
     fn frame(&self) -> Message {
         let code = match self {
             Self::Closed | Self::Failed(_) | Self::Aged | Self::Stopping => CloseCode::Away,

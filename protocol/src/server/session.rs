@@ -150,9 +150,7 @@ impl<A: Agents, S: AsyncRead + AsyncWrite + Unpin> Session<A, S> {
 
 struct Reader {
     connection: Connection,
-    /// The number of the last change.
     number: u64,
-    /// Whether the agent's state could not be parsed.
     is_unreadable: bool,
 }
 

@@ -143,7 +143,6 @@ fn notes() -> impl Strategy<Value = Map<String, Value>> {
         .prop_map(|notes| notes.into_iter().map(|(key, text)| (key, json!(text))).collect())
 }
 
-/// A pod that an honest user could write.
 fn pod() -> impl Strategy<Value = Value> {
     let container = || (limits(), any::<bool>());
     let parts = (
@@ -332,7 +331,6 @@ fn clean(pod: &mut Value) {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// The pods in which a forgery changed something.
     forged: AtomicU64,
     admitted: AtomicU64,
     refused: AtomicU64,

@@ -434,7 +434,6 @@ fn of_unknown_namespace(pod: &Value) -> Refusal {
     decide(pod, "default", &in_force, &Supply::default()).unwrap_err()
 }
 
-/// Compares a generated file with its stored version, or writes it.
 pub(super) fn compare(path: &Path, made: &str) {
     if std::env::var_os("KERF_UPDATE").is_some() {
         std::fs::write(path, made).unwrap();

@@ -28,7 +28,6 @@ fn admitted(pod: &Value) -> Admission {
     admit(pod, "default", &policy(), &supply())
 }
 
-/// A pod with one container, as the API server sends it.
 fn pod(annotations: &Value, resources: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",

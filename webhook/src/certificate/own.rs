@@ -17,7 +17,6 @@ pub(super) struct Own {
     secret: NamespacedName,
     wanted: Wanted,
     ages: Ages,
-    /// The name of the `MutatingWebhookConfiguration`.
     configuration: String,
     bundle_age: BundleAge,
 }

@@ -23,7 +23,6 @@ fn document(resource: &str) -> RequestDocument {
     request(resource, 1)
 }
 
-/// A pod that asks for what `document("nvidia.com/mig-1g.10gb")` says.
 fn pod(spec: &Value) -> Value {
     let mut pod = json!({
         "metadata": {"name": "p"},

@@ -52,7 +52,6 @@ const ELSEWHERE: &str = "on another system build in a container of Debian";
 
 #[derive(Debug)]
 pub struct Copied {
-    /// The path in the image.
     pub path: String,
     pub content: Vec<u8>,
 }

@@ -42,12 +42,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Adds units that have to be compiled.
     pub fn expect(&self, lane: Lane, units: usize) {
         self.counts().lane(lane).total += units;
     }
 
-    /// Counts a unit that is compiled now or was before.
     pub fn step(&self, lane: Lane) {
         self.counts().lane(lane).done += 1;
     }

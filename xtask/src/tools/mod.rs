@@ -32,7 +32,6 @@ pub enum Purpose {
     Demo,
     /// All tests, which also read files of Go modules.
     Tests,
-    /// A machine with a GPU.
     Node,
 }
 

@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 /// The `ConfigMap` that the chart writes in this mode only.
 pub const CONFIG_MAP: &str = "kerf-main-scheduler";
 
-/// The key with the configuration in it.
 pub const KEY: &str = "scheduler.yaml";
 
 /// The path on each control plane node that the chart's notes give for the configuration.

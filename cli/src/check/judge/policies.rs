@@ -6,7 +6,6 @@ use kerf_core::policy::{Policies, Weight};
 use kerf_runtime::policy_file::{Contents, check_texts};
 use std::path::{Path, PathBuf};
 
-/// The `ConfigMap` that the webhook and the extender mount.
 const CONFIG_MAP: &str = "kerf-policies";
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {

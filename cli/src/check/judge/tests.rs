@@ -100,7 +100,6 @@ fn runs_pods(seen: &mut Observed, handlers: &Value, kernel: &str) {
     }
 }
 
-/// A cluster on which everything works.
 pub(super) fn good() -> Observed {
     let authority = authority();
     let [ca, webhook, _] = certificates("kerf-webhook.kerf-system.svc", &authority);
@@ -273,7 +272,6 @@ fn without_neutral_names(seen: &mut Observed) {
 
 type Break = fn(&mut Observed);
 
-/// Each fault breaks one thing.
 const FAULTS: &[(&str, Break)] = &[
     ("old Kubernetes", |seen| seen.version = "v1.32.4".to_owned()),
     ("an API is missing", |seen| drop(seen.apis.insert("coordination.k8s.io/v1", Seen::Absent))),

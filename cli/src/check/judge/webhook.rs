@@ -8,7 +8,6 @@ use kerf_runtime::tls;
 
 const PROGRAM: &str = "kerf-webhook";
 
-/// The Secret in which the webhook keeps its own certificates.
 const SECRET: &str = "kerf-webhook-tls";
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {

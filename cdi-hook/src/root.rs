@@ -49,7 +49,7 @@ pub fn add_to_cache(root: &Path, libraries: &[String]) -> Result<Done, HookError
     match replace(&etc, &made) {
         Ok(()) => Ok(Done::Written),
         Err(Errno::ROFS) => Ok(Done::Skipped(Skipped::ReadOnly)),
-        // The kernel does not replace a file on which something is mounted.
+        // The file is skipped, because the kernel does not replace a file on which something is mounted.
         Err(Errno::BUSY) => Ok(Done::Skipped(Skipped::Volume)),
         Err(error) => Err(failed("write /etc/ld.so.cache")(error)),
     }

@@ -33,7 +33,7 @@ impl Exit {
             Self::BadInput => 2,
             Self::Unreachable => 3,
             Self::NotFound => 4,
-            // A shell reports 128 + 13 for a program that SIGPIPE ended, which is how kubectl exits.
+            // This is 128 + 13, because a shell reports that for a program that SIGPIPE ended, and kubectl exits so.
             Self::ClosedPipe => 141,
         }
     }

@@ -9,7 +9,7 @@ const DEVICES: &str = "bus/pci/devices";
 /// The NUMA node of the GPU with NVML's PCI address `bus_id`; `None` on machines with one node, or if it cannot be
 /// read.
 pub(crate) fn numa_node(sys: &Path, bus_id: &str) -> Option<u32> {
-    // The kernel writes -1 for none, which does not parse as unsigned.
+    // There is no node for -1, because the kernel writes that for none, and it does not parse as unsigned.
     read(sys, bus_id, "numa_node")?.trim().parse().ok()
 }
 

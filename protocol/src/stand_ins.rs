@@ -317,7 +317,7 @@ impl RawAgent {
     }
 
     pub fn send(&self, message: from_agent::Message) {
-        // The connection may have ended.
+        // The result is ignored, because the connection may have ended.
         let _ = self.messages.send(FromAgent { message: Some(message) });
     }
 

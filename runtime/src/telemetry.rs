@@ -30,7 +30,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     let mut source = error.source();
     while let Some(error) = source {
         let message = error.to_string();
-        // Some errors already end with their source's message.
+        // The source is left out if the text ends with it, because some errors already print their source.
         if !text.ends_with(&message) {
             text = format!("{text}: {message}");
         }

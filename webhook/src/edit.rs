@@ -19,7 +19,7 @@ impl Edit {
         json_patch::diff(before, &self.document).0
     }
 
-    /// The value at `path`; `None` also for `null`, which Kubernetes writes for absent values.
+    /// The value at `path`; `None` also for `null`, because Kubernetes writes that for absent values.
     pub fn get(&self, path: &[&str]) -> Option<&Value> {
         let value = path.iter().try_fold(&self.document, |at, key| match at {
             Value::Object(members) => members.get(*key),

@@ -74,7 +74,7 @@ impl Target {
         // tests run.
         build.arg("--target-dir").arg(workspace.images_build());
         build.env("CARGO_ZIGBUILD_ZIG_PATH", &zigbuild.zig).env("CARGO_PROFILE_DEV_DEBUG", "0");
-        // Both tools keep their caches here and not in the user's folders.
+        // The caches are here, so that both tools write nothing into the user's folders.
         build.env("CARGO_ZIGBUILD_CACHE_DIR", &zigbuild.cache).env("ZIG_GLOBAL_CACHE_DIR", &zigbuild.cache);
         build
     }

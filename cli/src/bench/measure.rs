@@ -86,7 +86,7 @@ pub async fn point(
         copies: *copies,
         gpu: planned.target.gpu.uuid.to_string(),
         slice: profile.clone().or_else(|| shape.map(|shape| shape.to_string())).unwrap_or_default(),
-        // A copy that asks for no part of the compute may use all threads.
+        // Without a limit it is 100 %, because a copy that asks for no part of the compute may use all threads.
         threads_percent: (technology.kind() == Kind::Mps)
             .then(|| planned.threads.unwrap_or(ComputePercent::ALL).get()),
         profile,

@@ -113,7 +113,7 @@ fn reasons(left_out: &[super::LeftOut]) -> String {
 fn summary(fit: &Fit, size: SizeGb, planned: &Planned) -> (String, Option<sharing::Advice>) {
     let gpu = &planned.target.gpu;
     let known = catalog::by_name(&gpu.model).and_then(catalog::GpuModel::mig_table).unwrap_or_default();
-    // The cost of time slicing was measured on these two models only; other models count as an A100.
+    // Other models count as an A100, because the cost of time slicing was measured on these two models only.
     let switching = if gpu.model.starts_with("H200") { SwitchingCost::H200 } else { SwitchingCost::A100 };
     let wish = Wish {
         workload: fit.workload,

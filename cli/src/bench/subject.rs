@@ -215,7 +215,7 @@ fn clear(spec: &mut PodSpec) {
     spec.priority = None;
     spec.preemption_policy = None;
     spec.service_account = None;
-    // A Deployment's pods can have the default restart policy only.
+    // The policy is removed, because a Deployment's pods can have the default restart policy only.
     spec.restart_policy = None;
     if let Some(volumes) = &mut spec.volumes {
         volumes.retain(|volume| !volume.name.starts_with(TOKEN));

@@ -142,7 +142,7 @@ impl<'w> Watch<'w> {
             let pods = self.cluster.pods_of(group.name).await?;
             // Only missing pods need the Deployment's conditions, so a point that runs costs no extra request.
             if pods.len() < group.planned.copies as usize {
-                // A denial by admission is final, but other failures to create pods may pass.
+                // Only a denial by admission ends the run, because other failures to create pods may pass.
                 let refusal = self.cluster.refusal(group.name).await?;
                 if let Some(refusal) = refusal.filter(|text| text.contains("denied the request")) {
                     return Err(TrialError::Refused(refusal));

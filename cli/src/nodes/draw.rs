@@ -195,7 +195,7 @@ fn with_gaps(blocks: Vec<Block>, width: usize) -> Vec<Block> {
 
 fn picture(blocks: &[Block], width: usize, paint: Paint<'_>) -> Vec<String> {
     let is_legible = |block: &Block| block.width() >= LEGIBLE || block.state.is_none();
-    // Shares may come to more than the GPU's memory, and then do not fit its width.
+    // Shares may not fit the width, because together they may be larger than the GPU's memory.
     let fits = blocks.iter().map(Block::width).sum::<usize>() <= width + blocks.len();
     if fits && blocks.iter().all(is_legible) { boxes(blocks, paint) } else { list(blocks, paint) }
 }

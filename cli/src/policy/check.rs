@@ -159,7 +159,7 @@ fn policies(
     }
     match policy_file::check_texts(path, texts) {
         Ok(contents) if errors.is_empty() => Ok(Some(contents)),
-        // If files could not be read, the lack of policies is only a consequence and not worth a message.
+        // No message if files could not be read, because the lack of policies is then only a consequence.
         Err(found) if errors.is_empty() || !matches!(found.as_slice(), [PolicyFileError::Empty(_)]) => {
             errors.extend(found);
             Err(errors)

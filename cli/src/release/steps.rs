@@ -102,7 +102,7 @@ impl<'a> Release<'a> {
         let agents = self.agents.get_opt(AGENT).await.context("failed to read the agents' DaemonSet")?;
         let agents = agents.ok_or_else(|| Refused::NoAgents(kerf.name.clone()))?;
         let job = job::leave(&agents, node, *settle)?;
-        // If an interrupted run has labelled the node already, these two steps are done.
+        // These two steps are skipped for a labelled node, because an interrupted run has done them.
         if is_managed {
             self.pods_end().await?;
             self.label_unmanaged().await?;

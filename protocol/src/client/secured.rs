@@ -66,7 +66,7 @@ where
     }
 
     fn trusted(&self) -> MutexGuard<'_, Option<Trusted>> {
-        // No code panics while it holds the lock.
+        // The lock is never poisoned, because no code panics while it holds it.
         self.trusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -169,7 +169,7 @@ impl<A: Agent> Reader<'_, A> {
             // orders go on.
             Err(refusal) if refusal.is_over_limit() => return Err(refusal),
             Err(refusal) => answered(Rejection::Unreadable(refusal.to_string())),
-            // Only orders that agree with the replica's own role reach the agent.
+            // Other orders do not reach the agent, because the replica's own role must agree with the order's epoch.
             Ok(order) if self.is_of_leader(&order) => self.agent.order(order),
             Ok(_) => answered(Rejection::OldEpoch),
         };

@@ -102,7 +102,7 @@ impl Connection {
     }
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {
-        // No code panics while it holds the lock.
+        // The lock is never poisoned, because no code panics while it holds it.
         self.0.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

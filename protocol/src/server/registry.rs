@@ -43,7 +43,7 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock.
+        // The lock is never poisoned, because no code panics while it holds it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

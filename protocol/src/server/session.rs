@@ -43,7 +43,7 @@ pub(super) async fn run<A: Agents, S>(
     let mut sending = pin!(socket::send_all(UnboundedReceiverStream::new(outgoing), sink).fuse());
     let end = socket::beside(session.run(place), &mut sending).await;
     let Session { mut incoming, frames, .. } = session;
-    // The agent may be gone already.
+    // The result is ignored, because the agent may be gone already.
     let _ = frames.send(end.frame());
     drop(frames);
     // What is still unread at the end of a connection would destroy the last frame on its way.

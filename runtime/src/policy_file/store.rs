@@ -241,7 +241,7 @@ impl State {
             }
         }
         for (path, error) in &stale {
-            // A mistake in the file's newer content is already reported, and goes first.
+            // The mistake in the file's newer content stays, because it is already reported and takes precedence.
             if !self.errors.contains_key(path) {
                 self.refuse_text(path, error.clone(), metrics);
             }

@@ -41,7 +41,8 @@ impl TlsFolder {
             let (begin, end) = (life.begin, life.end);
             return Err(unfit(Unfit::Ended { what: key::SERVER_CERT, begin, end }));
         }
-        // An issuer of public certificates gives no authority. Then only the API server can check the names.
+        // Without an authority the names are not checked here, because an issuer of public certificates gives none. Only
+        // the API server can check them then.
         if !material.ca_pem.is_empty() {
             verify_server(&material.ca_pem, &material.server_cert_pem, &self.names, now).map_err(unfit)?;
         }

@@ -71,7 +71,7 @@ async fn trust(
     match configuration.trust(&material.ca_pem).await {
         Ok(()) => (Some(true), None),
         Err(error) => {
-            // A caBundle that could not be replaced may still trust the certificate.
+            // A failed write is not the end, because the present caBundle may trust the certificate already.
             let bundle = configuration.bundle();
             (Some(bundle.is_some_and(|bundle| material.is_trusted_by(&bundle, now))), Some(error))
         }

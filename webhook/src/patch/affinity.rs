@@ -170,7 +170,7 @@ fn models(document: &RequestDocument) -> Vec<Value> {
         |models: &[String]| models.iter().filter(|model| is_label(model)).cloned().collect::<Vec<_>>();
     let gpus = &document.gpus;
     let (mut wanted, unwanted) = (labels(&gpus.models), labels(&gpus.not_models));
-    // Nodes with several models have this value instead of a model's name, and may have the wanted one.
+    // Nodes with several models match, too, because they may have the wanted one and show this value instead of a name.
     if !gpus.models.is_empty() {
         wanted.push(keys::MIXED_MODELS.to_owned());
     }

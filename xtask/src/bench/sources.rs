@@ -14,7 +14,7 @@ pub fn copy(workspace: &Workspace, copy: &Path) -> anyhow::Result<()> {
     ensure!(listed.status.success(), "git ls-files failed");
     for file in String::from_utf8(listed.stdout)?.split_terminator('\0') {
         let (from, to) = (workspace.root().join(file), copy.join(file));
-        // Git also lists files that are deleted but not committed.
+        // A missing file is skipped, because git also lists files that are deleted but not committed.
         let Ok(content) = fs::read(&from) else { continue };
         // An unchanged file keeps its time, so that cargo does not rebuild its crate.
         if fs::read(&to).ok().as_ref() != Some(&content) {

@@ -22,8 +22,6 @@ pub struct Orders {
     pub faults: Vec<WordFault>,
     /// The client processes that are connected or try to be. One that lost its server does not return.
     pub clients: BTreeSet<u32>,
-    /// Whether new clients are rejected.
-    pub refuse_clients: bool,
     /// Puts the servers into fault, once.
     pub server_fault: Option<ServerFault>,
 }

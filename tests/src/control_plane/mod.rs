@@ -103,7 +103,7 @@ impl ControlPlane {
     /// Starts the default scheduler and the controller manager side by side.
     async fn start_controllers(&mut self, options: &ControlPlaneOptions) -> anyhow::Result<()> {
         if options.controller_manager {
-            self.spawn_controller_manager(options).await?;
+            self.spawn_controller_manager().await?;
         }
         if options.scheduler {
             self.spawn_scheduler(scheduler::DEFAULT, options.scheduler_configuration.as_deref()).await?;
@@ -115,10 +115,10 @@ impl ControlPlane {
         Ok(())
     }
 
-    async fn spawn_controller_manager(&mut self, options: &ControlPlaneOptions) -> anyhow::Result<()> {
+    async fn spawn_controller_manager(&mut self) -> anyhow::Result<()> {
         let [port] = ports::free()?;
         let kubeconfig = self.kubeconfig_for("system:kube-controller-manager", None)?;
-        let program = programs::controller_manager(&self.folder, port, &kubeconfig, options)?;
+        let program = programs::controller_manager(&self.folder, port, &kubeconfig)?;
         let client = kubeconfig::client_to(&self.admin, &format!("https://127.0.0.1:{port}")).await?;
         self.servers.spawn(program, Probe::Answers(client, "/healthz"))
     }

@@ -28,7 +28,6 @@ pub struct ControlPlaneOptions {
     pub services: Option<ServiceAddresses>,
     /// Additional flags for kube-apiserver. The last one of equal flags wins.
     pub apiserver_flags: Vec<String>,
-    pub controller_manager_flags: Vec<String>,
 }
 
 impl Default for ControlPlaneOptions {
@@ -40,7 +39,6 @@ impl Default for ControlPlaneOptions {
             priority_and_fairness: true,
             services: None,
             apiserver_flags: Vec::new(),
-            controller_manager_flags: Vec::new(),
         }
     }
 }

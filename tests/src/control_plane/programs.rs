@@ -119,12 +119,7 @@ pub fn apiserver(
 
 /// kube-controller-manager with a rate limit that does not slow tests down; its default is 20 requests per
 /// second.
-pub fn controller_manager(
-    folder: &Folder,
-    port: u16,
-    kubeconfig: &Path,
-    options: &ControlPlaneOptions,
-) -> anyhow::Result<Program> {
+pub fn controller_manager(folder: &Folder, port: u16, kubeconfig: &Path) -> anyhow::Result<Program> {
     let name = "kube-controller-manager";
     let pki = folder.pki();
     Ok(serving(Program::new(name, binaries::tool(name)?, &folder.logs()), &pki, port)
@@ -137,8 +132,7 @@ pub fn controller_manager(
         .arg("--kube-api-burst=2000")
         .arg(flag("controllers", CONTROLLERS))
         .arg(flag("root-ca-file", pki.join("ca.crt").display()))
-        .arg(flag("service-account-private-key-file", pki.join("service-accounts.key").display()))
-        .args(&options.controller_manager_flags))
+        .arg(flag("service-account-private-key-file", pki.join("service-accounts.key").display())))
 }
 
 /// The serving flags that all three Kubernetes servers share.

@@ -14,7 +14,8 @@ use super::images::Images;
 pub const STATUS_PERIOD: Duration = Duration::from_secs(10);
 
 /// The real kubelet's delay before it lists pods, while it does not know its node yet (kubernetes v1.36,
-/// `WaitForAPIServerSyncPeriod` in `pkg/kubelet/config/apiserver.go`).
+/// `WaitForAPIServerSyncPeriod` in `pkg/kubelet/config/apiserver.go`). Plugins that register before it run
+/// before pods are admitted again.
 pub const PODS_AFTER: Duration = Duration::from_secs(1);
 
 /// How often volumes are updated. The real kubelet takes about a minute, which would slow tests down.
@@ -50,11 +51,6 @@ pub struct KubeletOptions {
     pub dir: PathBuf,
     /// How often device counts are written to the node's status.
     pub status_period: Duration,
-    /// Delay of the kubelet's first list of pods. Plugins that register before it run before pods are
-    /// admitted again.
-    pub pods_after: Duration,
-    /// Delay before a `ListAndWatch` message takes effect.
-    pub list_and_watch_delay: Duration,
     /// The Node object to create at start; `None` if another component creates it.
     pub register_node: Option<NodeTemplate>,
     /// Whether containers' commands run as local processes. Otherwise containers only count as running.
@@ -77,8 +73,6 @@ impl KubeletOptions {
             client,
             dir: dir.into(),
             status_period: STATUS_PERIOD,
-            pods_after: PODS_AFTER,
-            list_and_watch_delay: Duration::ZERO,
             register_node: None,
             run_commands: false,
             processes: PodProcesses::default(),

@@ -21,7 +21,7 @@ use super::devices::{DeviceManager, locked};
 use super::lifecycle::PodRun;
 use super::log_book::LogBook;
 use super::observed::{FailedAdmission, Observed};
-use super::options::KubeletOptions;
+use super::options::{KubeletOptions, PODS_AFTER};
 use super::pods::{Admission, PodTable, Step};
 use super::servers::SocketPaths;
 use super::volumes::NodeFiles;
@@ -52,7 +52,6 @@ impl Core {
         let (paths, files) = (SocketPaths::below(&options.dir), NodeFiles::of(&options.dir));
         let active: Arc<PodTable> = Arc::clone(&pods);
         let devices = Arc::new(DeviceManager::new(&options.node_name, &paths.device_plugin_dir(), active));
-        devices.set_delay(options.list_and_watch_delay);
         let logs = LogBook::new(options.dir.join("logs"));
         let (observed, tasks) = (Mutex::default(), Mutex::default());
         Self {
@@ -86,7 +85,7 @@ impl Core {
 
     /// Watches the node's pods until the kubelet stops.
     pub(super) async fn watch(self: &Arc<Self>, line: UnboundedSender<String>) {
-        tokio::time::sleep(self.options.pods_after).await;
+        tokio::time::sleep(PODS_AFTER).await;
         let mut held_back = self.holds_pods_back.subscribe();
         // The sender is in `self`, so waiting cannot fail.
         drop(held_back.wait_for(|held_back| !held_back).await);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::Signal;
 use tokio::sync::mpsc::unbounded_channel;
@@ -160,11 +160,6 @@ impl StandInKubelet {
     #[must_use]
     pub fn container_log(&self, pod: &PodKey, container: &str) -> PathBuf {
         self.core.logs.file(pod, container)
-    }
-
-    /// Sets the delay before a `ListAndWatch` message takes effect.
-    pub fn set_list_and_watch_delay(&self, delay: Duration) {
-        self.core.devices.set_delay(delay);
     }
 
     /// Sets whether the API server holds back the pods from a kubelet that starts later. It lists no pods

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{Patch, PatchParams};
@@ -19,6 +20,9 @@ use crate::kubelet::AtomicFolder;
 
 /// The label that the chart's `DaemonSet` of the MPS daemon selects.
 const MPS_CAPABLE: &str = "nvidia.com/mps.capable";
+
+/// How often the ConfigMap is read. It is about a minute on a real node, which would make tests slow.
+const CONFIG_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) struct Caretaker {
     pub spec: Arc<StaticNodeSpec>,
@@ -49,7 +53,7 @@ impl Caretaker {
                 tracing::debug!(node = self.spec.name, %error, "a pass over a static node failed");
             }
             tokio::select! {
-                () = tokio::time::sleep(self.spec.config_period) => {}
+                () = tokio::time::sleep(CONFIG_INTERVAL) => {}
                 () = stop.cancelled() => break,
             }
         }

@@ -168,16 +168,6 @@ impl StaticNode {
         .await
     }
 
-    /// Waits until a label of NVIDIA, named without its prefix, has a value; `None` waits until it is gone.
-    pub async fn until_label(&self, name: &str, value: Option<&str>) -> anyhow::Result<()> {
-        self.until(&format!("the label {name} to be {value:?}"), async || {
-            let labels = self.labels().await?;
-            let there = labels.get(name).map(String::as_str);
-            if there == value { Ok(()) } else { bail!("it is {there:?}") }
-        })
-        .await
-    }
-
     /// Polls until `look` succeeds. It fails if a program of NVIDIA ends meanwhile that must not.
     pub async fn until<T>(
         &self,

@@ -20,6 +20,10 @@ use crate::process::Program;
 /// How often the pod's processes are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Delay before a program that ended is restarted. On a real node it is 10 s and doubles each time, up to
+/// 5 minutes, which would make tests slow.
+const RESTART_DELAY: Duration = Duration::from_millis(300);
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NvidiaPod {
     Plugin,
@@ -77,7 +81,7 @@ impl RunningPod {
         let plan =
             Plan::new(pod, node, spec, kubeconfig).with_context(|| format!("{pod:?} cannot be started"))?;
         let stop = CancellationToken::new();
-        let task = tokio::spawn(plan.run(spec.restart_after, containers, stop.clone()));
+        let task = tokio::spawn(plan.run(RESTART_DELAY, containers, stop.clone()));
         Ok(Self { stop, task })
     }
 
@@ -114,7 +118,8 @@ impl Plan {
                 ("NODE_LABEL", super::CONFIG_LABEL),
                 ("CONFIG_FILE_SRCDIR", "/available-configs"),
                 ("CONFIG_FILE_DST", "/config/config.yaml"),
-                ("DEFAULT_CONFIG", &spec.default_config),
+                // No layout is the default, so the chart's fallbacks apply: a key `default`, or the only key.
+                ("DEFAULT_CONFIG", ""),
                 ("FALLBACK_STRATEGIES", "named,single"),
                 ("SEND_SIGNAL", if once { "false" } else { "true" }),
                 ("SIGNAL", if once { "" } else { "1" }),
@@ -132,11 +137,10 @@ impl Plan {
         let main = match pod {
             NvidiaPod::Plugin => main.env("MPS_ROOT", "/run/nvidia/mps").with(&[])?,
             NvidiaPod::Discovery => {
-                let interval = format!("{}ms", spec.discovery_period.as_millis());
                 let file = node.dir.join("features/gfd").display().to_string();
                 main.env("GFD_USE_NODE_FEATURE_API", "false")
                     .env("GFD_OUTPUT_FILE", &file)
-                    .env("GFD_SLEEP_INTERVAL", &interval)
+                    .env("GFD_SLEEP_INTERVAL", "60s")
                     .with(&[])?
             }
             NvidiaPod::MpsDaemon => {

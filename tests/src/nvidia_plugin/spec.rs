@@ -22,9 +22,6 @@ pub struct StaticNodeSpec {
     /// The ConfigMap with the layouts. NVIDIA's programs start only after it exists, as containers wait for a
     /// missing volume.
     pub config_map: String,
-    /// The key for a node without a label (`config.default` in the chart). If empty, the chart's fallbacks
-    /// apply: a key `default`, or the only key.
-    pub default_config: String,
     /// `migStrategy` of the chart. The programs get it as a variable, which overrides the layout's.
     pub mig_strategy: Option<String>,
     /// The process name of the MPS daemon for its config-manager, as in GPU Operator's `DaemonSet`. The chart
@@ -32,13 +29,6 @@ pub struct StaticNodeSpec {
     pub mps_daemon_is_called: &'static str,
     /// How often the kubelet writes device counts to the node's status. It is 10 s on a real node.
     pub status_period: Duration,
-    /// Delay before a program that ended is restarted. On a real node it is 10 s and doubles each time, up to
-    /// 5 minutes.
-    pub restart_after: Duration,
-    /// How often the ConfigMap is read. It is about a minute on a real node.
-    pub config_period: Duration,
-    /// How often GPU feature discovery runs. It is 60 s on a real node.
-    pub discovery_period: Duration,
     /// Whether containers' commands run as processes.
     pub run_commands: bool,
 }
@@ -54,13 +44,9 @@ impl StaticNodeSpec {
             labels: BTreeMap::new(),
             namespace: "gpu-operator".to_owned(),
             config_map: "kerf-device-plugin".to_owned(),
-            default_config: String::new(),
             mig_strategy: None,
             mps_daemon_is_called: "mps-control-daemon",
             status_period: Duration::from_millis(200),
-            restart_after: Duration::from_millis(300),
-            config_period: Duration::from_millis(100),
-            discovery_period: Duration::from_mins(1),
             run_commands: false,
         }
     }

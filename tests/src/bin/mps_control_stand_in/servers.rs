@@ -114,7 +114,7 @@ impl Servers {
         let connected: BTreeSet<u32> =
             self.all.values().flat_map(|server| &server.clients).copied().collect();
         for client in &orders.clients {
-            if orders.refuse_clients || connected.contains(client) || self.lost.contains(client) {
+            if connected.contains(client) || self.lost.contains(client) {
                 continue;
             }
             let own = self.start();

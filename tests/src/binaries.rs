@@ -65,33 +65,32 @@ pub fn tool(name: &str) -> Result<PathBuf, BinaryError> {
 
 /// A program that an admin installs with (`helm`, `kustomize`), from the current set of `cargo xtask tools`.
 pub fn admin_tool(name: &str) -> Result<PathBuf, BinaryError> {
-    let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
-    let path = current_set(&executable, "admin-tools").map(|folder| folder.join(name));
-    path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
+    in_set("admin-tools", name)?.ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
 }
 
 /// A program of a node (`kubelet`, `containerd`, `containerd-shim-runc-v2`, `ctr`, `runc`), from the current
 /// set of `cargo xtask gpu pack`.
 pub fn node_tool(name: &str) -> Result<PathBuf, BinaryError> {
-    let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
-    let path = current_set(&executable, "node-tools").map(|folder| folder.join(name));
-    path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoNodeTool { name: name.to_owned() })
+    in_set("node-tools", name)?.ok_or_else(|| BinaryError::NoNodeTool { name: name.to_owned() })
 }
 
 /// A program of NVIDIA's (`nvidia-device-plugin`, `gpu-feature-discovery`, `config-manager`,
 /// `mps-control-daemon`), from the current set of `cargo xtask tools`.
 pub fn nvidia_tool(name: &str) -> Result<PathBuf, BinaryError> {
-    let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
-    let path = current_set(&executable, "nvidia-tools").map(|folder| folder.join(name));
-    path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
+    in_set("nvidia-tools", name)?.ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
 }
 
 /// A program that tests alerts, metrics and the dashboard (`promtool`, `prometheus`), from the current set of
 /// `cargo xtask tools`.
 pub fn monitoring_tool(name: &str) -> Result<PathBuf, BinaryError> {
+    in_set("monitoring-tools", name)?.ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
+}
+
+/// The program of this name in the current set of a store; `None` if it is missing.
+fn in_set(store: &str, name: &str) -> Result<Option<PathBuf>, BinaryError> {
     let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
-    let path = current_set(&executable, "monitoring-tools").map(|folder| folder.join(name));
-    path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
+    let path = current_set(&executable, store).map(|folder| folder.join(name));
+    Ok(path.filter(|path| path.is_file()))
 }
 
 /// The folder `<target>/<profile>` of an executable in it, in its `deps` (tests) or in its `examples`.

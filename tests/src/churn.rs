@@ -2,16 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use kerf_core::keys;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
-use crate::cluster::{Cluster, pod};
-use crate::oracle::Truth;
+use crate::cluster::{Cluster, sized_pod};
+use crate::oracle::{Truth, confirmed};
 use crate::random::Random;
 
-/// The requests of pods: amount and isolation class. There are sizes for every GPU of the demo, some larger
-/// than what is usually free.
-const ASKS: [(&str, &str); 10] = [
+/// The requests of pods: amount and isolation class.
+pub type Asks = &'static [(&'static str, &'static str)];
+
+/// There are sizes for every GPU of the demo, some larger than what is usually free.
+const ASKS: Asks = &[
     ("5Gi", "hardware"),
     ("10Gi", "hardware"),
     ("10Gi", "memory"),
@@ -23,6 +26,9 @@ const ASKS: [(&str, &str); 10] = [
     ("4Gi", "none"),
     ("12Gi", "none"),
 ];
+
+/// The average number of pods. It fills the nodes of the demo about half of the time.
+const PODS: usize = 12;
 
 /// kube-scheduler retries a pod within its longest backoff, 10 s, and the cut takes time on top.
 const TIMEOUT: Duration = Duration::from_secs(25);
@@ -39,6 +45,9 @@ pub enum Settled {
 
 #[derive(Debug)]
 pub struct Churn {
+    asks: Asks,
+    /// The average number of pods.
+    pods: usize,
     random: Random,
     next: u64,
     alive: Vec<String>,
@@ -48,10 +57,17 @@ pub struct Churn {
 }
 
 impl Churn {
-    /// A sequence that depends on `seed` only.
+    /// Pods for the nodes of the demo, in a sequence that depends on `seed` only.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { random: Random::new(seed), next: 0, alive: Vec::new(), created: 0, deleted: 0, pending: 0 }
+        Self::with_asks(seed, ASKS, PODS)
+    }
+
+    /// The same with these requests, and with this average number of pods.
+    #[must_use]
+    pub fn with_asks(seed: u64, asks: Asks, pods: usize) -> Self {
+        let random = Random::new(seed);
+        Self { asks, pods, random, next: 0, alive: Vec::new(), created: 0, deleted: 0, pending: 0 }
     }
 
     /// Counts of what was done so far.
@@ -66,22 +82,21 @@ impl Churn {
     /// Creates or deletes up to four pods, and waits until all pods run or are pending for a reason.
     pub async fn round(&mut self, cluster: &Cluster) -> anyhow::Result<Settled> {
         for _ in 0..=self.random.below(4) {
-            self.step(cluster).await?;
+            self.step(&cluster.pods()).await?;
         }
         self.settle(cluster).await
     }
 
     /// Creates or deletes a pod.
-    pub async fn step(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
-        // The probability of a deletion grows with the number of pods, so that the nodes are full about half of the
-        // time.
-        if self.random.below(24) >= self.alive.len() {
-            return self.create(cluster).await;
+    pub async fn step(&mut self, pods: &Api<Pod>) -> anyhow::Result<()> {
+        // The probability of a deletion grows with the number of pods, so that it stays near its average.
+        if self.random.below(2 * self.pods) >= self.alive.len() {
+            return self.create(pods).await;
         }
         let at = self.random.below(self.alive.len());
         let name = self.alive.swap_remove(at);
         self.deleted += 1;
-        cluster.pods().delete(&name, &DeleteParams::default().grace_period(0)).await?;
+        pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
         Ok(())
     }
 
@@ -97,12 +112,11 @@ impl Churn {
         &self.alive
     }
 
-    async fn create(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
+    async fn create(&mut self, pods: &Api<Pod>) -> anyhow::Result<()> {
         self.next += 1;
         let name = format!("churn-{}", self.next);
-        let (amount, class) = ASKS[self.random.below(ASKS.len())];
-        let pod = pod(&name, &[(keys::GPU_MEMORY, amount), (keys::ISOLATION, class)]);
-        cluster.pods().create(&PostParams::default(), &pod).await?;
+        let (amount, class) = self.asks[self.random.below(self.asks.len())];
+        pods.create(&PostParams::default(), &sized_pod(&name, amount, class)).await?;
         self.alive.push(name);
         self.created += 1;
         Ok(())
@@ -113,13 +127,15 @@ impl Churn {
         loop {
             let truth = Truth::observe(cluster).await?;
             let violations = truth.violations();
-            // The kubelet and NVML are read one after the other, so a pod deleted in between may seem to hold
-            // a destroyed slice. A second reading must confirm a violation.
-            if !violations.is_empty() && !Truth::observe(cluster).await?.violations().is_empty() {
-                return Ok(Settled::Broken(violations));
+            let is_clean = violations.is_empty();
+            let broken =
+                confirmed(violations, async || Ok(Truth::observe(cluster).await?.violations())).await?;
+            if !broken.is_empty() {
+                return Ok(Settled::Broken(broken));
             }
             let unexplained = truth.unexplained();
-            if truth.is_settled() && unexplained.is_empty() {
+            // Violations that the second reading did not confirm may be real ones that change, so they are read again.
+            if is_clean && truth.is_settled() && unexplained.is_empty() {
                 self.pending += u64::from(truth.count("Pending") > 0);
                 return Ok(Settled::Sound);
             }

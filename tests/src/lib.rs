@@ -30,6 +30,7 @@ pub mod pods;
 pub mod process;
 pub mod random;
 pub mod real_node;
+mod relay;
 pub mod services;
 pub mod stand_in_leader;
 pub mod static_node;

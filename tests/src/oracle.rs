@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::contract::{ContainerRequest, Reservation, Shape, WantedSlice};
 use kerf_nvml_mock::{GpuState, MockState};
@@ -59,6 +59,17 @@ impl Truth {
             nodes.push(NodeTruth::of(node)?);
         }
         Ok(Self { nodes, pods, rejected, bare })
+    }
+
+    /// Fails if the cluster violates an invariant now.
+    pub async fn ensure_sound(cluster: &Cluster) -> anyhow::Result<()> {
+        Self::observe(cluster).await?.ensure_no_violations()
+    }
+
+    pub fn ensure_no_violations(&self) -> anyhow::Result<()> {
+        let violations = self.violations();
+        ensure!(violations.is_empty(), "{}", violations.join("\n"));
+        Ok(())
     }
 
     /// All violated invariants. It is empty for a sound cluster at any moment.
@@ -137,6 +148,21 @@ impl Truth {
         })?;
         Some(format!("{name} is pending with {count}x {resource}, though {place}"))
     }
+}
+
+/// The violations of `found` that a second reading has, too.
+///
+/// The kubelets, NVML and the API server are read one after the other, so a change between two reads may look like a
+/// violation.
+pub async fn confirmed(
+    found: Vec<String>,
+    read_again: impl AsyncFnOnce() -> anyhow::Result<Vec<String>>,
+) -> anyhow::Result<Vec<String>> {
+    if found.is_empty() {
+        return Ok(found);
+    }
+    let again = read_again().await?;
+    Ok(found.into_iter().filter(|text| again.contains(text)).collect())
 }
 
 /// The kinds and sizes that can serve a pod's request: the one in its name, or those that its request

@@ -62,11 +62,34 @@ pub fn phase_of(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
+/// The node that the pod is bound to.
+#[must_use]
+pub fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+/// Whether all containers of the pod have ended for good.
+#[must_use]
+pub fn is_finished(pod: &Pod) -> bool {
+    matches!(phase_of(pod), "Succeeded" | "Failed")
+}
+
 /// Whether the pod's condition Ready is true.
 #[must_use]
 pub fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    has_condition(pod, "Ready", "True")
+}
+
+/// Whether kube-scheduler found no node for the pod.
+#[must_use]
+pub fn is_unschedulable(pod: &Pod) -> bool {
+    has_condition(pod, "PodScheduled", "False")
+}
+
+#[must_use]
+pub fn has_condition(pod: &Pod, kind: &str, status: &str) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == kind && condition.status == status)
 }
 
 /// The pod's phase, with the kubelet's reasons for it and for its ended containers.
@@ -80,6 +103,16 @@ pub fn standing(pod: &Pod) -> String {
     });
     let texts = [status.phase, status.reason, status.message].into_iter().flatten().chain(ended);
     texts.collect::<Vec<_>>().join("; ")
+}
+
+/// Binds a pod to a node, as a scheduler does.
+pub async fn bind(pods: &Api<Pod>, name: &str, node: &str) -> anyhow::Result<()> {
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+        "target": {"kind": "Node", "name": node},
+    });
+    let _: Value = pods.create_subresource("binding", name, &PostParams::default(), &binding).await?;
+    Ok(())
 }
 
 /// The pods of the namespace `default`.

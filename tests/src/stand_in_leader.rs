@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use http::HeaderMap;
+use k8s_openapi::api::core::v1::Pod;
 use kerf_core::contract::{GpuNodeSpec, Reservation, Shape, WantedSlice};
 use kerf_core::inventory::is_idle;
 use kerf_core::keys::EXTENDER_AUTHORITY;
@@ -245,6 +246,19 @@ impl StandInLeader {
         let answer = self.order(OrderKind::Outcome { uid: uid.clone(), attempt: 1, bound: true }).await?;
         Ok(answer.map(drop)?)
     }
+}
+
+/// A reservation of one device of `resource` for the container `main` of a pod.
+pub fn reservation(pod: &Pod, resource: &str) -> anyhow::Result<Reservation> {
+    Ok(Reservation {
+        uid: PodUid::new(pod.metadata.uid.clone().context("the pod has no UID")?),
+        namespace: "default".to_owned(),
+        pod: pod.metadata.name.clone().context("the pod has no name")?,
+        container: "main".to_owned(),
+        resource: resource.parse()?,
+        alone: false,
+        epoch: EPOCH,
+    })
 }
 
 fn is_of(slice: &WantedSlice, uid: &PodUid) -> bool {

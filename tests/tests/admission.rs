@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, sized_pod, wait};
 use kerf_tests::random::Random;
 use kube::api::{Api, PostParams};
 use serde_json::{Map, Value, json};
@@ -15,10 +15,8 @@ use serde_json::{Map, Value, json};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn cluster() -> anyhow::Result<Cluster> {
-    let mut options =
-        ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1), NodeSpec::new("t", Model::T4, 1)]);
-    options.control_plane.controller_manager = false;
-    Cluster::start(options, |_| ()).await
+    let nodes = vec![NodeSpec::new("h", Model::H100, 1), NodeSpec::new("t", Model::T4, 1)];
+    Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await
 }
 
 fn of(spec: &Value) -> anyhow::Result<Pod> {
@@ -45,7 +43,7 @@ async fn a_dry_run_has_no_effect() -> anyhow::Result<()> {
     let output = cluster.plane().kubectl_output(&apply, &manifest).await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     // A later pod gets the place, because the dry run has reserved nothing.
-    cluster.create(&pod("real", &[(keys::GPU_MEMORY, "40Gi"), (keys::ISOLATION, "hardware")])).await?;
+    cluster.create(&sized_pod("real", "40Gi", "hardware")).await?;
     cluster.running("real").await?;
     assert!(cluster.pods().get_opt("dry").await?.is_none(), "a dry run made a pod");
     assert_eq!(before.slices.len(), 0);
@@ -80,10 +78,8 @@ spec:
 
 /// A cluster with two nodes, `h` and `i`, under that policy.
 async fn lenient() -> anyhow::Result<Cluster> {
-    let mut options =
-        ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1), NodeSpec::new("i", Model::H100, 1)]);
-    options.control_plane.controller_manager = false;
-    let cluster = Cluster::start(options, |_| ()).await?;
+    let nodes = vec![NodeSpec::new("h", Model::H100, 1), NodeSpec::new("i", Model::H100, 1)];
+    let cluster = Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await?;
     let class = "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: nvidia}, handler: runc}";
     cluster.plane().apply(class).await?;
     std::fs::write(cluster.policy_file(), LENIENT)?;

@@ -38,8 +38,8 @@ async fn cluster(folder: &tempfile::TempDir) -> anyhow::Result<Cluster> {
     std::fs::write(&policy, POLICY)?;
     let shared = MockConfig::new().seed("shared").gpus(Model::H200, 3, MigMode::Disabled);
     let shared = NodeSpec { gpus: shared, ..NodeSpec::new("shared", Model::T4, 0) };
-    let mut options = ClusterOptions::new(vec![NodeSpec::new("h100", Model::H100, 2), shared]);
-    options.control_plane.controller_manager = false;
+    let mut options =
+        ClusterOptions::without_controller_manager(vec![NodeSpec::new("h100", Model::H100, 2), shared]);
     options.policy = Some(policy);
     let mut cluster = Cluster::start(options, |_| ()).await?;
     cluster.add_webhook((LANE, OTHER)).await?;

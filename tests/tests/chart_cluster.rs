@@ -11,6 +11,7 @@ use kerf_tests::chart::{folder, helm_on, kustomize, name_of, objects, said, temp
 use kerf_tests::cluster::{NAMESPACE, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::openapi::crds;
+use kerf_tests::pods::phase_of;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -54,7 +55,7 @@ async fn play(plane: &ControlPlane) -> anyhow::Result<()> {
         for pod in pods.list(&ListParams::default()).await? {
             let name = pod.metadata.name.clone().unwrap_or_default();
             let of = pod.metadata.labels.as_ref().and_then(|l| l.get("app.kubernetes.io/name")).cloned();
-            let pending = pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Pending");
+            let pending = phase_of(&pod) == "Pending";
             let ended = match of.as_deref() {
                 Some("kerf-uninstall") if pending => Some(run(plane, &pod).await?),
                 _ => None,

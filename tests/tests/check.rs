@@ -204,8 +204,7 @@ async fn scheduler_config(client: &Client) -> anyhow::Result<(Api<ConfigMap>, Co
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_breaks_is_told_with_its_remedy_and_what_is_mended_is_well_again() -> anyhow::Result<()> {
-    let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1)]);
-    options.control_plane.controller_manager = false;
+    let mut options = ClusterOptions::without_controller_manager(vec![NodeSpec::new("h", Model::H100, 1)]);
     // The name by which the scheduler's configuration in `deploy/` calls the extender.
     options.extender_flags.push("--tls-name=kerf-extender.kerf-system.svc".to_owned());
     let mut cluster = Cluster::start(options, |_| ()).await?;

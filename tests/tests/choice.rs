@@ -8,7 +8,7 @@ use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, root, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, root, sized_pod, wait};
 use kerf_tests::oracle::Truth;
 use kerf_tests::pods::{assignment_of, kind_of};
 use kerf_tests::volumes::{ZONE, bound_in_zone};
@@ -28,7 +28,7 @@ const NEUTRAL: &str = "kerf.dev/gpu-8gb";
 const TOLD_WITHIN: Duration = Duration::from_secs(330);
 
 fn asks(name: &str, memory: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, "memory")])
+    sized_pod(name, memory, "memory")
 }
 
 /// The pod with these additional fields.
@@ -66,8 +66,7 @@ impl Scene {
     async fn start() -> anyhow::Result<Self> {
         let policies = tempfile::tempdir()?;
         std::fs::copy(root().join("policies/default.yaml"), policies.path().join("90-default.yaml"))?;
-        let mut options = ClusterOptions::new(vec![kept_for_the_team()]);
-        options.control_plane.controller_manager = false;
+        let mut options = ClusterOptions::without_controller_manager(vec![kept_for_the_team()]);
         options.policy = Some(policies.path().to_owned());
         Ok(Self { cluster: Cluster::start(options, |_| ()).await?, _policies: policies })
     }
@@ -168,12 +167,6 @@ impl Scene {
         wait(TIMEOUT, &format!("pods of 8 GiB to be given {name}"), given).await
     }
 
-    async fn sound(&self) -> anyhow::Result<()> {
-        let violations = Truth::observe(&self.cluster).await?.violations();
-        ensure!(violations.is_empty(), "{}", violations.join("\n"));
-        Ok(())
-    }
-
     /// If only one name is possible the pod gets it, even if a node with another kind joins later.
     async fn one_name_alone_is_concrete(&mut self) -> anyhow::Result<()> {
         self.is_named("nvidia.com/mig-1g.10gb").await?;
@@ -196,7 +189,7 @@ impl Scene {
         let (pod, node, kind) = self.run(&with(&asks("theirs", "8Gi"), &tolerates)?).await?;
         ensure!((node.as_str(), kind) == (A100, Kind::Mig), "theirs is on {node} by {kind}");
         ensure!(assignment_of(&pod)?.passed.is_empty(), "nothing is better");
-        self.sound().await
+        Truth::ensure_sound(&self.cluster).await
     }
 
     async fn a_node_that_joins_is_taken(&mut self) -> anyhow::Result<()> {
@@ -233,7 +226,7 @@ impl Scene {
         let apart = json!({"spec": {"affinity": {"podAntiAffinity": apart}}});
         self.shares_the_t4_at_once(&with(&asks("apart", "4Gi"), &apart)?, &excluded).await?;
         self.leaves("apart").await?;
-        self.sound().await
+        Truth::ensure_sound(&self.cluster).await
     }
 
     async fn who_waits_takes_what_is_free_first(&self) -> anyhow::Result<()> {
@@ -251,7 +244,7 @@ impl Scene {
         self.cluster.delete("filler").await?;
         let (_, node, kind) = self.placed(second).await?;
         ensure!((node.as_str(), kind) == (H100, Kind::Mig), "{second} is on {node} by {kind}");
-        self.sound().await?;
+        Truth::ensure_sound(&self.cluster).await?;
         self.leaves(first).await?;
         self.leaves(second).await
     }
@@ -264,7 +257,7 @@ impl Scene {
         self.cluster.cordon(H100, false).await?;
         let (_, node, kind) = self.placed("opens").await?;
         ensure!((node.as_str(), kind) == (H100, Kind::Mig), "opens is on {node} by {kind}");
-        self.sound().await
+        Truth::ensure_sound(&self.cluster).await
     }
 
     /// Waits until the T4's node policy allows this kind only, and its agent has applied that.
@@ -287,7 +280,7 @@ impl Scene {
         self.t4_allows(Kind::Mps).await?;
         let (_, node, kind) = self.placed("allowed").await?;
         ensure!((node.as_str(), kind) == (T4, Kind::Mps), "allowed is on {node} by {kind}");
-        self.sound().await?;
+        Truth::ensure_sound(&self.cluster).await?;
         self.leaves("allowed").await?;
         self.cluster.cordon(H100, false).await
     }

@@ -4,10 +4,11 @@
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate};
-use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, request_of, resource_of, root, wait};
+use kerf_tests::cluster::{
+    Cluster, ClusterOptions, NodeSpec, limited_pod, request_of, resource_of, root, sized_pod, wait,
+};
 use kerf_tests::oracle::Truth;
 use kerf_tests::pods::assignment_of;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -26,21 +27,13 @@ async fn cluster() -> anyhow::Result<Cluster> {
     let with_dialects = shipped.replacen("  # dialects:", "  dialects:", 1);
     ensure!(with_dialects != shipped, "the shipped policy does not offer the dialects");
     std::fs::write(&policy, with_dialects)?;
-    let mut options = ClusterOptions::new(vec![NodeSpec::new("h100", Model::H100, 1)]);
-    options.control_plane.controller_manager = false;
+    let mut options = ClusterOptions::without_controller_manager(vec![NodeSpec::new("h100", Model::H100, 1)]);
     options.policy = Some(policy);
     Cluster::start(options, |_| ()).await
 }
 
 fn by_size(name: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")])
-}
-
-fn by_name(name: &str, limit: &str) -> anyhow::Result<Pod> {
-    let mut pod = pod(name, &[]);
-    let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
-    container.resources = Some(serde_json::from_value(json!({"limits": {limit: "1"}}))?);
-    Ok(pod)
+    sized_pod(name, "10Gi", "hardware")
 }
 
 fn gated(mut pod: Pod) -> Pod {
@@ -90,14 +83,14 @@ async fn names_that_a_device_class_claims_are_given_to_no_pod() -> anyhow::Resul
     let sized = cluster.create(&by_size("sized")).await?;
     let asked = &request_of(&sized)?.containers[0];
     assert_eq!((asked.resource.to_string().as_str(), &asked.kinds[..]), (NEUTRAL, &[Kind::Mig][..]));
-    let profiled = cluster.create(&by_name("profiled", SMALL)?).await?;
+    let profiled = cluster.create(&limited_pod("profiled", SMALL, 1)).await?;
     let asked = &request_of(&profiled)?.containers[0];
     assert_eq!(asked.resource.to_string(), NEUTRAL);
     assert_eq!(asked.profile.map(|profile| profile.to_string()).as_deref(), Some("1g.10gb"));
     for name in ["sized", "profiled"] {
         runs_on_a_small_instance(&cluster, name).await?;
     }
-    let refused = cluster.refusal(&by_name("whole", "nvidia.com/gpu")?).await?;
+    let refused = cluster.refusal(&limited_pod("whole", "nvidia.com/gpu", 1)).await?;
     assert!(refused.contains("gpu.example.com") && refused.contains("nvidia.com/gpu"), "{refused}");
     assert_eq!(cluster.phase("early").await?, "Pending");
 
@@ -105,7 +98,6 @@ async fn names_that_a_device_class_claims_are_given_to_no_pod() -> anyhow::Resul
     cluster.plane().kubectl(&["delete", "deviceclass", "mig.example.com", "gpu.example.com"]).await?;
     runs_on_a_small_instance(&cluster, "early").await?;
     is_named(&cluster, SMALL).await?;
-    let violations = Truth::observe(&cluster).await?.violations();
-    ensure!(violations.is_empty(), "{}", violations.join("\n"));
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }

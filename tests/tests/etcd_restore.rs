@@ -7,10 +7,9 @@ use anyhow::{Context as _, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::contract::Shape;
-use kerf_core::keys;
 use kerf_core::names::GpuUuid;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, sized_pod, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use kerf_tests::pods::assignment_of;
@@ -25,7 +24,7 @@ const SCHEDULER: &str = "kerf-scheduler";
 const SLICES: usize = 14;
 
 fn asking(name: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")])
+    sized_pod(name, "10Gi", "hardware")
 }
 
 /// The epoch of the Lease.
@@ -78,9 +77,8 @@ async fn places(cluster: &Cluster) -> anyhow::Result<BTreeMap<(GpuUuid, Shape), 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_etcd_restore_has_forgotten_is_given_out_no_second_time() -> anyhow::Result<()> {
     let nodes = ["h1", "h2"].map(|name| NodeSpec::new(name, Model::H100, 1));
-    let mut options = ClusterOptions::new(nodes.into());
-    options.control_plane.controller_manager = false;
-    let mut cluster = Cluster::start(options, |_| ()).await?;
+    let mut cluster =
+        Cluster::start(ClusterOptions::without_controller_manager(nodes.into()), |_| ()).await?;
     cluster.create(&asking("stays")).await?;
     cluster.running("stays").await?;
     // It is bound after the copy alone.

@@ -7,7 +7,7 @@ use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, sized_pod, wait};
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::json;
@@ -18,8 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An H100, which MIG cuts into seven parts.
 async fn cluster() -> anyhow::Result<Cluster> {
-    let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1)]);
-    options.control_plane.controller_manager = false;
+    let options = ClusterOptions::without_controller_manager(vec![NodeSpec::new("h", Model::H100, 1)]);
     Cluster::start(options, |_| ()).await
 }
 
@@ -151,8 +150,7 @@ async fn cluster_with_a_taint() -> anyhow::Result<Cluster> {
     let mut tainted = NodeSpec::new("h", Model::A100Gb40, 1);
     let (key, value, effect) = ("team".to_owned(), Some("ml".to_owned()), "NoSchedule".to_owned());
     tainted.taints.push(Taint { key, value, effect, time_added: None });
-    let mut options = ClusterOptions::new(vec![tainted, NodeSpec::new("t", Model::T4, 1)]);
-    options.control_plane.controller_manager = false;
+    let options = ClusterOptions::without_controller_manager(vec![tainted, NodeSpec::new("t", Model::T4, 1)]);
     Cluster::start(options, |_| ()).await
 }
 
@@ -160,7 +158,7 @@ async fn cluster_with_a_taint() -> anyhow::Result<Cluster> {
 async fn a_preferred_kind_that_was_passed_over_is_told_and_so_are_the_nodes_that_are_left_out()
 -> anyhow::Result<()> {
     let cluster = cluster_with_a_taint().await?;
-    let share = |name: &str| pod(name, &[(keys::GPU_MEMORY, "8Gi"), (keys::ISOLATION, "memory")]);
+    let share = |name: &str| sized_pod(name, "8Gi", "memory");
     cluster.create(&share("shares")).await?;
     cluster.running("shares").await?;
     let said = explained(&cluster, "shares").await?;
@@ -174,7 +172,7 @@ async fn a_preferred_kind_that_was_passed_over_is_told_and_so_are_the_nodes_that
     let (good, table) = nodes(&cluster, &["t", "-o", "wide"])?;
     assert!(good && table.contains("kerf.dev/gpu-8gb (mps)"), "{table}");
 
-    cluster.create(&pod("waits", &[(keys::GPU_MEMORY, "12Gi"), (keys::ISOLATION, "hardware")])).await?;
+    cluster.create(&sized_pod("waits", "12Gi", "hardware")).await?;
     cluster.event("waits", "untolerated taint").await?;
     tells(
         &explained(&cluster, "waits").await?,

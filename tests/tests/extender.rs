@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -13,9 +12,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_core::testing::{node_status, request};
 use kerf_tests::binaries;
-use kerf_tests::cluster::{unguarded, wait, write_tls};
+use kerf_tests::cluster::{start_scheduler, unguarded, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions, ports};
 use kerf_tests::gpu_nodes::{Manner, NodeObject, SimulatedAgents};
+use kerf_tests::percentile;
 use kerf_tests::pods::admitted;
 use kerf_tests::process::Child;
 use kube::Api;
@@ -61,7 +61,7 @@ impl Scene {
             Ok((0..nodes).all(|n| agents.epoch(&format!("node-{n:02}")).is_ok_and(|epoch| epoch > 0)))
         };
         wait(TIMEOUT, "the agents to be connected", are_connected).await?;
-        scheduler(&mut plane, &address).await?;
+        start_scheduler(&mut plane, "kerf-scheduler", &address).await?;
         let pods = Api::default_namespaced(plane.client());
         let bound = watch_bound(pods.clone());
         Ok(Self { plane, extender, address, pods, bound, agents, agents_address })
@@ -152,24 +152,6 @@ async fn spawn(plane: &ControlPlane, address: &str, agents: &str) -> anyhow::Res
     Ok((child, std::fs::read_to_string(file)?))
 }
 
-async fn scheduler(plane: &mut ControlPlane, address: &str) -> anyhow::Result<()> {
-    let tls = write_tls(plane).await?;
-    let output = Command::new(binaries::ours("kerf")?)
-        .arg("scheduler-config")
-        .arg(format!("--extender-url=https://{address}/scheduler"))
-        .arg(format!("--tls-dir={}", tls.display()))
-        .output()?;
-    ensure!(output.status.success(), "kerf scheduler-config: {}", String::from_utf8_lossy(&output.stderr));
-    let path = plane.dir().join("kerf-scheduler-config.yaml");
-    std::fs::write(&path, output.stdout)?;
-    plane.start_scheduler("kerf-scheduler", &path).await
-}
-
-fn percentile(times: &mut [Duration], percent: usize) -> Duration {
-    times.sort();
-    times[(times.len() - 1) * percent / 100]
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_are_bound_to_new_and_to_idle_slices() -> anyhow::Result<()> {
     let scene = Scene::start(1, &["H100-80GB"; 2]).await?;
@@ -187,12 +169,11 @@ async fn pods_are_bound_to_new_and_to_idle_slices() -> anyhow::Result<()> {
         let idle = scene.until_idle("node-00").await?;
         ensure!(idle >= 13, "slices stay as idle capacity");
     }
-    let [mut new, mut idle] = times;
-    println!(
-        "created to bound: new slice p50 {:?}, idle slice p50 {:?}",
-        percentile(&mut new, 50),
-        percentile(&mut idle, 50)
-    );
+    for times in &mut times {
+        times.sort();
+    }
+    let [new, idle] = times.map(|times| percentile(&times, 50).unwrap_or_default());
+    println!("created to bound: new slice p50 {new:?}, idle slice p50 {idle:?}");
 
     // A bigger slice takes the place of idle ones, and the assignment is written into the pod.
     scene.walk("whole", WHOLE).await?;
@@ -302,11 +283,9 @@ async fn a_burst_is_bound_without_two_pods_on_one_slice() -> anyhow::Result<()> 
         last = last.max(at);
     }
     let rate = 200.0 / (last - began).as_secs_f64();
-    println!(
-        "burst of 200: {rate:.0} a second, p50 {:?}, p99 {:?}",
-        percentile(&mut times, 50),
-        percentile(&mut times, 99)
-    );
+    times.sort();
+    let [half, most] = [50, 99].map(|percent| percentile(&times, percent).unwrap_or_default());
+    println!("burst of 200: {rate:.0} a second, p50 {half:?}, p99 {most:?}");
     let mut promised = BTreeSet::new();
     for n in 0..25 {
         let node = format!("node-{n:02}");

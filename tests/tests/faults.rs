@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kerf_core::contract::{Condition, ConditionStatus};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, sized_pod, wait};
 use kerf_tests::oracle::Truth;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -16,19 +16,13 @@ use serde_json::Value;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn cluster() -> anyhow::Result<Cluster> {
-    let mut options =
-        ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1), NodeSpec::new("t", Model::T4, 1)]);
-    options.control_plane.controller_manager = false;
-    let cluster = Cluster::start(options, |_| ()).await?;
+    let nodes = vec![NodeSpec::new("h", Model::H100, 1), NodeSpec::new("t", Model::T4, 1)];
+    let cluster = Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await?;
     for (name, memory, class) in [("cut", "10Gi", "hardware"), ("share", "4Gi", "none")] {
-        cluster.create(&asking(name, memory, class)).await?;
+        cluster.create(&sized_pod(name, memory, class)).await?;
         cluster.running(name).await?;
     }
     Ok(cluster)
-}
-
-fn asking(name: &str, memory: &str, class: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, class)])
 }
 
 /// A pod with this limit of a resource name.
@@ -44,7 +38,7 @@ fn with_limit(name: &str, limit: &str, amount: &str) -> Pod {
 /// Checks that new pods of both kinds run, that the old ones still do, and that every invariant holds.
 async fn goes_on(cluster: &Cluster) -> anyhow::Result<()> {
     for (name, memory, class) in [("cut-2", "10Gi", "hardware"), ("share-2", "4Gi", "none")] {
-        cluster.create(&asking(name, memory, class)).await?;
+        cluster.create(&sized_pod(name, memory, class)).await?;
     }
     for name in ["cut", "share", "cut-2", "share-2"] {
         cluster.running(name).await?;
@@ -71,13 +65,11 @@ async fn an_agent_that_is_killed_finds_everything_as_it_was() -> anyhow::Result<
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_freezes_holds_no_pod() -> anyhow::Result<()> {
-    let mut options =
-        ClusterOptions::new(vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)]);
-    options.control_plane.controller_manager = false;
-    let mut cluster = Cluster::start(options, |_| ()).await?;
+    let nodes = vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)];
+    let mut cluster = Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await?;
     // Its connection stays open for a while, and of equal nodes the first by name is chosen.
     cluster.nodes_mut()[0].agent().signal(Signal::STOP)?;
-    cluster.create(&asking("a", "10Gi", "hardware")).await?;
+    cluster.create(&sized_pod("a", "10Gi", "hardware")).await?;
     let bound = async || {
         let spec = cluster.pods().get("a").await?.spec.unwrap_or_default();
         Ok(spec.node_name.as_deref() == Some("n2"))
@@ -88,11 +80,10 @@ async fn an_agent_that_freezes_holds_no_pod() -> anyhow::Result<()> {
     // The agent comes back, and its node serves again.
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.nodes_mut()[0].agent().restart()?;
-    cluster.create(&asking("whole", "80Gi", "hardware")).await?;
+    cluster.create(&sized_pod("whole", "80Gi", "hardware")).await?;
     let whole = cluster.running("whole").await?;
     assert_eq!(whole.spec.and_then(|spec| spec.node_name).as_deref(), Some("n1"));
-    let violations = Truth::observe(&cluster).await?.violations();
-    assert!(violations.is_empty(), "{violations:?}");
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }
 
@@ -121,10 +112,10 @@ async fn a_node_is_rolled_back_and_upgraded_again_while_pods_run_and_are_pending
     assert_eq!(marked, Some(true.into()));
     std::fs::write(&file, serde_json::to_vec(&old)?)?;
 
-    cluster.create(&asking("pending", "10Gi", "hardware")).await?;
+    cluster.create(&sized_pod("pending", "10Gi", "hardware")).await?;
     cluster.event("pending", "kerf agent not connected to the extender").await?;
     // The other node's agent is already of the new version.
-    cluster.create(&asking("beside", "4Gi", "none")).await?;
+    cluster.create(&sized_pod("beside", "4Gi", "none")).await?;
     cluster.running("beside").await?;
     assert_eq!(cluster.phase("cut").await?, "Running");
 
@@ -149,11 +140,9 @@ async fn a_node_is_rolled_back_and_upgraded_again_while_pods_run_and_are_pending
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_agent_does_not_reach_the_extender_runs_its_pods_and_takes_no_more() -> anyhow::Result<()>
 {
-    let mut options =
-        ClusterOptions::new(vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)]);
-    options.control_plane.controller_manager = false;
-    let mut cluster = Cluster::start(options, |_| ()).await?;
-    cluster.create(&asking("before", "10Gi", "hardware")).await?;
+    let nodes = vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)];
+    let mut cluster = Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await?;
+    cluster.create(&sized_pod("before", "10Gi", "hardware")).await?;
     let before = cluster.running("before").await?;
     let name = before.spec.and_then(|spec| spec.node_name).unwrap_or_default();
     let node = cluster.nodes_mut().iter_mut().find(|node| node.name() == name).context("it is on a node")?;
@@ -168,18 +157,17 @@ async fn a_node_whose_agent_does_not_reach_the_extender_runs_its_pods_and_takes_
     };
     wait(TIMEOUT, "the node to say that it is not connected", is_cut_off).await?;
 
-    cluster.create(&asking("whole", "80Gi", "hardware")).await?;
+    cluster.create(&sized_pod("whole", "80Gi", "hardware")).await?;
     let whole = cluster.running("whole").await?.spec.and_then(|spec| spec.node_name);
     anyhow::ensure!(whole.is_some_and(|other| other != name), "it is on the node that is cut off");
-    cluster.create(&asking("after", "10Gi", "hardware")).await?;
+    cluster.create(&sized_pod("after", "10Gi", "hardware")).await?;
     cluster.event("after", "kerf agent not connected to the extender").await?;
     assert_eq!(cluster.phase("before").await?, "Running");
 
     std::fs::write(&file, token)?;
     let after = cluster.running("after").await?.spec.and_then(|spec| spec.node_name);
     assert_eq!(after.as_deref(), Some(name.as_str()));
-    let violations = Truth::observe(&cluster).await?.violations();
-    assert!(violations.is_empty(), "{violations:?}");
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }
 
@@ -244,7 +232,7 @@ async fn pods_without_a_gpu_do_not_need_kerf() -> anyhow::Result<()> {
     }
     let one = cluster.refusal(&with_limit("one", "nvidia.com/mig-1g.10gb", "1")).await?;
     assert!(one.contains("pods.kerf.dev"), "{one}");
-    let refusal = cluster.refusal(&asking("late", "4Gi", "none")).await?;
+    let refusal = cluster.refusal(&sized_pod("late", "4Gi", "none")).await?;
     assert!(refusal.contains("pods.kerf.dev"), "{refusal}");
     cluster.stop().await
 }

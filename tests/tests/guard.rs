@@ -22,8 +22,7 @@ const EXTENDER: &str = "system:serviceaccount:kerf-system:kerf-extender";
 
 /// A cluster with a node `h`, on which `sliced` runs with a slice and `plain` without, and an admin called alice.
 async fn cluster() -> anyhow::Result<Cluster> {
-    let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1)]);
-    options.control_plane.controller_manager = false;
+    let options = ClusterOptions::without_controller_manager(vec![NodeSpec::new("h", Model::H100, 1)]);
     let cluster = Cluster::start(options, |_| ()).await?;
     let role = ["create", "clusterrolebinding", "alice", "--clusterrole=cluster-admin", "--user=alice"];
     cluster.plane().kubectl(&role).await?;

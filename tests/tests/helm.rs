@@ -9,7 +9,7 @@ use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
 use kerf_tests::chart::{folder, helm_on, said, template};
-use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, root, wait};
+use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, root, sized_pod, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use kube::Api;
@@ -37,7 +37,7 @@ async fn labels(cluster: &BareCluster) -> anyhow::Result<Vec<String>> {
 
 /// A pod that asks for a MIG instance.
 fn hardware(name: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")])
+    sized_pod(name, "10Gi", "hardware")
 }
 
 /// `helm test` runs `kerf check`, with rights that are removed afterwards.
@@ -112,9 +112,7 @@ async fn an_upgrade_to_the_same_writes_nothing(cluster: &BareCluster) -> anyhow:
 }
 
 async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
-    let truth = Truth::of_nodes(cluster.plane().client(), vec![cluster.node("h100")?]).await?;
-    ensure!(truth.violations().is_empty(), "{}", truth.violations().join("\n"));
-    Ok(())
+    Truth::of_nodes(cluster.plane().client(), [cluster.node("h100")?]).await?.ensure_no_violations()
 }
 
 #[tokio::test(flavor = "multi_thread")]

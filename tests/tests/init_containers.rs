@@ -19,8 +19,9 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const NAME: &str = "nvidia.com/mig-1g.10gb";
 
 async fn cluster() -> anyhow::Result<Cluster> {
-    let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1).running_commands()]);
-    options.control_plane.controller_manager = false;
+    let options = ClusterOptions::without_controller_manager(vec![
+        NodeSpec::new("h", Model::H100, 1).running_commands(),
+    ]);
     Cluster::start(options, |_| ()).await
 }
 
@@ -96,12 +97,6 @@ async fn held_by(cluster: &Cluster, pod: &str) -> anyhow::Result<usize> {
     Ok(held.filter(|s| s.holder.as_ref().is_some_and(|h| h.pod == pod)).count())
 }
 
-async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
-    let violations = Truth::observe(cluster).await?.violations();
-    anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
-    Ok(())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
@@ -128,7 +123,7 @@ async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() ->
         ["rival-1", "rival-2"].iter().all(|rival| devices(cluster, rival).is_disjoint(&mine))
     };
     assert!(apart(&cluster));
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
 
     open("fetch")?;
     init_runs(&cluster, "staged", "load").await?;
@@ -145,7 +140,7 @@ async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() ->
     cluster.delete("rival-2").await?;
     cluster.running("rival-3").await?;
     assert!(devices(&cluster, "rival-3").is_disjoint(&mine));
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
 
     open("load")?;
     cluster.running("staged").await?;
@@ -168,7 +163,7 @@ async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() ->
     cluster.delete("staged").await?;
     cluster.running("rival-4").await?;
     slices_of(&cluster, "staged", 0).await?;
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }
 
@@ -187,7 +182,7 @@ async fn pods_whose_init_containers_need_more_come_and_go_together() -> anyhow::
     // Three pods need six of seven slices; the others follow when these have ended.
     for name in names {
         let done = async || {
-            sound(&cluster).await?;
+            Truth::ensure_sound(&cluster).await?;
             Ok(matches!(cluster.phase(name).await?.as_str(), "Succeeded" | "Failed"))
         };
         wait(Duration::from_mins(1), &format!("{name} to end"), done).await?;
@@ -198,7 +193,7 @@ async fn pods_whose_init_containers_need_more_come_and_go_together() -> anyhow::
         Ok(spec.slices.iter().all(|s| s.reservation.is_none()))
     };
     wait(TIMEOUT, "nothing to be reserved", free).await?;
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     goes_on_with_a_larger_slice(&cluster).await?;
     cluster.stop().await
 }
@@ -216,7 +211,7 @@ async fn goes_on_with_a_larger_slice(cluster: &Cluster) -> anyhow::Result<()> {
     cluster.running("levelled").await?;
     slices_of(cluster, "levelled", 1).await?;
     assert_eq!(visible(cluster, "levelled", "main"), visible(cluster, "levelled", "load"));
-    sound(cluster).await
+    Truth::ensure_sound(cluster).await
 }
 
 /// A restarted kubelet admits its pods again. It ends a pod whose init container had a device, unless all its devices

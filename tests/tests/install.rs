@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, root, wait};
+use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, root, sized_pod, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
+use kerf_tests::pods::phase_of;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 
@@ -15,19 +15,15 @@ use kube::api::{DeleteParams, ListParams};
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
-    let violations = Truth::of_nodes(cluster.plane().client(), [cluster.node("h100")?, cluster.node("t4")?])
-        .await?
-        .violations();
-    anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
-    Ok(())
+    let nodes = [cluster.node("h100")?, cluster.node("t4")?];
+    Truth::of_nodes(cluster.plane().client(), nodes).await?.ensure_no_violations()
 }
 
 async fn detectors_run(cluster: &BareCluster) -> anyhow::Result<()> {
     let pods = cluster.pods();
     let run = async || {
         let found = pods.api().list(&ListParams::default().labels("app=detector")).await?.items;
-        let running = |pod: &&Pod| pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Running"));
-        Ok(found.iter().filter(running).count() == 7)
+        Ok(found.iter().filter(|pod| phase_of(pod) == "Running").count() == 7)
     };
     wait(TIMEOUT, "seven detectors to run", run).await
 }
@@ -50,7 +46,7 @@ async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow:
     let slices = cluster.node("h100")?.gpus()?.slices();
     assert_eq!(slices.len(), 7, "{slices:?}");
     // A share with an MPS daemon, which the agent starts from its container.
-    let share = pod("share", &[(keys::GPU_MEMORY, "4Gi"), (keys::ISOLATION, "memory")]);
+    let share = sized_pod("share", "4Gi", "memory");
     cluster.pods().create(&share).await?;
     let share = cluster.pods().running("share").await?;
     assert_eq!(share.spec.and_then(|spec| spec.node_name).as_deref(), Some("t4"));

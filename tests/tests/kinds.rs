@@ -6,7 +6,9 @@ use kerf_core::contract::{GpuNodeStatus, NodePolicy, SliceState, WantedSlice};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, wait};
+use kerf_tests::cluster::{
+    Cluster, ClusterOptions, NodeSpec, limited_pod, pod, resource_of, sized_pod, wait, with_limit,
+};
 use kerf_tests::kubelet::{Grant, PodKey};
 use kerf_tests::oracle::Truth;
 use kerf_tests::pods::assignment_of;
@@ -47,8 +49,10 @@ async fn cluster() -> anyhow::Result<Cluster> {
         .gpus(Model::T4, 1, MigMode::Disabled)
         .gpus(Model::L4, 1, MigMode::Disabled)
         .gpus(Model::H200, 1, MigMode::Disabled);
-    let mut options = ClusterOptions::new(vec![NodeSpec { gpus, ..NodeSpec::new(NODE, Model::T4, 0) }]);
-    options.control_plane.controller_manager = false;
+    let mut options = ClusterOptions::without_controller_manager(vec![NodeSpec {
+        gpus,
+        ..NodeSpec::new(NODE, Model::T4, 0)
+    }]);
     options.policy = Some(policy.path().to_owned());
     Cluster::start(options, |_| ()).await
 }
@@ -69,16 +73,6 @@ fn rule(index: usize, kinds: &[Kind]) -> Value {
 
 async fn status(cluster: &Cluster) -> anyhow::Result<GpuNodeStatus> {
     cluster.gpu_node(NODE).await?.read_status()?.context("the GpuNode has no status")
-}
-
-fn asking(name: &str, memory: &str, class: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, class)])
-}
-
-fn limited(mut pod: Pod, limit: &str) -> anyhow::Result<Pod> {
-    let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
-    container.resources = Some(serde_json::from_value(json!({"limits": {limit: "1"}}))?);
-    Ok(pod)
 }
 
 fn grant(cluster: &Cluster, pod: &str) -> anyhow::Result<Grant> {
@@ -121,12 +115,6 @@ async fn assigned(cluster: &Cluster, pod: &Pod) -> anyhow::Result<BTreeSet<Strin
     Ok(assigned.into_iter().map(|(_, gpu)| gpu.to_string()).collect())
 }
 
-async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
-    let violations = Truth::observe(cluster).await?.violations();
-    anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
-    Ok(())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
     let cluster = cluster().await?;
@@ -139,12 +127,12 @@ async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
     let mixed = [&[Kind::Mig][..], &[Kind::Mps], &[Kind::TimeSlicing], &[Kind::Whole, Kind::TimeSlicing]];
     set_policy(&cluster, &json!({"gpus": gpus}), mixed).await?;
 
-    let mps = limited(pod("mps", &[(keys::ISOLATION, "memory")]), "nvidia.com/gpu-8gb")?;
+    let mps = with_limit(pod("mps", &[(keys::ISOLATION, "memory")]), "nvidia.com/gpu-8gb", 1);
     for pod in [
-        asking("mig", "10Gi", "hardware"),
+        sized_pod("mig", "10Gi", "hardware"),
         mps,
-        asking("slice", "6Gi", "none"),
-        asking("big-slice", "40Gi", "none"),
+        sized_pod("slice", "6Gi", "none"),
+        sized_pod("big-slice", "40Gi", "none"),
     ] {
         cluster.create(&pod).await?;
     }
@@ -180,14 +168,14 @@ async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
             BTreeSet::from(two.clone())
         );
     }
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     for name in names {
         cluster.delete(name).await?;
     }
 
     // More than any MIG profile of the cluster has: the pod gets a whole GPU once the share is gone, whatever the
     // policy has become.
-    cluster.create(&asking("whole", "100Gi", "hardware")).await?;
+    cluster.create(&sized_pod("whole", "100Gi", "hardware")).await?;
     cluster.event("whole", "GPU slices in use").await?;
     let gpus = [&gpus[..3], &[rule(H200, &[Kind::Whole])]].concat();
     let policy = json!({"gpus": gpus, "overUse": "evict"});
@@ -197,7 +185,7 @@ async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
     cluster.delete("big-slice").await?;
     cluster.running("whole").await?;
     assert_eq!(visible(&cluster, "whole")?, uuid(&cluster, H200)?);
-    cluster.create(&asking("late-slice", "40Gi", "none")).await?;
+    cluster.create(&sized_pod("late-slice", "40Gi", "none")).await?;
     cluster.running("late-slice").await?;
     assert!(
         mig_devices(&cluster)?.contains(&visible(&cluster, "late-slice")?),
@@ -206,14 +194,14 @@ async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
 
     // A pod that the webhook did not admit but that names kerf's scheduler gets an Event that says so, and no GPU that
     // is reserved for others.
-    let mut others = limited(pod("others", &[]), "nvidia.com/gpu")?;
+    let mut others = limited_pod("others", "nvidia.com/gpu", 1);
     others.spec.get_or_insert_default().scheduler_name = Some("kerf-scheduler".to_owned());
     cluster.create(&others).await?;
     cluster.event("others", "pod was not admitted by kerf's webhook").await?;
 
     let written = cluster.gpu_node(NODE).await?.spec.context("the GpuNode has no spec")?;
     assert_eq!(written["policy"], policy, "kerf's writes leave it alone");
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }
 
@@ -233,7 +221,7 @@ async fn slices_are_cut_ahead_of_demand_and_a_pod_takes_one_without_a_cut() -> a
     idle(2).await?;
     let warm = mig_devices(&cluster)?;
     assert_eq!(warm.len(), 2);
-    cluster.create(&asking("small", "10Gi", "hardware")).await?;
+    cluster.create(&sized_pod("small", "10Gi", "hardware")).await?;
     cluster.running("small").await?;
     let taken = visible(&cluster, "small")?;
     assert!(warm.contains(&taken), "{taken} is none of {warm:?}");
@@ -241,8 +229,8 @@ async fn slices_are_cut_ahead_of_demand_and_a_pod_takes_one_without_a_cut() -> a
     assert_eq!(mig_devices(&cluster)?.len(), 3, "another was cut in its place");
 
     // A bigger slice takes their place, and while it holds that, nothing is cut ahead.
-    cluster.create(&asking("big", "40Gi", "hardware")).await?;
-    cluster.create(&asking("big-too", "30Gi", "hardware")).await?;
+    cluster.create(&sized_pod("big", "40Gi", "hardware")).await?;
+    cluster.create(&sized_pod("big-too", "30Gi", "hardware")).await?;
     cluster.running("big").await?;
     cluster.event("big-too", "GPU slices in use").await?;
     cluster.delete("small").await?;
@@ -252,6 +240,6 @@ async fn slices_are_cut_ahead_of_demand_and_a_pod_takes_one_without_a_cut() -> a
         cluster.gpu_node(NODE).await?.read_desired()?.policy,
         serde_json::from_value::<NodePolicy>(policy)?
     );
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }

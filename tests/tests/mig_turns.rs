@@ -1,11 +1,10 @@
 //! Pods that take turns on a MIG device.
 
 use anyhow::{Context as _, ensure};
-use k8s_openapi::api::core::v1::Pod;
 use kerf_core::contract::SliceState;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, limited_pod, pod, wait, with_limit};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use serde_json::json;
@@ -15,12 +14,6 @@ use std::time::Duration;
 const NODE: &str = "n";
 const SHARED: &str = "nvidia.com/mig-1g.10gb.shared";
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-fn limited(mut pod: Pod, limit: &str) -> anyhow::Result<Pod> {
-    let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
-    container.resources = Some(serde_json::from_value(json!({"limits": {limit: "1"}}))?);
-    Ok(pod)
-}
 
 /// The MIG device that a pod's container sees.
 fn visible(cluster: &Cluster, pod: &str) -> anyhow::Result<String> {
@@ -50,15 +43,8 @@ fn mig_devices(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     Ok(cluster.nodes()[0].gpus()?.slices().into_iter().flat_map(|slice| slice.mig_uuids).collect())
 }
 
-async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
-    let violations = Truth::observe(cluster).await?.violations();
-    ensure!(violations.is_empty(), "{}", violations.join("\n"));
-    Ok(())
-}
-
 async fn cluster() -> anyhow::Result<Cluster> {
-    let mut options = ClusterOptions::new(vec![NodeSpec::new(NODE, Model::H100, 1)]);
-    options.control_plane.controller_manager = false;
+    let options = ClusterOptions::without_controller_manager(vec![NodeSpec::new(NODE, Model::H100, 1)]);
     let cluster = Cluster::start(options, |_| ()).await?;
     let policy = json!({"gpus": [{"kinds": ["mig"], "mig": {"timeSlicing": 3}}]});
     let patch = json!([{"op": "add", "path": "/spec/policy", "value": policy}]).to_string();
@@ -69,12 +55,12 @@ async fn cluster() -> anyhow::Result<Cluster> {
 #[tokio::test(flavor = "multi_thread")]
 async fn three_pods_take_turns_on_a_mig_device_which_goes_after_the_last_of_them() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
-    let fenced = limited(pod("fenced", &[(keys::ISOLATION, "memory")]), SHARED)?;
+    let fenced = with_limit(pod("fenced", &[(keys::ISOLATION, "memory")]), SHARED, 1);
     let refusal = cluster.refusal(&fenced).await?;
     ensure!(refusal.contains("does not give isolation memory"), "{refusal}");
 
     for name in ["a", "b", "c", "d"] {
-        cluster.create(&limited(pod(name, &[]), SHARED)?).await?;
+        cluster.create(&limited_pod(name, SHARED, 1)).await?;
         cluster.running(name).await?;
     }
     let [first, second] = ["a", "d"].map(|pod| visible(&cluster, pod));
@@ -87,12 +73,12 @@ async fn three_pods_take_turns_on_a_mig_device_which_goes_after_the_last_of_them
     let turns = ["a", "b", "c"].into_iter().enumerate().map(|(turn, pod)| (format!("{first}::{turn}"), pod));
     let expected = turns.chain([(format!("{second}::0"), "d")]);
     assert_eq!(before, expected.map(|(device, pod)| (device, pod.to_owned())).collect());
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
 
     // A restarted agent learns which pod has which turn.
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.nodes_mut()[0].agent().restart()?;
-    cluster.create(&limited(pod("e", &[]), SHARED)?).await?;
+    cluster.create(&limited_pod("e", SHARED, 1)).await?;
     cluster.running("e").await?;
     assert_eq!(visible(&cluster, "e")?, second);
     let mut after = before;
@@ -101,7 +87,7 @@ async fn three_pods_take_turns_on_a_mig_device_which_goes_after_the_last_of_them
     wait(TIMEOUT, "the agent to tell of all turns", async || Ok(told(&cluster).await? == after)).await?;
 
     // A pod for the whole GPU waits for the last pod of both devices.
-    cluster.create(&limited(pod("big", &[]), "nvidia.com/mig-7g.80gb")?).await?;
+    cluster.create(&limited_pod("big", "nvidia.com/mig-7g.80gb", 1)).await?;
     for name in ["a", "d", "b", "e"] {
         cluster.delete(name).await?;
     }
@@ -110,10 +96,10 @@ async fn three_pods_take_turns_on_a_mig_device_which_goes_after_the_last_of_them
     assert_eq!(cluster.phase("big").await?, "Pending");
     assert!(mig_devices(&cluster)?.contains(&first));
     assert_eq!(visible(&cluster, "c")?, first);
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     cluster.delete("c").await?;
     cluster.running("big").await?;
     assert_eq!(mig_devices(&cluster)?, BTreeSet::from([visible(&cluster, "big")?]));
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }

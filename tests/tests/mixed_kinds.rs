@@ -75,8 +75,7 @@ async fn each_pod_holds_what_it_was_assigned() -> anyhow::Result<()> {
         MigMode::Disabled,
     );
     let node = NodeSpec { gpus, ..NodeSpec::new(NODE, Model::T4, 0).running_commands() };
-    let mut options = ClusterOptions::new(vec![node]);
-    options.control_plane.controller_manager = false;
+    let options = ClusterOptions::without_controller_manager(vec![node]);
     let mut node = StandInMixedNode(Cluster::start(options, |_| ()).await?);
 
     let account = play(&mut node, PODS, SEED).await.with_context(|| node.node().agent_log())?;

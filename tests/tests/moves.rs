@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, owned, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, owned, sized_pod, wait};
 use kerf_tests::oracle::Truth;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn asking(name: &str, memory: &str, node: Option<&str>) -> Pod {
-    let mut pod = pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, "hardware")]);
+    let mut pod = sized_pod(name, memory, "hardware");
     if let (Some(spec), Some(node)) = (&mut pod.spec, node) {
         let selector = BTreeMap::from([("kubernetes.io/hostname".to_owned(), node.to_owned())]);
         spec.node_selector = Some(selector);
@@ -33,9 +33,7 @@ async fn node_of(cluster: &Cluster, name: &str) -> anyhow::Result<Option<String>
 #[tokio::test(flavor = "multi_thread")]
 async fn one_movable_pod_makes_room_and_comes_up_where_there_is_some() -> anyhow::Result<()> {
     let nodes = vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)];
-    let mut options = ClusterOptions::new(nodes);
-    options.control_plane.controller_manager = false;
-    let cluster = Cluster::start(options, |_| ()).await?;
+    let cluster = Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await?;
     cluster.create(&asking("half", "40Gi", Some("n2"))).await?;
     cluster.running("half").await?;
     // A cordon leads the pod to n1, and not a choice of its own, which would keep its successor there too.
@@ -62,7 +60,6 @@ async fn one_movable_pod_makes_room_and_comes_up_where_there_is_some() -> anyhow
     cluster.event("another", "GPU slices in use").await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(cluster.phase("small-again").await?, "Running");
-    let violations = Truth::observe(&cluster).await?.violations();
-    assert!(violations.is_empty(), "{violations:?}");
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }

@@ -3,10 +3,11 @@
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, root, wait};
+use kerf_tests::cluster::{
+    Cluster, ClusterOptions, NodeSpec, limited_pod, resource_of, root, sized_pod, wait,
+};
 use kerf_tests::kubelet::PodKey;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
@@ -53,18 +54,9 @@ async fn cluster(document: &str) -> anyhow::Result<Cluster> {
     let policies = tempfile::tempdir()?;
     std::fs::copy(root().join("policies/default.yaml"), policies.path().join("90-default.yaml"))?;
     std::fs::write(policies.path().join("10-own.yaml"), document)?;
-    let mut options = ClusterOptions::new(vec![NodeSpec::new(NODE, Model::T4, 1)]);
-    options.control_plane.controller_manager = false;
+    let mut options = ClusterOptions::without_controller_manager(vec![NodeSpec::new(NODE, Model::T4, 1)]);
     options.policy = Some(policies.path().to_owned());
     Cluster::start(options, |_| ()).await
-}
-
-/// A pod with this count of a name in its limits.
-fn asking(name: &str, resource: &str, count: u32) -> anyhow::Result<Pod> {
-    let mut pod = pod(name, &[]);
-    let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
-    container.resources = Some(serde_json::from_value(json!({"limits": {resource: count.to_string()}}))?);
-    Ok(pod)
 }
 
 /// The variables of the pod's container that limit an MPS client.
@@ -87,7 +79,7 @@ async fn who_asks_for_a_gpu_gets_one_of_its_equal_mps_shares_until_all_are_given
     // The webhook sees that a moment later.
     let known = async || {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-        let admitted = cluster.pods().create(&dry_run, &asking("probe", "nvidia.com/gpu", 1)?).await?;
+        let admitted = cluster.pods().create(&dry_run, &limited_pod("probe", "nvidia.com/gpu", 1)).await?;
         Ok(resource_of(&admitted)? == "nvidia.com/gpu.mps")
     };
     wait(TIMEOUT, "the webhook to know the shares", known).await?;
@@ -95,7 +87,7 @@ async fn who_asks_for_a_gpu_gets_one_of_its_equal_mps_shares_until_all_are_given
     let names: Vec<String> = (0..=REPLICAS).map(|number| format!("share-{number}")).collect();
     let (fit, late) = (&names[..REPLICAS], &names[REPLICAS]);
     for name in fit {
-        cluster.create(&asking(name, "nvidia.com/gpu", 1)?).await?;
+        cluster.create(&limited_pod(name, "nvidia.com/gpu", 1)).await?;
     }
     for name in fit {
         let pod = cluster.running(name).await?;
@@ -111,14 +103,14 @@ async fn who_asks_for_a_gpu_gets_one_of_its_equal_mps_shares_until_all_are_given
         assert_eq!(limits(&cluster, name)?, ["0=4096M", "33"], "{name}");
     }
 
-    cluster.create(&asking(late, "nvidia.com/gpu", 1)?).await?;
+    cluster.create(&limited_pod(late, "nvidia.com/gpu", 1)).await?;
     cluster.event(late, "nodes are available").await?;
     assert_eq!(cluster.phase(late).await?, "Pending");
     cluster.pods().delete(&fit[0], &DeleteParams::default()).await?;
     cluster.running(late).await?;
     assert_eq!(limits(&cluster, late)?, limits(&cluster, &fit[1])?);
 
-    let refusal = cluster.refusal(&asking("two", "nvidia.com/gpu.mps", 2)?).await?;
+    let refusal = cluster.refusal(&limited_pod("two", "nvidia.com/gpu.mps", 2)).await?;
     ensure!(refusal.contains("give no more than one"), "{refusal}");
     cluster.stop().await
 }
@@ -132,7 +124,7 @@ async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
 
 /// A pod that asks for a share with isolated memory, with this security context and this label.
 fn sharing(name: &str, context: &Value, label: Option<&str>) -> anyhow::Result<Pod> {
-    let mut pod = pod(name, &[(keys::GPU_MEMORY, "4Gi"), (keys::ISOLATION, "memory")]);
+    let mut pod = sized_pod(name, "4Gi", "memory");
     let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
     container.security_context = Some(serde_json::from_value(context.clone())?);
     let label = label.map(|value| ("example.com/root".to_owned(), value.to_owned()));

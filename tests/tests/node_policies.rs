@@ -46,8 +46,7 @@ async fn a_file_reaches_the_nodes_that_it_matches_and_goes_with_what_it_filled()
     let shipped = tempfile::tempdir()?;
     std::fs::copy(root().join("policies/default.yaml"), shipped.path().join("90-default.yaml"))?;
     let nodes = vec![NodeSpec::new("pool-1", Model::T4, 1), NodeSpec::new("other", Model::T4, 1)];
-    let mut options = ClusterOptions::new(nodes);
-    options.control_plane.controller_manager = false;
+    let mut options = ClusterOptions::without_controller_manager(nodes);
     options.policy = Some(shipped.path().to_owned());
     let cluster = Cluster::start(options, |_| ()).await?;
     let by_hand = json!({"gpus": [{"kinds": ["mps"]}]});

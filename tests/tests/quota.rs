@@ -3,10 +3,10 @@
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
-use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, root, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, root, sized_pod, wait};
 use kerf_tests::oracle::Truth;
+use kerf_tests::pods::phase_of;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Team {
     }
 
     async fn create(&self, name: &str) -> anyhow::Result<()> {
-        let mut pod = pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")]);
+        let mut pod = sized_pod(name, "10Gi", "hardware");
         pod.metadata.namespace = Some(TEAM.to_owned());
         self.0.create(&PostParams::default(), &pod).await?;
         Ok(())
@@ -48,8 +48,11 @@ impl Team {
     /// The names of the running pods.
     async fn running(&self) -> anyhow::Result<Vec<String>> {
         let pods = self.0.list(&ListParams::default()).await?.items;
-        let runs = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
-        Ok(pods.into_iter().filter(runs).filter_map(|pod| pod.metadata.name).collect())
+        Ok(pods
+            .into_iter()
+            .filter(|pod| phase_of(pod) == "Running")
+            .filter_map(|pod| pod.metadata.name)
+            .collect())
     }
 
     async fn told(&self, reason: &str) -> anyhow::Result<Vec<String>> {
@@ -72,8 +75,7 @@ async fn full(team: &Team) -> anyhow::Result<Vec<String>> {
 async fn a_namespace_never_passes_its_quota_and_uses_all_of_it() -> anyhow::Result<()> {
     let (_folder, policy) = policy()?;
     let nodes = vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)];
-    let mut options = ClusterOptions::new(nodes);
-    options.control_plane.controller_manager = false;
+    let mut options = ClusterOptions::without_controller_manager(nodes);
     options.policy = Some(policy);
     let mut cluster = Cluster::start(options, |_| ()).await?;
     let team = Team::new(&cluster).await?;
@@ -87,7 +89,7 @@ async fn a_namespace_never_passes_its_quota_and_uses_all_of_it() -> anyhow::Resu
     let text = "namespace team holds 30 of 30 GB under policy default, the pod asks 10";
     assert!(told.iter().any(|told| told == text), "{told:?}");
     // The other namespace has a quota of its own.
-    cluster.create(&pod("other", &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")])).await?;
+    cluster.create(&sized_pod("other", "10Gi", "hardware")).await?;
     cluster.running("other").await?;
 
     cluster.extender().kill()?;
@@ -98,7 +100,6 @@ async fn a_namespace_never_passes_its_quota_and_uses_all_of_it() -> anyhow::Resu
         wait(TIMEOUT, "the pod to go", async || Ok(team.0.get_opt(&first).await?.is_none())).await?;
         full(&team).await?;
     }
-    let violations = Truth::observe(&cluster).await?.violations();
-    assert!(violations.is_empty(), "{violations:?}");
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }

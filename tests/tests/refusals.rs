@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, pod, sized_pod, wait};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde::Deserialize;
@@ -17,8 +17,7 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn cluster() -> anyhow::Result<Cluster> {
-    let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1)]);
-    options.control_plane.controller_manager = false;
+    let options = ClusterOptions::without_controller_manager(vec![NodeSpec::new("h", Model::H100, 1)]);
     Cluster::start(options, |_| ()).await
 }
 
@@ -65,9 +64,7 @@ struct Case {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_refusal_and_warning_reaches_the_user_with_its_field_and_remedy() -> anyhow::Result<()> {
     let Refusals { policies, cases, warned } = serde_json::from_str(REFUSALS)?;
-    let mut options = ClusterOptions::new(Vec::new());
-    options.control_plane.controller_manager = false;
-    let cluster = Cluster::start(options, |_| ()).await?;
+    let cluster = Cluster::start(ClusterOptions::without_controller_manager(Vec::new()), |_| ()).await?;
     let documents: Vec<String> = policies.iter().map(Value::to_string).collect();
     std::fs::write(cluster.policy_file(), documents.join("\n---\n"))?;
     let nobodys = pod("nobodys", &[(keys::GPU_MEMORY, "10Gi")]);
@@ -186,7 +183,7 @@ async fn a_policy_with_a_typo_leaves_the_last_good_one_in_force() -> anyhow::Res
     // A valid file is loaded again: now only class none is allowed.
     let narrow = "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {name: narrow}\nspec:\n  defaultIsolation: none\n  isolation: {none: [mig]}\n";
     std::fs::write(cluster.policy_file(), narrow)?;
-    let asking = pod("classy", &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")]);
+    let asking = sized_pod("classy", "10Gi", "hardware");
     let refused = async || {
         Ok(cluster
             .dry_run_refusal(&asking)

@@ -3,15 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a fault of a test's own shows where it is")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use kerf_tests::binaries;
 use serde_json::Value;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
+use crate::tidy::root;
 
 fn workflows() -> Vec<(String, Value)> {
     let folder = root().join(".github/workflows");

@@ -9,7 +9,9 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kerf_core::keys;
 use kerf_core::testing::{node_status, request};
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, unguarded, wait, write_tls};
+use kerf_tests::cluster::{
+    BareCluster, BareOptions, NAMESPACE, NodeSpec, sized_pod, unguarded, wait, write_tls,
+};
 use kerf_tests::control_plane::ControlPlaneOptions;
 use kerf_tests::gpu_nodes::{Manner, NodeObject};
 use kerf_tests::kubelet::PodKey;
@@ -93,7 +95,7 @@ impl Scene {
     }
 
     async fn create(&self, name: &str) -> anyhow::Result<()> {
-        let asking = pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")]);
+        let asking = sized_pod(name, "10Gi", "hardware");
         self.cluster.pods().create(&asking).await.map(drop)
     }
 
@@ -102,7 +104,7 @@ impl Scene {
         self.cluster.pods().running(name).await?;
         println!("{name}: ran after {:.1} s", since.elapsed().as_secs_f64());
         let truth = Truth::of_nodes(self.cluster.plane().client(), vec![self.cluster.node("h100")?]).await?;
-        ensure!(truth.violations().is_empty(), "{}", truth.violations().join("\n"));
+        truth.ensure_no_violations()?;
         Ok(())
     }
 

@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_core::keys;
 use kerf_tests::binaries;
 use kerf_tests::chart;
-use kerf_tests::cluster::{Cluster, ClusterOptions, pod, request_of, resource_of, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, pod, request_of, resource_of, sized_pod, wait};
+use kerf_tests::pods::node_of;
 use kerf_tests::static_node::StaticServer;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -59,8 +60,7 @@ impl Scene {
         let folder = tempfile::tempdir()?;
         let policy = folder.path().join("policy.yaml");
         std::fs::write(&policy, POLICY)?;
-        let mut options = ClusterOptions::new(Vec::new());
-        options.control_plane.controller_manager = false;
+        let mut options = ClusterOptions::without_controller_manager(Vec::new());
         options.policy = Some(policy);
         let cluster = Cluster::start(options, |_| ()).await?;
         let (a100, shared) = ("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB-SHARED");
@@ -150,10 +150,6 @@ impl Scene {
     }
 }
 
-fn asks(name: &str, memory: &str, isolation: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, isolation)])
-}
-
 /// A pod that asks NVIDIA's device plugin and that another scheduler has bound to a node.
 fn foreign(name: &str, node: &str, resource: &str, count: u32) -> anyhow::Result<Pod> {
     let mut pod = serde_json::to_value(pod(name, &[]))?;
@@ -168,10 +164,6 @@ fn explained(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
     chart::said(&kerf.args(["explain", name, "--kubeconfig"]).arg(cluster.plane().kubeconfig()).output()?)
 }
 
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is() -> anyhow::Result<()> {
     let scene = Scene::start().await?;
@@ -184,7 +176,7 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
         ("instance", "10Gi", "hardware", GPU, &["single", "mixed"]),
         ("gpu", "70Gi", "hardware", GPU, &["whole"]),
     ] {
-        cluster.create(&asks(name, memory, isolation)).await?;
+        cluster.create(&sized_pod(name, memory, isolation)).await?;
         let pod = cluster.running(name).await?;
         let node = node_of(&pod).context("no node")?.to_owned();
         assert!(nodes.contains(&node.as_str()), "{name} is on {node}");
@@ -217,7 +209,7 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
     // Another pod takes three of the eight MPS replicas, and kerf's pod has one: four are left for a burst of forty.
     cluster.create(&foreign("foreign", "mps", GPU, 3)?).await?;
     scene.held("mps", GPU, 4).await?;
-    let burst: Vec<Pod> = (0..40).map(|number| asks(&format!("p{number}"), "10Gi", "memory")).collect();
+    let burst: Vec<Pod> = (0..40).map(|number| sized_pod(&format!("p{number}"), "10Gi", "memory")).collect();
     try_join_all(burst.iter().map(|pod| cluster.create(pod))).await?;
     scene.held("mps", GPU, 8).await?;
     let bound = async || {
@@ -252,12 +244,12 @@ async fn a_node_goes_from_static_to_managed_and_back_and_its_pods_stay_counted()
     let scene = Scene::start().await?;
     let cluster = &scene.cluster;
     for number in 0..2 {
-        cluster.create(&asks(&format!("a{number}"), "10Gi", "memory")).await?;
+        cluster.create(&sized_pod(&format!("a{number}"), "10Gi", "memory")).await?;
         cluster.running(&format!("a{number}")).await?;
     }
     scene.held("mps", GPU, 2).await?;
     scene.label("mps", json!({keys::MANAGED: "true"})).await?;
-    cluster.create(&asks("waits", "10Gi", "memory")).await?;
+    cluster.create(&sized_pod("waits", "10Gi", "memory")).await?;
     cluster.event("waits", "nodes are available").await?;
     let pod = cluster.pods().get("waits").await?;
     assert_eq!(node_of(&pod), None, "the node is nobody's static node");
@@ -266,10 +258,10 @@ async fn a_node_goes_from_static_to_managed_and_back_and_its_pods_stay_counted()
     // Back again, with another leader, which must find what is held.
     cluster.delete("waits").await?;
     scene.label("mps", json!({keys::MANAGED: null})).await?;
-    let burst: Vec<Pod> = (0..12).map(|number| asks(&format!("b{number}"), "10Gi", "memory")).collect();
+    let burst: Vec<Pod> = (0..12).map(|number| sized_pod(&format!("b{number}"), "10Gi", "memory")).collect();
     let known = async || {
         let dry_run = kube::api::PostParams { dry_run: true, ..Default::default() };
-        let probe = cluster.pods().create(&dry_run, &asks("probe", "10Gi", "memory")).await?;
+        let probe = cluster.pods().create(&dry_run, &sized_pod("probe", "10Gi", "memory")).await?;
         Ok(resource_of(&probe)? == GPU)
     };
     wait(TIMEOUT, "the webhook to know of the node again", known).await?;

@@ -35,9 +35,7 @@ const NAME: &str = "kerf-extender.kerf-system.svc";
 
 /// A cluster without nodes, and the address where its extender serves agents.
 async fn cluster() -> anyhow::Result<(Cluster, SocketAddr)> {
-    let mut options = ClusterOptions::new(Vec::new());
-    options.control_plane.controller_manager = false;
-    let cluster = Cluster::start(options, |_| ()).await?;
+    let cluster = Cluster::start(ClusterOptions::without_controller_manager(Vec::new()), |_| ()).await?;
     let address = *cluster.agents_addresses().first().context("it serves no agents")?;
     let is_served = async || Ok(TcpStream::connect(address).await.is_ok());
     wait(TIMEOUT, "the extender to serve agents", is_served).await?;

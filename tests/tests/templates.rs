@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use kerf_nvml_mock::Model;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, wait};
+use kerf_tests::pods::phase_of;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
@@ -84,10 +85,7 @@ async fn runs(cluster: &Cluster, app: &str) -> anyhow::Result<()> {
     let labelled = ListParams::default().labels(&format!("app={app}"));
     let running = async || {
         let pods = cluster.pods().list(&labelled).await?;
-        Ok(pods
-            .items
-            .iter()
-            .any(|pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")))
+        Ok(pods.items.iter().any(|pod| phase_of(pod) == "Running"))
     };
     wait(TIMEOUT, &format!("a pod of {app} to run"), running).await
 }
@@ -139,9 +137,7 @@ async fn a_bare_name_works_in_every_template_and_applying_it_twice_changes_nothi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_size_replaces_the_one_that_was_applied_before() -> anyhow::Result<()> {
-    let mut options = ClusterOptions::new(Vec::new());
-    options.control_plane.controller_manager = false;
-    let cluster = Cluster::start(options, |_| ()).await?;
+    let cluster = Cluster::start(ClusterOptions::without_controller_manager(Vec::new()), |_| ()).await?;
     for kind in KINDS.iter().filter(|kind| kind.name != "Job") {
         for flags in [&[][..], &["--server-side"]] {
             for size in ["10gb", "20gb", "10gb"] {
@@ -162,9 +158,7 @@ async fn another_size_replaces_the_one_that_was_applied_before() -> anyhow::Resu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_webhook_the_api_server_refuses_a_bare_name_and_takes_all_else() -> anyhow::Result<()> {
-    let mut options = ClusterOptions::new(Vec::new());
-    options.control_plane.controller_manager = false;
-    let mut cluster = Cluster::start(options, |_| ()).await?;
+    let mut cluster = Cluster::start(ClusterOptions::without_controller_manager(Vec::new()), |_| ()).await?;
     cluster.webhook().kill()?;
     for kind in &KINDS {
         let refused = apply(&cluster, &kind.manifest("gpu-10gb"), &[]).await;

@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::{Container, Pod};
 use kerf_core::contract::SliceState;
-use kerf_core::keys;
 use kerf_nvml_mock::{Fault, MockControl, Model, NvmlCode};
 use kerf_tests::churn::{Churn, Settled};
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, limited_pod, sized_pod, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use kerf_tests::pods::assignment_of;
@@ -17,36 +15,13 @@ use kerf_tests::pods::assignment_of;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn cluster(nodes: Vec<NodeSpec>) -> anyhow::Result<Cluster> {
-    let mut options = ClusterOptions::new(nodes);
-    options.control_plane.controller_manager = false;
-    Cluster::start(options, |_| ()).await
-}
-
-fn asking(name: &str, memory: &str, class: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, class)])
-}
-
-fn limited(name: &str, limit: &str, count: &str) -> anyhow::Result<Pod> {
-    let mut pod = pod(name, &[]);
-    let limits = serde_json::json!({"limits": {limit: count}});
-    container(&mut pod)?.resources = Some(serde_json::from_value(limits)?);
-    Ok(pod)
-}
-
-fn container(pod: &mut Pod) -> anyhow::Result<&mut Container> {
-    pod.spec.as_mut().and_then(|s| s.containers.first_mut()).context("the pod has no container")
+    Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await
 }
 
 /// The devices that the kubelet makes visible to the pod's container.
 fn visible(cluster: &Cluster, node: usize, pod: &str) -> Option<String> {
     let grant = cluster.nodes()[node].kubelet().grant(&PodKey::new("default", pod), "main")?;
     grant.environment.get("NVIDIA_VISIBLE_DEVICES").cloned()
-}
-
-async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
-    let violations = Truth::observe(cluster).await?.violations();
-    anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
-    Ok(())
 }
 
 /// How many requests the API server has dispatched by this `FlowSchema`.
@@ -69,7 +44,7 @@ async fn bindings_and_the_lease_wait_behind_no_other_accounts_requests() -> anyh
     })
     .await?;
     let before = dispatched(&cluster, "kerf-extender").await?;
-    cluster.create(&limited("cut", "gpu-10gb", "1")?).await?;
+    cluster.create(&limited_pod("cut", "gpu-10gb", 1)).await?;
     cluster.running("cut").await?;
     let bound = dispatched(&cluster, "kerf-extender").await? - before;
     anyhow::ensure!(bound >= 1.0, "its Binding went another way");
@@ -79,7 +54,7 @@ async fn bindings_and_the_lease_wait_behind_no_other_accounts_requests() -> anyh
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_gets_the_slice_that_was_cut_for_it() -> anyhow::Result<()> {
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
-    cluster.create(&limited("cut", "gpu-10gb", "1")?).await?;
+    cluster.create(&limited_pod("cut", "gpu-10gb", 1)).await?;
     let pod = cluster.running("cut").await?;
     let assignment = assignment_of(&pod)?;
     let slices = cluster.nodes()[0].gpus()?.slices();
@@ -95,11 +70,11 @@ async fn a_pod_gets_the_slice_that_was_cut_for_it() -> anyhow::Result<()> {
         Ok(slices.len() == 1 && slices[0].state == SliceState::Idle)
     };
     wait(TIMEOUT, "the slice to be idle", idle).await?;
-    cluster.create(&asking("again", "10Gi", "hardware")).await?;
+    cluster.create(&sized_pod("again", "10Gi", "hardware")).await?;
     cluster.running("again").await?;
     assert_eq!(visible(&cluster, 0, "again").as_ref(), slices[0].mig_uuids.first());
     assert_eq!(cluster.nodes()[0].gpus()?.slices(), slices);
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }
 
@@ -108,10 +83,10 @@ async fn idle_slices_make_room_for_a_bigger_one_and_held_ones_stay() -> anyhow::
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
     let names: Vec<String> = (0..7).map(|n| format!("small-{n}")).collect();
     for name in &names {
-        cluster.create(&asking(name, "10Gi", "hardware")).await?;
+        cluster.create(&sized_pod(name, "10Gi", "hardware")).await?;
         cluster.running(name).await?;
     }
-    cluster.create(&asking("big", "40Gi", "hardware")).await?;
+    cluster.create(&sized_pod("big", "40Gi", "hardware")).await?;
     let message = cluster.event("big", "GPU slices in use").await?;
     assert!(message.contains("0/1 nodes are available"), "{message}");
 
@@ -127,7 +102,7 @@ async fn idle_slices_make_room_for_a_bigger_one_and_held_ones_stay() -> anyhow::
     let there: BTreeSet<String> = slices.iter().flat_map(|s| s.mig_uuids.clone()).collect();
     assert!(staying.is_subset(&there), "held slices {staying:?} are not all in {there:?}");
     assert!(slices.iter().any(|s| s.profile == "3g.40gb" && s.placement.start == 4), "{slices:?}");
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }
 
@@ -141,12 +116,12 @@ fn is_in_upper_half(cluster: &Cluster, pod: &str) -> bool {
 async fn shares_of_a_gpu_without_mig_are_accounted_by_memory() -> anyhow::Result<()> {
     let cluster = cluster(vec![NodeSpec::new("t", Model::T4, 1)]).await?;
     for name in ["a", "b"] {
-        cluster.create(&asking(name, "7Gi", "none")).await?;
+        cluster.create(&sized_pod(name, "7Gi", "none")).await?;
         cluster.running(name).await?;
     }
-    cluster.create(&asking("c", "7Gi", "none")).await?;
+    cluster.create(&sized_pod("c", "7Gi", "none")).await?;
     cluster.event("c", "GPU slices in use").await?;
-    cluster.create(&asking("fenced", "1Gi", "memory")).await?;
+    cluster.create(&sized_pod("fenced", "1Gi", "memory")).await?;
     cluster.event("fenced", "GPU slices in use").await?;
     cluster.delete("a").await?;
     cluster.running("c").await?;
@@ -160,7 +135,7 @@ async fn shares_of_a_gpu_without_mig_are_accounted_by_memory() -> anyhow::Result
         grant.environment.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").map(String::as_str),
         Some("0=1024M")
     );
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }
 
@@ -169,14 +144,14 @@ async fn a_slow_cut_ends_the_request_and_not_the_reservation() -> anyhow::Result
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
     let slow = MockControl::new().delay("nvmlDeviceCreateGpuInstanceWithPlacement", Duration::from_secs(6));
     cluster.nodes()[0].control(&slow)?;
-    cluster.create(&asking("slow", "10Gi", "hardware")).await?;
+    cluster.create(&sized_pod("slow", "10Gi", "hardware")).await?;
     cluster.event("slow", "the reservation stays").await?;
     let spec = cluster.gpu_node("h").await?.read_desired()?;
     assert!(spec.slices.iter().any(|s| s.reservation.as_ref().is_some_and(|r| r.pod == "slow")), "{spec:?}");
     cluster.running("slow").await?;
     let after = cluster.gpu_node("h").await?.read_desired()?;
     assert_eq!(after.slices, spec.slices, "the pod runs on the slice that was reserved first");
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }
 
@@ -185,7 +160,7 @@ async fn a_pod_that_goes_while_its_slice_is_cut_leaves_it_idle() -> anyhow::Resu
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
     let slow = MockControl::new().delay("nvmlDeviceCreateGpuInstanceWithPlacement", Duration::from_secs(2));
     cluster.nodes()[0].control(&slow)?;
-    cluster.create(&asking("gone", "10Gi", "hardware")).await?;
+    cluster.create(&sized_pod("gone", "10Gi", "hardware")).await?;
     let reserved = async || Ok(!cluster.gpu_node("h").await?.read_desired()?.slices.is_empty());
     wait(TIMEOUT, "the reservation", reserved).await?;
     cluster.delete("gone").await?;
@@ -200,7 +175,7 @@ async fn a_pod_that_goes_while_its_slice_is_cut_leaves_it_idle() -> anyhow::Resu
         cluster.nodes()[0].kubelet().healthy_devices().values().all(BTreeSet::is_empty),
         "an idle slice is offered"
     );
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }
 
@@ -210,9 +185,9 @@ async fn a_gpu_that_refuses_the_cut_is_left_for_another() -> anyhow::Result<()> 
     let refuse =
         Fault::new("nvmlDeviceCreateGpuInstanceWithPlacement", NvmlCode::INSUFFICIENT_RESOURCES).times(3);
     cluster.nodes()[0].control(&MockControl::new().fault(refuse))?;
-    cluster.create(&asking("stubborn", "10Gi", "hardware")).await?;
+    cluster.create(&sized_pod("stubborn", "10Gi", "hardware")).await?;
     cluster.running("stubborn").await?;
-    sound(&cluster).await?;
+    Truth::ensure_sound(&cluster).await?;
     cluster.stop().await
 }
 

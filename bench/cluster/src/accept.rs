@@ -3,7 +3,6 @@
 //! Jobs come one after another in the list's order; time is the list's, not the clock's. As in the
 //! simulation, a job that cannot be placed is withdrawn.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -16,7 +15,8 @@ use kerf_core::keys;
 use kerf_core::mig::{MigTable, catalog};
 use kerf_core::packing::Terms;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait, with_limit};
+use kerf_tests::pods::{is_unschedulable, node_of};
 use kerf_tests::random::Random;
 
 use crate::report::{Figure, print, print_figures};
@@ -104,8 +104,7 @@ fn unit(random: &mut Random) -> f64 {
 /// The place that the scheduler gives each job; `None` if it refuses the job.
 async fn schedule(args: &Args, jobs: &[Job]) -> anyhow::Result<Vec<Option<Place>>> {
     let nodes = (0..args.nodes).map(|n| NodeSpec::new(&format!("n{n}"), Model::H100, 8)).collect();
-    let mut options = ClusterOptions::new(nodes);
-    options.control_plane.controller_manager = false;
+    let options = ClusterOptions::without_controller_manager(nodes);
     let cluster = Cluster::start(options, |step| print(&format!("# {step}"))).await?;
     let mut places: Vec<Option<Place>> = Vec::new();
     let mut running: Vec<(f64, usize)> = Vec::new();
@@ -156,13 +155,13 @@ async fn end(cluster: &Cluster, ended: &[usize], alive: &[String]) -> anyhow::Re
 
 async fn place(cluster: &Cluster, number: usize, job: &Job) -> anyhow::Result<Option<Place>> {
     let name = name(number);
-    cluster.create(&asking(&name, job)?).await?;
+    cluster.create(&asking(&name, job)).await?;
     let decided = async || {
         let pod = cluster.pods().get(&name).await?;
-        Ok(node_of(&pod).is_some() || is_refused(&pod))
+        Ok(node_of(&pod).is_some() || is_unschedulable(&pod))
     };
     wait(TIMEOUT, &format!("{name} to be bound or refused"), decided).await?;
-    let Some(node) = node_of(&cluster.pods().get(&name).await?) else {
+    let Some(node) = cluster.pods().get(&name).await?.spec.and_then(|spec| spec.node_name) else {
         cluster.delete(&name).await?;
         return Ok(None);
     };
@@ -179,22 +178,8 @@ fn promised(spec: &GpuNodeSpec, pod: &str) -> Option<(String, u8)> {
     Some((slice.gpu.to_string(), slice.shape.instance()?.placement.start))
 }
 
-fn node_of(pod: &Pod) -> Option<String> {
-    pod.spec.as_ref().and_then(|spec| spec.node_name.clone())
-}
-
-fn is_refused(pod: &Pod) -> bool {
-    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|c| c.type_ == "PodScheduled" && c.status == "False")
-}
-
-fn asking(name: &str, job: &Job) -> anyhow::Result<Pod> {
-    let mut pod = pod(name, &[(keys::ISOLATION, "hardware")]);
-    let container =
-        pod.spec.as_mut().and_then(|s| s.containers.first_mut()).context("the pod has no container")?;
-    let limits = BTreeMap::from([(format!("nvidia.com/mig-{}", job.profile), "1")]);
-    container.resources = Some(serde_json::from_value(serde_json::json!({"limits": limits}))?);
-    Ok(pod)
+fn asking(name: &str, job: &Job) -> Pod {
+    with_limit(pod(name, &[(keys::ISOLATION, "hardware")]), &format!("nvidia.com/mig-{}", job.profile), 1)
 }
 
 fn name(job: usize) -> String {

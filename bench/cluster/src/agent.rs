@@ -9,20 +9,19 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::Args as ClapArgs;
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::{GpuNodeStatus, MigPart, Reservation, Shape, SliceState, WantedSlice};
+use kerf_core::contract::{GpuNodeStatus, MigPart, Shape, SliceState, WantedSlice};
 use kerf_core::ledger::NodeState;
 use kerf_core::names::{PodUid, SliceId};
 use kerf_nvml_mock::{MigMode, MockConfig, MockFiles, Model};
 use kerf_runtime::gpu_node::GpuNode;
-use kerf_tests::binaries;
-use kerf_tests::cluster::{NAMESPACE, agent_folders, unguarded, wait};
+use kerf_tests::cluster::{agent_program, unguarded, unscheduled_pod, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
+use kerf_tests::pods::bind;
 use kerf_tests::process::Child;
-use kerf_tests::stand_in_leader::StandInLeader;
+use kerf_tests::stand_in_leader::{StandInLeader, reservation};
 use kube::Api;
 use kube::api::PostParams;
-use serde_json::json;
 
 use crate::process::{cpu_ticks, resident_mib};
 use crate::report::{Figure, Latency, print, print_figures};
@@ -123,7 +122,7 @@ impl Scene {
                 size: 1,
                 part: MigPart::Whole,
             };
-            let reservation = Some(reservation(&pod)?);
+            let reservation = Some(reservation(&pod, ONE)?);
             slices.push(WantedSlice { id: id.clone(), gpu: gpus[n / 7].uuid.clone(), shape, reservation });
             let begun = Instant::now();
             self.leader.want(&slices).await?;
@@ -142,13 +141,8 @@ impl Scene {
     }
 
     async fn create(&self, name: &str) -> anyhow::Result<Pod> {
-        let container = json!({"name": "main", "image": "none", "resources": {"limits": {ONE: "1"}}});
-        let pod = json!({
-            "metadata": {"name": name},
-            "spec": {"schedulerName": "nobody", "containers": [container]},
-        });
         let pods: Api<Pod> = Api::default_namespaced(self.plane.client());
-        Ok(pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?)
+        Ok(pods.create(&PostParams::default(), &unscheduled_pod(name, ONE)).await?)
     }
 
     /// Binds the pod and waits until it runs, so that the agent has nothing under way when the next slice is
@@ -157,13 +151,8 @@ impl Scene {
         let name = pod.metadata.name.as_deref().context("the pod has no name")?;
         let uid = PodUid::new(pod.metadata.uid.clone().context("the pod has no UID")?);
         let pods: Api<Pod> = Api::default_namespaced(self.plane.client());
-        let binding = json!({
-            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
-            "target": {"kind": "Node", "name": NODE},
-        });
         self.leader.mark(&uid).await?;
-        let _: serde_json::Value =
-            pods.create_subresource("binding", name, &PostParams::default(), &binding).await?;
+        bind(&pods, name, NODE).await?;
         self.leader.bound(&uid).await?;
         let is_held =
             |node: &NodeState| node.status.slice(id).is_some_and(|slice| slice.state == SliceState::Held);
@@ -222,32 +211,7 @@ async fn spawn(
     files: &MockFiles,
     leader: &StandInLeader,
 ) -> anyhow::Result<Child> {
-    let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", NODE).await?;
-    let library = kerf_nvml_mock::library_path().context("build the workspace first: the mock is missing")?;
-    let mut program = plane
-        .program("kerf-node-agent", binaries::ours("kerf-node-agent")?)
-        .args(["--node", NODE, "--admin-address", "127.0.0.1:0", "--nvml"])
-        .arg(library)
-        .args(agent_folders(dir)?)
-        .args(leader.agent_flags())
-        .arg("--kubeconfig")
-        .arg(account)
-        // The chart's DaemonSet sets this too.
-        .env("MALLOC_ARENA_MAX", "1");
-    for (key, value) in files.env() {
-        program = program.env(key, value);
-    }
-    Ok(program.spawn()?)
-}
-
-fn reservation(pod: &Pod) -> anyhow::Result<Reservation> {
-    Ok(Reservation {
-        uid: PodUid::new(pod.metadata.uid.clone().context("the pod has no UID")?),
-        namespace: "default".to_owned(),
-        pod: pod.metadata.name.clone().context("the pod has no name")?,
-        container: "main".to_owned(),
-        resource: ONE.parse()?,
-        alone: false,
-        epoch: 1,
-    })
+    let program = agent_program(plane, NODE, dir, files).await?.args(leader.agent_flags());
+    // The chart's DaemonSet sets this too, so the memory is that of a real agent.
+    Ok(program.env("MALLOC_ARENA_MAX", "1").spawn()?)
 }

@@ -20,7 +20,7 @@ use kerf_tests::admission::{match_condition, set_match_condition};
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, wait};
 use kerf_tests::leaders::Leaders;
 use kerf_tests::oracle::Truth;
-use kerf_tests::pods::{kind_of, phase_of};
+use kerf_tests::pods::{kind_of, node_of, phase_of};
 use kube::api::{DeleteParams, ListParams, PostParams};
 
 use crate::report::{Figure, Latency, count, print, print_figures};
@@ -262,8 +262,7 @@ impl Scene {
         print(&format!(
             "# {name}: created in {created:.1} s, all run after {run:.1} s: {kinds:?}, {waiting} wait"
         ));
-        let violations = Truth::observe(&self.cluster).await?.violations();
-        ensure!(violations.is_empty(), "{}", violations.join("\n"));
+        Truth::ensure_sound(&self.cluster).await?;
         self.end().await?;
         if manner == Manner::Decided {
             self.call_webhook(true).await?;
@@ -330,8 +329,4 @@ impl Scene {
         self.leaders.stop()?;
         self.cluster.stop().await
     }
-}
-
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref()
 }

@@ -4,9 +4,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{BareCluster, BareOptions, NodeSpec, pod};
+use kerf_tests::cluster::{BareCluster, BareOptions, NodeSpec, sized_pod};
 
 /// The longest accepted time to the first pod.
 const BAR: Duration = Duration::from_mins(1);
@@ -42,10 +41,7 @@ async fn once() -> anyhow::Result<(Duration, Duration)> {
     let began = Instant::now();
     cluster.install().await?;
     let ready = began.elapsed();
-    cluster
-        .pods()
-        .create(&pod("first", &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")]))
-        .await?;
+    cluster.pods().create(&sized_pod("first", "10Gi", "hardware")).await?;
     cluster.pods().running("first").await?;
     let running = began.elapsed();
     cluster.stop().await?;

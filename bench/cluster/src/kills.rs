@@ -9,7 +9,7 @@ use clap::Args as ClapArgs;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_tests::churn::Churn;
 use kerf_tests::cluster::{Cluster, ClusterOptions};
-use kerf_tests::oracle::Truth;
+use kerf_tests::oracle::{Truth, confirmed};
 use kerf_tests::pods::phase_of;
 use kerf_tests::random::Random;
 use kube::ResourceExt as _;
@@ -62,7 +62,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     let (begun, mut killed, mut looked) = (Instant::now(), Instant::now(), Instant::now());
     while churn.created() < args.pods {
         // The webhook answers nothing while it is dead, so pods that ask for a GPU cannot be created then.
-        refused += u32::from(churn.step(&cluster).await.is_err());
+        refused += u32::from(churn.step(&cluster.pods()).await.is_err());
         if killed.elapsed() >= Duration::from_secs(args.every) {
             let mut programs = cluster.programs();
             let at = random.below(programs.len());
@@ -124,13 +124,9 @@ impl Findings {
         let truth = Truth::observe(cluster).await?;
         let found: Vec<String> =
             truth.harm().into_iter().filter(|text| !self.broken.contains(text)).collect();
-        if !found.is_empty() {
-            // Kubelets, NVML and the API server are read one after the other, so a second reading must confirm it.
-            let again = Truth::observe(cluster).await?.harm();
-            for text in found.into_iter().filter(|text| again.contains(text)) {
-                print(&text);
-                self.broken.insert(text);
-            }
+        for text in confirmed(found, async || Ok(Truth::observe(cluster).await?.harm())).await? {
+            print(&text);
+            self.broken.insert(text);
         }
         for text in truth.rejected() {
             if self.rejected.insert(text.clone()) {

@@ -11,9 +11,8 @@ use anyhow::Context as _;
 use clap::Args as ClapArgs;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, sized_pod, wait};
 use kube::api::{DeleteParams, ListParams, PostParams};
 
 use crate::bound::Bound;
@@ -134,7 +133,7 @@ async fn start(nodes: Vec<NodeSpec>) -> anyhow::Result<Cluster> {
 }
 
 fn detector(name: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")])
+    sized_pod(name, "10Gi", "hardware")
 }
 
 /// Waits until the agent has reported the pod as the holder of its slice.

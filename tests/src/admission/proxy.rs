@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
+
+use crate::relay::relay;
 
 /// How often the proxy probes a replica. The manifests probe every 2 s, which would make the tests slow.
 const PROBE: Duration = Duration::from_millis(50);
@@ -43,7 +45,7 @@ impl AdmissionProxy {
         let serving = shared.clone();
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(connection(client, serving.clone()));
+                tokio::spawn(relay(client, serving.next()));
             }
         });
         Ok(Self { address, shared, accepting: accepting.abort_handle() })
@@ -100,16 +102,6 @@ impl Shared {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         ready.get(turn.checked_rem(ready.len())?).copied()
     }
-}
-
-/// Closes the client's connection at once if no replica is ready, as a Service without endpoints refuses one.
-async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
-    let Some(address) = shared.next() else { return };
-    let Ok(mut server) = TcpStream::connect(address).await else { return };
-    // Nagle's algorithm would add delays that are not the webhook's.
-    let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    // An error here means that one side closed; both connections are closed then.
-    let _ = copy_bidirectional(&mut client, &mut server).await;
 }
 
 async fn is_ready(admin: SocketAddr) -> std::io::Result<bool> {

@@ -8,13 +8,15 @@ mod options;
 mod programs;
 mod stand_in_node;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeStatus};
 use kerf_core::keys;
@@ -30,7 +32,7 @@ pub use crate::pods::{request_of, resource_of};
 use crate::process::Child;
 pub use bare::{BareCluster, BareOptions};
 pub use images::{kerf_images, with_gpus};
-pub use node::{GpuServer, agent_folders};
+pub use node::{GpuServer, agent_program};
 pub use options::{ClusterOptions, NodeSpec};
 pub use programs::{start_scheduler, write_tls};
 pub use stand_in_node::StandInNode;
@@ -326,7 +328,7 @@ pub async fn unguarded(options: ControlPlaneOptions) -> anyhow::Result<ControlPl
 }
 
 fn probe() -> Pod {
-    pod("admission-probe", &[(keys::GPU_MEMORY, "1Gi"), (keys::ISOLATION, "none")])
+    sized_pod("admission-probe", "1Gi", "none")
 }
 
 /// A pod with one container `main`, these annotations, and a placeholder image.
@@ -346,6 +348,37 @@ pub fn pod(name: &str, annotations: &[(&str, &str)]) -> Pod {
         .ok(),
         status: None,
     }
+}
+
+/// A pod that asks for this amount of GPU memory in this isolation class.
+#[must_use]
+pub fn sized_pod(name: &str, memory: &str, isolation: &str) -> Pod {
+    pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, isolation)])
+}
+
+/// A pod whose container has `count` devices of `resource` in its limits.
+#[must_use]
+pub fn limited_pod(name: &str, resource: &str, count: u32) -> Pod {
+    with_limit(pod(name, &[]), resource, count)
+}
+
+/// The pod with `count` devices of `resource` in its containers' limits.
+#[must_use]
+pub fn with_limit(mut pod: Pod, resource: &str, count: u32) -> Pod {
+    let limits = BTreeMap::from([(resource.to_owned(), Quantity(count.to_string()))]);
+    for container in pod.spec.iter_mut().flat_map(|spec| &mut spec.containers) {
+        container.resources =
+            Some(ResourceRequirements { limits: Some(limits.clone()), ..ResourceRequirements::default() });
+    }
+    pod
+}
+
+/// A pod that no scheduler binds, with one device of `resource` in its limits.
+#[must_use]
+pub fn unscheduled_pod(name: &str, resource: &str) -> Pod {
+    let mut pod = limited_pod(name, resource, 1);
+    pod.spec.get_or_insert_default().scheduler_name = Some("nobody".to_owned());
+    pod
 }
 
 /// The pod with a controller as its owner.

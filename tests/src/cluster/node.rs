@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use kerf_core::keys;
-use kerf_nvml_mock::{MockControl, MockState};
+use kerf_nvml_mock::{MockControl, MockFiles, MockState};
 
 use super::stand_in_node::folder;
 use super::{NAMESPACE, NodeSpec, StandInNode};
 use crate::binaries;
 use crate::control_plane::ControlPlane;
 use crate::kubelet::{PodProcesses, StandInKubelet};
-use crate::process::Child;
+use crate::process::{Child, Program};
 
 /// Flags that give the agent its own folders below `dir`. They are for GPUs without device files, and use the
 /// stand-in for `nvidia-cuda-mps-control`.
-pub fn agent_folders(dir: &Path) -> anyhow::Result<Vec<OsString>> {
+fn agent_folders(dir: &Path) -> anyhow::Result<Vec<OsString>> {
     let folders = [
         ("--kubelet-dir", ""),
         ("--device-plugin-dir", "device-plugins"),
@@ -31,6 +31,27 @@ pub fn agent_folders(dir: &Path) -> anyhow::Result<Vec<OsString>> {
     // A private mount namespace takes root, which the tests do not require.
     let shared = (!rustix::process::geteuid().is_root()).then(|| "--mps-shared-shm".into());
     Ok(flags.chain(["--no-device-access".into()]).chain(mps).chain(shared).collect())
+}
+
+/// The agent's program for a node, with the simulated NVML of `files` and with its own folders below `dir`.
+pub async fn agent_program(
+    plane: &ControlPlane,
+    node: &str,
+    dir: &Path,
+    files: &MockFiles,
+) -> anyhow::Result<Program> {
+    // The agent has exactly the rights that deploy/ gives, so that a missing right fails a test.
+    let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", node).await?;
+    let library = kerf_nvml_mock::library_path()
+        .context("the simulated NVML is not built: run `cargo build --workspace`")?;
+    let program = plane
+        .program(&format!("kerf-node-agent-{node}"), binaries::ours("kerf-node-agent")?)
+        .args(["--node", node, "--admin-address", "127.0.0.1:0", "--kubeconfig"])
+        .arg(account)
+        .arg("--nvml")
+        .arg(library)
+        .args(agent_folders(dir)?);
+    Ok(files.env().into_iter().fold(program, |program, (key, value)| program.env(key, value)))
 }
 
 /// The flags with which a node's agent finds the extender's replicas. The agent's token is written to
@@ -62,24 +83,14 @@ impl GpuServer {
         spec.labels.insert(format!("{}/managed", keys::GROUP), "true".to_owned());
         let flags = std::mem::take(&mut spec.agent_flags);
         let node = StandInNode::start(plane, spec, PodProcesses::default()).await?;
-        let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", node.name());
-        let library = kerf_nvml_mock::library_path()
-            .context("the simulated NVML is not built: cargo build --workspace")?;
-        let token = folder(plane, node.name()).join("extender-token");
-        let mut program = plane
-            .program(&format!("kerf-node-agent-{}", node.name()), binaries::ours("kerf-node-agent")?)
-            .arg("--kubeconfig")
-            .arg(account.await?)
-            .args(["--node", node.name(), "--admin-address", "127.0.0.1:0", "--nvml"])
-            .arg(library)
-            .args(agent_folders(&folder(plane, node.name()))?)
+        let dir = folder(plane, node.name());
+        let token = dir.join("extender-token");
+        let program = agent_program(plane, node.name(), &dir, node.files())
+            .await?
             .args(flags)
             .args(extender_flags(plane, extenders, node.name(), &token).await?)
             // Tests wait for the status, so the agent writes it more often than by default.
             .arg("--status-interval=100ms");
-        for (key, value) in node.files().env() {
-            program = program.env(key, value);
-        }
         Ok(Self { node, agent: program.spawn()?, token })
     }
 

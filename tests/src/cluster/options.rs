@@ -121,12 +121,18 @@ impl ClusterOptions {
         }
     }
 
+    /// The same without a controller manager: no test that creates only pods needs one, and the start takes half the
+    /// time.
+    #[must_use]
+    pub fn without_controller_manager(nodes: Vec<NodeSpec>) -> Self {
+        Self { control_plane: ControlPlaneOptions::without_controller_manager(), ..Self::new(nodes) }
+    }
+
     /// A cluster without kubelets, whose nodes are objects with [simulated
     /// agents](super::Cluster::simulate_agents).
     #[must_use]
     pub fn of_simulated_nodes() -> Self {
-        let mut options = Self::new(Vec::new());
-        options.control_plane.controller_manager = false;
+        let mut options = Self::without_controller_manager(Vec::new());
         options.control_plane.priority_and_fairness = false;
         Self { simulated_agents: true, ..options }
     }

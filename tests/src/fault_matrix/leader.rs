@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 use super::sight::{FOR_NODE, SeenPods};
+use crate::cluster::unscheduled_pod;
 use crate::stand_in_leader::StandInLeader;
 
 /// The attempt number of a pod's only Binding.
@@ -144,15 +145,9 @@ impl Leader {
     async fn make_pod(&mut self, resource: &str) -> anyhow::Result<(PodKey, PodUid)> {
         self.pods_made += 1;
         let name = format!("{}-p{}", self.node, self.pods_made);
-        let pod = json!({
-            "metadata": {"name": name, "labels": {FOR_NODE: self.node}},
-            "spec": {
-                "terminationGracePeriodSeconds": 0,
-                "schedulerName": "nobody",
-                "containers": [{"name": "main", "image": "none", "resources": {"limits": {resource: "1"}}}],
-            },
-        });
-        let made = self.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+        let mut pod = unscheduled_pod(&name, resource);
+        pod.metadata.labels = Some([(FOR_NODE.to_owned(), self.node.clone())].into());
+        let made = self.pods.create(&PostParams::default(), &pod).await?;
         let uid = PodUid::new(made.metadata.uid.context("the pod has no UID")?);
         Ok((PodKey::new("default", name), uid))
     }

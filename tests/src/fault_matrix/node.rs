@@ -10,8 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use kerf_nvml_mock::{MigMode, MockConfig, MockControl, MockFiles, MockState, Model, NvmlCode, Strike};
 
-use crate::binaries;
-use crate::cluster::{self, NAMESPACE};
+use crate::cluster::agent_program;
 use crate::control_plane::ControlPlane;
 use crate::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
 use crate::process::Child;
@@ -178,23 +177,13 @@ async fn spawn(
     period: Duration,
     flags: &[OsString],
 ) -> anyhow::Result<Child> {
-    let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", name).await?;
-    let library = kerf_nvml_mock::library_path().context("build the workspace first: the mock is missing")?;
     let period = format!("{}ms", period.as_millis());
-    let mut program = plane
-        .program(&format!("kerf-node-agent-{name}"), binaries::ours("kerf-node-agent")?)
-        .args(["--node", name, "--admin-address", "127.0.0.1:0"])
+    let program = agent_program(plane, name, dir, files)
+        .await?
         .args(["--resync", &period, "--call-timeout", &period, "--recover-after", &period])
-        .args(["--log", "info,kerf_node_agent=debug", "--mps-shared-shm", "--nvml"])
-        .arg(library)
-        .args(cluster::agent_folders(dir)?)
+        .args(["--log", "info,kerf_node_agent=debug", "--mps-shared-shm"])
         .args(flags)
         .arg("--proc-dir")
-        .arg(proc_dir(dir))
-        .arg("--kubeconfig")
-        .arg(account);
-    for (key, value) in files.env() {
-        program = program.env(key, value);
-    }
+        .arg(proc_dir(dir));
     Ok(program.spawn()?)
 }

@@ -21,7 +21,8 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{CutLanes, Offer, Shared, is_finished};
+use super::agents::{CutLanes, Offer, Shared};
+use crate::pods::is_finished;
 
 /// Delay of the status write after a first change, and the shortest interval of two writes.
 const WRITE_DELAY: Duration = Duration::from_millis(500);

@@ -28,6 +28,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::agent::Agent;
+use crate::pods::is_finished;
 
 /// Which cuts run one after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -270,11 +271,6 @@ impl Running {
             agent.pod(uid, pod);
         }
     }
-}
-
-pub(super) fn is_finished(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn uid(pod: &Pod) -> Option<PodUid> {

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio_util::sync::CancellationToken;
 
 use crate::binaries::{self, BinaryError};
-use crate::process::{Child, ProcessError, Program};
+use crate::process::{Child, Program, SIGNAL_EXIT};
 
 use super::demand::PodKey;
 use super::log_book;
@@ -21,9 +21,6 @@ use super::pod_files::PATH;
 
 /// How often a process is checked for its end.
 const EXIT_POLL: Duration = Duration::from_millis(50);
-
-/// Base of the exit code of a process that a signal ended, as in shells and runtimes.
-const SIGNAL_EXIT: i32 = 128;
 
 /// The container's environment. The pod's own variables override the device plugin's, as in the kubelet; only
 /// literal values are supported here.
@@ -65,14 +62,6 @@ pub(super) fn program_of_image(
 ) -> Result<Program, BinaryError> {
     let name = log_book::name(key, &container.name);
     Ok(Program::new(name, binaries::ours("container_stand_in")?, logs).arg(document))
-}
-
-/// Starts a program on a blocking thread.
-pub(super) async fn spawn(program: Program) -> Result<Child, ProcessError> {
-    match tokio::task::spawn_blocking(move || program.spawn()).await {
-        Ok(child) => child,
-        Err(stopped) => std::panic::resume_unwind(stopped.into_panic()),
-    }
 }
 
 /// Waits for the end of a container. After `stop` it ends the container: TERM, then KILL after `grace`. When
@@ -121,12 +110,8 @@ async fn its_end(child: &mut Child) -> i32 {
 }
 
 fn ended(child: &mut Child) -> Option<i32> {
-    use std::os::unix::process::ExitStatusExt as _;
-    match child.exited() {
-        Ok(status) => {
-            let status = status?;
-            Some(status.code().unwrap_or_else(|| SIGNAL_EXIT + status.signal().unwrap_or_default()))
-        }
+    match child.exit_code() {
+        Ok(code) => code,
         Err(error) => {
             tracing::warn!(%error, "a container's process cannot be waited for");
             Some(SIGNAL_EXIT)

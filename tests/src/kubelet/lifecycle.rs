@@ -231,7 +231,7 @@ impl PodRun {
             let Some(program) = program else { return Run::Pretended };
             program
         };
-        match container::spawn(program).await {
+        match program.spawn_blocking().await {
             Ok(child) => Run::Process(child),
             Err(error) => {
                 tracing::warn!(pod = %self.key, container = container.name, %error, "a container did not start");

@@ -4,10 +4,11 @@
 use std::io;
 use std::net::SocketAddr;
 
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+
+use crate::relay::relay;
 
 /// The port that kube-scheduler calls. Dropping it closes it.
 pub(super) struct Door {
@@ -25,7 +26,7 @@ impl Door {
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let target = *target.borrow();
-                tokio::spawn(connection(client, target));
+                tokio::spawn(relay(client, target));
             }
         });
         Ok(Self { leads_to, address, accepting: accepting.abort_handle() })
@@ -44,14 +45,4 @@ impl Drop for Door {
     fn drop(&mut self) {
         self.accepting.abort();
     }
-}
-
-/// Closes the connection if no replica leads, as a Service without a ready pod refuses it.
-async fn connection(mut client: TcpStream, target: Option<SocketAddr>) {
-    let Some(target) = target else { return };
-    let Ok(mut server) = TcpStream::connect(target).await else { return };
-    // Nagle's algorithm would add delays that are not the extender's.
-    let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    // An error here means that one side closed; both connections are closed then.
-    let _ = copy_bidirectional(&mut client, &mut server).await;
 }

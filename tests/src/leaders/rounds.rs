@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{ListParams, PostParams};
 
 use super::{Blow, Leaders};
-use crate::cluster::{Cluster, ClusterOptions, GpuServer, NodeSpec, pod, wait};
-use crate::oracle::Truth;
-use crate::pods::resource_of;
+use crate::churn::{Asks, Churn};
+use crate::cluster::{Cluster, ClusterOptions, GpuServer, NodeSpec, sized_pod, wait};
+use crate::oracle::{Truth, confirmed};
+use crate::pods::{is_finished, node_of, resource_of};
 use crate::random::Random;
 use crate::static_node::StaticServer;
 
@@ -34,8 +34,7 @@ const STATIC: [&str; 2] = ["static-a", "static-b"];
 const GPU: &str = "nvidia.com/gpu";
 /// Replicas of each static node's GPU.
 const REPLICAS: u32 = 4;
-const ASKS: [(&str, &str); 4] =
-    [("10Gi", "hardware"), ("20Gi", "hardware"), ("4Gi", "none"), ("5Gi", "none")];
+const ASKS: Asks = &[("10Gi", "hardware"), ("20Gi", "hardware"), ("4Gi", "none"), ("5Gi", "none")];
 /// The average number of pods.
 const PODS: usize = 20;
 /// Delay between two steps of the churn.
@@ -59,6 +58,11 @@ impl Found {
     pub fn all(&self) -> impl Iterator<Item = &String> {
         self.double.iter().chain(&self.overcommitted).chain(&self.left_behind)
     }
+
+    /// Violations that no timeout excuses.
+    fn broken(&self) -> Vec<String> {
+        [self.double.clone(), self.overcommitted.clone()].concat()
+    }
 }
 
 pub struct Rounds {
@@ -66,13 +70,8 @@ pub struct Rounds {
     leaders: Leaders,
     statics: Vec<StaticServer>,
     churn: Churn,
-    known: BTreeSet<String>,
-}
-
-struct Churn {
     random: Random,
-    next: u64,
-    alive: Vec<String>,
+    known: BTreeSet<String>,
 }
 
 impl Rounds {
@@ -81,9 +80,9 @@ impl Rounds {
         let folder = tempfile::tempdir()?;
         let policy = folder.path().join("policy.yaml");
         std::fs::write(&policy, POLICY)?;
-        let mut options = ClusterOptions::new(vec![NodeSpec::new("h100", Model::H100, 2)]);
+        let nodes = vec![NodeSpec::new("h100", Model::H100, 2)];
+        let mut options = ClusterOptions::without_controller_manager(nodes);
         options.two_extenders = true;
-        options.control_plane.controller_manager = false;
         options.policy = Some(policy);
         let mut cluster = Cluster::start(options, |_| ()).await?;
         let mut statics = Vec::new();
@@ -93,15 +92,15 @@ impl Rounds {
             statics.push(node);
         }
         let leaders = Leaders::take_over(&mut cluster, &FLAGS).await?;
-        let churn =
-            Churn { random: Random::new(seed), next: seed.wrapping_mul(1_000_000), alive: Vec::new() };
-        let rounds = Self { cluster, leaders, statics, churn, known: BTreeSet::new() };
+        let churn = Churn::with_asks(seed, ASKS, PODS);
+        let random = Random::new(seed.wrapping_add(1));
+        let rounds = Self { cluster, leaders, statics, churn, random, known: BTreeSet::new() };
         rounds.static_nodes_are_known().await?;
         Ok(rounds)
     }
 
     async fn static_nodes_are_known(&self) -> anyhow::Result<()> {
-        let asks = pod("probe", &[(keys::GPU_MEMORY, "4Gi"), (keys::ISOLATION, "none")]);
+        let asks = sized_pod("probe", "4Gi", "none");
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         wait(TIMEOUT, "the webhook to know of static nodes", async || {
             Ok(resource_of(&self.cluster.pods().create(&dry_run, &asks).await?)? == GPU)
@@ -113,8 +112,8 @@ impl Rounds {
     /// violations.
     pub async fn round(&mut self, blow: Blow, lasts: Duration) -> anyhow::Result<Found> {
         let pods = self.cluster.pods();
-        let Self { leaders, churn, .. } = self;
-        let before = Duration::from_millis(u64::try_from(churn.random.below(1500))?);
+        let Self { leaders, churn, random, .. } = self;
+        let before = Duration::from_millis(u64::try_from(random.below(1500))?);
         let (done, mut is_done) = tokio::sync::oneshot::channel::<()>();
         let strike = async {
             tokio::time::sleep(before).await;
@@ -139,14 +138,10 @@ impl Rounds {
         let began = Instant::now();
         loop {
             let mut found = self.look().await?;
-            // The kubelet, NVML and the API server are read one after the other, so a second reading must
-            // confirm a violation.
-            if found.double.len() + found.overcommitted.len() > 0 {
-                let again = self.look().await?;
-                found.double.retain(|text| again.double.contains(text));
-                found.overcommitted.retain(|text| again.overcommitted.contains(text));
-            }
-            let is_broken = found.double.len() + found.overcommitted.len() > 0;
+            let broken = confirmed(found.broken(), async || Ok(self.look().await?.broken())).await?;
+            found.double.retain(|text| broken.contains(text));
+            found.overcommitted.retain(|text| broken.contains(text));
+            let is_broken = !broken.is_empty();
             if is_broken || found.left_behind.is_empty() || began.elapsed() > TIMEOUT {
                 if is_broken {
                     found.left_behind.clear();
@@ -191,8 +186,10 @@ impl Rounds {
         let pending = pods.iter().filter(asks).filter(|pod| node_of(pod).is_none());
         let pending: Vec<&str> = pending.filter_map(|pod| pod.metadata.name.as_deref()).collect();
         for server in &self.statics {
-            let here =
-                pods.iter().filter(asks).filter(|pod| node_of(pod) == Some(server.name()) && lives(pod));
+            let here = pods
+                .iter()
+                .filter(asks)
+                .filter(|pod| node_of(pod) == Some(server.name()) && !is_finished(pod));
             let (here, all) = (here.count(), REPLICAS as usize);
             if here > all {
                 found.overcommitted.push(format!("{here} pods on {} with {all} replicas", server.name()));
@@ -228,25 +225,6 @@ impl Rounds {
     }
 }
 
-impl Churn {
-    /// Creates or deletes a pod.
-    async fn step(&mut self, pods: &Api<Pod>) -> anyhow::Result<()> {
-        if self.random.below(2 * PODS) < self.alive.len() {
-            let at = self.random.below(self.alive.len());
-            let name = self.alive.swap_remove(at);
-            pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
-            return Ok(());
-        }
-        self.next += 1;
-        let name = format!("p{}", self.next);
-        let (amount, class) = ASKS[self.random.below(ASKS.len())];
-        let asks = pod(&name, &[(keys::GPU_MEMORY, amount), (keys::ISOLATION, class)]);
-        pods.create(&PostParams::default(), &asks).await?;
-        self.alive.push(name);
-        Ok(())
-    }
-}
-
 fn labels() -> Vec<(String, String)> {
     let labels = [
         ("gpu.product", "NVIDIA-A10G-SHARED"),
@@ -256,13 +234,4 @@ fn labels() -> Vec<(String, String)> {
         ("gpu.sharing-strategy", "time-slicing"),
     ];
     labels.map(|(key, value)| (format!("nvidia.com/{key}"), value.to_owned())).into()
-}
-
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref()
-}
-
-fn lives(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    !matches!(phase, Some("Failed" | "Succeeded"))
 }

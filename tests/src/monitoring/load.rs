@@ -5,11 +5,9 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::Pod;
-use kerf_core::keys;
 use kerf_nvml_mock::{MockControl, Model, Process};
 
-use crate::cluster::{Cluster, ClusterOptions, NodeSpec, pod, root};
+use crate::cluster::{Cluster, ClusterOptions, NodeSpec, root, sized_pod};
 use crate::random::Random;
 
 /// A policy for the pods' namespace and one for all others, with quotas. They come before the shipped one.
@@ -49,21 +47,21 @@ impl Load {
             agent_flags: vec!["--resync=2s".to_owned()],
             ..NodeSpec::new(name, model, 1)
         };
-        let mut options = ClusterOptions::new(vec![node("h", Model::H100), node("t", Model::T4)]);
-        options.control_plane.controller_manager = false;
+        let mut options =
+            ClusterOptions::without_controller_manager(vec![node("h", Model::H100), node("t", Model::T4)]);
         options.policy = Some(policy(folder)?);
         Ok(options)
     }
 
     /// Creates two pods on MIG instances, one on a share, and one that no node has capacity for.
     pub async fn create(&self, cluster: &Cluster) -> anyhow::Result<()> {
-        let running = DETECTORS.map(|(name, size)| asking(name, size, "hardware"));
-        for pod in running.into_iter().chain([asking("share", "4Gi", "none")]) {
+        let running = DETECTORS.map(|(name, size)| sized_pod(name, size, "hardware"));
+        for pod in running.into_iter().chain([sized_pod("share", "4Gi", "none")]) {
             let name = pod.metadata.name.clone().unwrap_or_default();
             cluster.create(&pod).await?;
             cluster.running(&name).await?;
         }
-        cluster.create(&asking("whole", "80Gi", "hardware")).await?;
+        cluster.create(&sized_pod("whole", "80Gi", "hardware")).await?;
         Ok(())
     }
 
@@ -73,7 +71,7 @@ impl Load {
         let draw = random.draw() >> 33;
         let name = format!("job-{}", self.created);
         let (size, isolation) = if draw.is_multiple_of(3) { ("4Gi", "none") } else { ("10Gi", "hardware") };
-        cluster.create(&asking(&name, size, isolation)).await?;
+        cluster.create(&sized_pod(&name, size, isolation)).await?;
         self.created += 1;
         self.pods.push_back(name);
         let oldest = if self.pods.len() > MOST { self.pods.pop_front() } else { None };
@@ -115,10 +113,6 @@ impl Load {
         h100.control(&control)?;
         t4.control(&MockControl::new().process(Process::on_gpu(FIRST_PID, 0, 500).busy(percent)))
     }
-}
-
-fn asking(name: &str, size: &str, isolation: &str) -> Pod {
-    pod(name, &[(keys::GPU_MEMORY, size), (keys::ISOLATION, isolation)])
 }
 
 fn policy(folder: &Path) -> anyhow::Result<PathBuf> {

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
 use crate::kubelet::locked;
-use crate::process::{Child, ProcessError, Program, tail};
+use crate::process::{Child, Program, tail};
 
 /// How often a process is checked for its end.
 const POLL: Duration = Duration::from_millis(20);
@@ -19,9 +19,6 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Lines of a log that a timeout's error shows.
 const SHOWN_LINES: usize = 25;
-
-/// Base of the exit code of a process that a signal ended, as in container runtimes.
-const SIGNAL_EXIT: i32 = 128;
 
 /// How a run of a container ended without an order to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +117,7 @@ async fn keep(
     mut orders: UnboundedReceiver<Order>,
 ) {
     loop {
-        let mut child = match spawn(program.clone()).await {
+        let mut child = match program.clone().spawn_blocking().await {
             Ok(child) => child,
             Err(error) => {
                 let exit = Exit { code: -1, log: format!("it could not be started: {error}") };
@@ -152,14 +149,6 @@ async fn keep(
     }
 }
 
-/// Starts a program on a blocking thread.
-async fn spawn(program: Program) -> Result<Child, ProcessError> {
-    match tokio::task::spawn_blocking(move || program.spawn()).await {
-        Ok(child) => child,
-        Err(stopped) => std::panic::resume_unwind(stopped.into_panic()),
-    }
-}
-
 async fn told_to_end(orders: &mut UnboundedReceiver<Order>) {
     while matches!(orders.recv().await, Some(Order::Signal(_))) {}
 }
@@ -168,7 +157,7 @@ async fn told_to_end(orders: &mut UnboundedReceiver<Order>) {
 async fn follow(child: &mut Child, orders: &mut UnboundedReceiver<Order>) -> Option<i32> {
     let mut until = None;
     loop {
-        if let Some(code) = exit_code(child) {
+        if let Ok(Some(code)) = child.exit_code() {
             return until.is_none().then_some(code);
         }
         if until.is_some_and(|until| Instant::now() >= until) {
@@ -188,10 +177,4 @@ async fn follow(child: &mut Child, orders: &mut UnboundedReceiver<Order>) -> Opt
             }
         }
     }
-}
-
-fn exit_code(child: &mut Child) -> Option<i32> {
-    use std::os::unix::process::ExitStatusExt as _;
-    let status = child.exited().ok()??;
-    Some(status.code().unwrap_or_else(|| SIGNAL_EXIT + status.signal().unwrap_or_default()))
 }

@@ -9,6 +9,7 @@ mod spawner;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
@@ -25,6 +26,9 @@ const TAIL_LINES: usize = 25;
 
 /// How often [`Child::terminate`] checks whether the child has ended.
 const EXIT_POLL: Duration = Duration::from_millis(10);
+
+/// Base of the exit code of a process that a signal ended, as in shells and container runtimes.
+pub(crate) const SIGNAL_EXIT: i32 = 128;
 
 /// Why a child could not be started, signalled or waited for.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +115,14 @@ impl Program {
         Ok(Child { program: self, process, exited: None })
     }
 
+    /// [`Program::spawn`] on a blocking thread, because a start may take some milliseconds.
+    pub(crate) async fn spawn_blocking(self) -> Result<Child, ProcessError> {
+        match tokio::task::spawn_blocking(move || self.spawn()).await {
+            Ok(child) => child,
+            Err(stopped) => std::panic::resume_unwind(stopped.into_panic()),
+        }
+    }
+
     fn start(&self) -> Result<std::process::Child, ProcessError> {
         let open = |path: &Path| OpenOptions::new().create(true).append(true).open(path);
         let log = open(&self.log).and_then(|log| Ok((log.try_clone()?, log)));
@@ -164,6 +176,14 @@ impl Child {
             self.exited = self.process.try_wait().map_err(|source| self.signal_error(source))?;
         }
         Ok(self.exited)
+    }
+
+    /// The exit code as container runtimes report it, with 128 added to the number of a signal; `None` while the process
+    /// runs.
+    pub(crate) fn exit_code(&mut self) -> Result<Option<i32>, ProcessError> {
+        let status = self.exited()?;
+        Ok(status
+            .map(|status| status.code().unwrap_or_else(|| SIGNAL_EXIT + status.signal().unwrap_or_default())))
     }
 
     /// Sends a signal, for example `STOP` and `CONT` to make a process hang for a while. It does nothing if

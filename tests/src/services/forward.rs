@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::kubelet::locked;
+use crate::relay::relay;
 
 /// Open connections. They end with this set or when a pod ends them. As with kube-proxy, a change of the
 /// Service or of a pod's readiness ends none.
@@ -55,7 +55,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, connections: Connect
             let mut connections = locked(&connections);
             // Ended connections are removed, so that the set does not grow.
             while connections.try_join_next().is_some() {}
-            connections.spawn(connection(client, shared.next()));
+            connections.spawn(relay(client, shared.next()));
         }
     }
 }
@@ -66,14 +66,4 @@ impl Shared {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         backends.get(turn.checked_rem(backends.len())?).copied()
     }
-}
-
-/// Forwards a connection. As with kube-proxy, a pod that cannot be reached is not replaced by another.
-async fn connection(mut client: TcpStream, backend: Option<SocketAddr>) {
-    let Some(backend) = backend else { return };
-    let Ok(mut server) = TcpStream::connect(backend).await else { return };
-    // Nagle's algorithm would add delays that kube-proxy does not.
-    let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    // An error here means that one side closed; both connections are closed then.
-    let _ = copy_bidirectional(&mut client, &mut server).await;
 }

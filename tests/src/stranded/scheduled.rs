@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{Case, CaseNode, Verdict};
 use crate::cluster::{Cluster, ClusterOptions, wait};
 use crate::gpu_nodes::{Manner, NodeObject, SimulatedAgents};
-use crate::pods::kind_of;
+use crate::pods::{is_unschedulable, kind_of, node_of};
 use crate::volumes::{ZONE, bound_in_zone};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -112,7 +112,7 @@ impl Scene {
             let number: usize = name.trim_start_matches("pod-").parse()?;
             let case = cases.get(number).context("a pod of no case")?;
             let given = given(&pod)?;
-            verdicts[number] = (given.is_some() || is_refused(&pod)).then(|| case.judge(given));
+            verdicts[number] = (given.is_some() || is_unschedulable(&pod)).then(|| case.judge(given));
         }
         Ok(verdicts)
     }
@@ -201,15 +201,6 @@ fn apart(number: usize) -> Value {
     let selector = json!({"matchLabels": {NEIGHBOUR: number.to_string()}});
     let term = json!({"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"});
     json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
-}
-
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref()
-}
-
-fn is_refused(pod: &Pod) -> bool {
-    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
 }
 
 /// The index of the pod's node in its case, and the kind of its slice.

@@ -6,6 +6,7 @@ use kerf_node_agent::kubelet_api::podresources::ListPodResourcesRequest;
 use kerf_node_agent::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::kubelet_rules::plugin::channel;
+use kerf_tests::pods::has_condition;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
@@ -39,11 +40,6 @@ fn inits(pod: &Pod) -> Vec<(String, &'static str)> {
     statuses.map(|status| (status.name.clone(), state(status))).collect()
 }
 
-fn is_initialized(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
-    conditions.into_iter().any(|c| c.type_ == "Initialized" && c.status == "True")
-}
-
 /// The containers that pod-resources lists, with their numbers of devices.
 async fn listed(cluster: &Cluster) -> Vec<(String, usize)> {
     let mut lister =
@@ -75,7 +71,10 @@ async fn init_containers_run_in_turn_and_what_they_alone_hold_is_free_only_after
     let pending =
         cluster.pod_until("staged", |pod| inits(pod) == states(["running", "waiting", "waiting"])).await;
     let shown = pending.status.clone().unwrap();
-    assert_eq!((shown.phase.as_deref(), is_initialized(&pending)), (Some("Pending"), false));
+    assert_eq!(
+        (shown.phase.as_deref(), has_condition(&pending, "Initialized", "True")),
+        (Some("Pending"), false)
+    );
     assert!(shown.start_time.is_some(), "the kubelet has taken it on");
     assert_eq!(listed(&cluster).await, [("proxy".to_owned(), 0), ("main".to_owned(), 1)]);
 
@@ -83,7 +82,7 @@ async fn init_containers_run_in_turn_and_what_they_alone_hold_is_free_only_after
     cluster.pod_until("staged", |pod| inits(pod) == states(["ended", "running", "running"])).await;
     open(&cluster, "second");
     let running = cluster.phase("staged", "Running").await;
-    assert!(is_initialized(&running));
+    assert!(has_condition(&running, "Initialized", "True"));
     assert_eq!(inits(&running), states(["ended", "running", "ended"]));
 
     let all = cluster.plugin.allocated.lock().unwrap().clone();

@@ -12,6 +12,7 @@ use kerf_tests::kubelet::{
     Image, Images, KubeletOptions, NodeTemplate, PodKey, PodProcesses, StandInKubelet,
 };
 use kerf_tests::kubelet_rules::plugin::{FakePlugin, channel, register};
+use kerf_tests::pods::phase_of;
 use kerf_tests::services::ServiceProxy;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -83,8 +84,7 @@ impl Cluster {
 
     /// Waits until a pod is in this phase, and returns it.
     pub(super) async fn phase(&self, name: &str, phase: &str) -> Pod {
-        let is_so = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(phase);
-        self.pod_until(name, is_so).await
+        self.pod_until(name, |pod| phase_of(pod) == phase).await
     }
 
     pub(super) async fn pod_until(&self, name: &str, is_so: impl Fn(&Pod) -> bool) -> Pod {

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use kerf_core::keys;
 use kerf_nvml_mock::{Fault, MockControl, NvmlCode};
-use kerf_tests::cluster::{Cluster, pod, wait};
+use kerf_tests::cluster::{Cluster, sized_pod, wait};
 use kerf_tests::monitoring::{Buckets, Dashboard, Load, Prometheus, Scraped, scraped};
 use serde_json::json;
 
@@ -102,7 +101,7 @@ async fn trouble(cluster: &Cluster) -> anyhow::Result<()> {
     t4.control(&MockControl::new().fault(Fault::gpu_lost(0)))?;
     let full = Fault::new("nvmlDeviceCreateGpuInstanceWithPlacement", NvmlCode::INSUFFICIENT_RESOURCES);
     h100.control(&MockControl::new().fault(full))?;
-    cluster.create(&pod("refused", &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")])).await?;
+    cluster.create(&sized_pod("refused", "10Gi", "hardware")).await?;
     Ok(())
 }
 

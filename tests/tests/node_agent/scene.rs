@@ -8,18 +8,18 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
 use kerf_core::contract::{
-    Condition, ConditionStatus, GpuNodeStatus, MigPart, NodePolicy, Reservation, Shape, SliceState,
-    SliceStatus, WantedSlice,
+    Condition, ConditionStatus, GpuNodeStatus, MigPart, NodePolicy, Shape, SliceState, SliceStatus,
+    WantedSlice,
 };
 use kerf_core::names::{GpuUuid, PodUid, SliceId};
 use kerf_nvml_mock::{MigMode, MockConfig, MockControl, MockFiles, MockState, Model};
 use kerf_runtime::gpu_node::GpuNode;
-use kerf_tests::binaries;
-use kerf_tests::cluster::{unguarded, wait};
+use kerf_tests::cluster::{agent_program, unguarded, unscheduled_pod, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, PodKey, StandInKubelet};
+use kerf_tests::pods::bind;
 use kerf_tests::process::Child;
-use kerf_tests::stand_in_leader::StandInLeader;
+use kerf_tests::stand_in_leader::{StandInLeader, reservation};
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -206,15 +206,7 @@ impl Scene {
 
     /// A pod that is not bound to a node yet.
     pub(crate) async fn create(&self, name: &str, resource: &str) -> anyhow::Result<Pod> {
-        let pod = json!({
-            "metadata": {"name": name},
-            "spec": {
-                "terminationGracePeriodSeconds": 0,
-                "schedulerName": "nobody",
-                "containers": [{"name": "main", "image": "none", "resources": {"limits": {resource: "1"}}}],
-            },
-        });
-        Ok(self.pods().create(&PostParams::default(), &serde_json::from_value(pod)?).await?)
+        Ok(self.pods().create(&PostParams::default(), &unscheduled_pod(name, resource)).await?)
     }
 
     /// Binds the pod to the node and waits until it runs.
@@ -224,12 +216,7 @@ impl Scene {
         if is_reserved {
             self.leader.mark(&uid).await?;
         }
-        let binding = json!({
-            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
-            "target": {"kind": "Node", "name": NODE},
-        });
-        let _: serde_json::Value =
-            self.pods().create_subresource("binding", name, &PostParams::default(), &binding).await?;
+        bind(&self.pods(), name, NODE).await?;
         if is_reserved {
             self.leader.bound(&uid).await?;
         }
@@ -276,49 +263,24 @@ impl Scene {
     }
 }
 
-/// Starts the agent's program with these arguments first.
+/// Starts the agent's program with these additional arguments.
 pub(crate) async fn run(
     plane: &ControlPlane,
     dir: &std::path::Path,
     files: &MockFiles,
     arguments: Vec<OsString>,
 ) -> anyhow::Result<Child> {
-    // The agent has exactly the rights that deploy/ gives.
-    let account = plane
-        .kubeconfig_for_service_account_on_node(kerf_tests::cluster::NAMESPACE, "kerf-node-agent", NODE)
-        .await?;
-    let library = kerf_nvml_mock::library_path().context("build the workspace first: the mock is missing")?;
-    let mut program = plane
-        .program("kerf-node-agent", binaries::ours("kerf-node-agent")?)
+    let program = agent_program(plane, NODE, dir, files)
+        .await?
+        .args(["--resync=2s", "--uncontested-after=1s", "--recover-after=2s"])
+        .arg("--log=info,kerf_node_agent=debug")
         .args(arguments)
-        .args([
-            "--node",
-            NODE,
-            "--admin-address",
-            "127.0.0.1:0",
-            "--resync",
-            "2s",
-            "--log",
-            "info,kerf_node_agent=debug",
-            "--uncontested-after",
-            "1s",
-            "--recover-after",
-            "2s",
-            "--nvml",
-        ])
-        .arg(library)
-        .args(kerf_tests::cluster::agent_folders(dir)?)
         .arg("--proc-dir")
         .arg(dir.join("proc"))
         .arg("--sys-dir")
         .arg(dir.join("sys"))
         .arg("--cgroup-dir")
-        .arg(dir.join("cgroup"))
-        .arg("--kubeconfig")
-        .arg(account);
-    for (key, value) in files.env() {
-        program = program.env(key, value);
-    }
+        .arg(dir.join("cgroup"));
     Ok(program.spawn()?)
 }
 
@@ -328,18 +290,6 @@ pub(crate) fn name_boot(dir: &std::path::Path, boot: &str) -> anyhow::Result<()>
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join("boot_id"), format!("{boot}\n"))?;
     Ok(())
-}
-
-pub(crate) fn reservation(pod: &Pod, resource: &str) -> anyhow::Result<Reservation> {
-    Ok(Reservation {
-        uid: PodUid::new(pod.metadata.uid.clone().context("the pod has no UID")?),
-        namespace: "default".to_owned(),
-        pod: pod.metadata.name.clone().context("the pod has no name")?,
-        container: "main".to_owned(),
-        resource: resource.parse()?,
-        alone: false,
-        epoch: 1,
-    })
 }
 
 pub(crate) fn mig(profile: &str, start: u8, size: u8) -> anyhow::Result<Shape> {

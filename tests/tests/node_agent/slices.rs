@@ -8,10 +8,11 @@ use kerf_core::ledger::{NodeState, Rejection};
 use kerf_core::names::{DeviceId, PodUid, SliceId};
 use kerf_nvml_mock::{Fault, MigMode, MockConfig, MockControl, MockState, Model, NvmlCode, Process};
 use kerf_tests::cluster::wait;
+use kerf_tests::stand_in_leader::reservation;
 use kube::Api;
 use kube::api::DeleteParams;
 
-use crate::node_agent::scene::{NODE, ONE, Scene, TIMEOUT, h100, mig, reservation};
+use crate::node_agent::scene::{NODE, ONE, Scene, TIMEOUT, h100, mig};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slice_is_cut_where_it_is_wanted_and_its_pod_gets_that_very_device() -> anyhow::Result<()> {

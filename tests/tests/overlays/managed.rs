@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_nvml_mock::Model;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, root, wait};
 use kerf_tests::overlays::{Layout, MANAGED};
+use kerf_tests::pods::phase_of;
 use kube::Api;
 use std::time::Duration;
 
@@ -54,10 +55,7 @@ async fn shows(cluster: &Cluster, layout: &Layout) -> anyhow::Result<()> {
     let nodes = Api::<Node>::all(cluster.plane().client());
     let settled = async || {
         let phases: Vec<_> = pods.list(&kube::api::ListParams::default()).await?.items;
-        let in_phase = |phase: &str| {
-            let is = |pod: &&Pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some(phase);
-            phases.iter().filter(is).count()
-        };
+        let in_phase = |phase: &str| phases.iter().filter(|pod| phase_of(pod) == phase).count();
         let present = nodes.get("g").await?.metadata.labels.unwrap_or_default();
         let wrong: Vec<_> = labels
             .iter()

@@ -27,8 +27,7 @@ async fn cluster() -> anyhow::Result<Cluster> {
     for (from, to) in [("default.yaml", "90-default.yaml"), ("examples/layouts.yaml", "50-layouts.yaml")] {
         std::fs::copy(root().join("policies").join(from), shipped.path().join(to))?;
     }
-    let mut options = ClusterOptions::new(Vec::new());
-    options.control_plane.controller_manager = false;
+    let mut options = ClusterOptions::without_controller_manager(Vec::new());
     options.policy = Some(shipped.path().to_owned());
     let flags = ["--plugin-timeout=4s", "--plugin-config-delay=1s", "--request-lifetime=1s"];
     options.extender_flags.extend(flags.map(str::to_owned));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
+use kerf_tests::pods::phase_of;
 use kube::Api;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use tokio::task::AbortHandle;
@@ -33,7 +34,7 @@ impl Way {
     }
 
     fn phase(&self) -> &str {
-        self.pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+        phase_of(&self.pod)
     }
 
     fn see(&mut self, pod: Pod) {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::Pod;
 use kerf_tests::gpu_nodes::SimulatedAgents;
+use kerf_tests::pods::{is_unschedulable, node_of, phase_of};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher::Event;
@@ -42,7 +43,7 @@ pub fn start(pods: &Api<Pod>, agents: Option<Arc<SimulatedAgents>>) -> (Bound, K
         match event {
             Event::Apply(pod) | Event::InitApply(pod) => {
                 see(&mut known, pod);
-                if is_bound(pod) && begun.insert(uid(pod)) {
+                if node_of(pod).is_some() && begun.insert(uid(pod)) {
                     // The receiver lives as long as the process.
                     let _ = queue.send(name(pod));
                 }
@@ -56,12 +57,10 @@ pub fn start(pods: &Api<Pod>, agents: Option<Arc<SimulatedAgents>>) -> (Bound, K
 
 fn see(known: &mut Pods, pod: &Pod) {
     known.all.insert(name(pod));
-    let status = pod.status.as_ref();
-    if status.and_then(|status| status.phase.as_deref()) == Some("Running") {
+    if phase_of(pod) == "Running" {
         known.running.insert(name(pod));
     }
-    let mut conditions = status.into_iter().flat_map(|status| status.conditions.iter().flatten());
-    if conditions.any(|condition| condition.type_ == "PodScheduled" && condition.status == "False") {
+    if is_unschedulable(pod) {
         known.refused.insert(name(pod));
     }
 }
@@ -98,8 +97,4 @@ fn name(pod: &Pod) -> String {
 
 fn uid(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
-}
-
-fn is_bound(pod: &Pod) -> bool {
-    pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }

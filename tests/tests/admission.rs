@@ -93,8 +93,8 @@ async fn lenient() -> anyhow::Result<Cluster> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_with_a_preset_node_and_dangerous_variables_runs_where_the_policy_changes_it()
--> anyhow::Result<()> {
+async fn a_pod_with_a_preset_node_and_dangerous_variables_runs_if_the_policy_changes_it() -> anyhow::Result<()>
+{
     let cluster = lenient().await?;
     for node in ["i", "h"] {
         let env = json!([

@@ -170,7 +170,7 @@ async fn copies_are_measured_under_every_technology_that_the_node_has() -> anyho
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fails_is_told_with_the_pods_words_and_nothing_is_left_behind() -> anyhow::Result<()> {
+async fn a_failure_is_reported_with_the_pods_output_and_the_benchmark_cleans_up() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let bench = Bench::new(&cluster)?;
     let mps = ["--technologies", "mps", "--copies", "1", "--memory", "6Gi"];
@@ -217,7 +217,7 @@ fn manifest(folder: &Path, turn: &[String]) -> anyhow::Result<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_is_profiled_and_neighbours_are_measured_where_mig_is_on() -> anyhow::Result<()> {
+async fn a_pod_is_profiled_and_neighbours_are_measured_if_mig_is_on() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let bench = Bench::new(&cluster)?;
     let pod = manifest(bench.folder.path(), &bench.turn("0.2"))?.display().to_string();

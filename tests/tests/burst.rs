@@ -85,7 +85,7 @@ async fn promised_wrongly(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn as_many_as_fit_get_the_first_kind_and_nobody_waits() -> anyhow::Result<()> {
+async fn as_many_pods_as_fit_get_the_first_kind_and_none_is_pending() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let cluster = cluster(&folder).await?;
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };

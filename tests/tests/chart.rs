@@ -56,13 +56,13 @@ fn without_names(mut object: Value) -> Value {
 }
 
 #[test]
-fn helm_finds_nothing_to_complain_about() {
+fn helm_lint_passes() {
     let said = helm(&["lint", "--strict", &folder()]).unwrap();
     assert!(said.contains("1 chart(s) linted, 0 chart(s) failed"), "{said}");
 }
 
 #[test]
-fn what_is_made_of_the_chart_is_what_is_checked_in() {
+fn the_rendered_chart_equals_the_checked_in_manifests() {
     let mut xtask = Command::new(binaries::ours("xtask").unwrap());
     let output = xtask.args(["manifests", "--check"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -119,7 +119,7 @@ fn helm_and_kustomize_install_the_same() {
 }
 
 #[test]
-fn by_default_everything_comes_with_one_command() {
+fn the_default_values_install_everything() {
     let objects = by_name(&template("kerf-system", &[]).unwrap());
     insta::assert_snapshot!("default", objects.keys().cloned().collect::<Vec<_>>().join("\n"));
     let hooks = objects.values().filter(|o| o["metadata"]["annotations"]["helm.sh/hook"].is_string());
@@ -127,7 +127,7 @@ fn by_default_everything_comes_with_one_command() {
 }
 
 #[test]
-fn values_change_what_they_say_and_nothing_else() {
+fn a_value_changes_only_what_it_names() {
     let default = by_name(&template("kerf-system", &[]).unwrap());
     for (set, namespace, arguments) in SETS {
         let objects = by_name(&template(namespace, arguments).unwrap());
@@ -226,7 +226,7 @@ fn a_wrong_value_is_refused_and_named() {
 }
 
 #[test]
-fn policies_of_ones_own_are_enough_if_one_of_them_is_for_pods() {
+fn own_policies_suffice_if_one_of_them_is_for_pods() {
     let document =
         r#"{"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "a"}, "spec": {}}"#;
     let text = "policies.files.a\\.yaml=kind: GpuNodePolicy\n--- # pods\nkind: GpuPolicy";
@@ -239,7 +239,7 @@ fn policies_of_ones_own_are_enough_if_one_of_them_is_for_pods() {
 }
 
 #[test]
-fn the_scheduler_gets_what_kerf_prints() {
+fn the_scheduler_gets_the_configuration_that_kerf_prints() {
     let printed = |arguments: &[&str]| {
         let mut kerf = Command::new(binaries::ours("kerf").unwrap());
         String::from_utf8(
@@ -269,7 +269,7 @@ fn the_scheduler_gets_what_kerf_prints() {
 
 /// The address has brackets in a URL, but not in a certificate.
 #[test]
-fn the_extender_may_have_an_address_of_ipv6() {
+fn the_extender_may_have_an_ipv6_address() {
     let values = ["--set", "scheduler.mode=main,extender.clusterIP=fd00:10:96::44"];
     let objects = by_name(&template("kerf-system", &values).unwrap());
     let config = objects["v1 ConfigMap kerf-main-scheduler"]["data"]["scheduler.yaml"].as_str().unwrap();
@@ -281,7 +281,7 @@ fn the_extender_may_have_an_address_of_ipv6() {
 }
 
 #[test]
-fn the_scheduler_is_of_the_clusters_version() {
+fn the_scheduler_has_the_clusters_version() {
     let versions = [
         ("v1.33.4-gke.1036000", "v1.33.4"),
         ("v1.35.1+k3s1", "v1.35.1"),
@@ -298,7 +298,7 @@ fn the_scheduler_is_of_the_clusters_version() {
 
 /// Helm's own default would become the scheduler's version.
 #[test]
-fn without_a_cluster_the_schedulers_version_must_be_given() {
+fn the_schedulers_version_must_be_given_without_a_cluster() {
     let chart = folder();
     let render = |arguments: &[&str]| helm(&[&["template", "kerf", &chart][..], arguments].concat());
     let expected = "scheduler.image.tag: the second kube-scheduler has the cluster's version";
@@ -372,7 +372,7 @@ fn selects(term: &Value, labels: &BTreeMap<String, String>) -> bool {
 }
 
 #[test]
-fn agents_are_put_on_the_nodes_that_the_programs_take_for_kerfs_own() {
+fn agents_run_on_the_nodes_that_the_programs_regard_as_managed() {
     let by_helm = by_name(&template("kerf-system", &[]).unwrap());
     let (_, agent) = by_helm.iter().find(|(_, object)| object["kind"] == "DaemonSet").unwrap();
     let terms = &agent["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]

@@ -120,7 +120,7 @@ async fn play_leave(plane: &ControlPlane) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_api_server_takes_the_chart_and_the_manifests() -> anyhow::Result<()> {
+async fn the_api_server_accepts_the_chart_and_the_manifests() -> anyhow::Result<()> {
     let plane = plane().await?;
     for operator in std::fs::read_dir(crds()?)? {
         let folder = operator?.path().display().to_string();

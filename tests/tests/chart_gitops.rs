@@ -137,7 +137,7 @@ async fn a_first_pod_runs(cluster: &BareCluster) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_is_what_git_says_and_nothing_is_ignored() -> anyhow::Result<()> {
+async fn gitops_finds_no_difference_and_ignores_no_field() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let plane = cluster.plane();
     let application = shown("application.yaml", "Application")?;
@@ -209,7 +209,7 @@ async fn play_cert_manager(plane: &ControlPlane) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cert_manager_writes_is_no_difference() -> anyhow::Result<()> {
+async fn gitops_tolerates_what_cert_manager_writes() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let plane = cluster.plane();
     let definitions = crds()?.join("cert-manager").display().to_string();
@@ -243,7 +243,7 @@ async fn what_cert_manager_writes_is_no_difference() -> anyhow::Result<()> {
 
 /// The comparison itself must find differences.
 #[test]
-fn a_difference_is_seen_at_its_place() {
+fn a_difference_is_reported_with_its_path() {
     let (mut found, live) = (Vec::new(), json!({"a": [{"b": 1, "more": 2}], "c": "d", "set": true}));
     differences(&json!({"a": [{"b": 1}], "c": "d"}), &live, "it", &mut found);
     assert_eq!(found, Vec::<String>::new());

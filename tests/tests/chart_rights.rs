@@ -60,7 +60,7 @@ fn each_account_may_do_what_its_program_does() {
 }
 
 #[test]
-fn the_extender_has_the_rights_of_what_is_turned_on_and_no_others() {
+fn the_extender_has_only_the_rights_that_its_enabled_features_need() {
     // The former version had a right for `recreate`; installs may still set it.
     let of = |moves: bool, recreate: bool, layouts: bool| {
         let extender = json!({"moves": moves, "recreate": recreate, "layouts": layouts});
@@ -106,7 +106,7 @@ fn the_extender_has_the_rights_of_what_is_turned_on_and_no_others() {
 /// `OpenShift` admits pods with user 65532 by a constraint that their accounts are bound to: lasting accounts by the
 /// component, the test's by the chart.
 #[test]
-fn openshift_admits_each_pod_that_runs_as_the_user_of_its_image() {
+fn openshift_admits_each_pod_that_runs_as_its_images_user() {
     const NONROOT: &str = "system:openshift:scc:nonroot-v2";
     let elsewhere = by_name(&template("kerf-system", &[]).unwrap()).unwrap();
     let openshift = template("kerf-system", &["--api-versions", "security.openshift.io/v1"]).unwrap();

@@ -50,7 +50,7 @@ fn compare(schema: &Value, node: &Value, value: &Value, path: &str, wrong: &mut 
 }
 
 #[test]
-fn the_schema_has_each_value_and_an_unknown_key_is_refused_with_its_path() {
+fn the_schema_has_each_value_and_rejects_an_unknown_key_with_its_path() {
     let (schema, values) = (read("values.schema.json"), read("values.yaml"));
     let mut wrong = Vec::new();
     let maps = compare(&schema, &schema, &values, "", &mut wrong);

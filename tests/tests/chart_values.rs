@@ -608,7 +608,7 @@ fn meets(row: &Row, objects: &BTreeMap<String, Value>) -> bool {
 }
 
 #[test]
-fn each_value_changes_what_it_says() {
+fn each_value_changes_what_it_names() {
     let table = table();
     let default = by_name(&template_with("kerf-system", &json!({})).unwrap()).unwrap();
     let mut wrong = Vec::new();

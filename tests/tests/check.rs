@@ -91,8 +91,7 @@ async fn beside_gpu_operator(plane: &ControlPlane) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_cluster_can_have_kerf_and_an_old_kubeconfig_is_told_by_what_is_wrong_with_it()
--> anyhow::Result<()> {
+async fn check_passes_an_empty_cluster_and_explains_a_bad_kubeconfig() -> anyhow::Result<()> {
     let options =
         ControlPlaneOptions { scheduler: false, ..ControlPlaneOptions::without_controller_manager() };
     let plane = ControlPlane::start(options).await?;
@@ -203,7 +202,7 @@ async fn scheduler_config(client: &Client) -> anyhow::Result<(Api<ConfigMap>, Co
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_breaks_is_told_with_its_remedy_and_what_is_mended_is_well_again() -> anyhow::Result<()> {
+async fn check_reports_each_fault_with_its_remedy_until_it_is_fixed() -> anyhow::Result<()> {
     let mut options = ClusterOptions::without_controller_manager(vec![NodeSpec::new("h", Model::H100, 1)]);
     // The name by which the scheduler's configuration in `deploy/` calls the extender.
     options.extender_flags.push("--tls-name=kerf-extender.kerf-system.svc".to_owned());

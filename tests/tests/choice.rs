@@ -302,7 +302,7 @@ impl Scene {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_kind_is_chosen_where_the_pod_goes() -> anyhow::Result<()> {
+async fn the_kind_is_chosen_on_the_pods_node() -> anyhow::Result<()> {
     let mut scene = Scene::start().await?;
     scene.one_name_alone_is_concrete().await?;
     scene.cluster.delete("early").await?;
@@ -318,7 +318,7 @@ async fn the_kind_is_chosen_where_the_pod_goes() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "waits for more than five minutes"]
-async fn who_has_a_concrete_name_is_told_of_another_kind() -> anyhow::Result<()> {
+async fn a_pod_with_a_concrete_name_gets_an_event_about_another_kind() -> anyhow::Result<()> {
     let mut scene = Scene::start().await?;
     scene.one_name_alone_is_concrete().await?;
     let message = scene.told_within(TOLD_WITHIN, "early", "AnotherKindHasRoom").await?;

@@ -66,7 +66,7 @@ async fn runs_on_a_small_instance(cluster: &Cluster, name: &str) -> anyhow::Resu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_a_device_class_claims_are_given_to_no_pod() -> anyhow::Result<()> {
+async fn no_pod_gets_a_name_that_a_device_class_claims() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     is_named(&cluster, SMALL).await?;
     let early = cluster.create(&gated(by_size("early"))).await?;

@@ -75,7 +75,7 @@ async fn places(cluster: &Cluster) -> anyhow::Result<BTreeMap<(GpuUuid, Shape), 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_etcd_restore_has_forgotten_is_given_out_no_second_time() -> anyhow::Result<()> {
+async fn a_slice_that_an_etcd_restore_has_forgotten_is_not_given_out_again() -> anyhow::Result<()> {
     let nodes = ["h1", "h2"].map(|name| NodeSpec::new(name, Model::H100, 1));
     let mut cluster =
         Cluster::start(ClusterOptions::without_controller_manager(nodes.into()), |_| ()).await?;

@@ -71,7 +71,7 @@ fn tells(said: &[String], expected: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_is_told_from_its_request_to_its_slice_or_to_what_it_waits_for() -> anyhow::Result<()> {
+async fn explain_shows_a_pod_from_its_request_to_its_slice_or_its_pending_reason() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     cluster.create(&fenced("runs", "7")).await?;
     cluster.running("runs").await?;
@@ -155,8 +155,7 @@ async fn cluster_with_a_taint() -> anyhow::Result<Cluster> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_preferred_kind_that_was_passed_over_is_told_and_so_are_the_nodes_that_are_left_out()
--> anyhow::Result<()> {
+async fn explain_shows_skipped_kinds_and_excluded_nodes() -> anyhow::Result<()> {
     let cluster = cluster_with_a_taint().await?;
     let share = |name: &str| sized_pod(name, "8Gi", "memory");
     cluster.create(&share("shares")).await?;

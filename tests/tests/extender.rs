@@ -184,7 +184,7 @@ async fn pods_are_bound_to_new_and_to_idle_slices() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_preference_decides_between_nodes_where_a_slice_costs_the_same() -> anyhow::Result<()> {
+async fn a_preference_decides_between_nodes_of_equal_cost() -> anyhow::Result<()> {
     let scene = Scene::start(6, &["H100-80GB"]).await?;
     scene.plane.kubectl(&["label", "node", "node-04", "disk=fast"]).await?;
     let fast = json!({"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]});
@@ -200,7 +200,7 @@ async fn a_preference_decides_between_nodes_where_a_slice_costs_the_same() -> an
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_pod_waits_with_its_reason_and_is_bound_when_room_comes() -> anyhow::Result<()> {
+async fn an_unschedulable_pod_has_a_reason_and_is_bound_once_capacity_is_free() -> anyhow::Result<()> {
     let scene = Scene::start(1, &["H100-80GB"]).await?;
     scene.walk("first", WHOLE).await?;
     scene.create("second", WHOLE).await?;
@@ -216,7 +216,7 @@ async fn a_refused_pod_waits_with_its_reason_and_is_bound_when_room_comes() -> a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_leader_keeps_what_was_promised_and_gives_back_what_ended_meanwhile() -> anyhow::Result<()> {
+async fn a_new_leader_keeps_reservations_and_releases_those_of_ended_pods() -> anyhow::Result<()> {
     let mut scene = Scene::start(1, &["H100-80GB"]).await?;
     scene.walk("stays", SMALL).await?;
     scene.walk("goes", SMALL).await?;
@@ -241,7 +241,7 @@ async fn a_new_leader_keeps_what_was_promised_and_gives_back_what_ended_meanwhil
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_lost_its_lease_answers_no_more_until_it_leads_again() -> anyhow::Result<()> {
+async fn a_leader_that_lost_its_lease_does_not_answer_until_it_leads_again() -> anyhow::Result<()> {
     let scene = Scene::start(1, &["H100-80GB"]).await?;
     scene.walk("before", SMALL).await?;
     let leases = Api::<Lease>::namespaced(scene.plane.client(), NAMESPACE);

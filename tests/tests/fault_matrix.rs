@@ -8,7 +8,7 @@ use kerf_tests::fault_matrix::{self, Settings};
 const CELLS: usize = 12;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_slice_is_lost_or_held_twice_whatever_becomes_of_a_call() -> anyhow::Result<()> {
+async fn no_slice_is_lost_or_held_twice_whatever_happens_to_a_call() -> anyhow::Result<()> {
     let settings = Settings {
         period: Duration::from_secs(1),
         nodes: 2,

@@ -50,7 +50,7 @@ async fn goes_on(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_is_killed_finds_everything_as_it_was() -> anyhow::Result<()> {
+async fn a_killed_agent_restores_its_state() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     let before = cluster.nodes()[0].gpus()?.slices();
     for node in cluster.nodes_mut() {
@@ -64,7 +64,7 @@ async fn an_agent_that_is_killed_finds_everything_as_it_was() -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_freezes_holds_no_pod() -> anyhow::Result<()> {
+async fn a_frozen_agent_delays_no_pod() -> anyhow::Result<()> {
     let nodes = vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)];
     let mut cluster = Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await?;
     // Its connection stays open for a while, and of equal nodes the first by name is chosen.
@@ -138,8 +138,7 @@ async fn a_node_is_rolled_back_and_upgraded_again_while_pods_run_and_are_pending
 
 /// The API server reaches the agent all the while.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_whose_agent_does_not_reach_the_extender_runs_its_pods_and_takes_no_more() -> anyhow::Result<()>
-{
+async fn a_node_whose_agent_is_disconnected_keeps_its_pods_and_gets_no_others() -> anyhow::Result<()> {
     let nodes = vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)];
     let mut cluster = Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await?;
     cluster.create(&sized_pod("before", "10Gi", "hardware")).await?;
@@ -172,7 +171,7 @@ async fn a_node_whose_agent_does_not_reach_the_extender_runs_its_pods_and_takes_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubelet_that_restarts_is_told_every_name_again() -> anyhow::Result<()> {
+async fn an_agent_registers_every_name_again_after_a_kubelet_restart() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     for node in cluster.nodes() {
         node.kubelet().restart().await?;
@@ -188,7 +187,7 @@ async fn a_kubelet_that_restarts_is_told_every_name_again() -> anyhow::Result<()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_extender_that_is_killed_keeps_every_promise() -> anyhow::Result<()> {
+async fn a_killed_extender_keeps_every_reservation() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     let before = cluster.gpu_node("h").await?.read_desired()?;
     cluster.extender().kill()?;

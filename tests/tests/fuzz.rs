@@ -21,7 +21,7 @@ fn feed(target: Target) -> anyhow::Result<()> {
 }
 
 #[test]
-fn random_reviews_are_answered_and_admitted_twice_as_once() -> anyhow::Result<()> {
+fn random_reviews_are_answered_and_admission_is_idempotent() -> anyhow::Result<()> {
     feed(Target::Review)
 }
 

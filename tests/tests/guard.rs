@@ -67,7 +67,7 @@ fn written(pod: &Pod) -> Vec<Option<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_writes_or_removes_what_kerf_has_written_into_a_pod() -> anyhow::Result<()> {
+async fn users_cannot_change_what_kerf_has_written_into_a_pod() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let before = written(&cluster.pods().get("sliced").await?);
     for key in [keys::REQUEST, keys::ASSIGNMENT] {
@@ -104,7 +104,7 @@ async fn nobody_writes_or_removes_what_kerf_has_written_into_a_pod() -> anyhow::
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_else_of_an_admitted_pod_may_change_while_the_webhook_is_down() -> anyhow::Result<()> {
+async fn other_fields_of_an_admitted_pod_may_change_while_the_webhook_is_down() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     cluster.webhook().kill()?;
     taken(&alice(&cluster, &["label", "pod", "sliced", "team=vision"]).await?)?;
@@ -128,7 +128,7 @@ fn debugging(name: &str, variable: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ephemeral_container_does_not_lead_past_the_slice() -> anyhow::Result<()> {
+async fn an_ephemeral_container_gets_no_gpu_beside_the_slice() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let add = async |pod: &str, patch: &str| {
         alice(&cluster, &["patch", "pod", pod, "--subresource=ephemeralcontainers", "-p", patch]).await
@@ -177,7 +177,7 @@ async fn only_the_extender_assigns_by_a_binding() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_system_namespaces_do_not_come_with_a_request() -> anyhow::Result<()> {
+async fn a_pod_of_a_system_namespace_with_a_request_document_is_rejected() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     for namespace in ["kube-system", NAMESPACE] {
         let pods: Api<Pod> = Api::namespaced(cluster.plane().client(), namespace);
@@ -297,7 +297,7 @@ async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_admin_writes_the_policy_of_a_gpu_node_and_no_promise() -> anyhow::Result<()> {
+async fn an_admin_may_write_a_gpu_nodes_policy_but_no_reservation() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let reserved = async || {
         let slices = cluster.gpu_node("h").await?.read_status()?.unwrap_or_default().slices;
@@ -357,7 +357,7 @@ async fn trust_nodes(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_asks_kerf_and_has_no_request_is_refused() -> anyhow::Result<()> {
+async fn a_pod_that_asks_for_a_slice_without_a_request_document_is_rejected() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     trust_nodes(&cluster).await?;
     // The API server skips the webhook for every pod, as it does for a pod to which a later webhook adds kerf's keys. A
@@ -427,7 +427,7 @@ async fn a_pod_that_asks_kerf_and_has_no_request_is_refused() -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_only_kerf_serves_comes_by_a_scheduler_that_asks_kerf() -> anyhow::Result<()> {
+async fn kerfs_own_resource_names_need_a_scheduler_that_calls_the_extender() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     trust_nodes(&cluster).await?;
     let (named, ours) = (json!({"nodeName": "h"}), json!({"schedulerName": "kerf-scheduler"}));
@@ -465,7 +465,7 @@ async fn what_only_kerf_serves_comes_by_a_scheduler_that_asks_kerf() -> anyhow::
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_extender_writes_of_nodes_and_pods_what_it_is_for() -> anyhow::Result<()> {
+async fn the_extender_may_write_only_its_own_fields_of_nodes_and_pods() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let extender = async |arguments: &[&str]| {
         as_user(&cluster, EXTENDER, &[arguments, &["--dry-run=server"]].concat()).await

@@ -173,7 +173,7 @@ fn first_chart() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_chart_that_worked_is_upgraded_to_this_one() -> anyhow::Result<()> {
+async fn the_first_working_chart_can_be_upgraded_to_this_one() -> anyhow::Result<()> {
     let cluster = BareCluster::start(BareOptions::new(nodes())).await?;
     // The programs are today's. Their agent needs the extender's address, which the first chart does not set.
     cluster.helm_now(&["install", "kerf", &first_chart(), "--create-namespace"]).await?;

@@ -29,7 +29,7 @@ const ROOT: &str = "kerf-node-agent";
 const DYNAMIC: [&str; 2] = ["kerf-node-agent", "kerf-cli"];
 
 #[test]
-fn archives_hold_what_their_digests_say_and_nothing_else() {
+fn archives_hold_exactly_what_their_digests_name() {
     for image in IMAGES.map(image) {
         let blobs = [image.manifest_digest(), image.configuration_digest(), image.layer_digest()];
         let mut wanted: BTreeSet<String> = blobs.iter().map(|hash| format!("blobs/sha256/{hash}")).collect();
@@ -60,7 +60,7 @@ fn docker_finds_the_same_image() {
 }
 
 #[test]
-fn runtimes_are_told_the_name_the_platform_and_how_to_start() {
+fn an_image_names_its_platform_and_its_command() {
     for image in IMAGES.map(image) {
         let annotations = image.descriptor.annotations().as_ref().unwrap();
         let name = format!("registry.example.com/kerf/{}:{VERSION}", image.name);
@@ -84,7 +84,7 @@ fn runtimes_are_told_the_name_the_platform_and_how_to_start() {
 }
 
 #[test]
-fn nothing_else_is_in_an_image() {
+fn an_image_has_no_other_files() {
     let common = ["etc/group", "etc/passwd", "tmp/", "usr/share/doc/kerf/LICENSE"];
     for image in IMAGES.map(image) {
         let program = if image.name == "kerf-cli" { "kerf" } else { image.name };
@@ -111,7 +111,7 @@ fn is_folder_of(path: &str, wanted: &BTreeSet<String>) -> bool {
 }
 
 #[test]
-fn programs_run_with_nothing_but_their_image() {
+fn programs_need_only_their_image() {
     for image in IMAGES.map(image) {
         let root = Root::unpack(&image);
         let entrypoint = image.configuration.config().as_ref().unwrap().entrypoint().clone().unwrap();
@@ -125,7 +125,7 @@ fn programs_run_with_nothing_but_their_image() {
 
 /// The hook runs on hosts of any distribution.
 #[test]
-fn the_hook_needs_nothing_but_itself() {
+fn the_hook_needs_no_other_file() {
     let root = Root::unpack(&image(ROOT));
     for folder in ["lib", "lib64", "usr/lib", "usr/lib64"] {
         fs::rename(root.path(folder), root.path(&format!("no-{}", folder.replace('/', "-")))).unwrap();
@@ -156,7 +156,7 @@ fn kerf_opens_nvml_from_inside_its_image() {
 
 /// Container runtimes put the driver's library under its own name into one of several folders.
 #[test]
-fn nvml_is_found_where_container_runtimes_put_it() {
+fn nvml_is_found_at_the_paths_of_container_runtimes() {
     let environment_of =
         |image: &Image| image.configuration.config().as_ref().unwrap().env().clone().unwrap();
     for folder in ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/local/nvidia/lib64"] {

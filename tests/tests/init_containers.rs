@@ -98,7 +98,7 @@ async fn held_by(cluster: &Cluster, pod: &str) -> anyhow::Result<usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() -> anyhow::Result<()> {
+async fn a_pod_holds_its_slices_from_its_first_init_container_to_its_end() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     let gates = tempfile::tempdir()?;
     let open = |name: &str| std::fs::write(gates.path().join(name), "").context("failed to open a gate");
@@ -168,7 +168,7 @@ async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_whose_init_containers_need_more_come_and_go_together() -> anyhow::Result<()> {
+async fn pods_whose_init_containers_need_more_slices_start_and_end_together() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let names = ["a", "b", "c", "d", "e"];
     for name in names {
@@ -217,7 +217,7 @@ async fn goes_on_with_a_larger_slice(cluster: &Cluster) -> anyhow::Result<()> {
 /// A restarted kubelet admits its pods again. It ends a pod whose init container had a device, unless all its devices
 /// are healthy by then. The real kubelet waits a second before it asks for pods.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_offers_what_is_held_before_a_restarted_kubelet_admits_its_pods_again() -> anyhow::Result<()>
+async fn an_agent_offers_held_slices_before_a_restarted_kubelet_admits_its_pods_again() -> anyhow::Result<()>
 {
     let cluster = cluster().await?;
     let mut load = asking("load", 1);

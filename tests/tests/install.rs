@@ -29,7 +29,7 @@ async fn detectors_run(cluster: &BareCluster) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow::Result<()> {
+async fn the_manifests_alone_install_kerf_and_detectors_get_slices() -> anyhow::Result<()> {
     let nodes = vec![
         NodeSpec::without_gpus("cpu"),
         NodeSpec::new("h100", Model::H100, 1).with_gpu_operator_labels().with_gpu_taint(),

@@ -116,7 +116,7 @@ async fn assigned(cluster: &Cluster, pod: &Pod) -> anyhow::Result<BTreeSet<Strin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
+async fn each_gpu_of_a_node_is_cut_as_its_policy_requires() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let gpus = [
         rule(H100, &[Kind::Mig]),
@@ -206,7 +206,7 @@ async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slices_are_cut_ahead_of_demand_and_a_pod_takes_one_without_a_cut() -> anyhow::Result<()> {
+async fn slices_are_cut_ahead_of_demand_so_a_pod_needs_no_cut() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let policy = json!({"warm": [{"resource": "nvidia.com/mig-1g.10gb", "count": 2}]});
     let shared = [Kind::Whole, Kind::Mps, Kind::TimeSlicing];

@@ -279,7 +279,7 @@ async fn bind_all(scheduler: &SchedulerClient, pods: &[Pod]) -> Vec<anyhow::Resu
 /// E1: a bind times out while its slice is cut. Then other pods fill the node's CPU, and the scheduler does not ask for
 /// the pod again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reservation_that_the_scheduler_has_no_use_for_is_released() -> anyhow::Result<()> {
+async fn a_reservation_that_the_scheduler_does_not_use_is_released() -> anyhow::Result<()> {
     let scene = Scene::with_limits(&["--bind-timeout=1s"], SHORT).await?;
     scene.agents.set_offer(Offer::Nothing);
     let leader = scene.leaders.leads_but(None).await?;
@@ -356,7 +356,7 @@ fn whole_gpu() -> RequestDocument {
 /// the API server accepts it: the guard is in force, but its view of the Lease is stale. The new leader binds no other
 /// pod to that GPU.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_binding_of_a_dead_leader_is_waited_out_on_static_nodes() -> anyhow::Result<()> {
+async fn a_new_leader_waits_for_a_dead_leaders_binding_on_static_nodes() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[VANISHES, "--request-lifetime=20s"]).await?;
     // It is there before the leader dies: starting it takes a good part of the request's lifetime.
     scene.leaders.start_scheduler(&mut scene.plane, "second").await?;
@@ -387,7 +387,7 @@ async fn a_binding_of_a_dead_leader_is_waited_out_on_static_nodes() -> anyhow::R
 
 /// E3, the second defence: the API server refuses the Binding of a leader that another has followed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_api_server_refuses_a_binding_of_a_leader_that_was_followed() -> anyhow::Result<()> {
+async fn the_api_server_rejects_a_binding_of_a_replaced_leader() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[VANISHES]).await?;
     let fence = root().join(FENCE).display().to_string();
     scene.plane.kubectl(&["apply", "-f", &fence]).await?;
@@ -424,7 +424,7 @@ async fn the_api_server_refuses_a_binding_of_a_leader_that_was_followed() -> any
 /// nothing. Whether a bind or the Lease's timer comes first then is chance; in the extender's `app::tests` the bind is
 /// first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_wakes_binds_nobody() -> anyhow::Result<()> {
+async fn a_leader_that_resumes_without_its_lease_binds_no_pod() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[VANISHES, "--bind-timeout=1s"]).await?;
     scene.agents.set_offer(Offer::Nothing);
     let leader = scene.leaders.leads_but(None).await?;
@@ -473,7 +473,7 @@ async fn a_leader_that_wakes_binds_nobody() -> anyhow::Result<()> {
 /// A leader that is cut off from the API server continues for as long as its Lease lasts, although another has taken
 /// it: because of a wrong clock, or by an admin. Both ask the same agent for all its slices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_leaders_share_no_place() -> anyhow::Result<()> {
+async fn two_leaders_never_use_the_same_place() -> anyhow::Result<()> {
     const EARLY: usize = 3;
     let scene = Scene::start(&["--lease-duration=60s"]).await?;
     let former = scene.leaders.leads_but(None).await?;
@@ -561,7 +561,7 @@ async fn a_binding_that_is_lost_keeps_its_place_until_it_cannot_arrive() -> anyh
 
 /// A leader that ends in order waits for its last Binding, and its successor starts at once on static nodes too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_ends_in_order_leaves_nothing_to_wait_for() -> anyhow::Result<()> {
+async fn a_leader_that_stops_cleanly_leaves_no_open_binding() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[]).await?;
     let leader = scene.leaders.leads_but(None).await?;
     scene.leaders.replicas[leader].link().set(Gate::WithoutBindings);

@@ -20,7 +20,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_manifests_apply_cleanly_and_twice() -> anyhow::Result<()> {
+async fn the_manifests_can_be_applied_twice() -> anyhow::Result<()> {
     let plane = ControlPlane::start(ControlPlaneOptions::without_controller_manager()).await?;
     let base = root().join("deploy/base").display().to_string();
     let first = plane.kubectl(&["apply", "--server-side", "-k", &base]).await?;

@@ -52,7 +52,7 @@ fn kustomizations(folder: &Path, found: &mut Vec<String>) {
 }
 
 #[test]
-fn what_the_chart_installs_is_known_to_every_version() {
+fn every_kubernetes_version_knows_the_charts_objects() {
     let versions = versions();
     let sets: [&[&str]; 4] = [
         &[],
@@ -77,7 +77,7 @@ fn what_the_chart_installs_is_known_to_every_version() {
 }
 
 #[test]
-fn what_kustomize_makes_is_known_to_every_version() {
+fn every_kubernetes_version_knows_the_kustomized_objects() {
     let versions = versions();
     let mut folders = Vec::new();
     kustomizations(&root().join("deploy"), &mut folders);
@@ -93,7 +93,7 @@ fn what_kustomize_makes_is_known_to_every_version() {
 
 /// Tests the judge itself, which must find what the API server would accept silently.
 #[test]
-fn a_slip_in_a_manifest_is_seen() {
+fn a_mistake_in_a_manifest_is_found() {
     let versions = versions();
     let all = objects(&template("kerf-system", &[]).unwrap()).unwrap();
     let webhook = all.iter().find(|o| name_of(o) == "apps/v1 Deployment kerf-webhook").unwrap();

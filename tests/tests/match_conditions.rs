@@ -42,7 +42,7 @@ fn policy(name: &str, dialects: &Value) -> Value {
 }
 
 #[test]
-fn a_fixed_condition_that_leaves_out_a_dialect_of_a_policy_is_refused() {
+fn a_fixed_condition_without_a_dialect_of_a_policy_is_rejected() {
     let fixed = |dialects: Value, policies: Value| {
         let webhook = format!("webhook={}", json!({"matchConditions": "fixed", "dialects": dialects}));
         let policies = format!("policies={policies}");
@@ -108,7 +108,7 @@ fn the_first_expression_is_that_of_the_policies_in_values() {
 }
 
 #[test]
-fn a_policy_for_which_the_extender_has_no_right_is_refused_by_name() {
+fn a_policy_that_needs_a_missing_right_is_rejected_by_name() {
     let policy = |kind: &str, spec: Value| json!({"p.yaml": {"apiVersion": "kerf.dev/v1alpha1", "kind": kind, "metadata": {"name": "p"}, "spec": spec}});
     let layout = policy("GpuNodePolicy", json!({"plugin": {"timeSlicing": {"replicas": 4}}}));
     let files = format!("policies.files={layout}");

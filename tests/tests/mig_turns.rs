@@ -53,7 +53,7 @@ async fn cluster() -> anyhow::Result<Cluster> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_pods_take_turns_on_a_mig_device_which_goes_after_the_last_of_them() -> anyhow::Result<()> {
+async fn three_pods_share_a_mig_device_that_is_destroyed_after_the_last() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     let fenced = with_limit(pod("fenced", &[(keys::ISOLATION, "memory")]), SHARED, 1);
     let refusal = cluster.refusal(&fenced).await?;

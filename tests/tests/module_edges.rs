@@ -25,7 +25,7 @@ So a new edge is seen in review.
 ";
 
 #[test]
-fn modules_form_no_rings_and_have_the_edges_of_the_page() {
+fn modules_form_no_cycles_and_have_the_documented_edges() {
     let sources = all_sources();
     let mut page = INTRODUCTION.to_owned();
     for name in CRATES {
@@ -195,7 +195,7 @@ fn shown(ring: &BTreeSet<&str>, edges: &Edges) -> String {
 }
 
 #[test]
-fn a_ring_is_found_with_its_edges_and_a_chain_is_none() {
+fn a_cycle_is_reported_with_its_edges_and_a_chain_is_not() {
     let files = [
         ("lib.rs", "use crate::a::A;\n"),
         ("a.rs", "use crate::b::{B, c};\n"),
@@ -215,7 +215,7 @@ fn a_ring_is_found_with_its_edges_and_a_chain_is_none() {
 }
 
 #[test]
-fn modules_for_tests_are_no_program() {
+fn modules_for_tests_are_ignored() {
     let sources = [
         ("core/src/lib.rs", "#[cfg(any(test, feature = \"testing\"))]\npub mod testing;\nmod a;\n"),
         ("core/src/a/mod.rs", "#[cfg(test)]\nmod world;\nmod b;\n"),

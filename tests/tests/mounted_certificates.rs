@@ -75,7 +75,7 @@ impl Stage {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mounted_certificate_is_renewed_under_load_and_a_bad_one_changes_nothing() -> anyhow::Result<()> {
+async fn a_mounted_certificate_is_reloaded_under_load_and_a_bad_one_is_ignored() -> anyhow::Result<()> {
     let (old, new, stranger) = (Made::new("old")?, Made::new("new")?, Made::new("stranger")?);
     let volume = SecretVolume::mount(&old.content())?;
     let flags = [format!("--tls-dir={}", volume.path().display()), "--grace=1s".to_owned()];
@@ -130,8 +130,7 @@ async fn a_mounted_certificate_is_renewed_under_load_and_a_bad_one_changes_nothi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_whose_mounted_certificate_ends_is_not_ready_until_there_is_another() -> anyhow::Result<()>
-{
+async fn a_replica_is_not_ready_while_its_mounted_certificate_is_expired() -> anyhow::Result<()> {
     let (short, next) = (Made::ending_in("short", Duration::from_secs(20))?, Made::new("next")?);
     let volume = SecretVolume::mount(&short.content())?;
     let flag = format!("--tls-dir={}", volume.path().display());

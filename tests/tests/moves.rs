@@ -31,7 +31,7 @@ async fn node_of(cluster: &Cluster, name: &str) -> anyhow::Result<Option<String>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_movable_pod_makes_room_and_comes_up_where_there_is_some() -> anyhow::Result<()> {
+async fn one_evictable_pod_is_evicted_and_runs_again_on_another_node() -> anyhow::Result<()> {
     let nodes = vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)];
     let cluster = Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await?;
     cluster.create(&asking("half", "40Gi", Some("n2"))).await?;

@@ -243,7 +243,7 @@ fn kill(pid: u32) {
 }
 
 #[tokio::test]
-async fn a_daemon_serves_within_its_limits_is_given_others_under_its_clients_and_goes() {
+async fn a_daemon_applies_limits_accepts_new_ones_with_clients_and_stops() {
     let node = Node::new();
     let (first, second) = (wanted(10, 14), wanted(20, 30));
     let agent = node.agent(each([GPU], &first));
@@ -295,7 +295,7 @@ async fn a_gpu_that_was_exclusive_before_stays_so() {
 }
 
 #[tokio::test]
-async fn clients_that_come_before_the_limits_are_set_lose_their_server() {
+async fn clients_that_connect_before_the_limits_are_set_lose_their_server() {
     let node = Node::new();
     node.order(GPU, clients(&[7001]));
     let want = wanted(10, 14);
@@ -312,7 +312,7 @@ async fn clients_that_come_before_the_limits_are_set_lose_their_server() {
 }
 
 #[tokio::test]
-async fn a_word_that_takes_long_once_is_no_reason_to_restart() {
+async fn one_slow_command_restarts_no_daemon() {
     let node = Node::new();
     let want = wanted(10, 14);
     let agent = node.agent(each([GPU], &want));
@@ -346,7 +346,7 @@ async fn a_daemon_that_hangs_while_pods_use_the_gpu_is_not_killed() {
 }
 
 #[tokio::test]
-async fn a_fault_is_told_and_ends_by_itself_by_a_shutdown_or_by_a_restart() {
+async fn a_fault_is_reported_until_it_ends_or_a_shutdown_or_restart_ends_it() {
     let cases = [
         (ServerFault::UntilClientsLeave, clients(&[7001]), 0, 1),
         (ServerFault::UntilShutDown, clients(&[7001]), 1, 1),
@@ -396,32 +396,32 @@ async fn each_word_goes_wrong_once(fault: Fault) {
 }
 
 #[tokio::test]
-async fn each_word_may_be_refused() {
+async fn each_command_may_be_rejected() {
     each_word_goes_wrong_once(Fault::Answer("Insufficient privileges".to_owned())).await;
 }
 
 #[tokio::test]
-async fn each_word_may_hang_before_it_is_heard() {
+async fn each_command_may_hang_before_it_takes_effect() {
     each_word_goes_wrong_once(Fault::HangBefore).await;
 }
 
 #[tokio::test]
-async fn each_word_may_hang_after_it_is_heard() {
+async fn each_command_may_hang_after_it_took_effect() {
     each_word_goes_wrong_once(Fault::HangAfter).await;
 }
 
 #[tokio::test]
-async fn the_daemon_may_die_before_each_word() {
+async fn the_daemon_may_die_before_each_command() {
     each_word_goes_wrong_once(Fault::DieBefore).await;
 }
 
 #[tokio::test]
-async fn the_daemon_may_die_after_each_word() {
+async fn the_daemon_may_die_after_each_command() {
     each_word_goes_wrong_once(Fault::DieAfter).await;
 }
 
 #[tokio::test]
-async fn the_next_agent_adopts_what_is_wanted_and_ends_what_is_not() {
+async fn the_next_agent_adopts_desired_daemons_and_ends_others() {
     let node = Node::new();
     let want = wanted(10, 14);
     let agent = node.agent(each([GPU, OTHER], &want));
@@ -450,7 +450,7 @@ async fn the_next_agent_adopts_what_is_wanted_and_ends_what_is_not() {
 }
 
 #[tokio::test]
-async fn the_next_agent_clears_what_a_dead_daemon_left_and_starts_another() {
+async fn the_next_agent_removes_a_dead_daemons_files_and_starts_another() {
     let node = Node::new();
     let want = wanted(10, 14);
     let agent = node.agent(each([GPU], &want));
@@ -486,7 +486,7 @@ async fn an_adopted_daemon_that_dies_takes_its_servers_with_it() {
 }
 
 #[tokio::test]
-async fn a_note_that_names_another_process_harms_nobody() {
+async fn a_pid_file_that_names_another_process_kills_no_process() {
     let node = Node::new();
     let want = wanted(10, 14);
     let agent = node.agent(each([GPU], &want));
@@ -502,7 +502,7 @@ async fn a_note_that_names_another_process_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_daemon_whose_process_is_not_known_makes_way() {
+async fn a_daemon_with_an_unknown_process_is_replaced() {
     let node = Node::new();
     let want = wanted(10, 14);
     let agent = node.agent(each([GPU], &want));
@@ -516,7 +516,7 @@ async fn a_daemon_whose_process_is_not_known_makes_way() {
 }
 
 #[tokio::test]
-async fn an_agent_that_leaves_for_good_leaves_nothing() {
+async fn an_uninstalled_agent_leaves_nothing_behind() {
     let node = Node::new();
     let want = wanted(10, 14);
     let agent = node.agent(each([GPU, OTHER], &want));
@@ -533,7 +533,7 @@ async fn an_agent_that_leaves_for_good_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_named_until_it_is() {
+async fn a_missing_program_is_reported_until_it_exists() {
     let node = Node::new();
     let want = wanted(10, 14);
     let program = node.root.with_file_name("nvidia-cuda-mps-control");
@@ -588,7 +588,7 @@ fn said(mut command: Command, pipe: &Path, words: &str) -> String {
 }
 
 #[tokio::test]
-async fn neither_another_user_nor_the_root_of_a_user_namespace_commands_a_daemon() {
+async fn other_users_and_the_root_of_a_user_namespace_cannot_command_a_daemon() {
     const TENANT: u32 = 1000;
     if !rustix::process::geteuid().is_root() {
         return eprintln!("SKIPPED: nobody can be another user here; it takes root");

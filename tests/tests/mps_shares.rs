@@ -69,7 +69,7 @@ fn limits(cluster: &Cluster, pod: &str) -> anyhow::Result<[String; 2]> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_for_a_gpu_gets_one_of_its_equal_mps_shares_until_all_are_given() -> anyhow::Result<()> {
+async fn a_pod_that_asks_for_a_gpu_gets_one_of_its_equal_mps_shares() -> anyhow::Result<()> {
     let cluster = cluster(SHARED_BY_THREE).await?;
     let served = async || {
         let status = cluster.gpu_node(NODE).await?.read_status()?.context("no status")?;
@@ -140,8 +140,7 @@ async fn reasons(cluster: &Cluster, pod: &str) -> anyhow::Result<BTreeSet<String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_root_container_beside_an_mps_daemon_is_separated_or_told_of_where_policy_allows_it()
--> anyhow::Result<()> {
+async fn a_root_container_beside_an_mps_daemon_is_isolated_or_reported() -> anyhow::Result<()> {
     let cluster = cluster(OPEN).await?;
     let (root, user) = (json!({}), json!({"runAsUser": 1000, "allowPrivilegeEscalation": false}));
     // A pod and its policy's label; whether it is put into a user namespace, and whether it may command the daemon.

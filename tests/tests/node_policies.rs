@@ -42,7 +42,7 @@ fn write(folder: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_reaches_the_nodes_that_it_matches_and_goes_with_what_it_filled() -> anyhow::Result<()> {
+async fn a_node_policy_file_applies_to_matching_nodes_and_its_removal_reverts_them() -> anyhow::Result<()> {
     let shipped = tempfile::tempdir()?;
     std::fs::copy(root().join("policies/default.yaml"), shipped.path().join("90-default.yaml"))?;
     let nodes = vec![NodeSpec::new("pool-1", Model::T4, 1), NodeSpec::new("other", Model::T4, 1)];

@@ -55,7 +55,7 @@ fn nowhere() -> std::io::Result<SocketAddr> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_hurts_only_those_who_ask_kerf() -> anyhow::Result<()> {
+async fn an_outage_affects_only_pods_that_ask_for_slices() -> anyhow::Result<()> {
     let scene = AdmissionScene::start().await?;
     scene.call(nowhere()?).await?;
     // The webhook is gone. The real API server evaluates each condition as core does.
@@ -89,7 +89,7 @@ fn policy(dialects: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_webhook_keeps_the_condition_as_its_policies_need_it() -> anyhow::Result<()> {
+async fn the_webhook_keeps_the_match_condition_that_its_policies_need() -> anyhow::Result<()> {
     let mut scene = AdmissionScene::start().await?;
     let client = scene.plane().client();
     let found = async || match_condition(&client).await.map(|text| MatchCondition::parse(&text));

@@ -124,7 +124,7 @@ struct Shares {
 }
 
 #[test]
-fn each_overlay_is_the_base_with_the_layout_of_its_name() -> anyhow::Result<()> {
+fn each_overlay_adds_the_layout_of_its_name_to_the_base() -> anyhow::Result<()> {
     for Layout { overlay, .. } in STATIC.iter().chain(&MANAGED) {
         let documents = built(&format!("overlays/{overlay}"))?;
         for program in ["kerf-webhook", "kerf-extender", "kerf-scheduler"] {
@@ -145,7 +145,7 @@ fn each_overlay_is_the_base_with_the_layout_of_its_name() -> anyhow::Result<()> 
 }
 
 #[test]
-fn the_layouts_of_nvidias_plugin_share_and_cut_as_they_are_called() -> anyhow::Result<()> {
+fn the_layouts_of_nvidias_plugin_do_what_their_names_say() -> anyhow::Result<()> {
     for Layout { overlay, allocatable, .. } in STATIC {
         let policies = policies(&built(&format!("overlays/{overlay}"))?)?;
         let policy: PluginPolicy = serde_saphyr::from_str(&policies[&format!("node-layout-{overlay}.yaml")])
@@ -180,7 +180,7 @@ fn the_layouts_of_nvidias_plugin_share_and_cut_as_they_are_called() -> anyhow::R
 }
 
 #[test]
-fn the_layouts_are_good_policies() -> anyhow::Result<()> {
+fn the_layouts_are_valid_policies() -> anyhow::Result<()> {
     for Layout { overlay, .. } in STATIC.iter().chain(&MANAGED) {
         let folder = tempfile::tempdir()?;
         for (name, text) in policies(&built(&format!("overlays/{overlay}"))?)? {
@@ -233,7 +233,7 @@ fn with_component(component: &str) -> anyhow::Result<Vec<Value>> {
 
 /// `kubectl apply` without `--prune` leaves an object that a component removes, and the rights that it gives.
 #[test]
-fn a_component_over_the_base_takes_no_object_away() -> anyhow::Result<()> {
+fn a_component_removes_no_object_of_the_base() -> anyhow::Result<()> {
     let base = built("base")?;
     for entry in std::fs::read_dir(root().join("deploy/components"))? {
         let component = entry?.file_name().into_string().ok().context("a name in UTF-8")?;
@@ -269,7 +269,7 @@ fn each_workload_has_as_many_pods_as_its_layout_shows() -> anyhow::Result<()> {
 
 /// `OpenShift` admits the agent's pod by what it asks for, and nothing else is granted.
 #[test]
-fn openshifts_constraints_are_what_the_agent_needs() -> anyhow::Result<()> {
+fn openshifts_constraints_allow_what_the_agent_needs() -> anyhow::Result<()> {
     let text = std::fs::read_to_string(root().join("deploy/components/openshift/agent.yaml"))?;
     let constraints: Value = serde_saphyr::from_str(&text)?;
     let documents = built("base")?;
@@ -304,7 +304,7 @@ fn openshifts_constraints_are_what_the_agent_needs() -> anyhow::Result<()> {
 
 /// Every folder and file that the table names exists, and every overlay and example has its line.
 #[test]
-fn the_table_of_the_reference_demos_is_whole() -> anyhow::Result<()> {
+fn the_table_of_the_reference_demos_is_complete() -> anyhow::Result<()> {
     let table = std::fs::read_to_string(root().join("docs/reference-demos.md"))?;
     let named: BTreeSet<PathBuf> = table
         .split(['`', ' ', '(', ')', '|'])

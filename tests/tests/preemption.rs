@@ -46,7 +46,7 @@ async fn left_alone(cluster: &Cluster) -> anyhow::Result<usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bystanders_are_evicted_for_a_pod_that_then_has_its_slice_and_no_sooner() -> anyhow::Result<()> {
+async fn pods_without_a_gpu_are_preempted_only_once_the_slice_is_free() -> anyhow::Result<()> {
     let options = ClusterOptions::without_controller_manager(vec![NodeSpec::new("n1", Model::H100, 1)]);
     let cluster = Cluster::start(options, |_| ()).await?;
     let client = cluster.plane().client();

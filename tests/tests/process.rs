@@ -99,7 +99,7 @@ fn a_polite_child_ends_by_itself() -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_stubborn_child_is_killed_after_the_patience() -> anyhow::Result<()> {
+fn a_stubborn_child_is_killed_after_the_timeout() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let mut child = shell("trap '' TERM; echo up; while :; do sleep 0.05; done", folder.path())?;
     eventually("the trap is set", || child.log_tail() == "up");
@@ -123,7 +123,7 @@ fn a_restarted_child_is_a_new_process_with_the_same_log() -> anyhow::Result<()> 
 }
 
 #[test]
-fn a_program_that_does_not_exist_says_so_in_its_log() -> anyhow::Result<()> {
+fn a_missing_program_is_reported_in_the_log() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let mut child = Program::new("ghost", "/no/such/program", folder.path()).spawn()?;
     eventually("the wrapper has given up", || matches!(child.exited(), Ok(Some(_))));

@@ -72,7 +72,7 @@ async fn full(team: &Team) -> anyhow::Result<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_never_passes_its_quota_and_uses_all_of_it() -> anyhow::Result<()> {
+async fn a_namespace_uses_its_whole_quota_and_never_exceeds_it() -> anyhow::Result<()> {
     let (_folder, policy) = policy()?;
     let nodes = vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)];
     let mut options = ClusterOptions::without_controller_manager(nodes);

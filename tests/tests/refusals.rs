@@ -141,7 +141,7 @@ async fn namespaces_labels_choose_the_policy(cluster: &Cluster) -> anyhow::Resul
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_count_that_no_node_can_hold_waits_with_a_reason() -> anyhow::Result<()> {
+async fn a_pod_whose_count_fits_no_node_is_pending_with_a_reason() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     let mut many = with(&[(keys::ISOLATION, "hardware")], limits(&json!({"gpu-10gb": "8"})))?;
     many.metadata.name = Some("many".to_owned());
@@ -169,7 +169,7 @@ async fn policy_event(cluster: &Cluster, reason: &str) -> anyhow::Result<String>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_with_a_typo_leaves_the_last_good_one_in_force() -> anyhow::Result<()> {
+async fn a_policy_with_a_typo_keeps_the_last_valid_one_applied() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     let good = std::fs::read_to_string(cluster.policy_file())?;
     std::fs::write(cluster.policy_file(), good.replace("defaultIsolation", "defaultIsolaton"))?;
@@ -197,7 +197,7 @@ async fn a_policy_with_a_typo_leaves_the_last_good_one_in_force() -> anyhow::Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_gpu_nodes_status_says_is_for_people() -> anyhow::Result<()> {
+async fn the_agent_repairs_an_invalid_status_of_its_gpu_node() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     // As the agent, because the API server accepts a status from it only.
     let plane = cluster.plane();

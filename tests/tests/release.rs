@@ -57,7 +57,7 @@ fn jobs_wait_for_jobs_that_exist_and_ask_for_their_rights() {
 }
 
 #[test]
-fn each_step_runs_a_command_or_an_action_by_its_digest() {
+fn each_step_runs_a_command_or_a_pinned_action() {
     for (name, workflow) in workflows() {
         let steps = steps(&workflow);
         assert!(!steps.is_empty(), "{name}");
@@ -74,7 +74,7 @@ fn each_step_runs_a_command_or_an_action_by_its_digest() {
 }
 
 #[test]
-fn the_tasks_that_are_run_exist() {
+fn the_xtasks_of_the_workflows_exist() {
     let output = Command::new(binaries::ours("xtask").unwrap()).arg("--help").output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let tasks: Vec<&str> =
@@ -205,7 +205,7 @@ fn krews_manifest_names_every_archive_with_its_checksum() {
 
 /// The release's notes are a section of the changelog.
 #[test]
-fn the_changelog_has_a_section_for_what_comes_and_dates_for_what_came() {
+fn the_changelog_has_an_unreleased_section_and_dated_releases() {
     let text = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
     let heads: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     assert_eq!(heads.first(), Some(&"[Unreleased]"));

@@ -117,7 +117,7 @@ impl Scene {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_service_leads_to_the_one_replica_that_leads() -> anyhow::Result<()> {
+async fn the_service_selects_only_the_leader() -> anyhow::Result<()> {
     let scene = Scene::start().await?;
     let first = scene.settled_without("").await?;
     scene.serves("first").await?;
@@ -224,7 +224,7 @@ async fn bind(scheduler: &SchedulerClient, pod: &Pod, offered: &[&str]) -> anyho
 
 /// Six rounds of `cargo xtask bench leaders`.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_slice_is_given_out_twice_or_lost_however_a_leader_ends() -> anyhow::Result<()> {
+async fn no_slice_is_lost_or_given_out_twice_however_a_leader_ends() -> anyhow::Result<()> {
     let mut rounds = Rounds::start(1).await?;
     for blow in Blow::ALL.into_iter().cycle().take(6) {
         let found = rounds.round(blow, Duration::from_secs(15)).await?;

@@ -165,7 +165,7 @@ fn explained(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is() -> anyhow::Result<()> {
+async fn kerfs_pods_and_others_never_overcommit_a_static_node() -> anyhow::Result<()> {
     let scene = Scene::start().await?;
     let cluster = &scene.cluster;
 
@@ -240,7 +240,7 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_goes_from_static_to_managed_and_back_and_its_pods_stay_counted() -> anyhow::Result<()> {
+async fn pods_stay_counted_when_a_node_becomes_managed_and_static_again() -> anyhow::Result<()> {
     let scene = Scene::start().await?;
     let cluster = &scene.cluster;
     for number in 0..2 {

@@ -157,7 +157,7 @@ async fn another_size_replaces_the_one_that_was_applied_before() -> anyhow::Resu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_webhook_the_api_server_refuses_a_bare_name_and_takes_all_else() -> anyhow::Result<()> {
+async fn without_the_webhook_the_api_server_rejects_only_bare_names() -> anyhow::Result<()> {
     let mut cluster = Cluster::start(ClusterOptions::without_controller_manager(Vec::new()), |_| ()).await?;
     cluster.webhook().kill()?;
     for kind in &KINDS {

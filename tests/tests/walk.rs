@@ -36,7 +36,7 @@ async fn dispatched(cluster: &Cluster, schema: &str) -> anyhow::Result<f64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bindings_and_the_lease_wait_behind_no_other_accounts_requests() -> anyhow::Result<()> {
+async fn bindings_and_the_lease_have_their_own_priority_levels() -> anyhow::Result<()> {
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
     // The API server applies a new schema after a moment.
     wait(TIMEOUT, "the schemas to be in force", async || {
@@ -140,7 +140,7 @@ async fn shares_of_a_gpu_without_mig_are_accounted_by_memory() -> anyhow::Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_cut_ends_the_request_and_not_the_reservation() -> anyhow::Result<()> {
+async fn a_slow_cut_ends_the_request_but_not_the_reservation() -> anyhow::Result<()> {
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
     let slow = MockControl::new().delay("nvmlDeviceCreateGpuInstanceWithPlacement", Duration::from_secs(6));
     cluster.nodes()[0].control(&slow)?;
@@ -180,7 +180,7 @@ async fn a_pod_that_goes_while_its_slice_is_cut_leaves_it_idle() -> anyhow::Resu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_that_refuses_the_cut_is_left_for_another() -> anyhow::Result<()> {
+async fn a_pod_gets_another_gpu_if_the_first_rejects_the_cut() -> anyhow::Result<()> {
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 2)]).await?;
     let refuse =
         Fault::new("nvmlDeviceCreateGpuInstanceWithPlacement", NvmlCode::INSUFFICIENT_RESOURCES).times(3);

@@ -62,7 +62,7 @@ async fn warnings(plane: &ControlPlane, object: &Value) -> anyhow::Result<String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_reaches_no_pod_is_told_with_its_place() -> anyhow::Result<()> {
+async fn a_request_that_reaches_no_pod_is_warned_of_with_its_path() -> anyhow::Result<()> {
     let plane = guarded().await?;
     for (version, kind) in KINDS {
         let template = template_of(kind);
@@ -97,7 +97,7 @@ async fn a_request_that_reaches_no_pod_is_told_with_its_place() -> anyhow::Resul
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_key_is_told_of_and_an_update_too() -> anyhow::Result<()> {
+async fn every_key_is_warned_of_also_in_an_update() -> anyhow::Result<()> {
     let plane = guarded().await?;
     let deployment = |metadata: Value| workload(KINDS[0], metadata, json!({}));
     for key in keys::ASKED.iter().map(|key| (*key).to_owned()).chain([format!("{}.main", keys::GPU_MEMORY)]) {

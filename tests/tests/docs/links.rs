@@ -5,7 +5,7 @@ use kerf_tests::docs::pages;
 
 /// A link inside the repository names an existing file, and a heading of that file.
 #[test]
-fn links_lead_somewhere() -> anyhow::Result<()> {
+fn links_have_targets() -> anyhow::Result<()> {
     let root = root();
     let pages = pages(&root)?;
     let mut dead = Vec::new();

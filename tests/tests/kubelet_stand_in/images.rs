@@ -50,7 +50,7 @@ async fn config_map(cluster: &Cluster, name: &str, data: &Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn variables_come_from_wherever_the_pod_says() {
+async fn variables_come_from_all_sources_that_a_pod_may_name() {
     let cluster = Cluster::start().await;
     secret(&cluster, "secret", "key", "of-secret").await;
     config_map(&cluster, "map", &json!({"one": "of-map", "two": "2"})).await;
@@ -102,7 +102,7 @@ async fn variables_come_from_wherever_the_pod_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_sees_its_volumes_and_nothing_else_of_the_machine() {
+async fn a_container_sees_only_its_volumes_of_the_machine() {
     let cluster = Cluster::start().await;
     secret(&cluster, "secret", "key", "of-secret").await;
     config_map(&cluster, "map", &json!({"a.yaml": "of-map", "b.yaml": "b"})).await;
@@ -155,7 +155,7 @@ fn claims(token: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_of_the_pod_and_says_its_node() {
+async fn a_token_names_its_pod_and_node() {
     let cluster = Cluster::start().await;
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "app"}})).unwrap();
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.plane.client(), "team");
@@ -186,7 +186,7 @@ async fn a_token_is_of_the_pod_and_says_its_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_there_yet_is_waited_for_and_what_changes_is_brought() {
+async fn a_pod_waits_for_missing_volumes_and_sees_their_changes() {
     let cluster = Cluster::start().await;
     let script =
         "cat /s/key; echo; until grep -q second /s/key; do sleep 0.02; done; echo renewed; exec sleep 1000";

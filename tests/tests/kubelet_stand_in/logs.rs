@@ -114,7 +114,7 @@ async fn each_container_and_each_run_of_it_has_a_log_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_who_has_a_certificate_of_the_cluster_reads_logs() {
+async fn only_clients_with_a_certificate_of_the_cluster_read_logs() {
     let cluster = Cluster::start().await;
     let port = cluster.served().await;
     let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse().unwrap());

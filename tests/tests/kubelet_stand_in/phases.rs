@@ -50,7 +50,7 @@ async fn listed(cluster: &Cluster) -> Vec<(String, usize)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn init_containers_run_in_turn_and_what_they_alone_hold_is_free_only_after_the_pod() {
+async fn init_containers_run_in_turn_and_keep_their_devices_until_the_pod_ends() {
     let cluster = Cluster::start().await;
     let mut proxy = container(&cluster, "proxy", 0, false);
     proxy["restartPolicy"] = json!("Always");

@@ -217,7 +217,7 @@ async fn a_bound_pod_runs_with_its_devices_until_it_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_are_refused_or_started_blind_as_on_a_real_node() {
+async fn pods_are_rejected_or_started_without_devices_as_on_a_real_node() {
     let cluster = Cluster::start().await;
     cluster.create("greedy", 3, "sleep 1000", "Always").await;
     let refused = cluster.phase("greedy", "Failed").await.status.unwrap();
@@ -240,7 +240,7 @@ async fn pods_are_refused_or_started_blind_as_on_a_real_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_end_and_start_again_by_their_policy() {
+async fn commands_restart_according_to_their_policy() {
     let cluster = Cluster::start().await;
     cluster.create("good", 1, "exit 0", "Never").await;
     cluster.phase("good", "Succeeded").await;
@@ -288,7 +288,7 @@ async fn a_restart_of_the_kubelet_leaves_pods_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubelet_that_has_not_heard_of_its_pods_lists_none_and_frees_nothing() {
+async fn a_kubelet_that_has_not_listed_its_pods_reports_none_and_frees_nothing() {
     let cluster = Cluster::start().await;
     cluster.create("one", 1, "exec sleep 1000", "Always").await;
     cluster.phase("one", "Running").await;

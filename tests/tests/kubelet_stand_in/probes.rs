@@ -54,7 +54,7 @@ async fn a_pod_is_ready_while_its_readiness_probe_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_that_does_not_live_is_started_again() {
+async fn a_container_that_fails_its_liveness_probe_is_restarted() {
     let cluster = Cluster::start().await;
     let probe = json!({"exec": {"command": ["test", "!", "-e", "/state/sick"]}, "periodSeconds": 1, "failureThreshold": 1});
     let script =

@@ -30,7 +30,7 @@ fn allocate(ledger: &mut DeviceLedger, uid: &str, count: usize) -> Result<BTreeS
 }
 
 #[test]
-fn too_few_free_devices_are_refused_with_the_kubelets_text() {
+fn too_few_free_devices_are_rejected_with_the_kubelets_text() {
     let mut ledger = ledger_with(&["a"], &["b"]);
     assert_eq!(allocate(&mut ledger, "one", 1).unwrap(), ids(["a"]));
     let error = allocate(&mut ledger, "two", 1).unwrap_err();
@@ -41,7 +41,7 @@ fn too_few_free_devices_are_refused_with_the_kubelets_text() {
 }
 
 #[test]
-fn a_name_without_a_healthy_device_is_refused_with_the_kubelets_text() {
+fn a_name_without_a_healthy_device_is_rejected_with_the_kubelets_text() {
     let text = "no healthy devices present; cannot allocate unhealthy devices nvidia.com/mig-1g.10gb";
     let mut sick = ledger_with(&[], &["a"]);
     assert_eq!(allocate(&mut sick, "one", 1).unwrap_err().to_string(), text);
@@ -147,7 +147,7 @@ fn no_device_has_two_holders_however_pods_come_and_go() {
 }
 
 #[test]
-fn only_extended_resources_are_the_device_managers_business() {
+fn the_device_manager_serves_only_extended_resources() {
     let demand = PodDemand::of(&pod("one", &[("load", "", 1)], &[("main", 2)]));
     assert_eq!(demand.containers.len(), 2);
     assert!(demand.containers.iter().all(|container| container.limits.keys().eq([NAME])));
@@ -155,7 +155,7 @@ fn only_extended_resources_are_the_device_managers_business() {
 }
 
 #[test]
-fn the_peak_counts_sidecars_with_the_containers_and_init_containers_alone() {
+fn the_peak_adds_sidecars_to_the_containers_and_takes_init_containers_one_by_one() {
     let peak =
         |init: &[(&str, &str, u32)], app: &[(&str, u32)]| PodDemand::of(&pod("one", init, app)).peak()[NAME];
     assert_eq!(peak(&[("load", "", 3)], &[("main", 1), ("side", 1)]), 3);
@@ -170,7 +170,7 @@ fn a_name_that_the_node_does_not_list_is_dropped_from_the_fit_check() {
 }
 
 #[test]
-fn a_resource_has_to_fit_the_nodes_allocatable() {
+fn a_request_must_fit_the_nodes_allocatable() {
     let peak = PodDemand::of(&pod("one", &[], &[("main", 1)])).peak();
     let allocatable = BTreeMap::from([(NAME.to_owned(), 1)]);
     assert_eq!(fit(&peak, &allocatable, |_| 0), Ok(()));

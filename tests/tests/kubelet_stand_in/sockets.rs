@@ -136,7 +136,7 @@ async fn a_registered_device_is_listed_allocated_held_and_freed() {
 }
 
 #[tokio::test]
-async fn a_refused_pod_says_what_the_kubelet_says() {
+async fn a_rejected_pod_has_the_kubelets_message() {
     let node = Node::start();
     let plugin = node.serve("one.sock", &["a"]);
     node.register("one.sock", NAME, API_VERSION).await.unwrap();
@@ -246,7 +246,7 @@ async fn a_vanished_plugin_keeps_its_capacity_for_five_minutes() {
 }
 
 #[tokio::test]
-async fn the_end_of_an_old_stream_cuts_the_new_registration_off() {
+async fn the_end_of_an_old_stream_ends_the_new_registration() {
     let node = Node::start();
     let old = node.serve("old.sock", &["a"]);
     node.register("old.sock", NAME, API_VERSION).await.unwrap();

@@ -39,7 +39,7 @@ fn name(alert: &Value) -> &str {
 }
 
 #[test]
-fn promtool_takes_the_rules_and_each_alert_fires_when_it_should() -> anyhow::Result<()> {
+fn promtool_accepts_the_rules_and_each_alert_fires_when_it_should() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let (rules, tests) = (folder.path().join("rules.yaml"), folder.path().join("tests.yaml"));
     // promtool reads it, because JSON is YAML.
@@ -80,7 +80,7 @@ fn plain(texts: &Value) -> Map<String, Value> {
 
 /// The chart's values change only what they name.
 #[test]
-fn the_chart_has_the_same_rules_but_for_the_address_and_the_limit() -> anyhow::Result<()> {
+fn the_charts_rules_differ_only_in_the_address_and_the_limit() -> anyhow::Result<()> {
     const PAGE: &str = "https://git.example.com/kerf/docs/runbooks.md";
     let (shipped, folder) = (shipped()?, tempfile::tempdir()?);
     ensure!(by_chart(&json!({}))? == shipped, "the chart's rules are not those of deploy/monitoring");
@@ -133,7 +133,7 @@ fn each_alert_has_series_that_fire_it_and_series_that_do_not() -> anyhow::Result
 
 /// Each alert is in the documentation, names what to do, and leads to a runbook with the same four parts.
 #[test]
-fn each_alert_is_documented_and_leads_to_its_runbook() -> anyhow::Result<()> {
+fn each_alert_is_documented_and_links_to_its_runbook() -> anyhow::Result<()> {
     const RUNBOOKS: &str = "docs/runbooks.md";
     const PARTS: [&str; 4] = ["**Meaning.**", "**Impact.**", "**Diagnosis.**", "**Mitigation.**"];
     let documentation = std::fs::read_to_string(root().join("docs/metrics.md"))?;

@@ -55,7 +55,7 @@ fn base<'q>(name: &'q str, documented: &Metrics) -> &'q str {
 }
 
 #[test]
-fn alerts_and_dashboard_ask_for_metrics_that_exist() -> anyhow::Result<()> {
+fn alerts_and_dashboard_query_existing_metrics() -> anyhow::Result<()> {
     let documented = documented()?;
     let mut asked = BTreeSet::new();
     for (place, query) in queries()? {
@@ -88,7 +88,7 @@ fn alerts_and_dashboard_ask_for_metrics_that_exist() -> anyhow::Result<()> {
 /// `TypeScript`, and the Go module `grafana-foundation-sdk` v0.0.22 has builders. Both are made from CUE in Grafana's
 /// repository (`kinds/dashboard/dashboard_kind.cue`), which nothing here can read.
 #[test]
-fn panels_have_a_place_a_number_and_a_data_source_of_their_own() -> anyhow::Result<()> {
+fn each_panel_has_its_own_place_number_and_data_source() -> anyhow::Result<()> {
     const SOURCE: &str = "${datasource}";
     let dashboard = Dashboard::read()?;
     let (mut taken, mut numbers) = (BTreeSet::new(), BTreeSet::new());

@@ -75,8 +75,7 @@ impl Drop for Dcgm {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dcgm_is_paused_while_it_holds_what_is_cut_and_comes_back_also_after_the_agent_was_killed()
--> anyhow::Result<()> {
+async fn dcgm_is_paused_for_a_cut_and_resumed_even_after_the_agent_was_killed() -> anyhow::Result<()> {
     let mut scene = Scene::start(h100()).await?;
     scene.want(vec![scene.wanted("s1", mig("1g.10gb", 0, 1)?, None).await?]).await?;
     scene.slice_until("s1", SliceState::Idle).await?;

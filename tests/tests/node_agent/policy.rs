@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::node_agent::scene::{NODE, ONE, Scene, h100, mig};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_mig_mode_is_switched_on_an_empty_gpu_only_and_where_policy_allows_it() -> anyhow::Result<()> {
+async fn the_mig_mode_is_switched_only_on_an_empty_gpu_and_if_policy_allows_it() -> anyhow::Result<()> {
     let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 1, MigMode::Disabled)).await?;
     scene.set_policy(&json!({"gpus": [{"kinds": ["mig"]}]})).await?;
     let complaint = scene.complaint(Condition::GPUS_HEALTHY).await?;
@@ -61,7 +61,7 @@ async fn compute_instances_share_a_gpu_instance() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_that_cannot_be_read_is_told_and_the_one_before_stays() -> anyhow::Result<()> {
+async fn an_unreadable_policy_is_reported_and_the_last_valid_one_stays() -> anyhow::Result<()> {
     let scene = Scene::start(h100()).await?;
     let patch = Patch::Merge(json!({"spec": {"policy": {"gpus": [{"kinds": ["mig"], "exclusive": true}]}}}));
     scene.gpu_nodes.patch(NODE, &PatchParams::default(), &patch).await?;

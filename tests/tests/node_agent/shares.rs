@@ -56,7 +56,7 @@ async fn shares_are_served_with_their_limits() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_outlives_its_agent_and_one_that_dies_is_started_anew() -> anyhow::Result<()> {
+async fn a_daemon_outlives_its_agent_and_a_dead_one_is_restarted() -> anyhow::Result<()> {
     let mut scene = Scene::start(t4()).await?;
     let (_, held) = scene.hold(&[], ("s1", mps(4)), ("a", FOUR)).await?;
     let first = daemon(&scene).await?;
@@ -83,7 +83,7 @@ async fn a_daemon_outlives_its_agent_and_one_that_dies_is_started_anew() -> anyh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_are_told_of_a_fault_of_their_server_though_its_daemon_goes_on() -> anyhow::Result<()> {
+async fn pods_get_an_event_about_a_fault_of_their_server() -> anyhow::Result<()> {
     let scene = Scene::start(t4()).await?;
     scene.hold(&[], ("s1", mps(4)), ("a", FOUR)).await?;
     let first = daemon(&scene).await?;
@@ -98,7 +98,7 @@ async fn pods_are_told_of_a_fault_of_their_server_though_its_daemon_goes_on() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_outside_kerf_is_told_and_not_offered() -> anyhow::Result<()> {
+async fn memory_used_outside_kerf_is_reported_and_not_offered() -> anyhow::Result<()> {
     let scene = Scene::start(t4()).await?;
     scene.show_process(4711, "python3", None)?;
     scene.happen(|control| control.process(Process::on_gpu(4711, 0, 3000)))?;
@@ -116,8 +116,8 @@ async fn memory_outside_kerf_is_told_and_not_offered() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_uses_more_than_its_share_is_told_and_evicted_where_policy_says_so() -> anyhow::Result<()>
-{
+async fn a_pod_that_exceeds_its_share_gets_an_event_and_is_evicted_if_policy_requires_it()
+-> anyhow::Result<()> {
     let scene = Scene::start(t4()).await?;
     let (pod, _) = scene.hold(&[], ("s1", mps(4)), ("a", FOUR)).await?;
     scene.show_process(42, "train", Some(&pod))?;
@@ -131,7 +131,7 @@ async fn a_pod_that_uses_more_than_its_share_is_told_and_evicted_where_policy_sa
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_can_limits_the_memory_of_a_time_slices_pod() -> anyhow::Result<()> {
+async fn a_capable_driver_limits_the_memory_of_a_time_slices_pod() -> anyhow::Result<()> {
     let mut scene = Scene::start(t4().driver_version("615.10.01")).await?;
     scene.set_policy(&json!({"gpus": [{"timeSlicing": {"memoryLimits": true}}]})).await?;
     let name = "nvidia.com/gpu-4gb.shared";
@@ -161,7 +161,7 @@ async fn a_driver_that_can_limits_the_memory_of_a_time_slices_pod() -> anyhow::R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_leaves_takes_what_it_set_and_leaves_what_is_held() -> anyhow::Result<()> {
+async fn an_uninstalled_agent_reverts_its_settings_and_keeps_held_slices() -> anyhow::Result<()> {
     let gpus = MockConfig::new().seed(NODE).gpus(Model::T4, 2, MigMode::Disabled);
     let mut scene = Scene::start(gpus).await?;
     scene.set_policy(&json!({"gpus": [{"mps": {"exclusive": true}}]})).await?;

@@ -15,7 +15,7 @@ use kube::api::DeleteParams;
 use crate::node_agent::scene::{NODE, ONE, Scene, TIMEOUT, h100, mig};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slice_is_cut_where_it_is_wanted_and_its_pod_gets_that_very_device() -> anyhow::Result<()> {
+async fn a_slice_is_cut_at_its_place_and_its_pod_gets_that_device() -> anyhow::Result<()> {
     let scene = Scene::start(h100()).await?;
     let status = scene.status().await?;
     assert_eq!(status.gpus[0].model, "H100-80GB");
@@ -87,7 +87,7 @@ async fn a_wanted_slice_is_ready_soon() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restarted_agent_and_a_restarted_kubelet_find_everything_again() -> anyhow::Result<()> {
+async fn a_restarted_agent_and_a_restarted_kubelet_restore_their_state() -> anyhow::Result<()> {
     let mut scene = Scene::start(h100()).await?;
     let pod = scene.create("a", ONE).await?;
     let held = scene.wanted("s1", mig("1g.10gb", 0, 1)?, Some((&pod, ONE))).await?;
@@ -156,7 +156,7 @@ async fn a_kubelet_that_was_just_started_and_lists_no_pod_yet_frees_nothing() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nvmls_refusals_are_told_in_its_own_words_and_leave_nothing_behind() -> anyhow::Result<()> {
+async fn nvmls_errors_are_reported_verbatim_and_leave_nothing_behind() -> anyhow::Result<()> {
     let scene = Scene::start(h100()).await?;
     // The compute instance is refused once: the GPU instance is destroyed again, and the second try succeeds.
     let once = Fault::new("nvmlGpuInstanceCreateComputeInstance", NvmlCode::INSUFFICIENT_RESOURCES).times(1);
@@ -198,7 +198,7 @@ async fn nvmls_refusals_are_told_in_its_own_words_and_leave_nothing_behind() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_came_past_the_scheduler_finds_nothing_to_steal() -> anyhow::Result<()> {
+async fn a_pod_that_bypassed_the_scheduler_gets_no_slice() -> anyhow::Result<()> {
     let scene = Scene::start(h100()).await?;
     scene.want(vec![scene.wanted("s1", mig("1g.10gb", 0, 1)?, None).await?]).await?;
     scene.slice_until("s1", SliceState::Idle).await?;

@@ -13,7 +13,7 @@ use kube::api::DeleteParams;
 use crate::node_agent::scene::{NODE, ONE, Scene, TIMEOUT, h100, mig, name_boot};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_reboot_the_recorded_slices_are_at_their_places() -> anyhow::Result<()> {
+async fn the_agent_restores_its_slices_at_their_places_after_a_reboot() -> anyhow::Result<()> {
     let mut scene = Scene::start(h100()).await?;
     let (_, held) = scene.hold(&[], ("s1", mig("1g.10gb", 4, 1)?), ("a", ONE)).await?;
     let idle = scene.wanted("s2", mig("3g.40gb", 0, 4)?, None).await?;
@@ -39,7 +39,7 @@ async fn after_a_reboot_the_recorded_slices_are_at_their_places() -> anyhow::Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_that_reports_an_xid_is_left_alone_and_comes_back() -> anyhow::Result<()> {
+async fn a_gpu_with_an_xid_error_is_not_used_until_it_recovers() -> anyhow::Result<()> {
     let scene = Scene::start(h100()).await?;
     scene.want(vec![scene.wanted("s1", mig("1g.10gb", 0, 1)?, None).await?]).await?;
     scene.slice_until("s1", SliceState::Idle).await?;
@@ -61,7 +61,7 @@ async fn a_gpu_that_reports_an_xid_is_left_alone_and_comes_back() -> anyhow::Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_whose_errors_could_not_be_heard_is_listened_to_once_it_answers() -> anyhow::Result<()> {
+async fn the_agent_subscribes_to_a_gpus_errors_once_the_gpu_responds() -> anyhow::Result<()> {
     let silent = |dir: &std::path::Path| {
         let fault = Fault::new("nvmlDeviceRegisterEvents", NvmlCode::UNKNOWN).on_gpu(0);
         Ok(MockControl::new().fault(fault).write(&MockFiles::in_folder(dir).control)?)
@@ -104,7 +104,7 @@ async fn the_other_gpu_serves(scene: Scene, held: WantedSlice) -> anyhow::Result
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_gpu_is_told_and_the_other_goes_on() -> anyhow::Result<()> {
+async fn a_lost_gpu_is_reported_and_the_other_is_still_used() -> anyhow::Result<()> {
     let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 2, MigMode::Enabled)).await?;
     let (_, held) = scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
     scene.happen(|control| control.fault(Fault::gpu_lost(0)))?;
@@ -114,7 +114,7 @@ async fn a_lost_gpu_is_told_and_the_other_goes_on() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_that_hangs_stops_no_other() -> anyhow::Result<()> {
+async fn an_unresponsive_gpu_does_not_stop_the_other() -> anyhow::Result<()> {
     let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 2, MigMode::Enabled)).await?;
     let (_, held) = scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
     scene.happen(|control| control.fault(Fault::hang("*").on_gpu(0)))?;
@@ -125,7 +125,7 @@ async fn a_gpu_that_hangs_stops_no_other() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_node_that_was_deleted_has_its_whole_status_again() -> anyhow::Result<()> {
+async fn a_deleted_gpu_node_gets_its_whole_status_again() -> anyhow::Result<()> {
     let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 2, MigMode::Enabled)).await?;
     let remade = |holders: &'static [&'static str]| {
         move |s: &GpuNodeStatus| {
@@ -147,7 +147,7 @@ async fn a_gpu_node_that_was_deleted_has_its_whole_status_again() -> anyhow::Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_is_offered_once_its_cdi_specification_is_there() -> anyhow::Result<()> {
+async fn a_device_is_offered_once_its_cdi_specification_exists() -> anyhow::Result<()> {
     // A file is where the folder should be.
     let scene = Scene::prepare(h100(), |dir| Ok(std::fs::write(dir.join("cdi"), "no folder")?)).await?;
     scene.until("the agent to serve", GpuNodeStatus::is_ready).await?;
@@ -170,7 +170,7 @@ async fn a_device_is_offered_once_its_cdi_specification_is_there() -> anyhow::Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_manager_of_the_gpus_is_not_fought() -> anyhow::Result<()> {
+async fn the_agent_does_not_fight_a_conflicting_gpu_manager() -> anyhow::Result<()> {
     let mut theirs = None;
     let scene = Scene::prepare(h100(), |dir| {
         let folder = dir.join("device-plugins");

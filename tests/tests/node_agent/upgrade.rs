@@ -38,7 +38,7 @@ async fn start() -> anyhow::Result<Scene> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_driver_is_let_go_of_and_what_its_reload_took_is_made_again() -> anyhow::Result<()> {
+async fn the_agent_releases_the_driver_and_recreates_slices_after_its_reload() -> anyhow::Result<()> {
     let mut scene = start().await?;
     scene.want(vec![scene.wanted("s1", mig("3g.40gb", 4, 4)?, None).await?]).await?;
     let before = scene.slice_until("s1", SliceState::Idle).await?;
@@ -74,7 +74,7 @@ async fn the_driver_is_let_go_of_and_what_its_reload_took_is_made_again() -> any
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_is_reloaded_while_no_agent_runs_gives_the_mode_back_and_an_admin_who_switched_it_off_is_heeded()
+async fn the_agent_restores_mig_mode_after_a_driver_reload_but_not_after_an_admin_switched_it_off()
 -> anyhow::Result<()> {
     let mut scene = start().await?;
     scene.want(vec![scene.wanted("s1", mig("3g.40gb", 4, 4)?, None).await?]).await?;

@@ -113,7 +113,7 @@ async fn every_model_is_labelled_with_its_product_and_memory() {
 
 /// config-manager compares the link's target, not the content, so a changed layout needs a new key.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layout_that_changes_under_its_key_is_not_noticed() {
+async fn the_plugin_ignores_a_layout_that_changes_under_its_key() {
     let scene = Scene::start().await;
     let node = scene.node(StaticNodeSpec::new("a", Model::T4, 1).layout("time-sliced-4")).await;
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();

@@ -6,7 +6,7 @@ use kerf_tests::nvidia_plugin::StaticNodeSpec;
 use crate::nvidia_plugin::scene::{Scene, replicas, until_labels};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn instances_are_offered_as_the_strategy_says() {
+async fn instances_are_offered_according_to_the_strategy() {
     let scene = Scene::start().await;
     let singles: Vec<(u32, &str)> = (0..7).map(|_| (0, "1g.5gb")).collect();
     let single =

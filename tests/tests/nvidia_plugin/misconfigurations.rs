@@ -17,7 +17,7 @@ async fn refused(node: &StaticNode, layout: &str, count: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layout_that_is_refused_leaves_the_node_without_devices_until_another_is_chosen() {
+async fn a_rejected_layout_leaves_the_node_without_devices_until_another_is_chosen() {
     let bad = [
         (
             "replicas-1",
@@ -62,7 +62,7 @@ async fn a_layout_that_is_refused_leaves_the_node_without_devices_until_another_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn instances_that_do_not_fit_the_strategy_are_refused() {
+async fn instances_that_do_not_fit_the_strategy_are_rejected() {
     let scene = Scene::start().await;
     let different = [(0, "3g.40gb"), (0, "1g.10gb")];
     let different = scene.node(StaticNodeSpec::new("d", Model::A100Gb80, 1).cut(&different)).await;

@@ -13,12 +13,12 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_without_mig_is_whole_or_shared_as_each_layout_shows() -> anyhow::Result<()> {
+async fn each_layout_applies_to_a_gpu_without_mig() -> anyhow::Result<()> {
     each_in_turn(Model::A10G).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_with_mig_is_cut_as_each_layout_shows() -> anyhow::Result<()> {
+async fn each_layout_applies_to_a_gpu_with_mig() -> anyhow::Result<()> {
     each_in_turn(Model::A100Gb80).await
 }
 

@@ -29,7 +29,7 @@ async fn shows(scene: &Scene, name: &str, layout: &Layout) -> anyhow::Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_without_mig_is_whole_or_shared_as_each_overlay_shows() -> anyhow::Result<()> {
+async fn each_overlay_applies_to_a_gpu_without_mig() -> anyhow::Result<()> {
     let scene = Scene::start("75s", vec![StaticNodeSpec::new("a10g", Model::A10G, 1)]).await?;
     scene.choose("a10g").await?;
     for layout in STATIC.iter().filter(|layout| !layout.mig) {
@@ -40,7 +40,7 @@ async fn a_gpu_without_mig_is_whole_or_shared_as_each_overlay_shows() -> anyhow:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gpu_with_mig_is_cut_as_each_overlay_shows_and_others_are_left_alone() -> anyhow::Result<()> {
+async fn each_overlay_applies_to_a_gpu_with_mig_and_no_other_node() -> anyhow::Result<()> {
     // These GPUs are cut as NVIDIA's MIG manager cuts them, which does not run here.
     let equal = StaticNodeSpec::new("equal", Model::A100Gb80, 1).cut(&[(0, "1g.10gb"); 7]);
     let balanced = [(0, "3g.40gb"), (0, "2g.20gb"), (0, "1g.10gb"), (0, "1g.10gb")];

@@ -124,7 +124,7 @@ async fn settings(cluster: &Cluster) -> anyhow::Result<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layout_is_applied_to_a_free_node_and_goes_with_its_policy() -> anyhow::Result<()> {
+async fn a_layout_is_applied_to_a_free_node_and_removed_with_its_policy() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     node(&cluster, "t4", "Tesla-T4").await?;
     label(&cluster, "t4", keys::LAYOUT, Some("time-sliced-4")).await?;
@@ -188,7 +188,7 @@ async fn config_is_absent(cluster: &Cluster) -> anyhow::Result<bool> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_stands_against_a_layout_is_told_and_nothing_is_changed() -> anyhow::Result<()> {
+async fn an_obstacle_to_a_layout_is_reported_and_the_node_is_unchanged() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     cluster.plane().kubectl(&["create", "namespace", OPERATOR]).await?;
     cluster_policy(&cluster, json!({"name": "theirs", "default": "any"})).await?;

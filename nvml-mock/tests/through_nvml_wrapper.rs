@@ -245,7 +245,6 @@ fn compute_instances_share_a_gpu_instance() {
     }
     assert_eq!(raw.create_compute(outer, 0).unwrap_err(), 23);
 
-    // Each has the memory of the GPU instance, and its own slices, name, index and UUID.
     let [half_device, first_device] = [half, first].map(|compute| raw.device(compute));
     assert_eq!(half_device.name().unwrap(), "NVIDIA H100 80GB HBM3 MIG 2c.4g.40gb");
     assert_eq!(first_device.name().unwrap(), "NVIDIA H100 80GB HBM3 MIG 1c.4g.40gb");

@@ -93,7 +93,8 @@ impl Truth {
             found.extend(node.gpus.gpus.iter().flat_map(GpuState::violations));
             let real: BTreeSet<&str> = node.gpus.gpus.iter().flat_map(mig_uuids).collect();
             for (device, (resource, pod)) in &node.held {
-                // A pod with a time slice of a MIG device holds a replica of it.
+                // A time slice of a MIG device is a replica with a number behind the device, so only the part before it
+                // names a device.
                 let (of, turn) = device.split_once("::").map_or((&**device, None), |(of, n)| (of, Some(n)));
                 if of.starts_with("MIG-") && !real.contains(of) {
                     found

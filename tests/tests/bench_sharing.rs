@@ -183,7 +183,7 @@ async fn a_failure_is_reported_with_the_pods_output_and_the_benchmark_cleans_up(
     ensure!(reason.contains("its container ended") && reason.contains("CalledProcessError"), "{reason}");
     nothing_left(&cluster).await?;
 
-    // The run is stopped in the middle.
+    // A run that is stopped in the middle must clean up, too.
     let sleeping = [&mps[..], &["--", "sleep", "0.01"]].concat();
     let long = Bench { measure: "10m", ..bench };
     let running = long.of_client("sharing", &sleeping)?.spawn()?;
@@ -231,7 +231,6 @@ async fn a_pod_is_profiled_and_neighbours_are_measured_if_mig_is_on() -> anyhow:
     ensure!(output.status.success(), "{}", text(&output));
     let profile: ProfileResults = bench.read("profile.json")?;
     assert_eq!(profile.points.iter().map(|point| point.copies).collect::<Vec<_>>(), [1, 2]);
-    // No run asked for a part of the threads.
     ensure!(profile.points.iter().all(|point| point.slice == "6gb MPS share"), "{profile:?}");
     ensure!(profile.workload.alone().seconds() >= 0.2 && profile.advice.is_some(), "{profile:?}");
     nothing_left(&cluster).await?;

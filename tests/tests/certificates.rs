@@ -35,7 +35,7 @@ async fn rotation_and_a_rolling_restart_under_load_lose_no_admission() -> anyhow
     let alone = async || Ok(scene.trusted().await? == both[..1]);
     wait(TIMEOUT, "the first authority to go", alone).await?;
     ensure!(scene.leaf().await? != leaf, "the leaf is the first one");
-    // Runs for a while longer, with leaves of the new authority only.
+    // The load continues a while, so that admissions with leaves of the new authority alone are counted, too.
     tokio::time::sleep(Duration::from_secs(2)).await;
 
     done.store(true, Ordering::Relaxed);

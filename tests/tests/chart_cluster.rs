@@ -128,7 +128,7 @@ async fn the_api_server_accepts_the_chart_and_the_manifests() -> anyhow::Result<
     }
     plane.definitions_established().await?;
     plane.create_namespace(NAMESPACE).await?;
-    // The address after the first one of the plane's range, which is the API server's.
+    // The first address of the plane's range is the API server's, so the next one is taken.
     let first = plane.kubectl(&["get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"]).await?;
     let (network, _) = first.trim().rsplit_once('.').context("the API server has no address")?;
     let main =
@@ -181,7 +181,7 @@ async fn a_namespace_is_excluded_by_its_label() -> anyhow::Result<()> {
         let output = plane.kubectl_output(&arguments, &pod.to_string()).await?;
         anyhow::Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
     };
-    // The API server caches policies and namespaces.
+    // The API server caches policies and namespaces, so the warning comes a moment later.
     let warned = async || {
         let (created, said) = create("free", "kerf.dev/gpu-memory").await?;
         Ok(created && said.contains("kerf serves no pod of namespace free"))
@@ -317,7 +317,7 @@ async fn bind_agent(plane: &ControlPlane, node: &str) -> anyhow::Result<()> {
 async fn bind(plane: &ControlPlane, namespace: &str, selector: &str, node: &str) -> anyhow::Result<()> {
     let pods = Api::<Pod>::namespaced(plane.client(), namespace);
     let theirs = ListParams::default().labels(selector);
-    // The DaemonSet's controller names the node in the pod's affinity.
+    // A pending pod of a DaemonSet has no node yet, but its controller names the node in the pod's affinity.
     let is_for = |pod: &Pod| {
         let fields = json!(pod.spec)
             .pointer("/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchFields")

@@ -234,7 +234,6 @@ async fn gitops_tolerates_what_cert_manager_writes() -> anyhow::Result<()> {
     let before = plane.kubectl(&bundles).await?;
     let found = drift(plane, &render()?).await?;
     ensure!(found.is_empty(), "{}", found.join("\n"));
-    // A sync does not remove the authority either.
     apply(plane, &render()?, &[]).await?;
     ensure!(before.split_whitespace().count() == 2, "no authority was injected: {before}");
     ensure!(plane.kubectl(&bundles).await? == before, "a sync changed what cert-manager injected");

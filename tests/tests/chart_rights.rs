@@ -39,7 +39,7 @@ fn rights(values: &Value) -> BTreeMap<String, BTreeSet<String>> {
         let place =
             binding["metadata"]["namespace"].as_str().map(|name| format!(" in {name}")).unwrap_or_default();
         let rules = objects.get(&format!("{API} {kind} {role}")).map(|role| role["rules"].clone());
-        // The scheduler's roles are Kubernetes' own.
+        // The scheduler's roles are Kubernetes' own, so the chart does not contain their rules.
         let given = rules.map_or_else(
             || vec![format!("as {role}")],
             |rules| rules.as_array().unwrap().iter().flat_map(|rule| of_rule(rule, &place)).collect(),

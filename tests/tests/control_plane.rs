@@ -112,7 +112,6 @@ async fn a_second_scheduler_binds_the_pods_that_name_it() -> anyhow::Result<()> 
     let metrics = plane.metrics("second").await?;
     assert!(metrics.contains("scheduler_schedule_attempts_total{profile=\"second\",result=\"scheduled\"} 1"));
 
-    // A killed scheduler comes back and continues.
     plane.child("second")?.kill()?;
     pods.create(&PostParams::default(), &pod("late", "second")?).await?;
     plane.restart("second").await?;

@@ -94,7 +94,6 @@ async fn no_pod_gets_a_name_that_a_device_class_claims() -> anyhow::Result<()> {
     assert!(refused.contains("gpu.example.com") && refused.contains("nvidia.com/gpu"), "{refused}");
     assert_eq!(cluster.phase("early").await?, "Pending");
 
-    // Without the classes everything is as before.
     cluster.plane().kubectl(&["delete", "deviceclass", "mig.example.com", "gpu.example.com"]).await?;
     runs_on_a_small_instance(&cluster, "early").await?;
     is_named(&cluster, SMALL).await?;

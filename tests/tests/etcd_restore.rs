@@ -81,7 +81,7 @@ async fn a_slice_that_an_etcd_restore_has_forgotten_is_not_given_out_again() -> 
         Cluster::start(ClusterOptions::without_controller_manager(nodes.into()), |_| ()).await?;
     cluster.create(&asking("stays")).await?;
     cluster.running("stays").await?;
-    // It is bound after the copy alone.
+    // Without a scheduler the pod is bound only after etcd was copied, so the copy does not have its Binding.
     cluster.plane_mut().child(SCHEDULER)?.kill()?;
     cluster.create(&asking("again")).await?;
     let saved = epoch(&cluster).await?;
@@ -95,7 +95,7 @@ async fn a_slice_that_an_etcd_restore_has_forgotten_is_not_given_out_again() -> 
         let follows = async || Ok(epoch(&cluster).await? > last);
         wait(TIMEOUT, "the next leader", follows).await?;
     }
-    // Reserved in the last epoch, which is on its agent's disk therefore.
+    // This pod is reserved in the last epoch, so its agent has that epoch on disk.
     cluster.create(&asking("forgotten")).await?;
     cluster.running("forgotten").await?;
     let heard = recorded_epoch(&cluster)?;
@@ -105,7 +105,7 @@ async fn a_slice_that_an_etcd_restore_has_forgotten_is_not_given_out_again() -> 
     let all = places(&cluster).await?;
     let (in_use, _) = all.iter().find(|(_, pod)| *pod == "forgotten").context("it has no place")?;
 
-    // A leader that lived on would write its Lease as it was. The next one is to find an older Lease.
+    // A leader that lived on would write its Lease as it was; the next leader must find an older Lease.
     cluster.extender().kill()?;
     cluster.plane_mut().restore_etcd(&before).await?;
     ensure!(cluster.pods().get_opt("forgotten").await?.is_none(), "nothing was put back");

@@ -175,7 +175,6 @@ async fn pods_are_bound_to_new_and_to_idle_slices() -> anyhow::Result<()> {
     let [new, idle] = times.map(|times| percentile(&times, 50).unwrap_or_default());
     println!("created to bound: new slice p50 {new:?}, idle slice p50 {idle:?}");
 
-    // A bigger slice takes the place of idle ones, and the assignment is written into the pod.
     scene.walk("whole", WHOLE).await?;
     let pod = scene.pods.get("whole").await?;
     let assignment = &pod.metadata.annotations.unwrap_or_default()[keys::ASSIGNMENT];

@@ -67,7 +67,8 @@ async fn a_killed_agent_restores_its_state() -> anyhow::Result<()> {
 async fn a_frozen_agent_delays_no_pod() -> anyhow::Result<()> {
     let nodes = vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)];
     let mut cluster = Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await?;
-    // Its connection stays open for a while, and of equal nodes the first by name is chosen.
+    // The frozen node is still a candidate: its connection stays open for a while, and of equal nodes the first by name
+    // is chosen.
     cluster.nodes_mut()[0].agent().signal(Signal::STOP)?;
     cluster.create(&sized_pod("a", "10Gi", "hardware")).await?;
     let bound = async || {
@@ -77,7 +78,6 @@ async fn a_frozen_agent_delays_no_pod() -> anyhow::Result<()> {
     wait(TIMEOUT * 3, "the pod to be placed on n2", bound).await?;
     cluster.running("a").await?;
 
-    // The agent comes back, and its node serves again.
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.nodes_mut()[0].agent().restart()?;
     cluster.create(&sized_pod("whole", "80Gi", "hardware")).await?;
@@ -114,7 +114,6 @@ async fn a_node_is_rolled_back_and_upgraded_again_while_pods_run_and_are_pending
 
     cluster.create(&sized_pod("pending", "10Gi", "hardware")).await?;
     cluster.event("pending", "kerf agent not connected to the extender").await?;
-    // The other node's agent is already of the new version.
     cluster.create(&sized_pod("beside", "4Gi", "none")).await?;
     cluster.running("beside").await?;
     assert_eq!(cluster.phase("cut").await?, "Running");

@@ -446,7 +446,7 @@ async fn kerfs_own_resource_names_need_a_scheduler_that_calls_the_extender() -> 
         ("nvidia.com/gpu-10gb", "1", &ours),
         ("nvidia.com/gpu-10gb", "0", &named),
         ("kerf.dev/gpu-10gb", "0", &named),
-        // As GPU Operator's validator asks.
+        // GPU Operator's validator asks in this way, with a node name, so the guard must allow it.
         ("nvidia.com/gpu", "1", &named),
         ("nvidia.com/mig-1g.10gb", "1", &named),
         ("nvidia.com/gpu.shared", "1", &named),

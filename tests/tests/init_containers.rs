@@ -205,7 +205,6 @@ async fn goes_on_with_a_larger_slice(cluster: &Cluster) -> anyhow::Result<()> {
     load["resources"] = json!({"limits": {"kerf.dev/gpu-20gb": "1"}});
     cluster.create(&pod("levelled", &[load], &[for_ever("main", 1)])?).await?;
     init_runs(cluster, "levelled", "load").await?;
-    // The pod holds one slice, and not one of each size.
     slices_of(cluster, "levelled", 1).await?;
     std::fs::write(gates.path().join("load"), "").context("failed to open a gate")?;
     cluster.running("levelled").await?;
@@ -232,7 +231,6 @@ async fn an_agent_offers_held_slices_before_a_restarted_kubelet_admits_its_pods_
         async || Ok(kubelet.healthy_devices().get(NAME).is_some_and(|healthy| held.is_subset(healthy)));
     wait(TIMEOUT, "what is held to be offered again", offered).await?;
     kubelet.hold_pods_back(false);
-    // This pod is admitted after the other.
     cluster.create(&pod("two", &[], &[for_ever("main", 1)])?).await?;
     cluster.running("two").await?;
     assert_eq!(kubelet.failed_admissions(), []);

@@ -45,7 +45,7 @@ async fn the_manifests_alone_install_kerf_and_detectors_get_slices() -> anyhow::
     detectors_run(&cluster).await?;
     let slices = cluster.node("h100")?.gpus()?.slices();
     assert_eq!(slices.len(), 7, "{slices:?}");
-    // A share with an MPS daemon, which the agent starts from its container.
+    // The agent starts the MPS daemon from its container, so a share tests that container, too.
     let share = sized_pod("share", "4Gi", "memory");
     cluster.pods().create(&share).await?;
     let share = cluster.pods().running("share").await?;
@@ -55,7 +55,6 @@ async fn the_manifests_alone_install_kerf_and_detectors_get_slices() -> anyhow::
     assert!(grant.environment.contains_key("CUDA_MPS_PIPE_DIRECTORY"), "{grant:?}");
     sound(&cluster).await?;
 
-    // The webhook's replicas are deleted one after the other, and pods are still admitted.
     let system = Api::<Pod>::namespaced(cluster.plane().client(), NAMESPACE);
     let webhooks = ListParams::default().labels("app.kubernetes.io/name=kerf-webhook");
     for webhook in system.list(&webhooks).await?.items {

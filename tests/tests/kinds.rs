@@ -228,7 +228,6 @@ async fn slices_are_cut_ahead_of_demand_so_a_pod_needs_no_cut() -> anyhow::Resul
     idle(2).await?;
     assert_eq!(mig_devices(&cluster)?.len(), 3, "another was cut in its place");
 
-    // A bigger slice takes their place, and while it holds that, nothing is cut ahead.
     cluster.create(&sized_pod("big", "40Gi", "hardware")).await?;
     cluster.create(&sized_pod("big-too", "30Gi", "hardware")).await?;
     cluster.running("big").await?;

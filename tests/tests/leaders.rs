@@ -341,7 +341,6 @@ async fn a_pod_in_backoff_blocks_no_ready_slice() -> anyhow::Result<()> {
     scene.agents.set_offer(Offer::FirstOfName);
     scene.create("next", &request(SMALL, 1), json!({})).await?;
     scene.bound("next", MANAGED).await?;
-    // The pod that made way gets its slice again.
     scene.agents.set_offer(Offer::All);
     scene.change_node(MANAGED, json!({"metadata": {"labels": {"zone": "a"}}})).await?;
     scene.bound("in-backoff", MANAGED).await?;
@@ -371,7 +370,7 @@ async fn a_new_leader_waits_for_a_dead_leaders_binding_on_static_nodes() -> anyh
     scene.leaders.leads_but(Some(leader)).await?;
     scene.create("late", &whole_gpu(), json!({"spec": {"schedulerName": "second"}})).await?;
     scene.told("late", &Refusal::LeaderChanged.to_string()).await?;
-    // Managed nodes take pods at once.
+    // Only static nodes must wait for the former leader; managed nodes take pods at once.
     let second = json!({"spec": {"schedulerName": "second"}});
     scene.create("elsewhere", &request(SMALL, 1), second).await?;
     scene.bound("elsewhere", MANAGED).await?;
@@ -411,7 +410,6 @@ async fn the_api_server_rejects_a_binding_of_a_replaced_leader() -> anyhow::Resu
         let answer = scene.dry_bind("early", lead).await?;
         ensure!(answer == "taken", "{lead:?}: {answer}");
     }
-    // The delayed Binding arrives, and changes nothing; one of the new leader binds its pod.
     scene.leaders.replicas[leader].link().set(Gate::Open);
     scene.create("next", &request(SMALL, 1), json!({"spec": {"schedulerName": "second"}})).await?;
     scene.leaders.start_scheduler(&mut scene.plane, "second").await?;
@@ -433,7 +431,7 @@ async fn a_leader_that_resumes_without_its_lease_binds_no_pod() -> anyhow::Resul
     for number in 0..SMALLS {
         pods.push(scene.create_unscheduled(&format!("pod-{number}"), &request(SMALL, 1)).await?);
     }
-    // Each bind opens a connection, and reserves a slice.
+    // These binds only open connections and reserve slices: no slice is ready, so no pod is bound.
     for answer in bind_all(&scheduler, &pods).await {
         let answer = answer?;
         ensure!(answer.contains("reservation stays"), "{answer}");
@@ -446,18 +444,17 @@ async fn a_leader_that_resumes_without_its_lease_binds_no_pod() -> anyhow::Resul
     let sent = scene.leaders.replicas[leader].link().entered();
     let reported = scene.status()?;
     let wake_up = async {
-        // The requests are in the sockets by then.
+        // The leader must find the requests when it resumes, and they are in its sockets by then.
         tokio::time::sleep(Duration::from_secs(1)).await;
         scene.leaders.replicas[leader].child().signal(Signal::CONT)
     };
     let (answers, woken) = tokio::join!(bind_all(&scheduler, &pods), wake_up);
     woken?;
-    // It refuses the bind, or closes the connection.
+    // Either outcome is right: the former leader rejects the bind, or closes the connection.
     ensure!(!answers.iter().flatten().any(String::is_empty), "a pod was bound: {answers:?}");
     scene.leaders.replicas[leader].logs("leader::lease", before).await?;
     let now = scene.leaders.replicas[leader].link().entered();
     ensure!(now == sent, "{now:?} after {sent:?}: {answers:?}");
-    // It has not marked anything in the ledger either. The new leader binds all pods to their reservations.
     ensure!(scene.status()? == reported, "{:?} after {reported:?}", scene.status()?);
     let successor = scene.scheduler_client(next).await?;
     for answer in bind_all(&successor, &pods).await {
@@ -501,13 +498,12 @@ async fn two_leaders_never_use_the_same_place() -> anyhow::Result<()> {
     wait(TIMEOUT, "the agent to hear the next leader", learns).await?;
     let (of_former, of_next) =
         tokio::join!(bind_all(&former_client, of_former), bind_all(&next_client, of_next));
-    // It believes that it leads, but the agent has received a higher epoch.
+    // The former leader believes that it leads, but the agent has received a higher epoch, so every bind must fail.
     ensure!(!of_former.iter().flatten().any(String::is_empty), "the former leader binds: {of_former:?}");
     // The agent hangs up at once, and each bind gets the error that it sees first.
     scene.leaders.replicas[former].logs("a leader of a higher epoch is obeyed", 0).await?;
     let bound = of_next.iter().flatten().filter(|answer| answer.is_empty()).count();
     ensure!(bound == SMALLS - EARLY, "{of_next:?}\n{}", scene.leaders.log_tails());
-    // The earlier Bindings arrive, and their places are still reserved.
     scene.leaders.replicas[former].link().set(Gate::Open);
     for pod in early {
         scene.bound(pod.metadata.name.as_deref().unwrap_or_default(), MANAGED).await?;
@@ -553,7 +549,6 @@ async fn a_binding_that_is_lost_keeps_its_place_until_it_cannot_arrive() -> anyh
     }
     scene.until_reserved(&[]).await?;
     ensure!(scene.pods.get("stays").await?.spec.is_some_and(|spec| spec.node_name.is_none()));
-    // The whole GPU is free again.
     scene.create("whole", &request(WHOLE, 1), json!({})).await?;
     scene.bound("whole", MANAGED).await?;
     scene.stop().await

@@ -69,7 +69,7 @@ fn full() -> anyhow::Result<(GpuNodeSpec, GpuNodeStatus)> {
     assert_eq!(spec.slices.len(), 3);
     assert_eq!(spec.slices[0].gpu, gpu_uuid(0));
     spec.policy = full_policy()?;
-    // A compute instance, and a pod that gets no slices of others.
+    // The schema must keep the fields of compute instances and of pods that are alone, too, and the sample has neither.
     let Some(Shape::Mig { part, .. }) = spec.slices.last_mut().map(|slice| &mut slice.shape) else {
         bail!("the last slice is no GPU instance");
     };

@@ -75,7 +75,7 @@ async fn three_pods_share_a_mig_device_that_is_destroyed_after_the_last() -> any
     assert_eq!(before, expected.map(|(device, pod)| (device, pod.to_owned())).collect());
     Truth::ensure_sound(&cluster).await?;
 
-    // A restarted agent learns which pod has which turn.
+    // A restarted agent must restore which pod has which turn, so it is killed with pods on both devices.
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.nodes_mut()[0].agent().restart()?;
     cluster.create(&limited_pod("e", SHARED, 1)).await?;
@@ -86,7 +86,6 @@ async fn three_pods_share_a_mig_device_that_is_destroyed_after_the_last() -> any
     assert_eq!(held(&cluster), after);
     wait(TIMEOUT, "the agent to tell of all turns", async || Ok(told(&cluster).await? == after)).await?;
 
-    // A pod for the whole GPU waits for the last pod of both devices.
     cluster.create(&limited_pod("big", "nvidia.com/mig-7g.80gb", 1)).await?;
     for name in ["a", "d", "b", "e"] {
         cluster.delete(name).await?;

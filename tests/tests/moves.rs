@@ -36,7 +36,7 @@ async fn one_evictable_pod_is_evicted_and_runs_again_on_another_node() -> anyhow
     let cluster = Cluster::start(ClusterOptions::without_controller_manager(nodes), |_| ()).await?;
     cluster.create(&asking("half", "40Gi", Some("n2"))).await?;
     cluster.running("half").await?;
-    // A cordon leads the pod to n1, and not a choice of its own, which would keep its successor there too.
+    // A cordon leads the pod to n1, because a node selector would keep its successor there, too.
     cluster.cordon("n2", true).await?;
     cluster.create(&movable(asking("small", "10Gi", None))).await?;
     cluster.running("small").await?;
@@ -47,7 +47,7 @@ async fn one_evictable_pod_is_evicted_and_runs_again_on_another_node() -> anyhow
     let gone = async || Ok(cluster.pods().get_opt("small").await?.is_none());
     wait(TIMEOUT, "small to be evicted", gone).await?;
     cluster.event("small", "evicted from n1 so that default/whole finds room").await?;
-    // Recreates the pod as its controller would.
+    // No controller runs here, so the test recreates the evicted pod.
     cluster.create(&movable(asking("small-again", "10Gi", None))).await?;
     cluster.running("whole").await?;
     cluster.running("small-again").await?;
@@ -55,7 +55,6 @@ async fn one_evictable_pod_is_evicted_and_runs_again_on_another_node() -> anyhow
     assert_eq!(node_of(&cluster, "small-again").await?.as_deref(), Some("n2"));
     assert_eq!(cluster.phase("half").await?, "Running", "who may not be moved stays");
 
-    // Now no eviction would help: the next big pod is pending, and no pod is evicted for it.
     cluster.create(&asking("another", "80Gi", None)).await?;
     cluster.event("another", "GPU slices in use").await?;
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -161,7 +161,6 @@ fn the_layouts_of_nvidias_plugin_do_what_their_names_say() -> anyhow::Result<()>
             assert_eq!(allocatable, [("nvidia.com/gpu", shares)], "{overlay}");
         }
     }
-    // All layouts together, each for the nodes that ask for it.
     let together = std::fs::read_to_string(root().join("deploy/components/layouts/node-layouts.yaml"))?;
     let together: Vec<PluginPolicy> = serde_saphyr::from_multiple(&together)?;
     let names: BTreeSet<&str> = together
@@ -188,7 +187,6 @@ fn the_layouts_are_valid_policies() -> anyhow::Result<()> {
         }
         check(folder.path()).with_context(|| (*overlay).to_owned())?;
     }
-    // All of NVIDIA's layouts together.
     let folder = tempfile::tempdir()?;
     let together = root().join("deploy/components/layouts/node-layouts.yaml");
     std::fs::copy(together, folder.path().join("node-layouts.yaml"))?;
@@ -316,7 +314,7 @@ fn the_table_of_the_reference_demos_is_complete() -> anyhow::Result<()> {
     }
     for folder in kustomizations("overlays")?.into_iter().chain(kustomizations("examples")?) {
         let path = Path::new("deploy").join(&folder);
-        // A base, which other overlays use.
+        // A base is no overlay of its own; other overlays use it.
         if path.ends_with("base") {
             continue;
         }

@@ -88,7 +88,6 @@ async fn a_namespace_uses_its_whole_quota_and_never_exceeds_it() -> anyhow::Resu
     let told = team.told("QuotaFull").await?;
     let text = "namespace team holds 30 of 30 GB under policy default, the pod asks 10";
     assert!(told.iter().any(|told| told == text), "{told:?}");
-    // The other namespace has a quota of its own.
     cluster.create(&sized_pod("other", "10Gi", "hardware")).await?;
     cluster.running("other").await?;
 

@@ -180,7 +180,6 @@ async fn a_policy_with_a_typo_keeps_the_last_valid_one_applied() -> anyhow::Resu
     assert!(refused.contains("defaultIsolaton") && refused.contains("stays in force"), "{refused}");
     cluster.create(&pod("after-typo", &[(keys::GPU_MEMORY, "10Gi")])).await?;
     cluster.running("after-typo").await?;
-    // A valid file is loaded again: now only class none is allowed.
     let narrow = "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {name: narrow}\nspec:\n  defaultIsolation: none\n  isolation: {none: [mig]}\n";
     std::fs::write(cluster.policy_file(), narrow)?;
     let asking = sized_pod("classy", "10Gi", "hardware");
@@ -199,7 +198,7 @@ async fn a_policy_with_a_typo_keeps_the_last_valid_one_applied() -> anyhow::Resu
 #[tokio::test(flavor = "multi_thread")]
 async fn the_agent_repairs_an_invalid_status_of_its_gpu_node() -> anyhow::Result<()> {
     let cluster = cluster().await?;
-    // As the agent, because the API server accepts a status from it only.
+    // The API server accepts a status only from the node's agent, so the test writes with its account.
     let plane = cluster.plane();
     let agent = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", "h").await?;
     let nodes = Api::<GpuNode>::all(plane.client_as(&agent).await?);

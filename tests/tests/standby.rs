@@ -139,7 +139,6 @@ async fn the_service_selects_only_the_leader() -> anyhow::Result<()> {
     let third = scene.settled_without(&second).await?;
     scene.serves("after-return").await?;
 
-    // The leader's process is killed, and restarted in its place.
     let began = Instant::now();
     scene.signal(&third, Signal::KILL)?;
     scene.create("after-crash").await?;

@@ -95,7 +95,7 @@ impl Scene {
         {
             scene.has(name, resource, count).await?;
         }
-        // The webhook sees the nodes by its watch.
+        // The webhook reads the nodes through a watch, so it knows them a moment later.
         let asks = pod("probe", &[(keys::GPU_MEMORY, "10Gi")]);
         let dry_run = kube::api::PostParams { dry_run: true, ..Default::default() };
         let is_known = async || {
@@ -169,7 +169,6 @@ async fn kerfs_pods_and_others_never_overcommit_a_static_node() -> anyhow::Resul
     let scene = Scene::start().await?;
     let cluster = &scene.cluster;
 
-    // One pod for each layout, by annotation alone.
     for (name, memory, isolation, resource, nodes) in [
         ("replica", "10Gi", "memory", GPU, &["mps"][..]),
         ("slice", "5Gi", "none", GPU, &["sliced", "renamed"]),
@@ -225,7 +224,6 @@ async fn kerfs_pods_and_others_never_overcommit_a_static_node() -> anyhow::Resul
     assert!(said.lines().any(|line| line.trim() == "mps: GPU slices in use"), "{said}");
     scene.nobody_was_refused();
 
-    // A pod that leaves makes room for pending ones, whether kerf placed it or not.
     cluster.delete("foreign").await?;
     wait(TIMEOUT, "three more to run", async || Ok(bound().await?.len() == 7)).await?;
     scene.held("mps", GPU, 8).await?;
@@ -255,7 +253,7 @@ async fn pods_stay_counted_when_a_node_becomes_managed_and_static_again() -> any
     assert_eq!(node_of(&pod), None, "the node is nobody's static node");
     scene.held("mps", GPU, 2).await?;
 
-    // Back again, with another leader, which must find what is held.
+    // A new leader has no memory of the pods, so it must count what is held when the node becomes static again.
     cluster.delete("waits").await?;
     scene.label("mps", json!({keys::MANAGED: null})).await?;
     let burst: Vec<Pod> = (0..12).map(|number| sized_pod(&format!("b{number}"), "10Gi", "memory")).collect();

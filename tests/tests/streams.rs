@@ -189,7 +189,6 @@ async fn a_forged_hello_is_refused() -> anyhow::Result<()> {
         let refusal = refusal.err().with_context(|| format!("a token {what} is taken"))?;
         ensure!(refusal.0 == code && refusal.1.starts_with(message), "{what}: {refusal:?}");
     }
-    // The node whose agent others tried to impersonate is served as before.
     ensure!(agent.greets("n1", Some(&right)).await? == Ok(()), "the right token is refused at last");
     cluster.stop().await
 }

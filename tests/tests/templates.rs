@@ -129,7 +129,7 @@ async fn a_bare_name_works_in_every_template_and_applying_it_twice_changes_nothi
         runs(&cluster, &kind.object()).await?;
         applying_again_is_a_no_op(&cluster, kind, &manifest, &[]).await?;
     }
-    // It caused no new rollout.
+    // A second rollout would show as a second ReplicaSet.
     let sets = cluster.plane().kubectl(&["get", "replicasets", "-l", "app=deployment", "-o", "name"]).await?;
     assert_eq!(sets.lines().count(), 1, "{sets}");
     cluster.stop().await

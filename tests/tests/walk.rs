@@ -127,7 +127,6 @@ async fn shares_of_a_gpu_without_mig_are_accounted_by_memory() -> anyhow::Result
     cluster.running("c").await?;
     cluster.delete("b").await?;
     cluster.delete("c").await?;
-    // The last time slice is gone, so the GPU may serve MPS shares.
     cluster.running("fenced").await?;
     let grant =
         cluster.nodes()[0].kubelet().grant(&PodKey::new("default", "fenced"), "main").context("no grant")?;

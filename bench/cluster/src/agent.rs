@@ -112,7 +112,7 @@ impl Scene {
     async fn cut(&self, count: usize) -> anyhow::Result<Vec<Duration>> {
         let gpus = self.status().await?.gpus;
         let (mut slices, mut times) = (Vec::new(), Vec::new());
-        // An H100 has seven places for `1g.10gb`.
+        // The count is limited, because an H100 has seven places for `1g.10gb`.
         for n in 0..count.min(gpus.len() * 7) {
             let id = SliceId::new(format!("s{}", n + 1));
             let pod = self.create(&format!("p{n}")).await?;

@@ -34,7 +34,7 @@ pub async fn measure(
     let nothing =
         Asked::new(nothing.address(), scene.plane().ca_pem(), false).await.map(|to| (to, nothing))?;
     let question = question(scene).await?;
-    // A round of warm-up opens the connections.
+    // A first round opens the connections, so that no measured call pays for one.
     for to in [&ours, &nothing.0] {
         to.run(&question, rate, round).await?;
     }
@@ -68,7 +68,7 @@ pub async fn measure(
 /// The `AdmissionReview` that the API server would send for a pod that asks for a slice.
 async fn question(scene: &AdmissionScene) -> anyhow::Result<Value> {
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-    // A dry run makes the API server fill in its defaults.
+    // The dry run makes the API server fill in its defaults, because a real review has them.
     let mut pod = scene.load(1).pods.create(&dry_run, &plain()).await?;
     pod.metadata.annotations = asking().metadata.annotations;
     pod.metadata.name = asking().metadata.name;

@@ -43,7 +43,7 @@ fn link_width(call: &Call, device: DeviceHandle, width: Out<c_uint>) -> Outcome<
 exports! {
     fn nvmlDeviceGetUtilizationRates(device: DeviceHandle, rates: Out<nvmlUtilization_t>) call => {
         of_gpu(call, device, rates, |subject| {
-            // A GPU in MIG mode has no utilisation value.
+            // A driver has no utilisation value for a GPU in MIG mode.
             if subject.gpu.mig.current {
                 return Err(NvmlCode::NOT_SUPPORTED);
             }

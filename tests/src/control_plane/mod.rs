@@ -172,7 +172,7 @@ impl ControlPlane {
     /// Ends all programs in order, with some time for each to exit by itself, and removes the folder.
     pub async fn stop(self) -> anyhow::Result<()> {
         let Self { servers, folder, .. } = self;
-        // Waiting for processes to exit blocks the thread.
+        // Waiting for processes to exit would block a thread of the runtime.
         let stopped = tokio::task::spawn_blocking(|| servers.terminate()).await;
         stopped.context("failed to stop the control plane")??;
         folder.remove();

@@ -110,7 +110,8 @@ pub async fn run(settings: &Settings, say: impl Fn(&str)) -> anyhow::Result<Repo
             plane.stop().await?;
             Ok(report)
         }
-        // Dropping the control plane kills it and keeps the folder.
+        // A failed run keeps its folder, because the logs in it explain the failure; dropping the control plane only
+        // kills it.
         other => {
             say(&format!("the nodes' folders and the agents' logs are kept in {}", plane.dir().display()));
             other

@@ -48,7 +48,6 @@ async fn watch_status(api: Api<GpuNode>, of_node: watcher::Config, status: watch
     let changes = watcher(api, of_node).default_backoff().touched_objects();
     tokio::pin!(changes);
     while let Some(change) = changes.next().await {
-        // An unreadable object changes nothing.
         let seen = change.ok().and_then(|object| object.read_status().ok().flatten());
         if let Some(seen) = seen {
             drop(status.send_replace(seen));

@@ -39,7 +39,7 @@ impl Checkpoint {
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         let draft = folder.join(".checkpoint");
         let (entries, texts) = self.entries()?;
-        // The real kubelet also writes each name's devices; kerf does not read them.
+        // The real kubelet also writes each name's devices, which are left out because kerf does not read them.
         let names: BTreeMap<&String, Value> =
             self.ledger.names.iter().map(|name| (name, json!([]))).collect();
         let registered: Vec<_> = names.keys().map(|name| format!("{name}:[]")).collect();

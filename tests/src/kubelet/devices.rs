@@ -156,7 +156,7 @@ impl DeviceManager {
                 let offered = reusable.get(resource).cloned().unwrap_or_default();
                 is_changed |= self.allocate(&demand.uid, &container.name, resource, *count, &offered).await?;
             }
-            // Once for all names of a container, before the next container, as the kubelet does.
+            // The kubelet, too, writes its checkpoint once for all names of a container, before the next container.
             if is_changed {
                 self.write_checkpoint();
             }

@@ -161,7 +161,7 @@ impl PodRun {
             self.write_progress().await;
             self.mount(files).await;
         }
-        // Sidecars stop once the app containers have ended, or with the pod.
+        // Sidecars have their own token, because they stop once the app containers have ended, or with the pod.
         let apps_ended = self.stop.child_token();
         let mut sidecars = FuturesUnordered::new();
         for init in spec.init_containers.iter().flatten() {

@@ -32,7 +32,7 @@ async fn unhealthy(scene: &Scene<'_>) -> anyhow::Result<()> {
 
 async fn restart_with_ill_device(scene: &Scene<'_>) -> anyhow::Result<()> {
     let plugin = scene.plug_in(&["a"]).await?;
-    // The first run ends at the gate; the second one keeps running.
+    // The first run ends at the gate, so that the kubelet restarts the container; the second one keeps running.
     let again = scene.folder.path().join("again");
     let script = format!(
         "echo $DEVICES; [ -e {0} ] && {{ {WAITS}; }}; touch {0}; {1}",

@@ -71,7 +71,6 @@ impl Slice {
                 (&instance.profile, &place, &instance.gpu_uuid) == (&self.worth, &self.place, &self.gpu)
             });
         }
-        // The device is a share or a whole GPU.
         device.split_once("::").is_some_and(|(gpu, number)| {
             let is_no_instance = self.place.is_empty();
             gpu == self.gpu && self.id == format!("s{number}") && is_no_instance

@@ -188,7 +188,7 @@ impl<N: MixedNode> Play<'_, N> {
             }
         }
         for _ in 0..=self.random.below(BURST) {
-            // The probability of a deletion grows with the number of pods.
+            // The probability of a deletion grows with the number of pods, so that it stays near its average.
             if self.random.below(PODS_LIMIT) >= self.alive.len() {
                 let ask = Ask::draw(self.name(), &mut self.random);
                 self.create(ask).await?;

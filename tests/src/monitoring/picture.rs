@@ -166,7 +166,6 @@ fn name(target: &Target, series: &Series) -> String {
     let with =
         |text: String, (label, value): (&String, &String)| text.replace(&format!("{{{{{label}}}}}"), value);
     let named = series.labels.iter().fold(target.legend_format.clone(), with);
-    // A label of the legend that the series does not have is dropped.
     let parts = named.split("{{").map(|part| part.split_once("}}").map_or(part, |(_, rest)| rest));
     parts.collect::<Vec<_>>().concat()
 }

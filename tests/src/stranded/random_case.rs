@@ -65,7 +65,7 @@ impl Dice {
             let plain = model.profiles().iter().filter(|profile| !profile.media_extension);
             let names: Vec<&str> = plain.map(|profile| profile.name.as_str()).collect();
             for _ in 0..fill {
-                // A cut without a free place fails and is skipped.
+                // The names are drawn without regard to free places, so a cut without one fails and is skipped.
                 let _ = state.cut(0, self.of(&names));
             }
             // Removing some instances makes holes, as after ended pods.
@@ -101,7 +101,6 @@ impl Dice {
             IsolationClass::Memory => vec![Kind::Mig, Kind::Mps, Kind::Whole],
             IsolationClass::None => vec![Kind::TimeSlicing, Kind::Mps, Kind::Mig, Kind::Whole],
         };
-        // Imitates an admin's order of kinds, and kinds that a policy leaves out.
         let first = self.below(kinds.len());
         kinds.rotate_left(first);
         if self.percent(30) && kinds.len() > 2 {

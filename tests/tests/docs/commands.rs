@@ -68,7 +68,7 @@ async fn the_commands_of_the_documentation_run_and_its_manifests_are_taken() -> 
     let nodes = vec![NodeSpec::without_gpus("cpu"), h100.with_gpu_taint()];
     let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
     cluster.plane().apply(RUNTIME_CLASS).await?;
-    // The operator's path of the driver, by `driverRoot` in deploy/values/gpu-operator.yaml.
+    // deploy/values/gpu-operator.yaml sets `driverRoot` to this path, so it must exist on the node.
     std::fs::create_dir_all(cluster.node("h100")?.kubelet().locate(Path::new("/run/nvidia/driver")))?;
     let reader = Reader::of(cluster.plane())?;
     let pages = pages(&root())?;

@@ -217,7 +217,6 @@ async fn a_pod_waits_for_missing_volumes_and_sees_their_changes() {
     secret(&cluster, "late", "key", "second").await;
     cluster.log_until("waits", "renewed").await;
 
-    // The same for a variable that refers to a missing ConfigMap.
     let main =
         json!({"env": [{"name": "V", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "k"}}}]});
     create(&cluster, &shell("needs", "echo got $V; exec sleep 1000", &main, &json!({}))).await;

@@ -79,7 +79,7 @@ async fn a_container_that_fails_its_liveness_probe_is_restarted() {
 async fn other_probes_wait_for_the_startup_probe() {
     let cluster = Cluster::start().await;
     let probe = |file: &str| json!({"exec": {"command": ["test", "-e", format!("/state/{file}")]}, "periodSeconds": 1, "failureThreshold": 100});
-    // This probe would end the container at once.
+    // Without a startup probe this probe would end the container at once.
     let lives =
         json!({"exec": {"command": ["test", "-e", "/state/up"]}, "periodSeconds": 1, "failureThreshold": 1});
     let container = json!({

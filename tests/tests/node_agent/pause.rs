@@ -91,7 +91,7 @@ async fn dcgm_is_paused_for_a_cut_and_resumed_even_after_the_agent_was_killed() 
     let records = String::from_utf8_lossy(&[read("ledger.0"), read("ledger.1")].concat()).into_owned();
     assert!(records.contains(&format!("\"paused\":[\"{LABEL}\"]")), "{records}");
 
-    // The next process restores the label, and needs the pause again.
+    // A killed agent cannot restore the label, so the next one must, and then needs the pause again.
     scene.start_agent().await?;
     dcgm.until(&["true", PAUSED, "true", PAUSED]).await?;
     assert_eq!(scene.cut()?, ["1g.10gb at 0"], "DCGM holds it");

@@ -21,7 +21,6 @@ async fn the_mig_mode_is_switched_only_on_an_empty_gpu_and_if_policy_allows_it()
     scene.event("ModeChanged", NODE).await?;
     scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
 
-    // What a pod holds stays, and so does the mode.
     scene.set_policy(&json!({"gpus": [{"kinds": ["mps"], "modeChange": "without-reset"}]})).await?;
     scene.until("nothing new to be offered", |s| s.gpus[0].kinds.is_empty()).await?;
     scene.slice_until("s1", SliceState::Held).await?;
@@ -52,7 +51,6 @@ async fn compute_instances_share_a_gpu_instance() -> anyhow::Result<()> {
     let (_, second) = scene.hold(std::slice::from_ref(&first), ("s2", part(2)?), ("b", name)).await?;
     let devices = [scene.visible("a"), scene.visible("b")];
     assert!(devices[0].is_some() && devices[0] != devices[1], "{devices:?}");
-    // One ends and makes room for another; its neighbour is not touched.
     scene.pods().delete("a", &DeleteParams::default()).await?;
     scene.slice_until("s1", SliceState::Idle).await?;
     scene.hold(&[second], ("s3", part(0)?), ("c", name)).await?;

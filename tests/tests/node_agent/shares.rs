@@ -65,7 +65,6 @@ async fn a_daemon_outlives_its_agent_and_a_dead_one_is_restarted() -> anyhow::Re
     scene.until("the agent to serve again", kerf_core::contract::GpuNodeStatus::is_ready).await?;
     assert_eq!(daemon(&scene).await?, first, "its clients run on");
 
-    // A bigger share raises the limit of the daemon, which keeps running.
     let (_, bigger) =
         scene.hold(std::slice::from_ref(&held), ("s2", mps(8)), ("b", "nvidia.com/gpu-8gb")).await?;
     assert_eq!(daemon(&scene).await?, first);

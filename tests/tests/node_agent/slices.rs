@@ -44,7 +44,6 @@ async fn a_slice_is_cut_at_its_place_and_its_pod_gets_that_device() -> anyhow::R
     })
     .await?;
 
-    // The pod ends and its slice becomes idle; a bigger one takes its place.
     scene.pods().delete("a", &DeleteParams::default()).await?;
     scene.slice_until("s1", SliceState::Idle).await?;
     scene.want(vec![scene.wanted("s2", mig("3g.40gb", 4, 4)?, None).await?]).await?;
@@ -104,7 +103,6 @@ async fn a_restarted_agent_and_a_restarted_kubelet_restore_their_state() -> anyh
     scene.start_agent().await?;
     scene.until("the agent to serve again", GpuNodeStatus::is_ready).await?;
     scene.agent.kill()?;
-    // What a pod holds is as it was, and the agent dials the former leader.
     let next = scene.create("b", ONE).await?;
     scene.start_agent().await?;
     scene.want(vec![held, scene.wanted("s2", mig("1g.10gb", 1, 1)?, Some((&next, ONE))).await?]).await?;

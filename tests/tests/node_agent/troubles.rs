@@ -134,7 +134,7 @@ async fn a_deleted_gpu_node_gets_its_whole_status_again() -> anyhow::Result<()> 
             s.is_ready() && s.gpus.len() == 2 && held.eq(holders.iter().copied())
         }
     };
-    // On an unused node nothing has changed except the object.
+    // An unused node changes nothing by itself, so only the deleted object can make the agent write a status.
     scene.gpu_nodes.delete(NODE, &DeleteParams::default()).await?;
     scene.until("an unused node to be told of again", remade(&[])).await?;
     scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
@@ -148,7 +148,7 @@ async fn a_deleted_gpu_node_gets_its_whole_status_again() -> anyhow::Result<()> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_is_offered_once_its_cdi_specification_exists() -> anyhow::Result<()> {
-    // A file is where the folder should be.
+    // A file in the folder's place makes every specification fail.
     let scene = Scene::prepare(h100(), |dir| Ok(std::fs::write(dir.join("cdi"), "no folder")?)).await?;
     scene.until("the agent to serve", GpuNodeStatus::is_ready).await?;
     let pod = scene.create("a", ONE).await?;
@@ -161,7 +161,6 @@ async fn a_device_is_offered_once_its_cdi_specification_exists() -> anyhow::Resu
     let first = ready.device.context("no device")?;
     let text = std::fs::read_to_string(spec(&first))?;
     assert!(text.contains(first.as_str()), "{text}");
-    // The slice makes room for a bigger one, and its file is removed with it.
     scene.want(vec![scene.wanted("s2", mig("7g.80gb", 0, 8)?, None).await?]).await?;
     let bigger = scene.slice_until("s2", SliceState::Idle).await?.device.context("no device")?;
     wait(TIMEOUT, "the old file to go", async || Ok(!spec(&first).exists() && spec(&bigger).exists()))

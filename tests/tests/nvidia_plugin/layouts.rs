@@ -15,7 +15,6 @@ async fn a_label_takes_a_node_through_the_layouts_of_whole_gpus() {
     let uuids: Vec<String> = node.gpus().unwrap().gpus.into_iter().map(|gpu| gpu.uuid).collect();
     let base = [("gpu.count", "2"), ("gpu.memory", "81920"), ("mig.capable", "true"), ("mig.strategy", "-")];
 
-    // Without a label the key `default` applies.
     node.until_allocatable(&[("gpu", "2")]).await.unwrap();
     assert!(
         node.kubelet().healthy_devices()["nvidia.com/gpu"].iter().eq({
@@ -67,7 +66,6 @@ async fn a_label_takes_a_node_through_the_layouts_of_whole_gpus() {
     )
     .await;
 
-    // Removing the label leads back to the default.
     node.choose(None).await.unwrap();
     node.until_allocatable(&[("gpu", "2")]).await.unwrap();
     assert_eq!(node.allocatable().await.unwrap()["gpu.shared"], "0");

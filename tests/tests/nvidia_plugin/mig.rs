@@ -54,7 +54,6 @@ async fn instances_are_offered_according_to_the_strategy() {
             ("gpu.product", "NVIDIA-A100-SXM4-80GB"),
             ("gpu.count", "2"),
             ("gpu.memory", "81920"),
-            // If all GPUs are in MIG mode, none is offered as a whole GPU.
             ("gpu.replicas", "0"),
             ("gpu.sharing-strategy", "none"),
             ("mig.strategy", "mixed"),
@@ -75,7 +74,6 @@ async fn instances_are_offered_according_to_the_strategy() {
     hopper.until_allocatable(&[("mig-1g.10gb", "2"), ("mig-1g.20gb", "1")]).await.unwrap();
     until_labels(&hopper, &[("mig-1g.10gb.me.count", "1"), ("mig-1g.10gb.count", "1")]).await;
 
-    // Replicas of instances, and a MIG-mode GPU that the strategy does not cover.
     mixed.choose(Some("mig-mixed-sliced")).await.unwrap();
     mixed
         .until_allocatable(&[

@@ -78,7 +78,6 @@ async fn instances_that_do_not_fit_the_strategy_are_rejected() {
         let exit = node.until_exit("nvidia-device-plugin").await.unwrap();
         assert!(exit.code == 1 && exit.log.contains(said), "{}", exit.log);
         node.until_allocatable(&[]).await.unwrap();
-        // Discovery shows it in its labels.
         until_labels(
             node,
             &[

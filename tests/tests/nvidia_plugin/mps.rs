@@ -28,7 +28,7 @@ const EXCLUSIVE_PROCESS: u32 = 3;
 async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     let scene = Scene::start().await;
     let node = scene.node(StaticNodeSpec::new("a", Model::A100Gb80, 2)).await;
-    // The daemon's name according to the chart, which is wrong.
+    // The chart names a program that does not exist, so config-manager on this node never signals the daemon.
     let mut spec = StaticNodeSpec::new("b", Model::T4, 1);
     spec.mps_daemon_is_called = "/usr/bin/mps-control-daemon";
     let untold = scene.node(spec).await;
@@ -78,7 +78,6 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     assert!(words(&untold).is_empty());
     assert_eq!(untold.allocatable().await.unwrap()["gpu"], "0");
 
-    // Another number of replicas: the daemon restarts.
     node.choose(Some("mps-2")).await.unwrap();
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
     // The plugin may have asked the old daemon and be ready before the new one is.
@@ -96,7 +95,6 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     .await
     .unwrap();
 
-    // Back again: the daemon's pod is removed with its label, and the GPUs are shared again.
     node.choose(Some("time-sliced-2")).await.unwrap();
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
     until_labels(&node, &[("mps.capable", "false"), ("gpu.sharing-strategy", "time-slicing")]).await;

@@ -33,7 +33,6 @@ async fn a_layout_outlives_the_plugin_discovery_and_the_kubelet() {
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
     assert!(node.said("nvidia-device-plugin").contains("kubelet.sock created, restarting."));
 
-    // Killed discovery leaves its labels as they were.
     node.kill("gpu-feature-discovery").await.unwrap();
     until_labels(&node, &[("gpu.replicas", "4"), ("gpu.product", "NVIDIA-A10G-SHARED")]).await;
 

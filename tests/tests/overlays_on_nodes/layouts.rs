@@ -75,7 +75,6 @@ async fn each_overlay_applies_to_a_gpu_with_mig_and_no_other_node() -> anyhow::R
     ensure!(message.contains("see the log of NVIDIA's device plugin on the node"), "{message}");
     scene.until_offered("balanced", layout("mig-mixed")).await?;
     ensure!(scene.config("balanced").await?.as_deref() == Some("mig-mixed"));
-    // It stays so until the fitting overlay makes the node well again.
     scene.apply("mig-mixed").await?;
     shows(&scene, "balanced", layout("mig-mixed")).await?;
     scene.end().await

@@ -29,14 +29,12 @@ async fn a_layout_outlives_the_plugin_and_waits_for_pods_and_for_admins() -> any
     };
     let before = uids().await?;
 
-    // NVIDIA's programs restart; pods keep what they have.
     for container in ["nvidia-device-plugin", "gpu-feature-discovery", "nvidia-device-plugin-sidecar"] {
         node.kill(container).await?;
     }
     scene.until_offered("a10g", layout).await?;
     scene.until_in_force("a10g", "time-sliced-4").await?;
 
-    // Another overlay waits for these pods.
     scene.apply("time-sliced-2").await?;
     let message = scene.until("a10g", ("Unknown", "WaitsForPods"), "layout time-sliced-2 waits").await?;
     ensure!(message.contains("demo/nvidia-plugin-test-"), "{message}");
@@ -46,7 +44,6 @@ async fn a_layout_outlives_the_plugin_and_waits_for_pods_and_for_admins() -> any
     scene.until_in_force("a10g", "time-sliced-4").await?;
     ensure!(uids().await? == before, "pods are others");
 
-    // The ConfigMap is deleted and comes back, and the node continues meanwhile.
     let config_map = ["-n", "gpu-operator", "configmap", "kerf-device-plugin"];
     scene.kubectl(&[&["delete"], &config_map[..]].concat()).await?;
     let again = async || {

@@ -146,7 +146,7 @@ async fn a_layout_is_applied_to_a_free_node_and_removed_with_its_policy() -> any
     let expected = ["default", "mig-mixed", "mig-single", "mps-2", "mps-4", "time-sliced-2", "time-sliced-4"];
     assert_eq!(texts.keys().collect::<Vec<_>>(), expected);
 
-    // Another leader continues.
+    // A new leader has no memory of the change, so it must continue from what the node shows.
     cluster.extender().kill()?;
     release(&cluster, "theirs").await?;
     cluster.extender().restart()?;
@@ -217,7 +217,6 @@ async fn an_obstacle_to_a_layout_is_reported_and_the_node_is_unchanged() -> anyh
     let config = settings(&cluster).await?["devicePlugin"]["config"].clone();
     assert_eq!(config, json!({"name": "theirs", "default": "any"}));
 
-    // Once the admin allows it, the rest continues by itself.
     let _plugin = Plugin::start(cluster.plane().client());
     let patch = Patch::Merge(json!({"spec": {"devicePlugin": {"config": null}}}));
     let policies = cluster_policies(&cluster.plane().client());

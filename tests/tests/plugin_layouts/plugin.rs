@@ -34,7 +34,7 @@ impl Plugin {
         let told = fails.clone();
         let task = tokio::spawn(async move {
             loop {
-                // A failed pass is repeated.
+                // An error needs no handling, because the next pass repeats what failed.
                 let _ = serve(&client, told.load(Ordering::Relaxed)).await;
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }

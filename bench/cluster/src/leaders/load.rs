@@ -78,7 +78,7 @@ async fn create(pods: Api<Pod>, state: Arc<Mutex<State>>) {
         let name = format!("load-{number}");
         let pod = admitted(&name, "kerf-scheduler", SLICE, &request(SLICE, 1));
         let Ok(pod) = serde_json::from_value(pod) else { return };
-        // It may be bound before its creation is answered.
+        // The pod is listed before its creation, because it may be bound before the creation is answered.
         locked(&state).waiting.insert(name.clone());
         if let Err(error) = pods.create(&PostParams::default(), &pod).await {
             tracing::warn!(%error, name, "not created");

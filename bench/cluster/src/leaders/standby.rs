@@ -102,7 +102,7 @@ impl Scene {
     /// Ends everything in order; how many pods were not bound.
     async fn end(mut self) -> anyhow::Result<u32> {
         self.load.stop();
-        // Those that are left are counted.
+        // A timeout is no error here, because the pods that are left are counted.
         let _ = wait(TIMEOUT, "the last pods to be bound", async || Ok(self.load.waiting() == 0)).await;
         let left = self.load.waiting();
         self.leaders.stop()?;

@@ -15,7 +15,7 @@ impl Mersenne {
         for i in 1..STATE {
             state[i] = mixed(state[i - 1]).wrapping_mul(1_812_433_253).wrapping_add(index(i));
         }
-        // This is `init_by_array` with a key of one word.
+        // Python seeds with `init_by_array`, here with a key of one word.
         let mut at = 1;
         for _ in 0..STATE {
             state[at] = (state[at] ^ mixed(state[at - 1]).wrapping_mul(1_664_525)).wrapping_add(seed);

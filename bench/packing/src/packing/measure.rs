@@ -111,7 +111,8 @@ pub fn measure(scenario: Scenario, seeds: u64) -> Measured {
 }
 
 fn play(scenario: &Scenario, mix: &Mix, at: usize, seed: u64) -> Vec<Outcome> {
-    // Each mix has its own arrivals. A seed gives the same arrivals in every scenario with as many GPUs.
+    // Policies are compared on equal arrivals, so a seed gives the same ones in every scenario with as many GPUs. Each
+    // mix has its own.
     let jobs = scenario.jobs(mix, JOBS, seed * 100 + u64::try_from(at).unwrap_or(0));
     let oracle = oracle::accepted(&jobs, scenario.gpus);
     let outcome = |policy: Policy| {

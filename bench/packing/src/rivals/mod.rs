@@ -103,7 +103,6 @@ mod tests {
     fn hami_fills_a_node_and_spreads_over_its_gpus() {
         let found = places(&Hami::default(), 16, &[OneTen, Two, Three]);
         assert_eq!(found, [Some((0, 6)), Some((1, 0)), Some((2, 4))]);
-        // The second node is used only once the first has no room.
         let whole = places(&Hami::default(), 16, &[Seven; 9]);
         assert_eq!(whole[7..], [Some((7, 0)), Some((8, 0))]);
     }

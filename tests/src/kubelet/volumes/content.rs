@@ -147,7 +147,7 @@ async fn token(telling: &Telling<'_>, source: &ServiceAccountTokenProjection) ->
     };
     let seconds = source.expiration_seconds.unwrap_or(3600);
     let spec = TokenRequestSpec {
-        // Without an audience the token is for the API server.
+        // An empty list is right if the volume names no audience: the token is then for the API server.
         audiences: source.audience.iter().cloned().collect(),
         bound_object_ref: Some(bound),
         expiration_seconds: Some(seconds),

@@ -47,7 +47,7 @@ impl NodeFiles {
         let made = match kind {
             "DirectoryOrCreate" => fs::create_dir_all(&here),
             "FileOrCreate" if !here.exists() => File::create(&here).map(drop),
-            // A container runtime creates a missing folder.
+            // A path without a type may be missing, because a container runtime creates it as a folder.
             "" if !here.exists() => fs::create_dir_all(&here),
             _ => Ok(()),
         };

@@ -84,7 +84,7 @@ impl Truth {
         &self.rejected
     }
 
-    /// Slices that are held twice, gone, or not what was promised. There are none, whatever fails.
+    /// Slices that are held twice, gone, or not what is reserved. There are none, whatever fails.
     #[must_use]
     pub fn harm(&self) -> Vec<String> {
         let mut found = self.bare.clone();
@@ -125,9 +125,9 @@ impl Truth {
     pub fn is_settled(&self) -> bool {
         let leaving = self.pods.iter().any(|p| p.metadata.deletion_timestamp.is_some());
         let bound_and_waiting = self.pods.iter().any(|p| phase(p) == "Pending" && is_bound(p));
-        let promised: BTreeSet<(&str, &str)> = self.nodes.iter().flat_map(NodeTruth::promised).collect();
+        let reserved: BTreeSet<(&str, &str)> = self.nodes.iter().flat_map(NodeTruth::reserved_pods).collect();
         let existing: BTreeSet<(&str, &str)> = self.pods.iter().filter(|p| is_bound(p)).map(key).collect();
-        !leaving && !bound_and_waiting && promised.is_subset(&existing)
+        !leaving && !bound_and_waiting && reserved.is_subset(&existing)
     }
 
     /// The pods of the namespace `default`.
@@ -268,11 +268,11 @@ impl NodeTruth {
         Ok(Self { name: node.name().to_owned(), gpus, held, slices, double })
     }
 
-    fn promised(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.promises().map(|(_, r)| (r.namespace.as_str(), r.pod.as_str()))
+    fn reserved_pods(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.reservations().map(|(_, r)| (r.namespace.as_str(), r.pod.as_str()))
     }
 
-    fn promises(&self) -> impl Iterator<Item = (&WantedSlice, &Reservation)> {
+    fn reservations(&self) -> impl Iterator<Item = (&WantedSlice, &Reservation)> {
         self.slices.iter().filter_map(|slice| Some((slice, slice.reservation.as_ref()?)))
     }
 
@@ -298,26 +298,26 @@ impl NodeTruth {
             }
         }
         let otherwise = held.into_iter().filter_map(|(pod, held)| {
-            let mut promised = self.promised_to(pod);
-            let all = format!("{promised:?}");
+            let mut reserved = self.reserved_for(pod);
+            let all = format!("{reserved:?}");
             // A pod that ends has no reservation any more.
-            let wrong = held.iter().filter(|worth| match promised.iter().position(|p| p == *worth) {
+            let wrong = held.iter().filter(|worth| match reserved.iter().position(|p| p == *worth) {
                 Some(at) => {
-                    promised.swap_remove(at);
+                    reserved.swap_remove(at);
                     false
                 }
                 None => all != "[]",
             });
             let wrong: Vec<_> = wrong.collect();
-            let text = || format!("{pod:?} holds {wrong:?} on {}, and was promised {all}", self.name);
+            let text = || format!("{pod:?} holds {wrong:?} on {}, but has reserved {all}", self.name);
             (!wrong.is_empty()).then(text)
         });
         otherwise.collect()
     }
 
     /// Kinds and sizes that are reserved for a pod under neutral names.
-    fn promised_to(&self, pod: &PodKey) -> Vec<Option<(&'static str, u64)>> {
-        let theirs = self.promises().filter(|(_, r)| {
+    fn reserved_for(&self, pod: &PodKey) -> Vec<Option<(&'static str, u64)>> {
+        let theirs = self.reservations().filter(|(_, r)| {
             r.namespace == pod.namespace && r.pod == pod.name && kind_of(&r.resource.to_string()).is_none()
         });
         theirs.map(|(slice, _)| Some(worth(slice.shape))).collect()
@@ -398,7 +398,7 @@ impl NodeTruth {
         let mut busy = gpu.clone();
         busy.instances.retain(|i| {
             i.compute.iter().any(|c| self.held.contains_key(&c.uuid))
-                || self.is_promised(gpu, i.placement.start, i.placement.size)
+                || self.is_reserved(gpu, i.placement.start, i.placement.size)
         });
         let plain = gpu.model.profiles().iter().filter(|p| !p.media_extension);
         plain
@@ -408,9 +408,9 @@ impl NodeTruth {
             .unwrap_or(0)
     }
 
-    fn is_promised(&self, gpu: &GpuState, at: u32, len: u32) -> bool {
-        let mut promised = self.promises().filter(|(slice, _)| slice.gpu.as_str() == gpu.uuid);
-        promised.any(|(slice, _)| match slice.shape {
+    fn is_reserved(&self, gpu: &GpuState, at: u32, len: u32) -> bool {
+        let mut reserved = self.reservations().filter(|(slice, _)| slice.gpu.as_str() == gpu.uuid);
+        reserved.any(|(slice, _)| match slice.shape {
             Shape::Mig { start, size, .. } => (u32::from(start), u32::from(size)) == (at, len),
             Shape::Whole { .. } | Shape::Mps { .. } | Shape::TimeSlicing { .. } => false,
         })

@@ -40,9 +40,9 @@ fn a_pod_that_waits_beside_a_free_gpu_waits_for_no_reason() {
     let waiting = || vec![pod("p", "nvidia.com/mig-1g.10gb", "Pending", None)];
     assert_eq!(truth(node(Model::H100, &[]), waiting()).unexplained().len(), 1);
     assert!(truth(node(Model::T4, &[]), waiting()).unexplained().is_empty());
-    let promised = promised("GPU-x", &json!({"kind": "mps", "sizeGb": 1}));
-    let node = NodeTruth { slices: promised, ..node(Model::H100, &[]) };
-    assert!(!truth(node, waiting()).is_settled(), "a promise to a pod that is not bound is half-way");
+    let slices = reserved("GPU-x", &json!({"kind": "mps", "sizeGb": 1}));
+    let node = NodeTruth { slices, ..node(Model::H100, &[]) };
+    assert!(!truth(node, waiting()).is_settled(), "a reservation of a pod that is not bound is half-way");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn neutral(name: &str, kinds: &[Kind]) -> Pod {
 }
 
 /// A slice `s1` of the node's GPU, reserved for the pod `p` under a neutral name.
-fn promised(gpu: &str, shape: &serde_json::Value) -> Vec<WantedSlice> {
+fn reserved(gpu: &str, shape: &serde_json::Value) -> Vec<WantedSlice> {
     let reservation = json!({
         "uid": "u", "namespace": "default", "pod": "p", "container": "main", "resource": TEN, "epoch": 1,
     });
@@ -113,7 +113,7 @@ fn what_is_held_by_a_neutral_name_is_what_the_node_has_it_for() {
     let uuid = node(Model::T4, &[]).gpus.gpus[0].uuid.clone();
     let device = format!("{uuid}::1");
     let held = |shape: serde_json::Value| NodeTruth {
-        slices: promised(&uuid, &shape),
+        slices: reserved(&uuid, &shape),
         ..node(Model::T4, &[(&device, TEN, "p")])
     };
     let share = held(json!({"kind": "mps", "sizeGb": 10}));
@@ -134,11 +134,11 @@ fn what_is_held_by_a_neutral_name_is_what_the_node_has_it_for() {
 }
 
 #[test]
-fn a_pod_that_holds_another_kind_than_it_was_promised_is_found() {
+fn a_pod_that_holds_another_kind_than_it_has_reserved_is_found() {
     let uuid = node(Model::T4, &[]).gpus.gpus[0].uuid.clone();
     let device = format!("{uuid}::7");
-    let slices = promised(&uuid, &json!({"kind": "mps", "sizeGb": 10}));
+    let slices = reserved(&uuid, &json!({"kind": "mps", "sizeGb": 10}));
     let node = NodeTruth { slices, ..node(Model::T4, &[(&device, TEN, "p")]) };
     let found = node.held_otherwise();
-    assert!(found[0].contains("was promised") && found[0].contains("mps"), "{found:?}");
+    assert!(found[0].contains("has reserved") && found[0].contains("mps"), "{found:?}");
 }

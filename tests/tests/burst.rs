@@ -66,17 +66,17 @@ async fn kinds(cluster: &Cluster) -> anyhow::Result<BTreeMap<(Kind, Vec<Kind>), 
 }
 
 /// Slices that two pods have reserved, and pods that have reserved another number than one.
-async fn promised_wrongly(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+async fn reserved_wrongly(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let (mut devices, mut pods) = (BTreeMap::new(), BTreeMap::new());
     for node in cluster.nodes() {
         let object = cluster.gpu_node(node.name()).await?;
-        let promised = object.read_desired()?.slices.into_iter().filter_map(|slice| slice.reservation);
-        for reservation in promised {
-            *pods.entry(format!("{} was promised", reservation.pod)).or_insert(0) += 1;
+        let reservations = object.read_desired()?.slices.into_iter().filter_map(|slice| slice.reservation);
+        for reservation in reservations {
+            *pods.entry(format!("{} has a reservation", reservation.pod)).or_insert(0) += 1;
         }
         for slice in object.read_status()?.map(|status| status.slices).unwrap_or_default() {
             if let (Some(device), true) = (slice.device, slice.ready_for.is_some()) {
-                *devices.entry(format!("{device:?} of {} is promised", node.name())).or_insert(0) += 1;
+                *devices.entry(format!("{device:?} of {} is reserved", node.name())).or_insert(0) += 1;
             }
         }
     }
@@ -105,7 +105,7 @@ async fn as_many_pods_as_fit_get_the_first_kind_and_none_is_pending() -> anyhow:
     let expected = [((Kind::Mig, vec![]), MIG_ROOM), ((Kind::Mps, vec![Kind::Mig]), BURST - MIG_ROOM)];
     assert_eq!(given, expected.into());
     let truth = Truth::observe(&cluster).await?;
-    let wrong = [truth.violations(), truth.unexplained(), promised_wrongly(&cluster).await?].concat();
+    let wrong = [truth.violations(), truth.unexplained(), reserved_wrongly(&cluster).await?].concat();
     anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     cluster.stop().await
 }

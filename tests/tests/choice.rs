@@ -150,9 +150,9 @@ impl Scene {
         self.told_within(TIMEOUT, pod, reason).await
     }
 
-    async fn told_within(&self, patience: Duration, pod: &str, reason: &str) -> anyhow::Result<String> {
+    async fn told_within(&self, timeout: Duration, pod: &str, reason: &str) -> anyhow::Result<String> {
         let told = async || Ok(!self.events(pod, reason).await?.is_empty());
-        wait(patience, &format!("an Event {reason} on {pod}"), told).await?;
+        wait(timeout, &format!("an Event {reason} on {pod}"), told).await?;
         self.events(pod, reason).await?.pop().context("the Event is gone")
     }
 

@@ -285,15 +285,15 @@ async fn a_burst_is_bound_without_two_pods_on_one_slice() -> anyhow::Result<()> 
     times.sort();
     let [half, most] = [50, 99].map(|percent| percentile(&times, percent).unwrap_or_default());
     println!("burst of 200: {rate:.0} a second, p50 {half:?}, p99 {most:?}");
-    let mut promised = BTreeSet::new();
+    let mut reserved_pods = BTreeSet::new();
     for n in 0..25 {
         let node = format!("node-{n:02}");
         let reserved = scene.agents.reserved(&node)?;
         ensure!(reserved.len() == scene.agents.status(&node)?.slices.len(), "a slice of {node} is idle");
         for pod in reserved {
-            ensure!(promised.insert(pod.clone()), "{pod} has two slices");
+            ensure!(reserved_pods.insert(pod.clone()), "{pod} has two slices");
         }
     }
-    ensure!(promised.len() == 201, "{} pods have slices", promised.len());
+    ensure!(reserved_pods.len() == 201, "{} pods have slices", reserved_pods.len());
     scene.stop().await
 }

@@ -140,11 +140,11 @@ async fn end(cluster: &Cluster, ended: &[usize], alive: &[String]) -> anyhow::Re
         for node in cluster.nodes() {
             let node = cluster.gpu_node(node.name()).await?;
             let (spec, status) = (node.read_desired()?, node.read_status()?.unwrap_or_default());
-            let promised = spec.slices.iter().filter_map(|s| s.reservation.as_ref()).map(|r| &r.pod);
+            let reserved = spec.slices.iter().filter_map(|s| s.reservation.as_ref()).map(|r| &r.pod);
             let held = status.slices.iter().filter_map(|s| s.holder.as_ref()).map(|h| &h.pod);
             // The extender offers a slice again only after its agent reports it idle.
             let open = status.slices.iter().any(|s| s.holder.is_none() && s.state != SliceState::Idle);
-            if open || promised.chain(held).any(|pod| !alive.contains(pod)) {
+            if open || reserved.chain(held).any(|pod| !alive.contains(pod)) {
                 return Ok(false);
             }
         }
@@ -166,14 +166,14 @@ async fn place(cluster: &Cluster, number: usize, job: &Job) -> anyhow::Result<Op
         return Ok(None);
     };
     let spec = cluster.gpu_node(&node).await?.read_desired()?;
-    let (gpu, start) = promised(&spec, &name).context("no slice is promised to the bound pod")?;
+    let (gpu, start) = reserved_place(&spec, &name).context("no slice is reserved for the bound pod")?;
     let status = cluster.gpu_node(&node).await?.read_status()?.unwrap_or_default();
     let index = status.gpus.iter().find(|g| g.uuid.as_str() == gpu).context("an unknown GPU")?.index;
     let node: usize = node.trim_start_matches('n').parse()?;
     Ok(Some(Place { gpu: node * 8 + usize::try_from(index)?, start }))
 }
 
-fn promised(spec: &GpuNodeSpec, pod: &str) -> Option<(String, u8)> {
+fn reserved_place(spec: &GpuNodeSpec, pod: &str) -> Option<(String, u8)> {
     let slice = spec.slices.iter().find(|s| s.reservation.as_ref().is_some_and(|r| r.pod == pod))?;
     Some((slice.gpu.to_string(), slice.shape.instance()?.placement.start))
 }

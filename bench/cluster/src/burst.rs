@@ -65,7 +65,7 @@ pub struct Args {
     rounds: u32,
     /// The longest that a burst may take to be bound and to run, in seconds.
     #[arg(long, default_value_t = 600)]
-    patience: u64,
+    timeout: u64,
 }
 
 /// How the pods of a burst arrive at the API server.
@@ -135,7 +135,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
 struct Scene {
     cluster: Cluster,
     leaders: Leaders,
-    patience: Duration,
+    timeout: Duration,
     /// The expression by which the API server calls the webhook.
     condition: String,
 }
@@ -189,7 +189,7 @@ impl Scene {
         }
         let leaders = Leaders::take_over(&mut cluster, &[]).await?;
         let condition = match_condition(&cluster.plane().client()).await?;
-        let scene = Self { cluster, leaders, patience: Duration::from_secs(args.patience), condition };
+        let scene = Self { cluster, leaders, timeout: Duration::from_secs(args.timeout), condition };
         scene.fill(args).await?;
         Ok(scene)
     }
@@ -292,7 +292,7 @@ impl Scene {
         loop {
             let found = self.pods().await?;
             let run = found.iter().filter(|pod| phase_of(pod) == "Running").count();
-            if run == pods || begun.elapsed() > self.patience {
+            if run == pods || begun.elapsed() > self.timeout {
                 return Ok(pods - run);
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -310,13 +310,13 @@ impl Scene {
             let delete = async |name: String| pods.delete(&name, &at_once).await.map(drop);
             stream::iter(ours).map(delete).buffer_unordered(16).try_collect::<()>().await?;
         }
-        wait(self.patience, "all slices to be given back", async || {
+        wait(self.timeout, "all slices to be given back", async || {
             for node in self.cluster.nodes() {
                 let node = self.cluster.gpu_node(node.name()).await?;
                 let status = node.read_status()?.unwrap_or_default();
-                let promised = status.slices.iter().filter_map(|s| s.reservation.as_ref()).map(|r| &r.pod);
+                let reserved = status.slices.iter().filter_map(|s| s.reservation.as_ref()).map(|r| &r.pod);
                 let held = status.slices.iter().filter_map(|s| s.holder.as_ref()).map(|h| &h.pod);
-                if promised.chain(held).any(|pod| pod.starts_with(BURST)) {
+                if reserved.chain(held).any(|pod| pod.starts_with(BURST)) {
                     return Ok(false);
                 }
             }

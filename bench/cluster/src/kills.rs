@@ -42,7 +42,7 @@ pub struct Args {
 
 #[derive(Default)]
 struct Findings {
-    /// Slices that are held twice, gone, or not what was promised.
+    /// Slices that are held twice, gone, or not what is reserved.
     broken: BTreeSet<String>,
     /// Pods that ran, and then did not although nobody deleted them.
     harmed: BTreeSet<String>,
@@ -87,7 +87,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     print(&format!("{}; {refused} requests failed", churn.tally()));
     print(&format!("{} pods were seen running, {} rejected", findings.ran.len(), findings.rejected.len()));
     let figures = [
-        Figure::at_most("slices held twice, gone or not as promised", count(findings.broken.len()), 0.0),
+        Figure::at_most("slices held twice, gone or not as reserved", count(findings.broken.len()), 0.0),
         Figure::at_most("running pods harmed", count(findings.harmed.len()), 0.0),
         Figure::at_most("pods lost", count(lost.len()), 0.0),
     ];

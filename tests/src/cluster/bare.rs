@@ -124,7 +124,7 @@ impl BareCluster {
 
     /// Waits until kerf is up as its manifests declare it: two webhooks, extenders and schedulers, and an
     /// agent on each of `managed` nodes.
-    pub async fn kerf_is_up(&self, managed: usize, patience: Duration) -> anyhow::Result<()> {
+    pub async fn kerf_is_up(&self, managed: usize, timeout: Duration) -> anyhow::Result<()> {
         let agents = format!("daemonset/kerf-node-agent numberReady {managed}");
         let parts = [
             "deployment/kerf-webhook readyReplicas 2",
@@ -134,11 +134,11 @@ impl BareCluster {
         ];
         for part in parts {
             let [object, field, count] = part.split(' ').collect::<Vec<_>>()[..] else { continue };
-            let (condition, timeout) = (
+            let (condition, flag) = (
                 format!("--for=jsonpath={{.status.{field}}}={count}"),
-                format!("--timeout={}s", patience.as_secs()),
+                format!("--timeout={}s", timeout.as_secs()),
             );
-            let waited = self.plane.kubectl(&["wait", &condition, &timeout, "-n", NAMESPACE, object]).await;
+            let waited = self.plane.kubectl(&["wait", &condition, &flag, "-n", NAMESPACE, object]).await;
             if let Err(error) = waited {
                 let api: Api<Pod> = Api::namespaced(self.plane.client(), NAMESPACE);
                 let pods = api.list(&ListParams::default()).await?.items;

@@ -267,12 +267,12 @@ impl Cluster {
         for node in self.nodes {
             node.stop().await?;
         }
-        let patience = Duration::from_secs(5);
-        self.webhook.terminate(patience)?;
+        let timeout = Duration::from_secs(5);
+        self.webhook.terminate(timeout)?;
         for mut replica in self.replicas {
-            replica.terminate(patience)?;
+            replica.terminate(timeout)?;
         }
-        self.extender.terminate(patience)?;
+        self.extender.terminate(timeout)?;
         self.plane.stop().await
     }
 }
@@ -398,7 +398,7 @@ pub fn owned(mut pod: Pod) -> Pod {
 
 /// Polls until `done` returns true. The timeout's error includes the last error of `done`.
 pub async fn wait(
-    patience: Duration,
+    timeout: Duration,
     what: &str,
     mut done: impl AsyncFnMut() -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
@@ -408,10 +408,10 @@ pub async fn wait(
         if matches!(answer, Ok(true)) {
             return Ok(());
         }
-        if begun.elapsed() > patience {
+        if begun.elapsed() > timeout {
             match answer {
-                Err(error) => return Err(error.context(format!("waited {patience:?} for {what}"))),
-                Ok(_) => bail!("waited {patience:?} for {what}"),
+                Err(error) => return Err(error.context(format!("waited {timeout:?} for {what}"))),
+                Ok(_) => bail!("waited {timeout:?} for {what}"),
             }
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

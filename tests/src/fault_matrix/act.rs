@@ -130,7 +130,7 @@ impl Scene {
     /// A place on the GPU for this kind of slice, and its resource name.
     fn find(&mut self, gpu: u32, what: What) -> anyhow::Result<Option<(GpuState, Shape, String)>> {
         let state = self.gpu(gpu)?;
-        let taken = places::taken(&state, self.leader.promised(&state.uuid), &self.status());
+        let taken = places::taken(&state, self.leader.reserved_on(&state.uuid), &self.status());
         let found = match what {
             // The policy changes before the mode does, so the GPU may still be in MIG mode although policy wants no
             // instances.
@@ -147,8 +147,8 @@ impl Scene {
     async fn rent_on(&mut self, gpu: u32, what: What) -> anyhow::Result<bool> {
         let uuid = self.uuid(gpu)?;
         if let Some((state, shape, name)) = self.find(gpu, what)? {
-            let (idle, promised) = (self.leader.idle(), self.leader.promised(&state.uuid));
-            let replaced = places::in_the_way(&state, &idle, &promised, shape);
+            let (idle, reserved) = (self.leader.idle(), self.leader.reserved_on(&state.uuid));
+            let replaced = places::in_the_way(&state, &idle, &reserved, shape);
             self.leader.rent(&uuid, shape, &name, Source::Cut(replaced)).await?;
             return Ok(true);
         }

@@ -95,7 +95,7 @@ impl Leader {
     }
 
     /// The shapes on a GPU that are reserved, or whose reservation is under way.
-    pub(super) fn promised(&self, gpu: &str) -> Vec<Shape> {
+    pub(super) fn reserved_on(&self, gpu: &str) -> Vec<Shape> {
         let desired = self.desired();
         let asked = self.tenants.values().filter(|tenant| matches!(tenant.stage, Stage::Reserving(_)));
         let asked =

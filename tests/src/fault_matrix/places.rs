@@ -11,10 +11,10 @@ use kerf_nvml_mock::{GpuInstance, GpuState, Placement};
 
 use super::dice::Dice;
 
-/// The shapes that must stay on a GPU: `promised` ones and held ones.
-pub(super) fn taken(gpu: &GpuState, promised: Vec<Shape>, status: &GpuNodeStatus) -> Vec<Shape> {
+/// The shapes that must stay on a GPU: `reserved` ones and held ones.
+pub(super) fn taken(gpu: &GpuState, reserved: Vec<Shape>, status: &GpuNodeStatus) -> Vec<Shape> {
     let held = status.slices.iter().filter(|s| s.gpu.as_str() == gpu.uuid && s.holder.is_some());
-    promised.into_iter().chain(held.map(|s| s.shape)).collect()
+    reserved.into_iter().chain(held.map(|s| s.shape)).collect()
 }
 
 /// A random legal GPU instance beside `taken`, with its resource name. Places over idle instances are
@@ -93,14 +93,14 @@ fn resource(shape: Shape) -> Option<String> {
     Some(name.to_string())
 }
 
-/// The `idle` slices that cannot exist beside the new slice and the `promised` ones; they must be destroyed.
+/// The `idle` slices that cannot exist beside the new slice and the `reserved` ones; they must be destroyed.
 pub(super) fn in_the_way(
     gpu: &GpuState,
     idle: &[WantedSlice],
-    promised: &[Shape],
+    reserved: &[Shape],
     new: Shape,
 ) -> Vec<SliceId> {
-    let mut kept: Vec<Shape> = promised.iter().copied().chain([new]).collect();
+    let mut kept: Vec<Shape> = reserved.iter().copied().chain([new]).collect();
     let mut gone = Vec::new();
     for WantedSlice { id, shape, .. } in idle.iter().filter(|s| s.gpu.as_str() == gpu.uuid) {
         let together = kept.iter().copied().chain([*shape]);

@@ -160,16 +160,16 @@ impl Look<'_> {
 
     /// Devices that the kubelet may allocate although no pod has a reservation for them.
     fn offers(&self) -> Vec<String> {
-        let promised = |slice: &SliceStatus| {
+        let is_reserved = |slice: &SliceStatus| {
             let mut wanted = self.desired.iter().filter(|w| Some(&w.id) == slice.id.as_ref());
             slice.holder.is_some() || wanted.any(|w| w.reservation.is_some())
         };
         let may: BTreeSet<&str> =
-            self.known().filter(|(_, slice)| promised(slice)).map(|(device, _)| device).collect();
+            self.known().filter(|(_, slice)| is_reserved(slice)).map(|(device, _)| device).collect();
         let offered = self.offered.iter().flat_map(|(name, ids)| ids.iter().map(move |id| (name, id)));
         let wrong = offered.filter(|(_, id)| !may.contains(id.as_str()));
         wrong
-            .map(|(name, id)| format!("the kubelet may hand out {id} as {name}, which nobody was promised"))
+            .map(|(name, id)| format!("the kubelet may hand out {id} as {name}, which no pod has reserved"))
             .collect()
     }
 }

@@ -40,9 +40,9 @@ impl Scene<'_> {
     async fn shows_of(&self, name: &str, capacity: u32, allocatable: u32) -> anyhow::Result<()> {
         let expected = [Some(capacity.to_string()), Some(allocatable.to_string())];
         // A tick may be under way with the old counts, and a busy machine is slow.
-        let patience = 2 * self.kubelet.tick() + Duration::from_secs(5);
+        let timeout = 2 * self.kubelet.tick() + Duration::from_secs(5);
         let what = format!("the status to have {capacity} and {allocatable} of {name}");
-        let waited = wait(patience, &what, async || Ok(self.shown(name).await? == expected)).await;
+        let waited = wait(timeout, &what, async || Ok(self.shown(name).await? == expected)).await;
         let seen = self.shown(name).await?;
         waited.with_context(|| format!("it has {seen:?}"))
     }

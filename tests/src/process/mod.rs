@@ -205,13 +205,13 @@ impl Child {
         Ok(())
     }
 
-    /// Sends `TERM`, waits up to `patience`, then kills the process. Returns true if it ended by itself.
+    /// Sends `TERM`, waits up to `timeout`, then kills the process. Returns true if it ended by itself.
     /// Blocks the calling thread.
-    pub fn terminate(&mut self, patience: Duration) -> Result<bool, ProcessError> {
+    pub fn terminate(&mut self, timeout: Duration) -> Result<bool, ProcessError> {
         self.signal(Signal::TERM)?;
         let began = Instant::now();
         while self.exited()?.is_none() {
-            if began.elapsed() >= patience {
+            if began.elapsed() >= timeout {
                 self.kill()?;
                 return Ok(false);
             }

@@ -73,9 +73,9 @@ impl Root {
 }
 
 /// The mappings of a process, once they are as wished; ends the process.
-pub fn maps(root: &Root, mut child: Child, wished: impl Fn(&str) -> bool, patience: Duration) -> String {
+pub fn maps(root: &Root, mut child: Child, wished: impl Fn(&str) -> bool, timeout: Duration) -> String {
     let path = format!("/proc/{}/maps", child.id());
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let maps = loop {
         let maps = fs::read_to_string(Path::new(&path)).unwrap_or_default();
         let over = child.try_wait().unwrap().is_some() || Instant::now() > deadline;

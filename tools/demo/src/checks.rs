@@ -55,8 +55,8 @@ pub fn runs_on_what_it_asked_for(cluster: &Cluster, pod: &Pod) -> anyhow::Result
             texts.push(big_enough(node, device, container.size_gb.0).with_context(|| name.clone())?);
         }
     }
-    let promised = assignment.slices.len();
-    ensure!(promised == texts.len(), "{name} was promised {promised} slices and holds {}", texts.len());
+    let reserved = assignment.slices.len();
+    ensure!(reserved == texts.len(), "{name} has reserved {reserved} slices and holds {}", texts.len());
     Ok(texts)
 }
 

@@ -79,14 +79,14 @@ impl PodClock {
 
     /// Waits until exactly `count` pods exist and all run.
     pub async fn all_running(&self, count: usize) -> anyhow::Result<()> {
-        let patience = Instant::now() + Duration::from_mins(1);
+        let deadline = Instant::now() + Duration::from_mins(1);
         loop {
             let ways = self.ways();
             let waiting: Vec<_> = ways.values().filter(|w| w.phase() != "Running").collect();
             if ways.len() == count && waiting.is_empty() {
                 return Ok(());
             }
-            if Instant::now() > patience {
+            if Instant::now() > deadline {
                 let texts: Vec<String> = waiting.iter().map(|w| describe(&w.pod)).collect();
                 bail!("{} of {count} pods exist, and these do not run: {}", ways.len(), texts.join("; "));
             }

@@ -74,12 +74,12 @@ impl Api {
     }
 
     /// Waits until all of these resources were listed and a watch of each was begun.
-    pub async fn until_watched(&self, resources: &[&str], patience: Duration) -> anyhow::Result<()> {
+    pub async fn until_watched(&self, resources: &[&str], timeout: Duration) -> anyhow::Result<()> {
         let all = async || {
             let watched = locked(&self.shared.watched);
             Ok(resources.iter().all(|resource| watched.iter().any(|begun| begun == resource)))
         };
-        wait(patience, &format!("the extender to list {resources:?}"), all).await
+        wait(timeout, &format!("the extender to list {resources:?}"), all).await
     }
 
     /// An object that the extender has written.

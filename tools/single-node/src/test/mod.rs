@@ -80,10 +80,10 @@ pub async fn test(args: &Args) -> anyhow::Result<()> {
     let (mut failed, until) = (Vec::new(), Instant::now() + ALL.max(mixed));
     for (name, play) in SCENES.into_iter().filter(|(name, _)| named(name) && can_be(name)) {
         let begun = Instant::now();
-        let patience = if name == MIXED { mixed } else { TIMEOUT };
-        let patience = patience.min(until.saturating_duration_since(Instant::now()));
-        let played = timeout(patience, play(&scene)).await;
-        let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("not over after {patience:?}")));
+        let limit = if name == MIXED { mixed } else { TIMEOUT };
+        let limit = limit.min(until.saturating_duration_since(Instant::now()));
+        let played = timeout(limit, play(&scene)).await;
+        let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("not over after {limit:?}")));
         let seconds = begun.elapsed().as_secs_f64();
         match played {
             Ok(told) => println!("ok     {name} ({seconds:.1} s): {told}"),

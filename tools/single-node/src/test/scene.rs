@@ -149,7 +149,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Waits for a line that begins with `word`, and returns the rest of it.
-    pub async fn line(&self, pod: &Pod, word: &str, patience: Duration) -> anyhow::Result<String> {
+    pub async fn line(&self, pod: &Pod, word: &str, timeout: Duration) -> anyhow::Result<String> {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let begun = Instant::now();
         loop {
@@ -158,7 +158,7 @@ impl<'a> Scene<'a> {
                 return Ok(told.to_owned());
             }
             let pod = self.pods.get(name).await?;
-            if phase_of(&pod) != "Running" || begun.elapsed() > patience {
+            if phase_of(&pod) != "Running" || begun.elapsed() > timeout {
                 let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n");
                 bail!("{name} told nothing: {}; it printed:\n{last}", standing(&pod));
             }

@@ -124,9 +124,9 @@ impl<'a> Neighbour<'a> {
     }
 
     /// How long the daemon takes to answer while a tenant may keep it busy.
-    pub async fn answers_after(&self, patience: Duration) -> anyhow::Result<Duration> {
+    pub async fn answers_after(&self, timeout: Duration) -> anyhow::Result<Duration> {
         let begun = Instant::now();
-        self.ask_for(patience, Word::ServerList).await.context("the daemon did not answer meanwhile")?;
+        self.ask_for(timeout, Word::ServerList).await.context("the daemon did not answer meanwhile")?;
         Ok(begun.elapsed())
     }
 
@@ -190,12 +190,12 @@ impl<'a> Neighbour<'a> {
 
     /// The daemon serves one control client at a time, and the agent or the tenant may be connected. So it is
     /// asked until it answers.
-    async fn ask_for(&self, patience: Duration, word: Word) -> anyhow::Result<Answer> {
+    async fn ask_for(&self, timeout: Duration, word: Word) -> anyhow::Result<Answer> {
         let begun = Instant::now();
         loop {
             match self.control.ask(word).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) if begun.elapsed() >= patience => return Err(error.into()),
+                Err(error) if begun.elapsed() >= timeout => return Err(error.into()),
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }

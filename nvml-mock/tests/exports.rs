@@ -124,7 +124,8 @@ fn the_list_has_what_programs_need_and_no_name_twice() {
     assert!(names.iter().all(|name| name.starts_with("nvml")));
 }
 
-/// Needs `nm`, which is part of a linker's package. Without `nm` this test checks nothing; the other test does not need it.
+/// Needs `nm`, which is part of a linker's package. Without `nm` this test checks nothing; the other test does not need
+/// it.
 #[test]
 fn the_library_exports_the_list() {
     let library = library_path().expect("cargo builds the cdylib with the tests");

@@ -6,7 +6,8 @@ use tokio::io::copy_bidirectional;
 use tokio::net::TcpStream;
 
 /// Relays a connection until one side closes it. Without a target it closes the client's connection at once, as a
-/// Service without endpoints refuses one. As with kube-proxy, a target that cannot be reached is not replaced by another.
+/// Service without endpoints refuses one. As with kube-proxy, a target that cannot be reached is not replaced by
+/// another.
 pub(crate) async fn relay(mut client: TcpStream, target: Option<SocketAddr>) {
     let Some(target) = target else { return };
     let Ok(mut server) = TcpStream::connect(target).await else { return };

@@ -111,7 +111,8 @@ async fn a_slice_that_an_etcd_restore_has_forgotten_is_not_given_out_again() -> 
     ensure!(cluster.pods().get_opt("forgotten").await?.is_none(), "nothing was put back");
     ensure!(epoch(&cluster).await? == saved, "the Lease was not put back");
     restart_watchers(&mut cluster).await?;
-    // With the other two there are as many pods as slices. All but the last are bound as long as the forgotten pod runs.
+    // With the other two there are as many pods as slices. All but the last are bound as long as the forgotten pod
+    // runs.
     let names: Vec<String> = (kept.len()..SLICES).map(|number| format!("new-{number}")).collect();
     for name in &names {
         cluster.create(&asking(name)).await?;

@@ -574,15 +574,17 @@ async fn a_leader_that_stops_cleanly_leaves_no_open_binding() -> anyhow::Result<
     scene.stop().await
 }
 
-/// A burst comes while the API server has too much to do for Bindings: it refuses them at once in two ways, then it answers none. The
-/// leader sends fewer at a time, tries no pod again and again, and gives no place away twice, though the Bindings that were given up
-/// arrive at last beside those that are sent anew.
+/// A burst comes while the API server has too much to do for Bindings: it refuses them at once in two ways, then it
+/// answers none. The leader sends fewer at a time, tries no pod again and again, and gives no place away twice, though
+/// the Bindings that were given up arrive at last beside those that are sent anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_in_an_overload_is_bound_after_it_and_causes_no_storm() -> anyhow::Result<()> {
     const WAVE: usize = 34;
-    /// Twice the lowest limit. Were it as high as at the start, all pods would have a Binding under way in the last wave.
+    /// Twice the lowest limit. Were it as high as at the start, all pods would have a Binding under way in the last
+    /// wave.
     const MOST_OPEN: usize = 16;
-    /// The scheduler's backoff doubles from one second: four tries in the twelve seconds of the overload, and some after it.
+    /// The scheduler's backoff doubles from one second: four tries in the twelve seconds of the overload, and some
+    /// after it.
     const MOST_TRIES: usize = 7;
     let waves = [
         (Gate::Overloaded(StatusCode::TOO_MANY_REQUESTS), Duration::from_secs(3)),

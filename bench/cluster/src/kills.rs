@@ -1,5 +1,5 @@
-//! Kills a random program of kerf every few seconds during a churn of pods. No slice may be held twice, no running pod may be harmed, and no
-//! pod may be lost.
+//! Kills a random program of kerf every few seconds during a churn of pods. No slice may be held twice, no running pod
+//! may be harmed, and no pod may be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,8 +22,8 @@ const PAUSE: Duration = Duration::from_millis(30);
 /// The interval between two looks at the cluster.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the cluster may take to come to rest after the last kill. A Binding without an answer keeps its slices for 80 s, and the
-/// scheduler's backoff is 10 s.
+/// How long the cluster may take to come to rest after the last kill. A Binding without an answer keeps its slices for
+/// 80 s, and the scheduler's backoff is 10 s.
 const REST_TIMEOUT: Duration = Duration::from_mins(3);
 
 /// How many pods, and how many kills.
@@ -100,8 +100,8 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the cluster is at rest. Returns the pods that are lost: those that are gone though nobody deleted them, that wait though there
-/// is room for them, or that are half-way.
+/// Waits until the cluster is at rest. Returns the pods that are lost: those that are gone though nobody deleted them,
+/// that wait though there is room for them, or that are half-way.
 async fn rest(cluster: &Cluster, churn: &Churn, findings: &mut Findings) -> anyhow::Result<Vec<String>> {
     let begun = Instant::now();
     loop {

@@ -1,5 +1,5 @@
-//! The extender's leader is killed, frozen, cut off and asked to end under a steady load of pods, which must soon go on. Then it is struck
-//! again and again under a churn of pods; that can be stopped and resumed.
+//! The extender's leader is killed, frozen, cut off and asked to end under a steady load of pods, which must soon go
+//! on. Then it is struck again and again under a churn of pods; that can be stopped and resumed.
 
 mod load;
 mod standby;

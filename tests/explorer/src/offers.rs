@@ -1,7 +1,8 @@
 //! Random lives of what one agent offers to its kubelet: core's `offer`, lived by core's own `offer_life`.
 //!
-//! The worlds of the explorer have no lists of devices: there a slice that exists and that the kubelet knows is ready. Which pods wait
-//! for each other's slices is decided by `offer`, and whether anybody waits for nothing is checked by the life itself.
+//! The worlds of the explorer have no lists of devices: there a slice that exists and that the kubelet knows is ready.
+//! Which pods wait for each other's slices is decided by `offer`, and whether anybody waits for nothing is checked by
+//! the life itself.
 
 use crate::random::Dice;
 use crate::trace::shortest;

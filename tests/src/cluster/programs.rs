@@ -94,7 +94,8 @@ pub(super) async fn scheduler(plane: &mut ControlPlane) -> anyhow::Result<()> {
     start_scheduler(plane, "kerf-scheduler", &address).await
 }
 
-/// Starts a kube-scheduler of this name with the configuration that `kerf scheduler-config` prints for an extender at `address`.
+/// Starts a kube-scheduler of this name with the configuration that `kerf scheduler-config` prints for an extender at
+/// `address`.
 pub async fn start_scheduler(plane: &mut ControlPlane, name: &str, address: &str) -> anyhow::Result<()> {
     let tls = write_tls(plane).await?;
     let output = Command::new(binaries::ours("kerf")?)

@@ -17,8 +17,9 @@ impl ControlPlane {
         Ok(saved)
     }
 
-    /// Puts data back that was saved. What was written since is forgotten, and what is written from now on gets revisions that were
-    /// given before: watches that go on from one of these miss events, so every watching program must be restarted.
+    /// Puts data back that was saved. What was written since is forgotten, and what is written from now on gets
+    /// revisions that were given before: watches that go on from one of these miss events, so every watching program
+    /// must be restarted.
     pub async fn restore_etcd(&mut self, saved: &Path) -> anyhow::Result<()> {
         let data = self.folder.etcd();
         self.without_etcd(|| {

@@ -178,8 +178,8 @@ impl Child {
         Ok(self.exited)
     }
 
-    /// The exit code as container runtimes report it, with 128 added to the number of a signal; `None` while the process
-    /// runs.
+    /// The exit code as container runtimes report it, with 128 added to the number of a signal; `None` while the
+    /// process runs.
     pub(crate) fn exit_code(&mut self) -> Result<Option<i32>, ProcessError> {
         let status = self.exited()?;
         Ok(status

@@ -19,7 +19,8 @@ pub enum Step {
     Test,
     /// Measures what sharing costs through kerf, and beside it by hand.
     Bench,
-    /// Holds the kubelet to the rules that the stand-in of the tests keeps; restarts it on the way. Between `up` and `down`.
+    /// Holds the kubelet to the rules that the stand-in of the tests keeps; restarts it on the way. Between `up` and
+    /// `down`.
     Judge,
     /// Ends everything and removes its files.
     Down,
@@ -43,7 +44,8 @@ pub struct Args {
     /// The node's name.
     #[arg(long, default_value = "gpu-node")]
     pub name: String,
-    /// Install kerf by its chart, as pods; `up`, `test`, `down` and `all` take it. Without it its programs are started by hand.
+    /// Install kerf by its chart, as pods; `up`, `test`, `down` and `all` take it. Without it its programs are started
+    /// by hand.
     #[arg(long)]
     pub chart: bool,
     /// Of `test` the scenes whose names have one of these words; all without.

@@ -1,4 +1,5 @@
-//! How long no pod is bound when the leader ends, and whether another leads when the API server stalls, under a steady load of pods.
+//! How long no pod is bound when the leader ends, and whether another leads when the API server stalls, under a steady
+//! load of pods.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,8 @@ use crate::report::{Figure, print};
 const LEASE: Duration = Duration::from_secs(10);
 /// More than a Lease, so that a leader that was frozen or cut off comes back to another one.
 const LASTS: Duration = Duration::from_secs(15);
-/// What a replica that was started needs to have its watches and the agents' streams, and what the pods need that were left waiting.
+/// What a replica that was started needs to have its watches and the agents' streams, and what the pods need that were
+/// left waiting.
 const SETTLES: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_secs(3);
 const BETWEEN_STALLS: Duration = Duration::from_secs(57);

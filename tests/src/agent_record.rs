@@ -40,7 +40,6 @@ fn whole(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (sequence, length) = numbers.split_first_chunk::<8>()?;
     let length = u64::from_le_bytes(length.try_into().ok()?);
     let document = rest.get(..usize::try_from(length).ok()?)?;
-    // The agent's checksum is FNV-1a.
     let fnv = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let found = numbers.iter().chain(document).fold(0xcbf2_9ce4_8422_2325, fnv);
     (found == u64::from_le_bytes(*sum)).then_some((u64::from_le_bytes(*sequence), document))

@@ -74,7 +74,8 @@ fn helm_and_kustomize_install_the_same() {
     let mut by_helm = by_name(&template("kerf-system", &["--no-hooks"]).unwrap());
     let mut by_kustomize = by_name(&kustomize("deploy/base").unwrap());
     assert!(by_kustomize.remove("v1 Namespace kerf-system").is_some());
-    // kustomize puts the content's hash into the name; Helm writes it into the pods' annotations.
+    // The ConfigMap is found by its prefix, because kustomize puts the hash of its content into the name; Helm writes
+    // the hash into the pods' annotations.
     let hashed = by_kustomize
         .keys()
         .find(|name| name.starts_with("v1 ConfigMap kerf-scheduler-config-"))

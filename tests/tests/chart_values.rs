@@ -128,7 +128,6 @@ fn program(program: &str, object: &str) -> Vec<Row> {
     let own = format!("my-{program}").to_lowercase();
     let account = format!("v1 ServiceAccount {}", object.rsplit(' ').next().unwrap());
     let my_account = format!("v1 ServiceAccount {own}");
-    // The scheduler's flags are part of its command.
     let flags = container(if program == "scheduler" { "command" } else { "args" });
     let [variable, volume, mount] = [
         json!({"name": "MORE", "value": program}),

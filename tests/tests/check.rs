@@ -204,7 +204,7 @@ async fn scheduler_config(client: &Client) -> anyhow::Result<(Api<ConfigMap>, Co
 #[tokio::test(flavor = "multi_thread")]
 async fn check_reports_each_fault_with_its_remedy_until_it_is_fixed() -> anyhow::Result<()> {
     let mut options = ClusterOptions::without_controller_manager(vec![NodeSpec::new("h", Model::H100, 1)]);
-    // The name by which the scheduler's configuration in `deploy/` calls the extender.
+    // The scheduler's configuration in `deploy/` calls the extender by this name, so the certificate must have it.
     options.extender_flags.push("--tls-name=kerf-extender.kerf-system.svc".to_owned());
     let mut cluster = Cluster::start(options, |_| ()).await?;
     let (client, kubeconfig) = (cluster.plane().client(), cluster.plane().kubeconfig().to_owned());

@@ -84,7 +84,7 @@ async fn users_cannot_change_what_kerf_has_written_into_a_pod() -> anyhow::Resul
         for subresource in ["status", "resize", "ephemeralcontainers"] {
             let patch = json!({"metadata": {"annotations": {key: "x"}}}).to_string();
             let flag = format!("--subresource={subresource}");
-            // For some subresources the API server drops all other fields itself.
+            // The result is ignored, because for some subresources the API server itself drops all other fields.
             let _ = alice(&cluster, &["patch", "pod", "sliced", &flag, "-p", &patch]).await?;
             assert_eq!(written(&cluster.pods().get("sliced").await?), before, "{key} by {subresource}");
         }

@@ -70,7 +70,7 @@ async fn its_rights_suffice(cluster: &BareCluster) -> anyhow::Result<()> {
 
 /// Flux searches for drift in this way.
 async fn an_upgrade_to_the_same_writes_nothing(cluster: &BareCluster) -> anyhow::Result<()> {
-    // Controllers write the status of some objects; their generation counts changes of the rest.
+    // Some objects are compared by their generation, because controllers write their status.
     let kinds = [
         ("deployments,daemonsets,validatingadmissionpolicies,customresourcedefinitions", "generation"),
         (

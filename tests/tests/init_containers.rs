@@ -179,7 +179,6 @@ async fn pods_whose_init_containers_need_more_slices_start_and_end_together() ->
         pod.spec.as_mut().context("the pod has no spec")?.restart_policy = Some("Never".to_owned());
         cluster.create(&pod).await?;
     }
-    // Three pods need six of seven slices; the others follow when these have ended.
     for name in names {
         let done = async || {
             Truth::ensure_sound(&cluster).await?;

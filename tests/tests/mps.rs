@@ -596,7 +596,7 @@ async fn other_users_and_the_root_of_a_user_namespace_cannot_command_a_daemon() 
     let (node, wanted) = (Node::new(), wanted(10, 14));
     let agent = node.agent(each([GPU], &wanted));
     let before = agent.until_serving(GPU, &wanted).await;
-    // Other users can reach the socket, and run the program that they brought along.
+    // The folder is open, so that other users can reach the socket and run the program that they brought along.
     fs::set_permissions(node.folder.path(), Permissions::from_mode(0o755)).unwrap();
     let (pipe, program) = (pipe_dir(&node.root, GPU), node.folder.path().join("mps-control"));
     // Another process copies it. Otherwise a fork of another test could hold the copy open for writing, and it could

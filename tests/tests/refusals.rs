@@ -73,7 +73,7 @@ async fn every_refusal_and_warning_reaches_the_user_with_its_field_and_remedy() 
         Ok(refusal.is_some_and(|said| said.contains("no policy of kerf's matches")))
     };
     wait(TIMEOUT, "the policies to be in force", in_force).await?;
-    // The webhook widens its match condition for the policies' dialects a moment later.
+    // The pod is retried, because the webhook widens its match condition for the policies' dialects a moment later.
     let mut foreign = with(&[], limits(&json!({"nvidia.com/gpumem": "300k"})))?;
     foreign.metadata.labels = Some([("policy".to_owned(), "dialects".to_owned())].into());
     let comes = async || Ok(cluster.dry_run_refusal(&foreign).await?.is_some());

@@ -118,7 +118,7 @@ fn unsafe_code_lives_at_the_nvml_boundary_only() {
 fn kubernetes_keys_are_spelled_in_core_keys_only() {
     let key = concat!("\"kerf", ".dev/");
     for (path, text) in all_sources().iter().filter(|(p, _)| !is_test(p) && *p != "core/src/keys.rs") {
-        // What follows a test module in the same file is test code.
+        // A test module ends its file, so everything behind it is test code.
         let program = text.split("#[cfg(test)]").next().unwrap_or_default();
         let found: Vec<&str> = code(program).filter(|l| l.contains(key)).collect();
         assert!(found.is_empty(), "{path} spells a key: {found:?}");

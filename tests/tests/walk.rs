@@ -38,7 +38,7 @@ async fn dispatched(cluster: &Cluster, schema: &str) -> anyhow::Result<f64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn bindings_and_the_lease_have_their_own_priority_levels() -> anyhow::Result<()> {
     let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
-    // The API server applies a new schema after a moment.
+    // The API server applies a new schema only after a moment, so earlier requests would count for another one.
     wait(TIMEOUT, "the schemas to be in force", async || {
         Ok(dispatched(&cluster, "kerf-extender-lease").await? > 0.0)
     })

@@ -59,7 +59,8 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         return scene.stop().await;
     }
     let mut figures = latency(&scene, args).await?;
-    // A replica that got the objects one by one, and one that lists them all at its start, differ in memory.
+    // Memory is measured twice, because a replica that got the objects one by one needs another amount than one that
+    // lists them at its start.
     let grown = resident_mib(process(&scene)?)?;
     scene.restart(0).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;

@@ -30,7 +30,7 @@ impl Bound {
                 if let watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) = &event
                     && pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
                 {
-                    // The receiver is dropped when the measurement is over.
+                    // A failed send is no error, because the receiver is dropped when the measurement is over.
                     let _ = sender.send((pod.metadata.name.clone().unwrap_or_default(), at));
                 }
                 hook(&event);

@@ -136,7 +136,7 @@ fn time(nodes: &[Node], pods: &[Pod]) -> f64 {
     let arrivals = trace::arrivals(&nodes, pods, SEEDS.start);
     let mut decider = Policy::Kerf.decider(&nodes, pods);
     let start = Instant::now();
-    // The time includes the replay's own work, which is less than a µs for each decision.
+    // The time may include the replay's own work, because that is less than a µs for each decision.
     let outcome = play(&nodes, &arrivals, decider.as_mut());
     start.elapsed().as_secs_f64() * 1e6 / as_f64(outcome.decisions)
 }

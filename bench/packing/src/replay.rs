@@ -152,7 +152,7 @@ impl Replay<'_> {
         self.verdict.moved += 1;
         self.board.leave(origin.0, origin.1);
         if !self.take(cause, other, gpu, start) {
-            // The job stays where it was. Nothing can have taken its place meanwhile.
+            // The job stays where it was. The result is ignored, because nothing can have taken its place meanwhile.
             let _ = self.board.take(origin.0, self.jobs[other].profile, origin.1);
             self.places[other] = Some(origin);
         }

@@ -64,7 +64,7 @@ impl Begin {
             let bind = Event::Bind { leader: 0, pod: 0, node: 0 };
             let next = world.natural().filter(|_| !events.is_empty()).unwrap_or(bind);
             events.push(next);
-            // A search from the beginning finds what is violated here.
+            // A violation is not recorded here, because a search from the beginning finds it.
             if world.apply(next).is_err() || events.len() > 100 {
                 break;
             }

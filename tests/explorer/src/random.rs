@@ -77,7 +77,7 @@ impl Weights {
     fn weight(&self, event: Event) -> usize {
         let chance = self.0[event.kind()];
         match event {
-            // There are many such events at each moment.
+            // Many such events are possible at each moment, so each of them gets a small weight.
             Event::Bind { .. } | Event::Pass => 4 + 4 * chance,
             Event::Release { .. } | Event::Dial { .. } => 1 + 4 * chance,
             Event::Stray { .. } => 4 * chance,

@@ -200,6 +200,6 @@ fn kept_flags(path: &Path) -> Result<MsFlags, EnterError> {
 fn leave_the_machine(scratch: &Path) -> Result<(), EnterError> {
     std::env::set_current_dir(scratch).map_err(on(scratch))?;
     pivot_root(".", ".").map_err(|error| EnterError::Process(error.into()))?;
-    // The old root is now mounted over the new one.
+    // The old root is now mounted over the new one, and hides it until it is unmounted.
     umount2(".", MntFlags::MNT_DETACH).map_err(|error| EnterError::Process(error.into()))
 }

@@ -141,7 +141,7 @@ impl Node {
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         self.agent.terminate(Duration::from_secs(5))?;
         self.kubelet.stop().await;
-        // Stand-ins for MPS daemons outlive the agent; they exit when their folders are gone.
+        // Stand-ins for MPS daemons outlive the agent, so their folders are removed, which makes them exit.
         let removed = std::fs::remove_dir_all(self.mps_dir());
         drop(removed);
         Ok(())

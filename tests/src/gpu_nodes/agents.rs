@@ -213,7 +213,7 @@ impl Shared {
     }
 
     fn see_node(self: &Arc<Self>, node: &GpuNode) {
-        // The extender reports unreadable documents; the agents wait for the next version.
+        // An unreadable document is skipped, because the extender reports it and the next version may be readable.
         let (Ok(spec), Ok(Some(status))) = (node.read_spec(), node.read_status()) else { return };
         let name = node.name();
         let mut running = self.running();

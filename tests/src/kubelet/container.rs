@@ -44,8 +44,8 @@ pub(super) fn program(
 ) -> Option<Program> {
     let command = container.command.as_ref().filter(|command| !command.is_empty())?;
     let name = log_book::name(key, &container.name);
-    // A new session lets all processes of the container be signalled together. `env -i` keeps the test
-    // process's environment out.
+    // The program has its own session, so that all processes of the container can be signalled together. `env -i` keeps
+    // the test process's environment out.
     let program = Program::new(name, "/usr/bin/setsid", logs)
         .args(["/usr/bin/env", "-i"])
         .args(environment.iter().map(|(name, value)| format!("{name}={value}")))

@@ -91,7 +91,7 @@ impl Core {
         drop(held_back.wait_for(|held_back| !held_back).await);
         let api: Api<Pod> = Api::all(self.options.client.clone());
         let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.options.node_name));
-        // Managed fields are large, and nothing here reads them.
+        // Managed fields are dropped, because they are large and nothing here reads them.
         let trimmed = watcher(api, config).default_backoff().modify(|pod| pod.metadata.managed_fields = None);
         let mut events = std::pin::pin!(trimmed);
         let mut listed = Vec::new();
@@ -122,7 +122,7 @@ impl Core {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         match self.pods.observe(Arc::clone(&pod)) {
             Step::Nothing => {}
-            // The receiver ends with the kubelet; the next one lists the pod again.
+            // A send fails only when the kubelet ends, and the next one lists the pod again.
             Step::Admit => drop(line.send(uid)),
             Step::Adopt => {
                 let stop = self.pods.start(&uid);

@@ -105,7 +105,8 @@ impl PodTable {
         let Some(record) = records.get_mut(uid) else { return };
         record.gone = true;
         record.stop.cancel();
-        // Other pods are removed by `ended`, once their containers have stopped.
+        // Only pods without processes are removed here, because `ended` removes others once their containers have
+        // stopped.
         if matches!(record.stage, Stage::Waiting | Stage::Ended) {
             records.remove(uid);
         }

@@ -59,7 +59,8 @@ impl DeviceManager {
         let resource = request.resource_name;
         let before = locked(&self.followers).remove(&resource);
         if let Some(before) = before {
-            // The older stream ends within this time, or its plugin is still served.
+            // The wait is limited, because an older stream that does not end within this time belongs to a plugin that
+            // is still served.
             let _ = timeout(NOTICED, before).await;
         }
         locked(&self.clients).insert(resource.clone(), close.clone());

@@ -164,7 +164,7 @@ impl Leaders {
     /// Starts two replicas in place of a cluster's extender. Agents must dial [two
     /// addresses](crate::cluster::ClusterOptions::two_extenders).
     pub async fn take_over(cluster: &mut Cluster, flags: &[&str]) -> anyhow::Result<Self> {
-        // kube-scheduler has one address. From now on it leads to the leader.
+        // The door takes the extender's address, because kube-scheduler calls only that one.
         let door = std::fs::read_to_string(cluster.plane().dir().join("kerf-extender.address"))?;
         let door = door.trim().parse().context("the extender has no address")?;
         cluster.extender().terminate(Duration::from_secs(10))?;

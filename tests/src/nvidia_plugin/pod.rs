@@ -202,7 +202,7 @@ async fn show(program: Handle, name: &'static str, processes: PathBuf) {
             }
             if let Some(process) = process {
                 let folder = processes.join(process.to_string());
-                // A rename makes the folder appear together with its command line.
+                // The folder is renamed into place, so that it appears together with its command line.
                 let hidden = processes.join("next");
                 let written = fs::create_dir_all(&hidden)
                     .and_then(|()| fs::write(hidden.join("cmdline"), format!("{name}\0")))

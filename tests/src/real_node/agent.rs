@@ -32,7 +32,7 @@ pub async fn program(cluster: &Cluster, options: &RealNodeOptions) -> anyhow::Re
             .arg(binaries::ours("kerf-cdi-hook")?)
             .arg("--mps-control")
             .arg(mps_control)
-            // The MPS daemon finds its server through PATH.
+            // The MPS daemon finds its server through PATH, so its folder must be in it.
             .env("PATH", search_path(mps_control.parent())?)),
         Gpus::Simulated(gpus) => simulated(program, gpus, places),
     }

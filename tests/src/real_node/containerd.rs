@@ -39,7 +39,7 @@ pub async fn start(places: &Places, setup: &Setup<'_>) -> anyhow::Result<Child> 
     }
     fs::write(&path, text).context("failed to write containerd's configuration")?;
     let program = binaries::node_tool("containerd")?;
-    // containerd finds its shim through PATH.
+    // containerd finds its shim through PATH, so its own folder must be in it.
     let shims = search_path(program.parent())?;
     let child = Program::new("containerd", program, places.state())
         .arg("--config")

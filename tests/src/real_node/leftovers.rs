@@ -74,7 +74,8 @@ impl Leftovers {
     /// Removes the cgroups that the kubelet leaves behind. Only empty ones can be removed.
     pub fn remove_cgroups() {
         let root = Path::new("/sys/fs/cgroup");
-        // With version 2 of cgroups they are below the root, with version 1 below each controller's folder.
+        // Both places are searched, because cgroups of version 2 are below the root, and those of version 1 below each
+        // controller's folder.
         let controllers = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
         for folder in controllers.chain([root.to_owned()]) {
             remove_below(&folder.join("kubepods"));

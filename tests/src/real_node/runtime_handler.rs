@@ -36,8 +36,8 @@ impl RuntimeHandler {
             serde_json::from_str(&plain).context("failed to parse containerd's specification")?;
         spec["mounts"].as_array_mut().context("a specification has mounts")?.extend(self.mounts());
         spec["process"]["env"] = json!(self.env);
-        // Setting limits of another user's process takes CAP_SYS_RESOURCE, and in a user namespace every
-        // process is another user's.
+        // The limits are removed, because setting those of another user's process takes CAP_SYS_RESOURCE, and in a user
+        // namespace every process is another user's.
         spec["process"]["rlimits"] = json!([]);
         let path = places.state().join(format!("runtime-{}.json", self.name));
         fs::write(&path, spec.to_string()).with_context(|| format!("failed to write {}", path.display()))?;

@@ -89,7 +89,7 @@ where
         + Sync
         + 'static,
 {
-    // Managed fields are large, and nothing here reads them.
+    // Managed fields are dropped, because they are large and nothing here reads them.
     let trimmed = watcher(api, watcher::Config::default())
         .default_backoff()
         .modify(|object| object.meta_mut().managed_fields = None);

@@ -54,7 +54,6 @@ async fn a_label_takes_a_node_through_the_layouts_of_whole_gpus() {
         until_labels(&node, &base).await;
     }
 
-    // A renamed replica has the product's plain name; the other name stays, with 0.
     node.choose(Some("renamed-4")).await.unwrap();
     node.until_allocatable(&[("gpu.shared", "8")]).await.unwrap();
     assert_eq!(replicas(&node, "nvidia.com/gpu.shared").len(), 2);

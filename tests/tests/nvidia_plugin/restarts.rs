@@ -36,7 +36,7 @@ async fn a_layout_outlives_the_plugin_discovery_and_the_kubelet() {
     node.kill("gpu-feature-discovery").await.unwrap();
     until_labels(&node, &[("gpu.replicas", "4"), ("gpu.product", "NVIDIA-A10G-SHARED")]).await;
 
-    // A restarted config-manager applies the default layout first, and then the node's.
+    // Two reloads are expected, because a restarted config-manager applies the default layout before the node's.
     let before = node.reloads();
     node.kill(&NvidiaPod::Plugin.sidecar()).await.unwrap();
     node.until("the plugin to be told twice", async || {

@@ -66,7 +66,7 @@ impl Drop for Clock {
 }
 
 fn note(moments: &Mutex<BTreeMap<String, Moments>>, pod: kube::runtime::watcher::Result<Pod>) {
-    // The watcher restarts a broken watch by itself.
+    // An error is skipped, because the watcher restarts a broken watch by itself.
     let Ok(pod) = pod else { return };
     let now = Instant::now();
     let mut all = locked(moments);

@@ -52,7 +52,7 @@ fn end_holder(args: &Args, holder: Pid) -> anyhow::Result<()> {
     let begun = Instant::now();
     while is_alive(holder) {
         if begun.elapsed() > TIMEOUT {
-            // The kernel kills all programs of the node with their parent.
+            // Only the holder is killed, because the kernel kills all programs of the node with their parent.
             kill_process(holder, Signal::KILL).context("failed to kill the holder")?;
             anyhow::bail!("the node did not end within {TIMEOUT:?} and was killed");
         }

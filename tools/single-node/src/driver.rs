@@ -22,7 +22,7 @@ pub fn handler(args: &Args, gpus: &Gpus) -> anyhow::Result<RuntimeHandler> {
 /// The agent's flags for simulated GPUs; none for real ones.
 pub fn flags(gpus: &Gpus) -> anyhow::Result<Vec<String>> {
     let Gpus::Simulated(_) = gpus else { return Ok(Vec::new()) };
-    // The agent's container mounts the host's root there.
+    // Paths begin with this folder, because the agent's container mounts the host's root there.
     let inside = |path: std::path::PathBuf| format!("/driver-root{}", path.display());
     let library = kerf_nvml_mock::library_path().context("the simulated NVML is not built")?;
     Ok(vec![

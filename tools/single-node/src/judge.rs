@@ -57,7 +57,8 @@ impl JudgedKubelet for RealKubelet<'_> {
                 .clone()
                 .map(|socket| fs::metadata(socket).map(|file| (file.ino(), file.ctime_nsec())).ok())
         };
-        // A new inode or change time shows that the socket belongs to the restarted kubelet.
+        // The socket's inode and change time are compared, because either shows that it belongs to the restarted
+        // kubelet.
         let before = made();
         Order::RestartKubelet.give(self.args).await?;
         let serves = async || {

@@ -164,7 +164,7 @@ impl<'t> Site<'t> {
         let node = &mut self.nodes[node];
         let plan = looked_at(self.name, self.table, &node.observed, &node.wanted, found);
         for step in &plan.steps {
-            // `looked_at` has already counted the faults.
+            // The result is ignored, because `looked_at` has already counted the faults.
             let _ = carry_out(self.table, &mut node.observed, &node.wanted, step);
         }
         plan

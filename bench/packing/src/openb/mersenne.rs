@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn it_shuffles_and_draws_as_python_does() {
-        // r = random.Random(42); x = list(range(10)); r.shuffle(x); x; [r.choice(x) for _ in range(5)]
+        // Python printed the expected numbers: r = random.Random(42); x = list(range(10)); r.shuffle(x); x;
+        // [r.choice(x) for _ in range(5)]
         let mut random = Mersenne::new(42);
         let mut items: Vec<usize> = (0..10).collect();
         random.shuffle(&mut items);

@@ -29,10 +29,10 @@ pub struct Args {
     /// Nodes of eight H100; at most nine, so that names sort as numbers.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=9))]
     nodes: u32,
-    /// Jobs.
+    /// The number of jobs.
     #[arg(long, default_value_t = 600)]
     jobs: usize,
-    /// What the jobs are made from.
+    /// The seed of all jobs.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

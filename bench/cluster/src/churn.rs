@@ -15,7 +15,7 @@ pub struct Args {
     /// Rounds; each creates or deletes a few pods.
     #[arg(long, default_value_t = 1000)]
     rounds: u32,
-    /// What the choices are made from.
+    /// The seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

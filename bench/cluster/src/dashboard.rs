@@ -18,7 +18,7 @@ pub struct Args {
     /// How long pods come and go.
     #[arg(long, default_value_t = 120)]
     seconds: u32,
-    /// Where the picture goes.
+    /// The file for the picture.
     #[arg(long, default_value = "docs/measured/dashboard.svg")]
     out: PathBuf,
 }

@@ -21,7 +21,7 @@ pub struct Args {
     /// Only calls with this in their names.
     #[arg(long)]
     only: Option<String>,
-    /// What the choices are made from.
+    /// The seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Nodes that are played on at the same time.

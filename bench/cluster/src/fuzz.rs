@@ -17,7 +17,7 @@ pub struct Args {
     /// Inputs for each target.
     #[arg(long, default_value_t = 10_000_000)]
     inputs: u64,
-    /// What the inputs are made from.
+    /// The seed of all inputs.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Only these targets: review, quantity, names, policy, request.

@@ -12,7 +12,7 @@ const BAR: Duration = Duration::from_mins(1);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// How often.
+    /// The number of installs.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
 }

@@ -35,7 +35,7 @@ pub struct Args {
     /// Seconds between two kills.
     #[arg(long, default_value_t = 5)]
     every: u64,
-    /// What the choices are made from.
+    /// The seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

@@ -19,7 +19,7 @@ pub struct Args {
     /// Steps of each life.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// Where the random numbers begin.
+    /// The seed of the first life.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

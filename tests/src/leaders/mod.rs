@@ -206,7 +206,7 @@ impl Leaders {
         start_scheduler(plane, name, &self.address().to_string()).await
     }
 
-    /// Where kube-scheduler calls.
+    /// The address that kube-scheduler calls.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.door.address()

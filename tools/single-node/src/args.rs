@@ -19,14 +19,13 @@ pub enum Step {
     Test,
     /// Measures what sharing costs through kerf, and beside it by hand.
     Bench,
-    /// Holds the kubelet to the rules that the stand-in of the tests keeps; restarts it on the way. Between `up` and
-    /// `down`.
+    /// Checks the kubelet against the rules of the tests' stand-in, and restarts it. Runs between `up` and `down`.
     Judge,
     /// Ends everything and removes its files.
     Down,
     /// `up`, `test` and `down`.
     All,
-    /// What `up` leaves behind: it holds the node until it is told to end.
+    /// Holds the node until it gets an order to end. `up` starts it.
     #[value(hide = true)]
     Hold,
 }
@@ -48,19 +47,19 @@ pub struct Args {
     /// by hand.
     #[arg(long)]
     pub chart: bool,
-    /// Of `test` the scenes whose names have one of these words; all without.
+    /// `test` plays the scenes whose names contain one of these words; by default all.
     #[arg(long, value_delimiter = ',')]
     pub scenes: Vec<String>,
-    /// Of `bench` the ways of sharing, as `kerf bench sharing` calls them.
+    /// The technologies that `bench` measures, as `kerf bench sharing` names them.
     #[arg(long, value_delimiter = ',', default_value = "mps,mps-limited,time-slicing")]
     pub technologies: Vec<String>,
-    /// Of `bench`: without the same clients started by hand.
+    /// `bench` skips the same clients started by hand.
     #[arg(long)]
     pub without_by_hand: bool,
-    /// Where `bench` writes what it measures; below the node's folder without it.
+    /// The folder for the results of `bench`; by default it is below the node's folder.
     #[arg(long)]
     pub out: Option<PathBuf>,
-    /// Of `bench`: further flags for `kerf bench sharing`.
+    /// Further flags of `bench` for `kerf bench sharing`.
     #[arg(last = true)]
     pub flags: Vec<String>,
     /// A simulated GPU, for a machine without one: pods then check all but CUDA.

@@ -1,8 +1,8 @@
-//! What every object of an API server has.
+//! The fields that every object of an API server has.
 
 use serde_json::{Map, Value, json};
 
-/// When everything was created.
+/// The creation time of every object.
 pub const CREATED: &str = "2026-01-01T00:00:00Z";
 
 /// Conditions of these types that hold.

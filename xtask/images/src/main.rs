@@ -9,7 +9,6 @@ mod build;
 mod catalog;
 mod content;
 mod crates;
-#[cfg(test)]
 mod layer;
 mod linkage;
 mod release;

@@ -20,15 +20,15 @@ use crate::units::MemoryMib;
 /// which exceed their limits by up to 2 MiB.
 const SERVER: MemoryMib = MemoryMib(256);
 
-/// The least memory that counts as reserved by the driver if it does not report how much. It is more than was measured on any GPU with up
-/// to 80 GiB.
+/// The least memory that counts as reserved by the driver if it does not report how much. It is more than was measured
+/// on any GPU with up to 80 GiB, so that shares never get memory that the driver uses.
 const RESERVED_AT_LEAST: MemoryMib = MemoryMib(640);
 
 /// The same for larger GPUs: one part in this many of their memory. Measured were 1/170 (H100) and 1/233 (H200).
 const RESERVED_PART: u64 = 128;
 
-/// The context of a process on a model that was not measured. Contexts grow with the multiprocessors: 518 MiB belong to 132 of them, and
-/// the model with the most (RTX PRO 6000) has 188.
+/// The context of a process on a model that was not measured. Contexts grow with the multiprocessors: 518 MiB belong to
+/// 132 of them. The model with the most (RTX PRO 6000) has 188, which would be 738 MiB.
 const CONTEXT: MemoryMib = MemoryMib(768);
 
 /// The context of a process that may use all multiprocessors, by model, as the driver's process list reports it.

@@ -74,7 +74,8 @@ impl Closeness {
         if sets(candidates.len(), count) <= MOST_SETS {
             each_set(candidates, count, &mut Vec::new(), &mut see);
         } else {
-            // What grows by the closest GPU may end worse than what would be taken if nothing were known.
+            // The first candidates are compared too, because a set that grows by the closest GPU may end up worse than
+            // them.
             see(&candidates[..count]);
             for seed in candidates {
                 see(&choice.grown(*seed, count));
@@ -128,7 +129,8 @@ fn score(one: &GpuStatus, other: &GpuStatus) -> u32 {
     if one.uuid == other.uuid {
         return 0;
     }
-    let listed = |of: &GpuStatus, to: u32| of.peers.iter().find(|peer| peer.index == to).copied();
+    // Only the GPU with the lower index lists the pair, so both are asked.
+    let listed = |gpu: &GpuStatus, to: u32| gpu.peers.iter().find(|peer| peer.index == to).copied();
     let peer = listed(one, other.index).or_else(|| listed(other, one.index)).unwrap_or_default();
     NVLINK * peer.nvlinks
         + match peer.pcie {
@@ -140,19 +142,19 @@ fn score(one: &GpuStatus, other: &GpuStatus) -> u32 {
         }
 }
 
-/// The number of sets of `count` among `of`.
-fn sets(of: usize, count: usize) -> usize {
-    (0..count.min(of - count)).fold(1, |sets: usize, n| sets.saturating_mul(of - n) / (n + 1))
+/// The number of sets of `count` among `all` GPUs.
+fn sets(all: usize, count: usize) -> usize {
+    (0..count.min(all - count)).fold(1, |sets: usize, n| sets.saturating_mul(all - n) / (n + 1))
 }
 
 /// Passes all sets of `count` to `see`, in the order of their first members.
-fn each_set(of: &[usize], count: usize, chosen: &mut Vec<usize>, see: &mut impl FnMut(&[usize])) {
+fn each_set(gpus: &[usize], count: usize, chosen: &mut Vec<usize>, see: &mut impl FnMut(&[usize])) {
     if chosen.len() == count {
         return see(chosen);
     }
-    for (n, gpu) in of.iter().enumerate() {
+    for (n, gpu) in gpus.iter().enumerate() {
         chosen.push(*gpu);
-        each_set(&of[n + 1..], count, chosen, see);
+        each_set(&gpus[n + 1..], count, chosen, see);
         chosen.pop();
     }
 }

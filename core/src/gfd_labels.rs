@@ -4,10 +4,9 @@
 //! Names and values are GFD's (k8s-device-plugin `internal/lm`, v0.19.3) with MIG strategy `mixed`, which is how kerf names MIG devices.
 //! GFD has one configuration for a node, and kerf has a policy for each GPU:
 //!
-//! - A product ends in `-SHARED` if its GPUs are available in shares only. If a whole GPU is available too, shares are a renamed resource,
-//!   as with
-//!   GFD's `renameByDefault`: the product stays, and `replicas` and `sharing-strategy` describe the shares. So the product changes with the
-//!   policy, and not with every pod that comes and goes.
+//! - A product ends in `-SHARED` if its GPUs are available in shares only. If a whole GPU is available too, shares are
+//!   a renamed resource, as with GFD's `renameByDefault`: the product stays, and `replicas` and `sharing-strategy`
+//!   describe the shares. So the product changes with the policy, and not with every pod that comes and goes.
 //! - A MIG device that pods may share in turns is available whole too, so its product has no `-SHARED` either.
 //! - `replicas` is the number that the policy fixes, otherwise the number of shares on the fullest GPU now.
 //! - `mps.capable` is always `false`: it makes NVIDIA start its MPS control daemon, which would take the GPUs from kerf's.
@@ -21,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 /// Labels of GPUs that kerf writes, without [`PREFIX`] and `gpu.`.
-const OF_GPUS: [&str; 9] = [
+const GPU_LABELS: [&str; 9] = [
     "product",
     "count",
     "replicas",
@@ -34,7 +33,7 @@ const OF_GPUS: [&str; 9] = [
 ];
 
 /// Labels of each MIG profile that kerf writes, without [`PREFIX`], `mig-` and the profile's name.
-const OF_PROFILES: [&str; 13] = [
+const PROFILE_LABELS: [&str; 13] = [
     "product",
     "count",
     "replicas",
@@ -51,7 +50,7 @@ const OF_PROFILES: [&str; 13] = [
 ];
 
 /// Labels of the node that kerf writes, without [`PREFIX`].
-const OF_THE_NODE: [&str; 15] = [
+const NODE_LABELS: [&str; 15] = [
     "mig.capable",
     "mig.strategy",
     "mps.capable",
@@ -173,8 +172,8 @@ pub fn labels(
 ) -> GfdLabels {
     let Some(shown) = gpus.iter().find(|gpu| !gpu.mig_on).or(gpus.first()) else { return GfdLabels::new() };
     let mut labels = GfdLabels::new();
-    of_gpus(&mut labels, shown, gpus);
-    of_instances(&mut labels, instances);
+    label_gpus(&mut labels, shown, gpus);
+    label_instances(&mut labels, instances);
     let mig_capable = gpus.iter().any(|gpu| gpu.mig_capable);
     set(&mut labels, "mig.capable", mig_capable);
     if mig_capable {
@@ -182,7 +181,7 @@ pub fn labels(
     }
     set(&mut labels, "mps.capable", false);
     if let Some(driver) = driver {
-        of_driver(&mut labels, driver);
+        label_driver(&mut labels, driver);
     }
     labels.retain(|_, value| is_value(value));
     labels
@@ -192,12 +191,12 @@ pub fn labels(
 #[must_use]
 pub fn is_told(key: &str) -> bool {
     let Some(rest) = key.strip_prefix(PREFIX) else { return false };
-    let of_gpu = rest.strip_prefix("gpu.").is_some_and(|suffix| OF_GPUS.contains(&suffix));
-    of_gpu || OF_THE_NODE.contains(&rest) || rest.strip_prefix("mig-").is_some_and(is_of_profile)
+    let of_gpu = rest.strip_prefix("gpu.").is_some_and(|suffix| GPU_LABELS.contains(&suffix));
+    of_gpu || NODE_LABELS.contains(&rest) || rest.strip_prefix("mig-").is_some_and(is_profile_label)
 }
 
-fn is_of_profile(rest: &str) -> bool {
-    OF_PROFILES.iter().any(|suffix| {
+fn is_profile_label(rest: &str) -> bool {
+    PROFILE_LABELS.iter().any(|suffix| {
         let name = rest.strip_suffix(suffix).and_then(|rest| rest.strip_suffix('.'));
         name.is_some_and(|name| !name.is_empty() && name.contains("g."))
     })
@@ -207,7 +206,7 @@ fn set(labels: &mut GfdLabels, name: &str, value: impl Display) {
     labels.insert(format!("{PREFIX}{name}"), format!("{value}"));
 }
 
-fn of_gpus(labels: &mut GfdLabels, shown: &LabelledGpu, gpus: &[LabelledGpu]) {
+fn label_gpus(labels: &mut GfdLabels, shown: &LabelledGpu, gpus: &[LabelledGpu]) {
     let same: Vec<_> = gpus.iter().filter(|gpu| gpu.product == shown.product).collect();
     let sharing = Sharing::of(same.iter().copied().filter(|gpu| !gpu.mig_on));
     let product = sanitised(&shown.product);
@@ -242,6 +241,7 @@ impl Sharing {
         // GFD writes 1 for unshared GPUs, and 0 if there is no GPU of which the whole could be used.
         let none = Self { only: false, replicas: u32::from(!gpus.is_empty()), strategy: None };
         let only = !gpus.is_empty() && gpus.iter().all(|gpu| gpu.is_only_shared());
+        // The order is reversed, because `max_by_key` returns the last of equal GPUs and the first one must win.
         let shared = gpus.iter().filter_map(|gpu| gpu.shared()).rev().max_by_key(|(_, replicas)| *replicas);
         match shared {
             Some((strategy, replicas)) => Self { only, replicas, strategy: Some(strategy) },
@@ -270,7 +270,7 @@ fn is_share(kind: Kind) -> bool {
     matches!(kind, Kind::Mps | Kind::TimeSlicing)
 }
 
-fn of_instances(labels: &mut GfdLabels, instances: &[LabelledInstance]) {
+fn label_instances(labels: &mut GfdLabels, instances: &[LabelledInstance]) {
     let mut by_profile = BTreeMap::<InstanceProfile, Vec<&LabelledInstance>>::new();
     for instance in instances {
         by_profile.entry(instance.profile).or_default().push(instance);
@@ -284,14 +284,14 @@ fn of_instances(labels: &mut GfdLabels, instances: &[LabelledInstance]) {
         set("replicas", turns.unwrap_or(1).to_string());
         set("sharing-strategy", if turns.is_some() { Kind::TimeSlicing.as_str() } else { "none" }.to_owned());
         let Some(attributes) = all.iter().find_map(|instance| instance.attributes) else { continue };
-        for (suffix, value) in attributes.told() {
+        for (suffix, value) in attributes.labels() {
             set(suffix, value.to_string());
         }
     }
 }
 
 impl Attributes {
-    fn told(self) -> [(&'static str, u64); 9] {
+    fn labels(self) -> [(&'static str, u64); 9] {
         [
             ("memory", self.memory.0),
             ("multiprocessors", self.multiprocessors.into()),
@@ -307,7 +307,7 @@ impl Attributes {
 }
 
 /// GFD rejects a driver whose version does not have two or three parts, so kerf then writes no label of it.
-fn of_driver(labels: &mut GfdLabels, driver: &LabelledDriver) {
+fn label_driver(labels: &mut GfdLabels, driver: &LabelledDriver) {
     let parts: Vec<&str> = driver.version.split('.').collect();
     let (major, minor, revision) = match parts[..] {
         [major, minor] => (major, minor, ""),

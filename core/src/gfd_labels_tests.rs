@@ -159,7 +159,7 @@ fn every_label_is_known_as_kerfs_to_remove_and_no_other_is() {
     for key in all.keys() {
         assert!(is_told(key), "{key}");
     }
-    assert_eq!(all.len(), OF_GPUS.len() + OF_PROFILES.len() + OF_THE_NODE.len());
+    assert_eq!(all.len(), GPU_LABELS.len() + PROFILE_LABELS.len() + NODE_LABELS.len());
     for key in [
         "nvidia.com/mig.config",
         "nvidia.com/mig.config.state",

@@ -39,7 +39,8 @@ pub struct OwnerInEpoch {
     pub epoch: u64,
 }
 
-/// Reserves slices for all of the pod's containers on a node of `fleet`. If the pod has a reservation, the spec stays as it is.
+/// Reserves slices for all of the pod's containers on a node of `fleet`. If the pod has a reservation, the spec stays
+/// as it is, so that a repeated call reserves nothing twice.
 pub fn reserve(
     spec: &GpuNodeSpec,
     status: &GpuNodeStatus,
@@ -108,8 +109,8 @@ pub fn reserved<'s>(spec: &'s GpuNodeSpec, uid: &'s PodUid) -> impl Iterator<Ite
 pub fn release(spec: &GpuNodeSpec, uid: &PodUid) -> Option<GpuNodeSpec> {
     reserved(spec, uid).next()?;
     let mut next = spec.clone();
-    let promised = |s: &WantedSlice| s.reservation.as_ref().is_some_and(|r| r.uid == *uid);
-    next.slices.iter_mut().filter(|s| promised(s)).for_each(|s| s.reservation = None);
+    let is_pods = |s: &WantedSlice| s.reservation.as_ref().is_some_and(|r| r.uid == *uid);
+    next.slices.iter_mut().filter(|s| is_pods(s)).for_each(|s| s.reservation = None);
     Some(next)
 }
 
@@ -129,7 +130,7 @@ pub fn follow_holders<'o>(
         let (Some(id), Some(holder)) = (&observed.id, &observed.holder) else { continue };
         let Some(here) = next.slices.iter().position(|s| s.id == *id) else { continue };
         let Some(owner) = owner(observed) else { continue };
-        if let Some(there) = promised_elsewhere(&next, status, here, owner, (holder, observed.resource)) {
+        if let Some(there) = reserved_elsewhere(&next, status, here, owner, (holder, observed.resource)) {
             let reservation = next.slices[there].reservation.take();
             next.slices[there].reservation =
                 std::mem::replace(&mut next.slices[here].reservation, reservation);
@@ -139,31 +140,31 @@ pub fn follow_holders<'o>(
 }
 
 /// The index of the slice that is reserved for the holder of the slice at `here`, if it is another one.
-fn promised_elsewhere<'s>(
+fn reserved_elsewhere<'s>(
     spec: &'s GpuNodeSpec,
     status: &GpuNodeStatus,
     here: usize,
     owner: &PodUid,
     (holder, name): (&Holder, Option<ResourceName>),
 ) -> Option<usize> {
-    let of_pod =
+    let owners_reservation =
         |s: &'s WantedSlice| s.reservation.as_ref().filter(|r| r.uid == *owner && r.key() == holder.key());
-    let by_name = |s: &'s WantedSlice| of_pod(s).is_some_and(|r| r.container == holder.container);
-    let of_name = |s: &'s WantedSlice| of_pod(s).is_some_and(|r| Some(r.resource) == name);
-    if by_name(&spec.slices[here]) {
+    let is_for_container = |s: &'s WantedSlice| owners_reservation(s).is_some_and(|r| r.container == holder.container);
+    let has_name = |s: &'s WantedSlice| owners_reservation(s).is_some_and(|r| Some(r.resource) == name);
+    if is_for_container(&spec.slices[here]) {
         return None;
     }
     let holder_of = |s: &WantedSlice| status.slice(&s.id).and_then(|o| o.holder.as_ref());
     // A slice that the same container already holds does not count, because a container may have several.
-    let exact = spec.slices.iter().position(|s| by_name(s) && holder_of(s) != Some(holder));
+    let exact = spec.slices.iter().position(|s| is_for_container(s) && holder_of(s) != Some(holder));
     // The kubelet passes slices of a pod's init containers on to its other containers. Therefore it does not matter in which container's
     // name a slice is reserved, as long as it is the pod's.
     exact.or_else(|| {
         let free = |s: &WantedSlice| holder_of(s).is_none_or(|h| h.key() != holder.key());
-        if of_name(&spec.slices[here]) {
+        if has_name(&spec.slices[here]) {
             None
         } else {
-            spec.slices.iter().position(|s| of_name(s) && free(s))
+            spec.slices.iter().position(|s| has_name(s) && free(s))
         }
     })
 }

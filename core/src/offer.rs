@@ -15,13 +15,11 @@
 //! Every pod that can ask has its claims open. So whatever is granted to it suits them, until it has all its slices. The other rules decide
 //! the order of the pods, and prevent pods from waiting without need:
 //!
-//! | rule | reason |
-//! |---|---|
-//! | The claims of a pod that may be bound are open, whatever happens to its slices. | Its Binding may be on its way. |
-//! | Another pod's slices are offered under all names at once, when all exist, are served, and suit what is open. | A pod whose slices are
-//! still being cut blocks no other pod, and no two pods wait for each other. |
-//! | A claim ends when the kubelet shows the slice as its pod's, for good. | Until then the kubelet may reject the pod, or hand the device
-//! on from an init container. |
+//! - The claims of a pod that may be bound are open, whatever happens to its slices, because its Binding may be on its way.
+//! - Another pod's slices are offered under all names at once, when all exist, are served, and suit what is open. So a pod whose slices
+//!   are still being cut blocks no other pod, and no two pods wait for each other.
+//! - A claim ends when the kubelet shows the slice as its pod's, for good, because until then the kubelet may reject the pod, or hand the
+//!   device on from an init container.
 //!
 //! A pod that must be alone is offered its own slices only. So its MPS shares are on one GPU, its slices on different GPUs, and on GPUs
 //! that it selects. Idle slices are not offered.
@@ -109,7 +107,8 @@ pub fn offer(slices: &[ExistingSlice], missing: &[MissingSlice], bindings: &Bind
         let Some(name) = slice.held_as else { continue };
         offer.list(name, slice);
         let may_be_bound = slice.reservation.as_ref().is_some_and(|r| bindings.may_be(&r.uid));
-        // The kubelet is giving this device to an unknown pod. For pods that cannot be bound yet it counts as that pod's claim.
+        // The kubelet is giving this device to an unknown pod. It counts as that pod's claim, so that no pod which
+        // cannot be bound yet is offered slices that do not suit it.
         if !slice.settled && !may_be_bound {
             given.add(ware(slice, bindings).claim_by(name));
         }

@@ -50,7 +50,7 @@ pub fn parse_memory(text: &str) -> Result<(SizeGb, MemoryMib), SizeError> {
         return Err(SizeError::TooSmall(text.to_owned()));
     }
     let size = bounded(text, bytes.div_ceil(unit))?;
-    // Sizes within the bound are less than 2^64 bytes.
+    // The conversion never saturates, because sizes within the bound are less than 2^64 bytes.
     Ok((size, MemoryMib(u64::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u64::MAX))))
 }
 

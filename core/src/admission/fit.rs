@@ -61,7 +61,7 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// The same with the decision on the pod's root processes.
+    /// Adds the decision on the pod's root processes, which needs the kinds that admission has chosen.
     pub(super) fn with_root(self, root: &Root, document: &RequestDocument) -> Self {
         Self { user_namespace: root.separates(document), root: root.warning(document), ..self }
     }

@@ -99,6 +99,8 @@ pub fn decide<'p, 'n>(
     let view = PodView::deserialize(&*restored.pod)?;
     let namespace = namespace.into();
     let policy = policies.decided(&view.facts(namespace, &request::models_named(&view)))?;
+    // This comes before the request is read, because a pod with a mistake in its request must be refused by the policy
+    // too.
     if let Some((policy, reason)) = policy.and_then(|policy| Some((policy, policy.deny()?))) {
         return denied(&view, policies, policy, reason);
     }

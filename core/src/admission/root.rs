@@ -79,6 +79,7 @@ impl Root {
         let lists = ["initContainers", "containers"].into_iter();
         let mut containers = lists.flat_map(|list| spec[list].as_array().into_iter().flatten());
         let exposed = |container, gap, obstacle| Exposed { container, gap, obstacle, rule };
+        // This comes before `hostUsers`, because a user namespace does not stop a process that may mount in it.
         if let Some(container) = containers.clone().find(|container| may_mount(container)) {
             let gap = gap(spec, container).unwrap_or(Gap::Capabilities);
             return Self::Exposed(exposed(name_of(container), gap, Obstacle::Mounting));
@@ -156,9 +157,9 @@ fn name_of(container: &Value) -> String {
 /// What lets the container's processes be root. Fields of the container override those of the pod, as in the kubelet.
 fn gap(spec: &Value, container: &Value) -> Option<Gap> {
     let own = &container["securityContext"];
-    let said = |key: &str| [own, &spec["securityContext"]].into_iter().find(|at| !at[key].is_null());
-    let is_user = said("runAsUser").map(|at| at["runAsUser"].as_i64().is_some_and(|user| user > 0));
-    let is_non_root = said("runAsNonRoot").is_some_and(|at| at["runAsNonRoot"] == true);
+    let said = |key: &str| [own, &spec["securityContext"]].into_iter().find(|context| !context[key].is_null());
+    let is_user = said("runAsUser").map(|context| context["runAsUser"].as_i64().is_some_and(|user| user > 0));
+    let is_non_root = said("runAsNonRoot").is_some_and(|context| context["runAsNonRoot"] == true);
     if own["privileged"] == true {
         Some(Gap::Privileged)
     } else if own["capabilities"]["add"].as_array().is_some_and(|added| !added.is_empty()) {
@@ -182,7 +183,7 @@ fn may_mount(container: &Value) -> bool {
 
 fn obstacle(spec: &Value) -> Option<Obstacle> {
     let host = HOST_NAMESPACES.into_iter().find(|key| spec[key] == true);
-    let list = |at: &'static str| spec[at].as_array().into_iter().flatten();
+    let list = |key: &'static str| spec[key].as_array().into_iter().flatten();
     let mut containers = ["initContainers", "containers"].into_iter().flat_map(list);
     let has_devices =
         |container: &&Value| container["volumeDevices"].as_array().is_some_and(|d| !d.is_empty());

@@ -35,7 +35,8 @@ struct Search<'t> {
     entries: Vec<&'t ProfileEntry>,
     /// The places of the first entries.
     placed: Vec<Placement>,
-    /// Numbers of placed entries with taken memory slices from which the rest cannot be placed.
+    /// Numbers of placed entries with taken memory slices from which the rest cannot be placed, so that the search does
+    /// not try them again.
     hopeless: BTreeSet<(usize, u32)>,
 }
 

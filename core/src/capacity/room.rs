@@ -13,6 +13,8 @@ pub(crate) fn are_within(
     mps_shares: Option<u32>,
     shapes: &[Shape],
 ) -> bool {
+    // Each share is compared with the GPU too, because `memoryPercent` lets all shares together exceed the GPU, but
+    // none by itself.
     shapes.iter().all(|shape| shape.size().share_memory() <= memory.saturating_sub(beside))
         && Room::of(rule, kind, memory, beside, mps_shares).after(shapes.iter().copied()).is_some()
 }
@@ -20,7 +22,7 @@ pub(crate) fn are_within(
 /// The room that a GPU has left for shares of one kind.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
-    of: MemoryMib,
+    total: MemoryMib,
     /// The memory left.
     pub(crate) memory: MemoryMib,
     /// The compute left for MPS shares, in hundredths of the GPU's MiB.
@@ -32,27 +34,27 @@ impl Room {
     pub(crate) fn of(
         rule: &GpuRule,
         kind: Kind,
-        of: MemoryMib,
+        total: MemoryMib,
         beside: MemoryMib,
         mps_shares: Option<u32>,
     ) -> Self {
         let most = |shares: Option<u32>| shares.map_or(usize::MAX, |most| most as usize);
-        let (memory, replicas) = (of.saturating_sub(beside), most(rule.replicas(kind)));
+        let (memory, replicas) = (total.saturating_sub(beside), most(rule.replicas(kind)));
         if kind != Kind::Mps {
-            return Self { of, memory, compute: 0, shares: replicas };
+            return Self { total, memory, compute: 0, shares: replicas };
         }
         let memory = rule.mps.memory_percent.of(memory);
-        let compute = of.0.saturating_mul(rule.mps.memory_percent.percent());
-        Self { of, memory, compute, shares: replicas.min(most(mps_shares)) }
+        let compute = total.0.saturating_mul(rule.mps.memory_percent.percent());
+        Self { total, memory, compute, shares: replicas.min(most(mps_shares)) }
     }
 
     /// The room after these shares; `None` if they do not fit.
     pub(crate) fn after(self, shapes: impl IntoIterator<Item = Shape>) -> Option<Self> {
         shapes.into_iter().try_fold(self, |left, shape| {
             Some(Self {
-                of: left.of,
+                total: left.total,
                 memory: MemoryMib(left.memory.0.checked_sub(shape.size().share_memory().0)?),
-                compute: left.compute.checked_sub(shape.compute_of(left.of))?,
+                compute: left.compute.checked_sub(shape.compute_of(left.total))?,
                 shares: left.shares.checked_sub(1)?,
             })
         })

@@ -49,15 +49,15 @@ pub fn by_state(gpu: &GpuStatus, slices: &[SliceStatus]) -> BTreeMap<MemoryState
     let here: Vec<_> = slices.iter().filter(|slice| slice.gpu == gpu.uuid).collect();
     let mut all = MemoryState::ALL.map(|state| (state, MemoryMib(0)));
     let mut add = |state, memory: MemoryMib| {
-        all.iter_mut().filter(|(of, _)| *of == state).for_each(|(_, sum)| sum.0 += memory.0);
+        all.iter_mut().filter(|(known, _)| *known == state).for_each(|(_, sum)| sum.0 += memory.0);
     };
     let mut instances = BTreeMap::<Instance, (MemoryState, MemoryMib)>::new();
     for slice in &here {
         match slice.shape.instance() {
             // Compute instances share the memory of their GPU instance. It counts once, in the strongest state of any of them.
             Some(instance) => {
-                let of = instances.entry(instance).or_insert((state(slice), slice.memory));
-                of.0 = of.0.min(state(slice));
+                let counted = instances.entry(instance).or_insert((state(slice), slice.memory));
+                counted.0 = counted.0.min(state(slice));
             }
             None => add(state(slice), slice.memory),
         }

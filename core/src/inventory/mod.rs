@@ -111,7 +111,7 @@ fn gpu_inventory(
         here.map(|s| PlacedSlice { shape: s.shape, occupancy: occupancy(*s, status) }).collect();
     let unknown = status.slices.iter().filter(|s| s.gpu == gpu.uuid && s.state != SliceState::Failed);
     let unknown = unknown.filter(|s| !wanted.iter().any(|w| Some(w.id) == s.id.as_ref()));
-    // A slice may be held although its holder is unknown.
+    // A slice without a known holder may be held too, so the state counts as well.
     let held = |s: &SliceStatus| s.holder.is_some() || s.id.is_some() && s.state == SliceState::Held;
     let unknown = unknown.filter(|s| held(s) || !is_leaving(s, wanted));
     slices.extend(unknown.map(|s| PlacedSlice { shape: s.shape, occupancy: Occupancy::Taken }));
@@ -165,7 +165,7 @@ pub fn is_idle(slice: &WantedSlice, status: &GpuNodeStatus) -> bool {
     is_wanted_idle(slice.into(), status)
 }
 
-/// The same of a desired slice of an agent's report.
+/// Whether no pod holds or has reserved a desired slice of an agent's report; see [`is_idle`].
 #[must_use]
 pub fn is_wanted_idle(slice: Wanted<'_>, status: &GpuNodeStatus) -> bool {
     matches!(occupancy(slice, status), Occupancy::Idle(_))

@@ -57,8 +57,8 @@ impl<'a> PodSlices<'a> {
     /// The slices in `status` that are reserved for the pod.
     #[must_use]
     pub fn of(status: &'a GpuNodeStatus, uid: &PodUid) -> Self {
-        let is_its = |slice: &&SliceStatus| slice.reservation.as_ref().is_some_and(|r| r.uid == *uid);
-        Self(status.slices.iter().filter(is_its).collect())
+        let is_pods = |slice: &&SliceStatus| slice.reservation.as_ref().is_some_and(|r| r.uid == *uid);
+        Self(status.slices.iter().filter(is_pods).collect())
     }
 }
 
@@ -169,7 +169,7 @@ impl BindProgress {
             return Vec::new();
         }
         if now >= lease {
-            // Not even what became of a mark: who leads no more sends nothing.
+            // Another replica may lead now, so this one sends nothing, not even the outcome of a mark.
             self.stage = Stage::Ended;
             return vec![Action::End(Err(BindFailure::Deposed))];
         }

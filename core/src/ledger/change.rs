@@ -168,7 +168,7 @@ impl Change {
                 *slice = changed;
             }
         }
-        // A copy of each node of a large cluster has no room to spare.
+        // A leader has a copy of every node, so spare capacity in each of them would add up.
         status.slices.reserve_exact(new.len());
         status.slices.extend(new.into_values());
         if let Some(conditions) = self.conditions {

@@ -19,12 +19,12 @@ pub fn drop_disallowed(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<Gpu
         })
     };
     let strange = strange(spec, status);
-    let goes =
+    let is_dropped =
         |slice: &WantedSlice| is_idle(slice, status) && (!is_allowed(slice) || strange.contains(&slice.id));
-    if !spec.slices.iter().any(goes) {
+    if !spec.slices.iter().any(is_dropped) {
         return None;
     }
-    let slices = spec.slices.iter().filter(|slice| !goes(slice)).cloned().collect();
+    let slices = spec.slices.iter().filter(|slice| !is_dropped(slice)).cloned().collect();
     Some(GpuNodeSpec { slices, ..spec.clone() })
 }
 
@@ -34,13 +34,13 @@ fn strange(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> BTreeSet<SliceId> {
         return BTreeSet::new();
     }
     let inventory = NodeInventory::of(spec, status);
-    let of_gpu = |gpu: &GpuInventory| {
+    let strange_slices = |gpu: &GpuInventory| {
         // While MIG mode is off, the MIG profiles of the GPU are unknown, and nothing exists that could be in the way.
         let is_off = gpu.rule.layout.kind() == Some(Kind::Mig) && gpu.table.is_empty();
         let layout = gpu.layout.as_ref().filter(|_| !is_off)?;
         Some(Standing::of(gpu, layout).strange.into_iter().cloned().collect::<Vec<_>>())
     };
-    inventory.gpus.iter().filter_map(of_gpu).flatten().collect()
+    inventory.gpus.iter().filter_map(strange_slices).flatten().collect()
 }
 
 fn lays_out(policy: &NodePolicy) -> bool {
@@ -48,12 +48,12 @@ fn lays_out(policy: &NodePolicy) -> bool {
 }
 
 fn allows(rule: &GpuRule, shape: Shape) -> bool {
-    let is_shared_so = match shape.mig_part() {
+    let is_part_allowed = match shape.mig_part() {
         MigPart::Whole => true,
         MigPart::Compute(_) => rule.compute_instances,
         MigPart::Replica { .. } => rule.mig.time_slicing.is_some(),
     };
-    rule.kinds.contains(&shape.kind()) && is_shared_so
+    rule.kinds.contains(&shape.kind()) && is_part_allowed
 }
 
 /// Adds the missing idle slices that the node's policy lays out or keeps warm, as far as there is room without destroying anything. GPUs in
@@ -77,6 +77,7 @@ pub fn keep_warm(
         add_idle(&mut next, missing);
     }
     if !spec.policy.warm.is_empty() {
+        // Warm slices come after the layout's, so that those count as warm too.
         let new = warm(NodeInventory::of(&next, status), &spec.policy.warm, resting, fleet);
         add_idle(&mut next, new);
     }

@@ -53,7 +53,7 @@ struct Entry {
     bound: bool,
     look_up: LookUp,
     /// Whether it was restored from disk, and the node's watch has not shown its pods since.
-    recalled: bool,
+    restored: bool,
 }
 
 /// A Binding whose result is unknown.
@@ -163,7 +163,7 @@ impl Ledger {
         let Saved { desired, epoch } = saved;
         let open = OpenBinding { attempt: None, over: now + limits.binding() };
         let owners = desired.slices.iter().filter_map(|slice| slice.reservation.as_ref()).map(Owner::of);
-        let entry = |key| Entry { recalled: true, ..Entry::new(key, now, vec![open]) };
+        let entry = |key| Entry { restored: true, ..Entry::new(key, now, vec![open]) };
         let entries = owners.map(|owner| (owner.uid, entry(owner.key))).collect();
         Self { desired, epoch, entries, limits }
     }
@@ -264,7 +264,7 @@ impl Ledger {
         if !is_ready {
             return Err(Rejection::NotReady);
         }
-        // The leader may send the Binding from the answer to a repeated mark on.
+        // A repeated mark starts the time anew, because the leader may send the Binding after the answer to it.
         entry.open.retain(|open| open.attempt != Some((epoch, attempt)));
         entry.open.push(OpenBinding { attempt: Some((epoch, attempt)), over: now + self.limits.binding() });
         Ok(())
@@ -313,17 +313,18 @@ impl Ledger {
     pub fn pods(&mut self, bound_here: &BTreeMap<PodUid, BoundPod>, now: Moment) -> Vec<Owner> {
         let mut ended = Vec::new();
         for (uid, entry) in &mut self.entries {
-            let is_recalled = std::mem::take(&mut entry.recalled);
+            let was_restored = std::mem::take(&mut entry.restored);
             match bound_here.get(uid) {
                 Some(BoundPod::Alive) => {
                     entry.bound = true;
                     entry.settle();
                 }
                 Some(BoundPod::Ended) => ended.push(uid.clone()),
-                // It was missing in a new list, or the watch is behind.
+                // The pod may be gone, or the watch may be behind, so only a look-up can decide.
                 None if entry.bound => entry.doubt(now),
-                // Its end may not have been on the disk yet. If it is merely not bound, a Binding may still be made.
-                None if is_recalled => entry.look_up.early = true,
+                // The pod's end may not have been on disk before the restart, so it is looked up early. The reservation
+                // stays, because a pod that is merely not bound may still get its Binding.
+                None if was_restored => entry.look_up.early = true,
                 None => {}
             }
         }
@@ -333,7 +334,7 @@ impl Ledger {
     /// Updates the ledger from a look-up of a pod that was `asked` at this time. Returns the owner of a released reservation.
     pub fn looked_up(&mut self, uid: &PodUid, asked: Moment, found: Found) -> Option<Owner> {
         match found {
-            // A pod is bound at most once, and its UID is never used again.
+            // Both are final, because a pod is bound at most once and its UID is never used again.
             Found::Gone | Found::Elsewhere => return self.give_back(uid),
             Found::Unknown => {}
             Found::Here => {
@@ -407,7 +408,7 @@ impl Ledger {
         if self.hear(epoch) { Ok(()) } else { Err(Rejection::OldEpoch) }
     }
 
-    /// The pod's slices stay as idle capacity.
+    /// Ends the pod's reservation. Its slices stay as idle capacity, because the next pod may need equal ones.
     fn give_back(&mut self, uid: &PodUid) -> Option<Owner> {
         let entry = self.entries.remove(uid)?;
         if let Some(next) = release(&self.desired, uid) {
@@ -423,7 +424,7 @@ fn open(seen: Seen<'_>) -> Result<(), Rejection> {
 
 impl Entry {
     fn new(key: PodKey, renewed: Moment, open: Vec<OpenBinding>) -> Self {
-        Self { key, renewed, open, bound: false, look_up: LookUp::NEW, recalled: false }
+        Self { key, renewed, open, bound: false, look_up: LookUp::NEW, restored: false }
     }
 
     /// The pod is known to be bound here, so no Binding is open.
@@ -444,12 +445,12 @@ impl Entry {
         self.bound || !self.open.is_empty()
     }
 
-    /// When it ends by itself.
+    /// When the reservation expires; `None` while the pod is bound or may be.
     fn expires(&self, lifetime: Duration) -> Option<Moment> {
         (!self.is_in_use()).then(|| self.renewed + lifetime)
     }
 
-    /// When the pod is to be looked up, if it is.
+    /// When the next look-up of the pod is due; `None` if no Binding is open.
     fn look_up_at(&self) -> Option<Moment> {
         let over = self.open.iter().map(|open| open.over).min()?;
         Some(if self.look_up.early { self.look_up.at } else { over.max(self.look_up.at) })

@@ -14,10 +14,11 @@ pub struct ComputeProfile {
     of: Profile,
 }
 
-/// The starts of compute instances with `compute` slices in a GPU instance with `of` slices. As many fit at a time, as NVIDIA's guide
-/// lists (`nvidia-smi mig -lcip`). The places are assumed to be those of GPU instances with as many slices.
-const fn starts(of: u8, compute: u8) -> &'static [u8] {
-    match (of, compute) {
+/// The starts of compute instances with `compute` slices in a GPU instance with `slices` compute slices. As many fit at
+/// a time as NVIDIA's guide lists (`nvidia-smi mig -lcip`). The places are assumed to be those of GPU instances with as
+/// many slices.
+const fn starts(slices: u8, compute: u8) -> &'static [u8] {
+    match (slices, compute) {
         (1, 1) | (2, 2) | (3, 2 | 3) | (4, 4) | (7, 4 | 7) => &[0],
         (2, 1) => &[0, 1],
         (3, 1) => &[0, 1, 2],

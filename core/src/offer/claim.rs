@@ -53,7 +53,7 @@ impl<'a> Ware<'a> {
         Self { worth: Worth::of(model, shape), reservation }
     }
 
-    /// The claim of the reservation.
+    /// The pod that has reserved the slice, with its claim; `None` once the pod has got it.
     pub(super) fn claim(self) -> Option<(&'a PodUid, Claim<'a>)> {
         let reservation = self.reservation?;
         Some((&reservation.uid, Claim { name: reservation.resource, ware: self }))

@@ -109,7 +109,7 @@ fn a_node_of_several_kinds_takes_the_first_that_fits_there() {
     assert_eq!(slices[0].resource, ResourceName::Neutral(SizeGb(10)), "the pod keeps its name");
     let full = taken(mixed, 0, h100_shape("7g.80gb", 0));
     let (rank, slices) = places(&full).unwrap();
-    assert_eq!((rank, slices[0].shape), (Rank::at(1), Shape::TimeSlicing { size_gb: SizeGb(10) }));
+    assert_eq!((rank, slices[0].shape), (Rank::from_position(1), Shape::TimeSlicing { size_gb: SizeGb(10) }));
     let shared = taken(full, 1, Shape::mps(SizeGb(4)));
     assert_eq!(places(&shared).unwrap().1[0].shape, Shape::mps(SizeGb(10)), "it is shared by MPS already");
 }
@@ -134,7 +134,7 @@ fn of_equal_places_the_least_name_is_taken_whichever_comes_first() {
 
 #[test]
 fn costs_decide_among_places_of_one_rank_only() {
-    let place = |(rank, cost)| Ok(Place { rank: Rank::at(rank), cost: Cost(cost) });
+    let place = |(rank, cost)| Ok(Place { rank: Rank::from_position(rank), cost: Cost(cost) });
     let of = |places: &[(usize, i64)]| choose_place(0..places.len(), |node| place(places[node]));
     let chosen = of(&[(1, 0), (0, 9), (0, 5), (0, 5), (2, -7)]);
     assert_eq!(chosen.best.map(|(node, _)| node), Some(2));
@@ -403,7 +403,7 @@ proptest! {
             best = best.into_iter().chain(of_node).min();
         }
         let chosen = choose(&pod, &nodes);
-        let expected = best.map(|(rank, cost, name)| (name.as_str(), Place { rank: Rank::at(rank), cost }));
+        let expected = best.map(|(rank, cost, name)| (name.as_str(), Place { rank: Rank::from_position(rank), cost }));
         prop_assert_eq!(chosen.best, expected);
         let of = |test: &dyn Fn(Option<usize>) -> bool| -> Vec<&str> {
             ranks.iter().filter(|(_, rank)| test(**rank)).map(|(name, _)| *name).collect()

@@ -80,7 +80,7 @@ pub(super) fn fit_first(
     let mut refused = Vec::new();
     for (place, planned) in by_plan.iter().enumerate().filter(|(_, planned)| has_kinds(planned)) {
         match place_all(node, planned, fleet) {
-            Ok(fit) => return Ok(Fit { rank: Rank::at(place), ..fit }),
+            Ok(fit) => return Ok(Fit { rank: Rank::from_position(place), ..fit }),
             Err(refusal) => refused.push((planned, refusal)),
         }
     }
@@ -99,6 +99,7 @@ pub(super) fn fit_first(
 fn may_run(node: &NodeInventory, request: &RequestDocument) -> Result<(), Refusal> {
     let names = request.containers.iter().map(|container| container.resource);
     let neutral = names.filter(|name| name.is_neutral()).filter_map(ResourceName::size).max();
+    // `None` is less than any size, so an agent that reports no neutral names serves none.
     if neutral > node.neutral_up_to {
         return Err(Refusal::NameNotRegistered);
     }
@@ -132,11 +133,11 @@ fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> 
     let whole = |name: ResourceName| holdings.iter().any(|h| h.resource == name && is_whole(h));
     let mut alone: BTreeSet<ResourceName> = spreads.keys().copied().filter(|name| !whole(*name)).collect();
     let Placing { node, mut spots, .. } = placing;
-    let deceived = |spot: &&Spot| {
+    let may_get_another = |spot: &&Spot| {
         let pod = Exacting { gpus: &request.gpus, holding: &holdings[spot.holding] };
-        pod.could_be_deceived(&node, spot.gpu, spot.candidate.shape)
+        pod.may_get_another(&node, spot.gpu, spot.candidate.shape)
     };
-    alone.extend(spots.iter().filter(deceived).map(|spot| holdings[spot.holding].resource));
+    alone.extend(spots.iter().filter(may_get_another).map(|spot| holdings[spot.holding].resource));
     spots.sort_by_key(|spot| spot.holding);
     let slices = spots.into_iter().map(|Spot { holding, gpu, candidate, .. }| Placed {
         container: holdings[holding].name.clone(),
@@ -167,10 +168,10 @@ fn largest_first(holdings: &[ContainerRequest]) -> Vec<usize> {
 
 /// The resource names whose slices must lie on one GPU or on different GPUs.
 fn spreads(request: &RequestDocument) -> BTreeMap<ResourceName, Spread> {
-    let spread = |of: &ContainerRequest| {
-        let containers = request.containers.iter().filter(|container| container.resource == of.resource);
-        let spread = Spread::of(of.only_kind(), containers.map(|c| (c.count, c.distinct_gpus)));
-        (of.resource, spread)
+    let spread = |holding: &ContainerRequest| {
+        let containers = request.containers.iter().filter(|container| container.resource == holding.resource);
+        let spread = Spread::of(holding.only_kind(), containers.map(|c| (c.count, c.distinct_gpus)));
+        (holding.resource, spread)
     };
     request.containers.iter().map(spread).filter(|(_, spread)| *spread != Spread::Any).collect()
 }
@@ -186,7 +187,8 @@ fn may_have(
         && holding.only_kind().is_some_and(|kind| request.allows(kind, &gpu.model))
 }
 
-/// The limit of the search for a pod whose slices find no place in a simple order.
+/// The limit of GPUs that are tried for a pod whose slices find no place in a simple order, because the number of
+/// combinations grows with each slice.
 const TRIES: u32 = 256;
 
 /// A node while a pod's slices are placed on it.
@@ -348,6 +350,7 @@ fn explain(node: &NodeInventory, request: &RequestDocument, refusal: Refusal, fl
             best(&empty, holding, fleet, may).is_ok()
         })
     };
+    // Each slice fits by itself, so only their number is too large.
     if one_each(&request.gpus) {
         let mut on_any = request.clone();
         on_any.containers.iter_mut().for_each(|container| container.distinct_gpus = false);
@@ -401,6 +404,8 @@ fn places(
     let gpus = node.gpus.iter().enumerate();
     let gpus = gpus.filter(|(index, gpu)| gpu.kinds.contains(&kind) && may(*index, gpu));
     let places = gpus.filter_map(|(index, gpu)| {
+        // A slice that was given back may only be used again as it is, because the kubelet may have given it to another
+        // pod.
         let reused = gpu.reusing().filter_map(|(id, gpu)| {
             candidate(&gpu, request, fleet).filter(|place| place.source == Source::Idle(id.clone()))
         });
@@ -408,6 +413,7 @@ fn places(
         Some((index, place))
     });
     let mut places: Vec<_> = places.collect();
+    // The level comes first, because `closest` compares closeness among places of one level.
     places.sort_by_key(|(index, place)| (place.level(), place.cost, *index));
     places
 }
@@ -415,12 +421,12 @@ fn places(
 /// The GPUs of the `count` cheapest of these places, which are sorted. Closeness decides among places of equal cost.
 fn closest(node: &NodeInventory, places: &[(usize, Candidate)], count: usize) -> Vec<usize> {
     let Some((_, last)) = places.get(..count).and_then(<[_]>::last) else { return Vec::new() };
-    let of = |side| {
+    let at_level = |side| {
         let places = places.iter().filter(move |(_, place)| place.level().cmp(&last.level()) == side);
         places.map(|(gpu, _)| *gpu).collect::<Vec<_>>()
     };
-    let mut gpus = of(Ordering::Less);
-    let more = node.closeness.closest(&gpus, &of(Ordering::Equal), count - gpus.len());
+    let mut gpus = at_level(Ordering::Less);
+    let more = node.closeness.closest(&gpus, &at_level(Ordering::Equal), count - gpus.len());
     gpus.extend(more);
     gpus
 }

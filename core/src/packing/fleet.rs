@@ -10,7 +10,8 @@ use std::borrow::Cow;
 /// The extra cost of a memory slice of a fully used model against an unused one, for requests that another model could serve as well.
 const SCARCE_SLICE: u64 = 200_000;
 
-/// The number of ways of making room that are computed to the end, the cheapest ones first.
+/// The number of ways of making room that are computed to the end, the cheapest ones first, because each searches the
+/// fleet for the moved instance's new place.
 const WAYS_TRIED: usize = 24;
 
 /// The handle of a GPU in a fleet.
@@ -169,12 +170,12 @@ impl Fleet {
     fn best_by(
         &mut self,
         class: ClassId,
-        of_model: impl Fn(usize, &Groups, &mut Order) -> Option<(u32, Choice)>,
+        best_in_model: impl Fn(usize, &Groups, &mut Order) -> Option<(u32, Choice)>,
     ) -> Option<(FleetGpu, Choice)> {
         let class = &mut self.classes[class.0];
         let mut best: Option<(FleetGpu, Choice)> = None;
         for (model, (groups, order)) in self.models.iter().zip(&mut class.orders).enumerate() {
-            let Some((gpu, choice)) = of_model(model, groups, order) else { continue };
+            let Some((gpu, choice)) = best_in_model(model, groups, order) else { continue };
             let cost = choice.cost + premium(groups, choice.place, &class.request);
             if best.is_none_or(|(_, b)| cost < b.cost) {
                 best = Some((FleetGpu { model, gpu }, Choice { cost, ..choice }));
@@ -242,7 +243,7 @@ impl Fleet {
         let moved = self.instance(gpu, way.moved).profile;
         let class = self.class(&ContainerRequest::exact(moved));
         self.release(gpu, way.moved);
-        let choice = self.models[model].model.at(self.cut(gpu)?, way.place);
+        let choice = self.models[model].model.choice_at(self.cut(gpu)?, way.place);
         let found = choice.and_then(|choice| {
             self.take(gpu, choice);
             let (to, new) = self.best_among(class, may_come)?;

@@ -106,7 +106,7 @@ proptest! {
             fleet.release(found.gpu, found.moved);
             for (gpu, choice) in [(found.gpu, found.choice), (found.to, found.new)] {
                 let cut = fleet.cut(gpu).unwrap();
-                prop_assert!(fleet.models[gpu.model].model.at(cut, choice.place).is_some(), "the place is free");
+                prop_assert!(fleet.models[gpu.model].model.choice_at(cut, choice.place).is_some(), "the place is free");
                 fleet.take(gpu, choice);
             }
             running.retain(|(gpu, place)| (*gpu, *place) != (found.gpu, found.moved));

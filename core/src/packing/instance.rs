@@ -22,8 +22,8 @@ pub(super) fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &
     let in_the_way =
         |idle: &Instance| destroyed.contains(idle) || idle.placement.overlaps(instance.placement);
     // Idle shares from before MIG mode can serve no pod, so they go too.
-    let goes = |shape: &Shape| shape.instance().is_none_or(|idle| in_the_way(&idle));
-    let gone: Vec<SliceId> = gpu.idle().filter(|(_, shape)| goes(shape)).map(|(id, _)| id.clone()).collect();
+    let must_go = |shape: &Shape| shape.instance().is_none_or(|idle| in_the_way(&idle));
+    let gone: Vec<SliceId> = gpu.idle().filter(|(_, shape)| must_go(shape)).map(|(id, _)| id.clone()).collect();
     Some(Candidate { shape, source: Source::Cut(gone), cost: choice.cost })
 }
 
@@ -76,19 +76,19 @@ type Beside = (Shape, Vec<SliceId>);
 /// those where `beside` finds a place the least one. Otherwise `first` of a new instance is taken.
 fn shared_out<K: Ord>(
     gpu: &GpuInventory,
-    (name, of): (ResourceName, Profile),
+    (name, profile): (ResourceName, Profile),
     first: MigPart,
     beside: impl Fn(Instance) -> Option<(K, Beside)>,
     fleet: &Fleet,
 ) -> Option<Candidate> {
     let shared = gpu.taken().filter(|shape| shape.mig_part().shares_with(first));
-    let shared = shared.filter_map(Shape::instance).filter(|instance| instance.profile == of);
+    let shared = shared.filter_map(Shape::instance).filter(|instance| instance.profile == profile);
     if let Some((_, (shape, gone))) = shared.filter_map(beside).min() {
         let idle = gpu.idle().find(|(_, idle)| *idle == shape).map(|(id, _)| id.clone());
         let source = idle.map_or(Source::Cut(gone), Source::Idle);
         return Some(Candidate { shape, source, cost: Cost::default() });
     }
-    let place = candidate(gpu, &ContainerRequest::exact(of), fleet)?;
+    let place = candidate(gpu, &ContainerRequest::exact(profile), fleet)?;
     let same = gpu.idle().filter(|(_, shape)| shape.keeps(name));
     if let Some((id, shape)) = same.min_by_key(|(_, shape)| *shape) {
         return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: place.cost });
@@ -119,12 +119,12 @@ fn turn(gpu: &GpuInventory, instance: Instance, most: u8) -> Option<(Reverse<usi
 
 /// The first place for another compute instance in a shared GPU instance, with the idle ones that must go for it.
 fn beside(gpu: &GpuInventory, instance: Instance, profile: ComputeProfile) -> Option<Beside> {
-    let of = |shape: &Shape| shape.instance() == Some(instance);
-    let taken = gpu.taken().filter(of).filter_map(Shape::part);
+    let is_here = |shape: &Shape| shape.instance() == Some(instance);
+    let taken = gpu.taken().filter(is_here).filter_map(Shape::part);
     let geometry = ComputeGeometry::with(instance.profile, taken).ok()?;
     let free = |start: &&u8| geometry.clone().place(profile.compute(), **start).is_ok();
     let part = ComputeInstance { start: *profile.starts().iter().find(free)?, compute: profile.compute() };
-    let idle = gpu.idle().filter(|(_, shape)| of(shape) && shape.part().is_some_and(|p| p.overlaps(part)));
+    let idle = gpu.idle().filter(|(_, shape)| is_here(shape) && shape.part().is_some_and(|p| p.overlaps(part)));
     let shape = Shape::of_instance(instance, MigPart::Compute(part));
     Some((shape, idle.map(|(id, _)| id.clone()).collect()))
 }

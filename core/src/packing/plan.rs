@@ -37,7 +37,7 @@ impl Rank {
     pub const BEST: Self = Self(0);
 
     /// The rank of the plan at this position of [`plans`].
-    pub(super) fn at(place: usize) -> Self {
+    pub(super) fn from_position(place: usize) -> Self {
         Self(u16::try_from(place).unwrap_or(u16::MAX))
     }
 
@@ -163,10 +163,10 @@ mod tests {
         let two = pod(&[(10, &[Mps, Mig]), (20, &[Mig, Whole]), (10, &[Mig, Mps])]);
         assert_eq!(kinds(&two), [[Mps, Mig], [Mps, Whole], [Mig, Mig], [Mig, Whole]]);
         let planned = two.planned(&plans(&two)[1]).into_owned();
-        let of: Vec<_> = planned.containers.iter().map(ContainerRequest::only_kind).collect();
-        assert_eq!(of, [Some(Mig), Some(Mps), Some(Whole), Some(Mps)]);
-        assert_eq!(Rank::at(1).plan(&two), Some(plans(&two).remove(1)));
-        assert_eq!(Rank::at(4).plan(&two), None);
+        let kinds: Vec<_> = planned.containers.iter().map(ContainerRequest::only_kind).collect();
+        assert_eq!(kinds, [Some(Mig), Some(Mps), Some(Whole), Some(Mps)]);
+        assert_eq!(Rank::from_position(1).plan(&two), Some(plans(&two).remove(1)));
+        assert_eq!(Rank::from_position(4).plan(&two), None);
         assert_eq!(plans(&planned), [plans(&two).remove(1)], "a planned request has this plan only");
         assert!(matches!(planned.planned(&plans(&planned)[0]), Cow::Borrowed(_)));
     }

@@ -66,7 +66,8 @@ pub fn is_worth_whole(asked: SizeGb, gpu: SizeGb, distinct: bool) -> bool {
     asked == SizeGb::ANY || asked <= gpu && (distinct || asked.0.saturating_mul(2) > gpu.0)
 }
 
-/// The whole GPU, if no pod uses it and the request is large enough for it. The smaller of two GPUs costs less.
+/// The whole GPU, if no pod uses it and the request is large enough for it. The smaller of two GPUs costs less, so that
+/// the larger one stays free.
 pub(super) fn whole(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Candidate> {
     let size = gpu.memory.nominal();
     let shape = Shape::Whole { size_gb: size };

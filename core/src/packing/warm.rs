@@ -24,6 +24,7 @@ pub fn warm(
     let asked: Vec<_> = wanted.iter().map(|warm| (requests(&node, warm.resource), warm.count)).collect();
     let missing = missing(&node, &asked);
     for gpu in &mut node.gpus {
+        // All slices count as taken, so that no idle slice is used or destroyed for a new one.
         gpu.slices.iter_mut().for_each(|slice| slice.occupancy = Occupancy::Taken);
         if resting.contains(&gpu.uuid) {
             gpu.kinds.clear();

@@ -108,8 +108,8 @@ impl<'o> State<'o> {
         let instance = |w: &WantedSlice| w.shape.instance().map(|instance| (instance, w.shape.mig_part()));
         let is_alike = move |w: &&WantedSlice| {
             let Some((wanted, part)) = instance(w) else { return true };
-            let mut of_it = self.wanted.iter().filter_map(|w| instance(w)).filter(|(i, _)| *i == wanted);
-            of_it.next().is_none_or(|(_, first)| discriminant(&first) == discriminant(&part))
+            let mut parts = self.wanted.iter().filter_map(|w| instance(w)).filter(|(i, _)| *i == wanted);
+            parts.next().is_none_or(|(_, first)| discriminant(&first) == discriminant(&part))
         };
         self.wanted.iter().copied().filter(is_alike)
     }
@@ -257,7 +257,8 @@ impl<'o> State<'o> {
         let mixed =
             kinds.len() > 1 || self.gpu.allowed.one_size && kinds.contains(&Kind::Mps) && sizes.len() > 1;
         let used: u64 = self.shares.values().map(memory).sum();
-        // The limit of MPS shares for memory and compute: clients of an MPS server are limited in no other way.
+        // The policy's limit holds for MPS shares only, because the clients of an MPS server are limited in no other
+        // way.
         let most = if kinds.contains(&Kind::Mps) { self.gpu.allowed.mps_memory.percent() } else { 100 };
         let is_full = used * 100 > self.gpu.memory.0 * most
             || memory(&shape) > self.gpu.memory.0

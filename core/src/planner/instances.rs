@@ -29,7 +29,7 @@ impl Wanted<'_> {
     }
 
     /// Whether the observed instance is this one, and is shared in the same way or not held in another way.
-    fn is(&self, observed: &ObservedInstance) -> bool {
+    fn matches(&self, observed: &ObservedInstance) -> bool {
         observed.instance == self.instance
             && match self.sort() {
                 MigPart::Whole => observed.parts.is_empty() && !observed.replicas.iter().any(|r| r.held),
@@ -49,12 +49,12 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
     };
     // Replicas end first, because an instance must not be destroyed while one is served.
     plan.steps.extend(replicas::ends(gpu, &wanted));
-    // Idle instances that no slice wants can be destroyed one by one; everything else stays.
-    let is_wanted = |o: &ObservedInstance| wanted.iter().any(|w| w.is(o));
+    // Only idle instances that no slice wants may be destroyed, because no plan touches a held slice.
+    let is_wanted = |o: &ObservedInstance| wanted.iter().any(|w| w.matches(o));
     let (spare, kept): (Vec<_>, Vec<_>) = gpu.instances.iter().partition(|o| !o.is_held() && !is_wanted(o));
     let mut kept: Vec<Instance> = kept.into_iter().map(|o| o.instance).collect();
     let mut made = Vec::new();
-    let there = |w: &Wanted<'_>| gpu.instances.iter().find(|o| w.is(o));
+    let there = |w: &Wanted<'_>| gpu.instances.iter().find(|o| w.matches(o));
     for missing in wanted.iter().filter(|w| there(w).is_none()) {
         if let Some(obstacle) = obstacle(gpu, table, &kept, missing) {
             plan.refused.extend(missing.slices.iter().map(|(id, _)| ((*id).clone(), obstacle.clone())));
@@ -84,10 +84,11 @@ fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w
         let Some(instance) = slice.shape.instance() else { continue };
         let (id, part) = (&slice.id, slice.shape.mig_part());
         match all.iter_mut().find(|w| w.instance == instance) {
-            // Two compute instances at one place are not refused here: the compute geometry refuses the second one.
+            // Two compute instances at one place are not refused here, because the compute geometry refuses the second
+            // one.
             Some(known)
                 if known.sort().shares_with(part)
-                    && (part.replica().is_none() || !known.slices.iter().any(|(_, of)| *of == part)) =>
+                    && (part.replica().is_none() || !known.slices.iter().any(|(_, other)| *other == part)) =>
             {
                 known.slices.push((id, part));
             }
@@ -119,7 +120,7 @@ fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&Observed
     let there = |part: ComputeInstance| observed.iter().flat_map(|o| &o.parts).any(|p| p.part == part);
     let is_wanted = |part: ComputeInstance| wanted.slices.iter().any(|(_, w)| w.compute() == Some(part));
     let (instance, uuid) = (wanted.instance, || gpu.uuid.clone());
-    // Held parts stay, and wanted parts that exist.
+    // Held parts stay, because no plan may touch them. So do wanted parts that exist.
     let stays = observed.iter().flat_map(|o| &o.parts).filter(|p| p.held || is_wanted(p.part));
     let stays = ComputeGeometry::with(instance.profile, stays.map(|p| p.part));
     let mut creates = Vec::new();

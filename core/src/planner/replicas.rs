@@ -8,14 +8,14 @@ use crate::mig::Instance;
 /// Ends the replicas of all GPU instances that are neither wanted nor held.
 pub(super) fn ends(gpu: &ObservedGpu, wanted: &[Wanted<'_>]) -> Vec<Step> {
     let is_wanted = |instance: Instance, number: u8| {
-        let mut of_it = wanted.iter().filter(|w| w.instance == instance).flat_map(|w| &w.slices);
-        of_it.any(|(_, part)| part.replica() == Some(number))
+        let mut slices = wanted.iter().filter(|w| w.instance == instance).flat_map(|w| &w.slices);
+        slices.any(|(_, part)| part.replica() == Some(number))
     };
-    let goes = |instance: &ObservedInstance, replica: &ObservedReplica| {
+    let is_ended = |instance: &ObservedInstance, replica: &ObservedReplica| {
         !replica.held && !is_wanted(instance.instance, replica.number)
     };
     let gone = |instance: &ObservedInstance| {
-        let gone = instance.replicas.iter().filter(|replica| goes(instance, replica));
+        let gone = instance.replicas.iter().filter(|replica| is_ended(instance, replica));
         gone.map(|replica| Step::End { gpu: gpu.uuid.clone(), id: replica.id.clone() }).collect::<Vec<_>>()
     };
     gpu.instances.iter().flat_map(gone).collect()

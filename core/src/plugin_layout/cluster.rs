@@ -25,7 +25,7 @@ pub(super) struct Verdict {
     /// Nodes whose device holders must be known first.
     pub(super) asks: BTreeSet<NodeName>,
     /// States of nodes without a layout on whose pods the end of all layouts depends.
-    pub(super) told: BTreeMap<NodeName, NodeDecision>,
+    pub(super) states: BTreeMap<NodeName, NodeDecision>,
 }
 
 /// The nodes under GPU Operator.
@@ -93,6 +93,7 @@ impl<'s> Cluster<'s> {
         let mut verdict = Verdict::default();
         let mut strategy = wishes.first().map(|wish| wish.strategy);
         let outlook = |strategy| policy.outlook(self.seen.config_map_name, keys, strategy);
+        // A new strategy would rename MIG devices that pods hold, so it stays as it is while something blocks it.
         if let Outlook::Write(write) = outlook(strategy)
             && let Some(first) = wishes.first()
             && policy.changes_strategy(&write.settings)
@@ -180,9 +181,9 @@ impl<'s> Cluster<'s> {
         let mut verdict = Verdict::default();
         let Some(mut write) = policy.undo() else { return verdict };
         if policy.settings.config_map != write.settings.config_map {
-            verdict.told = self.kept_by_hand(policy);
+            verdict.states = self.kept_by_hand(policy);
         }
-        if !verdict.told.is_empty() {
+        if !verdict.states.is_empty() {
             return verdict;
         }
         if !policy.changes_strategy(&write.settings) {
@@ -190,7 +191,7 @@ impl<'s> Cluster<'s> {
             verdict.write = policy.renamed(self.seen.nodes, self.seen.ages).is_empty().then_some(write);
         } else if self.holders(&mut verdict.asks).is_some() {
             let strategy = write.settings.mig_strategy.map_or("its default".to_owned(), |it| it.to_string());
-            verdict.told = self.undo_waits(&strategy);
+            verdict.states = self.undo_waits(&strategy);
         } else {
             if self.cut().next().is_some() {
                 // A record with nothing but the renaming remains, because it closes the nodes until their devices are renamed.
@@ -206,7 +207,7 @@ impl<'s> Cluster<'s> {
     /// naming it: otherwise the plugin would start with its own configuration, and offer again what pods hold.
     fn kept_by_hand(&self, policy: &SeenClusterPolicy) -> BTreeMap<NodeName, NodeDecision> {
         let keys = self.seen.config_map.data.as_ref();
-        let told = |(name, node): (&NodeName, &SeenNode)| {
+        let state = |(name, node): (&NodeName, &SeenNode)| {
             let label = node
                 .labels
                 .get(CONFIG)
@@ -216,7 +217,7 @@ impl<'s> Cluster<'s> {
             let conflict = Conflict::KeptByHand { label, policy };
             Some((name.clone(), NodeDecision::of(LayoutState::Conflict(conflict))))
         };
-        self.seen.nodes.iter().filter_map(told).collect()
+        self.seen.nodes.iter().filter_map(state).collect()
     }
 
     /// States of nodes whose pods block the end of all layouts.
@@ -235,16 +236,16 @@ impl<'s> Cluster<'s> {
     }
 
     /// The state of a node without a layout that the `ClusterPolicy` closes, or whose pods block it.
-    pub(super) fn told(&self, verdict: &Verdict, name: &NodeName) -> Option<NodeDecision> {
+    pub(super) fn state_without_layout(&self, verdict: &Verdict, name: &NodeName) -> Option<NodeDecision> {
         let node = self.seen.nodes.get(name).filter(|node| !is_managed(&node.labels))?;
-        let age = |renaming: &Renaming| self.seen.ages.of_renaming(renaming);
+        let age = |renaming: &Renaming| self.seen.ages.age_of_renaming(renaming);
         let is_renamed = |policy: &&SeenClusterPolicy| policy.is_renaming(name, &node.allocatable, age);
         let policy = self.seen.cluster_policy.filter(is_renamed);
         let closed = policy.map(|policy| {
             let (policy, shown) = (policy.name.clone(), shown(&node.allocatable));
             NodeDecision::of(LayoutState::Renaming { policy, shown })
         });
-        closed.or_else(|| verdict.told.get(name).cloned())
+        closed.or_else(|| verdict.states.get(name).cloned())
     }
 
     /// Nodes whose MIG devices this write renames.

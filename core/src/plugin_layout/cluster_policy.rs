@@ -149,13 +149,13 @@ impl SeenClusterPolicy {
 
     /// Whether the write is so recent that GPU Operator may not have started: until then its `ready` is about the previous settings.
     pub(super) fn is_new(&self, ages: &FirstSeen, delay: u64) -> bool {
-        self.record.as_ref().is_some_and(|record| ages.of_cluster_policy(record) < delay)
+        self.record.as_ref().is_some_and(|record| ages.age_of_cluster_policy(record) < delay)
     }
 
     /// Those of these nodes that must get no pod, because their MIG devices are being renamed.
     #[must_use]
     pub fn renamed(&self, nodes: &BTreeMap<NodeName, SeenNode>, ages: &FirstSeen) -> BTreeSet<NodeName> {
-        let age = |renaming: &Renaming| ages.of_renaming(renaming);
+        let age = |renaming: &Renaming| ages.age_of_renaming(renaming);
         let is_renamed = |(name, node): &(&NodeName, &SeenNode)| {
             !is_managed(&node.labels) && self.is_renaming(name, &node.allocatable, age)
         };

@@ -37,8 +37,8 @@ pub(super) fn key(
     held: Option<&str>,
 ) -> Option<String> {
     let (text, versioned) = (layout.config(), versioned(name, layout));
-    let is_of = |key: &&str| *key == name || *key == versioned;
-    let keys = held.filter(is_of).into_iter().chain([name, versioned.as_str()]);
+    let is_layouts = |key: &&str| *key == name || *key == versioned;
+    let keys = held.filter(is_layouts).into_iter().chain([name, versioned.as_str()]);
     keys.filter(|key| there.get(*key) == Some(&text)).map(str::to_owned).next()
 }
 

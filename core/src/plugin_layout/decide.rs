@@ -127,8 +127,8 @@ pub fn decide(seen: Seen<'_>) -> Decision {
         };
         let decision = node::decide(seen.nodes.get(name)?, chosen.clone(), &around);
         let is_none = decision == NodeDecision::default();
-        let told = if is_none { cluster.told(&verdict, name) } else { None };
-        Some((name.clone(), told.unwrap_or(decision)))
+        let instead = if is_none { cluster.state_without_layout(&verdict, name) } else { None };
+        Some((name.clone(), instead.unwrap_or(decision)))
     };
     let nodes = choices.iter().filter_map(of_node).collect();
     let config_map = config_map.map(|data| write(&seen, there, data));
@@ -137,7 +137,7 @@ pub fn decide(seen: Seen<'_>) -> Decision {
 
 /// The keys whose text every kubelet has had time to bring to the plugin.
 fn settled(seen: &Seen<'_>, there: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let age = |key: &str| seen.config_map.written.get(key).map(|at| seen.ages.of_key(key, *at));
+    let age = |key: &str| seen.config_map.written.get(key).map(|time| seen.ages.age_of_key(key, *time));
     let is_settled = |key: &str| age(key).is_none_or(|age| age >= seen.config_delay_seconds);
     there.iter().filter(|(key, _)| is_settled(key)).map(|(key, text)| (key.clone(), text.clone())).collect()
 }
@@ -148,11 +148,11 @@ fn write(
     there: &BTreeMap<String, String>,
     data: BTreeMap<String, String>,
 ) -> ConfigMapWrite {
-    let at = |key: &String, text: &String| {
+    let written_at = |key: &String, text: &String| {
         let before = seen.config_map.written.get(key).filter(|_| there.get(key) == Some(text));
         before.copied().unwrap_or(seen.now)
     };
-    let written = data.iter().map(|(key, text)| (key.clone(), at(key, text))).collect();
+    let written = data.iter().map(|(key, text)| (key.clone(), written_at(key, text))).collect();
     ConfigMapWrite { data, written }
 }
 

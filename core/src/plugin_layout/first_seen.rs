@@ -51,26 +51,27 @@ impl FirstSeen {
     }
 
     /// Seconds since the labels of this record were first seen.
-    pub(super) fn of_labels(&self, node: &NodeName, record: &NodeRecord) -> u64 {
-        labels(node, record).map_or(0, |written| self.of(&written))
+    pub(super) fn age_of_labels(&self, node: &NodeName, record: &NodeRecord) -> u64 {
+        labels(node, record).map_or(0, |written| self.age(&written))
     }
 
     /// Seconds since this text of the key was first seen; `at` is the time in the annotation.
-    pub(super) fn of_key(&self, key: &str, at: u64) -> u64 {
-        self.of(&(Written::Key(key.to_owned()), at))
+    pub(super) fn age_of_key(&self, key: &str, at: u64) -> u64 {
+        self.age(&(Written::Key(key.to_owned()), at))
     }
 
-    pub(super) fn of_cluster_policy(&self, record: &ClusterPolicyRecord) -> u64 {
-        self.of(&policy(record))
+    pub(super) fn age_of_cluster_policy(&self, record: &ClusterPolicyRecord) -> u64 {
+        self.age(&policy(record))
     }
 
     /// Seconds since the strategy that renames MIG devices was first seen.
-    pub(super) fn of_renaming(&self, renaming: &Renaming) -> u64 {
-        self.of(&strategy(renaming))
+    pub(super) fn age_of_renaming(&self, renaming: &Renaming) -> u64 {
+        self.age(&strategy(renaming))
     }
 
-    /// A write that was never seen counts as new.
-    fn of(&self, written: &(Written, u64)) -> u64 {
+    /// Seconds since the write was first seen. A write that was never seen counts as new, so that kerf waits too long
+    /// rather than too short.
+    fn age(&self, written: &(Written, u64)) -> u64 {
         self.first.get(written).map_or(0, |first| self.clock.saturating_sub(*first))
     }
 }

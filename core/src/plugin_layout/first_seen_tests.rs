@@ -125,6 +125,6 @@ fn another_write_is_new_and_one_that_was_gone_too() {
         look(100, Some(&first));
         look(101, between);
         look(105, Some(&found));
-        assert_eq!(ages.of_labels(&"n".into(), &found), age, "{found:?}");
+        assert_eq!(ages.age_of_labels(&"n".into(), &found), age, "{found:?}");
     }
 }

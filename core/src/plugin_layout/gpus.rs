@@ -66,8 +66,8 @@ impl NodeGpus {
                 && allocatable.iter().any(|(name, n)| name.contains("/mig-") && *n > 0);
         let counted = count.map(|count| count.to_string()).unwrap_or_default();
         let driver = value(DRIVER).unwrap_or_default();
-        let product_told = label.map_or("", |_| product);
-        let fingerprint = [product_told, &counted, driver, boot].map(part).join(".");
+        let known_product = label.map_or("", |_| product);
+        let fingerprint = [known_product, &counted, driver, boot].map(part).join(".");
         Some(Self {
             product: product.to_owned(),
             model,
@@ -81,10 +81,10 @@ impl NodeGpus {
 }
 
 /// The part of a fingerprint for something that the labels do not say.
-const UNTOLD: &str = "-";
+const UNKNOWN: &str = "-";
 
 fn part(text: &str) -> String {
-    if text.is_empty() { UNTOLD.to_owned() } else { digest([text]) }
+    if text.is_empty() { UNKNOWN.to_owned() } else { digest([text]) }
 }
 
 /// Whether a node's GPUs, driver or boot differ from before. A part that is absent now or was absent then does not count: labels go with
@@ -92,7 +92,7 @@ fn part(text: &str) -> String {
 /// changed. A fingerprint of another form is from an older kerf and counts as a difference.
 pub(super) fn is_another(before: &str, now: &str) -> bool {
     let parts = |text: &str| text.split('.').count();
-    let differ = |(before, now): (&str, &str)| before != now && before != UNTOLD && now != UNTOLD;
+    let differ = |(before, now): (&str, &str)| before != now && before != UNKNOWN && now != UNKNOWN;
     parts(before) != parts(now) || before.split('.').zip(now.split('.')).any(differ)
 }
 
@@ -113,12 +113,12 @@ fn model(product: &str, memory: Option<MemoryMib>) -> Option<&'static GpuModel> 
     }
     let words = |text: &str| format!(" {} ", text.replace('-', " "));
     let named = words(product);
-    let said = |model: &GpuModel| {
+    let matching = |model: &GpuModel| {
         let parts = model.products.iter().filter(|part| named.contains(&words(part)));
         parts.map(|part| part.len()).max()
     };
-    let most = catalog::MODELS.iter().filter_map(said).max()?;
-    let mut models = catalog::MODELS.iter().filter(|model| said(model) == Some(most));
+    let most = catalog::MODELS.iter().filter_map(matching).max()?;
+    let mut models = catalog::MODELS.iter().filter(|model| matching(model) == Some(most));
     models.next().filter(|_| models.next().is_none())
 }
 

@@ -115,7 +115,7 @@ pub(super) struct Around<'a> {
 
 impl Around<'_> {
     pub(super) fn age(&self, record: &NodeRecord) -> u64 {
-        self.ages.of_labels(self.name, record)
+        self.ages.age_of_labels(self.name, record)
     }
 }
 
@@ -259,6 +259,7 @@ fn unrecorded(
         }
         (None, _) => NodeDecision::default(),
         (Some(chosen), Some((key, None))) => {
+            // An admin has set the label, and kerf overwrites no setting of an admin's.
             let (label, layout) = (key.to_owned(), chosen.name.to_owned());
             NodeDecision::conflict(Conflict::LabelByHand { label, layout })
         }
@@ -292,7 +293,7 @@ fn shows(
 ) -> LayoutState {
     let layout_name = name.to_owned();
     if promise.is_kept_by(&node.allocatable)
-        && layout.is_none_or(|layout| is_shared_so(node, promise, layout))
+        && layout.is_none_or(|layout| is_shared_as_planned(node, promise, layout))
     {
         return LayoutState::InForce { layout: layout_name, promise: promise.to_string() };
     }
@@ -301,7 +302,7 @@ fn shows(
 
 /// Whether GPU feature discovery, if present, reports the layout's way of sharing. Name and count alone cannot distinguish four time
 /// slices from four MPS shares.
-fn is_shared_so(node: &SeenNode, promise: &ExpectedAllocatable, layout: &PluginLayout) -> bool {
+fn is_shared_as_planned(node: &SeenNode, promise: &ExpectedAllocatable, layout: &PluginLayout) -> bool {
     let ExpectedAllocatable::Counts(counts) = promise else { return true };
     let expected = match layout.sharing {
         Sharing::None => "none",
@@ -398,7 +399,7 @@ fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Aroun
             }
         }
         Progress::RolledBack { why } => {
-            // A node whose GPUs cannot be seen now is no other node, so that no failed layout is retried for it.
+            // A node whose GPUs cannot be seen now counts as unchanged, so that no failed layout is retried for it.
             let is_other = gpus(node).is_some_and(|gpus| is_another(&record.node, &gpus.fingerprint));
             if is_other {
                 return begin(node, &record.set.clone(), chosen, Some(&record), around);

@@ -103,7 +103,7 @@ fn is_overdue(world: &World, node: &str) -> bool {
     let is_free = matches!(&seen.holders, super::Holders::Known(pods) if pods.is_empty());
     is_free
         && record.is_some_and(|record| {
-            record.is_changing() && world.ages.of_labels(&node.into(), &record) >= TIMEOUT
+            record.is_changing() && world.ages.age_of_labels(&node.into(), &record) >= TIMEOUT
         })
 }
 

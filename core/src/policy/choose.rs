@@ -57,14 +57,14 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
 /// not mix the two.
 fn on_one_sort_of_node(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), Denied> {
     if ask.containers.len() <= 1 || !supply.has_static() {
-        return on(policy, supply, ask);
+        return choose_on(policy, supply, ask);
     }
-    let managed = on(policy, &supply.without_static(), ask);
+    let managed = choose_on(policy, &supply.without_static(), ask);
     if matches!(managed, Ok((_, true))) {
         return managed;
     }
     let groups = supply.static_groups();
-    let fixed = groups.iter().filter_map(|group| Some((group, on(policy, group, ask).ok()?)));
+    let fixed = groups.iter().filter_map(|group| Some((group, choose_on(policy, group, ask).ok()?)));
     let fixed = fixed.filter(|(group, (choice, _))| group.serves_statically(&choice.document));
     // If no node has enough devices now, the pod gets a name anyway, because unhealthy devices may recover.
     let fixed = fixed.min_by_key(|(group, (choice, _))| !group.holds_statically(&choice.document));
@@ -72,7 +72,7 @@ fn on_one_sort_of_node(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result
 }
 
 /// Chooses container by container, without regard to which nodes serve each. The flag says whether some GPU serves every container.
-fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), Denied> {
+fn choose_on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<(Choice, bool), Denied> {
     let class = class::class(policy, supply, ask);
     let kinds = kinds(policy, class)?;
     let beyond = || Denied::Models {

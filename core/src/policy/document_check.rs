@@ -14,7 +14,7 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
     let PolicyDocument { api_version, kind, metadata, spec } = document;
     let mut errors = head(api_version, kind, "GpuPolicy");
     errors.extend(name(&Field::of("metadata.name"), &metadata.name));
-    errors.extend(of_match(&spec.pods));
+    errors.extend(pod_match(&spec.pods));
     if let Some(reason) = &spec.deny {
         let deny = Field::of("spec.deny");
         errors.extend(reason.trim().is_empty().then(|| PolicyFault::NoReason.of(deny)));
@@ -59,7 +59,7 @@ pub(super) fn head(version: &str, kind: &str, expected: &str) -> Vec<PolicyError
     version_error.into_iter().chain(kind_error).collect()
 }
 
-fn of_match(pods: &PodMatch) -> Vec<PolicyError> {
+fn pod_match(pods: &PodMatch) -> Vec<PolicyError> {
     let field = Field::of("spec.match");
     let mut errors = patterns(&field.key("namespaces"), &pods.namespaces);
     errors.extend(labels(&field.key("namespaceLabels"), &pods.namespace_labels));
@@ -156,11 +156,11 @@ fn sizes(rule: &SizeRule) -> Vec<PolicyError> {
     ];
     let errors: Vec<PolicyError> = alone.into_iter().flatten().collect();
     // Bounds are compared only if each is valid by itself; a step of 0 would divide by zero.
-    if errors.is_empty() { of_bounds(rule).into_iter().collect() } else { errors }
+    if errors.is_empty() { bounds(rule).into_iter().collect() } else { errors }
 }
 
 /// The mistake of sizes that are valid one by one and leave no size together.
-fn of_bounds(rule: &SizeRule) -> Option<PolicyError> {
+fn bounds(rule: &SizeRule) -> Option<PolicyError> {
     let (min, max) = (rule.min_gb.unwrap_or(SizeGb(1)), rule.max_gb?);
     if max < min {
         return Some(PolicyFault::MaxBelowMin { min, max }.of(Field::of("spec.sizes.maxGb")));

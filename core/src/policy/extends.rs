@@ -65,8 +65,8 @@ impl PolicyDraft {
         if !self.is_extending() || self.document.spec.deny.is_some() {
             return checked(self.document.clone(), Lineage::default());
         }
-        let at = |fault: PolicyFault| fault.of(Field::of("spec.extends"));
-        let bases = self.bases(named).map_err(|fault| vec![at(fault)])?;
+        let at_extends = |fault: PolicyFault| fault.of(Field::of("spec.extends"));
+        let bases = self.bases(named).map_err(|fault| vec![at_extends(fault)])?;
         let (mut spec, mut origins) = (Map::new(), BTreeMap::new());
         // The farthest base comes first, so that nearer policies replace its fields.
         for draft in bases.iter().rev().copied().chain([self]) {
@@ -74,14 +74,15 @@ impl PolicyDraft {
             let Ok(Value::Object(mut said)) = serde_json::to_value(&draft.document.spec) else { continue };
             let is_given = |field: &&String| draft == self || !OWN.contains(&field.as_str());
             for field in draft.written.iter().filter(is_given) {
-                // A field that is written with its default value is not serialized. It still replaces the base's value.
+                // The base's value is removed first, because a field that is written with its default value is not
+                // serialized and must replace it too.
                 drop(spec.remove(field));
                 spec.extend(said.remove_entry(field));
                 origins.insert(field.clone(), draft.name().to_owned());
             }
         }
         let spec: PolicySpec = serde_json::from_value(Value::Object(spec))
-            .map_err(|error| vec![at(PolicyFault::Unreadable(error.to_string()))])?;
+            .map_err(|error| vec![at_extends(PolicyFault::Unreadable(error.to_string()))])?;
         let document = PolicyDocument { spec: PolicySpec { extends: None, ..spec }, ..self.document.clone() };
         let bases = bases.iter().map(|base| base.name().to_owned()).collect();
         checked(document, Lineage { bases, origins })

@@ -139,7 +139,7 @@ impl PodMatch {
         if !in_list(&self.service_accounts, &pod.service_account) {
             return Some(Mismatch::ServiceAccount(&pod.service_account));
         }
-        if let Some(mismatch) = of_labels(&self.labels, &pod.labels) {
+        if let Some(mismatch) = label_mismatch(&self.labels, &pod.labels) {
             return Some(mismatch);
         }
         let by_models = match (self.models.as_slice(), pod.models.as_slice()) {
@@ -148,7 +148,7 @@ impl PodMatch {
             (listed, named) => named.iter().find(|model| !listed.contains(model)).map(|m| Mismatch::Model(m)),
         };
         // Namespace labels come last, because unknown labels matter only if everything else matches.
-        by_models.or_else(|| self.of_namespace(pod))
+        by_models.or_else(|| self.namespace_mismatch(pod))
     }
 
     /// Whether the policy selects by labels of the pod's namespace.
@@ -158,14 +158,14 @@ impl PodMatch {
     }
 
     /// The first condition on namespace labels that this pod does not meet.
-    fn of_namespace<'p>(&'p self, pod: &'p PodFacts) -> Option<Mismatch<'p>> {
+    fn namespace_mismatch<'p>(&'p self, pod: &'p PodFacts) -> Option<Mismatch<'p>> {
         if !self.reads_namespace_labels() {
             return None;
         }
         let Some(found) = &pod.namespace_labels else {
             return Some(Mismatch::UnknownNamespace(&pod.namespace));
         };
-        if let Some(Mismatch::Label { key, wanted, found }) = of_labels(&self.namespace_labels, found) {
+        if let Some(Mismatch::Label { key, wanted, found }) = label_mismatch(&self.namespace_labels, found) {
             return Some(Mismatch::NamespaceLabel { key, wanted, found });
         }
         self.namespace_selector.as_ref()?.unmet(found).map(Mismatch::NamespaceSelector)
@@ -197,7 +197,7 @@ impl PodMatch {
 }
 
 /// The first of the required `labels` that `found` does not have.
-fn of_labels<'p>(
+fn label_mismatch<'p>(
     labels: &'p BTreeMap<String, String>,
     found: &'p BTreeMap<String, String>,
 ) -> Option<Mismatch<'p>> {

@@ -65,11 +65,11 @@ impl NodePolicyDocument {
         errors.extend(patterns(&Field::of("spec.match.names"), &spec.nodes.names));
         errors.extend(labels(&Field::of("spec.match.labels"), &spec.nodes.labels));
         for (index, rule) in spec.gpus.iter().enumerate() {
-            errors.extend(of_rule(&Field::of("spec.gpus").at(index), rule));
+            errors.extend(rule_problems(&Field::of("spec.gpus").at(index), rule));
         }
         errors.extend(never_used(&spec.gpus));
         for (index, warm) in spec.warm.iter().enumerate() {
-            errors.extend(of_warm(&Field::of("spec.warm").at(index), warm, &spec.gpus));
+            errors.extend(warm_problems(&Field::of("spec.warm").at(index), warm, &spec.gpus));
         }
         if let Some(plugin) = &spec.plugin {
             errors.extend(beside_plugin(spec));
@@ -124,7 +124,7 @@ fn layout_name(name: &str) -> Option<PolicyError> {
     Some(fault.of(Field::of("metadata.name")))
 }
 
-fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
+fn rule_problems(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
     let mut errors = Vec::new();
     // Only the cause is reported; otherwise each setting would count as being for a kind that is not listed.
     if rule.kinds.is_empty() {
@@ -132,7 +132,7 @@ fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
         return errors;
     }
     errors.extend(twice(&field.key("kinds"), &rule.kinds));
-    errors.extend(of_select(&field.key("select"), &rule.select));
+    errors.extend(select_problems(&field.key("select"), &rule.select));
     let (mps, slicing) = (field.key("mps"), field.key("timeSlicing"));
     let turns = field.key("mig").key("timeSlicing");
     for (is_set, kind, field) in [
@@ -162,7 +162,7 @@ fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
     errors
 }
 
-fn of_select(field: &Field, select: &GpuSelector) -> Vec<PolicyError> {
+fn select_problems(field: &Field, select: &GpuSelector) -> Vec<PolicyError> {
     let mut errors = Vec::new();
     if !select.indexes.is_empty() {
         errors.push(PolicyFault::Indexes.of(field.key("indexes")));
@@ -192,7 +192,7 @@ fn never_used(rules: &[GpuRule]) -> Option<PolicyError> {
     (all + 1 < rules.len()).then(|| PolicyFault::RuleNeverUsed(all).of(Field::of("spec.gpus").at(all + 1)))
 }
 
-fn of_warm(field: &Field, warm: &WarmSlices, rules: &[GpuRule]) -> Vec<PolicyError> {
+fn warm_problems(field: &Field, warm: &WarmSlices, rules: &[GpuRule]) -> Vec<PolicyError> {
     let mut errors = Vec::new();
     if warm.count == 0 {
         errors.push(PolicyFault::NoWarm.of(field.key("count")));

@@ -98,8 +98,8 @@ impl Policies {
     /// All findings about these policies except conflicts, in the order of the policies.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
-        let pods = self.pods.iter().enumerate().flat_map(|(index, _)| of_pods(&self.pods, index));
-        let nodes = self.nodes.iter().enumerate().flat_map(|(index, _)| of_nodes(&self.nodes, index));
+        let pods = self.pods.iter().enumerate().flat_map(|(index, _)| pod_findings(&self.pods, index));
+        let nodes = self.nodes.iter().enumerate().flat_map(|(index, _)| node_findings(&self.nodes, index));
         pods.chain(nodes).collect()
     }
 
@@ -146,7 +146,7 @@ fn second_weights(pods: &[Policy]) -> Vec<Finding> {
     stating.map(found).collect()
 }
 
-fn of_pods(pods: &[Policy], index: usize) -> Vec<Finding> {
+fn pod_findings(pods: &[Policy], index: usize) -> Vec<Finding> {
     let policy = PolicyIndex::Pod(index);
     let matched = &pods[index].spec().pods;
     // A policy that others extend is in use by them, so it may stand behind one that matches all its pods.
@@ -186,13 +186,13 @@ fn no_size_fits(index: PolicyIndex, policy: &Policy) -> Vec<Finding> {
     idle.map(|(class, _)| found(class)).collect()
 }
 
-fn of_nodes(nodes: &[NodeRules], index: usize) -> Vec<Finding> {
+fn node_findings(nodes: &[NodeRules], index: usize) -> Vec<Finding> {
     let policy = PolicyIndex::Node(index);
     let rules = &nodes[index];
     let before = nodes[..index].iter().find(|before| before.covers(rules));
     let mut findings: Vec<Finding> = before.map(|b| never_reached(policy, &b.name)).into_iter().collect();
-    for (at, rule) in rules.managed().into_iter().flat_map(|policy| &policy.gpus).enumerate() {
-        let field = Field::of("spec.gpus").at(at).key("select").key("models");
+    for (number, rule) in rules.managed().into_iter().flat_map(|policy| &policy.gpus).enumerate() {
+        let field = Field::of("spec.gpus").at(number).key("select").key("models");
         findings.extend(unknown_models(policy, &field, &rule.select.models));
     }
     findings
@@ -204,9 +204,9 @@ fn never_reached(policy: PolicyIndex, before: &str) -> Finding {
 
 fn unknown_models(policy: PolicyIndex, field: &Field, models: &[String]) -> Vec<Finding> {
     let unknown = models.iter().enumerate().filter(|(_, model)| catalog::by_name(model).is_none());
-    let found = |(at, model): (usize, &String)| Finding {
+    let found = |(number, model): (usize, &String)| Finding {
         policy,
-        field: field.at(at),
+        field: field.at(number),
         fault: SetFault::UnknownModel(model.clone()),
     };
     unknown.map(found).collect()

@@ -53,7 +53,7 @@ impl Notes {
         for (key, text, container, _) in per_container(pod, keys::COMPUTE, None)? {
             compute.insert(container.to_owned(), (key.to_owned(), percent(key, text)?));
         }
-        let of_all = annotations.get(keys::COMPUTE).map(|text| percent(keys::COMPUTE, text));
+        let for_all = annotations.get(keys::COMPUTE).map(|text| percent(keys::COMPUTE, text));
         Ok(Self {
             isolation: annotations.get(keys::ISOLATION).map(|text| text.parse()).transpose()?,
             strict,
@@ -61,7 +61,7 @@ impl Notes {
             asks,
             counted,
             compute,
-            compute_of_all: of_all.transpose()?,
+            compute_of_all: for_all.transpose()?,
         })
     }
 
@@ -93,16 +93,16 @@ pub(super) fn only_container<'p>(
     let (key, apps) = (key.to_owned(), pod.spec.containers.as_slice());
     let Some(first) = apps.first() else { return Err(AskError::NoContainers { key }) };
     let own = pod.spec.own_containers(is_sidecar);
-    let of_own = own.first().map_or(&first.name, |container| &container.name).clone();
+    let example = own.first().map_or(&first.name, |container| &container.name).clone();
     if let Some(name) = pod.metadata.annotations.get(keys::DEFAULT_CONTAINER) {
         let named = apps.iter().find(|container| container.name == *name);
         let (default, container) = (keys::DEFAULT_CONTAINER, name.clone());
-        let missing = AskError::DefaultContainer { key, default, container, first: of_own };
+        let missing = AskError::DefaultContainer { key, default, container, first: example };
         return named.map(|container| container.name.as_str()).ok_or(missing);
     }
     match own[..] {
         [only] => Ok(&only.name),
-        _ => Err(AskError::Ambiguous { key, first: of_own }),
+        _ => Err(AskError::Ambiguous { key, first: example }),
     }
 }
 

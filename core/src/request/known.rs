@@ -34,7 +34,7 @@ fn refuse_labels(pod: &PodView) -> Result<(), AskError> {
 fn refuse_limits(pod: &PodView) -> Result<(), AskError> {
     for (container, _) in pod.spec.in_order() {
         for (limit, amount) in limits::entries(container) {
-            // A size that is too small or too large gets its own message later.
+            // A size that is too small or too large passes here, because it gets its own message later.
             let is_size = asked_size(limit).is_some_and(|size| !matches!(size, Err(SizeError::Malformed(_))));
             if !is_size && (is_ours(limit) || asked_size(limit).is_some()) {
                 let (field, text) = (limits::field(&container.name, limit), amount.to_owned());

@@ -49,11 +49,11 @@ pub(super) fn amount<'c>(container: &'c ContainerView, name: &str) -> Result<Opt
     let mut amounts = entries(container).filter(|(entry, _)| *entry == name).map(|(_, amount)| amount);
     let Some(first) = amounts.next() else { return Ok(None) };
     if let Some(second) = amounts.find(|amount| parse_count(amount) != parse_count(first)) {
-        let by = |amount| format!("{name}: {amount}");
+        let stated = |amount| format!("{name}: {amount}");
         return Err(AskError::Twice {
             container: container.name.clone(),
-            first: by(first),
-            second: by(second),
+            first: stated(first),
+            second: stated(second),
         });
     }
     Ok(Some(first).filter(|amount| parse_count(amount) != Some(0)))

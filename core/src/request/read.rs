@@ -43,7 +43,7 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
 
 /// Whether the pod asks by kerf's keys, or has a key that only a pod that asks may have.
 fn asks_at_all(pod: &PodView, reading: &Reading) -> bool {
-    let asking = |key: &String| keys::PER_CONTAINER.iter().any(|base| is_of(key, base));
+    let asking = |key: &String| keys::PER_CONTAINER.iter().any(|base| is_key_of(key, base));
     let named = |container: &ContainerView| {
         limits::entries(container).any(|(name, amount)| {
             limits::asks_by(name) && !limits::is_nothing(name, amount) && dialects::is_kerfs(name, reading)
@@ -53,7 +53,7 @@ fn asks_at_all(pod: &PodView, reading: &Reading) -> bool {
 }
 
 /// Whether `key` is `base`, or `base` for one container.
-fn is_of(key: &str, base: &str) -> bool {
+fn is_key_of(key: &str, base: &str) -> bool {
     key.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
@@ -61,7 +61,7 @@ fn is_of(key: &str, base: &str) -> bool {
 /// choose. The annotation `kerf.dev/movable` is accepted, because it is not about slices and a cluster may set it on all pods.
 fn refuse_idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
     let about_slices = || keys::ASKED.into_iter().filter(|base| *base != keys::MOVABLE);
-    let idle = pod.metadata.annotations.keys().find(|key| about_slices().any(|base| is_of(key, base)));
+    let idle = pod.metadata.annotations.keys().find(|key| about_slices().any(|base| is_key_of(key, base)));
     idle.map_or(Ok(()), |key| {
         let others = dialects::others(pod, reading).map(|(_, limit, dialect)| (limit.to_owned(), dialect));
         Err(AskError::Idle { key: key.clone(), others })

@@ -64,12 +64,12 @@ pub(super) struct ModelList {
 
 /// All lists of models in the pod.
 pub(super) fn model_lists(pod: &PodView) -> Result<Vec<ModelList>, AskError> {
-    let of = |ours, hamis, wanted| {
+    let model_list = |ours, hamis, wanted| {
         let found = list(pod, ours, hamis)?;
         Ok::<_, AskError>(found.map(|(key, models)| ModelList { key, models, wanted, parts: key == hamis }))
     };
-    let wanted = of(keys::GPU_MODEL, HAMI_TYPE, true)?;
-    Ok(wanted.into_iter().chain(of(keys::GPU_MODEL_NOT, HAMI_TYPE_NOT, false)?).collect())
+    let wanted = model_list(keys::GPU_MODEL, HAMI_TYPE, true)?;
+    Ok(wanted.into_iter().chain(model_list(keys::GPU_MODEL_NOT, HAMI_TYPE_NOT, false)?).collect())
 }
 
 fn items<'p>(pod: &'p PodView, key: &str) -> Option<(&'p str, impl Iterator<Item = &'p str>)> {

@@ -19,7 +19,7 @@ pub(super) type Labels = BTreeMap<String, String>;
 
 /// The labels' statement about the devices of one name.
 #[derive(Debug, Clone, Copy, Default)]
-struct Said {
+struct LabelledDevices {
     /// The number of GPUs or MIG instances before they are shared.
     count: Option<u32>,
     /// The number of replicas of each; 0 for a device that cannot be used.
@@ -32,15 +32,16 @@ struct Said {
     profile: Option<Profile>,
 }
 
-impl Said {
+impl LabelledDevices {
     /// The number of devices by the labels, if the capacity differs in a way that puts their kind in doubt.
     fn disagrees(&self, name: PluginName, capacity: u32) -> Option<u32> {
         let (units, replicas) = (self.count.filter(|count| *count > 0)?, self.replicas.unwrap_or(1));
-        // The plugin makes no `nvidia.com/gpu` of GPUs in MIG mode, though the labels count them.
-        let few_are_well =
+        // Fewer GPUs than the labels say are no doubt, because the plugin makes no `nvidia.com/gpu` of GPUs in MIG
+        // mode, though the labels count them.
+        let may_be_fewer =
             replicas == 1 && name == PluginName::Gpu && self.profile.is_none() && capacity <= units;
         let told = units.saturating_mul(replicas);
-        (capacity != told && !few_are_well).then_some(told)
+        (capacity != told && !may_be_fewer).then_some(told)
     }
 }
 
@@ -70,12 +71,12 @@ pub(super) fn model(labels: &Labels) -> String {
 /// name.
 fn memory_of(product: &str, profile: Profile) -> MemoryMib {
     let in_name = product.split([' ', '-']).find_map(|word| word.strip_suffix("GB")?.parse::<u64>().ok());
-    let is_such = |model: &&GpuModel| {
+    let has_profile = |model: &&GpuModel| {
         let named = catalog::by_product(product, model.memory).is_some_and(|known| known.name == model.name);
         let has = |table: MigTable| table.entries().iter().any(|entry| entry.profile == profile);
         named && model.mig_table().is_some_and(has)
     };
-    let known = || catalog::MODELS.iter().find(is_such).map(|model| model.memory);
+    let known = || catalog::MODELS.iter().find(has_profile).map(|model| model.memory);
     in_name.map(|gb| MemoryMib(gb * 1024)).or_else(known).unwrap_or(MemoryMib(0))
 }
 
@@ -86,7 +87,7 @@ fn compute(labels: &Labels, profile: Profile) -> u8 {
     u8::try_from(u32::from(profile.compute()) * 100 / u32::from(most)).unwrap_or(100)
 }
 
-fn said(labels: &Labels, name: PluginName) -> Said {
+fn labelled(labels: &Labels, name: PluginName) -> LabelledDevices {
     let (plain, profile) = match name {
         PluginName::Gpu | PluginName::Shared => (PluginName::Gpu, product(labels).1),
         PluginName::Mig(profile) | PluginName::MigShared(profile) => {
@@ -94,7 +95,7 @@ fn said(labels: &Labels, name: PluginName) -> Said {
         }
     };
     let key = |attribute: &str| nvidia_keys::label(plain, attribute);
-    Said {
+    LabelledDevices {
         count: number(labels, &key(attribute::COUNT)),
         replicas: number(labels, &key(attribute::REPLICAS)),
         memory: number(labels, &key(attribute::MEMORY)).map(MemoryMib).filter(|memory| !memory.is_zero()),
@@ -115,37 +116,37 @@ pub(super) fn offer(
     allocatable: u32,
 ) -> Option<(StaticOffer, Option<Doubt>)> {
     let is_invalid = labels.get(nvidia_keys::PRODUCT).is_some_and(|product| product.contains(INVALID));
-    let said = said(labels, name);
-    if is_invalid && matches!(name, PluginName::Gpu | PluginName::Shared) || said.replicas == Some(0) {
+    let labelled = labelled(labels, name);
+    if is_invalid && matches!(name, PluginName::Gpu | PluginName::Shared) || labelled.replicas == Some(0) {
         return None;
     }
     let renamed = matches!(name, PluginName::Shared | PluginName::MigShared(_));
-    let Some(units) = said.count.filter(|count| *count > 0) else {
+    let Some(units) = labelled.count.filter(|count| *count > 0) else {
         let (size, memory, kind) = (None, None, Kind::TimeSlicing);
         let unknown =
             StaticOffer { name, kind, size, memory, replicas: renamed, compute: 0, count: allocatable };
         return Some((unknown, None));
     };
-    let doubt = said.disagrees(name, capacity).map(|told| Doubt { name, there: capacity, told });
-    let told = said.replicas.unwrap_or(1);
+    let doubt = labelled.disagrees(name, capacity).map(|told| Doubt { name, there: capacity, told });
+    let told = labelled.replicas.unwrap_or(1);
     let replicas = told.max(capacity.div_ceil(units)).max(1);
-    let kind = match (doubt.is_none(), replicas, said.profile) {
+    let kind = match (doubt.is_none(), replicas, labelled.profile) {
         (true, 1, Some(_)) if !renamed => Kind::Mig,
         (true, 1, None) if !renamed => Kind::Whole,
-        (true, 2.., None) if said.mps => Kind::Mps,
+        (true, 2.., None) if labelled.mps => Kind::Mps,
         _ => Kind::TimeSlicing,
     };
     let part = |memory: MemoryMib| MemoryMib(memory.0 / u64::from(replicas));
-    let nominal = said.profile.map(|profile| profile.size().share_memory());
-    let compute = match (kind, said.profile) {
+    let nominal = labelled.profile.map(|profile| profile.size().share_memory());
+    let compute = match (kind, labelled.profile) {
         (Kind::Whole, _) => 100,
         // The plugin's daemon limits each of its clients to this (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`).
         (Kind::Mps, _) => u8::try_from(100 / replicas).unwrap_or(0),
         (Kind::Mig, Some(profile)) => compute(labels, profile),
         _ => 0,
     };
-    let memory = said.memory.or(nominal).map(part);
-    let size = match (kind, said.profile) {
+    let memory = labelled.memory.or(nominal).map(part);
+    let size = match (kind, labelled.profile) {
         (Kind::Mig, Some(profile)) => Some(profile.size()),
         _ => memory.map(MemoryMib::nominal),
     };

@@ -80,6 +80,7 @@ pub fn suits(node: &StaticNode, request: &RequestDocument) -> Result<(), Refusal
             offer.ok_or(Refusal::NeverFits)?.serves(container, request.isolation)
         })
     };
+    // The pod's selection comes second, so that a node which fits no pod like this is not refused for its model.
     serves(&GpuSelection::default())?;
     serves(&request.gpus)
 }

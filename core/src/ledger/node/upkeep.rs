@@ -59,9 +59,11 @@ impl Ledger {
             let failed = status.slice(&slice.id).filter(|shown| shown.state == SliceState::Failed);
             let Some(failed) = failed else { return true };
             let Some(Reservation { uid, .. }) = &slice.reservation else {
+                // The GPU rests, because the same idle slice would be added and fail again.
                 resting.insert(slice.gpu.clone());
                 return false;
             };
+            // The pod may be here or on its way, so its reservation must stay.
             if entries.get(uid).is_some_and(Entry::is_in_use) {
                 return true;
             }

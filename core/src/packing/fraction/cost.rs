@@ -4,8 +4,7 @@
 //! - gap: the loss in value of the GPU's gap ([`super::gap`]), so that shares that fill a GPU up meet there;
 //! - fragmentation: the part of the node that usual requests could use and no longer can, as in FGD ([`super::wanted`]);
 //! - balance: the part of the node's GPUs that can no longer be used beside its CPU and memory, times the prices of CPU and of the node's
-//!   model,
-//!   so that neither is stranded behind the other and scarce models are kept free;
+//!   model, so that neither is stranded behind the other and scarce models are kept free;
 //! - best fit: everything that is left on the node, so that nodes fill up.
 //!
 //! The weights were found on Alibaba's trace of 2023 by FGD's protocol, on other shuffles than the reported ones. They are in the middle of
@@ -66,7 +65,7 @@ impl Worth {
     pub(super) fn of(node: &Node, market: &Market) -> Self {
         let uses = market.uses(node, node.cpu());
         Self {
-            usable: used_by_one(node, &uses) + uses.of_several(free(node)),
+            usable: used_by_one(node, &uses) + uses.for_several(free(node)),
             balanced: market.balanced(f64::from(node.gpu_left()), node.cpu(), node.memory()),
         }
     }
@@ -122,14 +121,14 @@ fn free(node: &Node) -> usize {
 }
 
 fn used_by_one(node: &Node, uses: &Uses<'_>) -> f64 {
-    node.gpus().iter().map(|gpu| uses.of_one(gpu.left())).sum()
+    node.gpus().iter().map(|gpu| uses.for_one(gpu.left())).sum()
 }
 
 /// The usual requests' loss by these GPUs, all of which are free, and by the CPU.
 fn fragmentation(node: &Node, worth: &Worth, cpu: CpuMilli, taken: GpuSet, market: &Market) -> f64 {
     let uses = market.uses(node, cpu);
-    let gone: f64 = taken.iter().map(|_| uses.of_one(GpuMilli::WHOLE)).sum();
-    let usable = used_by_one(node, &uses) - gone + uses.of_several(free(node) - taken.len());
+    let gone: f64 = taken.iter().map(|_| uses.for_one(GpuMilli::WHOLE)).sum();
+    let usable = used_by_one(node, &uses) - gone + uses.for_several(free(node) - taken.len());
     FRAGMENTATION * (worth.usable - usable)
 }
 
@@ -139,8 +138,8 @@ fn packed(node: &Node, worth: &Worth, part: Part, cpu: CpuMilli, market: &Market
     let lost = |gpu: &Gpu| {
         let after = GpuMilli(gpu.left().0 - part.share().0);
         let gap = market.gaps.value(gpu.left()) - market.gaps.value(after);
-        let gained = uses.of_one(after) - uses.of_one(gpu.left());
-        GAP * gap - FRAGMENTATION * (gained + uses.of_several(free - usize::from(gpu.is_free())))
+        let gained = uses.for_one(after) - uses.for_one(gpu.left());
+        GAP * gap - FRAGMENTATION * (gained + uses.for_several(free - usize::from(gpu.is_free())))
     };
     let room = node.gpus().iter().enumerate().filter(|(_, gpu)| gpu.has_room(part));
     let (index, best) = room.map(|(index, gpu)| (index, lost(gpu))).min_by(|a, b| a.1.total_cmp(&b.1))?;

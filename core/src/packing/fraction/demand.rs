@@ -8,10 +8,10 @@ use super::workload::{Seen, Workload};
 use crate::units::MemoryMib;
 use std::collections::BTreeMap;
 
-/// A model that is wanted more often than this is not scarcer for it.
+/// The cap of the demand for a model, in multiples of its GPUs. A model that is wanted more often counts as no scarcer.
 const MOST_WANTED: f64 = 2.0;
 
-/// CPU that is wanted more often than this is not tighter for it.
+/// The cap of the demand for CPU, in multiples of the fleet's. CPU that is wanted more often counts as no tighter.
 const MOST_TIGHT: f64 = 4.0;
 
 /// All requests that count, with assumed ones until enough have come.

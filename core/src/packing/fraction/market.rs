@@ -78,9 +78,9 @@ impl Market {
 
     /// How much scarcer a node's model is than the least scarce model that the request allows.
     pub(super) fn excess_scarcity(&self, node: &Node, request: &Request) -> f64 {
-        let minds = request.gpus != GpuDemand::None;
-        let will_do = |model: &&usize| !minds || request.allows(**model);
-        let least = self.present.iter().filter(will_do).map(|model| self.scarcity[*model]).reduce(f64::min);
+        let needs_gpu = request.gpus != GpuDemand::None;
+        let is_allowed = |model: &&usize| !needs_gpu || request.allows(**model);
+        let least = self.present.iter().filter(is_allowed).map(|model| self.scarcity[*model]).reduce(f64::min);
         least.map_or(0.0, |least| self.scarcity[node.model().index()] - least)
     }
 }

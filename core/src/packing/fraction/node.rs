@@ -198,8 +198,8 @@ impl Node {
             return Err(TakeError::Memory);
         }
         // The model does not matter to a pod without a GPU.
-        let minds = request.gpus != GpuDemand::None;
-        if minds && !request.models.contains(self.model) { Err(TakeError::Model) } else { Ok(()) }
+        let needs_gpu = request.gpus != GpuDemand::None;
+        if needs_gpu && !request.models.contains(self.model) { Err(TakeError::Model) } else { Ok(()) }
     }
 
     /// Takes a request on these GPUs; nothing changes on an error.

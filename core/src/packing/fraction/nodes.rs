@@ -207,12 +207,12 @@ impl Prices {
     fn costs(&mut self, request: &Request, nodes: &[Option<Node>], changed: &[u64], now: u64) -> &[Cost] {
         let Self { market, worth, rows } = self;
         if worth.is_empty() {
-            let of = |(node, changed): (&Option<Node>, &u64)| {
+            let valued = |(node, changed): (&Option<Node>, &u64)| {
                 (*changed, node.as_ref().map_or(Worth::NOTHING, |node| Worth::of(node, market)))
             };
-            *worth = nodes.iter().zip(changed).map(of).collect();
+            *worth = nodes.iter().zip(changed).map(valued).collect();
         }
-        // Requests that are in use get their rows again with their next pod.
+        // All rows are dropped, because requests that are in use get theirs again with their next pod.
         if rows.len() >= MOST_ROWS && !rows.contains_key(request) {
             rows.clear();
         }
@@ -223,7 +223,7 @@ impl Prices {
             if !new && changed[index] <= row.seen {
                 continue;
             }
-            // Equal nodes often follow each other, at least while they are empty.
+            // The cost is copied, because equal nodes often follow each other, at least while they are empty.
             if new && index > 0 && nodes[index] == nodes[index - 1] {
                 row.costs[index] = row.costs[index - 1];
                 continue;

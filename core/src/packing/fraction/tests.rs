@@ -67,7 +67,7 @@ fn what_the_usual_requests_can_use_is_counted_as_in_fgd() {
     let usable = |cores: u32, left: [u16; 2]| {
         let uses = market.uses(&node(16, 2), CpuMilli(1000 * cores));
         let free = left.iter().filter(|left| **left == 1000).count();
-        left.iter().map(|left| uses.of_one(GpuMilli(*left))).sum::<f64>() + uses.of_several(free)
+        left.iter().map(|left| uses.for_one(GpuMilli(*left))).sum::<f64>() + uses.for_several(free)
     };
     for (cores, left, expected) in [
         // Of six requests three find room on both GPUs, two use both one by one, and the last takes both.

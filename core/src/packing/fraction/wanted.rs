@@ -101,12 +101,12 @@ impl Wanted {
 
 impl Uses<'_> {
     /// The thousandths of one GPU with so much left that requests for one GPU or a part can use.
-    pub(super) fn of_one(&self, left: GpuMilli) -> f64 {
+    pub(super) fn for_one(&self, left: GpuMilli) -> f64 {
         f64::from(left.0) * self.ones[usize::from(self.sizes.fitting[usize::from(left.0)])]
     }
 
     /// The thousandths of so many free GPUs that requests for several can use.
-    pub(super) fn of_several(&self, free: usize) -> f64 {
+    pub(super) fn for_several(&self, free: usize) -> f64 {
         let fitting = self.wanted.several.iter().take_while(|(count, _)| usize::from(*count) <= free);
         1000.0 * real(free as u64) * fitting.map(|(_, steps)| steps.weight(self.cpu)).sum::<f64>()
     }

@@ -35,7 +35,7 @@ pub(crate) struct Groups {
     vacant: Vec<u32>,
     by_state: Vec<Vec<Group>>,
     /// The index of a cut's group among those of its state.
-    at: HashMap<Cut, usize>,
+    group_index: HashMap<Cut, usize>,
     /// The states of at least one GPU.
     live: Vec<StateId>,
 }
@@ -78,7 +78,7 @@ impl Best {
 impl Groups {
     pub(crate) fn new(model: Model) -> Self {
         let by_state = vec![Vec::new(); model.states.len()];
-        Self { model, cuts: Vec::new(), vacant: Vec::new(), by_state, at: HashMap::new(), live: Vec::new() }
+        Self { model, cuts: Vec::new(), vacant: Vec::new(), by_state, group_index: HashMap::new(), live: Vec::new() }
     }
 
     /// Adds a GPU and returns its number.
@@ -135,14 +135,14 @@ impl Groups {
     fn join(&mut self, gpu: u32, cut: Cut) {
         let state = self.model.state(cut);
         let groups = &mut self.by_state[state.index()];
-        let at = *self.at.entry(cut).or_insert_with(|| {
+        let group_at = *self.group_index.entry(cut).or_insert_with(|| {
             if groups.is_empty() {
                 self.live.push(state);
             }
             groups.push(Group { cut, gpus: BTreeSet::new() });
             groups.len() - 1
         });
-        groups[at].gpus.insert(gpu);
+        groups[group_at].gpus.insert(gpu);
         self.cuts[index(gpu)] = Some(cut);
         self.model.prices.add(&self.model.places, &self.model.states, state, cut.held);
     }
@@ -151,14 +151,14 @@ impl Groups {
         let Some(cut) = self.cuts[index(gpu)].take() else { return };
         let state = self.model.state(cut);
         self.model.prices.remove(&self.model.places, &self.model.states, state, cut.held);
-        let Some(group_at) = self.at.get(&cut).copied() else { return };
+        let Some(group_at) = self.group_index.get(&cut).copied() else { return };
         let groups = &mut self.by_state[state.index()];
         groups[group_at].gpus.remove(&gpu);
         if groups[group_at].gpus.is_empty() {
-            self.at.remove(&cut);
+            self.group_index.remove(&cut);
             groups.swap_remove(group_at);
             if let Some(moved) = groups.get(group_at) {
-                self.at.insert(moved.cut, group_at);
+                self.group_index.insert(moved.cut, group_at);
             }
             if groups.is_empty() {
                 self.live.retain(|live| *live != state);
@@ -201,6 +201,7 @@ impl Groups {
     fn walk(&self, order: &Order) -> Option<Best> {
         let mut best: Option<Best> = None;
         for (cost, state, rank) in &order.sorted {
+            // The list is sorted and an idle instance saves at most `REUSE`, so no later place can be cheaper.
             if best.is_some_and(|b| b.choice.cost.0 < cost.0 - REUSE) {
                 break;
             }
@@ -230,6 +231,7 @@ impl Groups {
         admits: impl Fn(u32) -> bool,
     ) {
         for group in self.by_state[state.index()].iter().take(LOOKED_AT) {
+            // Idle instances in the way only add to the cost, so a group whose least cost is too high is skipped.
             let bound = Cost(if group.cut.idle.has(place) { cost.0 - REUSE } else { cost.0 });
             if best.is_some_and(|b| b.choice.cost < bound) {
                 continue;

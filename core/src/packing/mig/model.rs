@@ -70,7 +70,7 @@ impl Model {
 
     /// The state of a GPU with this cut.
     pub(super) fn state(&self, cut: Cut) -> StateId {
-        // Every set of places without overlaps is in the list, so the fallback is never used.
+        // The fallback is never used, because every set of places without overlaps is in the list.
         self.states.find(&self.places, cut.held).unwrap_or(StateId::EMPTY)
     }
 
@@ -109,7 +109,7 @@ impl Model {
     }
 
     /// The choice of exactly this place on one GPU.
-    pub(crate) fn at(&self, cut: Cut, place: PlaceId) -> Option<Choice> {
+    pub(crate) fn choice_at(&self, cut: Cut, place: PlaceId) -> Option<Choice> {
         self.choose(cut, &[place])
     }
 

@@ -98,7 +98,8 @@ pub struct Places {
     axis: u8,
 }
 
-/// Known GPUs are far below both limits (RTX PRO 6000: 12 slices; B200: 25 places).
+/// A set of places has 128 bits, so a model must not have more places. Known GPUs are far below both limits (RTX PRO
+/// 6000: 12 slices; B200: 25 places).
 const LONGEST_AXIS: u8 = 16;
 const MOST_PLACES: usize = 128;
 

@@ -99,12 +99,12 @@ fn named(
     served: bool,
     names: impl Fn(Kind, &Need) -> Vec<ResourceName>,
 ) -> Vec<Named> {
-    let of_kind = |(kind, gpus): &(Kind, GpuSelection)| {
-        let of_name =
+    let by_kind = |(kind, gpus): &(Kind, GpuSelection)| {
+        let with_name =
             |resource| Named { size: asked.size, resource, kinds: Vec::new(), served, gpus: gpus.clone() };
-        names(*kind, &Need { asked: *asked, gpus }).into_iter().map(of_name).collect::<Vec<_>>()
+        names(*kind, &Need { asked: *asked, gpus }).into_iter().map(with_name).collect::<Vec<_>>()
     };
-    allowed.iter().flat_map(of_kind).collect()
+    allowed.iter().flat_map(by_kind).collect()
 }
 
 #[cfg(test)]

@@ -10,22 +10,22 @@ use crate::units::SizeGb;
 /// The class in the pod's annotation; else the strongest that its resource names imply and the policy serves by them; else the
 /// policy's default.
 pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> IsolationClass {
-    let by = |class, kind| policy.kinds(class).is_some_and(|kinds| kinds.contains(&kind));
+    let serves_by = |class, kind| policy.kinds(class).is_some_and(|kinds| kinds.contains(&kind));
     let by_turns = |class| {
         let mut kinds = ask.containers.iter().filter_map(|container| match container.want {
             Want::Replica => Some(Kind::TimeSlicing),
             Want::MigReplica(_) => Some(Kind::Mig),
             _ => None,
         });
-        kinds.all(|kind| by(class, kind))
+        kinds.all(|kind| serves_by(class, kind))
     };
     let implied = || match ask.implied_class() {
         Some(IsolationClass::None) => Some(IsolationClass::None).filter(|class| by_turns(*class)),
         Some(IsolationClass::Memory) => {
-            [IsolationClass::Memory, IsolationClass::None].into_iter().find(|class| by(*class, Kind::Mps))
+            [IsolationClass::Memory, IsolationClass::None].into_iter().find(|class| serves_by(*class, Kind::Mps))
         }
-        Some(IsolationClass::Hardware) => of_gpus(policy, supply, ask)
-            .or_else(|| IsolationClass::ALL.into_iter().filter(|class| by(*class, Kind::Whole)).max()),
+        Some(IsolationClass::Hardware) => class_of_gpus(policy, supply, ask)
+            .or_else(|| IsolationClass::ALL.into_iter().filter(|class| serves_by(*class, Kind::Whole)).max()),
         None => None,
     };
     ask.isolation.or_else(implied).unwrap_or(policy.default_isolation())
@@ -35,7 +35,7 @@ pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Isolation
 ///
 /// A pod that asks for this name without an isolation class gets what nodes offer under the name. Where NVIDIA's device plugin shares
 /// GPUs, that is a replica; where the node policy divides GPUs into equal MPS shares, it is one of these.
-fn of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<IsolationClass> {
+fn class_of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<IsolationClass> {
     let size = policy.spec().sizes.max_gb.unwrap_or(SizeGb::ANY);
     let is_served = |kind: &Kind| {
         let Some(gpus) = policy.gpus_for(*kind, &ask.gpus) else { return false };

@@ -118,8 +118,8 @@ fn is_within(after: &[(Level, u32)], before: &[(Level, u32)]) -> bool {
     after.sort_unstable_by(|a, b| b.cmp(a));
     free.sort_unstable();
     after.into_iter().all(|(level, count)| {
-        let has_all = |of: &Level| of.0 >= level.0 && of.1 >= level.1 && (of.2, of.3) == (level.2, level.3);
-        let missing = free.iter_mut().filter(|(of, _)| has_all(of)).fold(count, |missing, (_, free)| {
+        let has_all = |had: &Level| had.0 >= level.0 && had.1 >= level.1 && (had.2, had.3) == (level.2, level.3);
+        let missing = free.iter_mut().filter(|(had, _)| has_all(had)).fold(count, |missing, (_, free)| {
             let taken = missing.min(*free);
             *free -= taken;
             missing - taken

@@ -103,7 +103,7 @@ impl Chip {
         let Self(gpu) = self;
         let own = || gpu.table.entries().iter().map(|entry| entry.profile);
         let (parts, turns) = (gpu.rule.compute_instances, gpu.rule.mig.time_slicing.is_some());
-        let of_kind = |kind: &Kind| -> Vec<ResourceName> {
+        let by_kind = |kind: &Kind| -> Vec<ResourceName> {
             match kind {
                 Kind::Mig => {
                     let parts = own().filter(|_| parts).flat_map(ComputeProfile::all);
@@ -119,6 +119,6 @@ impl Chip {
                 }
             }
         };
-        gpu.kinds.iter().flat_map(of_kind).collect()
+        gpu.kinds.iter().flat_map(by_kind).collect()
     }
 }

@@ -44,7 +44,7 @@ impl SupplyIndex {
         let supplies: Vec<_> = supplies.collect();
         let gpus: NodeGpus = status.gpus.iter().map(|gpu| gpu.uuid.clone()).zip(supplies).collect();
         let is_new = status.neutral_up_to.is_some() && !std::mem::replace(&mut self.knows_neutral, true);
-        // `put` comes first: it must run even if the supply changed for another reason.
+        // `put` comes first, because it must run even if the supply changed for another reason.
         self.put(name, gpus) || was_static || is_new
     }
 

@@ -59,6 +59,7 @@ fn nvidias(
     role: Role,
     reading: &Reading,
 ) -> Result<Option<Foreign>, AskError> {
+    // NVIDIA's reader comes last, because it reads any count and the others recognise their own forms only.
     if let Some(ask) = kai::limit_ask(pod, container, role, reading)? {
         return Ok(Some(ask));
     }
@@ -170,11 +171,11 @@ fn fraction(field: Field, text: &str, reading: &Reading) -> Result<(Want, Option
 
 /// A request by size from millionths of a GPU. Sizes are rounded up, so that the user gets at least that part of the policy's GPU.
 fn part(field: Field, millionths: u128, reading: &Reading) -> Result<(Want, Option<MemoryMib>), AskError> {
-    let of = reading.fraction_of.ok_or(AskError::FractionOfWhat { field })?;
+    let gpu = reading.fraction_of.ok_or(AskError::FractionOfWhat { field })?;
     let whole =
         |amount: u64| u64::try_from((u128::from(amount) * millionths).div_ceil(1_000_000)).unwrap_or(amount);
-    let size = SizeGb(u32::try_from(whole(u64::from(of.0))).unwrap_or(of.0));
-    Ok((Want::Size(size), Some(MemoryMib(whole(of.share_memory().0)))))
+    let size = SizeGb(u32::try_from(whole(u64::from(gpu.0))).unwrap_or(gpu.0));
+    Ok((Want::Size(size), Some(MemoryMib(whole(gpu.share_memory().0)))))
 }
 
 #[cfg(test)]
